@@ -1,0 +1,202 @@
+#include "executor/binding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "executor/make_plan.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+TensorType type_of(const Graph& graph, ValueId value) {
+  return value == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(value)].type;
+}
+
+std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>& values) {
+  std::vector<TensorType> types;
+  for (const ValueId value : values) types.push_back(type_of(graph, value));
+  return types;
+}
+
+std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, PlanDevice::Kind kind,
+                                        const BindOptions& options, DeviceContext* context) {
+  const KernelFactory& factory = kind == PlanDevice::Kind::Cuda ? node.op->cuda : node.op->cpu;
+  if (!factory) {
+    fail(node, fmt::format("the operator has no {} kernel", kind == PlanDevice::Kind::Cuda ? "CUDA" : "CPU"));
+  }
+  KernelRequest request{node, types_of(graph, node.inputs), types_of(graph, node.outputs)};
+  request.math = options.math;
+  request.deterministic = options.deterministic;
+  request.workspace_limit = options.workspace_limit;
+  request.device = context;
+  try {
+    return factory(request);
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), error.what()));
+  }
+}
+
+// Host memory orders the rest: where a task waits for u to be done anyway, as far back or less, its queue need not.
+bool covered(const Plan& plan, const Edge& edge) {
+  return std::any_of(plan.edges.begin(), plan.edges.end(), [&](const Edge& other) {
+    return other.from == edge.from && other.to == edge.to && other.relation == edge.relation &&
+           other.needs == Edge::Needs::Done && other.distance <= edge.distance;
+  });
+}
+
+}  // namespace
+
+Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const BindOptions& options)
+    : plan_(plan), devices_(std::move(devices)), workspace_(plan.lanes.size(), kNone) {
+  for (int32_t d = 0; d < int32_t(devices_.size()); ++d) check_memory(d);
+  make_queues();
+  make_kernels(options);
+  for (int32_t d = 0; d < int32_t(devices_.size()); ++d) check_memory(d);
+  allocate();
+  tasks_.resize(plan_.tasks.size());
+  for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) bind(task, options);
+}
+
+void Binding::check_memory(int32_t device) const {
+  const int64_t needed = planned_bytes(plan_, device), free = devices_[size_t(device)]->free_bytes();
+  if (needed <= free) return;
+  std::vector<const Arena*> largest;
+  for (const Arena& arena : plan_.arenas) {
+    if (arena.device == device && arena.memory == Arena::Memory::Device) largest.push_back(&arena);
+  }
+  std::sort(largest.begin(), largest.end(), [](const Arena* a, const Arena* b) { return a->bytes > b->bytes; });
+  largest.resize(std::min<size_t>(largest.size(), 4));
+  std::string list;
+  for (const Arena* arena : largest)
+    list += fmt::format("\n  {:>10.1f} MiB  {}", double(arena->bytes) / (1 << 20), arena->name);
+  throw RunError(fmt::format("{}: the plan needs {:.1f} MiB, {:.1f} MiB are free; the largest parts:{}",
+                             to_string(plan_.devices[size_t(device)]), double(needed) / (1 << 20),
+                             double(free) / (1 << 20), list));
+}
+
+void Binding::make_queues() {
+  for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
+    const Lane& description = plan_.lanes[size_t(lane)];
+    if (description.kind != Lane::Kind::Host) devices_[size_t(description.device)]->make_queue(lane, description.kind);
+  }
+}
+
+void Binding::make_kernels(const BindOptions& options) {
+  kernels_.resize(plan_.launches.size());
+  for (const Task& task : plan_.tasks) {
+    if (task.launches == 0) continue;
+    Device& device = *devices_[size_t(task.device)];
+    const PlanDevice::Kind kind = plan_.devices[size_t(task.device)].kind;
+    int64_t workspace = 0;
+    device.run_there([&] {
+      for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+        const Launch& launch = plan_.launches[size_t(i)];
+        const Graph& graph = plan_.graphs[size_t(launch.program)];
+        kernels_[size_t(i)] =
+            make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, device.context(task.lane));
+        workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
+      }
+    });
+    ArenaId& arena = workspace_[size_t(task.lane)];
+    if (arena == kNone) {
+      plan_.arenas.push_back(
+          {plan_.lanes[size_t(task.lane)].name + "/workspace", task.device, Arena::Memory::Device, 0});
+      arena = ArenaId(plan_.arenas.size() - 1);
+    }
+    plan_.arenas[size_t(arena)].bytes = std::max(plan_.arenas[size_t(arena)].bytes, workspace);
+  }
+}
+
+void Binding::allocate() {
+  for (const Arena& arena : plan_.arenas) {
+    Device& device = *devices_[size_t(arena.device)];
+    arenas_.push_back(static_cast<std::byte*>(
+        arena.memory == Arena::Memory::Pinned ? device.allocate_pinned(arena.bytes) : device.allocate(arena.bytes)));
+  }
+}
+
+std::byte* Binding::address(const Operand& operand, int64_t tick) const {
+  if (operand.buffer == kNone) return nullptr;
+  const Buffer& buffer = plan_.buffers[size_t(operand.buffer)];
+  return arenas_[size_t(buffer.arena)] + buffer.offset + (tick + operand.shift) % buffer.slots * buffer.stride +
+         operand.offset;
+}
+
+BufferId Binding::find(std::string_view name) const {
+  for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+    if (plan_.buffers[b].name == name) return BufferId(b);
+  }
+  return kNone;
+}
+
+int64_t Binding::peak_bytes(int32_t device) const {
+  return planned_bytes(plan_, device);
+}
+
+void Binding::bind(TaskId id, const BindOptions& options) {
+  const Task& task = plan_.tasks[size_t(id)];
+  BoundTask& bound = tasks_[size_t(id)];
+  bound.id = id;
+  if (plan_.on_host(id)) return;
+  Device& device = *devices_[size_t(task.device)];
+
+  // Instances repeat their addresses when the slots of all buffers do.
+  int64_t variants = 1;
+  const auto count_slots = [&](const Operand& operand) {
+    if (operand.buffer == kNone) return;
+    const Buffer& buffer = plan_.buffers[size_t(operand.buffer)];
+    if (buffer.slots == 1) return;
+    if (buffer.clock != task.clock)
+      throw std::logic_error(task.name + " uses the slots of another clock: " + buffer.name);
+    variants = std::lcm(variants, int64_t(buffer.slots));
+  };
+  for (int32_t i = 0; i < task.operands; ++i) count_slots(plan_.operands[size_t(task.first_operand + i)]);
+  for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+    const Launch& launch = plan_.launches[size_t(i)];
+    for (int32_t o = 0; o < launch.inputs + launch.outputs; ++o)
+      count_slots(plan_.operands[size_t(launch.first_operand + o)]);
+  }
+  if (task.scalars != kNone) count_slots({task.scalars, 0, 0});
+
+  bound.capture = options.capture && task.launches > 0;
+  for (int64_t v = 0; v < variants; ++v) {
+    BoundTask::Variant& variant = bound.variants.emplace_back();
+    for (int32_t i = 0; i < task.operands; i += 2) {
+      const Operand &from = plan_.operands[size_t(task.first_operand + i)],
+                    &to = plan_.operands[size_t(task.first_operand + i + 1)];
+      variant.copies.push_back({address(to, v), address(from, v), plan_.buffers[size_t(to.buffer)].bytes});
+    }
+    for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+      const Launch& launch = plan_.launches[size_t(i)];
+      BoundLaunch ready;
+      ready.kernel = kernels_[size_t(i)].get();
+      ready.launch = i;
+      for (int32_t o = 0; o < launch.inputs; ++o) {
+        ready.inputs.push_back(address(plan_.operands[size_t(launch.first_operand + o)], v));
+      }
+      for (int32_t o = 0; o < launch.outputs; ++o) {
+        ready.outputs.push_back(address(plan_.operands[size_t(launch.first_operand + launch.inputs + o)], v));
+      }
+      ready.context.stream = device.stream(task.lane);
+      ready.context.workspace = arenas_[size_t(workspace_[size_t(task.lane)])];
+      ready.context.scalars = reinterpret_cast<const StepScalars*>(address(task.scalars, v));
+      variant.launches.push_back(std::move(ready));
+    }
+    for (BoundLaunch& launch : variant.launches) {
+      launch.context.inputs = launch.inputs.data();
+      launch.context.outputs = launch.outputs.data();
+    }
+  }
+
+  for (const Edge& edge : plan_.edges) {
+    const bool other_lane = plan_.tasks[size_t(edge.from)].lane != task.lane;
+    if (edge.to == id && edge.needs == Edge::Needs::Issued && other_lane && !covered(plan_, edge)) {
+      bound.waits.push_back({edge.from, edge});
+    }
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,53 @@
+#pragma once
+// A plan bound to devices: memory allocated, kernels made, every address known. After this nothing is looked up.
+
+#include <memory>
+#include <vector>
+
+#include "executor/device.h"
+#include "executor/plan.h"
+
+namespace arbalest {
+
+struct BindOptions {
+  MathMode math = MathMode::Fp32;
+  bool deterministic = false;
+  int64_t workspace_limit = 64 << 20;  // bytes per compute lane
+  bool capture = true;                 // record steps and replay them, where the device can
+};
+
+class Binding {
+ public:
+  // `devices` is parallel to plan.devices. Adds the workspaces' arenas to the plan. Throws RunError, naming the largest
+  // arenas, where a device lacks memory: before the first allocation.
+  Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const BindOptions& options);
+
+  const Plan& plan() const { return plan_; }
+  Device& device(int32_t index) const { return *devices_[size_t(index)]; }
+  size_t device_count() const { return devices_.size(); }
+  const std::vector<BoundTask>& tasks() const { return tasks_; }  // one a task; host tasks have no variants
+
+  // The address of an operand for instance `tick` of its buffer's clock.
+  std::byte* address(const Operand& operand, int64_t tick) const;
+  std::byte* address(BufferId buffer, int64_t tick) const { return address(Operand{buffer, 0, 0}, tick); }
+  // The buffer of that name ("cuda:0/learner 0/weights"); kNone if there is none.
+  BufferId find(std::string_view name) const;
+  // Bytes planned on a device, workspaces included.
+  int64_t peak_bytes(int32_t device) const;
+
+ private:
+  void make_queues();
+  void make_kernels(const BindOptions& options);
+  void check_memory(int32_t device) const;
+  void allocate();
+  void bind(TaskId task, const BindOptions& options);
+
+  Plan& plan_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::byte*> arenas_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
+  std::vector<ArenaId> workspace_;                // one a lane
+  std::vector<BoundTask> tasks_;
+};
+
+}  // namespace arbalest

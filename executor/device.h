@@ -1,0 +1,101 @@
+#pragma once
+// A device as the executor sees it: memory, in-order queues, and word of what has ended. One implementation for CPUs
+// (cpu_device.cpp), one for CUDA (cuda_device.cpp); plan, scheduler and tests do not know which.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "executor/plan.h"
+#include "graph/kernel.h"
+
+namespace arbalest {
+
+class TraceRecorder;
+
+// A node bound to its kernel, with its addresses for one choice of slots.
+struct BoundLaunch {
+  const Kernel* kernel = nullptr;
+  KernelContext context;
+  std::vector<const void*> inputs;  // what context points at
+  std::vector<void*> outputs;
+  int32_t launch = kNone;  // index into Plan::launches
+};
+
+struct BoundCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  int64_t bytes = 0;
+};
+
+// "Before instance i of this task, the queue waits for an instance of another": an Issued edge from another lane.
+struct BoundWait {
+  TaskId from = kNone;
+  Edge edge;  // distance and relation
+};
+
+// A device task made ready to run. The slots of instance i are those of variant i mod variants.size().
+struct BoundTask {
+  struct Variant {
+    std::vector<BoundCopy> copies;
+    std::vector<BoundLaunch> launches;
+  };
+  TaskId id = kNone;
+  std::vector<Variant> variants;
+  std::vector<BoundWait> waits;
+  bool capture = false;  // variants may be recorded and replayed as a whole
+  int32_t events = 4;    // instances whose completion must be told apart
+};
+
+// Where completions go. Called from the device's own thread, in order per task; times are ns of the trace's clock, −1
+// where there is no trace.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  virtual void completed(TaskId task, int64_t instance, int64_t started, int64_t ended) = 0;
+  virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Memory is aligned to 256 bytes and zeroed. Throws RunError, with the amount, where there is not enough.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory that copies of this device reach
+  virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
+  virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
+  virtual int64_t free_bytes() const = 0;
+
+  // An in-order queue; `lane` numbers the plan's lanes. The context is for making kernels of that lane.
+  virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
+  virtual DeviceContext* context(LaneId lane) = 0;
+  virtual void* stream(LaneId lane) = 0;
+  // Runs something that needs the device's thread, such as making and timing kernels.
+  virtual void run_there(const std::function<void()>& function) = 0;
+
+  // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).
+  virtual void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+                     TraceRecorder* trace) = 0;
+  // Puts instance `instance` of a task into its lane's queue, with the waits of its edges before it. Never blocks.
+  virtual void issue(const BoundTask& task, int64_t instance) = 0;
+  // Another device completed something that a queue here may wait for.
+  virtual void wake() {}
+  // Ends the device's threads, once everything issued has ended or, after an error, within a bound.
+  virtual void stop() = 0;
+};
+
+// `threads`: for kernels, of this device. Tasks complete across CPU devices through `progress`, which they share.
+struct CpuProgress;
+std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
+std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
+
+// Throws RunError where CUDA or the device is missing. Devices of one run share `events`.
+struct CudaEvents;
+std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events);
+int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
+
+}  // namespace arbalest

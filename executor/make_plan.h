@@ -1,0 +1,69 @@
+#pragma once
+// From a program (the graphs of a training step and a validation batch) to a plan. Pure bookkeeping: no device is
+// needed.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/plan.h"
+#include "graph/program.h"
+
+namespace arbalest {
+
+struct PlanRequest {
+  std::vector<PlanDevice> devices;
+  int32_t learners = 1;  // per device
+  int64_t epochs = 1;
+  int64_t iterations = 0;  // of each learner; 0: as the epochs say
+  int64_t training_samples = 0;
+  int64_t validation_samples = 0;
+  bool training_resident = false;  // the batch stays on the device; only its scalars travel
+  bool validation_resident = false;
+  int32_t run_ahead = 2;               // iterations that may be under way at once
+  int32_t device_slots = 2;            // batches on the device per learner
+  int64_t report_every = 0;            // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
+  int64_t validation_lead = 8;         // iterations before the end of the epoch at which validation's reading begins
+  int64_t workspace_limit = 64 << 20;  // bytes per compute lane on CUDA; a kernel that needs more is not chosen
+};
+
+// What a batch's slot holds: scalars first, so that a resident source's slot is nothing else.
+struct BatchLayout {
+  int64_t labels = 0, images = 0;  // offsets in bytes; 0 where they are not in the slot
+  int64_t bytes = 0;
+};
+BatchLayout batch_layout(const Loop& loop, bool resident);
+
+// The phases: clocks and lanes → memory → tasks and edges → verify. Throws GraphError where the options do not fit the
+// program.
+Plan make_plan(const Program& program, const PlanRequest& request);
+
+// Transient memory: offsets for buffers so that those alive at the same time do not overlap. `first` and `last` are
+// inclusive positions in the lane's order of nodes.
+struct Lifetime {
+  int64_t bytes = 0;
+  int32_t first = 0, last = 0;
+};
+struct Packing {
+  std::vector<int64_t> offsets;  // multiples of 256
+  int64_t bytes = 0;
+};
+Packing pack(const std::vector<Lifetime>& lifetimes);
+
+// Where each value of a loop's graph lives for one replica; buffer kNone for values without memory of their own there.
+struct Placement {
+  std::vector<Operand> of;  // one a value
+};
+// Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0".
+Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
+                const BatchLayout& layout);
+
+BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);
+
+// Bytes of device memory planned for a device, activations and slots included, workspace not.
+int64_t planned_bytes(const Plan& plan, int32_t device);
+
+// The plan for reading: devices, clocks, lanes, memory, tasks with their nodes, edges.
+std::string print_plan(const Plan& plan);
+
+}  // namespace arbalest

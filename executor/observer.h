@@ -1,0 +1,100 @@
+#pragma once
+// What a run tells whoever watches it. Progress lines and the log implement this.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace arbalest {
+
+// Each metric under its own name, fractions as fractions ("accuracy": 0.9125); without the loss.
+using Metrics = std::vector<std::pair<std::string, double>>;
+
+struct RunStarted {
+  std::string graph;                 // the file
+  std::vector<std::string> devices;  // "cuda:0", …
+  int learners = 1;                  // per device
+  int64_t batch = 0;                 // per learner
+  std::string precision;             // "fp32", "tf32", "bf16"
+  uint64_t seed = 0;
+  bool deterministic = false;
+  std::vector<std::pair<std::string, std::string>> versions;  // "arbalest", "cuda", …
+  int64_t parameters = 0;                                     // elements of one replica
+  int64_t planned_peak_bytes = 0;                             // of the device that needs most
+  int64_t samples_per_epoch = 0;                              // that training consumes, over all learners
+  int64_t iterations_per_epoch = 0;                           // rounds: one batch a learner
+  int64_t iterations = 0;                                     // in all; 0: unknown
+  double setup_seconds = 0;
+};
+
+// Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
+struct RunProgress {
+  int64_t epoch = 0, iteration = 0;
+  double seconds = 0;
+  double images_per_second = 0;  // since the progress before
+  double learning_rate = 0;
+  double loss = 0;  // mean since the progress before
+  Metrics metrics;
+};
+
+struct EpochEnded {
+  int64_t epoch = 0, iteration = 0;
+  double seconds = 0;
+  double images_per_second = 0;  // over the epoch
+  double loss = 0;               // mean over the epoch
+  Metrics metrics;
+};
+
+struct Validated {
+  int64_t epoch = 0, iteration = 0;  // of the weights that were validated
+  int64_t samples = 0;
+  double seconds = 0;
+  double loss = 0;
+  Metrics metrics;
+};
+
+struct CheckpointSaved {
+  std::string path;
+  int64_t epoch = 0, iteration = 0, bytes = 0;
+  double seconds = 0;
+};
+
+struct TargetReached {
+  std::string target;   // "accuracy >= 0.94"
+  double seconds = -1;  // −1: never
+};
+
+struct RunFinished {
+  std::string reason;  // "complete", "until", "interrupted"
+  int64_t epoch = 0, iteration = 0, images = 0;
+  double seconds = 0, setup_seconds = 0;
+  double images_per_second = 0;  // over all of training
+  bool validated = false;        // whether the next three mean anything
+  Validated last;
+  Metrics best;  // per metric, over validations
+  std::vector<TargetReached> targets;
+  std::string weights, trace;  // files written, or ""
+};
+
+struct RunFailed {
+  std::string message;                 // whole, as it is shown
+  int64_t epoch = -1, iteration = -1;  // −1: unknown or none
+  double seconds = 0;
+};
+
+// Calls come one at a time, but from any thread; they should return soon. started() comes first; finished() or failed()
+// last.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void started(const RunStarted&) {}
+  virtual void progress(const RunProgress&) {}
+  virtual void epoch(const EpochEnded&) {}
+  virtual void validation(const Validated&) {}
+  virtual void checkpoint(const CheckpointSaved&) {}
+  virtual void finished(const RunFinished&) {}
+  virtual void failed(const RunFailed&) {}
+};
+
+}  // namespace arbalest

@@ -1,0 +1,179 @@
+#pragma once
+// A plan: the tasks of one training run and the edges between them, cyclic, for given devices, learners and precision.
+// Flat arrays, immutable once made, printable, and independent of any device being present.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/kernel.h"
+
+namespace arbalest {
+
+using TaskId = int32_t;
+using EdgeId = int32_t;
+using LaneId = int32_t;
+using ClockId = int32_t;
+using BufferId = int32_t;
+using ArenaId = int32_t;
+
+// A clock counts instances: tick 0, 1, … ticks − 1. Every task belongs to one; instance i of a task is its clock's tick
+// i.
+struct Clock {
+  std::string name;  // "batch", "epoch", "validation batch", …
+  int64_t ticks = 0;
+};
+
+// A coarse clock's ticks group a fine clock's: `group` fine ticks make a coarse one, and every `period` fine ticks a
+// group is cut short and a new one begins (the end of an epoch forces a sync). group ≤ period.
+struct ClockRelation {
+  ClockId fine = kNone, coarse = kNone;
+  int64_t group = 1, period = 1;
+
+  int64_t groups_per_period() const { return (period + group - 1) / group; }
+  int64_t coarse_of(int64_t fine_tick) const {
+    return fine_tick / period * groups_per_period() + fine_tick % period / group;
+  }
+  int64_t last_of(int64_t coarse_tick) const {
+    const int64_t end = (coarse_tick % groups_per_period() + 1) * group;
+    return coarse_tick / groups_per_period() * period + (end < period ? end : period) - 1;
+  }
+};
+
+// An edge u → v of distance d says which instance of u an instance of v needs. Instances below 0 count as complete.
+//   same clock:            (v, i) needs (u, i − d)
+//   u's clock the finer:   (v, n) needs (u, last_of(n) − d)       d in ticks of u
+//   u's clock the coarser: (v, i) needs (u, coarse_of(i) − d)     d in ticks of u
+struct Edge {
+  // Issued: u is in its device queue; stream order or an event carries the rest. Done: u has ended.
+  enum class Needs : uint8_t { Issued, Done };
+  enum class Why : uint8_t { Data, Reuse, Lane, Self, Pace, Clock };
+
+  TaskId from = kNone, to = kNone;
+  int64_t distance = 0;
+  int32_t relation = kNone;  // index into Plan::relations where the clocks differ
+  Needs needs = Needs::Done;
+  Why why = Why::Data;
+  std::string what;  // the buffer or value the edge protects, for reading
+};
+
+struct PlanDevice {
+  enum class Kind : uint8_t { Cpu, Cuda };
+  Kind kind = Kind::Cpu;
+  int index = 0;
+  bool operator==(const PlanDevice&) const = default;
+};
+std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3"
+
+// Where tasks run. Host tasks run on threads of the process, several at once; a device lane is an in-order queue.
+struct Lane {
+  enum class Kind : uint8_t { Host, Compute, CopyIn, CopyOut, Validate, Collectives };
+  Kind kind = Kind::Host;
+  int32_t device = kNone;   // index into Plan::devices; kNone for the host
+  int32_t learner = kNone;  // of a Compute lane
+  std::string name;         // "host", "cuda:0/learner 1", "cuda:0/copy in"
+};
+
+// One allocation.
+struct Arena {
+  enum class Memory : uint8_t { Device, Pinned };
+  std::string name;  // "cuda:0/learner 0 activations"
+  int32_t device = kNone;
+  Memory memory = Memory::Device;
+  int64_t bytes = 0;
+};
+
+// Bytes in an arena; `slots` copies, each `stride` apart. Slot of tick t: (t + shift) mod slots.
+struct Buffer {
+  std::string name;
+  ArenaId arena = kNone;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int64_t stride = 0;
+  int32_t slots = 1;
+  ClockId clock = kNone;  // whose ticks choose the slot; kNone where slots = 1
+};
+
+struct Operand {
+  BufferId buffer = kNone;  // kNone: an operand left out
+  int64_t offset = 0;       // bytes into the slot
+  int32_t shift = 0;        // 1: the slot that the next instance reads as current
+};
+
+// One node bound to memory.
+struct Launch {
+  int32_t program = 0;  // which graph: index into Plan::graphs
+  NodeId node = kNone;
+  int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
+};
+
+struct Task {
+  enum class Kind : uint8_t {
+    Fill,             // host: the next batch of a source into a pinned slot
+    CopyIn,           // pinned slot → device slot
+    Compute,          // a run of nodes on one lane
+    Snapshot,         // weights and statistics → validation's copy
+    CopyOut,          // tallies → pinned
+    ValidationBegin,  // host: opens a validation
+    Report,           // host: training metrics to the log
+    ValidationEnd,    // host: metrics of a validation, merged over devices
+    Work,             // tests and benchmarks: the caller supplies what it does
+  };
+  std::string name;  // "cuda:0/learner 0/step"
+  Kind kind = Kind::Work;
+  LaneId lane = 0;
+  ClockId clock = 0;
+  int32_t width = 1;  // instances that may run at once (host tasks)
+  int32_t device = kNone;
+  int32_t learner = kNone;                  // global number of the learner
+  int32_t first_launch = 0, launches = 0;   // Compute
+  int32_t first_operand = 0, operands = 0;  // others: pairs (from, to) of a copy, or the slot
+  BufferId scalars = kNone;                 // the slot that holds this task's StepScalars
+  double microseconds = 0;                  // expected duration, for the critical cycle; 0: unknown
+};
+
+struct Plan {
+  std::vector<PlanDevice> devices;
+  std::vector<Clock> clocks;
+  std::vector<ClockRelation> relations;
+  std::vector<Lane> lanes;
+  std::vector<Task> tasks;
+  std::vector<Edge> edges;
+  std::vector<Arena> arenas;
+  std::vector<Buffer> buffers;
+  std::vector<Operand> operands;
+  std::vector<Launch> launches;
+  std::vector<Graph> graphs;  // 0: training, 1: validation where there is one
+
+  bool on_host(TaskId task) const { return lanes[size_t(tasks[size_t(task)].lane)].kind == Lane::Kind::Host; }
+};
+
+// A cycle of the plan: its edges in order, what it costs and how far it reaches.
+struct Cycle {
+  std::vector<EdgeId> edges;
+  double microseconds = 0;  // Σ of its tasks' durations over one turn
+  double lag = 0;           // iterations of the base clock (clock 0) from one turn to the next, on average
+  double bound() const { return microseconds / lag; }  // no schedule is faster, per iteration of the base clock
+};
+
+// The instance of edge.from that instance n ≥ 0 of edge.to needs; negative: none.
+int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n);
+
+// How many instances v may start, on account of edge e, once u has completed `completed` instances. Never decreases.
+int64_t allowed_instances(const Plan& plan, const Edge& edge, int64_t completed);
+
+// Proves the plan live, or throws GraphError that names a cycle without lag ("step → copy → step") or an edge that is
+// malformed (clocks without a relation, negative distance, an Issued edge from a host task or to one).
+void verify(const Plan& plan);
+
+// The cycle with the largest bound(). Empty where no task has a duration.
+Cycle critical_cycle(const Plan& plan);
+
+// For each edge, by how many instances of u its completions can be ahead of those that v has already started on: how
+// many events or slots of u must be kept apart. Throws GraphError where an edge lies on no cycle, so that nothing
+// bounds it.
+std::vector<int64_t> edge_leads(const Plan& plan);
+
+}  // namespace arbalest

@@ -1,0 +1,186 @@
+#include "executor/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "executor/trace.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int kIssuingThreads = 2;
+constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
+
+}  // namespace
+
+Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options)
+    : binding_(binding),
+      plan_(binding.plan()),
+      host_(std::move(host)),
+      options_(std::move(options)),
+      dependencies_(plan_),
+      times_(options_.trace ? plan_.tasks.size() * kTimes : 0),
+      parallelism_(tbb::global_control::max_allowed_parallelism,
+                   size_t(kIssuingThreads + std::max(1, options_.threads) + 1)),
+      issuing_(kIssuingThreads, 0, tbb::task_arena::priority::high),
+      working_(std::max(1, options_.threads), 0, tbb::task_arena::priority::normal) {
+  for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
+}
+
+void Scheduler::run(const std::atomic<bool>& interrupted) {
+  issuing_.initialize();
+  working_.initialize();
+  for (size_t d = 0; d < binding_.device_count(); ++d) {
+    binding_.device(int32_t(d)).start(plan_, binding_.tasks(), *this, options_.trace);
+  }
+  enter();
+  dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+  leave();
+  wait(interrupted);
+  for (size_t d = 0; d < binding_.device_count(); ++d) binding_.device(int32_t(d)).stop();
+  if (error_) std::rethrow_exception(error_);
+  if (!dependencies_.complete()) {
+    throw RunError("the plan came to a halt:\n" + describe_waiting());
+  }
+}
+
+void Scheduler::dispatch(TaskId task, int64_t instance) {
+  if (options_.trace) times(task, instance) = {options_.trace->now(), -1};
+  enter();
+  if (on_host_[size_t(task)]) {
+    working_.enqueue([this, task, instance] { run_host(task, instance); });
+  } else {
+    issuing_.enqueue([this, task, instance] { issue(task, instance); });
+  }
+}
+
+// Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
+void Scheduler::issue(TaskId task, int64_t instance) {
+  while (task != kNone) {
+    TaskId next = kNone;
+    int64_t next_instance = 0;
+    try {
+      const int64_t began = options_.trace ? options_.trace->now() : 0;
+      if (options_.trace) times(task, instance).issued = began;
+      Device& device = binding_.device(plan_.tasks[size_t(task)].device);
+      device.issue(binding_.tasks()[size_t(task)], instance);
+      if (options_.trace) options_.trace->record(IssueSpan{task, instance, began, options_.trace->now(), 0});
+      dependencies_.issued(task, instance, [&](TaskId ready, int64_t ready_instance) {
+        if (next == kNone && !on_host_[size_t(ready)]) {
+          next = ready;
+          next_instance = ready_instance;
+          if (options_.trace) times(ready, ready_instance) = {options_.trace->now(), -1};
+        } else {
+          dispatch(ready, ready_instance);
+        }
+      });
+    } catch (...) {
+      failed(task, instance, std::current_exception());
+    }
+    task = next;
+    instance = next_instance;
+  }
+  leave();
+}
+
+void Scheduler::run_host(TaskId task, int64_t instance) {
+  const int64_t started = options_.trace ? options_.trace->now() : -1;
+  try {
+    host_[size_t(task)](instance);
+    if (options_.trace) times(task, instance).issued = started;
+    completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
+  } catch (...) {
+    failed(task, instance, std::current_exception());
+  }
+  leave();
+}
+
+void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_t ended) {
+  if (options_.trace) {
+    const Times known = times(task, instance);
+    options_.trace->record(TaskSpan{task, instance, known.ready, known.issued, started, ended});
+  }
+  enter();
+  for (size_t d = 0; binding_.device_count() > 1 && d < binding_.device_count(); ++d)
+    binding_.device(int32_t(d)).wake();
+  dependencies_.done(task, instance, [this](TaskId ready, int64_t i) { dispatch(ready, i); });
+  completions_.fetch_add(1, std::memory_order_relaxed);
+  leave();
+}
+
+void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) {
+  dependencies_.cancel();
+  std::string message;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    message = e.what();
+  } catch (...) {
+    message = "an unknown error";
+  }
+  const std::scoped_lock lock(mutex_);
+  failed_.store(true);
+  if (!error_) error_ = std::make_exception_ptr(RunError(fmt::format("{}: {}", error_place(task, instance), message)));
+  changed_.notify_all();
+}
+
+std::string Scheduler::error_place(TaskId id, int64_t instance) const {
+  const Task& task = plan_.tasks[size_t(id)];
+  std::string place = task.name;
+  if (task.device != kNone) place += fmt::format(", device {}", to_string(plan_.devices[size_t(task.device)]));
+  if (task.learner != kNone) place += fmt::format(", learner {}", task.learner);
+  return place + fmt::format(", {} {}", plan_.clocks[size_t(task.clock)].name, instance);
+}
+
+std::string Scheduler::describe_waiting() const {
+  std::string text;
+  for (const Dependencies::Waiting& waiting : dependencies_.describe_waiting()) {
+    text += fmt::format("  {} {}", plan_.tasks[size_t(waiting.task)].name, waiting.instance);
+    if (waiting.running > 0) text += fmt::format(", {} running", waiting.running);
+    for (const auto& lack : waiting.lacks) {
+      const Edge& edge = plan_.edges[size_t(lack.edge)];
+      text += fmt::format(", waits for {} {}{}", plan_.tasks[size_t(edge.from)].name, lack.needs,
+                          edge.what.empty() ? "" : fmt::format(" ({})", edge.what));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+void Scheduler::leave() {
+  if (active_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) return;
+  const std::scoped_lock lock(mutex_);
+  changed_.notify_all();
+}
+
+void Scheduler::wait(const std::atomic<bool>& interrupted) {
+  std::unique_lock lock(mutex_);
+  int64_t seen = -1;
+  auto since = std::chrono::steady_clock::now();
+  bool stopped = false, reported = false;
+  const auto at_rest = [&] { return active_.load(std::memory_order_acquire) == 0 && (error_ || dependencies_.idle()); };
+  while (!at_rest()) {
+    changed_.wait_for(lock, kLookUp);
+    lock.unlock();
+    if (!stopped && (interrupted.load() || stop_requested_.load())) {
+      enter();
+      dependencies_.stop([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+      leave();
+      stopped = true;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (const int64_t count = completions_.load(); count != seen) {
+      seen = count;
+      since = now;
+      reported = false;
+    } else if (!reported && std::chrono::duration<double>(now - since).count() > options_.stall_seconds) {
+      reported = true;
+      if (options_.stalled) options_.stalled(describe_waiting());
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,82 @@
+#pragma once
+// Runs a bound plan: counts dependencies, hands ready device tasks to their queues and ready host tasks to threads.
+
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "executor/binding.h"
+#include "executor/dependencies.h"
+
+namespace arbalest {
+
+class TraceRecorder;
+
+struct SchedulerOptions {
+  int threads = 2;            // for host tasks
+  double stall_seconds = 60;  // without any completion: a stall report
+  TraceRecorder* trace = nullptr;
+  std::function<void(const std::string&)> stalled;  // gets the report
+};
+
+class Scheduler final : private CompletionSink {
+ public:
+  // What a host task does for an instance. Parallel to the plan's tasks; empty for device tasks.
+  using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
+
+  Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
+
+  // Runs the plan to its end, or until `interrupted` is set (the current iteration is finished then). Rethrows the
+  // first error of a task, with the node or task, device, learner and iteration, once what was under way has ended.
+  void run(const std::atomic<bool>& interrupted);
+
+  // Ends the run after the current iteration. Host tasks may call it.
+  void stop() { stop_requested_.store(true); }
+
+  // Iterations of clock 0 that ran: its ticks, or fewer after stop().
+  int64_t iterations() const { return dependencies_.limit(0); }
+
+ private:
+  struct Times {
+    int64_t ready = -1, issued = -1;
+  };
+
+  void completed(TaskId task, int64_t instance, int64_t started, int64_t ended) override;
+  void failed(TaskId task, int64_t instance, std::exception_ptr error) override;
+  void dispatch(TaskId task, int64_t instance);
+  void issue(TaskId task, int64_t instance);
+  void run_host(TaskId task, int64_t instance);
+  void enter() { active_.fetch_add(1, std::memory_order_relaxed); }
+  void leave();
+  Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
+  void wait(const std::atomic<bool>& interrupted);
+  std::string describe_waiting() const;
+  std::string error_place(TaskId task, int64_t instance) const;
+
+  static constexpr size_t kTimes = 64;  // instances of a task under way at once, at most
+
+  const Binding& binding_;
+  const Plan& plan_;
+  HostFunctions host_;
+  SchedulerOptions options_;
+  Dependencies dependencies_;
+  std::vector<Times> times_;
+  std::vector<uint8_t> on_host_;
+  tbb::global_control parallelism_;  // both arenas and the caller may run at once
+  tbb::task_arena issuing_, working_;
+  std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
+  std::atomic<int64_t> completions_{0};  // for the stall report
+  std::atomic<bool> stop_requested_{false}, failed_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,57 @@
+#pragma once
+// A run from a graph to trained weights: what `arbalest run` and the C++ DSL call.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/make_plan.h"
+#include "executor/observer.h"
+#include "executor/target.h"
+#include "graph/graph.h"
+#include "io/source.h"
+
+namespace arbalest {
+
+enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
+Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
+std::string_view name_of(Precision precision);
+
+struct SessionOptions {
+  std::vector<PlanDevice> devices;  // empty: every GPU's first, or cpu:0 where there is none
+  int32_t learners = 1;             // per device
+  Precision precision = Precision::Fp32;
+  uint64_t seed = 1;
+  bool deterministic = false;
+  std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
+  std::optional<int64_t> iterations;  // of each learner; ends the run earlier
+  int threads = 0;                    // of the process, for kernels and reading; 0: one a core
+  int64_t report_every = 0;           // iterations between progress events; 0: chosen
+  std::vector<Target> until;          // the run ends once all are met
+  std::string weights, save, trace;   // files: read before, written after; "" for none
+};
+
+// A graph with its data: what is needed to plan.
+struct Prepared {
+  Graph graph;  // verified, as the user wrote it
+  Program program;
+  std::unique_ptr<Source> training, validation;
+  PlanRequest request;
+  int64_t rounds = 0;  // iterations per epoch
+};
+
+// The first GPU, or cpu:0.
+std::vector<PlanDevice> default_devices();
+
+// Opens the graph's sources, verifies it, runs the passes. `after`: see ProgramOptions. Throws GraphError or RunError.
+Prepared prepare(Graph graph, const SessionOptions& options,
+                 const std::function<void(std::string_view, const Graph&)>& after = {});
+
+// Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(). Returns
+// what observer.finished() was told. `interrupted`: end after the current iteration, saving all the same.
+RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,
+                  const std::atomic<bool>& interrupted);
+
+}  // namespace arbalest

@@ -1,0 +1,158 @@
+#include "executor/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <set>
+
+#include "graph/random.h"
+#include "io/layout.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<ValueId> members(const Graph& graph, ValueId base) {
+  std::vector<ValueId> found;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const bool stored = graph.values[v].role == Role::Parameter || graph.values[v].role == Role::State;
+    if (stored && graph.values[v].view.base == base) found.push_back(ValueId(v));
+  }
+  std::sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
+    return graph.values[size_t(a)].view.offset_bytes < graph.values[size_t(b)].view.offset_bytes;
+  });
+  return found;
+}
+
+// Box and Muller's transform of two uniform draws.
+double normal(uint64_t key, uint64_t element) {
+  const Random4 draw = philox(key, 0, element);
+  const double u = (double(draw.word[0]) + 1) * 0x1p-32, v = double(draw.word[1]) * 0x1p-32;
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+double draw(const Initializer& initializer, uint64_t key, uint64_t element) {
+  switch (initializer.kind) {
+    case Initializer::Kind::Constant: return initializer.a;
+    case Initializer::Kind::Normal: return initializer.a * normal(key, element);
+    case Initializer::Kind::Uniform: {
+      const Random4 words = philox(key, 0, element);
+      return initializer.a * (2 * (double(words.word[0]) * 0x1p-32) - 1);
+    }
+    case Initializer::Kind::Data: break;
+  }
+  return 0;
+}
+
+template <typename T>
+void fill(const Value& value, uint64_t key, std::vector<std::byte>& bytes) {
+  auto* elements = reinterpret_cast<T*>(bytes.data());
+  const int64_t count = value.type.elements();
+  for (int64_t i = 0; i < count; ++i) elements[i] = T(draw(value.initializer, key, uint64_t(i)));
+}
+
+// Logical row-major bytes of one value.
+std::vector<std::byte> drawn(const Value& value, uint64_t seed) {
+  if (value.initializer.kind == Initializer::Kind::Data) return *value.initializer.data;
+  std::vector<std::byte> bytes(size_t(value.type.bytes()));
+  const uint64_t key = random_key(seed, hash_name(value.name));
+  switch (value.type.dtype) {
+    case DataType::Float32: fill<float>(value, key, bytes); break;
+    case DataType::Float64: fill<double>(value, key, bytes); break;
+    case DataType::Int32: fill<int32_t>(value, key, bytes); break;
+    case DataType::Int64: fill<int64_t>(value, key, bytes); break;
+    default: break;  // bfloat16 state is made from its master; the rest starts as zeros
+  }
+  return bytes;
+}
+
+void put(const Value& value, const std::byte* row_major, std::byte* memory) {
+  to_channels_last(value.type.shape, size_of(value.type.dtype), row_major, memory);
+}
+
+}  // namespace
+
+std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed) {
+  const Value& arena = graph.values[size_t(base)];
+  std::vector<std::byte> content(size_t(arena.type.bytes()));
+  put(arena, drawn(arena, seed).data(), content.data());
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    put(value, drawn(value, seed).data(), content.data() + value.view.offset_bytes);
+  }
+  return content;
+}
+
+std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats) {
+  std::vector<std::byte> lowered(floats.size() / 2);
+  for (size_t i = 0; i < floats.size() / sizeof(float); ++i) {
+    float value = 0;
+    std::memcpy(&value, floats.data() + i * sizeof(float), sizeof value);
+    const bfloat16 rounded(value);
+    std::memcpy(lowered.data() + i * sizeof rounded, &rounded, sizeof rounded);
+  }
+  return lowered;
+}
+
+std::vector<std::string> adopt_tensors(const TensorFile& file, const std::string& path, const Graph& graph,
+                                       ValueId base, std::vector<std::byte>& content) {
+  std::vector<std::string> used;
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    const NamedTensor* tensor = file.find(value.name);
+    if (!tensor) continue;
+    if (tensor->shape != value.type.shape || tensor->dtype != value.type.dtype) {
+      throw RunError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", path, value.name,
+                                 to_string(TensorType{tensor->dtype, tensor->shape}), to_string(value.type)));
+    }
+    put(value, reinterpret_cast<const std::byte*>(tensor->bytes.data()), content.data() + value.view.offset_bytes);
+    used.push_back(value.name);
+  }
+  return used;
+}
+
+void check_tensor_names(const TensorFile& file, const std::string& path, const Graph& graph,
+                        const std::vector<ValueId>& bases) {
+  std::vector<std::string> expected, found;
+  for (const ValueId base : bases) {
+    if (base == kNone) continue;
+    for (const ValueId member : members(graph, base)) expected.push_back(graph.values[size_t(member)].name);
+  }
+  for (const NamedTensor& tensor : file.tensors) found.push_back(tensor.name);
+  const std::set<std::string> known(expected.begin(), expected.end()), given(found.begin(), found.end());
+  for (const std::string& name : expected) {
+    if (!given.contains(name)) {
+      throw RunError(fmt::format("{}: no tensor '{}', which the graph needs{}", path, name, did_you_mean(name, found)));
+    }
+  }
+  for (const std::string& name : found) {
+    if (!known.contains(name)) {
+      throw RunError(fmt::format("{}: tensor '{}' is not in the graph{}", path, name, did_you_mean(name, expected)));
+    }
+  }
+}
+
+void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content) {
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    NamedTensor tensor{value.name, value.type.dtype, value.type.shape, {}};
+    tensor.bytes.resize(size_t(value.type.bytes()));
+    from_channels_last(value.type.shape, size_of(value.type.dtype), content.data() + value.view.offset_bytes,
+                       tensor.bytes.data());
+    file.tensors.push_back(std::move(tensor));
+  }
+}
+
+int64_t parameter_count(const Graph& graph) {
+  int64_t count = 0;
+  for (const Value& value : graph.values) {
+    const bool member =
+        value.role == Role::Parameter && value.view.base != kNone && value.type.dtype == DataType::Float32;
+    if (member) count += value.type.elements();
+  }
+  return count;
+}
+
+}  // namespace arbalest

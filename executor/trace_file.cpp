@@ -1,0 +1,172 @@
+#include "executor/trace_file.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "executor/trace_plan.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+using nlohmann::json;
+
+// The whole content; gzread passes through what is not gzipped.
+std::string read_all(const std::string& path) {
+  errno = 0;
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  if (!file) throw RunError(fmt::format("{}: cannot open: {}", path, std::strerror(errno ? errno : ENOMEM)));
+  gzbuffer(file.get(), 1 << 18);
+  constexpr size_t kChunk = 1 << 20;
+  std::string text;
+  for (;;) {
+    const size_t old = text.size();
+    text.resize(old + kChunk);
+    const int got = gzread(file.get(), text.data() + old, unsigned(kChunk));
+    int status = Z_OK;
+    const char* message = gzerror(file.get(), &status);
+    if (got < 0 || (status != Z_OK && status != Z_STREAM_END)) {
+      throw RunError(fmt::format("{}: cannot read: {}", path, status == Z_ERRNO ? std::strerror(errno) : message));
+    }
+    text.resize(old + size_t(got));
+    if (size_t(got) < kChunk) return text;
+  }
+}
+
+Position position_of(const std::string& path, const std::string& text, size_t byte) {
+  const auto end = text.begin() + std::ptrdiff_t(std::min(byte > 0 ? byte - 1 : 0, text.size()));
+  const auto line = std::count(text.begin(), end, '\n');
+  const auto start = std::find(std::make_reverse_iterator(end), text.rend(), '\n').base();
+  return {path, int(line) + 1, int(end - start) + 1};
+}
+
+// Files hold µs with three decimals.
+int64_t nanoseconds(const json& microseconds) {
+  return std::llround(microseconds.get<double>() * 1000);
+}
+
+int64_t nanoseconds_or_unknown(const json& args, const char* key) {
+  const auto found = args.find(key);
+  return found == args.end() ? -1 : nanoseconds(*found);
+}
+
+// Takes events one by one, so that a long trace never exists as a tree.
+class EventReader {
+ public:
+  explicit EventReader(TraceFile& trace) : trace_(trace) {}
+
+  void take(const json& event) {
+    ++count_;
+    try {
+      take_known(event);
+    } catch (const json::exception& error) {
+      throw GraphError(fmt::format("event {}: {}", count_, error.what()));
+    } catch (const GraphError& error) {
+      throw GraphError(fmt::format("event {}: {}", count_, error.what()));
+    }
+  }
+  bool has_plan() const { return has_plan_; }
+
+ private:
+  void take_known(const json& event) {
+    const std::string phase = event.at("ph");
+    if (phase == "M" && event.at("name") == "arbalest") take_record(event.at("args"));
+    if (phase != "X") return;
+    const std::string category = event.value("cat", "");
+    const int64_t started = nanoseconds(event.at("ts"));
+    const int64_t ended = started + nanoseconds(event.at("dur"));
+    if (category == "task") {
+      const json& args = event.at("args");
+      trace_.tasks.push_back({args.at("task"), args.at("iteration"), nanoseconds_or_unknown(args, "ready"),
+                              nanoseconds_or_unknown(args, "issued"), started, ended});
+    } else if (category == "node") {
+      const json& args = event.at("args");
+      trace_.nodes.push_back({args.at("launch"), args.at("task"), args.at("iteration"), started, ended});
+    } else if (category == "issue") {
+      const json& args = event.at("args");
+      trace_.issues.push_back({args.at("task"), args.at("iteration"), started, ended, args.at("thread")});
+    }
+  }
+
+  void take_record(const json& record) {
+    trace_.plan = plan_of_record(record.at("plan"));
+    trace_.graph = record.at("graph");
+    trace_.launches = record.at("launches").get<std::vector<std::string>>();
+    trace_.dropped = record.at("dropped");
+    trace_.unfinished = record.at("unfinished");
+    has_plan_ = true;
+  }
+
+  TraceFile& trace_;
+  int64_t count_ = 0;
+  bool has_plan_ = false;
+};
+
+template <typename Span>
+void check_tasks(const std::vector<Span>& spans, const Plan& plan) {
+  for (const Span& span : spans) {
+    if (span.task >= 0 && size_t(span.task) < plan.tasks.size()) continue;
+    throw GraphError(fmt::format("an event names task {}, but the plan has {}", span.task, plan.tasks.size()));
+  }
+}
+
+TraceFile parse(const std::string& path, const std::string& text) {
+  TraceFile trace;
+  EventReader reader(trace);
+  // Events are objects at depth 2: in the list, in the outermost object.
+  const auto take = [&](int depth, json::parse_event_t kind, json& value) {
+    if (depth != 2 || kind != json::parse_event_t::object_end) return true;
+    reader.take(value);
+    return false;
+  };
+  try {
+    const json rest = json::parse(text, take);
+    if (!rest.is_object() || !rest.contains("traceEvents")) throw GraphError("found no list 'traceEvents'");
+    if (!reader.has_plan()) {
+      throw GraphError("found no metadata record 'arbalest': the trace was not written by arbalest");
+    }
+    check_tasks(trace.tasks, trace.plan);
+    check_tasks(trace.nodes, trace.plan);
+    check_tasks(trace.issues, trace.plan);
+  } catch (const json::parse_error& error) {
+    throw GraphError(position_of(path, text, error.byte), fmt::format("not JSON: {}", error.what()));
+  } catch (const GraphError& error) {
+    throw GraphError(Position{path, 0, 0}, error.what());
+  }
+  return trace;
+}
+
+}  // namespace
+
+SpanIndex::SpanIndex(const TraceFile& trace) : by_task_(trace.plan.tasks.size()) {
+  for (const TaskSpan& span : trace.tasks) by_task_[size_t(span.task)].push_back(&span);
+  for (auto& spans : by_task_) {
+    std::sort(spans.begin(), spans.end(),
+              [](const TaskSpan* a, const TaskSpan* b) { return a->instance < b->instance; });
+  }
+}
+
+const TaskSpan* SpanIndex::find(TaskId task, int64_t instance) const {
+  const auto& spans = by_task_[size_t(task)];
+  const auto found = std::lower_bound(spans.begin(), spans.end(), instance,
+                                      [](const TaskSpan* span, int64_t wanted) { return span->instance < wanted; });
+  return found != spans.end() && (*found)->instance == instance ? *found : nullptr;
+}
+
+TraceFile read_trace(const std::string& path) {
+  TraceFile trace = parse(path, read_all(path));
+  const auto by_start = [](const auto& a, const auto& b) { return a.started < b.started; };
+  std::stable_sort(trace.tasks.begin(), trace.tasks.end(), by_start);
+  std::stable_sort(trace.nodes.begin(), trace.nodes.end(), by_start);
+  std::stable_sort(trace.issues.begin(), trace.issues.end(), by_start);
+  return trace;
+}
+
+}  // namespace arbalest

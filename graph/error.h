@@ -1,0 +1,38 @@
+#pragma once
+// Errors a user can act on: where, what was found, what was expected, and the nearest valid name.
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace arbalest {
+
+// A place in a graph file; line and column count from 1, line 0 means "no place" (a graph made in C++).
+struct Position {
+  std::string file;
+  int line = 0;
+  int column = 0;
+};
+
+// The command or the graph is wrong (exit status 2). what() starts with "FILE:LINE:COLUMN: " where there is a place.
+class GraphError : public std::runtime_error {
+ public:
+  GraphError(const Position& where, const std::string& message);
+  explicit GraphError(const std::string& message) : std::runtime_error(message) {}
+};
+
+// The run failed (exit status 1): a device, a file, memory.
+class RunError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The candidate with the least edit distance to `name`, or "" where none is near (more than a third of the letters
+// differ).
+std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
+
+// "; did you mean 'X'?" or "".
+std::string did_you_mean(std::string_view name, std::span<const std::string> candidates);
+
+}  // namespace arbalest

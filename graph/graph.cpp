@@ -1,0 +1,230 @@
+#include "graph/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+std::string unique_name(const Graph& graph, const std::string& wanted) {
+  if (graph.find_value(wanted) == kNone) return wanted;
+  for (int i = 1;; ++i) {
+    std::string name = fmt::format("{}:{}", wanted, i);
+    if (graph.find_value(name) == kNone) return name;
+  }
+}
+
+std::string place_of(const Node& node) {
+  return fmt::format("node '{}' ({})", node.name, node.op->qualified_name());
+}
+
+// The attribute in the kind its op asks for.
+template <typename T>
+T attribute(const Node& node, std::string_view name, AttributeKind kind) {
+  const AttributeSpec* spec = node.op->attribute_spec(name);
+  if (!spec) throw std::logic_error(fmt::format("{} has no attribute '{}'", node.op->qualified_name(), name));
+  const NamedAttribute* written = node.attributes.find_named(name);
+  if (!written && !spec->fallback) {
+    fail(node, fmt::format("attribute '{}' ({}) is missing", name, name_of(spec->kind)));
+  }
+  const Attribute& value = written ? written->value : *spec->fallback;
+  if (auto converted = convert(value, kind)) return std::get<T>(*converted);
+  throw GraphError(
+      written ? written->where : node.where,
+      fmt::format("{}: attribute '{}' is {}, expected {}", place_of(node), name, to_string(value), name_of(kind)));
+}
+
+void check_operands(const Node& node, const std::vector<ValueId>& given, const std::vector<OperandSpec>& specs,
+                    std::string_view what) {
+  const auto required =
+      size_t(std::count_if(specs.begin(), specs.end(), [](const auto& s) { return s.arity != OperandSpec::Optional; }));
+  const bool open_ended = !specs.empty() && specs.back().arity == OperandSpec::Variadic;
+  if (given.size() < required || (given.size() > specs.size() && !open_ended)) {
+    const std::string expected = open_ended                 ? fmt::format("at least {}", required)
+                                 : required == specs.size() ? fmt::format("{}", required)
+                                                            : fmt::format("{} to {}", required, specs.size());
+    fail(node, fmt::format("{} {}s given, expected {}", given.size(), what, expected));
+  }
+  for (size_t i = 0; i < given.size() && what == "input"; ++i) {
+    const OperandSpec& spec = specs[std::min(i, specs.size() - 1)];
+    if (given[i] == kNone && spec.arity != OperandSpec::Optional) {
+      fail(node, fmt::format("input {} ('{}') is left out but required", i + 1, spec.name));
+    }
+  }
+}
+
+void check_attributes(const Node& node) {
+  std::vector<std::string> known;
+  for (const AttributeSpec& spec : node.op->attributes) known.push_back(spec.name);
+  for (const NamedAttribute& given : node.attributes) {
+    const AttributeSpec* spec = node.op->attribute_spec(given.name);
+    if (!spec) {
+      throw GraphError(
+          given.where.line ? given.where : node.where,
+          fmt::format("{}: unknown attribute '{}'{}", place_of(node), given.name, did_you_mean(given.name, known)));
+    }
+    if (!convert(given.value, spec->kind)) {
+      throw GraphError(given.where.line ? given.where : node.where,
+                       fmt::format("{}: attribute '{}' is {}, expected {}", place_of(node), given.name,
+                                   to_string(given.value), name_of(spec->kind)));
+    }
+  }
+  for (const AttributeSpec& spec : node.op->attributes) {
+    if (!spec.fallback && !node.attributes.find(spec.name)) {
+      fail(node, fmt::format("attribute '{}' ({}) is missing: {}", spec.name, name_of(spec.kind), spec.doc));
+    }
+  }
+}
+
+// Once: afterwards passes may change the type (precision, another batch for validation).
+void check_declared(Value& value) {
+  if (!value.declared) return;
+  const TensorType& declared = *value.declared;
+  const bool fits = declared.dtype == value.type.dtype &&
+                    std::equal(declared.shape.begin(), declared.shape.end(), value.type.shape.begin(),
+                               value.type.shape.end(), [](int64_t d, int64_t t) { return d == -1 || d == t; });
+  if (!fits) {
+    throw GraphError(value.where, fmt::format("value '{}' is {}, declared as {}", value.name, to_string(value.type),
+                                              to_string(declared)));
+  }
+  value.declared.reset();
+}
+
+void check_extents(const Value& value) {
+  if (std::find(value.type.shape.begin(), value.type.shape.end(), -1) == value.type.shape.end()) return;
+  throw GraphError(value.where, fmt::format("the shape of '{}' is not known: {} (-1: symbolic); give the batch size or "
+                                            "write a number",
+                                            value.name, to_string(value.type)));
+}
+
+}  // namespace
+
+ValueId Graph::add_value(std::string value_name, TensorType type, Role role) {
+  Value value;
+  value.name = unique_name(*this, value_name);
+  value.type = std::move(type);
+  value.role = role;
+  values.push_back(std::move(value));
+  return ValueId(values.size() - 1);
+}
+
+NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId> node_inputs, int output_count,
+                       Attributes attributes) {
+  Node node;
+  node.op = &op;
+  node.inputs = std::move(node_inputs);
+  node.attributes = std::move(attributes);
+  const auto id = NodeId(nodes.size());
+  for (int i = 0; i < output_count; ++i) {
+    const ValueId output = add_value(node_name, {});
+    values[size_t(output)].producer = id;
+    node.outputs.push_back(output);
+  }
+  node.name = std::move(node_name);
+  nodes.push_back(std::move(node));
+  return id;
+}
+
+ValueId Graph::find_value(std::string_view wanted) const {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].name == wanted) return ValueId(i);
+  }
+  return kNone;
+}
+
+NodeId Graph::find_node(std::string_view wanted) const {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].name == wanted) return NodeId(i);
+  }
+  return kNone;
+}
+
+void Graph::replace_uses(ValueId from, ValueId to) {
+  for (Node& node : nodes) std::replace(node.inputs.begin(), node.inputs.end(), from, to);
+  std::replace(outputs.begin(), outputs.end(), from, to);
+  for (Carry& carry : carries) {
+    if (carry.next == from) carry.next = to;
+  }
+}
+
+std::vector<std::vector<NodeId>> Graph::consumers() const {
+  std::vector<std::vector<NodeId>> readers(values.size());
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    for (const ValueId input : nodes[n].inputs) {
+      if (input != kNone) readers[size_t(input)].push_back(NodeId(n));
+    }
+  }
+  return readers;
+}
+
+View storage_of(const Graph& graph, ValueId value) {
+  View storage{value, 0};
+  while (graph.values[size_t(storage.base)].view.base != kNone) {
+    const View& view = graph.values[size_t(storage.base)].view;
+    storage = {view.base, storage.offset_bytes + view.offset_bytes};
+  }
+  return storage;
+}
+
+int64_t int_attribute(const Node& node, std::string_view name) {
+  return attribute<int64_t>(node, name, AttributeKind::Int);
+}
+double float_attribute(const Node& node, std::string_view name) {
+  return attribute<double>(node, name, AttributeKind::Float);
+}
+std::string string_attribute(const Node& node, std::string_view name) {
+  return attribute<std::string>(node, name, AttributeKind::String);
+}
+std::vector<int64_t> ints_attribute(const Node& node, std::string_view name) {
+  return attribute<std::vector<int64_t>>(node, name, AttributeKind::Ints);
+}
+std::vector<double> floats_attribute(const Node& node, std::string_view name) {
+  return attribute<std::vector<double>>(node, name, AttributeKind::Floats);
+}
+
+void fail(const Node& node, const std::string& message) {
+  throw GraphError(node.where, fmt::format("{}: {}", place_of(node), message));
+}
+
+void infer(Graph& graph, NodeId id) {
+  InferContext context(graph, id);
+  const Node& node = graph.nodes[size_t(id)];
+  if (node.op->infer) node.op->infer(context);
+}
+
+void verify(Graph& graph) {
+  std::unordered_set<std::string_view> names;
+  for (const Value& value : graph.values) {
+    if (!names.insert(value.name).second) {
+      throw GraphError(value.where, fmt::format("value '{}' is defined twice", value.name));
+    }
+  }
+  std::unordered_set<std::string_view> node_names;
+  for (const ValueId input : graph.inputs) check_extents(graph.values[size_t(input)]);
+  std::vector<bool> defined(graph.values.size(), false);
+  for (size_t v = 0; v < graph.values.size(); ++v) defined[v] = graph.values[v].producer == kNone;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (!node_names.insert(node.name).second) fail(node, "another node has the same name");
+    check_operands(node, node.inputs, node.op->inputs, "input");
+    check_operands(node, node.outputs, node.op->outputs, "output");
+    check_attributes(node);
+    for (const ValueId input : node.inputs) {
+      if (input != kNone && !defined[size_t(input)]) {
+        fail(node, fmt::format("input '{}' is used before it is computed", graph.values[size_t(input)].name));
+      }
+    }
+    infer(graph, NodeId(n));
+    for (const ValueId output : node.outputs) {
+      if (output == kNone) continue;
+      defined[size_t(output)] = true;
+      check_declared(graph.values[size_t(output)]);
+    }
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,120 @@
+#pragma once
+// The operator dataflow graph: flat vectors of nodes and values with ids, no pointers between them.
+// It knows no thread, no stream and no device memory.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/attributes.h"
+#include "graph/error.h"
+#include "graph/types.h"
+
+namespace arbalest {
+
+struct Op;
+
+using NodeId = int32_t;
+using ValueId = int32_t;
+inline constexpr int32_t kNone = -1;
+
+// How a parameter or a state gets its first content. Random kinds are keyed by the run's seed and the value's name, so
+// they do not depend on the order of creation. `data` is in logical row-major order.
+struct Initializer {
+  enum class Kind : uint8_t { Constant, Normal, Uniform, Data };
+  Kind kind = Kind::Constant;
+  double a = 0;  // Constant: the value; Normal: the standard deviation (mean 0); Uniform: the bound (−a … a)
+  std::shared_ptr<const std::vector<std::byte>> data;  // Data: bytes of the value's type
+};
+
+enum class Role : uint8_t {
+  Activation,  // computed anew each instance
+  Input,       // an output of Prefetch, or a graph input
+  Parameter,   // trained; survives iterations
+  State,       // survives iterations, not trained: running statistics, momentum, tallies
+  Constant,    // never written after the start
+};
+
+// A value whose memory is a part of another's: parameters in their arena, Flatten of a contiguous tensor.
+struct View {
+  ValueId base = kNone;
+  int64_t offset_bytes = 0;
+};
+
+struct Value {
+  std::string name;  // unique in the graph
+  TensorType type;
+  Role role = Role::Activation;
+  NodeId producer = kNone;
+  View view;
+  Initializer initializer;             // Parameter, State, Constant
+  std::optional<TensorType> declared;  // as the graph's file states it (-1: any extent), until verify() has checked it
+  Position where;
+};
+
+// Which part of a training step a node belongs to; plans and traces show it.
+enum class Stage : uint8_t { Forward, Backward, Update };
+
+struct Node {
+  const Op* op = nullptr;
+  std::string name;              // unique; the first output's name unless given
+  std::vector<ValueId> inputs;   // kNone: an optional input left out
+  std::vector<ValueId> outputs;  // kNone: an optional output not asked for
+  Attributes attributes;         // as written; defaults come from the op (see attribute() below)
+  Position where;
+  Stage stage = Stage::Forward;
+};
+
+// A value that the next iteration reads: `next` of iteration i is `current` of iteration i + 1. Both live in the same
+// memory (the plan orders writers after readers). Weights, momentum, running statistics and tallies are carries.
+struct Carry {
+  ValueId current = kNone;
+  ValueId next = kNone;
+};
+
+struct Graph {
+  std::string name;
+  std::vector<std::pair<std::string, int64_t>> opsets;  // domain, version; as in the file
+  std::vector<Node> nodes;                              // in topological order
+  std::vector<Value> values;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+  std::vector<Carry> carries;
+
+  ValueId add_value(std::string name, TensorType type, Role role = Role::Activation);  // makes the name unique
+  // Appends a node with `output_count` fresh outputs named `name`, `name`:1, …; the caller runs infer().
+  NodeId add_node(const Op& op, std::string name, std::vector<ValueId> inputs, int output_count,
+                  Attributes attributes = {});
+  ValueId find_value(std::string_view name) const;  // kNone if there is none
+  NodeId find_node(std::string_view name) const;
+  // Every use of `from` as a node input, graph output or carry becomes `to`.
+  void replace_uses(ValueId from, ValueId to);
+  // For each value, the nodes that read it, in order.
+  std::vector<std::vector<NodeId>> consumers() const;
+};
+
+// The value's outermost base and its offset there: follows views.
+View storage_of(const Graph& graph, ValueId value);
+
+// The attribute as written, converted to the op's kind, or the op's default. Throws GraphError where a required one is
+// missing or the kind does not fit.
+int64_t int_attribute(const Node& node, std::string_view name);
+double float_attribute(const Node& node, std::string_view name);
+std::string string_attribute(const Node& node, std::string_view name);
+std::vector<int64_t> ints_attribute(const Node& node, std::string_view name);
+std::vector<double> floats_attribute(const Node& node, std::string_view name);
+
+// Throws GraphError at the node: "FILE:L:C: node 'h1' (Conv): MESSAGE".
+[[noreturn]] void fail(const Node& node, const std::string& message);
+
+// Checks: operand counts, known attributes of the right kind, every input defined before use, unique names. Then infers
+// the type of every value in node order and checks what was declared. Throws GraphError at the first fault.
+void verify(Graph& graph);
+
+// Infers the outputs of one node from its inputs' types.
+void infer(Graph& graph, NodeId node);
+
+}  // namespace arbalest

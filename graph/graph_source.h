@@ -1,0 +1,95 @@
+#pragma once
+// A model as a file states it, before any name is resolved. The text reader and the ONNX reader both make one;
+// build_graph() turns it into a graph.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/attributes.h"
+#include "graph/graph.h"
+#include "graph/types.h"
+
+namespace arbalest {
+
+class OpRegistry;
+
+struct SourcePlace {
+  int line = 0;  // 0: the file has no lines (binary)
+  int column = 0;
+};
+
+struct SourceName {
+  std::string text;
+  SourcePlace place;
+};
+
+struct SourceTensor {
+  TensorType type;
+  std::shared_ptr<const std::vector<std::byte>> data;  // logical row-major
+};
+
+// One of value, reference, tensor is there; none of them where a function asks its caller for the attribute.
+struct SourceAttribute {
+  SourceName name;
+  std::optional<AttributeKind> kind;  // as written after ':'
+  std::optional<Attribute> value;
+  std::string reference;  // "filters" of `@filters`: the enclosing function's attribute
+  std::optional<SourceTensor> tensor;
+};
+
+// A typed name: graph input or output, an intermediate value's declared type, an initialiser.
+struct SourceValue {
+  SourceName name;
+  std::optional<TensorType> type;                      // -1 where an extent is symbolic or unknown
+  std::vector<std::string> symbols;                    // one an extent: "N" for a symbolic one, else ""
+  std::shared_ptr<const std::vector<std::byte>> data;  // initialisers
+};
+
+struct SourceNode {
+  SourceName label;  // "" unless given
+  std::string domain;
+  SourceName op;
+  std::vector<SourceAttribute> attributes;
+  std::vector<SourceName> inputs, outputs;  // "" where left out
+};
+
+using Opsets = std::vector<std::pair<std::string, int64_t>>;
+
+struct SourceFunction {
+  std::string domain;
+  SourceName name;
+  Opsets opsets;
+  std::vector<SourceAttribute> attributes;  // with defaults, or without
+  std::vector<SourceValue> inputs, outputs, values;
+  std::vector<SourceNode> nodes;
+
+  std::string qualified_name() const { return domain.empty() ? name.text : domain + "." + name.text; }
+};
+
+struct GraphSource {
+  std::string file;
+  std::string name;
+  Opsets opsets;
+  SourcePlace opsets_place;
+  std::vector<SourceValue> inputs, outputs;
+  std::vector<SourceValue> values;  // initialisers (with data) and declared types of intermediate values
+  std::vector<SourceNode> nodes;
+  std::vector<SourceFunction> functions;
+};
+
+// Resolves operators and names, and inlines functions with their attributes: inside an instance whose first output is
+// `h1` (or which is labelled so), value `c1` becomes `h1/c1`, and the function's outputs take the caller's names.
+// Floating initialisers become parameters, others and Constant nodes constants. `batch` > 0 is the extent of the first
+// symbol among the inputs'. Throws GraphError: unknown or repeated names, use before definition, functions that call
+// themselves or nest too deep.
+Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch);
+
+// The number of elements, or nothing where it exceeds what any device holds (2^44).
+std::optional<int64_t> checked_element_count(const Shape& shape);
+
+}  // namespace arbalest

@@ -1,0 +1,169 @@
+#pragma once
+// What an operator is: its signature, type inference, gradient, cost, samples and kernels, in one record.
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/kernel.h"
+
+namespace arbalest {
+
+struct OperandSpec {
+  enum Arity : uint8_t { Required, Optional, Variadic };  // Variadic: last, one or more
+  std::string name;
+  Arity arity = Required;
+  // Whether the operand follows the compute precision (--precision bf16). What does not (statistics, losses, biases,
+  // parameter gradients) stays as inferred.
+  bool lowered = false;
+};
+
+struct AttributeSpec {
+  std::string name;
+  AttributeKind kind = AttributeKind::Int;
+  std::optional<Attribute> fallback;  // none: required
+  std::string doc;
+};
+
+// Type inference: reads input types and attributes, sets every output's type.
+class InferContext {
+ public:
+  InferContext(Graph& graph, NodeId node) : graph_(graph), node_(node) {}
+  const Node& node() const { return graph_.nodes[size_t(node_)]; }
+  size_t input_count() const { return node().inputs.size(); }
+  size_t output_count() const { return node().outputs.size(); }
+  bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }
+  const TensorType& input(size_t i) const { return graph_.values[size_t(node().inputs[i])].type; }
+  void set_output(size_t i, TensorType type);  // ignored where the output was not asked for
+  [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }
+
+ private:
+  Graph& graph_;
+  NodeId node_;
+};
+
+// Building gradient nodes. All added nodes get Stage::Backward.
+class GradContext {
+ public:
+  GradContext(Graph& graph, NodeId node, const std::vector<ValueId>& output_gradients,
+              const std::vector<bool>& needs_gradient, std::vector<ValueId>& input_gradients)
+      : graph_(graph),
+        node_(node),
+        output_gradients_(output_gradients),
+        needs_(needs_gradient),
+        grads_(input_gradients) {}
+  const Node node() const { return graph_.nodes[size_t(node_)]; }  // by value: add() may move nodes
+  ValueId input(size_t i) const { return i < node().inputs.size() ? node().inputs[i] : kNone; }
+  ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNone; }
+  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }
+  ValueId output_gradient(size_t i) const { return output_gradients_[i]; }  // kNone: nothing flows back into it
+  bool needs_gradient(size_t input) const { return needs_[input]; }
+  void set_input_gradient(size_t i, ValueId gradient) { grads_[i] = gradient; }
+  // Adds a node of the registered op (domain "arbalest" or ONNX's, as in "arbalest.ReluGrad", "Add"), infers its types,
+  // and returns its outputs. Names are made from the forward node's name and `label`: "h1/c1.grad_input".
+  std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
+                           Attributes attributes = {});
+
+ private:
+  Graph& graph_;
+  NodeId node_;
+  const std::vector<ValueId>& output_gradients_;
+  const std::vector<bool>& needs_;
+  std::vector<ValueId>& grads_;
+};
+
+// Rewriting a layer (an op that owns parameters) into operators with explicit parameters.
+class ExpandContext {
+ public:
+  ExpandContext(Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+  const Node& node() const { return node_; }
+  ValueId input(size_t i) const { return i < node_.inputs.size() ? node_.inputs[i] : kNone; }
+  const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }
+  // A trained parameter named "<first output>.<label>": "h1/c1.weight".
+  ValueId parameter(std::string_view label, Shape shape, Initializer initializer);
+  ValueId state(std::string_view label, Shape shape, Initializer initializer);
+  // Adds a node named "<node name>" or "<node name>.<label>" and infers its types.
+  std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
+                           Attributes attributes = {});
+  // `next` is what the following iteration reads as `current` (running statistics).
+  void carry(ValueId current, ValueId next) { graph_.carries.push_back({current, next}); }
+  void replace_output(size_t i, ValueId value);
+  [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node_, message); }
+
+ private:
+  Graph& graph_;
+  Node node_;  // a copy: the node itself is removed afterwards
+};
+
+struct Cost {
+  double flops = 0;  // additions and multiplications of one instance
+  double bytes = 0;  // least device-memory traffic: each operand once
+};
+
+// One test case of the harness: shapes, attributes and how inputs are drawn.
+struct Sample {
+  struct Input {
+    TensorType type;             // Float32 where the op computes; the harness redraws it in Float64 for the oracle
+    double low = -1, high = 1;   // uniform; integer types draw whole numbers in [low, high]
+    bool differentiable = true;  // checked against finite differences (floating inputs only)
+    bool distinct = false;       // values all different and apart, for MaxPool-like ties
+  };
+  std::string name;
+  std::vector<Input> inputs;
+  int output_count = 1;
+  Attributes attributes;
+  double tolerance = 1e-5;   // ‖out − oracle‖ / ‖oracle‖ in float; the harness widens it for TF32 and bf16
+  StepScalars scalars = {};  // what kernels read per instance
+};
+
+struct Op {
+  std::string domain;  // "" for ONNX's own, "arbalest", or (internal to passes) "arbalest" as well with internal = true
+  std::string name;
+  std::string doc;  // one line; `arbalest ops` and error messages use it
+  std::vector<OperandSpec> inputs;
+  std::vector<OperandSpec> outputs;
+  std::vector<AttributeSpec> attributes;
+  bool internal = false;     // made by passes only; refused in graph files
+  bool side_effect = false;  // produces a token or updates state: never dead
+
+  std::function<void(InferContext&)> infer;
+  std::function<void(GradContext&)> grad;               // none: gradients stop here
+  std::function<void(ExpandContext&)> expand;           // layers only; such an op has no kernels
+  std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
+  std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
+  std::function<std::vector<Sample>()> samples;
+
+  // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.
+  std::vector<std::pair<int, int>> aliases;
+
+  KernelFactory cpu = nullptr;
+  KernelFactory cuda = nullptr;
+
+  const OperandSpec* input_spec(size_t i) const;  // the variadic spec for all that follow; nullptr past the end
+  const OperandSpec* output_spec(size_t i) const;
+  const AttributeSpec* attribute_spec(std::string_view name) const;
+  std::string qualified_name() const { return domain.empty() ? name : domain + "." + name; }
+};
+
+class OpRegistry {
+ public:
+  // Throws std::logic_error where the name is taken. The returned reference stays valid.
+  Op& add(Op op);
+  // "Relu", "arbalest.Linear"; nullptr if there is none.
+  const Op* find(std::string_view qualified_name) const;
+  Op* find(std::string_view qualified_name);
+  // As find(), but throws std::logic_error: for code that names an op which must exist.
+  const Op& get(std::string_view qualified_name) const;
+  const std::deque<Op>& all() const { return ops_; }
+
+ private:
+  std::deque<Op> ops_;  // a deque: addresses stay
+};
+
+// The operators of this build (defined in ops/index.cpp).
+const OpRegistry& builtin_ops();
+
+}  // namespace arbalest

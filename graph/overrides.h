@@ -1,0 +1,16 @@
+#pragma once
+// Changing attributes of a graph from the command line: --set X.attribute=value.
+
+#include <string_view>
+
+#include "graph/graph.h"
+
+namespace arbalest {
+
+// X is a node's first output, or its operator in snake_case where only one node applies it: "train.lr=0.05",
+// "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". The value is read as the attribute's
+// kind: text needs no quotes, lists no brackets. Before verify(), which checks the rest. Throws GraphError with the
+// nearest node or attribute, or the candidates where X names several.
+void apply_override(Graph& graph, std::string_view assignment);
+
+}  // namespace arbalest

@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+// bfloat16 views of parameters, made on demand in one flat value beside the master weights.
+class LoweredWeights {
+ public:
+  LoweredWeights(Graph& graph, ArenaValues& arenas) : graph_(graph), arenas_(arenas) {}
+
+  ValueId of(ValueId parameter) {
+    if (arenas_.weights_lowered == kNone) make_arena();
+    const Value master = graph_.values[size_t(parameter)];
+    const std::string name = master.name + ".bf16";
+    if (const ValueId made = graph_.find_value(name); made != kNone) return made;
+    const ValueId lowered = graph_.add_value(name, {DataType::Bfloat16, master.type.shape}, Role::Parameter);
+    graph_.values[size_t(lowered)].view = {arenas_.weights_lowered, master.view.offset_bytes / 2};
+    return lowered;
+  }
+
+ private:
+  void make_arena() {
+    const TensorType type{DataType::Bfloat16, graph_.values[size_t(arenas_.weights)].type.shape};
+    arenas_.weights_lowered = graph_.add_value("weights.bf16", type, Role::State);
+    for (Node& node : graph_.nodes) {
+      if (node.stage != Stage::Update) continue;
+      const ValueId next = graph_.add_value("update.bf16", type);
+      graph_.values[size_t(next)].producer = NodeId(&node - graph_.nodes.data());
+      node.outputs.push_back(next);
+      graph_.carries.push_back({arenas_.weights_lowered, next});
+    }
+  }
+
+  Graph& graph_;
+  ArenaValues& arenas_;
+};
+
+}  // namespace
+
+void lower_precision(Graph& graph, ArenaValues& arenas) {
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] == kNone || !node.op->output_spec(i)->lowered) continue;
+      DataType& dtype = graph.values[size_t(node.outputs[i])].type.dtype;
+      if (dtype == DataType::Float32) dtype = DataType::Bfloat16;
+    }
+  }
+
+  LoweredWeights weights(graph, arenas);
+  std::vector<int64_t> key(graph.nodes.size());
+  std::iota(key.begin(), key.end(), int64_t{0});
+  for (int64_t& k : key) k *= 2;
+  const size_t count = graph.nodes.size();
+  for (size_t n = 0; n < count; ++n) {
+    for (size_t i = 0; i < graph.nodes[n].inputs.size(); ++i) {
+      const ValueId input = graph.nodes[n].inputs[i];
+      if (input == kNone) continue;
+      const Value value = graph.values[size_t(input)];
+      const bool lowered = graph.nodes[n].op->input_spec(i)->lowered;
+      if (value.type.dtype != (lowered ? DataType::Float32 : DataType::Bfloat16)) continue;
+      if (lowered && value.role == Role::Parameter) {
+        graph.nodes[n].inputs[i] = weights.of(input);
+        continue;
+      }
+      const char* to = lowered ? "bfloat16" : "float";
+      const NodeId cast = graph.add_node(builtin_ops().get("arbalest.Cast"), fmt::format("{}.{}", value.name, to),
+                                         {input}, 1, {{"to", std::string(to)}});
+      graph.nodes[size_t(cast)].stage = graph.nodes[n].stage;
+      graph.nodes[size_t(cast)].where = graph.nodes[n].where;
+      infer(graph, cast);
+      key.push_back(int64_t(n) * 2 - 1);
+      graph.nodes[n].inputs[i] = graph.nodes[size_t(cast)].outputs[0];
+    }
+  }
+  for (int64_t& k : key) k += 1;  // a cast before the first node has key 0, not a negative one
+  reorder_nodes(graph, key);
+}
+
+}  // namespace arbalest

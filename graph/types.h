@@ -1,0 +1,75 @@
+#pragma once
+// Element types, shapes and tensor types: what every other header speaks of.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace arbalest {
+
+enum class DataType : uint8_t { Float32, Float64, Bfloat16, Uint8, Int32, Int64, Token };
+
+// A token carries no data: it orders Train, Synchronize and Validate after what they stand on.
+constexpr size_t size_of(DataType type) {
+  switch (type) {
+    case DataType::Float64:
+    case DataType::Int64: return 8;
+    case DataType::Float32:
+    case DataType::Int32: return 4;
+    case DataType::Bfloat16: return 2;
+    case DataType::Uint8: return 1;
+    case DataType::Token: return 0;
+  }
+  return 0;
+}
+
+// The name that graph files, plans and error messages use: ONNX's ("float", "bfloat16", "uint8", …).
+std::string_view name_of(DataType type);
+
+constexpr bool is_floating(DataType type) {
+  return type == DataType::Float32 || type == DataType::Float64 || type == DataType::Bfloat16;
+}
+
+// bfloat16 on the CPU: storage only; arithmetic happens in float.
+struct bfloat16 {
+  uint16_t bits = 0;
+
+  bfloat16() = default;
+  explicit bfloat16(float value) {
+    const uint32_t wide = std::bit_cast<uint32_t>(value);
+    const bool nan = (wide & 0x7fffffffu) > 0x7f800000u;
+    bits = nan ? uint16_t((wide >> 16) | 0x40u) : uint16_t((wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
+  explicit operator double() const { return double(float(*this)); }
+};
+
+// Logical extents, outermost first. Images are (N, C, H, W) and filters (K, C, R, S), as in ONNX.
+// In memory every rank-4 tensor is channels-last on every device: images N·H·W·C, filters K·R·S·C.
+// Other ranks are row-major. Files (graph files, safetensors) hold logical row-major order.
+using Shape = std::vector<int64_t>;
+
+inline int64_t element_count(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+// "(64, 3, 32, 32)"; "()" for a scalar.
+std::string to_string(const Shape& shape);
+
+struct TensorType {
+  DataType dtype = DataType::Float32;
+  Shape shape;
+
+  int64_t elements() const { return element_count(shape); }
+  int64_t bytes() const { return elements() * int64_t(size_of(dtype)); }
+  bool operator==(const TensorType&) const = default;
+};
+
+// ONNX's textual form: "float[64,3,32,32]"; "float[]" for a scalar; "token".
+std::string to_string(const TensorType& type);
+
+}  // namespace arbalest

@@ -1,0 +1,59 @@
+// synthetic: noise and arbitrary labels, to measure a step without data. Sample i is a function of (seed, split, i).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/random.h"
+#include "io/source_spec.h"
+
+namespace arbalest {
+
+namespace {
+
+class SyntheticSource final : public Source {
+ public:
+  explicit SyntheticSource(const SourceSpec& spec)
+      : name_(spec.label()),
+        shape_(spec.shape("shape", {3, 32, 32})),
+        classes_(spec.integer("classes", 10, 1, INT32_MAX)),
+        size_(spec.integer("size", 50000, 1, int64_t{1} << 40)),
+        key_(random_key(spec.seed, hash_name(spec.split == Split::Train ? "synthetic train" : "synthetic test"))) {}
+
+  SampleShape sample_shape() const override { return shape_; }
+  int64_t classes() const override { return classes_; }
+  int64_t size() const override { return size_; }
+  bool resident() const override { return true; }
+
+  void fill(std::span<const int64_t> samples, uint8_t* images, int32_t* labels) const override {
+    const size_t bytes = size_t(shape_.bytes());
+    for (const int64_t sample : samples) {
+      *labels++ = int32_t(below(philox(key_, uint64_t(sample), 0).word[0], uint32_t(classes_)));
+      for (size_t offset = 0; offset < bytes; offset += sizeof(Random4)) {
+        const Random4 noise = philox(key_, uint64_t(sample), 1 + offset / sizeof(Random4));
+        std::memcpy(images + offset, &noise, std::min(sizeof(Random4), bytes - offset));
+      }
+      images += bytes;
+    }
+  }
+
+  std::string describe() const override {
+    return fmt::format("{}: {} samples of {}, {} classes, noise that stays on the device", name_, size_,
+                       to_string(shape_), classes_);
+  }
+
+ private:
+  std::string name_;
+  SampleShape shape_;
+  int64_t classes_, size_;
+  uint64_t key_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_synthetic(const SourceSpec& spec) {
+  return std::make_unique<SyntheticSource>(spec);
+}
+
+}  // namespace arbalest

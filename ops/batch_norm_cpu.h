@@ -1,0 +1,13 @@
+#pragma once
+// CPU kernels of batch normalisation.
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_inference_grad_cpu(const KernelRequest& request);
+
+}  // namespace arbalest

@@ -1,0 +1,89 @@
+#pragma once
+// What CPU kernels share: dispatch on element types, wide arithmetic, and loops over threads.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "graph/error.h"
+#include "graph/op.h"
+
+// Before a loop whose arrays either are the same or do not overlap: it may be vectorised without a check.
+#if defined(__clang__)
+#define ARBALEST_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define ARBALEST_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define ARBALEST_INDEPENDENT
+#endif
+
+namespace arbalest {
+
+// The type that arithmetic and sums are in: double for double (the oracle), else float.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <typename T>
+inline Wide<T> widen(T value) {
+  return static_cast<Wide<T>>(value);
+}
+template <typename T>
+inline T narrow(Wide<T> value) {
+  return static_cast<T>(value);
+}
+
+// Calls f(T{}) for the C++ type of `type`.
+template <typename F>
+auto dispatch_floating(DataType type, F&& f) {
+  switch (type) {
+    case DataType::Float32: return f(float{});
+    case DataType::Float64: return f(double{});
+    case DataType::Bfloat16: return f(bfloat16{});
+    default: break;
+  }
+  throw RunError("no CPU kernel for elements of type " + std::string(name_of(type)));
+}
+
+// A kernel factory from a generic lambda (request, T{}) -> std::unique_ptr<Kernel>; T is the type of input `operand`.
+template <typename F>
+KernelFactory floating_kernel(F make, size_t operand = 0) {
+  return [make, operand](const KernelRequest& request) -> std::unique_ptr<Kernel> {
+    return dispatch_floating(request.inputs[operand].dtype, [&](auto element) { return make(request, element); });
+  };
+}
+
+// Calls f(begin, end) on parts of 0 … count − 1, on OpenMP's threads where the whole costs at least about 20 µs:
+// `work` is the number of simple operations in one of the `count`.
+template <typename F>
+void parallel_for(int64_t count, int64_t work, const F& f) {
+#ifdef _OPENMP
+  constexpr int64_t kWorthwhile = 64 * 1024;
+  if (count > 1 && count * work >= kWorthwhile) {
+    const int64_t parts = std::min<int64_t>(count, 64);
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < parts; ++part) f(part * count / parts, (part + 1) * count / parts);
+    return;
+  }
+#endif
+  (void)work;
+  f(int64_t{0}, count);
+}
+
+template <typename T>
+const T* input(const KernelContext& context, size_t i) {
+  return static_cast<const T*>(context.inputs[i]);
+}
+template <typename T>
+T* output(const KernelContext& context, size_t i) {
+  return static_cast<T*>(context.outputs[i]);
+}
+
+// Samples of the batch that count, between 0 and `batch`.
+inline int64_t valid_samples(const KernelContext& context, int64_t batch) {
+  return std::clamp<int64_t>(context.scalars->valid, 0, batch);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,105 @@
+#include "ops/definition.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace arbalest {
+
+std::string input_name(const InferContext& context, size_t i) {
+  const OperandSpec* spec = context.node().op->input_spec(i);
+  if (!spec) return fmt::format("input {}", i);
+  if (spec->arity == OperandSpec::Variadic) return fmt::format("input {} ('{}')", i, spec->name);
+  return fmt::format("input '{}'", spec->name);
+}
+
+const TensorType& floating_input(const InferContext& context, size_t i) {
+  const TensorType& type = context.input(i);
+  if (!is_floating(type.dtype)) {
+    context.fail(fmt::format("{} is {}; expected float, double or bfloat16", input_name(context, i), to_string(type)));
+  }
+  return type;
+}
+
+const TensorType& floating_input(const InferContext& context, size_t i, std::initializer_list<size_t> ranks) {
+  const TensorType& type = floating_input(context, i);
+  if (std::find(ranks.begin(), ranks.end(), type.shape.size()) == ranks.end()) {
+    context.fail(fmt::format("{} is {}, of rank {}; expected rank {}", input_name(context, i), to_string(type),
+                             type.shape.size(), fmt::join(ranks, " or ")));
+  }
+  return type;
+}
+
+void expect_input(const InferContext& context, size_t i, const TensorType& expected, std::string_view why) {
+  const TensorType& type = context.input(i);
+  if (type == expected) return;
+  context.fail(fmt::format("{} is {}; expected {}{}{}", input_name(context, i), to_string(type), to_string(expected),
+                           why.empty() ? "" : ", ", why));
+}
+
+bool flag_attribute(const Node& node, std::string_view name) {
+  const int64_t value = int_attribute(node, name);
+  if (value != 0 && value != 1) fail(node, fmt::format("attribute '{}' is {}; expected 0 or 1", name, value));
+  return value == 1;
+}
+
+int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least) {
+  const int64_t value = int_attribute(node, name);
+  if (value < least) fail(node, fmt::format("attribute '{}' is {}; expected at least {}", name, value, least));
+  return value;
+}
+
+double operand_bytes(const Graph& graph, const Node& node) {
+  double bytes = 0;
+  for (const auto* operands : {&node.inputs, &node.outputs}) {
+    for (const ValueId value : *operands) {
+      if (value != kNone) bytes += double(graph.values[size_t(value)].type.bytes());
+    }
+  }
+  return bytes;
+}
+
+const TensorType& input_type(const Graph& graph, const Node& node, size_t i) {
+  return graph.values[size_t(node.inputs[i])].type;
+}
+
+const TensorType& output_type(const Graph& graph, const Node& node, size_t i) {
+  return graph.values[size_t(node.outputs[i])].type;
+}
+
+std::function<Cost(const Graph&, const Node&)> elementwise_cost(double flops_per_element) {
+  return [flops_per_element](const Graph& graph, const Node& node) {
+    return Cost{flops_per_element * double(output_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+  };
+}
+
+Rows rows_of(const TensorType& type) {
+  const int64_t channels = type.shape[1];
+  return {channels ? type.elements() / channels : 0, channels};
+}
+
+std::string to_string(const std::vector<int64_t>& values, char open, char close) {
+  return fmt::format("{}{}{}", open, fmt::join(values, ", "), close);
+}
+
+AttributeSpec int_spec(std::string name, int64_t fallback, std::string doc) {
+  return {std::move(name), AttributeKind::Int, Attribute(fallback), std::move(doc)};
+}
+AttributeSpec float_spec(std::string name, double fallback, std::string doc) {
+  return {std::move(name), AttributeKind::Float, Attribute(fallback), std::move(doc)};
+}
+AttributeSpec string_spec(std::string name, std::string fallback, std::string doc) {
+  return {std::move(name), AttributeKind::String, Attribute(std::move(fallback)), std::move(doc)};
+}
+AttributeSpec ints_spec(std::string name, std::vector<int64_t> fallback, std::string doc) {
+  return {std::move(name), AttributeKind::Ints, Attribute(std::move(fallback)), std::move(doc)};
+}
+AttributeSpec floats_spec(std::string name, std::vector<double> fallback, std::string doc) {
+  return {std::move(name), AttributeKind::Floats, Attribute(std::move(fallback)), std::move(doc)};
+}
+AttributeSpec required_spec(std::string name, AttributeKind kind, std::string doc) {
+  return {std::move(name), kind, std::nullopt, std::move(doc)};
+}
+
+}  // namespace arbalest

@@ -1,0 +1,56 @@
+#pragma once
+// What operator definitions share: checks of operands with precise messages, costs, and attribute specifications.
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+// The type of statistics, losses, biases and parameter gradients beside operands of type `compute`: never below
+// Float32.
+constexpr DataType master_type(DataType compute) {
+  return compute == DataType::Float64 ? DataType::Float64 : DataType::Float32;
+}
+
+// Input i, which must be floating; fails with what was found otherwise.
+const TensorType& floating_input(const InferContext& context, size_t i);
+// The same, and its rank must be one of `ranks`.
+const TensorType& floating_input(const InferContext& context, size_t i, std::initializer_list<size_t> ranks);
+// Fails unless input i is exactly `expected`; `why` ends the message: "as the channels of 'X' are 16".
+void expect_input(const InferContext& context, size_t i, const TensorType& expected, std::string_view why = "");
+// "input 'W'", by the op's signature.
+std::string input_name(const InferContext& context, size_t i);
+
+// An int attribute that must be 0 or 1.
+bool flag_attribute(const Node& node, std::string_view name);
+// An int attribute of at least `least`.
+int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least);
+
+// Bytes of all operands of the node, each once.
+double operand_bytes(const Graph& graph, const Node& node);
+const TensorType& input_type(const Graph& graph, const Node& node, size_t i);
+const TensorType& output_type(const Graph& graph, const Node& node, size_t i);
+
+// A cost of `flops_per_element` for each element of the node's first output.
+std::function<Cost(const Graph&, const Node&)> elementwise_cost(double flops_per_element);
+
+// Channels (axis 1) and all other elements of a tensor of rank 2 or 4; memory is rows × channels either way.
+struct Rows {
+  int64_t rows, channels;
+};
+Rows rows_of(const TensorType& type);
+
+// "yes"-style description of a list for messages: "[3, 3]".
+std::string to_string(const std::vector<int64_t>& values, char open, char close);
+
+AttributeSpec int_spec(std::string name, int64_t fallback, std::string doc);
+AttributeSpec float_spec(std::string name, double fallback, std::string doc);
+AttributeSpec string_spec(std::string name, std::string fallback, std::string doc);
+AttributeSpec ints_spec(std::string name, std::vector<int64_t> fallback, std::string doc);
+AttributeSpec floats_spec(std::string name, std::vector<double> fallback, std::string doc);
+AttributeSpec required_spec(std::string name, AttributeKind kind, std::string doc);
+
+}  // namespace arbalest

@@ -1,0 +1,95 @@
+#pragma once
+// oneDNN as kernels: primitives are made once with their memory in our layouts, run() sets addresses and executes.
+// Its C++ interface changed between versions 2 and 3; make_* below hide that. Only with ARBALEST_ONEDNN.
+// Primitives are made for the OpenMP thread count of the thread that makes them: run them on threads with the same one.
+
+#include <dnnl.hpp>
+#include <utility>
+#include <vector>
+
+#include "graph/kernel.h"
+
+namespace arbalest::onednn {
+
+using Desc = dnnl::memory::desc;
+using Dims = dnnl::memory::dims;
+
+const dnnl::engine& engine();
+bool supported(DataType type);  // Float32 and Bfloat16; Float64 is left to plain loops
+dnnl::memory::data_type type_of(DataType type);
+
+// An image (N, C, H, W), channels-last.
+Desc image_desc(const Dims& shape, DataType type);
+// Filters (K, C/g, R, S), each K·R·S·C; with a group axis in front where group > 1.
+Desc filter_desc(int64_t filters, int64_t group_channels, int64_t height, int64_t width, int64_t group, DataType type);
+// A matrix of rows × columns, whose memory is the transposed one where `transposed`.
+Desc matrix_desc(int64_t rows, int64_t columns, bool transposed, DataType type);
+Desc vector_desc(int64_t count, DataType type);
+// The same extents and type, in the layout that oneDNN likes best.
+Desc any_layout(const Dims& dims, DataType type);
+
+// Where a primitive's argument is at run().
+struct Operand {
+  enum class Place : uint8_t { Input, Output, Workspace };
+  Place place = Place::Input;
+  int64_t index = 0;  // of the input or output; bytes into the workspace
+  Desc desc;
+};
+
+class OnednnKernel final : public Kernel {
+ public:
+  OnednnKernel();
+  Operand input(int64_t index, const Desc& desc) const { return {Operand::Place::Input, index, desc}; }
+  Operand output(int64_t index, const Desc& desc) const { return {Operand::Place::Output, index, desc}; }
+  Operand reserve(const Desc& desc);  // in the workspace
+
+  // `from` in the layout `wanted`: itself, or a copy made before what is added next.
+  Operand arranged(const Operand& from, const Desc& wanted);
+  // Where a primitive shall write `wanted` so that finish() can bring it to `to`.
+  Operand before(const Operand& to, const Desc& wanted);
+  void finish(const Operand& from, const Operand& to);
+
+  // Appends a primitive, with its scratchpad in the workspace.
+  template <typename Primitive>
+  void add(const typename Primitive::primitive_desc& desc, std::vector<std::pair<int, Operand>> arguments) {
+    append(Primitive(desc), desc.scratchpad_desc(), std::move(arguments));
+  }
+
+  int64_t workspace_bytes() const override { return workspace_; }
+  void run(const KernelContext& context) const override;
+
+ private:
+  struct Binding {
+    Operand operand;
+    dnnl::memory memory;
+  };
+  struct Step {
+    dnnl::primitive primitive;
+    std::vector<Binding> bindings;
+    std::vector<dnnl_exec_arg_t> arguments;
+  };
+  void append(dnnl::primitive primitive, const Desc& scratchpad, std::vector<std::pair<int, Operand>> arguments);
+  void reorder(const Operand& from, const Operand& to);
+
+  dnnl::stream stream_;
+  std::vector<Step> steps_;
+  int64_t workspace_ = 0;
+};
+
+struct ConvDescs {
+  Desc src, weights, bias, dst;
+  Dims strides, dilations, pad_begin, pad_end;  // dilations count from 0, as oneDNN has them
+};
+
+// They throw dnnl::error where oneDNN has no such primitive. An empty bias: none.
+dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& descs);
+dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& descs);
+// `forward_weights` are in the type that the forward convolution reads; descs.weights may be wider.
+dnnl::convolution_backward_weights::primitive_desc make_convolution_backward_weights(const ConvDescs& descs,
+                                                                                     const Desc& forward_weights);
+dnnl::matmul::primitive_desc make_matmul(const Desc& a, const Desc& b, const Desc& bias, const Desc& y);
+
+// Whether the primitive is oneDNN's reference code, slower than our plain loops.
+bool is_reference(const dnnl::primitive_desc_base& desc);
+
+}  // namespace arbalest::onednn

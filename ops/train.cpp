@@ -1,0 +1,182 @@
+// Train: stochastic gradient descent with its schedules; the passes turn it into Sgd on flat arenas.
+
+#include "ops/train.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+const std::vector<std::string> kSchedules = {"constant", "step", "multistep", "cosine", "linear"};
+const std::vector<std::string> kOptimizers = {"sgd"};
+
+void check_choice(const Node& node, std::string_view attribute, const std::vector<std::string>& choices) {
+  const std::string value = string_attribute(node, attribute);
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  std::string list;
+  for (const std::string& choice : choices) list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", choice);
+  fail(node,
+       fmt::format("attribute '{}' is \"{}\"; expected {}{}", attribute, value, list, did_you_mean(value, choices)));
+}
+
+void check_at_least(const Node& node, std::string_view attribute, double least) {
+  const double value = float_attribute(node, attribute);
+  if (!(value >= least) || !std::isfinite(value)) {
+    fail(node, fmt::format("attribute '{}' is {}; expected a number of at least {}", attribute, value, least));
+  }
+}
+
+void infer_train(InferContext& context) {
+  const Node& node = context.node();
+  const TensorType& loss = floating_input(context, 0);
+  expect_input(context, 0, {loss.dtype, {}}, "a scalar");
+  check_choice(node, "optimizer", kOptimizers);
+  check_choice(node, "schedule", kSchedules);
+  for (const char* name : {"lr", "momentum", "weight_decay", "gamma", "warmup", "warmup_from", "epochs", "lr_end"}) {
+    check_at_least(node, name, 0);
+  }
+  if (flag_attribute(node, "nesterov") && float_attribute(node, "momentum") == 0) {
+    fail(node, "attribute 'nesterov' is 1, which needs a 'momentum' above 0");
+  }
+  if (!(float_attribute(node, "step_size") > 0)) {
+    fail(node,
+         fmt::format("attribute 'step_size' is {}; expected more than 0 epochs", float_attribute(node, "step_size")));
+  }
+  const std::vector<double> milestones = floats_attribute(node, "milestones");
+  if (!std::is_sorted(milestones.begin(), milestones.end())) fail(node, "attribute 'milestones' does not increase");
+  context.set_output(0, {DataType::Token, {}});
+}
+
+std::vector<AttributeSpec> train_attributes() {
+  return {string_spec("optimizer", "sgd", "sgd"),
+          required_spec("lr", AttributeKind::Float, "the learning rate that the schedule starts from"),
+          float_spec("momentum", 0.0, "share of the last step's direction that stays"),
+          int_spec("nesterov", 0, "1: Nesterov's momentum"),
+          float_spec("weight_decay", 0.0, "added to the gradient, times the weights"),
+          string_spec("schedule", "constant", "constant, step, multistep, cosine or linear"),
+          floats_spec("milestones", {}, "multistep: the epochs at which the rate is multiplied by gamma"),
+          float_spec("step_size", 30.0, "step: epochs between multiplications by gamma"),
+          float_spec("gamma", 0.1, "step and multistep: the factor"),
+          float_spec("warmup", 0.0, "epochs of linear growth from warmup_from * lr to lr"),
+          float_spec("warmup_from", 0.0, "the fraction of lr at the start of the warm-up"),
+          float_spec("epochs", 0.0, "cosine and linear: when lr_end is reached; 0: at the end of the run"),
+          float_spec("lr_end", 0.0, "cosine and linear: the last rate")};
+}
+
+// v ← mv + (g + λw);  w ← w − γv, or with Nesterov's momentum w − γ(g + λw + mv).
+template <typename T>
+std::unique_ptr<Kernel> sgd_kernel(const KernelRequest& request) {
+  const int64_t count = request.inputs[0].elements();
+  const T momentum = T(float_attribute(request.node, "momentum"));
+  const T decay = T(float_attribute(request.node, "weight_decay"));
+  const bool nesterov = int_attribute(request.node, "nesterov") != 0, lower = request.has_output(2);
+  return make_kernel([=](const KernelContext& context) {
+    const T rate = T(context.scalars->learning_rate);
+    const T *gradients = input<T>(context, 0), *weights = input<T>(context, 1), *velocity = input<T>(context, 2);
+    T *new_weights = output<T>(context, 0), *new_velocity = output<T>(context, 1);
+    bfloat16* lowered = lower ? output<bfloat16>(context, 2) : nullptr;
+    parallel_for(count, 2, [=](int64_t begin, int64_t end) {
+      ARBALEST_INDEPENDENT
+      for (int64_t i = begin; i < end; ++i) {
+        const T gradient = gradients[i] + decay * weights[i];
+        const T v = momentum * velocity[i] + gradient;
+        new_weights[i] = weights[i] - rate * (nesterov ? gradient + momentum * v : v);
+        new_velocity[i] = v;
+      }
+      if (!lowered) return;
+      for (int64_t i = begin; i < end; ++i) lowered[i] = bfloat16(float(new_weights[i]));
+    });
+  });
+}
+
+std::unique_ptr<Kernel> sgd_cpu(const KernelRequest& request) {
+  return request.inputs[0].dtype == DataType::Float64 ? sgd_kernel<double>(request) : sgd_kernel<float>(request);
+}
+
+void infer_sgd(InferContext& context) {
+  const TensorType& gradients = floating_input(context, 0, {1});
+  expect_input(context, 0, {master_type(gradients.dtype), gradients.shape}, "since updates are in full precision");
+  expect_input(context, 1, gradients, "the type of 'gradients'");
+  expect_input(context, 2, gradients, "the type of 'gradients'");
+  context.set_output(0, gradients);
+  context.set_output(1, gradients);
+  if (context.output_count() > 2) context.set_output(2, {DataType::Bfloat16, gradients.shape});
+}
+
+std::vector<Sample> sgd_samples() {
+  const auto sample = [](std::string name, int64_t count, double momentum, int64_t nesterov, double decay,
+                         int outputs) {
+    return Sample{.name = std::move(name),
+                  .inputs = std::vector<Sample::Input>(3, {{DataType::Float32, {count}}}),
+                  .output_count = outputs,
+                  .attributes = {{"momentum", momentum}, {"nesterov", nesterov}, {"weight_decay", decay}},
+                  .tolerance = outputs == 3 ? 4e-3 : 1e-6,
+                  .scalars = {.learning_rate = 0.1f}};
+  };
+  return {sample("plain", 7, 0, 0, 0, 2), sample("momentum", 1000, 0.9, 0, 1e-4, 2),
+          sample("nesterov", 100003, 0.9, 1, 5e-4, 2), sample("with bfloat16 weights", 1001, 0.9, 0, 1e-4, 3)};
+}
+
+// The fraction of the schedule's length that has passed after the warm-up, 0 to 1.
+double progress(const Node& train, double epochs_seen, double total_epochs) {
+  const double warmup = float_attribute(train, "warmup"), epochs = float_attribute(train, "epochs");
+  const double length = (epochs > 0 ? epochs : total_epochs) - warmup;
+  return length > 0 ? std::clamp((epochs_seen - warmup) / length, 0.0, 1.0) : 1.0;
+}
+
+}  // namespace
+
+double learning_rate(const Node& train, double epochs_seen, double total_epochs) {
+  const double rate = float_attribute(train, "lr"), warmup = float_attribute(train, "warmup");
+  if (epochs_seen < warmup) {
+    const double from = float_attribute(train, "warmup_from");
+    return rate * (from + (1 - from) * epochs_seen / warmup);
+  }
+  const std::string schedule = string_attribute(train, "schedule");
+  const double gamma = float_attribute(train, "gamma"), end = float_attribute(train, "lr_end");
+  if (schedule == "step") return rate * std::pow(gamma, std::floor(epochs_seen / float_attribute(train, "step_size")));
+  if (schedule == "multistep") {
+    double value = rate;
+    for (const double milestone : floats_attribute(train, "milestones")) value *= milestone <= epochs_seen ? gamma : 1;
+    return value;
+  }
+  const double passed = progress(train, epochs_seen, total_epochs);
+  if (schedule == "cosine") return end + (rate - end) * (1 + std::cos(std::numbers::pi * passed)) / 2;
+  if (schedule == "linear") return rate + (end - rate) * passed;
+  return rate;
+}
+
+void register_train(OpRegistry& registry) {
+  registry.add({.domain = "arbalest",
+                .name = "Train",
+                .doc = "trains every parameter that the loss depends on",
+                .inputs = {{.name = "loss"}},
+                .outputs = {{.name = "trained"}},
+                .attributes = train_attributes(),
+                .side_effect = true,
+                .infer = infer_train});
+  registry.add({.domain = "arbalest",
+                .name = "Sgd",
+                .doc = "one step of gradient descent on flat arrays, with the step's learning rate",
+                .inputs = {{.name = "gradients"}, {.name = "weights"}, {.name = "velocity"}},
+                .outputs = {{.name = "new_weights"},
+                            {.name = "new_velocity"},
+                            {.name = "lowered_weights", .arity = OperandSpec::Optional}},
+                .attributes = {float_spec("momentum", 0.0, "as in Train"), int_spec("nesterov", 0, "as in Train"),
+                               float_spec("weight_decay", 0.0, "as in Train")},
+                .internal = true,
+                .side_effect = true,
+                .infer = infer_sgd,
+                .cost = elementwise_cost(6),
+                .samples = sgd_samples,
+                .aliases = {{0, 1}, {1, 2}},
+                .cpu = sgd_cpu});
+}
+
+}  // namespace arbalest

@@ -1,0 +1,133 @@
+// The command line: what parses, and what the errors say.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tools/commands.h"
+#include "tools/options.h"
+
+using namespace arbalest;
+
+namespace {
+
+Command parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "arbalest");
+  return parse_command_line(int(words.size()), words.data());
+}
+
+std::string fault(const std::vector<const char*>& words) {
+  const Command command = parse(words);
+  const Exit* exit = std::get_if<Exit>(&command);
+  REQUIRE(exit != nullptr);
+  CHECK(exit->status == kWrong);
+  return exit->text;
+}
+
+}  // namespace
+
+TEST_CASE("run takes all its options") {
+  const Command command = parse({"run",          "lenet.onnxtxt",
+                                 "--devices",    "cpu:0-1",
+                                 "--learners",   "2",
+                                 "--precision",  "bf16",
+                                 "--seed=7",     "--deterministic",
+                                 "--epochs",     "3",
+                                 "--iterations", "100",
+                                 "--until",      "accuracy >= 0.94",
+                                 "--until",      "loss < 1",
+                                 "--set",        "train.lr=0.05",
+                                 "--set",        "h1/c1.weight.filters=2",
+                                 "--weights",    "a.safetensors",
+                                 "--save",       "b.safetensors",
+                                 "--trace",      "t.json.gz",
+                                 "--log",        "l.jsonl",
+                                 "--log-every",  "10",
+                                 "--threads",    "4"});
+  const RunOptions* run = std::get_if<RunOptions>(&command);
+  REQUIRE(run != nullptr);
+  CHECK(run->graph == "lenet.onnxtxt");
+  CHECK(run->devices == "cpu:0-1");
+  CHECK(run->learners == 2);
+  CHECK(run->precision == "bf16");
+  CHECK(run->seed == 7);
+  CHECK(run->deterministic);
+  CHECK(run->epochs == 3);
+  CHECK(run->iterations == 100);
+  REQUIRE(run->until.size() == 2);
+  CHECK(run->until[1] == Target{"loss", Target::Op::Less, 1.0});
+  CHECK(run->set == std::vector<std::string>{"train.lr=0.05", "h1/c1.weight.filters=2"});
+  CHECK(run->weights == "a.safetensors");
+  CHECK(run->save == "b.safetensors");
+  CHECK(run->trace == "t.json.gz");
+  CHECK(run->log == "l.jsonl");
+  CHECK(run->log_every == 10);
+  CHECK(run->threads == 4);
+}
+
+TEST_CASE("options may precede the graph and defaults hold") {
+  const Command command = parse({"run", "--set", "train.lr=1", "g.onnxtxt"});
+  const RunOptions* run = std::get_if<RunOptions>(&command);
+  REQUIRE(run != nullptr);
+  CHECK(run->graph == "g.onnxtxt");
+  CHECK(run->devices == "auto");
+  CHECK(run->learners == 1);
+  CHECK(run->precision == "fp32");
+  CHECK_FALSE(run->epochs.has_value());
+  CHECK_FALSE(run->deterministic);
+}
+
+TEST_CASE("plan, check and trace") {
+  const Command plan = parse({"plan", "g", "--after", "fuse", "--json", "--devices", "cuda:0-7"});
+  REQUIRE(std::holds_alternative<PlanCommandOptions>(plan));
+  CHECK(std::get<PlanCommandOptions>(plan).after == "fuse");
+  CHECK(std::get<PlanCommandOptions>(plan).json);
+  CHECK(std::get<PlanCommandOptions>(plan).devices == "cuda:0-7");
+  CHECK(std::holds_alternative<CheckOptions>(parse({"check", "g"})));
+  const Command trace = parse({"trace", "t.json.gz", "--slowest", "9"});
+  REQUIRE(std::holds_alternative<TraceOptions>(trace));
+  CHECK(std::get<TraceOptions>(trace).file == "t.json.gz");
+  CHECK(std::get<TraceOptions>(trace).slowest == 9);
+}
+
+TEST_CASE("help is everywhere and succeeds") {
+  for (const std::vector<const char*>& words : {std::vector<const char*>{"--help"},
+                                                {"run", "--help"},
+                                                {"check", "-h"},
+                                                {"plan", "--help"},
+                                                {"trace", "--help"}}) {
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<Exit>(command));
+    CHECK(std::get<Exit>(command).status == kDone);
+    CHECK(std::get<Exit>(command).text.find("--help") != std::string::npos);
+  }
+  CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("--until") != std::string::npos);
+  CHECK(std::get<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
+}
+
+TEST_CASE("faults name what was found and the nearest valid word") {
+  const auto says = [](const std::vector<const char*>& words, const char* part) {
+    const std::string text = fault(words);
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  says({"tarce", "g"}, "unknown command 'tarce'; did you mean 'trace'?");
+  says({"run", "g", "--epoch", "3"}, "unknown option '--epoch'; did you mean '--epochs'?");
+  says({"run", "g", "--epoch=3"}, "unknown option '--epoch'; did you mean '--epochs'?");
+  says({"run", "--hlep"}, "did you mean '--help'?");
+  says({"--verison"}, "did you mean '--version'?");
+  says({"trace", "t", "--save", "x"}, "unknown option '--save'");
+  says({"run", "g", "h"}, "unexpected argument 'h'");
+  says({"run"}, "GRAPH is missing");
+  says({"trace"}, "FILE is missing");
+  says({"run", "g", "--epochs", "zero"}, "zero");
+  says({"run", "g", "--epochs", "0"}, "--epochs");
+  says({"run", "g", "--learners", "0"}, "--learners");
+  says({"run", "g", "--precision", "bf61"}, "did you mean 'bf16'?");
+  says({"run", "g", "--until", "accuracy"}, "found no comparison");
+  says({"run", "g", "--set", "lr=1"}, "NODE.ATTRIBUTE=VALUE");
+  says({"run", "g", "--set", "train.=1"}, "NODE.ATTRIBUTE=VALUE");
+  says({"run", "g", "--save"}, "--save");
+  says({}, "run");
+}

@@ -1,0 +1,178 @@
+// Progress, the log and interrupts.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "tools/interrupt.h"
+#include "tools/log.h"
+#include "tools/progress.h"
+
+using namespace arbalest;
+
+namespace {
+
+RunStarted ten_epochs() {
+  RunStarted run;
+  run.graph = "lenet.onnxtxt";
+  run.devices = {"cpu:0"};
+  run.precision = "fp32";
+  run.batch = 64;
+  run.iterations_per_epoch = 100;
+  run.iterations = 1000;
+  return run;
+}
+
+RunProgress some_progress() {
+  RunProgress progress;
+  progress.epoch = 3;
+  progress.iteration = 250;
+  progress.seconds = 30;
+  progress.images_per_second = 12345;
+  progress.learning_rate = 0.05;
+  progress.loss = 0.12345;
+  progress.metrics = {{"accuracy", 0.9612}};
+  return progress;
+}
+
+std::string content(std::FILE* file) {
+  std::string text(size_t(std::ftell(file)), '\0');
+  std::rewind(file);
+  REQUIRE(std::fread(text.data(), 1, text.size(), file) == text.size());
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a progress line sheds what matters least") {
+  const RunStarted run = ten_epochs();
+  const RunProgress progress = some_progress();
+  CHECK(progress_text(run, progress, 200) ==
+        "epoch 3/10  50 %  loss 0.1235  accuracy 0.9612  lr 0.05  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, 80) == "epoch 3/10  50 %  loss 0.1235  accuracy 0.9612  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, 60) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, 24) == "epoch 3/10  loss 0.1235");
+  for (size_t width = 1; width < 100; ++width) CHECK(progress_text(run, progress, width).size() <= width);
+}
+
+TEST_CASE("times and counts for reading") {
+  CHECK(clock_time(7) == "0:07");
+  CHECK(clock_time(3723) == "1:02:03");
+  CHECK(clock_time(std::nan("")) == "?");
+  CHECK(short_count(950) == "950");
+  CHECK(short_count(12345) == "12.3k");
+  CHECK(short_count(1.2e6) == "1.20M");
+}
+
+TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  {
+    ProgressLine line(file);
+    line.started(ten_epochs());
+    RunProgress progress = some_progress();
+    for (int i = 0; i < 25; ++i) {
+      progress.seconds = i;
+      line.progress(progress);
+    }
+    RunFinished finished;
+    finished.reason = "interrupted";
+    finished.iteration = 251;
+    finished.weights = "w.safetensors";
+    line.finished(finished);
+  }
+  const std::string text = content(file);
+  std::fclose(file);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 6);  // start, at 0, 10 and 20 s, end, weights
+  CHECK(text.find('\r') == std::string::npos);
+  CHECK(text.find("\033") == std::string::npos);
+  CHECK(text.find("interrupted after 251 iterations") != std::string::npos);
+  CHECK(text.find("weights: w.safetensors") != std::string::npos);
+}
+
+TEST_CASE("the log is one object a line, event first") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("arbalest-log-" + std::to_string(getpid()))).string();
+  Validated validated;
+  validated.epoch = 1;
+  validated.loss = 0.5;
+  validated.metrics = {{"accuracy", 0.9125}};
+  {
+    JsonLog log(path);
+    log.started(ten_epochs());
+    log.progress(some_progress());
+    EpochEnded epoch;
+    epoch.loss = std::nan("");
+    log.epoch(epoch);
+    log.validation(validated);
+    log.checkpoint({"w", 1, 100, 4096, 2.0});
+    RunFinished finished;
+    finished.reason = "until";
+    finished.validated = true;
+    finished.last = validated;
+    finished.best = {{"accuracy", 0.95}};
+    finished.targets = {{"accuracy >= 0.9", 1.5}, {"accuracy >= 0.99", -1}};
+    log.finished(finished);
+    // What is written is there at once.
+    std::ifstream early(path);
+    CHECK(std::count(std::istreambuf_iterator<char>(early), {}, '\n') == 6);
+    log.failed({"boom", 1, 100, 3.0});
+  }
+  std::ifstream file(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) {
+    CHECK(line.rfind("{\"event\":", 0) == 0);
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  std::filesystem::remove(path);
+  REQUIRE(lines.size() == 7);
+  const char* events[] = {"start", "progress", "epoch", "validation", "checkpoint", "end", "error"};
+  for (size_t i = 0; i < lines.size(); ++i) CHECK(lines[i].at("event") == events[i]);
+  CHECK(lines[0].at("iterations_per_epoch") == 100);
+  CHECK(lines[1].at("images_per_second") == 12345.0);
+  CHECK(lines[1].at("accuracy") == 0.9612);
+  CHECK(lines[2].at("loss").is_null());
+  CHECK(lines[3].at("accuracy") == 0.9125);
+  CHECK(lines[4].at("bytes") == 4096);
+  CHECK(lines[5].at("accuracy") == 0.9125);
+  CHECK(lines[5].at("best").at("accuracy") == 0.95);
+  CHECK(lines[5].at("targets")[0].at("seconds") == 1.5);
+  CHECK(lines[5].at("targets")[1].at("seconds").is_null());
+  CHECK(lines[6].at("message") == "boom");
+}
+
+TEST_CASE("a log that cannot be created is an error, one that cannot be written is not") {
+  CHECK_THROWS_AS(JsonLog("/nonexistent/log.jsonl"), RunError);
+  if (!std::filesystem::exists("/dev/full")) {
+    MESSAGE("SKIP: no /dev/full to fail on");
+    return;
+  }
+  JsonLog log("/dev/full");
+  CHECK_NOTHROW(log.progress(some_progress()));
+  CHECK_NOTHROW(log.progress(some_progress()));
+}
+
+TEST_CASE("the first signal sets the flag, the second kills") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const InterruptHandler handler;
+    if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
+    raise(SIGINT);
+    if (!InterruptHandler::requested()) _exit(11);
+    raise(SIGINT);
+    _exit(12);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGINT);
+}

@@ -1,0 +1,21 @@
+#pragma once
+// Ctrl-C and SIGTERM as a flag: the first asks the run to end after the current iteration, the second kills the
+// process.
+
+#include <atomic>
+
+namespace arbalest {
+
+// Handles SIGINT and SIGTERM while it lives; one at a time in a process.
+class InterruptHandler {
+ public:
+  InterruptHandler();
+  ~InterruptHandler();
+  InterruptHandler(const InterruptHandler&) = delete;
+  InterruptHandler& operator=(const InterruptHandler&) = delete;
+
+  // True once the process was asked to end; lives as long as the process, so that any thread may poll it.
+  static const std::atomic<bool>& requested();
+};
+
+}  // namespace arbalest

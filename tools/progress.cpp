@@ -1,0 +1,156 @@
+#include "tools/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+namespace arbalest {
+namespace {
+
+constexpr double kPlainInterval = 10;  // seconds between progress lines where they are not redrawn
+
+struct Part {
+  std::string text;
+  int importance = 0;  // the least goes first
+};
+
+std::string join(const std::vector<Part>& parts) {
+  std::string line;
+  for (const Part& part : parts) line += (line.empty() ? "" : "  ") + part.text;
+  return line;
+}
+
+std::string join(const Metrics& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) text += fmt::format("  {} {:.4f}", name, value);
+  return text;
+}
+
+bool can_redraw(std::FILE* out) {
+  const char* terminal = std::getenv("TERM");
+  return isatty(fileno(out)) && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+}  // namespace
+
+std::string short_count(double value) {
+  if (!(value >= 0)) return "?";
+  if (value < 1e3) return fmt::format("{:.0f}", value);
+  if (value < 1e6) return fmt::format("{:.1f}k", value / 1e3);
+  return fmt::format("{:.2f}M", value / 1e6);
+}
+
+std::string clock_time(double seconds) {
+  if (!(seconds >= 0 && seconds < 1e9)) return "?";
+  const auto whole = std::llround(seconds);
+  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest) : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string progress_text(const RunStarted& run, const RunProgress& progress, size_t width) {
+  std::vector<Part> parts;
+  const int64_t per_epoch = run.iterations_per_epoch;
+  const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
+  parts.push_back(
+      {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 7});
+  if (per_epoch > 0 && progress.iteration > 0) {
+    parts.push_back({fmt::format("{:2} %", ((progress.iteration - 1) % per_epoch + 1) * 100 / per_epoch), 3});
+  }
+  parts.push_back({fmt::format("loss {:.4f}", progress.loss), 6});
+  for (const auto& [name, value] : progress.metrics) parts.push_back({fmt::format("{} {:.4f}", name, value), 2});
+  parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
+  parts.push_back({short_count(progress.images_per_second) + " images/s", 5});
+  if (run.iterations > progress.iteration && progress.iteration > 0) {
+    const double each = progress.seconds / double(progress.iteration);
+    parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 4});
+  }
+  while (parts.size() > 1 && join(parts).size() > width) {
+    const auto least = [](const Part& a, const Part& b) { return a.importance < b.importance; };
+    parts.erase(std::min_element(parts.begin(), parts.end(), least));
+  }
+  return join(parts).substr(0, width);
+}
+
+ProgressLine::ProgressLine(std::FILE* out) : out_(out), terminal_(can_redraw(out)) {}
+
+size_t ProgressLine::width() const {
+  winsize size = {};
+  constexpr size_t kUnknown = 80;
+  if (ioctl(fileno(out_), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUnknown;
+  return size.ws_col - 1u;  // the last column would wrap the cursor
+}
+
+void ProgressLine::clear() {
+  if (!drawn_) return;
+  std::fputs("\r\033[K", out_);
+  std::fflush(out_);
+  drawn_ = false;
+}
+
+void ProgressLine::draw(const std::string& line) {
+  fmt::print(out_, "\r{}\033[K", line);
+  std::fflush(out_);
+  drawn_ = true;
+}
+
+void ProgressLine::print(const std::string& line) {
+  clear();
+  fmt::print(out_, "{}\n", line);
+  std::fflush(out_);
+}
+
+void ProgressLine::started(const RunStarted& event) {
+  run_ = event;
+  std::string devices;
+  for (const std::string& device : event.devices) devices += (devices.empty() ? "" : ", ") + device;
+  print(fmt::format(
+      "{}: {} parameters on {}, {} learner{} each, batch {}, {}, planned peak {:.1f} MiB, set up in {:.1f} s",
+      event.graph, event.parameters, devices, event.learners, event.learners == 1 ? "" : "s", event.batch,
+      event.precision, double(event.planned_peak_bytes) / double(1 << 20), event.setup_seconds));
+}
+
+void ProgressLine::progress(const RunProgress& event) {
+  if (terminal_) return draw(progress_text(run_, event, width()));
+  if (event.seconds - last_plain_ < kPlainInterval) return;
+  last_plain_ = event.seconds;
+  print(progress_text(run_, event, std::string::npos));
+}
+
+void ProgressLine::epoch(const EpochEnded& event) {
+  print(fmt::format("epoch {}: loss {:.4f}{}  {} images/s  {}", event.epoch, event.loss, join(event.metrics),
+                    short_count(event.images_per_second), clock_time(event.seconds)));
+}
+
+void ProgressLine::validation(const Validated& event) {
+  print(fmt::format("epoch {}: validation loss {:.4f}{}", event.epoch, event.loss, join(event.metrics)));
+}
+
+void ProgressLine::checkpoint(const CheckpointSaved& event) {
+  print(fmt::format("saved {}", event.path));
+}
+
+void ProgressLine::finished(const RunFinished& event) {
+  const char* how = event.reason == "interrupted" ? "interrupted" : event.reason == "until" ? "target reached" : "done";
+  print(fmt::format("{} after {} iterations in {} ({} images/s)", how, event.iteration, clock_time(event.seconds),
+                    short_count(event.images_per_second)));
+  if (event.validated) print(fmt::format("  validation loss {:.4f}{}", event.last.loss, join(event.last.metrics)));
+  for (const TargetReached& target : event.targets) {
+    print(target.seconds < 0 ? fmt::format("  {}: not reached", target.target)
+                             : fmt::format("  {}: reached after {:.1f} s", target.target, target.seconds));
+  }
+  if (!event.weights.empty()) print(fmt::format("  weights: {}", event.weights));
+  if (!event.trace.empty()) print(fmt::format("  trace:   {}", event.trace));
+}
+
+// The message itself is printed once, where the error ends up.
+void ProgressLine::failed(const RunFailed&) {
+  clear();
+}
+
+}  // namespace arbalest

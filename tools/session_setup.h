@@ -1,0 +1,15 @@
+#pragma once
+// From options to what executor/session.h takes.
+
+#include "executor/session.h"
+#include "tools/options.h"
+
+namespace arbalest {
+
+// The graph as the file says, changed by --set; not yet verified. Throws GraphError.
+Graph load_with_overrides(const PlanOptions& options);
+
+// Throws GraphError for a wrong list of devices.
+SessionOptions session_options(const PlanOptions& options);
+
+}  // namespace arbalest

@@ -6,45 +6,17 @@
 #include <exception>
 #include <string>
 
+#include "examples/resnet32.h"
 #include "executor/session.h"
-#include "graph/dsl.h"
 
 using namespace arbalest;
 
 namespace {
 
-Tensor conv_bn(Tensor x, int64_t filters, int64_t kernel, int64_t stride) {
-  return batch_norm(conv(x, {.filters = filters, .kernel = kernel, .stride = stride, .bias = false, .init = "kaiming_normal"}));
-}
-
-// Two convolutions around which the input passes, projected where its shape changes.
-Tensor residual(Tensor x, int64_t filters, int64_t stride, bool project) {
-  const Tensor y = conv_bn(relu(conv_bn(x, filters, 3, stride)), filters, 3, 1);
-  return relu(y + (project ? conv_bn(x, filters, 1, stride) : x));
-}
-
-void build(Model& model, const std::string& source) {
-  constexpr int kBlocks = 5;  // per stage: 6 · 5 + 2 layers
-  auto [image, label] = prefetch(model, {.source = source, .batch = 128});
-  Tensor x = augment(image, {.pad = 4, .flip = true, .mean = {0.4914, 0.4822, 0.4465}, .std = {0.247, 0.2435, 0.2616}});
-  x = relu(conv_bn(x, 16, 3, 1));
-  for (const int64_t filters : {16, 32, 64}) {
-    for (int block = 0; block < kBlocks; ++block) {
-      const bool first = block == 0 && filters > 16;
-      x = residual(x, filters, first ? 2 : 1, first);
-    }
-  }
-  const Tensor logits = linear(global_average_pool(x), {.units = 10}).named("logits");
-  const Tensor loss = softmax_cross_entropy(logits, label).named("loss");
-  const Tensor correct = accuracy(logits, label).named("accuracy");
-  const Tensor trained = train(loss, {.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4, .schedule = "multistep",
-                                      .milestones = {91, 136}, .epochs = 182});
-  validate(trained, {loss, correct}, {.batch = 1000});
-}
-
 class Printer final : public RunObserver {
   void validation(const Validated& event) override {
-    std::printf("epoch %ld: accuracy %.4f after %.1f s\n", long(event.epoch), event.metrics.at(0).second, event.seconds);
+    std::printf("epoch %ld: accuracy %.4f after %.1f s\n", long(event.epoch), event.metrics.at(0).second,
+                event.seconds);
   }
 };
 
@@ -52,7 +24,7 @@ class Printer final : public RunObserver {
 
 int main(int argc, char** argv) try {
   Model model("resnet32");
-  build(model, argc > 1 ? argv[1] : "cifar10:data/cifar10");
+  build_resnet32(model, argc > 1 ? argv[1] : "cifar10:data/cifar10");
   if (argc > 2) {
     model.save(argv[2]);
     return 0;

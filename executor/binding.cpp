@@ -49,6 +49,14 @@ bool covered(const Plan& plan, const Edge& edge) {
 
 }  // namespace
 
+void BoundLaunch::run() const {
+  try {
+    kernel->run(context);
+  } catch (const std::exception& error) {
+    throw RunError(fmt::format("node '{}' ({}): {}", node->name, node->op->qualified_name(), error.what()));
+  }
+}
+
 Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const BindOptions& options)
     : plan_(plan), devices_(std::move(devices)), workspace_(plan.lanes.size(), kNone) {
   for (int32_t d = 0; d < int32_t(devices_.size()); ++d) check_memory(d);
@@ -57,6 +65,11 @@ Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const
   for (int32_t d = 0; d < int32_t(devices_.size()); ++d) check_memory(d);
   allocate();
   tasks_.resize(plan_.tasks.size());
+  const std::vector<int64_t> leads = edge_leads(plan_);
+  for (size_t e = 0; e < leads.size(); ++e) {
+    int32_t& events = tasks_[size_t(plan_.edges[e].from)].events;
+    events = std::max(events, int32_t(leads[e]) + 1);
+  }
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) bind(task, options);
 }
 
@@ -173,6 +186,7 @@ void Binding::bind(TaskId id, const BindOptions& options) {
       const Launch& launch = plan_.launches[size_t(i)];
       BoundLaunch ready;
       ready.kernel = kernels_[size_t(i)].get();
+      ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
       ready.launch = i;
       for (int32_t o = 0; o < launch.inputs; ++o) {
         ready.inputs.push_back(address(plan_.operands[size_t(launch.first_operand + o)], v));

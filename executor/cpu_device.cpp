@@ -139,7 +139,9 @@ class CpuDevice final : public Device {
         request_.notify_all();
         worked = true;
       }
-      for (size_t q = 0; q < queues_.size() && plan_; ++q) worked = run_head(*queues_[q]) || worked;
+      if (plan_) {  // before start(), queues are still being made
+        for (const auto& queue : queues_) worked = run_head(*queue) || worked;
+      }
       if (worked) continue;
       if (stopping_.load()) return;
       signal_.wait(seen, std::memory_order_acquire);
@@ -175,7 +177,7 @@ class CpuDevice final : public Device {
     for (const BoundCopy& copy : variant.copies) std::memcpy(copy.to, copy.from, size_t(copy.bytes));
     for (const BoundLaunch& launch : variant.launches) {
       const int64_t started = trace_ ? trace_->now() : 0;
-      launch.kernel->run(launch.context);
+      launch.run();
       if (trace_) trace_->record(NodeSpan{launch.launch, task.id, instance, started, trace_->now()});
     }
   }

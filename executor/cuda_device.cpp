@@ -37,6 +37,7 @@ namespace {
 
 constexpr size_t kPendingCapacity = 256;  // instances issued and not yet ended, per lane
 constexpr int kEagerRuns = 2;             // before a variant is recorded: libraries load modules at first use
+constexpr int kPausesBetweenLooks = 256;  // about 10 µs: queries take the driver's lock, which issuing wants
 constexpr auto kDrainBound = std::chrono::seconds(10);
 
 struct Pending {
@@ -185,7 +186,9 @@ class CudaDevice final : public Device {
     const std::scoped_lock lock(lane.mutex);
     for (const BoundWait& wait : task.waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance);
-      if (needed < 0) continue;
+      // The instance before has waited for the same one already, in this stream.
+      const bool waited = instance > 0 && needed_instance(*plan_, wait.edge, instance - 1) == needed;
+      if (needed < 0 || waited) continue;
       const auto& ring = events_->ring[size_t(wait.from)];
       CUDA_CHECK(cudaStreamWaitEvent(lane.stream, ring[size_t(needed) % ring.size()], 0));
     }
@@ -272,7 +275,7 @@ class CudaDevice final : public Device {
     for (const BoundCopy& copy : variant.copies) {
       CUDA_CHECK(cudaMemcpyAsync(copy.to, copy.from, size_t(copy.bytes), cudaMemcpyDefault, stream));
     }
-    for (const BoundLaunch& launch : variant.launches) launch.kernel->run(launch.context);
+    for (const BoundLaunch& launch : variant.launches) launch.run();
   }
 
   void push(Stream& lane, const Pending& pending) {
@@ -302,7 +305,7 @@ class CudaDevice final : public Device {
         if (broken_ || now > drain_until) return;
       }
       if (busy) {
-        for (int i = 0; i < 64; ++i) _mm_pause();
+        for (int i = 0; i < kPausesBetweenLooks; ++i) _mm_pause();
       } else if (!stopping_.load()) {
         issued_.wait(seen, std::memory_order_acquire);
       }

@@ -18,10 +18,13 @@ class TraceRecorder;
 // A node bound to its kernel, with its addresses for one choice of slots.
 struct BoundLaunch {
   const Kernel* kernel = nullptr;
+  const Node* node = nullptr;
   KernelContext context;
   std::vector<const void*> inputs;  // what context points at
   std::vector<void*> outputs;
   int32_t launch = kNone;  // index into Plan::launches
+
+  void run() const;  // throws RunError that names the node
 };
 
 struct BoundCopy {
@@ -46,7 +49,7 @@ struct BoundTask {
   std::vector<Variant> variants;
   std::vector<BoundWait> waits;
   bool capture = false;  // variants may be recorded and replayed as a whole
-  int32_t events = 4;    // instances whose completion must be told apart
+  int32_t events = 2;    // instances whose completion must be told apart: from the leads of the task's edges
 };
 
 // Where completions go. Called from the device's own thread, in order per task; times are ns of the trace's clock, −1

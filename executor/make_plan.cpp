@@ -147,8 +147,8 @@ class Lowering {
     const auto depth = int32_t(loop.depth);
     const ArenaId pinned = add_arena(prefix + "/pinned batches", device, Arena::Memory::Pinned);
     const ArenaId resident_slots = add_arena(prefix + "/batches", device, Arena::Memory::Device);
-    const BufferId from = add_buffer(plan_, pinned, prefix + "/pinned batch", bytes, depth, clock);
-    reader.slot = add_buffer(plan_, resident_slots, prefix + "/batch", bytes, request_.device_slots, clock);
+    const BufferId from = add_buffer(plan_, pinned, prefix + "/pinned batch slots", bytes, depth, clock);
+    reader.slot = add_buffer(plan_, resident_slots, prefix + "/batch slots", bytes, request_.device_slots, clock);
 
     reader.fill = add_task(Task::Kind::Fill, prefix + "/fill", host_, clock, std::min(depth, 4));
     add_operands(reader.fill, {from});

@@ -35,6 +35,7 @@ std::string describe(const Plan& plan, const Edge& edge) {
     instance = from_fine ? fmt::format("the last {} of i", plan.clocks[size_t(relation.fine)].name)
                          : fmt::format("the {} of i", plan.clocks[size_t(relation.coarse)].name);
   }
+  if (edge.distance > 0 && edge.relation != kNone) instance = "(" + instance + ")";
   if (edge.distance > 0) instance += fmt::format(" - {}", edge.distance);
   return fmt::format("needs {} [{}] {} ({}{}{})", plan.tasks[size_t(edge.from)].name, instance,
                      edge.needs == Edge::Needs::Done ? "done" : "issued", name_of(edge.why),

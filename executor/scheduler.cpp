@@ -49,9 +49,15 @@ void Scheduler::dispatch(TaskId task, int64_t instance) {
   if (options_.trace) times(task, instance) = {options_.trace->now(), -1};
   enter();
   if (on_host_[size_t(task)]) {
-    working_.enqueue([this, task, instance] { run_host(task, instance); });
+    working_.enqueue([this, task, instance] {
+      taken_over();
+      run_host(task, instance);
+    });
   } else {
-    issuing_.enqueue([this, task, instance] { issue(task, instance); });
+    issuing_.enqueue([this, task, instance] {
+      taken_over();
+      issue(task, instance);
+    });
   }
 }
 
@@ -148,10 +154,16 @@ std::string Scheduler::describe_waiting() const {
   return text;
 }
 
+// Once the count is zero at the end of a run, the scheduler may be gone: what comes after belongs under the mutex,
+// which the waiting thread holds when it looks. Where the last one to leave took the short way, that thread finds out
+// at its next look.
 void Scheduler::leave() {
-  if (active_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) return;
+  if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) {
+    active_.fetch_sub(1, std::memory_order_acq_rel);
+    return;
+  }
   const std::scoped_lock lock(mutex_);
+  active_.fetch_sub(1, std::memory_order_acq_rel);
   changed_.notify_all();
 }
 

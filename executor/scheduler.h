@@ -53,7 +53,10 @@ class Scheduler final : private CompletionSink {
   void dispatch(TaskId task, int64_t instance);
   void issue(TaskId task, int64_t instance);
   void run_host(TaskId task, int64_t instance);
-  void enter() { active_.fetch_add(1, std::memory_order_relaxed); }
+  // Hand-over from thread to thread does not rest on what TBB's queues happen to order: enter() releases what the
+  // caller wrote, and a function that was enqueued after it begins with taken_over().
+  void enter() { active_.fetch_add(1, std::memory_order_release); }
+  void taken_over() const { (void)active_.load(std::memory_order_acquire); }
   void leave();
   Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
   void wait(const std::atomic<bool>& interrupted);

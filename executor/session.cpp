@@ -159,7 +159,7 @@ class Training {
       for (int32_t i = 0; i < options_.learners; ++i)
         set_state(training(), replica_prefix(d, learner++), file, *prepared_.training);
     }
-    if (prepared_.program.validation && plan_.graphs.size() > 1) {
+    if (prepared_.program.validation) {
       set_state(*prepared_.program.validation, to_string(plan_.devices[0]) + "/validation", std::nullopt,
                 *prepared_.validation);
     }
@@ -189,7 +189,8 @@ class Training {
     }
     if (loop.arenas.weights_lowered == kNone) return;
     const std::string name = graph.values[size_t(loop.arenas.weights_lowered)].name;
-    upload({binding_->find(fmt::format("{}/{}", prefix, name)), 0, 0}, lowered_content(weights));
+    const BufferId lowered = binding_->find(fmt::format("{}/{}", prefix, name));
+    if (lowered != kNone) upload({lowered, 0, 0}, lowered_content(weights));  // kNone: a run too short to validate
   }
 
   // What a resident source's batch holds, once and for all.

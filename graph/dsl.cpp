@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "graph/graph_file.h"
+#include "graph/onnx_file.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -62,12 +63,14 @@ std::vector<Tensor> Model::add(std::string_view op, const std::vector<Tensor>& i
 }
 
 void Model::save(const std::string& path) const {
-  write_graph_file(graph_, path);
+  path.ends_with(".onnx") ? write_onnx(graph_, path) : write_graph_file(graph_, path);
 }
 
 Tensor Tensor::named(const std::string& name) const {
   Graph& graph = model_->graph_;
-  if (graph.find_value(name) != kNone)
+  const ValueId holder = graph.find_value(name);
+  if (holder == value_) return *this;
+  if (holder != kNone)
     throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
   Value& value = graph.values[size_t(value_)];
   value.name = name;

@@ -88,8 +88,13 @@ class ExpandContext {
   // Adds a node named "<node name>" or "<node name>.<label>" and infers its types.
   std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
                            Attributes attributes = {});
-  // `next` is what the following iteration reads as `current` (running statistics).
-  void carry(ValueId current, ValueId next) { graph_.carries.push_back({current, next}); }
+  // `next` is what the following iteration reads as `current` (running statistics): a state, also where a file gave it
+  // as one of its initial values, which are parameters otherwise.
+  void carry(ValueId current, ValueId next) {
+    Role& role = graph_.values[size_t(current)].role;
+    if (role == Role::Parameter) role = Role::State;
+    graph_.carries.push_back({current, next});
+  }
   void replace_output(size_t i, ValueId value);
   [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node_, message); }
 

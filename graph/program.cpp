@@ -59,7 +59,6 @@ void take_inputs(Loop& loop) {
 
 // The inputs' ids survive remove_dead by name.
 void finish(Loop& loop) {
-  loop.arenas.tally = loop.graph.find_value("tally");
   const auto name_of_input = [&](ValueId v) { return v == kNone ? std::string() : loop.graph.values[size_t(v)].name; };
   const std::string image = name_of_input(loop.image), label = name_of_input(loop.label);
   loop.graph.outputs.clear();
@@ -92,6 +91,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
 
   // Read again: expansion renames the values that layers computed.
   const ValueId loss = find_op(graph, "arbalest.Train", true)->inputs[0];
+  ValueId validation_tally = kNone;
   if (const Node* validate = find_op(graph, "arbalest.Validate", false)) {
     program.validate_every = int_attribute(*validate, "every_epochs");
     if (program.validate_every < 1) {
@@ -103,17 +103,18 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     if (batch == 0) batch = int_attribute(*find_op(graph, "arbalest.Prefetch", true), "batch");
     program.validation =
         make_loop(slice_validation(graph, metrics, string_attribute(*validate, "split"), batch), metrics);
-    add_tally(program.validation->graph, metrics);
+    validation_tally = add_tally(program.validation->graph, metrics);
   }
 
   program.training = make_loop(std::move(graph), {loss});
   Graph& step = program.training.graph;
   erase_nodes(step, {"arbalest.Train", "arbalest.Validate"});
   program.training.arenas = add_update(step, loss, train);
-  add_tally(step, {loss});
+  program.training.arenas.tally = add_tally(step, {loss});
   after("add_update", step);
   if (program.validation) {
     program.validation->arenas = adopt_arenas(program.validation->graph, step, program.training.arenas);
+    program.validation->arenas.tally = validation_tally;
   }
   for (Loop* loop : {&program.training, program.validation ? &*program.validation : nullptr}) {
     if (!loop) continue;

@@ -67,12 +67,7 @@ class GemmKernel final : public Kernel {
     if (empty()) return;
     const cudaDataType_t in = cuda_type(request, problem.in), out = cuda_type(request, problem.out);
     const bool tf32 = request.math == MathMode::Tf32 && problem.in == DataType::Float32;
-    cublasLtMatmulDesc_t descriptor = nullptr;
-    CUBLAS_CHECK(
-        cublasLtMatmulDescCreate(&descriptor, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    descriptor_.reset(descriptor);
-    set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, problem.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, problem.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    make_descriptor(tf32);
     const auto [b_rows, b_columns] =
         problem.trans_b ? std::pair(problem.n, problem.k) : std::pair(problem.k, problem.n);
     const auto [a_rows, a_columns] =
@@ -83,10 +78,10 @@ class GemmKernel final : public Kernel {
 
     // C joins the product where cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards.
     if (problem.addend == Problem::Addend::Row && problem.beta == 1) {
-      set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+      set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
       bias_in_epilogue_ = choose_algorithm(request.workspace_limit);
-      if (!bias_in_epilogue_) set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+      if (!bias_in_epilogue_) make_descriptor(tf32);
     }
     matrix_in_product_ = problem.addend == Problem::Addend::Matrix && problem.out == DataType::Float32;
     if (!bias_in_epilogue_ && !choose_algorithm(request.workspace_limit)) {
@@ -128,6 +123,15 @@ class GemmKernel final : public Kernel {
   }
 
  private:
+  void make_descriptor(bool tf32) {
+    cublasLtMatmulDesc_t descriptor = nullptr;
+    CUBLAS_CHECK(
+        cublasLtMatmulDescCreate(&descriptor, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    descriptor_.reset(descriptor);
+    set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, problem_.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, problem_.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  }
+
   bool empty() const { return problem_.m == 0 || problem_.n == 0 || problem_.k == 0; }
 
   // The heuristics' first algorithm for operands aligned to 16 bytes; false if there is none.

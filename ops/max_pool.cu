@@ -12,8 +12,16 @@ namespace {
 struct Pool {
   int64_t images;
   int channels, height, width, out_height, out_width;
-  int kernel_height, kernel_width, stride_height, stride_width, pad_top, pad_left;
+  int kernel_height, kernel_width, stride_height, stride_width, dilation_height, dilation_width, pad_top, pad_left;
+
+  __device__ int span_height() const { return dilation_height * (kernel_height - 1) + 1; }
+  __device__ int span_width() const { return dilation_width * (kernel_width - 1) + 1; }
 };
+
+// The first position of a window that begins at `begin` (in the padding where negative) inside the image.
+__device__ int first_inside(int begin, int dilation) {
+  return begin >= 0 ? begin : begin + (-begin + dilation - 1) / dilation * dilation;
+}
 
 // Coordinates of item i of (images, height, width, packs).
 struct Position {
@@ -50,14 +58,15 @@ __global__ void __launch_bounds__(kThreads) max_pool_kernel(Pool pool, const T* 
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const Position at(i, pool.out_height, pool.out_width, packs);
     const int row = at.row * pool.stride_height - pool.pad_top, column = at.column * pool.stride_width - pool.pad_left;
-    const int last_row = min(row + pool.kernel_height, pool.height);
-    const int last_column = min(column + pool.kernel_width, pool.width);
+    const int last_row = min(row + pool.span_height(), pool.height);
+    const int last_column = min(column + pool.span_width(), pool.width);
     const T* image = x + at.image * pool.height * pool.width * pool.channels + at.pack * W;
     Pack<T, W> best;
 #pragma unroll
     for (int w = 0; w < W; ++w) best.element[w] = narrow<T>(-INFINITY);
-    for (int h = max(row, 0); h < last_row; ++h) {
-      for (int v = max(column, 0); v < last_column; ++v) {
+    const int first_column = first_inside(column, pool.dilation_width);
+    for (int h = first_inside(row, pool.dilation_height); h < last_row; h += pool.dilation_height) {
+      for (int v = first_column; v < last_column; v += pool.dilation_width) {
         const Pack<T, W> value = load<W>(image + (int64_t(h) * pool.width + v) * pool.channels);
 #pragma unroll
         for (int w = 0; w < W; ++w) {
@@ -84,15 +93,18 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const Position at(i, pool.height, pool.width, packs);
     const int padded_row = at.row + pool.pad_top, padded_column = at.column + pool.pad_left;
-    const int first_out = max(0, (padded_row - pool.kernel_height + pool.stride_height) / pool.stride_height);
+    const int first_out = max(0, (padded_row - pool.span_height() + pool.stride_height) / pool.stride_height);
     const int last_out = min(pool.out_height - 1, padded_row / pool.stride_height);
-    const int left_out = max(0, (padded_column - pool.kernel_width + pool.stride_width) / pool.stride_width);
+    const int left_out = max(0, (padded_column - pool.span_width() + pool.stride_width) / pool.stride_width);
     const int right_out = min(pool.out_width - 1, padded_column / pool.stride_width);
     const T* image = x + at.image * pool.height * pool.width * pool.channels + at.pack * W;
     const Pack<T, W> own = load<W>(x + i * W);
     float sum[W] = {};
     for (int oh = first_out; oh <= last_out; ++oh) {
       for (int ow = left_out; ow <= right_out; ++ow) {
+        const int row = oh * pool.stride_height - pool.pad_top, column = ow * pool.stride_width - pool.pad_left;
+        const bool between = (at.row - row) % pool.dilation_height != 0 || (at.column - column) % pool.dilation_width != 0;
+        if (between) continue;  // the window steps over this position
         const int64_t out =
             ((at.image * pool.out_height + oh) * pool.out_width + ow) * pool.channels + int64_t(at.pack) * W;
         const Pack<T, W> best = load<W>(y + out);
@@ -101,10 +113,10 @@ __global__ void __launch_bounds__(kThreads)
         for (int w = 0; w < W; ++w) {
           holds |= unsigned(is_maximum(widen(own.element[w]), widen(best.element[w]))) << w;
         }
-        const int row = oh * pool.stride_height - pool.pad_top, column = ow * pool.stride_width - pool.pad_left;
-        for (int h = max(row, 0); h <= at.row && holds != 0; ++h) {
-          const int end = h < at.row ? min(column + pool.kernel_width, pool.width) : at.column;
-          for (int v = max(column, 0); v < end && holds != 0; ++v) {
+        const int first_column = first_inside(column, pool.dilation_width);
+        for (int h = first_inside(row, pool.dilation_height); h <= at.row && holds != 0; h += pool.dilation_height) {
+          const int end = h < at.row ? min(column + pool.span_width(), pool.width) : at.column;
+          for (int v = first_column; v < end && holds != 0; v += pool.dilation_width) {
             const Pack<T, W> earlier = load<W>(image + (int64_t(h) * pool.width + v) * pool.channels);
 #pragma unroll
             for (int w = 0; w < W; ++w) {
@@ -138,6 +150,8 @@ Pool make_pool(const Node& node, const TensorType& x, const TensorType& y) {
           .kernel_width = int(window.kernel[1]),
           .stride_height = int(window.stride[0]),
           .stride_width = int(window.stride[1]),
+          .dilation_height = int(window.dilation[0]),
+          .dilation_width = int(window.dilation[1]),
           .pad_top = int(window.pad_begin[0]),
           .pad_left = int(window.pad_begin[1])};
 }

@@ -126,13 +126,14 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
   return adopted;
 }
 
-void add_tally(Graph& graph, const std::vector<ValueId>& metrics) {
+ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics) {
   std::vector<ValueId> inputs = {
       graph.add_value("tally", {DataType::Float64, {int64_t(metrics.size()) + 1}}, Role::State)};
   inputs.insert(inputs.end(), metrics.begin(), metrics.end());
   const NodeId node = graph.add_node(builtin_ops().get("arbalest.Tally"), "tally.sum", inputs, 1);
   infer(graph, node);
   graph.carries.push_back({inputs[0], graph.nodes[size_t(node)].outputs[0]});
+  return inputs[0];
 }
 
 }  // namespace arbalest

@@ -19,7 +19,8 @@ void fuse_batch_norm(Graph& graph);
 Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split, int64_t batch);
 
 // Sums `metrics` (scalars) weighted by valid samples into a State named "tally": double[1 + metrics], first Σ valid.
-void add_tally(Graph& graph, const std::vector<ValueId>& metrics);
+// Returns that state.
+ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics);
 
 // The flat values that parameters, gradients and optimiser state live in; kNone where there is none.
 struct ArenaValues {

@@ -1,0 +1,165 @@
+// make_plan: golden dumps, liveness over many combinations of options, and what it refuses.
+//
+// After a wanted change of plans: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_executor -tc='*golden*', then read the
+// difference.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "executor/make_plan.h"
+#include "graph/overrides.h"
+#include "io/data_order.h"
+#include "tests/executor_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+std::filesystem::path source_root() {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  return root ? root : ".";
+}
+
+Graph example(const std::string& name, const std::string& source) {
+  Graph graph = load_graph((source_root() / "examples" / name).string(), builtin_ops());
+  apply_override(graph, "prefetch.source=" + source);
+  return graph;
+}
+
+Plan plan_of(Graph graph, const SessionOptions& options) {
+  const Prepared prepared = prepare(std::move(graph), options);
+  return make_plan(prepared.program, prepared.request);
+}
+
+void check_golden(const std::string& name, const std::string& text) {
+  const std::filesystem::path path = source_root() / "tests/golden" / name;
+  if (std::getenv("ARBALEST_UPDATE_GOLDEN")) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    MESSAGE("written: ", path.string());
+    return;
+  }
+  const std::string expected = read_whole_file(path.string());
+  size_t line = 1, at = 0;
+  while (at < std::min(text.size(), expected.size()) && text[at] == expected[at]) line += text[at++] == '\n';
+  const auto line_at = [&](const std::string& from) {
+    const size_t begin = at == 0 ? 0 : from.rfind('\n', at - 1) + 1;
+    return begin > from.size() ? std::string() : from.substr(begin, from.find('\n', begin) - begin);
+  };
+  CHECK_MESSAGE(text == expected, path.string(), ":", line, "\n  expected: ", line_at(expected),
+                "\n  found:    ", line_at(text), "\n  If the change is wanted, set ARBALEST_UPDATE_GOLDEN=1 once.");
+}
+
+int64_t count_tasks(const Plan& plan, Task::Kind kind) {
+  return std::count_if(plan.tasks.begin(), plan.tasks.end(), [&](const Task& task) { return task.kind == kind; });
+}
+
+int64_t ticks(const Plan& plan, std::string_view clock) {
+  for (const Clock& each : plan.clocks) {
+    if (each.name == clock) return each.ticks;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("golden plan: LeNet on one CPU") {
+  SessionOptions options = on_cpus();
+  options.epochs = 2;
+  check_golden("lenet.txt", print_plan(plan_of(example("lenet.onnxtxt", "glyphs:?train=640&test=300"), options)));
+}
+
+TEST_CASE("golden plan: two CPUs with two learners each") {
+  SessionOptions options = on_cpus(2, 2);
+  options.epochs = 3;
+  TinyNet net;
+  net.layers = "h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n";
+  net.validate = "batch = 16, every_epochs = 2";
+  check_golden("two_devices.txt", print_plan(plan_of(tiny(net), options)));
+}
+
+TEST_CASE("a plan for eight GPUs needs none") {
+  SessionOptions options;
+  for (int i = 0; i < 8; ++i) options.devices.push_back({PlanDevice::Kind::Cuda, i});
+  options.learners = 2;
+  options.precision = Precision::Bf16;
+  const Plan plan = plan_of(example("resnet20.onnxtxt", "synthetic:?size=50000"), options);
+  const std::string text = print_plan(plan);
+  CHECK(contains(text, "cuda:7/learner 15/step"));
+  CHECK(contains(text, "cuda:0/validation/evaluate"));
+  CHECK(count_tasks(plan, Task::Kind::Compute) == 17);
+  CHECK(ticks(plan, "batch") == 182 * (50000 / (16 * 128)));
+}
+
+TEST_CASE("plans are live for all combinations of options") {
+  SessionOptions base = on_cpus();
+  TinyNet with, without;
+  without.validate = "";
+  const Prepared prepared[] = {prepare(tiny(with), base), prepare(tiny(without), base)};
+  Program programs[2];
+  for (int p = 0; p < 2; ++p) programs[p] = prepared[p].program;
+  int64_t made = 0;
+  // A round of odometer digits, so that every pair of choices comes up without making all 3^8 plans.
+  for (int64_t i = 0; i < 400; ++i) {
+    const auto digit = [&](int64_t stride, int64_t count) { return (i / stride + i * stride) % count; };
+    PlanRequest request;
+    request.devices = cpus(int(1 + digit(1, 3)));
+    request.learners = int32_t(1 + digit(2, 3));
+    const auto learners = int64_t(request.devices.size()) * request.learners;
+    Program& program = programs[digit(7, 4) == 0];
+    program.validate_every = 1 + digit(3, 3);
+    program.training.depth = 1 + digit(5, 4);
+    const int64_t rounds = 1 + digit(11, 5);
+    request.training_samples = learners * 8 * rounds + digit(13, 7);
+    request.validation_samples = 1 + digit(17, 40);
+    request.epochs = 1 + digit(19, 4);
+    request.iterations = digit(23, 3) == 0 ? 1 + digit(29, 11) : 0;
+    request.training_resident = digit(31, 2) == 0;
+    request.validation_resident = digit(37, 2) == 0;
+    request.run_ahead = int32_t(1 + digit(41, 3));
+    request.device_slots = int32_t(1 + digit(43, 3));
+    request.report_every = digit(47, 5);
+    request.validation_lead = digit(53, 9);
+    INFO("combination ", i);
+    Plan plan;
+    REQUIRE_NOTHROW(plan = make_plan(program, request));  // verifies it
+    const int64_t iterations = request.iterations > 0 ? request.iterations : request.epochs * rounds;
+    REQUIRE(ticks(plan, "batch") == iterations);
+    REQUIRE(count_tasks(plan, Task::Kind::Fill) == learners + (count_tasks(plan, Task::Kind::Snapshot) > 0));
+    if (program.validation) {
+      // After every validate_every epochs, and after the last where the run is whole epochs.
+      const int64_t epochs = (iterations + rounds - 1) / rounds, group = std::min(program.validate_every, epochs);
+      const int64_t expected =
+          iterations == epochs * rounds ? (epochs + group - 1) / group : iterations / rounds / group;
+      REQUIRE(ticks(plan, "validation") == expected);
+      REQUIRE((count_tasks(plan, Task::Kind::Snapshot) == 1) == (expected > 0));
+    }
+    REQUIRE(edge_leads(plan).size() == plan.edges.size());  // every edge is bounded by a cycle
+    ++made;
+  }
+  CHECK(made == 400);
+}
+
+TEST_CASE("make_plan refuses what cannot be planned") {
+  const SessionOptions base = on_cpus();
+  const Prepared prepared = prepare(tiny({}), base);
+  const auto refusal = [&](const std::function<void(PlanRequest&)>& change) {
+    PlanRequest request = prepared.request;
+    change(request);
+    return message_of([&] { make_plan(prepared.program, request); });
+  };
+  CHECK(refusal([](PlanRequest&) {}) == "");
+  CHECK(contains(refusal([](PlanRequest& r) { r.devices.clear(); }), "no device"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.learners = 0; }), "0 learners per device"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.run_ahead = 0; }), "run-ahead is 0"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.epochs = 0; }), "0 epochs to train"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.validation_samples = 0; }), "validation split holds no samples"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.training_samples = 7; }), "7 samples"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.learners = 13; }), "96 samples"));
+  CHECK(refusal([](PlanRequest& r) { r.training_samples = 0; }) != "");
+  CHECK(refusal([](PlanRequest& r) { r.device_slots = 0; }) != "");
+}

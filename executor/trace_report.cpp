@@ -71,8 +71,12 @@ class Report {
       line("  too few iterations");
     }
     if (summary_.compute_idle >= 0) line("  compute lanes idle between tasks: {}", percent(summary_.compute_idle));
-    line("  issuing: {}", summary_.issuing_ns >= 0 ? duration(summary_.issuing_ns) + " of host time per iteration"
-                                                   : std::string("not recorded"));
+    if (summary_.issuing_ns < 0) {
+      line("  issuing: not recorded");
+    } else {
+      line("  issuing: {} of host time per iteration; {} in the median iteration, other clocks apart",
+           duration(summary_.issuing_ns), duration(summary_.issuing_median_ns));
+    }
   }
 
   void reasons(const char* label, const std::vector<IdleReason>& list, int64_t whole) {

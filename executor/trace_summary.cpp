@@ -265,12 +265,19 @@ class Analysis {
       from = std::min(from, span.started);
       to = std::max(to, span.ended);
     }
+    const int64_t iterations = summary_.last_steady - summary_.first_steady + 1;
+    if (to < from || iterations < 1) return;
     int64_t sum = 0;
+    std::vector<int64_t> of_iteration(size_t(iterations), 0);
     for (const IssueSpan& span : trace_.issues) {
       if (span.started >= from && span.ended <= to) sum += span.ended - span.started;
+      const bool base = plan_.tasks[size_t(span.task)].clock == kBaseClock;
+      if (!base || span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
+      of_iteration[size_t(span.instance - summary_.first_steady)] += span.ended - span.started;
     }
-    const int64_t iterations = summary_.last_steady - summary_.first_steady + 1;
-    if (to >= from && iterations > 0) summary_.issuing_ns = double(sum) / double(iterations);
+    summary_.issuing_ns = double(sum) / double(iterations);
+    std::nth_element(of_iteration.begin(), of_iteration.begin() + iterations / 2, of_iteration.end());
+    summary_.issuing_median_ns = double(of_iteration[size_t(iterations / 2)]);
   }
 
   static int64_t common(const std::vector<Interval>& a, const std::vector<Interval>& b) {

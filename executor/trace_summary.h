@@ -61,7 +61,8 @@ struct TraceSummary {
   int64_t first_steady = 0, last_steady = -1;  // iterations of the base clock; empty where the trace is too short
   double iteration_ns = 0;                     // per iteration of the base clock in the steady state; 0: unknown
   double compute_idle = -1;                    // idle share between tasks over all compute lanes; −1: unknown
-  double issuing_ns = -1;                      // host time spent issuing per iteration; −1: not recorded
+  double issuing_ns = -1;                      // host time spent issuing per iteration, all clocks; −1: not recorded
+  double issuing_median_ns = -1;               // the same of the base clock's tasks alone, in the median iteration
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
   Cycle critical;                              // with mean durations; empty where the plan has no cycle
 };

@@ -311,6 +311,7 @@ TEST_CASE("the steady state, idleness and its causes") {
   CHECK(sum == copies.idle_ns);
 
   CHECK(summary.issuing_ns == doctest::Approx(4'000));
+  CHECK(summary.issuing_median_ns == doctest::Approx(4'000));
   CHECK(summary.gaps.front().lane == 2);  // the copies' gaps are longer, but compute comes first
   CHECK(summary.gaps.front().to - summary.gaps.front().from == 20'000);
   CHECK(summary.slowest.front()->task == 2);

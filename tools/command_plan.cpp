@@ -6,18 +6,68 @@
 #include <cstdio>
 
 #include "executor/trace_plan.h"
-#include "tools/graph_listing.h"
+#include "graph/op.h"
 #include "tools/commands.h"
+#include "tools/graph_listing.h"
 #include "tools/session_setup.h"
 
 namespace arbalest {
+namespace {
+
+using nlohmann::json;
+
+json operand_record(const Plan& plan, const Graph& graph, ValueId value, const Operand& operand) {
+  const Buffer& buffer = plan.buffers[size_t(operand.buffer)];
+  return {{"value", graph.values[size_t(value)].name},
+          {"type", to_string(graph.values[size_t(value)].type)},
+          {"arena", plan.arenas[size_t(buffer.arena)].name},
+          {"offset", buffer.offset + operand.offset},
+          {"slots", buffer.slots}};
+}
+
+// What a trace carries of the plan, and besides it memory and the nodes of each task.
+json full_record(const Plan& plan) {
+  json record = plan_record(plan);
+  for (const Arena& arena : plan.arenas) {
+    record["arenas"].push_back({{"name", arena.name},
+                                {"device", arena.device},
+                                {"memory", arena.memory == Arena::Memory::Pinned ? "pinned" : "device"},
+                                {"bytes", arena.bytes}});
+  }
+  for (size_t t = 0; t < plan.tasks.size(); ++t) {
+    const Task& task = plan.tasks[t];
+    json nodes = json::array();
+    for (int32_t i = 0; i < task.launches; ++i) {
+      const Launch& launch = plan.launches[size_t(task.first_launch + i)];
+      const Graph& graph = plan.graphs[size_t(launch.program)];
+      const Node& node = graph.nodes[size_t(launch.node)];
+      json entry = {{"name", node.name},
+                    {"op", node.op->qualified_name()},
+                    {"inputs", json::array()},
+                    {"outputs", json::array()}};
+      const auto list = [&](const char* key, const std::vector<ValueId>& values, int32_t first) {
+        for (size_t v = 0; v < values.size(); ++v) {
+          if (values[v] != kNone)
+            entry[key].push_back(operand_record(plan, graph, values[v], plan.operands[size_t(first) + v]));
+        }
+      };
+      list("inputs", node.inputs, launch.first_operand);
+      list("outputs", node.outputs, launch.first_operand + launch.inputs);
+      nodes.push_back(std::move(entry));
+    }
+    if (!nodes.empty()) record["tasks"][t]["nodes"] = std::move(nodes);
+  }
+  return record;
+}
+
+}  // namespace
 
 int command_plan(const PlanCommandOptions& options) {
   const SessionOptions session = session_options(options);
   if (options.after.empty()) {
     const Prepared prepared = prepare(load_with_overrides(options), session);
     const Plan plan = make_plan(prepared.program, prepared.request);
-    const std::string text = options.json ? plan_record(plan).dump(2) + "\n" : print_plan(plan);
+    const std::string text = options.json ? full_record(plan).dump(2) + "\n" : print_plan(plan);
     std::fputs(text.c_str(), stdout);
     return kDone;
   }

@@ -39,6 +39,20 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   }
 }
 
+// How many events of an edge's first task must be told apart. A slow task waits for the last instance of a group only;
+// where the fast one waits for the slow one in turn, it cannot run further ahead than that says.
+int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
+  if (edge.relation == kNone) return int32_t(lead) + 1;
+  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+  if (plan.tasks[size_t(edge.from)].clock != relation.fine) return int32_t(lead) + 1;
+  if (edge.needs == Edge::Needs::Done) return 1;  // no queue waits for it, and the pace bounds what is under way
+  for (const Edge& back : plan.edges) {
+    const bool returns = back.from == edge.to && back.to == edge.from && back.relation == edge.relation;
+    if (returns && back.distance >= 1) return int32_t((back.distance - 1) * relation.group) + 1;
+  }
+  return int32_t(lead) + 1;
+}
+
 // Host memory orders the rest: where a task waits for u to be done anyway, as far back or less, its queue need not.
 bool covered(const Plan& plan, const Edge& edge) {
   return std::any_of(plan.edges.begin(), plan.edges.end(), [&](const Edge& other) {
@@ -68,7 +82,7 @@ Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const
   const std::vector<int64_t> leads = edge_leads(plan_);
   for (size_t e = 0; e < leads.size(); ++e) {
     int32_t& events = tasks_[size_t(plan_.edges[e].from)].events;
-    events = std::max(events, int32_t(leads[e]) + 1);
+    events = std::max(events, events_for(plan_, plan_.edges[e], leads[e]));
   }
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) bind(task, options);
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -67,7 +68,14 @@ class CpuDevice final : public Device {
   void* allocate_pinned(int64_t bytes) override { return allocate(bytes); }
   void upload(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
   void download(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
-  int64_t free_bytes() const override { return INT64_MAX; }
+  // What the system can still give; all CPU devices share it.
+  int64_t free_bytes() const override {
+    std::ifstream file("/proc/meminfo");
+    for (std::string key, rest; file >> key && std::getline(file, rest);) {
+      if (key == "MemAvailable:") return std::stoll(rest) * 1024;
+    }
+    return INT64_MAX;
+  }
 
   void make_queue(LaneId lane, Lane::Kind) override {
     if (size_t(lane) >= queue_of_lane_.size()) queue_of_lane_.resize(size_t(lane) + 1, nullptr);
@@ -150,6 +158,7 @@ class CpuDevice final : public Device {
 
   // Runs the first item of a queue unless there is none or an edge holds it back.
   bool run_head(Queue& queue) {
+    if (broken_) return false;  // what was issued behind a failure is dropped
     const uint64_t head = queue.head.load(std::memory_order_relaxed);
     if (head == queue.tail.load(std::memory_order_acquire)) return false;
     const Item item = queue.items[head % kQueueCapacity];
@@ -162,6 +171,7 @@ class CpuDevice final : public Device {
       run(*item.task, item.instance);
     } catch (...) {
       queue.head.store(head + 1, std::memory_order_release);
+      broken_ = true;
       sink_->failed(item.task->id, item.instance, std::current_exception());
       return true;
     }
@@ -194,7 +204,8 @@ class CpuDevice final : public Device {
   std::atomic<uint32_t> signal_{0};
   std::atomic<const std::function<void()>*> request_{nullptr};
   std::atomic<bool> stopping_{false};
-  std::thread thread_;  // last: it uses all of the above
+  bool broken_ = false;  // the device thread's own
+  std::thread thread_;   // last: it uses all of the above
 };
 
 }  // namespace
@@ -213,6 +224,9 @@ std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>)
 }
 int cuda_device_count() {
   return 0;
+}
+std::vector<std::pair<std::string, std::string>> cuda_versions() {
+  return {};
 }
 #endif
 

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>
-#include <immintrin.h>
 
 #include <atomic>
 #include <cstring>
@@ -33,12 +32,31 @@ int cuda_device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+std::vector<std::pair<std::string, std::string>> cuda_versions() {
+  int runtime = 0, driver = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);
+  const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  const auto cudnn = int(cudnnGetVersion());
+  return {{"cuda", text(runtime)},
+          {"driver", text(driver)},
+          {"cudnn", fmt::format("{}.{}.{}", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100)}};
+}
+
 namespace {
 
 constexpr size_t kPendingCapacity = 256;  // instances issued and not yet ended, per lane
 constexpr int kEagerRuns = 2;             // before a variant is recorded: libraries load modules at first use
 constexpr int kPausesBetweenLooks = 256;  // about 10 µs: queries take the driver's lock, which issuing wants
 constexpr auto kDrainBound = std::chrono::seconds(10);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
 
 struct Pending {
   TaskId task = kNone;
@@ -177,7 +195,13 @@ class CudaDevice final : public Device {
       record_origin();
       origin_ns_ = origin_age_ = trace->now();
     }
-    poller_ = std::thread([this] { poll(); });
+    poller_ = std::thread([this] {
+      try {
+        poll();
+      } catch (...) {
+        sink_->failed(kNone, -1, std::current_exception());
+      }
+    });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -305,7 +329,7 @@ class CudaDevice final : public Device {
         if (broken_ || now > drain_until) return;
       }
       if (busy) {
-        for (int i = 0; i < kPausesBetweenLooks; ++i) _mm_pause();
+        for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
       } else if (!stopping_.load()) {
         issued_.wait(seen, std::memory_order_acquire);
       }

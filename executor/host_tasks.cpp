@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/train.h"
-
 namespace arbalest {
 
 BatchFiller::BatchFiller(const Binding& binding, const Task& task, const Loop& loop, const Source& source,
@@ -63,10 +61,14 @@ void Monitor::report(int64_t iterations_done, const std::vector<double>& sums) {
   progress.iteration = iterations_done;
   progress.seconds = now;
   progress.images_per_second = samples / std::max(1e-9, now - last_seconds_);
-  progress.learning_rate =
-      learning_rate(program_.train, double(iterations_done - 1) / double(facts_.rounds), facts_.epochs);
+  progress.learning_rate = facts_.schedule.rate(double(iterations_done - 1) / double(facts_.rounds), facts_.epochs);
   progress.loss = sums[1] / sums[0];
   observer_.progress(progress);
+  if (!std::isfinite(progress.loss)) {
+    throw RunError(
+        fmt::format("the loss is no longer finite after iteration {}; try a lower learning rate (now {:.3g})",
+                    iterations_done, progress.learning_rate));
+  }
   last_seconds_ = now;
   last_iterations_ = iterations_done;
   epoch_samples_ += sums[0];

@@ -12,6 +12,7 @@
 #include "executor/target.h"
 #include "io/data_order.h"
 #include "io/source.h"
+#include "ops/train.h"
 
 namespace arbalest {
 
@@ -21,6 +22,7 @@ struct RunFacts {
   int64_t learners = 0;  // in all
   double epochs = 0;     // of the run, for schedules
   std::vector<Target> targets;
+  LearningRate schedule;
 };
 
 // Fills slots of one reader: a learner's, or validation's.

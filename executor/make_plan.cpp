@@ -56,15 +56,22 @@ class Lowering {
   void make_clocks() {
     const int64_t learners = int64_t(request_.devices.size()) * request_.learners;
     const int64_t rounds = rounds_per_epoch(request_.training_samples, learners, program_.training.batch);
+    constexpr int64_t kMost = int64_t{1} << 40;  // ticks of any clock
+    if (request_.epochs > kMost / rounds || request_.iterations > kMost) {
+      throw GraphError(fmt::format("{} epochs of {} iterations, or {} iterations, are more than a run can count",
+                                   request_.epochs, rounds, request_.iterations));
+    }
     const int64_t iterations = request_.iterations > 0 ? request_.iterations : request_.epochs * rounds;
     const int64_t epochs = (iterations + rounds - 1) / rounds;
     batch_ = add_clock("batch", iterations);
     const int64_t within = std::min(rounds, iterations);
     const int64_t every = request_.report_every > 0 ? request_.report_every : std::clamp<int64_t>(within / 20, 1, 100);
-    std::tie(report_clock_, by_report_) = add_coarser("report", batch_, std::min(every, within), rounds);
+    report_clock_ = add_coarser("report", batch_, std::min(every, within), rounds).first;
     if (!program_.validation) return;
-    const int64_t group = std::min(program_.validate_every, epochs) * rounds;
-    std::tie(validation_, by_validation_) = add_coarser("validation", batch_, group, epochs * rounds);
+    // Every so many epochs, and at the end: where the last group is short, the whole run is one period.
+    const int64_t every_epochs = std::min(program_.validate_every, epochs);
+    const int64_t period = epochs % every_epochs == 0 ? every_epochs : epochs;
+    std::tie(validation_, by_validation_) = add_coarser("validation", batch_, every_epochs * rounds, period * rounds);
     validations_ = plan_.clocks[size_t(validation_)].ticks;
     if (request_.validation_samples < 1) throw GraphError("the validation split holds no samples");
     const int64_t batch = program_.validation->batch;
@@ -274,7 +281,7 @@ class Lowering {
   const PlanRequest& request_;
   Plan plan_;
   ClockId batch_ = kNone, report_clock_ = kNone, validation_ = kNone, validation_batch_ = kNone;
-  int32_t by_report_ = kNone, by_validation_ = kNone, by_validation_batch_ = kNone;
+  int32_t by_validation_ = kNone, by_validation_batch_ = kNone;
   int64_t validations_ = 0;
   LaneId host_ = kNone;
   std::vector<LaneId> copy_in_, copy_out_;

@@ -60,7 +60,8 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);
 
-// Bytes of device memory planned for a device, activations and slots included, workspace not.
+// Bytes planned in a device's memory, activations and slots included, workspace not. A CPU's pinned slots are in its
+// memory.
 int64_t planned_bytes(const Plan& plan, int32_t device);
 
 // The plan for reading: devices, clocks, lanes, memory, tasks with their nodes, edges.

@@ -173,7 +173,9 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
 int64_t planned_bytes(const Plan& plan, int32_t device) {
   int64_t bytes = 0;
   for (const Arena& arena : plan.arenas) {
-    if (arena.device == device && arena.memory == Arena::Memory::Device) bytes += arena.bytes;
+    const bool pinned_elsewhere =
+        arena.memory == Arena::Memory::Pinned && plan.devices[size_t(device)].kind == PlanDevice::Kind::Cuda;
+    if (arena.device == device && !pinned_elsewhere) bytes += arena.bytes;
   }
   return bytes;
 }

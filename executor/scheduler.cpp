@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <thread>
 
 #include "executor/trace.h"
 
@@ -31,6 +32,11 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
 void Scheduler::run(const std::atomic<bool>& interrupted) {
   issuing_.initialize();
   working_.initialize();
+  // Whatever happens below, nothing of this run outlives it.
+  const struct Guard {
+    Scheduler& scheduler;
+    ~Guard() { scheduler.come_to_rest(); }
+  } guard{*this};
   for (size_t d = 0; d < binding_.device_count(); ++d) {
     binding_.device(int32_t(d)).start(plan_, binding_.tasks(), *this, options_.trace);
   }
@@ -38,7 +44,7 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
   dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
   leave();
   wait(interrupted);
-  for (size_t d = 0; d < binding_.device_count(); ++d) binding_.device(int32_t(d)).stop();
+  come_to_rest();
   if (error_) std::rethrow_exception(error_);
   if (!dependencies_.complete()) {
     throw RunError("the plan came to a halt:\n" + describe_waiting());
@@ -61,9 +67,15 @@ void Scheduler::dispatch(TaskId task, int64_t instance) {
   }
 }
 
+void Scheduler::come_to_rest() {
+  if (!dependencies_.idle()) dependencies_.cancel();
+  while (active_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  for (size_t d = 0; d < binding_.device_count(); ++d) binding_.device(int32_t(d)).stop();
+}
+
 // Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
 void Scheduler::issue(TaskId task, int64_t instance) {
-  while (task != kNone) {
+  while (task != kNone && !failed_.load(std::memory_order_relaxed)) {
     TaskId next = kNone;
     int64_t next_instance = 0;
     try {
@@ -91,6 +103,7 @@ void Scheduler::issue(TaskId task, int64_t instance) {
 }
 
 void Scheduler::run_host(TaskId task, int64_t instance) {
+  if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
   try {
     host_[size_t(task)](instance);
@@ -127,11 +140,15 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
   }
   const std::scoped_lock lock(mutex_);
   failed_.store(true);
-  if (!error_) error_ = std::make_exception_ptr(RunError(fmt::format("{}: {}", error_place(task, instance), message)));
+  if (!error_) {
+    const int64_t iteration = task != kNone && plan_.tasks[size_t(task)].clock == 0 ? instance : -1;
+    error_ = std::make_exception_ptr(TaskError(fmt::format("{}: {}", error_place(task, instance), message), iteration));
+  }
   changed_.notify_all();
 }
 
 std::string Scheduler::error_place(TaskId id, int64_t instance) const {
+  if (id == kNone) return "a device";
   const Task& task = plan_.tasks[size_t(id)];
   std::string place = task.name;
   if (task.device != kNone) place += fmt::format(", device {}", to_string(plan_.devices[size_t(task.device)]));

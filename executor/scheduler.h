@@ -19,6 +19,13 @@ namespace arbalest {
 
 class TraceRecorder;
 
+// A task failed; what() says which, where and in what instance.
+class TaskError : public RunError {
+ public:
+  TaskError(const std::string& message, int64_t failed_iteration) : RunError(message), iteration(failed_iteration) {}
+  int64_t iteration;  // of the base clock; −1 where the task belongs to another
+};
+
 struct SchedulerOptions {
   int threads = 2;            // for host tasks
   double stall_seconds = 60;  // without any completion: a stall report
@@ -55,6 +62,7 @@ class Scheduler final : private CompletionSink {
   void run_host(TaskId task, int64_t instance);
   // Hand-over from thread to thread does not rest on what TBB's queues happen to order: enter() releases what the
   // caller wrote, and a function that was enqueued after it begins with taken_over().
+  void come_to_rest();
   void enter() { active_.fetch_add(1, std::memory_order_release); }
   void taken_over() const { (void)active_.load(std::memory_order_acquire); }
   void leave();

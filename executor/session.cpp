@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "executor/device.h"
 #include "executor/training.h"
@@ -42,10 +43,23 @@ void open_sources(Prepared& prepared, uint64_t seed) {
   prefetch->attributes.set("sample_shape", std::vector<int64_t>{shape.channels, shape.height, shape.width});
 }
 
+// A label beyond the logits would make the loss NaN.
+void check_classes(const Prepared& prepared) {
+  for (const Node& node : prepared.graph.nodes) {
+    if (node.op->qualified_name() != "arbalest.SoftmaxCrossEntropy" || !prepared.training) continue;
+    const int64_t logits = prepared.graph.values[size_t(node.inputs[0])].type.shape.back();
+    if (logits < prepared.training->classes()) {
+      fail(node, fmt::format("{} logits for {} classes of '{}'", logits, prepared.training->classes(),
+                             prepared.training->describe()));
+    }
+  }
+}
+
 int64_t epochs_of(const SessionOptions& options, const Node& train) {
   if (options.epochs) return *options.epochs;
-  const auto written = int64_t(float_attribute(train, "epochs"));
-  return written > 0 ? written : 1;
+  const double written = float_attribute(train, "epochs");
+  if (written > 1e9) fail(train, fmt::format("attribute 'epochs' is {}, expected at most 1e9", written));
+  return written > 0 ? int64_t(std::ceil(written)) : 1;
 }
 
 }  // namespace
@@ -54,7 +68,9 @@ Precision parse_precision(std::string_view text) {
   for (const Precision precision : {Precision::Fp32, Precision::Tf32, Precision::Bf16}) {
     if (text == name_of(precision)) return precision;
   }
-  throw GraphError(fmt::format("unknown precision '{}'; expected fp32, tf32 or bf16", text));
+  const std::vector<std::string> names = {"fp32", "tf32", "bf16"};
+  throw GraphError(
+      fmt::format("unknown precision '{}'; expected fp32, tf32 or bf16{}", text, did_you_mean(text, names)));
 }
 
 std::string_view name_of(Precision precision) {
@@ -76,6 +92,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   prepared.graph = std::move(graph);
   open_sources(prepared, options.seed);
   verify(prepared.graph);
+  check_classes(prepared);
   ProgramOptions passes;
   passes.bf16 = options.precision == Precision::Bf16;
   passes.after = after;
@@ -106,7 +123,8 @@ RunFinished train(Graph graph, const SessionOptions& options, RunObserver& obser
     training = std::make_unique<Training>(std::move(graph), options, observer);
     return training->run(interrupted, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
   } catch (const std::exception& error) {
-    observer.failed({error.what(), -1, -1, training ? training->seconds() : 0});
+    const auto* task = dynamic_cast<const TaskError*>(&error);
+    observer.failed({error.what(), -1, task ? task->iteration : -1, training ? training->seconds() : 0});
     throw;
   }
 }

@@ -20,7 +20,7 @@ Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; th
 std::string_view name_of(Precision precision);
 
 struct SessionOptions {
-  std::vector<PlanDevice> devices;  // empty: every GPU's first, or cpu:0 where there is none
+  std::vector<PlanDevice> devices;  // empty: the first GPU, or cpu:0 where there is none
   int32_t learners = 1;             // per device
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;

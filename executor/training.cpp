@@ -10,7 +10,6 @@
 
 #include "executor/replica.h"
 #include "executor/trace.h"
-#include "ops/train.h"
 
 namespace arbalest {
 namespace {
@@ -22,10 +21,11 @@ void check_output_path(const std::string& path) {
   if (!std::filesystem::is_directory(folder)) {
     throw RunError(fmt::format("{}: cannot be written: there is no folder '{}'", path, folder.string()));
   }
-  const bool replaces_folder = std::filesystem::is_directory(path);
-  if (replaces_folder || access(folder.c_str(), W_OK) != 0) {
-    throw RunError(
-        fmt::format("{}: cannot be written: {}", path, replaces_folder ? "it is a folder" : "the folder is read-only"));
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    throw RunError(fmt::format("{}: cannot be written: it is there and no regular file", path));
+  }
+  if (access(folder.c_str(), W_OK) != 0) {
+    throw RunError(fmt::format("{}: cannot be written: the folder is read-only", path));
   }
 }
 
@@ -50,8 +50,12 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
       threads_(options.threads > 0 ? options.threads : int(std::max(1u, std::thread::hardware_concurrency()))),
       prepared_(prepare(std::move(graph), options)),
       plan_(make_plan(prepared_.program, prepared_.request)),
-      facts_{options.seed, prepared_.rounds, int64_t(plan_.devices.size()) * options.learners,
-             double(plan_.clocks[0].ticks) / double(prepared_.rounds), options.until},
+      facts_{options.seed,
+             prepared_.rounds,
+             int64_t(plan_.devices.size()) * options.learners,
+             double(plan_.clocks[0].ticks) / double(prepared_.rounds),
+             options.until,
+             LearningRate(prepared_.program.train)},
       training_order_(options.seed, prepared_.training->size(), true),
       monitor_(prepared_.program, facts_, observer),
       observer_(observer) {
@@ -78,17 +82,23 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   };
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   monitor_.begin();
-  scheduler_->run(interrupted);
+  try {
+    scheduler_->run(interrupted);
+  } catch (...) {
+    if (trace) trace->write(options_.trace);  // now it is wanted most
+    throw;
+  }
 
   const int64_t iterations = scheduler_->iterations();
   const bool reached = monitor_.all_targets_reached();
   const bool whole = iterations == plan_.clocks[0].ticks;
   RunFinished end = monitor_.finish(iterations, reached ? "until" : whole ? "complete" : "interrupted");
   end.setup_seconds = setup_seconds;
-  if (!options_.save.empty()) {
-    save(end);
-    end.weights = options_.save;
+  end.weights = options_.save;
+  if (end.weights.empty() && end.reason == "interrupted") {
+    end.weights = prepared_.graph.name + ".interrupted.safetensors";  // what was computed is not lost
   }
+  if (!end.weights.empty()) save(end);
   if (trace) {
     trace->write(options_.trace);
     end.trace = options_.trace;
@@ -154,8 +164,7 @@ std::function<void(int64_t)> Training::fill_training(const Task& task) {
     StepScalars scalars;
     scalars.seed = facts_.seed;
     scalars.iteration = uint64_t(tick);
-    scalars.learning_rate =
-        float(learning_rate(prepared_.program.train, double(tick) / double(facts_.rounds), facts_.epochs));
+    scalars.learning_rate = float(facts_.schedule.rate(double(tick) / double(facts_.rounds), facts_.epochs));
     filler->fill(tick, training_order_, epoch, batch_number(round, learner, facts_.learners), scalars);
   };
 }
@@ -221,6 +230,7 @@ void Training::announce(double setup_seconds) {
   event.seed = options_.seed;
   event.deterministic = options_.deterministic;
   event.versions = {{"arbalest", ARBALEST_VERSION}, {"tbb", TBB_runtime_version()}};
+  for (auto& version : cuda_versions()) event.versions.push_back(std::move(version));
   event.parameters = parameter_count(training().graph);
   for (size_t d = 0; d < plan_.devices.size(); ++d) {
     event.planned_peak_bytes = std::max(event.planned_peak_bytes, binding_->peak_bytes(int32_t(d)));
@@ -238,8 +248,8 @@ void Training::save(const RunFinished& end) {
                    {"iteration", std::to_string(end.iteration)},
                    {"epoch", std::to_string(end.epoch)}};
   append_replica(file, *binding_, training(), replica_prefix(0, 0), 0);
-  write_safetensors(options_.save, file);
-  CheckpointSaved event{options_.save, end.epoch, end.iteration, 0, monitor_.seconds()};
+  write_safetensors(end.weights, file);
+  CheckpointSaved event{end.weights, end.epoch, end.iteration, 0, monitor_.seconds()};
   for (const NamedTensor& tensor : file.tensors) event.bytes += int64_t(tensor.bytes.size());
   observer_.checkpoint(event);
 }

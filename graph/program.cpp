@@ -38,7 +38,10 @@ Loop make_loop(Graph graph, const std::vector<ValueId>& metrics) {
   loop.split = string_attribute(prefetch, "split");
   loop.batch = int_attribute(prefetch, "batch");
   loop.depth = int_attribute(prefetch, "depth");
-  if (loop.depth < 1) fail(prefetch, fmt::format("attribute 'depth' is {}, expected at least 1", loop.depth));
+  constexpr int64_t kDeepest = 1024;
+  if (loop.depth < 1 || loop.depth > kDeepest) {
+    fail(prefetch, fmt::format("attribute 'depth' is {}, expected 1 to {}", loop.depth, kDeepest));
+  }
   for (const ValueId metric : metrics) loop.metrics.push_back(graph.values[size_t(metric)].name);
   loop.graph = std::move(graph);
   return loop;

@@ -123,33 +123,41 @@ std::vector<Sample> sgd_samples() {
           sample("nesterov", 100003, 0.9, 1, 5e-4, 2), sample("with bfloat16 weights", 1001, 0.9, 0, 1e-4, 3)};
 }
 
-// The fraction of the schedule's length that has passed after the warm-up, 0 to 1.
-double progress(const Node& train, double epochs_seen, double total_epochs) {
-  const double warmup = float_attribute(train, "warmup"), epochs = float_attribute(train, "epochs");
-  const double length = (epochs > 0 ? epochs : total_epochs) - warmup;
-  return length > 0 ? std::clamp((epochs_seen - warmup) / length, 0.0, 1.0) : 1.0;
-}
-
 }  // namespace
 
-double learning_rate(const Node& train, double epochs_seen, double total_epochs) {
-  const double rate = float_attribute(train, "lr"), warmup = float_attribute(train, "warmup");
-  if (epochs_seen < warmup) {
-    const double from = float_attribute(train, "warmup_from");
-    return rate * (from + (1 - from) * epochs_seen / warmup);
+LearningRate::LearningRate(const Node& train)
+    : rate_(float_attribute(train, "lr")),
+      end_(float_attribute(train, "lr_end")),
+      gamma_(float_attribute(train, "gamma")),
+      step_size_(float_attribute(train, "step_size")),
+      warmup_(float_attribute(train, "warmup")),
+      warmup_from_(float_attribute(train, "warmup_from")),
+      epochs_(float_attribute(train, "epochs")),
+      milestones_(floats_attribute(train, "milestones")) {
+  const std::string name = string_attribute(train, "schedule");
+  if (name == "step") schedule_ = Schedule::Step;
+  if (name == "multistep") schedule_ = Schedule::Multistep;
+  if (name == "cosine") schedule_ = Schedule::Cosine;
+  if (name == "linear") schedule_ = Schedule::Linear;
+}
+
+double LearningRate::rate(double epochs_seen, double total_epochs) const {
+  if (epochs_seen < warmup_) return rate_ * (warmup_from_ + (1 - warmup_from_) * epochs_seen / warmup_);
+  // The fraction of the schedule's length that has passed after the warm-up, 0 to 1.
+  const double length = (epochs_ > 0 ? epochs_ : total_epochs) - warmup_;
+  const double passed = length > 0 ? std::clamp((epochs_seen - warmup_) / length, 0.0, 1.0) : 1.0;
+  switch (schedule_) {
+    case Schedule::Constant: break;
+    case Schedule::Step: return rate_ * std::pow(gamma_, std::floor(epochs_seen / step_size_));
+    case Schedule::Multistep: {
+      double value = rate_;
+      for (const double milestone : milestones_) value *= milestone <= epochs_seen ? gamma_ : 1;
+      return value;
+    }
+    case Schedule::Cosine: return end_ + (rate_ - end_) * (1 + std::cos(std::numbers::pi * passed)) / 2;
+    case Schedule::Linear: return rate_ + (end_ - rate_) * passed;
   }
-  const std::string schedule = string_attribute(train, "schedule");
-  const double gamma = float_attribute(train, "gamma"), end = float_attribute(train, "lr_end");
-  if (schedule == "step") return rate * std::pow(gamma, std::floor(epochs_seen / float_attribute(train, "step_size")));
-  if (schedule == "multistep") {
-    double value = rate;
-    for (const double milestone : floats_attribute(train, "milestones")) value *= milestone <= epochs_seen ? gamma : 1;
-    return value;
-  }
-  const double passed = progress(train, epochs_seen, total_epochs);
-  if (schedule == "cosine") return end + (rate - end) * (1 + std::cos(std::numbers::pi * passed)) / 2;
-  if (schedule == "linear") return rate + (end - rate) * passed;
-  return rate;
+  return rate_;
 }
 
 void register_train(OpRegistry& registry) {

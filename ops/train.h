@@ -1,12 +1,29 @@
 #pragma once
 // The learning rate's schedule; the executor writes its value into StepScalars::learning_rate.
 
+#include <cstdint>
+#include <vector>
+
 #include "graph/graph.h"
 
 namespace arbalest {
 
 // The rate of an arbalest.Train node once `epochs_seen` (samples seen ÷ samples of an epoch) have been trained. Where
 // the attribute `epochs` is 0, cosine and linear schedules end at `total_epochs`, the run's.
-double learning_rate(const Node& train, double epochs_seen, double total_epochs);
+class LearningRate {
+ public:
+  explicit LearningRate(const Node& train);
+  double rate(double epochs_seen, double total_epochs) const;
+
+ private:
+  enum class Schedule : uint8_t { Constant, Step, Multistep, Cosine, Linear };
+  Schedule schedule_ = Schedule::Constant;
+  double rate_ = 0, end_ = 0, gamma_ = 0, step_size_ = 0, warmup_ = 0, warmup_from_ = 0, epochs_ = 0;
+  std::vector<double> milestones_;
+};
+
+inline double learning_rate(const Node& train, double epochs_seen, double total_epochs) {
+  return LearningRate(train).rate(epochs_seen, total_epochs);
+}
 
 }  // namespace arbalest

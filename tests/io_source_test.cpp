@@ -234,7 +234,7 @@ TEST_CASE("source: the real MNIST") {
   const char* root = std::getenv("ARBALEST_SOURCE");
   const std::filesystem::path folder = std::filesystem::path(root ? root : ".") / "../shared/data/mnist";
   if (!std::filesystem::exists(folder)) {
-    MESSAGE("skipped: no MNIST in " << folder.string());
+    MESSAGE("SKIP: no MNIST in " << folder.string());
     return;
   }
   const auto train = open_source("mnist:" + folder.string(), "train", 1);
@@ -254,7 +254,7 @@ TEST_CASE("source: the real MNIST") {
 TEST_CASE("source: the real CIFAR-10") {
   const char* folder = std::getenv("ARBALEST_CIFAR10");
   if (!folder) {
-    MESSAGE("skipped: ARBALEST_CIFAR10 names no folder with the binary files");
+    MESSAGE("SKIP: ARBALEST_CIFAR10 names no folder with the binary files");
     return;
   }
   const auto train = open_source(std::string("cifar10:") + folder, "train", 1);

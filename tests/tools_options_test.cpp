@@ -50,7 +50,7 @@ TEST_CASE("run takes all its options") {
   CHECK(run->graph == "lenet.onnxtxt");
   CHECK(run->devices == "cpu:0-1");
   CHECK(run->learners == 2);
-  CHECK(run->precision == "bf16");
+  CHECK(run->precision == Precision::Bf16);
   CHECK(run->seed == 7);
   CHECK(run->deterministic);
   CHECK(run->epochs == 3);
@@ -73,7 +73,7 @@ TEST_CASE("options may precede the graph and defaults hold") {
   CHECK(run->graph == "g.onnxtxt");
   CHECK(run->devices == "auto");
   CHECK(run->learners == 1);
-  CHECK(run->precision == "fp32");
+  CHECK(run->precision == Precision::Fp32);
   CHECK_FALSE(run->epochs.has_value());
   CHECK_FALSE(run->deterministic);
 }
@@ -103,6 +103,7 @@ TEST_CASE("help is everywhere and succeeds") {
     CHECK(std::get<Exit>(command).text.find("--help") != std::string::npos);
   }
   CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("--until") != std::string::npos);
+  CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("Ctrl-C") != std::string::npos);
   CHECK(std::get<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/log.h"
 #include "tools/progress.h"
@@ -158,6 +159,35 @@ TEST_CASE("a log that cannot be created is an error, one that cannot be written 
   JsonLog log("/dev/full");
   CHECK_NOTHROW(log.progress(some_progress()));
   CHECK_NOTHROW(log.progress(some_progress()));
+}
+
+TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("arbalest_kept_log_" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string graph = (folder / "g.onnxtxt").string();
+  std::ofstream(graph) << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                          "g () => () {\n"
+                          "  image, label = arbalest.Prefetch <source = \"glyphs:\", batch = 4> ()\n"
+                          "}\n";
+  RunOptions options;
+  options.log = (folder / "log.jsonl").string();
+  std::ofstream(options.log) << "earlier\n";
+  const auto keeps_log = [&] {
+    CHECK_THROWS_AS(command_run(options), GraphError);
+    std::string line;
+    CHECK(std::getline(std::ifstream(options.log), line));
+    CHECK(line == "earlier");
+  };
+  options.graph = (folder / "typo.onnxtxt").string();
+  keeps_log();
+  options.graph = graph;
+  options.set = {"prefetch.bacth=8"};
+  keeps_log();
+  options.set = {};
+  options.devices = "gpu:0";
+  keeps_log();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("the first signal sets the flag, the second kills") {

@@ -2,12 +2,14 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "tools/commands.h"
-#include "tools/session_setup.h"
 #include "tools/interrupt.h"
 #include "tools/log.h"
 #include "tools/progress.h"
+#include "tools/session_setup.h"
 
 namespace arbalest {
 namespace {
@@ -35,6 +37,7 @@ class Observers final : public RunObserver {
 }  // namespace
 
 int command_run(const RunOptions& options) {
+  Graph graph = load_with_overrides(options);
   SessionOptions session = session_options(options);
   session.report_every = options.log_every;
   session.until = options.until;
@@ -42,7 +45,7 @@ int command_run(const RunOptions& options) {
   session.save = options.save;
   session.trace = options.trace;
 
-  std::optional<JsonLog> log;
+  std::optional<JsonLog> log;  // opened once the graph is read: a typo leaves the log of an earlier run as it is
   if (!options.log.empty()) log.emplace(options.log);
   ProgressLine progress(stderr);
   std::vector<RunObserver*> watching = {&progress};
@@ -50,7 +53,7 @@ int command_run(const RunOptions& options) {
   Observers observers(std::move(watching));
 
   const InterruptHandler interrupt;
-  const RunFinished end = train(load_with_overrides(options), session, observers, InterruptHandler::requested());
+  const RunFinished end = train(std::move(graph), session, observers, InterruptHandler::requested());
   if (end.reason == "interrupted") return kInterrupted;
   return !options.until.empty() && end.reason != "until" ? kNotReached : kDone;
 }

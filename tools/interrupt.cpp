@@ -21,9 +21,12 @@ void on_signal(int signal) {
     struct sigaction fallback = {};
     fallback.sa_handler = SIG_DFL;
     sigaction(signal, &fallback, nullptr);
-    raise(signal);
+    raise(signal);  // delivered once this handler returns
+    errno = saved;
+    return;
   }
-  constexpr char kMessage[] = "\narbalest: ending after this iteration; once more to stop at once, without saving\n";
+  constexpr char kMessage[] =
+      "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
   errno = saved;
 }

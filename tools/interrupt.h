@@ -1,5 +1,5 @@
 #pragma once
-// Ctrl-C and SIGTERM as a flag: the first asks the run to end after the current iteration, the second kills the
+// Ctrl-C and SIGTERM as a flag: the first asks the run to end after the batches already read, the second kills the
 // process.
 
 #include <atomic>

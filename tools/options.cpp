@@ -58,7 +58,7 @@ class CommandLine {
         ->capture_default_str()
         ->type_name("N")
         ->check(CLI::Range(1, 1024));
-    command->add_option("--precision", options.precision, "fp32, tf32 or bf16 (master weights stay fp32)")
+    command->add_option("--precision", precision_, "fp32, tf32 or bf16 (master weights stay fp32)")
         ->capture_default_str()
         ->type_name("P");
     command->add_option("--seed", options.seed, "of initialisers, order of data and augmentation")
@@ -96,6 +96,9 @@ class CommandLine {
         ->capture_default_str()
         ->type_name("N")
         ->check(CLI::NonNegativeNumber);
+    run_command_->footer(
+        "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
+        "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.");
   }
 
   void declare_check() {
@@ -147,13 +150,9 @@ class CommandLine {
   }
 
   template <typename Options>
-  Options checked(const Options& options, const CLI::App& command) const {
+  Options checked(Options options, const CLI::App& command) const {
     require(options.graph, "GRAPH", command);
-    const std::vector<std::string> precisions = {"fp32", "tf32", "bf16"};
-    if (std::find(precisions.begin(), precisions.end(), options.precision) == precisions.end()) {
-      throw GraphError(fmt::format("unknown precision '{}'; expected fp32, tf32 or bf16{}", options.precision,
-                                   did_you_mean(options.precision, precisions)));
-    }
+    options.precision = parse_precision(precision_);
     for (const std::string& text : options.set) {
       const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
       if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;
@@ -193,6 +192,7 @@ class CommandLine {
   PlanCommandOptions plan_;
   TraceOptions trace_;
   std::vector<std::string> until_;
+  std::string precision_ = "fp32";
 };
 
 }  // namespace

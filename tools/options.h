@@ -8,16 +8,17 @@
 #include <variant>
 #include <vector>
 
+#include "executor/session.h"
 #include "executor/target.h"
 
 namespace arbalest {
 
 // What makes a plan; common to run, check and plan.
 struct PlanOptions {
-  std::string graph;               // the file
-  std::string devices = "auto";    // see executor/device_list.h
-  int learners = 1;                // per device
-  std::string precision = "fp32";  // "fp32", "tf32", "bf16"
+  std::string graph;             // the file
+  std::string devices = "auto";  // see executor/device_list.h
+  int learners = 1;              // per device
+  Precision precision = Precision::Fp32;
   uint64_t seed = 1;
   bool deterministic = false;
   std::optional<int64_t> epochs;      // otherwise the graph's

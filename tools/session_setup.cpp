@@ -16,7 +16,7 @@ SessionOptions session_options(const PlanOptions& options) {
   SessionOptions session;
   session.devices = parse_devices(options.devices, default_devices);
   session.learners = options.learners;
-  session.precision = parse_precision(options.precision);
+  session.precision = options.precision;
   session.seed = options.seed;
   session.deterministic = options.deterministic;
   session.epochs = options.epochs;

@@ -50,7 +50,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after = {});
 
 // Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(). Returns
-// what observer.finished() was told. `interrupted`: end after the current iteration, saving all the same.
+// what observer.finished() was told. `interrupted`: end after the batches already read, saving all the same.
 RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,
                   const std::atomic<bool>& interrupted);
 

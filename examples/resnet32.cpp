@@ -1,39 +1,9 @@
-// ResNet-32 for CIFAR-10 in the C++ DSL: the graph of examples/resnet32.onnxtxt. The first argument is the source
-// ("cifar10:DIR"); a second one is a file to save the graph to instead of training.
-
-#include <atomic>
-#include <cstdio>
-#include <exception>
-#include <string>
+// ResNet-32 in the C++ DSL, on CIFAR-10.
 
 #include "examples/resnet32.h"
-#include "executor/session.h"
 
-using namespace arbalest;
+#include "examples/example.h"
 
-namespace {
-
-class Printer final : public RunObserver {
-  void validation(const Validated& event) override {
-    std::printf("epoch %ld: accuracy %.4f after %.1f s\n", long(event.epoch), event.metrics.at(0).second,
-                event.seconds);
-  }
-};
-
-}  // namespace
-
-int main(int argc, char** argv) try {
-  Model model("resnet32");
-  build_resnet32(model, argc > 1 ? argv[1] : "cifar10:data/cifar10");
-  if (argc > 2) {
-    model.save(argv[2]);
-    return 0;
-  }
-  Printer printer;
-  const std::atomic<bool> interrupted{false};
-  train(model.graph(), SessionOptions{}, printer, interrupted);
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
+int main(int argc, char** argv) {
+  return arbalest::run_example(argc, argv, "resnet32", "cifar10:data/cifar10", arbalest::build_resnet32);
 }

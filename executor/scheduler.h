@@ -40,11 +40,11 @@ class Scheduler final : private CompletionSink {
 
   Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
 
-  // Runs the plan to its end, or until `interrupted` is set (the current iteration is finished then). Rethrows the
+  // Runs the plan to its end, or until `interrupted` is set (what was already read is trained then). Rethrows the
   // first error of a task, with the node or task, device, learner and iteration, once what was under way has ended.
   void run(const std::atomic<bool>& interrupted);
 
-  // Ends the run after the current iteration. Host tasks may call it.
+  // Ends the run after the batches already read. Host tasks may call it.
   void stop() { stop_requested_.store(true); }
 
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().

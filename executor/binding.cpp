@@ -71,8 +71,14 @@ void BoundLaunch::run() const {
   }
 }
 
-Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const BindOptions& options)
-    : plan_(plan), devices_(std::move(devices)), workspace_(plan.lanes.size(), kNone) {
+Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Queues> collectives,
+                 const BindOptions& options)
+    : plan_(plan),
+      devices_(std::move(devices)),
+      collectives_(std::move(collectives)),
+      workspace_(plan.lanes.size(), kNone) {
+  for (const auto& device : devices_) all_queues_.push_back(device.get());
+  if (collectives_) all_queues_.push_back(collectives_.get());
   for (int32_t d = 0; d < int32_t(devices_.size()); ++d) check_memory(d);
   make_queues();
   make_kernels(options);
@@ -107,27 +113,35 @@ void Binding::check_memory(int32_t device) const {
 void Binding::make_queues() {
   for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
     const Lane& description = plan_.lanes[size_t(lane)];
-    if (description.kind != Lane::Kind::Host) devices_[size_t(description.device)]->make_queue(lane, description.kind);
+    if (description.kind != Lane::Kind::Host) queues_of(lane).make_queue(lane, description.kind);
   }
+}
+
+Queues& Binding::queues_of(LaneId lane) const {
+  const int32_t device = plan_.lanes[size_t(lane)].device;
+  if (device != kNone) return *devices_[size_t(device)];
+  if (!collectives_) throw std::logic_error(plan_.lanes[size_t(lane)].name + ": nothing runs this lane");
+  return *collectives_;
 }
 
 void Binding::make_kernels(const BindOptions& options) {
   kernels_.resize(plan_.launches.size());
   for (const Task& task : plan_.tasks) {
     if (task.launches == 0) continue;
-    Device& device = *devices_[size_t(task.device)];
-    const PlanDevice::Kind kind = plan_.devices[size_t(task.device)].kind;
+    Queues& queues = queues_of(task.lane);
+    const PlanDevice::Kind kind = plan_.devices[task.device == kNone ? 0 : size_t(task.device)].kind;
     int64_t workspace = 0;
-    device.run_there([&] {
+    queues.run_there([&] {
       for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
         const Launch& launch = plan_.launches[size_t(i)];
         const Graph& graph = plan_.graphs[size_t(launch.program)];
         kernels_[size_t(i)] =
-            make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, device.context(task.lane));
+            make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(task.lane));
         workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
       }
     });
     ArenaId& arena = workspace_[size_t(task.lane)];
+    if (workspace == 0) continue;
     if (arena == kNone) {
       plan_.arenas.push_back(
           {plan_.lanes[size_t(task.lane)].name + "/workspace", task.device, Arena::Memory::Device, 0});
@@ -163,67 +177,97 @@ int64_t Binding::peak_bytes(int32_t device) const {
   return planned_bytes(plan_, device);
 }
 
+// Which slots a task's instances use: a choice for each clock of its buffers.
+void Binding::choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const {
+  const auto add = [&](BufferId id) {
+    if (id == kNone || plan_.buffers[size_t(id)].slots == 1) return;
+    const Buffer& buffer = plan_.buffers[size_t(id)];
+    const auto known = std::find(clocks.begin(), clocks.end(), buffer.clock);
+    if (known != clocks.end()) {
+      int64_t& slots = bound.choices[size_t(known - clocks.begin())].slots;
+      slots = std::lcm(slots, int64_t(buffer.slots));
+      return;
+    }
+    SlotChoice choice;
+    choice.slots = buffer.slots;
+    for (const ClockRelation& relation : plan_.relations) {
+      const bool coarser = relation.fine == task.clock && relation.coarse == buffer.clock;
+      const bool finer = relation.coarse == task.clock && relation.fine == buffer.clock;
+      if (!coarser && !finer) continue;
+      choice.tick = coarser ? SlotChoice::Tick::Coarser : SlotChoice::Tick::Finer;
+      choice.relation = relation;
+    }
+    if (buffer.clock != task.clock && choice.tick == SlotChoice::Tick::Same) {
+      throw std::logic_error(task.name + " uses the slots of a clock that is foreign to it: " + buffer.name);
+    }
+    clocks.push_back(buffer.clock);
+    bound.choices.push_back(choice);
+  };
+  for (int32_t i = 0; i < task.operands; ++i) add(plan_.operands[size_t(task.first_operand + i)].buffer);
+  for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+    const Launch& launch = plan_.launches[size_t(i)];
+    for (int32_t o = 0; o < launch.inputs + launch.outputs; ++o) {
+      add(plan_.operands[size_t(launch.first_operand + o)].buffer);
+    }
+  }
+  add(task.scalars);
+}
+
 void Binding::bind(TaskId id, const BindOptions& options) {
   const Task& task = plan_.tasks[size_t(id)];
   BoundTask& bound = tasks_[size_t(id)];
   bound.id = id;
   if (plan_.on_host(id)) return;
-  Device& device = *devices_[size_t(task.device)];
-
-  // Instances repeat their addresses when the slots of all buffers do.
+  std::vector<ClockId> clocks;
+  choose_slots(task, bound, clocks);
   int64_t variants = 1;
-  const auto count_slots = [&](const Operand& operand) {
-    if (operand.buffer == kNone) return;
-    const Buffer& buffer = plan_.buffers[size_t(operand.buffer)];
-    if (buffer.slots == 1) return;
-    if (buffer.clock != task.clock)
-      throw std::logic_error(task.name + " uses the slots of another clock: " + buffer.name);
-    variants = std::lcm(variants, int64_t(buffer.slots));
-  };
-  for (int32_t i = 0; i < task.operands; ++i) count_slots(plan_.operands[size_t(task.first_operand + i)]);
-  for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
-    const Launch& launch = plan_.launches[size_t(i)];
-    for (int32_t o = 0; o < launch.inputs + launch.outputs; ++o)
-      count_slots(plan_.operands[size_t(launch.first_operand + o)]);
-  }
-  if (task.scalars != kNone) count_slots({task.scalars, 0, 0});
-
-  bound.capture = options.capture && task.launches > 0;
+  for (const SlotChoice& choice : bound.choices) variants *= choice.slots;
   for (int64_t v = 0; v < variants; ++v) {
-    BoundTask::Variant& variant = bound.variants.emplace_back();
-    for (int32_t i = 0; i < task.operands; i += 2) {
-      const Operand &from = plan_.operands[size_t(task.first_operand + i)],
-                    &to = plan_.operands[size_t(task.first_operand + i + 1)];
-      variant.copies.push_back({address(to, v), address(from, v), plan_.buffers[size_t(to.buffer)].bytes});
+    std::vector<int64_t> slots(bound.choices.size());  // as BoundTask::variant_of() counts them
+    for (auto [c, rest] = std::pair(slots.size(), v); c-- > 0; rest /= bound.choices[c].slots) {
+      slots[c] = rest % bound.choices[c].slots;
     }
-    for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
-      const Launch& launch = plan_.launches[size_t(i)];
-      BoundLaunch ready;
-      ready.kernel = kernels_[size_t(i)].get();
-      ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
-      ready.launch = i;
-      for (int32_t o = 0; o < launch.inputs; ++o) {
-        ready.inputs.push_back(address(plan_.operands[size_t(launch.first_operand + o)], v));
-      }
-      for (int32_t o = 0; o < launch.outputs; ++o) {
-        ready.outputs.push_back(address(plan_.operands[size_t(launch.first_operand + launch.inputs + o)], v));
-      }
-      ready.context.stream = device.stream(task.lane);
-      ready.context.workspace = arenas_[size_t(workspace_[size_t(task.lane)])];
-      ready.context.scalars = reinterpret_cast<const StepScalars*>(address(task.scalars, v));
-      variant.launches.push_back(std::move(ready));
-    }
-    for (BoundLaunch& launch : variant.launches) {
-      launch.context.inputs = launch.inputs.data();
-      launch.context.outputs = launch.outputs.data();
-    }
+    bind_variant(task, bound.variants.emplace_back(), [&](const Operand& operand) {
+      if (operand.buffer == kNone) return address(operand, 0);
+      const auto clock = std::find(clocks.begin(), clocks.end(), plan_.buffers[size_t(operand.buffer)].clock);
+      return address(operand, clock == clocks.end() ? 0 : slots[size_t(clock - clocks.begin())]);
+    });
   }
-
+  // Collectives over several GPUs of a process are never recorded.
+  bound.capture = options.capture && task.launches > 0 && task.kind != Task::Kind::Collective;
   for (const Edge& edge : plan_.edges) {
     const bool other_lane = plan_.tasks[size_t(edge.from)].lane != task.lane;
     if (edge.to == id && edge.needs == Edge::Needs::Issued && other_lane && !covered(plan_, edge)) {
       bound.waits.push_back({edge.from, edge});
     }
+  }
+}
+
+void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
+                           const std::function<std::byte*(const Operand&)>& at) {
+  for (int32_t i = 0; i < task.operands; i += 2) {
+    const Operand &from = plan_.operands[size_t(task.first_operand + i)],
+                  &to = plan_.operands[size_t(task.first_operand + i + 1)];
+    variant.copies.push_back({at(to), at(from), plan_.buffers[size_t(to.buffer)].bytes});
+  }
+  const ArenaId workspace = workspace_[size_t(task.lane)];
+  for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+    const Launch& launch = plan_.launches[size_t(i)];
+    BoundLaunch ready;
+    ready.kernel = kernels_[size_t(i)].get();
+    ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+    ready.launch = i;
+    const auto operand = [&](int32_t o) { return at(plan_.operands[size_t(launch.first_operand + o)]); };
+    for (int32_t o = 0; o < launch.inputs; ++o) ready.inputs.push_back(operand(o));
+    for (int32_t o = 0; o < launch.outputs; ++o) ready.outputs.push_back(operand(launch.inputs + o));
+    ready.context.stream = queues_of(task.lane).stream(task.lane);
+    ready.context.workspace = workspace == kNone ? nullptr : arenas_[size_t(workspace)];
+    ready.context.scalars = reinterpret_cast<const StepScalars*>(at({task.scalars, 0, 0}));
+    variant.launches.push_back(std::move(ready));
+  }
+  for (BoundLaunch& launch : variant.launches) {
+    launch.context.inputs = launch.inputs.data();
+    launch.context.outputs = launch.outputs.data();
   }
 }
 

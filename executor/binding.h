@@ -1,6 +1,7 @@
 #pragma once
 // A plan bound to devices: memory allocated, kernels made, every address known. After this nothing is looked up.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,13 +19,17 @@ struct BindOptions {
 
 class Binding {
  public:
-  // `devices` is parallel to plan.devices. Adds the workspaces' arenas to the plan. Throws RunError, naming the largest
-  // arenas, where a device lacks memory: before the first allocation.
-  Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, const BindOptions& options);
+  // `devices` is parallel to plan.devices; `collectives` runs the lanes that span them, nullptr where there are none.
+  // Adds the workspaces' arenas to the plan. Throws RunError, naming the largest arenas, where a device lacks memory:
+  // before the first allocation.
+  Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Queues> collectives,
+          const BindOptions& options);
 
   const Plan& plan() const { return plan_; }
   Device& device(int32_t index) const { return *devices_[size_t(index)]; }
-  size_t device_count() const { return devices_.size(); }
+  // Where a device task runs.
+  Queues& queues(TaskId task) const { return queues_of(plan_.tasks[size_t(task)].lane); }
+  const std::vector<Queues*>& all_queues() const { return all_queues_; }
   const std::vector<BoundTask>& tasks() const { return tasks_; }  // one a task; host tasks have no variants
 
   // The address of an operand for instance `tick` of its buffer's clock.
@@ -36,7 +41,10 @@ class Binding {
   int64_t peak_bytes(int32_t device) const;
 
  private:
+  Queues& queues_of(LaneId lane) const;
   void make_queues();
+  void choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const;
+  void bind_variant(const Task& task, BoundTask::Variant& variant, const std::function<std::byte*(const Operand&)>& at);
   void make_kernels(const BindOptions& options);
   void check_memory(int32_t device) const;
   void allocate();
@@ -44,6 +52,8 @@ class Binding {
 
   Plan& plan_;
   std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Queues> collectives_;
+  std::vector<Queues*> all_queues_;
   std::vector<std::byte*> arenas_;
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
   std::vector<ArenaId> workspace_;                // one a lane

@@ -183,7 +183,7 @@ class CpuDevice final : public Device {
   }
 
   void run(const BoundTask& task, int64_t instance) {
-    const BoundTask::Variant& variant = task.variants[size_t(instance) % task.variants.size()];
+    const BoundTask::Variant& variant = task.variants[task.variant_of(instance)];
     for (const BoundCopy& copy : variant.copies) std::memcpy(copy.to, copy.from, size_t(copy.bytes));
     for (const BoundLaunch& launch : variant.launches) {
       const int64_t started = trace_ ? trace_->now() : 0;
@@ -221,6 +221,9 @@ std::shared_ptr<CudaEvents> make_cuda_events(size_t) {
 }
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>) {
   throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
+}
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>) {
+  throw RunError("collectives over GPUs: this build has no CUDA");
 }
 int cuda_device_count() {
   return 0;

@@ -39,17 +39,41 @@ struct BoundWait {
   Edge edge;  // distance and relation
 };
 
-// A device task made ready to run. The slots of instance i are those of variant i mod variants.size().
+// What chooses among a task's variants: the slots of the buffers of one clock.
+struct SlotChoice {
+  enum class Tick : uint8_t { Same, Coarser, Finer };  // the buffers' clock, seen from the task's
+  Tick tick = Tick::Same;
+  ClockRelation relation;
+  int64_t slots = 1;
+
+  int64_t slot(int64_t instance) const {
+    switch (tick) {
+      case Tick::Same: break;
+      case Tick::Coarser: return relation.coarse_of(instance) % slots;
+      case Tick::Finer: return relation.last_of(instance) % slots;
+    }
+    return instance % slots;
+  }
+};
+
+// A device task made ready to run.
 struct BoundTask {
   struct Variant {
     std::vector<BoundCopy> copies;
     std::vector<BoundLaunch> launches;
   };
   TaskId id = kNone;
-  std::vector<Variant> variants;
+  std::vector<Variant> variants;  // one for each combination of slots
+  std::vector<SlotChoice> choices;
   std::vector<BoundWait> waits;
   bool capture = false;  // variants may be recorded and replayed as a whole
   int32_t events = 2;    // instances whose completion must be told apart: from the leads of the task's edges
+
+  size_t variant_of(int64_t instance) const {
+    int64_t index = 0;
+    for (const SlotChoice& choice : choices) index = index * choice.slots + choice.slot(instance);
+    return size_t(index);
+  }
 };
 
 // Where completions go. Called from the device's own thread, in order per task; times are ns of the trace's clock, −1
@@ -61,16 +85,10 @@ class CompletionSink {
   virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
 };
 
-class Device {
+// In-order queues and what works through them: a device's own, or those of collectives, which span devices.
+class Queues {
  public:
-  virtual ~Device() = default;
-
-  // Memory is aligned to 256 bytes and zeroed. Throws RunError, with the amount, where there is not enough.
-  virtual void* allocate(int64_t bytes) = 0;
-  virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory that copies of this device reach
-  virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
-  virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
-  virtual int64_t free_bytes() const = 0;
+  virtual ~Queues() = default;
 
   // An in-order queue; `lane` numbers the plan's lanes. The context is for making kernels of that lane.
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
@@ -86,8 +104,20 @@ class Device {
   virtual void issue(const BoundTask& task, int64_t instance) = 0;
   // Another device completed something that a queue here may wait for.
   virtual void wake() {}
-  // Ends the device's threads, once everything issued has ended or, after an error, within a bound.
+  // What is under way may never end by itself: called once after the first error of a run, before stop().
+  virtual void abort() {}
+  // Ends the queues' threads, once everything issued has ended or, after an error, within a bound.
   virtual void stop() = 0;
+};
+
+class Device : public Queues {
+ public:
+  // Memory is aligned to 256 bytes and zeroed. Throws RunError, with the amount, where there is not enough.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory that copies of this device reach
+  virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
+  virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
+  virtual int64_t free_bytes() const = 0;
 };
 
 // `threads`: for kernels, of this device. Tasks complete across CPU devices through `progress`, which they share.
@@ -99,6 +129,8 @@ std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<
 struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events);
+// Collectives over GPUs through NCCL. Throws RunError where NCCL cannot connect them.
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events);
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();

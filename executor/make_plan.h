@@ -8,12 +8,16 @@
 
 #include "executor/plan.h"
 #include "graph/program.h"
+#include "ops/synchronize.h"
 
 namespace arbalest {
 
 struct PlanRequest {
   std::vector<PlanDevice> devices;
   int32_t learners = 1;  // per device
+  Strategy strategy{.kind = Strategy::Kind::None};  // resolved for all learners; Sma: the program has ArenaValues::average
+  int64_t rounds = 0;    // iterations of an epoch; 0: as many as the samples give
+  bool ends_epoch = true;  // false: a stretch within an epoch, after which nothing is validated
   int64_t epochs = 1;
   int64_t iterations = 0;  // of each learner; 0: as the epochs say
   int64_t training_samples = 0;
@@ -23,9 +27,14 @@ struct PlanRequest {
   int32_t run_ahead = 2;               // iterations that may be under way at once
   int32_t device_slots = 2;            // batches on the device per learner
   int64_t report_every = 0;            // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
+  bool keep_validated = false;         // what is validated is copied to the host as well
+  bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;         // iterations before the end of the epoch at which validation's reading begins
   int64_t workspace_limit = 64 << 20;  // bytes per compute lane on CUDA; a kernel that needs more is not chosen
 };
+
+// Iterations of an epoch in which every update is whole: see rounds_per_epoch() in io/data_order.h.
+int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate);
 
 // What a batch's slot holds: scalars first, so that a resident source's slot is nothing else.
 struct BatchLayout {
@@ -54,15 +63,19 @@ Packing pack(const std::vector<Lifetime>& lifetimes);
 struct Placement {
   std::vector<Operand> of;  // one a value
 };
-// Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0".
+// Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
+// live elsewhere already.
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout);
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {});
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);
 
 // Bytes planned in a device's memory, activations and slots included, workspace not. A CPU's pinned slots are in its
 // memory.
 int64_t planned_bytes(const Plan& plan, int32_t device);
+
+// Buffers of what PlanRequest::keep_validated keeps, on the host.
+inline constexpr const char *kKeptWeights = "validated weights", *kKeptStatistics = "validated statistics";
 
 // The plan for reading: devices, clocks, lanes, memory, tasks with their nodes, edges.
 std::string print_plan(const Plan& plan);

@@ -15,6 +15,7 @@ struct RunStarted {
   std::string graph;                 // the file
   std::vector<std::string> devices;  // "cuda:0", …
   int learners = 1;                  // per device
+  std::string strategy;              // "none", "ssgd", "sma", "local"
   int64_t batch = 0;                 // per learner
   std::string precision;             // "fp32", "tf32", "bf16"
   uint64_t seed = 0;
@@ -66,7 +67,7 @@ struct TargetReached {
 };
 
 struct RunFinished {
-  std::string reason;  // "complete", "until", "interrupted"
+  std::string reason;  // "complete", "until", "patience", "interrupted"
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;
   double images_per_second = 0;  // over all of training

@@ -71,7 +71,7 @@ std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3"
 struct Lane {
   enum class Kind : uint8_t { Host, Compute, CopyIn, CopyOut, Validate, Collectives };
   Kind kind = Kind::Host;
-  int32_t device = kNone;   // index into Plan::devices; kNone for the host
+  int32_t device = kNone;   // index into Plan::devices; kNone for the host, and for collectives over all devices
   int32_t learner = kNone;  // of a Compute lane
   std::string name;         // "host", "cuda:0/learner 1", "cuda:0/copy in"
 };
@@ -85,7 +85,8 @@ struct Arena {
   int64_t bytes = 0;
 };
 
-// Bytes in an arena; `slots` copies, each `stride` apart. Slot of tick t: (t + shift) mod slots.
+// Bytes in an arena; `slots` copies, each `stride` apart. A task's instance uses slot (t + shift) mod slots, where t is
+// its tick of the buffer's clock (tick_at).
 struct Buffer {
   std::string name;
   ArenaId arena = kNone;
@@ -114,7 +115,9 @@ struct Task {
     Fill,             // host: the next batch of a source into a pinned slot
     CopyIn,           // pinned slot → device slot
     Compute,          // a run of nodes on one lane
-    Snapshot,         // weights and statistics → validation's copy
+    Average,          // replicas of one device → their average, by a run of nodes
+    Collective,       // over all devices at once
+    Snapshot,         // weights and statistics → validation's copy, by copies and a run of nodes
     CopyOut,          // tallies → pinned
     ValidationBegin,  // host: opens a validation
     Report,           // host: training metrics to the log
@@ -157,6 +160,10 @@ struct Cycle {
   double lag = 0;           // iterations of the base clock (clock 0) from one turn to the next, on average
   double bound() const { return microseconds / lag; }  // no schedule is faster, per iteration of the base clock
 };
+
+// The tick of `clock` that instance n of a task of clock `of` belongs to: n itself, the coarser tick around it, or the
+// last of the finer ones in it. Throws std::logic_error where the clocks have no relation.
+int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n);
 
 // The instance of edge.from that instance n ≥ 0 of edge.to needs; negative: none.
 int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n);

@@ -105,11 +105,12 @@ BatchLayout batch_layout(const Loop& loop, bool resident) {
 }
 
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout) {
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given) {
   const Graph& graph = loop.graph;
   check_carries(graph);
   const std::vector<View> storage = shared_storage(graph);
   std::vector<Operand> home(graph.values.size());  // of bases
+  for (const auto& [value, operand] : given) home[size_t(value)] = operand;
   const auto new_arena = [&](std::string_view what) {
     plan.arenas.push_back({fmt::format("{}/{}", prefix, what), device, Arena::Memory::Device, 0});
     return ArenaId(plan.arenas.size() - 1);
@@ -134,6 +135,7 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
     const Value& value = graph.values[v];
     const bool base = storage[v].base == ValueId(v);
     const bool resident_input = value.role == Role::Input && layout.images == 0;
+    if (home[v].buffer != kNone) continue;
     if (value.role == Role::Input && !resident_input) {
       home[v] = {batch, ValueId(v) == loop.image ? layout.images : layout.labels, 0};
     } else if (base && value.role == Role::Activation) {

@@ -28,39 +28,30 @@ std::vector<std::byte> resident_input(const Loop& loop, ValueId input, const Sou
 
 }  // namespace
 
-void set_replica_state(const Binding& binding, const Loop& loop, const std::string& prefix, const Source& source,
-                       const StartingState& start) {
+ReplicaContent initial_replica(const Loop& loop, const Source& source, const StartingState& start) {
   const Graph& graph = loop.graph;
-  const auto buffer_of = [&](size_t value) {
-    return binding.find(fmt::format("{}/{}", prefix, graph.values[value].name));
-  };
-  std::vector<std::byte> weights;
+  ReplicaContent content;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
     const auto id = ValueId(v);
+    const bool lives_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged;
     const bool stored = value.view.base == kNone && value.role != Role::Activation && id != loop.arenas.weights_lowered;
-    const BufferId buffer = stored ? buffer_of(v) : kNone;
-    if (buffer == kNone) continue;
-    std::vector<std::byte> content =
+    if (!stored || lives_elsewhere) continue;
+    std::vector<std::byte> bytes =
         value.role == Role::Input ? resident_input(loop, id, source) : initial_content(graph, id, start.seed);
-    if (start.file) adopt_tensors(*start.file, start.path, graph, id, content);
-    upload(binding, buffer, content);
-    if (id == loop.arenas.weights) weights = std::move(content);
+    if (start.file) adopt_tensors(*start.file, start.path, graph, id, bytes);
+    if (id == loop.arenas.weights && loop.arenas.weights_lowered != kNone) {
+      content.emplace_back(graph.values[size_t(loop.arenas.weights_lowered)].name, lowered_content(bytes));
+    }
+    content.emplace_back(value.name, std::move(bytes));
   }
-  if (loop.arenas.weights_lowered == kNone) return;
-  const BufferId lowered = buffer_of(size_t(loop.arenas.weights_lowered));
-  if (lowered != kNone) upload(binding, lowered, lowered_content(weights));  // kNone: a run too short to validate
+  return content;
 }
 
-void append_replica(TensorFile& file, const Binding& binding, const Loop& loop, const std::string& prefix,
-                    int32_t device) {
-  for (const ValueId base : {loop.arenas.weights, loop.arenas.statistics}) {
-    if (base == kNone) continue;
-    const Value& value = loop.graph.values[size_t(base)];
-    std::vector<std::byte> content(size_t(value.type.bytes()));
-    const BufferId buffer = binding.find(fmt::format("{}/{}", prefix, value.name));
-    binding.device(device).download(content.data(), binding.address(buffer, 0), int64_t(content.size()));
-    append_tensors(file, loop.graph, base, content);
+void put_replica(const Binding& binding, const std::string& prefix, const ReplicaContent& content) {
+  for (const auto& [name, bytes] : content) {
+    const BufferId buffer = binding.find(fmt::format("{}/{}", prefix, name));
+    if (buffer != kNone) upload(binding, buffer, bytes);
   }
 }
 

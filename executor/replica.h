@@ -2,6 +2,8 @@
 // The state of one replica in its device's memory: put there before a run, read back after it.
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "executor/binding.h"
 #include "executor/state.h"
@@ -15,13 +17,12 @@ struct StartingState {
   std::string path;                  // its name, for errors
 };
 
-// Fills every buffer of the replica whose buffers are named `prefix`/…: weights, optimiser state and statistics from
+// What the buffers of a replica start with, by the name of the value: weights, optimiser state and statistics from
 // `start`, and the batch of a resident source, once and for all, from `source`.
-void set_replica_state(const Binding& binding, const Loop& loop, const std::string& prefix, const Source& source,
-                       const StartingState& start);
+using ReplicaContent = std::vector<std::pair<std::string, std::vector<std::byte>>>;
+ReplicaContent initial_replica(const Loop& loop, const Source& source, const StartingState& start);
 
-// Reads weights and statistics back and appends them by name.
-void append_replica(TensorFile& file, const Binding& binding, const Loop& loop, const std::string& prefix,
-                    int32_t device);
+// Puts it into the buffers named `prefix`/…, where there are such.
+void put_replica(const Binding& binding, const std::string& prefix, const ReplicaContent& content);
 
 }  // namespace arbalest

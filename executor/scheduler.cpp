@@ -27,6 +27,7 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       issuing_(kIssuingThreads, 0, tbb::task_arena::priority::high),
       working_(std::max(1, options_.threads), 0, tbb::task_arena::priority::normal) {
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
+  if (options_.trace) options_.trace->set_threads({std::max(1, options_.threads), kIssuingThreads});
 }
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
@@ -37,9 +38,7 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
     Scheduler& scheduler;
     ~Guard() { scheduler.come_to_rest(); }
   } guard{*this};
-  for (size_t d = 0; d < binding_.device_count(); ++d) {
-    binding_.device(int32_t(d)).start(plan_, binding_.tasks(), *this, options_.trace);
-  }
+  for (Queues* queues : binding_.all_queues()) queues->start(plan_, binding_.tasks(), *this, options_.trace);
   enter();
   dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
   leave();
@@ -69,8 +68,11 @@ void Scheduler::dispatch(TaskId task, int64_t instance) {
 
 void Scheduler::come_to_rest() {
   if (!dependencies_.idle()) dependencies_.cancel();
+  if (failed_.load()) {
+    for (Queues* queues : binding_.all_queues()) queues->abort();
+  }
   while (active_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  for (size_t d = 0; d < binding_.device_count(); ++d) binding_.device(int32_t(d)).stop();
+  for (Queues* queues : binding_.all_queues()) queues->stop();
 }
 
 // Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
@@ -81,8 +83,7 @@ void Scheduler::issue(TaskId task, int64_t instance) {
     try {
       const int64_t began = options_.trace ? options_.trace->now() : 0;
       if (options_.trace) times(task, instance).issued = began;
-      Device& device = binding_.device(plan_.tasks[size_t(task)].device);
-      device.issue(binding_.tasks()[size_t(task)], instance);
+      binding_.queues(task).issue(binding_.tasks()[size_t(task)], instance);
       if (options_.trace) options_.trace->record(IssueSpan{task, instance, began, options_.trace->now(), 0});
       dependencies_.issued(task, instance, [&](TaskId ready, int64_t ready_instance) {
         if (next == kNone && !on_host_[size_t(ready)]) {
@@ -121,8 +122,9 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
     options_.trace->record(TaskSpan{task, instance, known.ready, known.issued, started, ended});
   }
   enter();
-  for (size_t d = 0; binding_.device_count() > 1 && d < binding_.device_count(); ++d)
-    binding_.device(int32_t(d)).wake();
+  if (binding_.all_queues().size() > 1) {
+    for (Queues* queues : binding_.all_queues()) queues->wake();
+  }
   dependencies_.done(task, instance, [this](TaskId ready, int64_t i) { dispatch(ready, i); });
   completions_.fetch_add(1, std::memory_order_relaxed);
   leave();

@@ -48,7 +48,8 @@ class Scheduler final : private CompletionSink {
   void stop() { stop_requested_.store(true); }
 
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
-  int64_t iterations() const { return dependencies_.limit(0); }
+  int64_t iterations() const { return ticks(0); }
+  int64_t ticks(ClockId clock) const { return dependencies_.limit(clock); }
 
  private:
   struct Times {

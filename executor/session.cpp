@@ -55,6 +55,29 @@ void check_classes(const Prepared& prepared) {
   }
 }
 
+const Node* require_op(Graph& graph, std::string_view op) {
+  const Node* found = find_op(graph, op);
+  if (!found) throw GraphError(fmt::format("graph '{}' has no {} node; training needs one", graph.name, op));
+  return found;
+}
+
+std::vector<PlanDevice> devices_of(const SessionOptions& options) {
+  return options.devices.empty() ? default_devices() : options.devices;
+}
+
+// Each learner's share of --batch-total.
+void divide_batch(Graph& graph, const SessionOptions& options) {
+  if (options.learners == 0) throw GraphError("--batch-total needs a number of learners, and --learners is auto");
+  const int64_t learners = int64_t(devices_of(options).size()) * options.learners;
+  if (options.batch_total % learners != 0) {
+    throw GraphError(fmt::format("--batch-total {}: expected a multiple of the {} learners", options.batch_total,
+                                 learners));
+  }
+  if (Node* prefetch = find_op(graph, "arbalest.Prefetch")) {
+    prefetch->attributes.set("batch", options.batch_total / learners);
+  }
+}
+
 int64_t epochs_of(const SessionOptions& options, const Node& train) {
   if (options.epochs) return *options.epochs;
   const double written = float_attribute(train, "epochs");
@@ -71,6 +94,15 @@ Precision parse_precision(std::string_view text) {
   const std::vector<std::string> names = {"fp32", "tf32", "bf16"};
   throw GraphError(
       fmt::format("unknown precision '{}'; expected fp32, tf32 or bf16{}", text, did_you_mean(text, names)));
+}
+
+RateScaling parse_rate_scaling(std::string_view text) {
+  const std::vector<std::string> names = {"none", "linear", "sqrt"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (text == names[i]) return RateScaling(i);
+  }
+  throw GraphError(fmt::format("unknown scaling '{}' of the learning rate; expected none, linear or sqrt{}", text,
+                               did_you_mean(text, names)));
 }
 
 std::string_view name_of(Precision precision) {
@@ -90,17 +122,33 @@ Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after) {
   Prepared prepared;
   prepared.graph = std::move(graph);
+  if (options.batch_total > 0) divide_batch(prepared.graph, options);
   open_sources(prepared, options.seed);
   verify(prepared.graph);
   check_classes(prepared);
+  set_learners(prepared, std::max(1, options.learners), options, after);
+  return prepared;
+}
+
+void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
+                  const std::function<void(std::string_view, const Graph&)>& after) {
+  PlanRequest& request = prepared.request;
+  request = {};
+  request.devices = devices_of(options);
+  request.learners = learners;
+  const int64_t all = int64_t(request.devices.size()) * learners;
+  const Node* synchronize = find_op(prepared.graph, "arbalest.Synchronize");
+  Strategy strategy = synchronize ? strategy_of(*synchronize) : Strategy{};
+  if (options.strategy) strategy.kind = *options.strategy;
+  if (strategy.kind == Strategy::Kind::Ssgd) strategy.every = 1;
+  request.strategy = resolved(strategy, all, *require_op(prepared.graph, "arbalest.Train"));
+
   ProgramOptions passes;
   passes.bf16 = options.precision == Precision::Bf16;
+  passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
   passes.after = after;
   prepared.program = make_program(prepared.graph, passes);
 
-  PlanRequest& request = prepared.request;
-  request.devices = options.devices.empty() ? default_devices() : options.devices;
-  request.learners = options.learners;
   request.epochs = epochs_of(options, prepared.program.train);
   request.iterations = options.iterations.value_or(0);
   request.report_every = options.report_every;
@@ -110,9 +158,12 @@ Prepared prepare(Graph graph, const SessionOptions& options,
     request.validation_samples = prepared.validation->size();
     request.validation_resident = prepared.validation->resident();
   }
-  const int64_t learners = int64_t(request.devices.size()) * request.learners;
-  prepared.rounds = rounds_per_epoch(request.training_samples, learners, prepared.program.training.batch);
-  return prepared;
+  request.rounds = rounds_of(request.training_samples, all, prepared.program.training.batch, prepared.program.accumulate);
+  request.keep_validated =
+      !options.save_best.empty() || (!options.save.empty() && !options.rules.targets.empty());
+  request.rate_follows_validation = options.rules.plateau > 0;
+  prepared.total_epochs =
+      request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
 }
 
 RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "executor/make_plan.h"
+#include "executor/monitor.h"
 #include "executor/observer.h"
-#include "executor/target.h"
 #include "graph/graph.h"
 #include "io/source.h"
 
@@ -19,9 +19,16 @@ enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
 std::string_view name_of(Precision precision);
 
+// How the learning rate follows the number of learners, on request.
+enum class RateScaling : uint8_t { None, Linear, Sqrt };
+RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sqrt"; throws GraphError otherwise
+
 struct SessionOptions {
   std::vector<PlanDevice> devices;  // empty: the first GPU, or cpu:0 where there is none
-  int32_t learners = 1;             // per device
+  int32_t learners = 1;             // per device; 0: found while training
+  std::optional<Strategy::Kind> strategy;  // otherwise Synchronize's, otherwise sma
+  RateScaling rate_scaling = RateScaling::None;
+  int64_t batch_total = 0;          // samples of all learners' batches together; 0: the graph's, for each
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;
   bool deterministic = false;
@@ -29,8 +36,9 @@ struct SessionOptions {
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
   int threads = 0;                    // of the process, for kernels and reading; 0: one a core
   int64_t report_every = 0;           // iterations between progress events; 0: chosen
-  std::vector<Target> until;          // the run ends once all are met
+  ValidationRules rules;              // targets, best, patience, plateau
   std::string weights, save, trace;   // files: read before, written after; "" for none
+  std::string save_best;              // written whenever a validation is better than all before
 };
 
 // A graph with its data: what is needed to plan.
@@ -38,8 +46,8 @@ struct Prepared {
   Graph graph;  // verified, as the user wrote it
   Program program;
   std::unique_ptr<Source> training, validation;
-  PlanRequest request;
-  int64_t rounds = 0;  // iterations per epoch
+  PlanRequest request;      // for whole epochs from the first on
+  double total_epochs = 0;  // of the run, for schedules
 };
 
 // The first GPU, or cpu:0.
@@ -48,6 +56,10 @@ std::vector<PlanDevice> default_devices();
 // Opens the graph's sources, verifies it, runs the passes. `after`: see ProgramOptions. Throws GraphError or RunError.
 Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after = {});
+
+// Runs the passes again for another number of learners per device, and makes the request for them.
+void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
+                  const std::function<void(std::string_view, const Graph&)>& after = {});
 
 // Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(). Returns
 // what observer.finished() was told. `interrupted`: end after the batches already read, saving all the same.

@@ -19,6 +19,8 @@ class TraceRecorder {
   // The plan must outlive the recorder. A thread keeps its newest `capacity_per_thread` spans of each kind.
   explicit TraceRecorder(const Plan& plan, size_t capacity_per_thread = size_t{1} << 18);
 
+  void set_threads(const TraceThreads& threads) { threads_ = threads; }
+
   // ns since the trace began (the recorder's construction).
   int64_t now() const { return since_start(std::chrono::steady_clock::now()); }
   int64_t since_start(std::chrono::steady_clock::time_point time) const {
@@ -56,6 +58,7 @@ class TraceRecorder {
 
   const Plan& plan_;
   const size_t capacity_;
+  TraceThreads threads_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   tbb::enumerable_thread_specific<Rings> rings_;
 };

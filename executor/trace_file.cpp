@@ -99,6 +99,9 @@ class EventReader {
     trace_.plan = plan_of_record(record.at("plan"));
     trace_.graph = record.at("graph");
     trace_.launches = record.at("launches").get<std::vector<std::string>>();
+    if (const auto threads = record.find("threads"); threads != record.end()) {
+      trace_.threads = {threads->at("host"), threads->at("issuing")};
+    }
     trace_.dropped = record.at("dropped");
     trace_.unfinished = record.at("unfinished");
     has_plan_ = true;

@@ -37,6 +37,12 @@ struct IssueSpan {
   bool operator==(const IssueSpan&) const = default;
 };
 
+// Threads of the process that ran host tasks and issued device tasks; 0: unknown.
+struct TraceThreads {
+  int32_t host = 0, issuing = 0;
+  bool operator==(const TraceThreads&) const = default;
+};
+
 struct TraceFile {
   Plan plan;                          // devices, clocks, relations, lanes, tasks and edges; no memory and no graphs
   std::string graph;                  // the graph's name
@@ -44,6 +50,7 @@ struct TraceFile {
   std::vector<TaskSpan> tasks;        // these three by start
   std::vector<NodeSpan> nodes;
   std::vector<IssueSpan> issues;
+  TraceThreads threads;
   int64_t dropped = 0;     // spans that rings overwrote: the oldest
   int64_t unfinished = 0;  // instances without a start or an end, left out of `tasks`
 };

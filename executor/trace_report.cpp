@@ -42,6 +42,7 @@ class Report {
     slowest();
     gaps();
     overlaps();
+    hiding();
     critical();
     return std::move(text_);
   }
@@ -125,17 +126,36 @@ class Report {
     }
   }
 
-  // Of copies, validation and host work: how much of it a compute lane covers.
+  // Of compute lanes among each other, and of host work with them.
   void overlaps() {
     bool first = true;
     for (const Overlap& overlap : summary_.overlaps) {
       const Lane& lane = plan_.lanes[size_t(overlap.lane)];
       const Lane& other = plan_.lanes[size_t(overlap.other)];
-      const bool near = lane.kind == Lane::Kind::Host || lane.device == other.device;
+      const bool near =
+          lane.kind == Lane::Kind::Host || (lane.kind == Lane::Kind::Compute && lane.device == other.device);
       if (!near || other.kind != Lane::Kind::Compute) continue;
       if (std::exchange(first, false)) line("\nOverlap");
       line("  {:<{}}  {:>8} of its busy time {} is busy too", lane_name(overlap.lane), name_width_,
            percent(overlap.share), lane_name(overlap.other));
+    }
+  }
+
+  static const char* name_of_all(Lane::Kind kind) {
+    switch (kind) {
+      case Lane::Kind::CopyIn: return "all copies in";
+      case Lane::Kind::CopyOut: return "all copies out";
+      case Lane::Kind::Validate: return "all validation";
+      default: return "all collectives";
+    }
+  }
+
+  void hiding() {
+    if (summary_.hiding.empty()) return;
+    line("\n{:<{}}  {:>11} {:>8} {:>14}", "Beside compute", name_width_ + 2, "busy", "hidden", "compute waits");
+    for (const Hiding& part : summary_.hiding) {
+      line("  {:<{}}  {:>11} {:>8} {:>14}", part.lane == kNone ? name_of_all(part.kind) : lane_name(part.lane),
+           name_width_, duration(double(part.busy_ns)), percent(part.share()), duration(double(part.waited_ns)));
     }
   }
 

@@ -3,19 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
 
+#include "executor/steady_state.h"
+#include "executor/trace_intervals.h"
 #include "graph/error.h"
 
 namespace arbalest {
 namespace {
-
-struct Interval {
-  int64_t from = 0, to = 0;
-};
 
 constexpr ClockId kBaseClock = 0;
 
@@ -25,6 +22,8 @@ struct IdleTime {
   Interval time;
   const TaskSpan* next = nullptr;
   std::vector<IdleReason> parts;
+  LaneId awaited = kNone;  // whose task satisfied the last edge of `next`
+  int64_t waited = 0;      // ns until that task had ended
 };
 
 class Analysis {
@@ -42,8 +41,11 @@ class Analysis {
       summary_.begin = std::min(summary_.begin, span.started);
       summary_.end = std::max(summary_.end, span.ended);
     }
-    busy_.resize(plan_.lanes.size());
-    find_steady_state();
+    busy_ = busy_times(plan_, trace_.tasks);
+    steady_ = find_steady_state(plan_, trace_.tasks, options_.warm_up);
+    summary_.first_steady = steady_.first;
+    summary_.last_steady = steady_.last;
+    summary_.iteration_ns = steady_.iteration_ns;
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       if (!lane_spans_[lane].empty()) summarize_lane(LaneId(lane));
     }
@@ -53,6 +55,7 @@ class Analysis {
     summarize_compute();
     summarize_issuing();
     find_overlaps();
+    find_hiding();
     find_critical_cycle();
     return std::move(summary_);
   }
@@ -60,66 +63,9 @@ class Analysis {
  private:
   LaneId lane_of(const TaskSpan& span) const { return plan_.tasks[size_t(span.task)].lane; }
   const std::string& name_of_task(TaskId task) const { return plan_.tasks[size_t(task)].name; }
-  bool steady(const TaskSpan& span) const {
-    return plan_.tasks[size_t(span.task)].clock == kBaseClock && span.instance >= summary_.first_steady &&
-           span.instance <= summary_.last_steady;
-  }
-
-  // Iterations of the base clock without the first and last few, and how long one takes: from end to end of the task
-  // that takes the most time, on a compute lane where there is one.
-  void find_steady_state() {
-    int64_t first = std::numeric_limits<int64_t>::max(), last = -1;
-    std::vector<int64_t> total(plan_.tasks.size(), 0);
-    for (const TaskSpan& span : trace_.tasks) {
-      if (plan_.tasks[size_t(span.task)].clock != kBaseClock) continue;
-      first = std::min(first, span.instance);
-      last = std::max(last, span.instance);
-      total[size_t(span.task)] += span.ended - span.started;
-    }
-    if (last < first) return;
-    const auto cut = int64_t(std::ceil(options_.warm_up * double(last - first + 1)));
-    summary_.first_steady = first + cut;
-    summary_.last_steady = last - cut;
-    TaskId pulse = kNone;
-    const auto on_compute = [&](TaskId task) {
-      return plan_.lanes[size_t(plan_.tasks[size_t(task)].lane)].kind == Lane::Kind::Compute;
-    };
-    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) {
-      if (total[size_t(task)] == 0) continue;
-      if (pulse == kNone ||
-          std::pair(on_compute(task), total[size_t(task)]) > std::pair(on_compute(pulse), total[size_t(pulse)])) {
-        pulse = task;
-      }
-    }
-    if (pulse == kNone) return;
-    const TaskSpan* a = index_.find(pulse, summary_.first_steady);
-    const TaskSpan* b = index_.find(pulse, summary_.last_steady);
-    if (a != nullptr && b != nullptr && b->instance > a->instance) {
-      summary_.iteration_ns = double(b->ended - a->ended) / double(b->instance - a->instance);
-    }
-  }
-
-  static std::vector<Interval> merged(const std::vector<const TaskSpan*>& by_start) {
-    std::vector<Interval> merged;
-    for (const TaskSpan* span : by_start) {
-      if (merged.empty() || span->started > merged.back().to) {
-        merged.push_back({span->started, span->ended});
-      } else {
-        merged.back().to = std::max(merged.back().to, span->ended);
-      }
-    }
-    return merged;
-  }
-
-  static int64_t length(const std::vector<Interval>& intervals) {
-    int64_t sum = 0;
-    for (const Interval& interval : intervals) sum += interval.to - interval.from;
-    return sum;
-  }
 
   void summarize_lane(LaneId lane) {
     const auto& spans = lane_spans_[size_t(lane)];
-    busy_[size_t(lane)] = merged(spans);
     LaneSummary result;
     result.lane = lane;
     result.busy_ns = length(busy_[size_t(lane)]);
@@ -127,7 +73,7 @@ class Analysis {
 
     int64_t steady_from = -1, steady_to = -1;
     for (const TaskSpan* span : spans) {
-      if (!steady(*span)) continue;
+      if (!steady_.holds(plan_, *span)) continue;
       if (steady_from < 0) steady_from = span->started;
       steady_to = std::max(steady_to, span->ended);
     }
@@ -142,7 +88,7 @@ class Analysis {
     for (size_t i = 1; i < spans.size(); ++i) {
       if (spans[i]->started > idle_from) {
         IdleTime idle{lane, {idle_from, spans[i]->started}, spans[i], {}};
-        idle.parts = explain(idle);
+        explain(idle);
         const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
         if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
         for (const IdleReason& part : idle.parts) {
@@ -168,7 +114,7 @@ class Analysis {
 
   // Cuts the idle time where what held `next` back changed: its last edge, then the news of it, then issuing, then the
   // device.
-  std::vector<IdleReason> explain(const IdleTime& idle) const {
+  void explain(IdleTime& idle) const {
     const TaskSpan& next = *idle.next;
     const Edge* last = nullptr;
     int64_t satisfied = -1;
@@ -179,19 +125,21 @@ class Analysis {
       satisfied = needed->ended;
       last = edge;
     }
-    std::vector<IdleReason> parts;
     int64_t at = idle.time.from;
     const auto until = [&](int64_t time, const std::string& why) {
       const int64_t end = std::min(time, idle.time.to);
       if (end <= at) return;
-      parts.push_back({why, end - at});
+      idle.parts.push_back({why, end - at});
       at = end;
     };
-    if (last != nullptr) until(satisfied, wait_for(*last));
+    if (last != nullptr) {
+      until(satisfied, wait_for(*last));
+      idle.awaited = plan_.tasks[size_t(last->from)].lane;
+      idle.waited = at - idle.time.from;
+    }
     until(next.ready, "completion not yet noticed");
     until(next.issued, plan_.on_host(next.task) ? "waiting for a thread" : "issuing");
     until(idle.time.to, "starting");
-    return parts;
   }
 
   std::string wait_for(const Edge& edge) const {
@@ -280,15 +228,6 @@ class Analysis {
     summary_.issuing_median_ns = double(of_iteration[size_t(iterations / 2)]);
   }
 
-  static int64_t common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
-    int64_t sum = 0;
-    for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-      sum += std::max<int64_t>(0, std::min(a[i].to, b[j].to) - std::max(a[i].from, b[j].from));
-      a[i].to < b[j].to ? ++i : ++j;
-    }
-    return sum;
-  }
-
   void find_overlaps() {
     for (const LaneSummary& a : summary_.lanes) {
       for (const LaneSummary& b : summary_.lanes) {
@@ -296,6 +235,46 @@ class Analysis {
         const int64_t both = common(busy_[size_t(a.lane)], busy_[size_t(b.lane)]);
         summary_.overlaps.push_back({a.lane, b.lane, double(both) / double(a.busy_ns)});
       }
+    }
+  }
+
+  // Compute lanes of a device as one; of all devices for kNone.
+  Intervals compute_of(int32_t device) const {
+    Intervals all;
+    for (size_t lane = 0; lane < busy_.size(); ++lane) {
+      const Lane& known = plan_.lanes[lane];
+      if (known.kind != Lane::Kind::Compute || (device != kNone && known.device != device)) continue;
+      all.insert(all.end(), busy_[lane].begin(), busy_[lane].end());
+    }
+    return merged(std::move(all));
+  }
+
+  void find_hiding() {
+    std::vector<int64_t> waited(plan_.lanes.size(), 0);
+    for (const IdleTime& idle : idle_times_) {
+      const bool compute = plan_.lanes[size_t(idle.lane)].kind == Lane::Kind::Compute;
+      if (compute && idle.awaited != kNone) waited[size_t(idle.awaited)] += idle.waited;
+    }
+    std::map<int32_t, Intervals> compute;  // by device
+    std::map<Lane::Kind, std::vector<Hiding>> by_kind;
+    for (const LaneSummary& summary : summary_.lanes) {
+      const Lane& lane = plan_.lanes[size_t(summary.lane)];
+      if (lane.kind == Lane::Kind::Host || lane.kind == Lane::Kind::Compute) continue;
+      const auto [cover, added] = compute.try_emplace(lane.device);
+      if (added) cover->second = compute_of(lane.device);
+      summary_.hiding.push_back({summary.lane, lane.kind, summary.busy_ns,
+                                 common(busy_[size_t(summary.lane)], cover->second), waited[size_t(summary.lane)]});
+      by_kind[lane.kind].push_back(summary_.hiding.back());
+    }
+    for (const auto& [kind, lanes] : by_kind) {
+      if (lanes.size() < 2) continue;
+      Hiding all{kNone, kind};
+      for (const Hiding& one : lanes) {
+        all.busy_ns += one.busy_ns;
+        all.hidden_ns += one.hidden_ns;
+        all.waited_ns += one.waited_ns;
+      }
+      summary_.hiding.push_back(all);
     }
   }
 
@@ -311,8 +290,9 @@ class Analysis {
   SpanIndex index_;
   std::vector<std::vector<const Edge*>> into_;            // by task
   std::vector<std::vector<const TaskSpan*>> lane_spans_;  // by lane, by start
-  std::vector<std::vector<Interval>> busy_;               // by lane
-  std::vector<IdleTime> idle_times_;                      // of device lanes
+  std::vector<Intervals> busy_;                           // by lane
+  SteadyState steady_;
+  std::vector<IdleTime> idle_times_;  // of device lanes
   TraceSummary summary_;
 };
 

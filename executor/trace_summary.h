@@ -52,6 +52,17 @@ struct Overlap {
   double share = 0;
 };
 
+// Work beside compute (collectives, copies, validation): how much of it compute covers, and what it costs compute.
+struct Hiding {
+  LaneId lane = kNone;  // kNone: all lanes of the kind
+  Lane::Kind kind = Lane::Kind::Collectives;
+  int64_t busy_ns = 0;
+  int64_t hidden_ns = 0;  // of busy_ns, while a compute lane was busy: of the lane's device; of any where it has none
+  int64_t waited_ns = 0;  // of gaps, over all compute lanes: until a task of this lane, awaited last, had ended
+
+  double share() const { return busy_ns > 0 ? double(hidden_ns) / double(busy_ns) : 0; }
+};
+
 struct TraceSummary {
   int64_t begin = 0, end = 0;
   std::vector<LaneSummary> lanes;  // those with tasks, in the plan's order
@@ -64,6 +75,7 @@ struct TraceSummary {
   double issuing_ns = -1;                      // host time spent issuing per iteration, all clocks; −1: not recorded
   double issuing_median_ns = -1;               // the same of the base clock's tasks alone, in the median iteration
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
+  std::vector<Hiding> hiding;                  // lanes that are neither host nor compute; then kinds with several lanes
   Cycle critical;                              // with mean durations; empty where the plan has no cycle
 };
 

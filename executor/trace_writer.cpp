@@ -149,6 +149,7 @@ class Writer {
     const nlohmann::json record = {{"plan", plan_record(plan_)},
                                    {"graph", trace_.graph},
                                    {"launches", trace_.launches},
+                                   {"threads", {{"host", trace_.threads.host}, {"issuing", trace_.threads.issuing}}},
                                    {"dropped", trace_.dropped},
                                    {"unfinished", trace_.unfinished}};
     event(R"({{"ph":"M","name":"arbalest","pid":{},"tid":0,"ts":0,"args":{}}})", kHostProcess,

@@ -1,48 +1,38 @@
 #pragma once
-// One run: the plan bound to devices, state in place, host tasks ready, then run and saved.
+// One run: segments, each under a plan of its own, until the epochs are over; then the model is saved.
 
 #include <atomic>
 #include <memory>
 
-#include "executor/binding.h"
-#include "executor/host_tasks.h"
-#include "executor/scheduler.h"
-#include "executor/session.h"
+#include "executor/segment.h"
 
 namespace arbalest {
+
+class LearnerTuner;
 
 class Training {
  public:
   Training(Graph graph, const SessionOptions& options, RunObserver& observer);
+  ~Training();
   RunFinished run(const std::atomic<bool>& interrupted, double setup_seconds);
-  double seconds() const { return monitor_.seconds(); }
+  double seconds() const { return monitor_ ? monitor_->seconds() : 0; }
 
  private:
-  const Loop& training() const { return prepared_.program.training; }
-  void check_targets() const;
-  std::string replica_prefix(int32_t device, int64_t learner) const;
-  // Every replica starts the same; validation's weights come with each snapshot.
-  void set_initial_state();
-  void make_host_tasks();
-  std::function<void(int64_t)> fill_training(const Task& task);
-  std::function<void(int64_t)> fill_validation(const Task& task);
-  const ClockRelation& relation_to(std::string_view coarse) const;
-  std::function<void(int64_t)> report();
-  std::function<void(int64_t)> end_validation();
+  void start();
   void announce(double setup_seconds);
-  void save(const RunFinished& end);
+  // Runs the segment and, where learners are still to be found, those that follow.
+  void run_segments(const std::atomic<bool>& interrupted, TraceRecorder* trace);
+  void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
+  void save(const std::string& path, const Model& model, const RunPosition& at);
+  void make_segment(const Cursor& from);
 
   const SessionOptions& options_;
-  const int threads_;
   Prepared prepared_;
-  Plan plan_;
-  RunFacts facts_;
-  DataOrder training_order_;
-  Monitor monitor_;
   RunObserver& observer_;
-  std::unique_ptr<Binding> binding_;
-  Scheduler::HostFunctions host_;
-  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<Segment> segment_;
+  Model validated_;  // of the latest validation, where it is kept
+  RunPosition validated_at_;
 };
 
 }  // namespace arbalest

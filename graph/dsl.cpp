@@ -163,6 +163,14 @@ Tensor train(Tensor loss, const TrainOptions& options) {
                 {"epochs", options.epochs}});
 }
 
+Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
+  return trained.model().add("arbalest.Synchronize", {trained},
+                             {{"strategy", options.strategy},
+                              {"every", options.every},
+                              {"alpha", options.alpha},
+                              {"momentum", options.momentum}})[0];
+}
+
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options) {
   std::vector<Tensor> inputs = {trained};
   inputs.insert(inputs.end(), metrics.begin(), metrics.end());

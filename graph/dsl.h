@@ -131,6 +131,15 @@ struct TrainOptions {
 // A token: what is validated comes after it.
 Tensor train(Tensor loss, const TrainOptions& options);
 
+struct SynchronizeOptions {
+  std::string strategy = "sma";  // "ssgd", "local", "none"
+  int64_t every = 1;             // updates from one averaging to the next
+  double alpha = 0;              // 0: 1 / learners
+  double momentum = -1;          // of the average; negative: 0 where Train has momentum, else 0.9
+};
+// A token, as Train's: how the learners agree, where there are several.
+Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
+
 struct ValidateOptions {
   std::string split = "test";
   int64_t batch = 0;  // 0: as in training

@@ -22,6 +22,10 @@ struct alignas(64) StepScalars {
   uint64_t iteration = 0;  // of this learner
   int32_t valid = 0;       // samples of the batch that count; the rest is padding (validation's last batch)
   float learning_rate = 0;
+  float correction = 0;     // α: the share of its distance from the average that a learner gives up; 0: none now
+  int32_t restart = 0;      // 1: instead of an update, learners start again from the average
+  int32_t accumulated = 0;  // batches whose gradients are already in the sum
+  int32_t update = 1;       // 0: the weights stay, more gradients are to come
 };
 static_assert(sizeof(StepScalars) == 64);
 
@@ -37,7 +41,8 @@ struct KernelContext {
 // fp32: IEEE single throughout. tf32: matrix units may round operands to 10 bits of mantissa (CUDA only).
 enum class MathMode : uint8_t { Fp32, Tf32 };
 
-// Handles that kernels of one lane share; on CUDA a CudaContext (ops/cuda_context.h), else nullptr.
+// Handles that kernels of one lane share; on CUDA a CudaContext (ops/cuda_context.h), for collectives a
+// CollectiveContext (ops/collective_context.h), else nullptr.
 struct DeviceContext;
 
 struct KernelRequest {

@@ -122,6 +122,7 @@ struct Sample {
   Attributes attributes;
   double tolerance = 1e-5;   // ‖out − oracle‖ / ‖oracle‖ in float; the harness widens it for TF32 and bf16
   StepScalars scalars = {};  // what kernels read per instance
+  bool in_place = false;     // only with outputs in their inputs' memory (Op::aliases): some of it is left as it is
 };
 
 struct Op {
@@ -133,6 +134,7 @@ struct Op {
   std::vector<AttributeSpec> attributes;
   bool internal = false;     // made by passes only; refused in graph files
   bool side_effect = false;  // produces a token or updates state: never dead
+  bool collective = false;   // spans devices: its CUDA kernel takes a CollectiveContext (ops/collective_context.h)
 
   std::function<void(InferContext&)> infer;
   std::function<void(GradContext&)> grad;               // none: gradients stop here

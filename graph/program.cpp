@@ -86,6 +86,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   find_op(graph, "arbalest.Prefetch", true);
   const Node train = *find_op(graph, "arbalest.Train", true);
   program.train = train;
+  program.accumulate = int_attribute(train, "accumulate");
+  if (const Node* node = find_op(graph, "arbalest.Synchronize", false)) program.synchronize = *node;
 
   expand_layers(graph);
   after("expand_layers", graph);
@@ -111,8 +113,9 @@ Program make_program(Graph graph, const ProgramOptions& options) {
 
   program.training = make_loop(std::move(graph), {loss});
   Graph& step = program.training.graph;
-  erase_nodes(step, {"arbalest.Train", "arbalest.Validate"});
-  program.training.arenas = add_update(step, loss, train);
+  erase_nodes(step, {"arbalest.Train", "arbalest.Synchronize", "arbalest.Validate"});
+  program.training.arenas =
+      add_update(step, loss, train, {.averaging = options.averaging, .accumulate = program.accumulate});
   program.training.arenas.tally = add_tally(step, {loss});
   after("add_update", step);
   if (program.validation) {

@@ -13,6 +13,7 @@ namespace arbalest {
 
 struct ProgramOptions {
   bool bf16 = false;
+  bool averaging = false;  // updates correct towards an average of all learners (Strategy::Kind::Sma)
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;
 };
@@ -31,12 +32,14 @@ struct Loop {
 struct Program {
   Loop training;
   std::optional<Loop> validation;
-  Node train;                  // learning rate, schedule, epochs
+  Node train;                       // learning rate, schedule, epochs
+  std::optional<Node> synchronize;  // how learners agree
+  int64_t accumulate = 1;           // batches of an update
   int64_t validate_every = 1;  // epochs
 };
 
 // Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,
-// or more than one Validate.
+// or more than one Synchronize or Validate.
 Program make_program(Graph graph, const ProgramOptions& options);
 
 // The names of the passes, in order.

@@ -14,6 +14,8 @@ class LearningRate {
  public:
   explicit LearningRate(const Node& train);
   double rate(double epochs_seen, double total_epochs) const;
+  // How often the rate has dropped in a step by then (step and multistep schedules; others change smoothly).
+  int64_t drops(double epochs_seen) const;
 
  private:
   enum class Schedule : uint8_t { Constant, Step, Multistep, Cosine, Linear };

@@ -18,12 +18,16 @@ namespace {
 thread_local int64_t allocations = 0;
 }
 
-// Counted for the whole program; every form of new that isn't over-aligned ends up here. Not inlined: the compiler
-// would take malloc and delete for a mismatch.
+// Counted for the whole program; every form of new that isn't over-aligned ends up here: the nothrow one by itself,
+// since AddressSanitizer has its own. Not inlined: the compiler would take malloc and delete for a mismatch.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
   throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes > 0 ? bytes : 1);
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);

@@ -91,7 +91,9 @@ TEST_CASE("a plan for eight GPUs needs none") {
   const std::string text = print_plan(plan);
   CHECK(contains(text, "cuda:7/learner 15/step"));
   CHECK(contains(text, "cuda:0/validation/evaluate"));
-  CHECK(count_tasks(plan, Task::Kind::Compute) == 17);
+  CHECK(contains(text, "cuda:7/validation/evaluate"));
+  CHECK(count_tasks(plan, Task::Kind::Compute) == 16 * 2 + 8);  // steps and updates; evaluation on every device
+  CHECK(count_tasks(plan, Task::Kind::Collective) == 2);        // models and statistics
   CHECK(ticks(plan, "batch") == 182 * (50000 / (16 * 128)));
 }
 
@@ -99,21 +101,29 @@ TEST_CASE("plans are live for all combinations of options") {
   SessionOptions base = on_cpus();
   TinyNet with, without;
   without.validate = "";
-  const Prepared prepared[] = {prepare(tiny(with), base), prepare(tiny(without), base)};
-  Program programs[2];
-  for (int p = 0; p < 2; ++p) programs[p] = prepared[p].program;
+  with.layers = without.layers = "h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n";
+  Program programs[2][2];  // without validation or with it; for updates of their own, or towards an average
+  for (int averaging = 0; averaging < 2; ++averaging) {
+    base.learners = 1 + averaging;
+    programs[0][averaging] = prepare(tiny(without), base).program;
+    programs[1][averaging] = prepare(tiny(with), base).program;
+  }
   int64_t made = 0;
   // A round of odometer digits, so that every pair of choices comes up without making all 3^8 plans.
-  for (int64_t i = 0; i < 400; ++i) {
+  for (int64_t i = 0; i < 800; ++i) {
     const auto digit = [&](int64_t stride, int64_t count) { return (i / stride + i * stride) % count; };
     PlanRequest request;
     request.devices = cpus(int(1 + digit(1, 3)));
     request.learners = int32_t(1 + digit(2, 3));
     const auto learners = int64_t(request.devices.size()) * request.learners;
-    Program& program = programs[digit(7, 4) == 0];
+    Strategy strategy{.kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
+    strategy = resolved(strategy, learners, programs[0][0].train);
+    Program& program = programs[digit(7, 4) != 0][strategy.kind == Strategy::Kind::Sma];
+    program.accumulate = 1 + digit(71, 3);
+    request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
     program.training.depth = 1 + digit(5, 4);
-    const int64_t rounds = 1 + digit(11, 5);
+    const int64_t rounds = (1 + digit(11, 5)) * program.accumulate;
     request.training_samples = learners * 8 * rounds + digit(13, 7);
     request.validation_samples = 1 + digit(17, 40);
     request.epochs = 1 + digit(19, 4);
@@ -129,19 +139,21 @@ TEST_CASE("plans are live for all combinations of options") {
     REQUIRE_NOTHROW(plan = make_plan(program, request));  // verifies it
     const int64_t iterations = request.iterations > 0 ? request.iterations : request.epochs * rounds;
     REQUIRE(ticks(plan, "batch") == iterations);
-    REQUIRE(count_tasks(plan, Task::Kind::Fill) == learners + (count_tasks(plan, Task::Kind::Snapshot) > 0));
+    const int64_t validators = strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+    const bool validates = count_tasks(plan, Task::Kind::Snapshot) > 0;
+    REQUIRE(count_tasks(plan, Task::Kind::Fill) == learners + validates * validators);
     if (program.validation) {
       // After every validate_every epochs, and after the last where the run is whole epochs.
       const int64_t epochs = (iterations + rounds - 1) / rounds, group = std::min(program.validate_every, epochs);
       const int64_t expected =
           iterations == epochs * rounds ? (epochs + group - 1) / group : iterations / rounds / group;
       REQUIRE(ticks(plan, "validation") == expected);
-      REQUIRE((count_tasks(plan, Task::Kind::Snapshot) == 1) == (expected > 0));
+      REQUIRE(count_tasks(plan, Task::Kind::Snapshot) == (expected > 0) * validators);
     }
     REQUIRE(edge_leads(plan).size() == plan.edges.size());  // every edge is bounded by a cycle
     ++made;
   }
-  CHECK(made == 400);
+  CHECK(made == 800);
 }
 
 TEST_CASE("make_plan refuses what cannot be planned") {
@@ -149,6 +161,7 @@ TEST_CASE("make_plan refuses what cannot be planned") {
   const Prepared prepared = prepare(tiny({}), base);
   const auto refusal = [&](const std::function<void(PlanRequest&)>& change) {
     PlanRequest request = prepared.request;
+    request.rounds = 0;
     change(request);
     return message_of([&] { make_plan(prepared.program, request); });
   };

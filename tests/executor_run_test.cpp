@@ -227,14 +227,14 @@ TEST_CASE("an interrupt ends the run after an iteration, and saves") {
 TEST_CASE("a target that is met ends the run") {
   SessionOptions options = on_cpus();
   options.epochs = 1000;
-  options.until = {parse_target("accuracy >= 0.5"), parse_target("loss < 2")};
+  options.rules.targets = {parse_target("accuracy >= 0.5"), parse_target("loss < 2")};
   const Recorder story = run(tiny(convolutional()), options);
   REQUIRE(story.ends.size() == 1);
   CHECK(story.ends[0].reason == "until");
   CHECK(story.ends[0].iteration < 1000 * 40);
   REQUIRE(story.ends[0].targets.size() == 2);
   CHECK(story.ends[0].targets[0].seconds > 0);
-  options.until = {parse_target("acuracy >= 0.5")};
+  options.rules.targets = {parse_target("acuracy >= 0.5")};
   CHECK(contains(message_of([&] { run(tiny(convolutional()), options); }),
                  "validation has no metric 'acuracy'; did you mean 'accuracy'?"));
 }

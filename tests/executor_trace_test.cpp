@@ -173,6 +173,7 @@ TEST_CASE("a trace file gives back what was written") {
   trace.nodes = {{0, 2, 0, 20'000, 50'001}, {1, 2, 0, 50'001, 100'000}};
   trace.dropped = 3;
   trace.unfinished = 4;
+  trace.threads = {16, 2};
   trace.tasks[0].ready = -1;
   std::sort(trace.tasks.begin(), trace.tasks.end(),
             [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
@@ -188,6 +189,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.issues == trace.issues);
   CHECK(back.dropped == 3);
   CHECK(back.unfinished == 4);
+  CHECK(back.threads == trace.threads);
   CHECK(back.plan.devices == trace.plan.devices);
   REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());
   CHECK(back.plan.tasks[3].name == "report \"epoch\"");
@@ -351,6 +353,75 @@ TEST_CASE("overlap is measured against the first lane's busy time") {
   CHECK(share(2, 1) == doctest::Approx(0.25));
   CHECK(share(0, 2) == doctest::Approx(0.95));
   CHECK(lane(summary, 0).busy_ns == 100);  // two host tasks at once count once
+}
+
+// Two devices with a learner each; collectives over both, averaging on the first, copies to the first, validation on
+// the second. Times in ns.
+TraceFile averaged_trace() {
+  TraceFile trace;
+  Plan& plan = trace.plan;
+  plan.devices = {{PlanDevice::Kind::Cuda, 0}, {PlanDevice::Kind::Cuda, 1}};
+  plan.clocks = {{"batch", 10}};
+  plan.lanes = {
+      {Lane::Kind::Compute, 0, 0, "cuda:0/learner 0"},   {Lane::Kind::Compute, 1, 1, "cuda:1/learner 1"},
+      {Lane::Kind::Collectives, kNone, kNone, "fabric"}, {Lane::Kind::Collectives, 0, kNone, "cuda:0/averaging"},
+      {Lane::Kind::CopyIn, 0, kNone, "cuda:0/copy in"},  {Lane::Kind::Validate, 1, kNone, "cuda:1/validation"}};
+  const auto task = [&](const char* name, LaneId lane) {
+    Task added;
+    added.name = name;
+    added.lane = lane;
+    plan.tasks.push_back(added);
+    return TaskId(plan.tasks.size() - 1);
+  };
+  const TaskId backward[] = {task("backward 0", 0), task("backward 1", 1)};
+  const TaskId update[] = {task("update 0", 0), task("update 1", 1)};
+  const TaskId reduce = task("all-reduce", 2), average = task("average", 3), copy = task("copy", 4);
+  const TaskId evaluate = task("evaluate", 5);
+  for (const TaskId to : update)
+    plan.edges.push_back({reduce, to, 0, kNone, Edge::Needs::Issued, Edge::Why::Data, "mean"});
+  for (int k = 0; k < 2; ++k) {
+    plan.edges.push_back({backward[k], update[k], 0, kNone, Edge::Needs::Issued, Edge::Why::Lane, ""});
+  }
+  trace.tasks = {{average, 0, 0, 0, 0, 30},        {backward[0], 0, 0, 0, 0, 100}, {backward[1], 0, 0, 0, 0, 90},
+                 {reduce, 0, 60, 60, 60, 120},     {evaluate, 0, 95, 95, 95, 135}, {update[0], 0, 60, 60, 130, 150},
+                 {update[1], 0, 60, 60, 130, 140}, {copy, 0, 140, 140, 140, 160}};
+  return trace;
+}
+
+TEST_CASE("what runs beside compute is hidden or awaited") {
+  const TraceFile trace = averaged_trace();
+  const TraceSummary summary = analyze(trace);
+  const auto of = [&](LaneId lane, Lane::Kind kind) {
+    for (const Hiding& hiding : summary.hiding) {
+      if (hiding.lane == lane && hiding.kind == kind) return hiding;
+    }
+    throw std::logic_error("no such lane");
+  };
+  // Some learner is busy up to 100 and from 130: 40 of the all-reduce's 60 are hidden. It ends at 120; learner 0 has
+  // waited since 100, learner 1 since 90.
+  const Hiding fabric = of(2, Lane::Kind::Collectives);
+  CHECK(fabric.busy_ns == 60);
+  CHECK(fabric.hidden_ns == 40);
+  CHECK(fabric.share() == doctest::Approx(2.0 / 3));
+  CHECK(fabric.waited_ns == 20 + 30);
+  CHECK(of(3, Lane::Kind::Collectives).hidden_ns == 30);
+  CHECK(of(3, Lane::Kind::Collectives).waited_ns == 0);
+  const Hiding all = of(kNone, Lane::Kind::Collectives);
+  CHECK(all.busy_ns == 90);
+  CHECK(all.hidden_ns == 70);
+  CHECK(all.waited_ns == 50);
+  // Only the lane's own device counts.
+  CHECK(of(4, Lane::Kind::CopyIn).hidden_ns == 10);
+  CHECK(of(5, Lane::Kind::Validate).hidden_ns == 5);
+  CHECK(summary.hiding.size() == 5);  // lanes beside compute, and collectives as a whole
+
+  const std::string report = summarize(trace);
+  for (const char* part : {"Beside compute              busy   hidden  compute waits",
+                           "fabric                   60 ns   66.7 %          50 ns",
+                           "all collectives          90 ns   77.8 %          50 ns"}) {
+    INFO(part, "\n", report);
+    CHECK(report.find(part) != std::string::npos);
+  }
 }
 
 TEST_CASE("the critical cycle comes from mean durations") {

@@ -6,6 +6,7 @@
 
 #include "examples/lenet.h"
 #include "examples/resnet32.h"
+#include "examples/resnet50.h"
 #include "graph/graph_file.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
@@ -68,12 +69,26 @@ TEST_CASE("ResNet-32 in the DSL is the graph of the file") {
   CHECK(meaning(model.graph(), {3, 32, 32}, true) == meaning(file, {3, 32, 32}, true));
 }
 
+TEST_CASE("ResNet-18 and ResNet-50 in the DSL are the graphs of the files") {
+  for (const int depth : {18, 50}) {
+    const std::string name = "resnet" + std::to_string(depth);
+    INFO(name);
+    Model model(name);
+    build_resnet(model, "synthetic:?shape=3x224x224&classes=1000&size=1281167", depth);
+    const Graph file = load_graph(example(name + ".onnxtxt"), builtin_ops());
+    CHECK(meaning(model.graph(), {3, 224, 224}, true) == meaning(file, {3, 224, 224}, true));
+  }
+  Model model("resnet34");
+  CHECK(error_of([&] { build_resnet(model, "synthetic:", 34); }) == "depth is 34; expected 18 or 50");
+}
+
 TEST_CASE("what the DSL builds is saved and reads back as it was") {
-  Model lenet("lenet"), resnet("resnet32");
+  Model lenet("lenet"), resnet("resnet32"), deep("resnet50");
   build_lenet(lenet, "glyphs:");
   build_resnet32(resnet, "cifar10:data/cifar10");
+  build_resnet(deep, "synthetic:?shape=3x224x224&classes=1000&size=1281167", 50);
   const FileTestFolder folder;
-  for (const Model* model : {&lenet, &resnet}) {
+  for (const Model* model : {&lenet, &resnet, &deep}) {
     for (const char* name : {"saved.onnxtxt", "saved.onnx"}) {
       INFO(model->graph().name, " ", name);
       model->save(folder.file(name));

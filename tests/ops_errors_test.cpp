@@ -120,6 +120,45 @@ TEST_CASE("Train names the nearest optimizer and schedule") {
   check(refusal("arbalest.Train", {floats({})}), {"lr"});
 }
 
+TEST_CASE("operators over replicas refuse arrays that do not agree") {
+  const TensorType array = floats({6}), sums = {DataType::Float64, {6}};
+  const auto coefficients = [](size_t count) { return with("coefficients", std::vector<double>(count, 1)); };
+  check(refusal("arbalest.Combine", {array, array}, coefficients(3)), {"has 3 numbers", "2 inputs"});
+  check(refusal("arbalest.Combine", {array, array}), {"coefficients"});
+  check(refusal("arbalest.Combine", {array, floats({7})}, coefficients(2)),
+        {"input 1 ('terms') is float[7]", "float[6]"});
+  check(refusal("arbalest.Combine", {{DataType::Bfloat16, {6}}}, coefficients(1)), {"bfloat16[6]", "float[6]"});
+  check(refusal("arbalest.Combine", {floats({2, 3})}, coefficients(1)), {"rank 2", "expected rank 1"});
+  Attributes lowered = coefficients(1);
+  lowered.set("lowered", int64_t{2});
+  check(refusal("arbalest.Combine", {array}, lowered), {"'lowered' is 2", "the 1 outputs"});
+  lowered.set("lowered", int64_t{257});
+  check(refusal("arbalest.Combine", {array}, lowered, 300), {"257 outputs of type bfloat16", "at most 256"});
+  check(refusal("arbalest.Combine", {array}, coefficients(1), 257), {"257 outputs of type float", "at most 256"});
+  check(refusal("arbalest.Combine", std::vector<TensorType>(257, array), coefficients(257)),
+        {"257 inputs", "at most 256"});
+
+  check(refusal("arbalest.AllReduce", {array, array}), {"1 outputs", "each of 2 inputs"});
+  check(refusal("arbalest.AllReduce", {array, sums}, {}, 2), {"input 1 ('arrays') is double[6]", "float[6]"});
+  check(refusal("arbalest.AllReduce", {labels(3)}), {"int32[3]", "float"});
+
+  const auto merge = [](int64_t gather, int64_t replicas) {
+    return Attributes{{"gather", gather}, {"replicas", replicas}};
+  };
+  check(refusal("arbalest.MergeStatistics", {floats({5})}), {"float[5]", "as many variances as means"});
+  check(refusal("arbalest.MergeStatistics", {array, array}, merge(1, 3)), {"'replicas' is 3", "the 2 inputs"});
+  check(refusal("arbalest.MergeStatistics", {array}, merge(0, 2)), {"float[6]", "double[6]"});
+  check(refusal("arbalest.MergeStatistics", {sums, sums}, merge(0, 2)), {"2 inputs", "one array of sums"});
+  check(refusal("arbalest.MergeStatistics", {sums}, merge(0, 0)), {"'replicas' is 0", "at least 1"});
+}
+
+TEST_CASE("updates refuse arrays of other sizes, and a restart without the average") {
+  const TensorType array = floats({6});
+  check(refusal("arbalest.Sgd", {array, array, array, floats({5})}, {}, 2), {"'average' is float[5]", "float[6]"});
+  check(refusal("arbalest.Sgd", {array, array, array, array}, {}, 4), {"'restarted'", "'averaged'"});
+  check(refusal("arbalest.Accumulate", {array, floats({5})}, with("scale", 0.5)), {"'sum' is float[5]", "float[6]"});
+}
+
 TEST_CASE("Prefetch needs its source's sample shape") {
   Attributes prefetch = with("source", "mnist:x");
   prefetch.set("batch", int64_t{2});

@@ -316,7 +316,7 @@ std::string compare_with_oracle(TestDevice& device, const Op& op, const Sample& 
   const Case oracle(op, types_of(wide), sample.output_count, sample.attributes);
   const auto cpu = make_cpu_device();
   const Outcome reference = run_kernel(*cpu, oracle.get(), lowered_outputs(oracle, DataType::Float64), wide,
-                                       {.scalars = sample.scalars, .share_aliases = false});
+                                       {.scalars = sample.scalars, .share_aliases = sample.in_place});
   if (!reference.fault.empty()) return "oracle: " + reference.fault;
   for (size_t i = 0; i < outcome.outputs.size(); ++i) {
     if (outcome.outputs[i].type.shape != reference.outputs[i].type.shape) return fmt::format("output {}: shape", i);

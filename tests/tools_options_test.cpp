@@ -89,6 +89,11 @@ TEST_CASE("plan, check and trace") {
   REQUIRE(std::holds_alternative<TraceOptions>(trace));
   CHECK(std::get<TraceOptions>(trace).file == "t.json.gz");
   CHECK(std::get<TraceOptions>(trace).slowest == 9);
+  const Command what_if = parse({"trace", "t.json.gz", "--what-if", "learners-1", "--what-if", "step*0.5"});
+  REQUIRE(std::holds_alternative<TraceOptions>(what_if));
+  REQUIRE(std::get<TraceOptions>(what_if).what_if.size() == 2);
+  CHECK(std::get<TraceOptions>(what_if).what_if[0].kind == WhatIf::Kind::Learners);
+  CHECK(std::get<TraceOptions>(what_if).what_if[1].pattern == "step");
 }
 
 TEST_CASE("help is everywhere and succeeds") {
@@ -122,6 +127,7 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "h"}, "unexpected argument 'h'");
   says({"run"}, "GRAPH is missing");
   says({"trace"}, "FILE is missing");
+  says({"trace", "t", "--what-if", "prefech.depth=1"}, "did you mean 'prefetch.depth'?");
   says({"run", "g", "--epochs", "zero"}, "zero");
   says({"run", "g", "--epochs", "0"}, "--epochs");
   says({"run", "g", "--learners", "0"}, "--learners");

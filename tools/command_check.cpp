@@ -35,7 +35,7 @@ int command_check(const CheckOptions& options) {
                                            {"parameters", parameters},
                                            {"training_flops_per_sample", flops},
                                            {"nodes", loop.graph.nodes.size()},
-                                           {"iterations_per_epoch", prepared.rounds},
+                                           {"iterations_per_epoch", prepared.request.rounds},
                                            {"planned_bytes", memory}};
     fmt::print("{}\n", report.dump(2));
     return kDone;
@@ -46,7 +46,7 @@ int command_check(const CheckOptions& options) {
   fmt::print("  parameters  {}\n", parameters);
   fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,
              loop.graph.nodes.size());
-  fmt::print("  epoch       {} iterations of batch {}\n", prepared.rounds, loop.batch);
+  fmt::print("  epoch       {} iterations of batch {}\n", prepared.request.rounds, loop.batch);
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     fmt::print("  memory      {:.1f} MiB on {}, workspace apart\n", double(planned_bytes(plan, int32_t(d))) / (1 << 20),
                to_string(plan.devices[d]));

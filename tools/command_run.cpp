@@ -40,7 +40,9 @@ int command_run(const RunOptions& options) {
   Graph graph = load_with_overrides(options);
   SessionOptions session = session_options(options);
   session.report_every = options.log_every;
-  session.until = options.until;
+  session.rules = options.rules;
+  session.rate_scaling = options.scale_lr;
+  session.save_best = options.save_best;
   session.weights = options.weights;
   session.save = options.save;
   session.trace = options.trace;
@@ -55,7 +57,7 @@ int command_run(const RunOptions& options) {
   const InterruptHandler interrupt;
   const RunFinished end = train(std::move(graph), session, observers, InterruptHandler::requested());
   if (end.reason == "interrupted") return kInterrupted;
-  return !options.until.empty() && end.reason != "until" ? kNotReached : kDone;
+  return !options.rules.targets.empty() && end.reason != "until" ? kNotReached : kDone;
 }
 
 }  // namespace arbalest

@@ -1,4 +1,4 @@
-// arbalest trace FILE: what a trace says, in the terminal.
+// arbalest trace FILE: what a trace says, in the terminal, and what would change if.
 
 #include <cstdio>
 
@@ -12,7 +12,9 @@ int command_trace(const TraceOptions& options) {
   summary.slowest = options.slowest;
   summary.gaps = options.gaps;
   summary.reasons = options.reasons;
-  const std::string text = summarize(read_trace(options.file), summary);
+  const TraceFile trace = read_trace(options.file);
+  std::string text = summarize(trace, summary);
+  if (!options.what_if.empty()) text += '\n' + predict(trace, options.what_if);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return kDone;
 }

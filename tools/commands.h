@@ -15,5 +15,6 @@ int command_run(const RunOptions& options);
 int command_check(const CheckOptions& options);
 int command_plan(const PlanCommandOptions& options);
 int command_trace(const TraceOptions& options);
+int command_bench_scaling(const ScalingOptions& options);
 
 }  // namespace arbalest

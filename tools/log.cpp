@@ -57,6 +57,7 @@ void JsonLog::started(const RunStarted& event) {
              {"graph", event.graph},
              {"devices", event.devices},
              {"learners", event.learners},
+             {"strategy", event.strategy},
              {"batch", event.batch},
              {"precision", event.precision},
              {"seed", event.seed},

@@ -20,6 +20,7 @@ struct Execute {
   int operator()(const CheckOptions& options) const { return command_check(options); }
   int operator()(const PlanCommandOptions& options) const { return command_plan(options); }
   int operator()(const TraceOptions& options) const { return command_trace(options); }
+  int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
 };
 
 int report(const std::exception& error, int status) {

@@ -4,12 +4,38 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 
 #include "graph/error.h"
 #include "tools/commands.h"
 
 namespace arbalest {
 namespace {
+
+constexpr int kMostReplicas = 1024;  // and devices: a typing error makes no plan of millions
+
+// "1,2,4", ascending whatever the order written.
+std::vector<int> parse_counts(std::string_view option, std::string_view text) {
+  const auto fail = [&](const std::string& what) {
+    throw GraphError(fmt::format("{} '{}': {}; expected whole numbers from 1 to {} with commas between them", option,
+                                 text, what, kMostReplicas));
+  };
+  std::vector<int> counts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string_view item = text.substr(at, comma - at);
+    int count = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (error != std::errc{} || end != item.data() + item.size() || count < 1 || count > kMostReplicas) {
+      fail(fmt::format("found '{}'", item));
+    }
+    if (std::find(counts.begin(), counts.end(), count) != counts.end()) fail(fmt::format("{} is named twice", count));
+    counts.push_back(count);
+    at = comma + 1;
+  }
+  std::sort(counts.begin(), counts.end());
+  return counts;
+}
 
 // Options and positionals are declared here; what they mean beyond their type is checked where it is used.
 class CommandLine {
@@ -25,6 +51,7 @@ class CommandLine {
     declare_check();
     declare_plan();
     declare_trace();
+    declare_bench();
   }
 
   Command parse(int argc, const char* const* argv) {
@@ -44,20 +71,22 @@ class CommandLine {
 
  private:
   CLI::App* declare(const std::string& name, const std::string& description) {
-    CLI::App* command = app_.add_subcommand(name, description);
+    return declare(app_, name, description);
+  }
+
+  static CLI::App* declare(CLI::App& parent, const std::string& name, const std::string& description) {
+    CLI::App* command = parent.add_subcommand(name, description);
     command->allow_extras();
     return command;
   }
 
-  void declare_plan_options(CLI::App* command, PlanOptions& options) {
+  void declare_graph_options(CLI::App* command, GraphOptions& options) {
     command->add_option("GRAPH", options.graph, "graph file (.onnxtxt or .onnx)")->type_name("");
     command->add_option("--devices", options.devices, "cpu:0-1, cuda:0, cuda:0,2-3 or auto")
         ->capture_default_str()
         ->type_name("LIST");
-    command->add_option("--learners", options.learners, "replicas per device")
-        ->capture_default_str()
-        ->type_name("N")
-        ->check(CLI::Range(1, 1024));
+    command->add_option("--strategy", strategy_, "how learners agree: sma, ssgd, local or none; otherwise the graph's")
+        ->type_name("NAME");
     command->add_option("--precision", precision_, "fp32, tf32 or bf16 (master weights stay fp32)")
         ->capture_default_str()
         ->type_name("P");
@@ -65,10 +94,6 @@ class CommandLine {
         ->capture_default_str()
         ->type_name("N");
     command->add_flag("--deterministic", options.deterministic, "the same bits each time");
-    command->add_option("--epochs", options.epochs, "epochs to train for")->type_name("N")->check(CLI::PositiveNumber);
-    command->add_option("--iterations", options.iterations, "end after this many iterations")
-        ->type_name("N")
-        ->check(CLI::PositiveNumber);
     command->add_option("--set", options.set, "change a node's attribute; repeatable")
         ->type_name("NODE.ATTR=VALUE")
         ->take_all()
@@ -77,6 +102,21 @@ class CommandLine {
         ->capture_default_str()
         ->type_name("N")
         ->check(CLI::Range(0, 1024));
+  }
+
+  void declare_plan_options(CLI::App* command, PlanOptions& options) {
+    declare_graph_options(command, options);
+    command->add_option("--learners", learners_, "replicas per device; auto: as many as pay, found while training")
+        ->capture_default_str()
+        ->type_name("N|auto");
+    command->add_option("--batch-total", options.batch_total, "samples of all learners' batches together; 0: not given")
+        ->capture_default_str()
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
+    command->add_option("--epochs", options.epochs, "epochs to train for")->type_name("N")->check(CLI::PositiveNumber);
+    command->add_option("--iterations", options.iterations, "end after this many iterations")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
   }
 
   void declare_run() {
@@ -89,6 +129,30 @@ class CommandLine {
         ->allow_extra_args(false);
     run_command_->add_option("--weights", run_.weights, "start from these weights (safetensors)")->type_name("FILE");
     run_command_->add_option("--save", run_.save, "write the weights here (safetensors)")->type_name("FILE");
+    run_command_
+        ->add_option("--save-best", run_.save_best, "write the weights here whenever a validation is the best so far")
+        ->type_name("FILE");
+    run_command_
+        ->add_option("--metric", run_.rules.metric, "what the best is judged by; otherwise the first that is no loss")
+        ->type_name("NAME");
+    run_command_
+        ->add_option("--patience", run_.rules.patience, "end after this many validations without a new best; 0: never")
+        ->capture_default_str()
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
+    run_command_
+        ->add_option("--plateau", run_.rules.plateau,
+                     "lower the learning rate after this many validations without a new best; 0: never")
+        ->capture_default_str()
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
+    run_command_->add_option("--plateau-factor", run_.rules.plateau_factor, "what --plateau multiplies the rate with")
+        ->capture_default_str()
+        ->type_name("F")
+        ->check(CLI::Range(0.0, 1.0));
+    run_command_->add_option("--scale-lr", scale_lr_, "the learning rate by the learners: none, linear or sqrt")
+        ->capture_default_str()
+        ->type_name("HOW");
     run_command_->add_option("--trace", run_.trace, "write a trace that Perfetto opens (.json.gz)")->type_name("FILE");
     run_command_->add_option("--log", run_.log, "write events as JSON lines")->type_name("FILE");
     run_command_
@@ -126,6 +190,47 @@ class CommandLine {
     count("--slowest", trace_.slowest, "task instances to list");
     count("--gaps", trace_.gaps, "gaps to list");
     count("--reasons", trace_.reasons, "causes of idleness to list a lane");
+    trace_command_->add_option("--what-if", what_if_, "predict the time per iteration after a change; repeatable")
+        ->type_name("CHANGE")
+        ->take_all()
+        ->allow_extra_args(false);
+    trace_command_->footer(
+        "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
+        "(learners fewer on each device) or TASK_PATTERN*F (tasks whose names contain the pattern take F times as\n"
+        "long). Each is predicted by itself, from a simulation of the trace's plan with the measured durations.");
+  }
+
+  void declare_bench() {
+    bench_command_ = declare("bench", "measure throughput");
+    scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
+    declare_graph_options(scaling_command_, scaling_);
+    const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
+      return scaling_command_->add_option(name, value, description)->type_name(type);
+    };
+    option("--device-counts", device_counts_, "LIST",
+           "how many of the devices to measure on: 1,2,4; default: powers of two and all of them");
+    option("--learners", learner_counts_, "LIST", "replicas per device: 1,2,4")->capture_default_str();
+    option("--batch", scaling_.batch, "N", "samples per learner; short for --set prefetch.batch=N")
+        ->check(CLI::PositiveNumber);
+    option("--windows", scaling_.windows, "N", "measurements of each cell; their median is its throughput")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1000));
+    option("--window-seconds", scaling_.window_seconds, "S", "how long a window is at least")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    option("--warmup-seconds", scaling_.warmup_seconds, "S", "before the first window; at least 10 iterations")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    option("--report-every", scaling_.report_every, "N", "iterations between timestamps: fewer where one takes seconds")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    option("--price-per-hour", scaling_.price_per_hour, "X",
+           "of all devices together; adds images per unit of money, a cell paying for the devices that it uses")
+        ->check(CLI::PositiveNumber);
+    scaling_command_->add_flag("--json", scaling_.json, "one JSON object a line and cell");
+    scaling_command_->footer(
+        "Validation is left out. A cell that fails says why and the others go on; the exit status is 1 where all "
+        "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
   }
 
   // What CLI11 could not place comes back as leftovers: here they become errors that name the nearest valid word.
@@ -138,21 +243,45 @@ class CommandLine {
     }
     CLI::App* command = parsed.front();
     if (const auto rest = command->remaining(); !rest.empty()) reject(*command, rest);
+    if (const auto inner = command->get_subcommands(); !inner.empty()) {
+      command = inner.front();
+      if (const auto rest = command->remaining(); !rest.empty()) reject(*command, rest);
+    }
     if (const auto rest = app_.remaining(); !rest.empty()) reject(*command, rest);
     if (command == trace_command_) {
       require(trace_.file, "FILE", *command);
+      for (const std::string& change : what_if_) trace_.what_if.push_back(parse_what_if(change));
       return trace_;
     }
-    if (command == check_command_) return checked(check_, *command);
-    if (command == plan_command_) return checked(plan_, *command);
-    for (const std::string& target : until_) run_.until.push_back(parse_target(target));
-    return checked(run_, *command);
+    if (command == check_command_) return planned(check_, *command);
+    if (command == plan_command_) return planned(plan_, *command);
+    if (command == bench_command_) return Exit{kWrong, app_.help()};  // bench's, with what it measures
+    if (command == scaling_command_) {
+      if (device_counts_) scaling_.device_counts = parse_counts("--device-counts", *device_counts_);
+      scaling_.learners = parse_counts("--learners", learner_counts_);
+      return checked(scaling_, *command);
+    }
+    for (const std::string& target : until_) run_.rules.targets.push_back(parse_target(target));
+    run_.scale_lr = parse_rate_scaling(scale_lr_);
+    return planned(run_, *command);
+  }
+
+  template <typename Options>
+  Options planned(Options options, const CLI::App& command) const {
+    options.learners = 0;
+    if (learners_ != "auto") {
+      const std::vector<int> counts = parse_counts("--learners", learners_);
+      if (counts.size() != 1) throw GraphError(fmt::format("--learners '{}': expected one number, or auto", learners_));
+      options.learners = counts.front();
+    }
+    return checked(std::move(options), command);
   }
 
   template <typename Options>
   Options checked(Options options, const CLI::App& command) const {
     require(options.graph, "GRAPH", command);
     options.precision = parse_precision(precision_);
+    if (!strategy_.empty()) options.strategy = parse_strategy(strategy_);
     for (const std::string& text : options.set) {
       const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
       if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;
@@ -163,7 +292,9 @@ class CommandLine {
 
   static void require(const std::string& value, const char* what, const CLI::App& command) {
     if (!value.empty()) return;
-    throw GraphError(fmt::format("{0}: {1} is missing; 'arbalest {0} --help' says more", command.get_name(), what));
+    const bool nested = command.get_parent()->get_parent() != nullptr;
+    const std::string name = (nested ? command.get_parent()->get_name() + " " : "") + command.get_name();
+    throw GraphError(fmt::format("{0}: {1} is missing; 'arbalest {0} --help' says more", name, what));
   }
 
   [[noreturn]] static void reject(const CLI::App& command, const std::vector<std::string>& rest) {
@@ -186,13 +317,17 @@ class CommandLine {
   static Exit wrong(const std::string& message) { return {kWrong, fmt::format("arbalest: {}\n", message)}; }
 
   CLI::App app_;
-  CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr;
+  CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
+           *bench_command_ = nullptr, *scaling_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;
-  std::vector<std::string> until_;
-  std::string precision_ = "fp32";
+  ScalingOptions scaling_;
+  std::optional<std::string> device_counts_;
+  std::string learner_counts_ = "1";
+  std::vector<std::string> until_, what_if_;
+  std::string precision_ = "fp32", strategy_, learners_ = "1", scale_lr_ = "none";
 };
 
 }  // namespace

@@ -10,27 +10,36 @@
 
 #include "executor/session.h"
 #include "executor/target.h"
+#include "executor/what_if.h"
 
 namespace arbalest {
 
-// What makes a plan; common to run, check and plan.
-struct PlanOptions {
-  std::string graph;             // the file
-  std::string devices = "auto";  // see executor/device_list.h
-  int learners = 1;              // per device
+// A graph and where it runs; common to all commands that take a graph.
+struct GraphOptions {
+  std::string graph;                       // the file
+  std::string devices = "auto";            // see executor/device_list.h
+  std::optional<Strategy::Kind> strategy;  // otherwise the graph's
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;
   bool deterministic = false;
+  std::vector<std::string> set;  // each "node.attribute=value"
+  int threads = 0;               // of the process for kernels and decoding; 0: one a core
+};
+
+// What makes a plan; common to run, check and plan.
+struct PlanOptions : GraphOptions {
+  int learners = 1;                   // per device; 0: auto
+  int64_t batch_total = 0;            // samples of all learners' batches together; 0: the graph's, for each
   std::optional<int64_t> epochs;      // otherwise the graph's
   std::optional<int64_t> iterations;  // ends earlier than the epochs say
-  std::vector<std::string> set;       // each "node.attribute=value"
-  int threads = 0;                    // of the process for kernels and decoding; 0: one a core
 };
 
 struct RunOptions : PlanOptions {
-  std::vector<Target> until;  // all of them
-  std::string weights;        // read before training
-  std::string save;           // written at the end
+  ValidationRules rules;  // --until, --metric, --patience, --plateau
+  RateScaling scale_lr = RateScaling::None;
+  std::string weights;    // read before training
+  std::string save;       // written at the end
+  std::string save_best;  // written after each validation that is better than all before
   std::string trace;
   std::string log;        // JSON lines
   int64_t log_every = 0;  // iterations between progress events; 0: by the length of an epoch
@@ -50,6 +59,20 @@ struct TraceOptions {
   int slowest = 5;
   int gaps = 5;
   int reasons = 3;
+  std::vector<WhatIf> what_if;
+};
+
+// Throughput over devices × learners. `devices` is the pool that the cells take theirs from.
+struct ScalingOptions : GraphOptions {
+  std::vector<int> device_counts;   // ascending; empty: powers of two up to the pool's size, and that size
+  std::vector<int> learners = {1};  // per device, ascending
+  std::optional<int64_t> batch;     // per learner; otherwise the graph's
+  int windows = 5;
+  double window_seconds = 1;
+  double warmup_seconds = 1;
+  int64_t report_every = 20;             // iterations between the timestamps at which windows begin and end
+  std::optional<double> price_per_hour;  // of all devices of the pool
+  bool json = false;
 };
 
 // The process ends with `status` after printing `text`: help on standard output (0), faults on standard error (2).
@@ -58,7 +81,7 @@ struct Exit {
   std::string text;
 };
 
-using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions>;
+using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -7,9 +7,13 @@
 namespace arbalest {
 
 // The graph as the file says, changed by --set; not yet verified. Throws GraphError.
-Graph load_with_overrides(const PlanOptions& options);
+Graph load_with_overrides(const GraphOptions& options);
 
-// Throws GraphError for a wrong list of devices.
+// The graph as it trains when nothing validates it.
+Graph without_validation(Graph graph);
+
+// Throw GraphError for a wrong list of devices.
+SessionOptions session_options(const GraphOptions& options);
 SessionOptions session_options(const PlanOptions& options);
 
 }  // namespace arbalest

@@ -54,11 +54,45 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
   }
 }
 
+// Running means of all batch norms, then their variances in the same order: what merging them over learners stands on.
+std::vector<ValueId> running_statistics(const Graph& graph) {
+  constexpr size_t kMean = 3, kVariance = 4;  // inputs of BatchNormTraining
+  std::vector<ValueId> means, variances;
+  for (const Node& node : graph.nodes) {
+    if (node.op->name != "BatchNormTraining") continue;
+    means.push_back(node.inputs[kMean]);
+    variances.push_back(node.inputs[kVariance]);
+  }
+  means.insert(means.end(), variances.begin(), variances.end());
+  return means;
+}
+
+NodeId add_update_node(Graph& graph, std::string_view op, std::string name, std::vector<ValueId> inputs, int outputs,
+                       Attributes attributes, Position where) {
+  const NodeId node =
+      graph.add_node(builtin_ops().get(op), std::move(name), std::move(inputs), outputs, std::move(attributes));
+  graph.nodes[size_t(node)].stage = Stage::Update;
+  graph.nodes[size_t(node)].where = where;
+  infer(graph, node);
+  return node;
+}
+
+// The mean gradient of several batches, in a sum of its own.
+ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
+  const ValueId sum =
+      flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
+  const NodeId node = add_update_node(graph, "arbalest.Accumulate", "accumulate", {gradients, sum}, 1,
+                                      {{"scale", 1.0 / double(batches)}}, where);
+  const ValueId next = graph.nodes[size_t(node)].outputs[0];
+  graph.carries.push_back({sum, next});
+  return next;
+}
+
 }  // namespace
 
-ArenaValues add_update(Graph& graph, ValueId loss, const Node& train) {
+ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options) {
   std::vector<ValueId> parameters = values_of(graph, Role::Parameter);
-  const std::vector<ValueId> statistics = values_of(graph, Role::State);
+  const std::vector<ValueId> statistics = running_statistics(graph);
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();
   std::vector<ValueId> gradients = add_gradients(graph, loss, parameters);
@@ -96,14 +130,22 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train) {
   for (const char* name : {"momentum", "nesterov", "weight_decay"}) {
     if (const Attribute* value = train.attributes.find(name)) attributes.set(name, *value);
   }
-  const NodeId update = graph.add_node(builtin_ops().get("arbalest.Sgd"), "update",
-                                       {arenas.gradients, arenas.weights, arenas.velocity}, 2, std::move(attributes));
-  graph.nodes[size_t(update)].stage = Stage::Update;
-  graph.nodes[size_t(update)].where = train.where;
-  infer(graph, update);
-  const auto next = graph.nodes[size_t(update)].outputs;
+  std::vector<ValueId> inputs = {arenas.gradients, arenas.weights, arenas.velocity};
+  if (options.accumulate > 1) inputs[0] = accumulate(graph, arenas.gradients, options.accumulate, train.where);
+  if (options.averaging) {
+    arenas.average = flat_state(graph, "average", elements);
+    arenas.averaged = flat_state(graph, "averaged", elements);
+    inputs.insert(inputs.end(), {arenas.average, arenas.averaged});
+  }
+  const NodeId update = add_update_node(graph, "arbalest.Sgd", "update", std::move(inputs), options.averaging ? 4 : 2,
+                                        std::move(attributes), train.where);
+  auto& next = graph.nodes[size_t(update)].outputs;
   graph.carries.push_back({arenas.weights, next[0]});
   graph.carries.push_back({arenas.velocity, next[1]});
+  if (options.averaging) {
+    graph.carries.push_back({arenas.average, next[3]});
+    next[2] = kNone;  // weights of a lower precision: lower_precision asks for them
+  }
   return arenas;
 }
 

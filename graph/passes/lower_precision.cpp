@@ -28,10 +28,12 @@ class LoweredWeights {
     const TensorType type{DataType::Bfloat16, graph_.values[size_t(arenas_.weights)].type.shape};
     arenas_.weights_lowered = graph_.add_value("weights.bf16", type, Role::State);
     for (Node& node : graph_.nodes) {
-      if (node.stage != Stage::Update) continue;
+      if (node.op->name != "Sgd") continue;
+      constexpr size_t kLowered = 2;  // the place of Sgd's output
       const ValueId next = graph_.add_value("update.bf16", type);
       graph_.values[size_t(next)].producer = NodeId(&node - graph_.nodes.data());
-      node.outputs.push_back(next);
+      if (node.outputs.size() <= kLowered) node.outputs.resize(kLowered + 1, kNone);
+      node.outputs[kLowered] = next;
       graph_.carries.push_back({arenas_.weights_lowered, next});
     }
   }

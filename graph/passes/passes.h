@@ -2,6 +2,7 @@
 // The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a pass;
 // make_program() in graph/program.h calls them in order.
 
+#include <array>
 #include <string>
 
 #include "graph/graph.h"
@@ -27,14 +28,25 @@ struct ArenaValues {
   ValueId weights = kNone;     // float[P]
   ValueId gradients = kNone;   // float[P]
   ValueId velocity = kNone;    // float[P]
-  ValueId statistics = kNone;  // float[S]: running statistics
+  ValueId statistics = kNone;  // float[S]: running means, then the variances in the same order
   ValueId weights_lowered = kNone;  // bfloat16[P]: what bf16 kernels read
+  ValueId average = kNone, averaged = kNone;  // float[P]: the model of all learners before and after its last averaging
   ValueId tally = kNone;            // double[1 + metrics]
+
+  static constexpr size_t kCount = 8;
+  std::array<ValueId*, kCount> all() {
+    return {&weights, &gradients, &velocity, &statistics, &weights_lowered, &average, &averaged, &tally};
+  }
+};
+
+struct UpdateOptions {
+  bool averaging = false;      // the update corrects towards an average that others compute
+  int64_t accumulate = 1;      // batches whose gradients make one update
 };
 
 // Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters, gradients and
 // velocity become views of flat arenas, in the order in which backward finishes.
-ArenaValues add_update(Graph& graph, ValueId loss, const Node& train);
+ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
 
 // Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in `training`.
 ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues& arenas);

@@ -27,7 +27,7 @@ std::vector<bool> live_nodes(const Graph& graph) {
 }
 
 // A value stays when a node, an output, a carry of something that stays, or a view of something that stays names it.
-std::vector<bool> live_values(const Graph& graph, const std::vector<ValueId*>& keep) {
+std::vector<bool> live_values(const Graph& graph, const std::array<ValueId*, ArenaValues::kCount>& keep) {
   std::vector<bool> live(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (const ValueId v : node.inputs) {
@@ -62,8 +62,7 @@ void remove_dead(Graph& graph, ArenaValues& arenas) {
   for (size_t n = 0; n < key.size(); ++n) key[n] = live[n] ? int64_t(n) : -1;
   reorder_nodes(graph, key);
 
-  const std::vector<ValueId*> keep = {&arenas.weights,    &arenas.gradients,       &arenas.velocity,
-                                      &arenas.statistics, &arenas.weights_lowered, &arenas.tally};
+  const auto keep = arenas.all();
   const std::vector<bool> used = live_values(graph, keep);
   std::vector<ValueId> renumbered(graph.values.size(), kNone);
   std::vector<Value> values;

@@ -1,0 +1,118 @@
+// Collectives over GPUs: one queue over all of them, an NCCL group for each instance, with a stream and an event on every
+// device. Instances are issued one at a time, so that all devices see them in the same order.
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "executor/cuda_poller.h"
+#include "ops/collective_context.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
+  std::vector<int> ordinals;
+  for (const PlanDevice& device : devices) ordinals.push_back(device.index);
+  return ordinals;
+}
+
+class CudaCollectives final : public Queues {
+ public:
+  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events)
+      : context_(ordinals_of(devices)), events_(std::move(events)), event_lists_(devices.size()) {}
+  ~CudaCollectives() override { stop(); }
+
+  void make_queue(LaneId, Lane::Kind) override {}
+  DeviceContext* context(LaneId) override { return &context_; }
+  void* stream(LaneId) override { return nullptr; }  // the context has one a device
+  void run_there(const std::function<void()>& function) override {
+    enter(0);
+    function();
+  }
+
+  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+             TraceRecorder* trace) override {
+    plan_ = &plan;
+    started_.resize(plan.tasks.size());
+    for (const BoundTask& task : tasks) {
+      if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
+      CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+      ring.per_instance = context_.devices.size();
+      ring.events.resize(size_t(task.events) * ring.per_instance);
+      for (size_t e = 0; e < ring.events.size(); ++e) {
+        const size_t device = e % ring.per_instance;
+        enter(device);
+        ring.events[e] = event_lists_[device].add(trace != nullptr && device == 0);
+        if (trace && device == 0) started_[size_t(task.id)].events.push_back(event_lists_[0].add(true));
+      }
+    }
+    poller_ = std::make_unique<CudaPoller>("collectives", context_.devices[0], std::vector{&pending_}, sink, trace,
+                                           [this] { check(); });
+  }
+
+  void issue(const BoundTask& task, int64_t instance) override {
+    const std::scoped_lock lock(mutex_);
+    const CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+    const cudaEvent_t* ended = ring.of(instance);
+    const auto& started = started_[size_t(task.id)];
+    for (size_t d = 0; d < context_.devices.size(); ++d) {
+      enter(d);
+      for (const BoundWait& wait : task.waits) {
+        const int32_t from = plan_->tasks[size_t(wait.from)].device;
+        const int64_t needed = needed_instance(*plan_, wait.edge, instance);
+        const bool concerned = from == kNone || size_t(from) == d;
+        if (!concerned || needed < 0) continue;
+        CUDA_CHECK(cudaStreamWaitEvent(context_.streams[d], events_->of(wait.from, needed, int32_t(d)), 0));
+      }
+    }
+    if (!started.events.empty()) {
+      enter(0);
+      CUDA_CHECK(cudaEventRecord(*started.of(instance), context_.streams[0]));
+    }
+    for (const BoundLaunch& launch : task.variants[task.variant_of(instance)].launches) launch.run();
+    for (size_t d = 0; d < context_.devices.size(); ++d) {
+      enter(d);
+      CUDA_CHECK(cudaEventRecord(ended[d], context_.streams[d]));
+    }
+    poller_->push(pending_, {task.id, instance, started.events.empty() ? nullptr : *started.of(instance), ended,
+                             context_.devices.size()});
+  }
+
+  void abort() override {
+    const std::scoped_lock lock(mutex_);
+    if (!context_.aborted()) context_.abort();
+  }
+
+  void stop() override {
+    if (poller_) poller_->stop();
+  }
+
+ private:
+  void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_.devices[device])); }
+
+  // NCCL reports errors of what is under way only when asked. Where a thread is issuing, the next look will do.
+  void check() {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && !context_.aborted()) context_.check();
+  }
+
+  CollectiveContext context_;
+  std::shared_ptr<CudaEvents> events_;
+  std::vector<CudaEventList> event_lists_;  // one a device
+  std::vector<CudaEvents::Ring> started_;   // by task, of the first device, where there is a trace
+  const Plan* plan_ = nullptr;
+  std::mutex mutex_;
+  CudaPoller::Pending pending_;
+  std::unique_ptr<CudaPoller> poller_;
+};
+
+}  // namespace
+
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
+                                              std::shared_ptr<CudaEvents> events) {
+  return std::make_unique<CudaCollectives>(devices, std::move(events));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,162 @@
+#include "executor/cuda_poller.h"
+
+#include <fmt/format.h>
+
+#include "executor/trace.h"
+#include "ops/cuda_context.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int kPausesBetweenLooks = 256;  // about 10 µs: queries take the driver's lock, which issuing wants
+constexpr int kLooksBetweenChecks = 1000;
+constexpr auto kDrainBound = std::chrono::seconds(10);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks) {
+  return std::make_shared<CudaEvents>(tasks);
+}
+
+CudaEventList::~CudaEventList() {
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+cudaEvent_t CudaEventList::add(bool timed) {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+  events_.push_back(event);
+  return event;
+}
+
+CudaPoller::CudaPoller(std::string name, int device, std::vector<Pending*> lanes, CompletionSink& sink,
+                       TraceRecorder* trace, std::function<void()> check)
+    : name_(std::move(name)),
+      device_(device),
+      lanes_(std::move(lanes)),
+      sink_(sink),
+      trace_(trace),
+      check_(std::move(check)) {
+  if (trace_) {
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&clock_stream_, cudaStreamNonBlocking));
+    for (cudaEvent_t& origin : origin_) origin = events_.add(true);
+    record_origin();
+    origin_ns_ = origin_age_ = trace_->now();
+  }
+  thread_ = std::thread([this] {
+    try {
+      poll();
+    } catch (...) {
+      sink_.failed(kNone, -1, std::current_exception());
+    }
+  });
+}
+
+void CudaPoller::stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true);
+  issued_.fetch_add(1);
+  issued_.notify_one();
+  thread_.join();
+  if (clock_stream_) cudaStreamDestroy(clock_stream_);
+  clock_stream_ = nullptr;
+}
+
+void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
+  const uint64_t tail = lane.tail_.load(std::memory_order_relaxed);
+  if (tail - lane.head_.load(std::memory_order_acquire) == Pending::kCapacity) {
+    throw RunError(fmt::format("{}: more than {} instances under way in one lane", name_, Pending::kCapacity));
+  }
+  lane.ring_[tail % Pending::kCapacity] = instance;
+  lane.tail_.store(tail + 1, std::memory_order_release);
+  issued_.fetch_add(1, std::memory_order_release);
+  issued_.notify_one();
+}
+
+// Looks at the oldest instance of every lane, again and again while there is one; sleeps while there is none.
+void CudaPoller::poll() {
+  cudaSetDevice(device_);
+  auto drain_until = std::chrono::steady_clock::time_point::max();
+  int looks = 0;
+  for (;;) {
+    const uint64_t seen = issued_.load(std::memory_order_acquire);
+    bool busy = false;
+    advance_origin();
+    for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
+    if (check_ && busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_();
+    if (stopping_.load(std::memory_order_relaxed)) {
+      if (!busy) return;
+      const auto now = std::chrono::steady_clock::now();
+      if (drain_until == std::chrono::steady_clock::time_point::max()) drain_until = now + kDrainBound;
+      if (broken_ || now > drain_until) return;
+    }
+    if (busy) {
+      for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
+    } else if (!stopping_.load()) {
+      issued_.wait(seen, std::memory_order_acquire);
+    }
+  }
+}
+
+// True once all events of the instance have ended, or one has failed: then `state` says how.
+bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& state) const {
+  for (size_t e = 0; e < instance.events; ++e) {
+    state = cudaEventQuery(instance.ended[e]);
+    if (state == cudaErrorNotReady) return false;
+    if (state != cudaSuccess) return true;
+  }
+  return true;
+}
+
+// True while the lane has something under way.
+bool CudaPoller::poll_head(Pending& lane) {
+  uint64_t head = lane.head_.load(std::memory_order_relaxed);
+  while (head != lane.tail_.load(std::memory_order_acquire)) {
+    const Pending::Instance pending = lane.ring_[head % Pending::kCapacity];
+    cudaError_t state = cudaSuccess;
+    if (!poll_events(pending, state)) return true;
+    if (state != cudaSuccess) {
+      broken_ = true;
+      sink_.failed(pending.task, pending.instance,
+                   std::make_exception_ptr(RunError(fmt::format("{}: {}", name_, cudaGetErrorString(state)))));
+    }
+    const int64_t started = time_of(pending.started), ended = pending.started ? time_of(pending.ended[0]) : -1;
+    lane.head_.store(++head, std::memory_order_release);
+    if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, started, ended);
+  }
+  return false;
+}
+
+void CudaPoller::record_origin() {
+  CUDA_CHECK(cudaEventRecord(origin_[0], clock_stream_));
+  CUDA_CHECK(cudaEventSynchronize(origin_[0]));
+}
+
+// Elapsed times are floats of milliseconds: near enough to the origin, they are good to some ten nanoseconds.
+void CudaPoller::advance_origin() {
+  constexpr int64_t kNearEnough = 200'000'000;  // ns
+  if (!trace_ || trace_->now() - origin_age_ < kNearEnough) return;
+  std::swap(origin_[0], origin_[1]);
+  record_origin();
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, origin_[1], origin_[0]));
+  origin_ns_ += int64_t(double(milliseconds) * 1e6);
+  origin_age_ = trace_->now();
+}
+
+int64_t CudaPoller::time_of(cudaEvent_t event) const {
+  float milliseconds = 0;
+  if (!event || cudaEventElapsedTime(&milliseconds, origin_[0], event) != cudaSuccess) return -1;
+  return origin_ns_ + int64_t(double(milliseconds) * 1e6);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,169 @@
+#include "executor/monitor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/error.h"
+
+namespace arbalest {
+
+Monitor::Monitor(std::vector<std::string> metrics, std::string loss, const ValidationRules& rules,
+                 RunObserver& observer)
+    : metrics_(std::move(metrics)),
+      loss_(std::move(loss)),
+      rules_(rules),
+      observer_(observer),
+      begun_(std::chrono::steady_clock::now()) {
+  for (const Target& target : rules_.targets) {
+    targets_.push_back({to_string(target), -1});
+    if (std::find(metrics_.begin(), metrics_.end(), target.metric) != metrics_.end()) continue;
+    throw GraphError(fmt::format("--until '{}': validation has no metric '{}'{}", to_string(target), target.metric,
+                                 did_you_mean(target.metric, metrics_)));
+  }
+  best_metric_ = rules_.metric;
+  if (best_metric_.empty()) {
+    const auto first = std::find_if(metrics_.begin(), metrics_.end(), [&](const auto& name) { return name != loss_; });
+    best_metric_ = first != metrics_.end() ? *first : metrics_.empty() ? "" : metrics_.front();
+  } else if (std::find(metrics_.begin(), metrics_.end(), best_metric_) == metrics_.end()) {
+    throw GraphError(fmt::format("--metric '{}': validation has no such metric{}", best_metric_,
+                                 did_you_mean(best_metric_, metrics_)));
+  }
+  const bool judges = rules_.patience > 0 || rules_.plateau > 0;
+  if (judges && metrics_.empty()) throw GraphError("--patience and --plateau need a graph that validates");
+  smaller_is_better_ = best_metric_ == loss_ || best_metric_.find("loss") != best_metric_.npos ||
+                       best_metric_.find("error") != best_metric_.npos;
+}
+
+void Monitor::begin() {
+  begun_ = std::chrono::steady_clock::now();
+}
+
+double Monitor::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+}
+
+void Monitor::report(const RunPosition& at, bool epoch_ended, double learning_rate, const std::vector<double>& sums) {
+  const std::scoped_lock lock(mutex_);
+  const double now = seconds();
+  RunProgress progress;
+  progress.epoch = at.epoch;
+  progress.iteration = at.iteration;
+  progress.seconds = now;
+  progress.images_per_second = double(at.images - last_images_) / std::max(1e-9, now - last_seconds_);
+  progress.learning_rate = learning_rate;
+  progress.loss = sums[1] / sums[0];
+  observer_.progress(progress);
+  if (!std::isfinite(progress.loss)) {
+    throw RunError(
+        fmt::format("the loss is no longer finite after iteration {}; try a lower learning rate (now {:.3g})",
+                    at.iteration, learning_rate));
+  }
+  last_seconds_ = now;
+  last_images_ = at.images;
+  epoch_samples_ += sums[0];
+  epoch_loss_ += sums[1];
+  if (!epoch_ended) return;
+  observer_.epoch({progress.epoch,
+                   at.iteration,
+                   now,
+                   epoch_samples_ / std::max(1e-9, now - epoch_began_),
+                   epoch_loss_ / epoch_samples_,
+                   {}});
+  epoch_began_ = now;
+  epoch_samples_ = epoch_loss_ = 0;
+}
+
+bool Monitor::better(double value) const {
+  if (std::isnan(value)) return false;
+  return !has_validated_ || (smaller_is_better_ ? value < best_value_ : value > best_value_);
+}
+
+// The best so far, targets, patience, and the plateau on which the rate drops.
+void Monitor::judge(const Metrics& all, Verdict& verdict) {
+  for (const auto& [name, value] : all) {
+    for (size_t t = 0; t < rules_.targets.size(); ++t) {
+      const Target& target = rules_.targets[t];
+      if (target.metric == name && targets_[t].seconds < 0 && target.met(value)) targets_[t].seconds = seconds();
+    }
+    if (name == best_metric_) verdict.best = better(value);
+    if (name == best_metric_ && verdict.best) best_value_ = value;
+  }
+  since_best_ = verdict.best ? 0 : since_best_ + 1;
+  since_drop_ = verdict.best ? 0 : since_drop_ + 1;
+  double factor = factors_.back();
+  if (rules_.plateau > 0 && since_drop_ >= rules_.plateau) {
+    factor *= rules_.plateau_factor;
+    since_drop_ = 0;
+  }
+  factors_.push_back(factor);
+}
+
+Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<double>& sums) {
+  const std::scoped_lock lock(mutex_);
+  Validated event;
+  event.epoch = at.epoch;
+  event.iteration = at.iteration;
+  event.samples = int64_t(std::llround(sums[0]));
+  event.seconds = seconds();
+  Metrics all;
+  for (size_t m = 0; m < metrics_.size(); ++m) all.emplace_back(metrics_[m], sums[m + 1] / sums[0]);
+  for (const auto& [name, value] : all) {
+    if (name == loss_) {
+      event.loss = value;
+      continue;
+    }
+    event.metrics.emplace_back(name, value);
+    const auto known = std::find_if(best_.begin(), best_.end(), [&](const auto& b) { return b.first == name; });
+    const bool smaller = name == best_metric_ && smaller_is_better_;
+    if (known == best_.end()) {
+      best_.emplace_back(name, value);
+    } else {
+      known->second = smaller ? std::min(known->second, value) : std::max(known->second, value);
+    }
+  }
+  Verdict verdict;
+  judge(all, verdict);
+  has_validated_ = true;
+  last_ = event;
+  observer_.validation(event);
+  const bool reached =
+      !targets_.empty() && std::all_of(targets_.begin(), targets_.end(), [](const auto& t) { return t.seconds >= 0; });
+  verdict.stop = reached || (rules_.patience > 0 && since_best_ >= rules_.patience);
+  return verdict;
+}
+
+double Monitor::rate_factor(int64_t validations) const {
+  const std::scoped_lock lock(mutex_);
+  return factors_[size_t(std::clamp<int64_t>(validations, 0, int64_t(factors_.size()) - 1))];
+}
+
+bool Monitor::all_targets_reached() const {
+  const std::scoped_lock lock(mutex_);
+  return !targets_.empty() &&
+         std::all_of(targets_.begin(), targets_.end(), [](const auto& t) { return t.seconds >= 0; });
+}
+
+bool Monitor::out_of_patience() const {
+  const std::scoped_lock lock(mutex_);
+  return rules_.patience > 0 && since_best_ >= rules_.patience;
+}
+
+RunFinished Monitor::finish(const RunPosition& at, std::string reason) const {
+  const std::scoped_lock lock(mutex_);
+  RunFinished end;
+  end.reason = std::move(reason);
+  end.iteration = at.iteration;
+  end.epoch = at.epoch;
+  end.images = at.images;
+  end.seconds = seconds();
+  end.images_per_second = double(end.images) / std::max(1e-9, end.seconds);
+  end.validated = has_validated_;
+  end.last = last_;
+  end.best = best_;
+  end.targets = targets_;
+  return end;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,77 @@
+#pragma once
+// The run's story so far: what the observer is told, what the end needs, and what validation decides.
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "executor/observer.h"
+#include "executor/target.h"
+#include "graph/program.h"
+
+namespace arbalest {
+
+// What validation drives.
+struct ValidationRules {
+  std::vector<Target> targets;   // the run ends once all are met
+  std::string metric;            // what "best" means; "": the first metric of Validate that is not the loss
+  int64_t patience = 0;          // validations without a new best after which the run ends; 0: never
+  int64_t plateau = 0;           // validations without a new best after which the rate is multiplied; 0: never
+  double plateau_factor = 0.1;
+};
+
+// How far training has come. Epochs count from 1, the others say what is complete.
+struct RunPosition {
+  int64_t epoch = 0, iteration = 0, images = 0;
+};
+
+class Monitor {
+ public:
+  // `loss` and `metrics` are Validate's, the loss among them where it is asked for. Throws GraphError where a rule names
+  // a metric that is not there.
+  Monitor(std::vector<std::string> metrics, std::string loss, const ValidationRules& rules, RunObserver& observer);
+
+  struct Verdict {
+    bool stop = false;  // targets reached, or patience at its end
+    bool best = false;  // no validation before was better
+  };
+
+  void begin();  // training's clock starts
+  // Σ valid and Σ loss · valid over all learners since the report before.
+  void report(const RunPosition& at, bool epoch_ended, double learning_rate, const std::vector<double>& sums);
+  Verdict validated(const RunPosition& at, const std::vector<double>& sums);
+  // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
+  double rate_factor(int64_t validations) const;
+  bool all_targets_reached() const;
+  bool out_of_patience() const;
+  RunFinished finish(const RunPosition& at, std::string reason) const;
+  double seconds() const;
+
+ private:
+  bool better(double value) const;
+  void judge(const Metrics& all, Verdict& verdict);
+
+  const std::vector<std::string> metrics_;
+  const std::string loss_;
+  const ValidationRules rules_;
+  RunObserver& observer_;
+  std::string best_metric_;
+  bool smaller_is_better_ = false;
+
+  mutable std::mutex mutex_;
+  std::chrono::steady_clock::time_point begun_;
+  double last_seconds_ = 0, epoch_began_ = 0;
+  int64_t last_images_ = 0;
+  double epoch_samples_ = 0, epoch_loss_ = 0;
+  bool has_validated_ = false;
+  Validated last_;
+  Metrics best_;                        // of each metric, by itself
+  double best_value_ = 0;               // of best_metric_
+  int64_t since_best_ = 0, since_drop_ = 0;
+  std::vector<double> factors_ = {1};   // by the number of validations made
+  std::vector<TargetReached> targets_;
+};
+
+}  // namespace arbalest

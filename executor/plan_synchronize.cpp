@@ -1,0 +1,224 @@
+// Synchronisation: the tasks that average gradients (S-SGD) or models (SMA, local SGD), within a device and over all.
+//
+// Averaging n of SMA follows the updates of group n of `every` iterations and runs while group n + 1 begins: forward
+// and backward go on, and only the first update of that group waits for it. It reads w_j, z_n and z_n−1 and puts z_n+1
+// into the place of z_n−1; the update reads z_n.
+
+#include <fmt/format.h>
+
+#include "executor/lowering.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<double> repeated(double coefficient, size_t count) {
+  return std::vector<double>(count, coefficient);
+}
+
+}  // namespace
+
+void Lowering::make_average_memory() {
+  const Graph& graph = program_.training.graph;
+  const int64_t bytes = graph.values[size_t(program_.training.arenas.weights)].type.bytes();
+  for (int32_t d = 0; d < device_count(); ++d) {
+    const std::string prefix = device_name(d);
+    if (request_.strategy.kind == Strategy::Kind::Sma) {
+      constexpr int32_t kModels = 2;  // z and z_prev; z' takes the latter's place
+      averages_.push_back(add_device_buffer(prefix + "/average", d, bytes, kModels, sync_));
+    } else if (request_.strategy.kind == Strategy::Kind::Ssgd && request_.learners > 1) {
+      gradient_averages_.push_back(add_device_buffer(prefix + "/mean gradients", d, bytes, 1, kNone));
+    }
+  }
+}
+
+void Lowering::synchronize() {
+  switch (request_.strategy.kind) {
+    case Strategy::Kind::None: break;
+    case Strategy::Kind::Sma: average_models(); break;
+    case Strategy::Kind::Ssgd: average_gradients(); break;
+    case Strategy::Kind::Local: replace_models(); break;
+  }
+}
+
+Lowering::Term Lowering::weights_of(const Replica& replica) const {
+  const ValueId weights = program_.training.arenas.weights;
+  return {replica.placement.of[size_t(weights)], program_.training.graph.values[size_t(weights)].type};
+}
+
+TaskId Lowering::add_all_reduce(const std::string& name, ClockId clock, const std::vector<Term>& operands, bool mean) {
+  const TaskId task = add_task(Task::Kind::Collective, name, fabric_, clock);
+  add_node(task, "arbalest.AllReduce", name, operands, operands, {{"mean", int64_t{mean}}});
+  add_lane_order(task);
+  return task;
+}
+
+// z' = z + α Σ (w_j − z) + μ (z − z_prev), as one sum of arrays.
+void Lowering::average_models() {
+  const double alpha = request_.strategy.alpha, momentum = request_.strategy.momentum;
+  const double keep = 1 - alpha * double(learner_count()) + momentum;
+  const TensorType type = program_.training.graph.values[size_t(program_.training.arenas.weights)].type;
+  std::vector<Term> sums;
+  std::vector<TaskId> summed;
+  const bool alone = device_count() == 1;
+  for (int32_t d = 0; d < device_count(); ++d) {
+    std::vector<Term> terms;
+    std::vector<double> coefficients;
+    const Term now{{averages_[size_t(d)], 0, 0}, type}, other{{averages_[size_t(d)], 0, 1}, type};
+    if (alone) {
+      terms = {now, other};
+      coefficients = {keep, -momentum};
+    }
+    for (const Replica* replica : replicas_on(d)) {
+      terms.push_back(weights_of(*replica));
+      coefficients.push_back(alpha);
+    }
+    const std::string name = device_name(d) + (alone ? "/average" : "/sum");
+    const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);
+    if (!alone) sums.push_back({{add_device_buffer(name + " of models", d, type.bytes(), 1, kNone), 0, 0}, type});
+    add_node(task, "arbalest.Combine", name, terms, {alone ? other : sums.back()}, {{"coefficients", coefficients}});
+    add_lane_order(task);
+    for (const Replica* replica : replicas_on(d)) {
+      add_edge(replica->update(), task, 0, Needs::Issued, Why::Data, "weights");
+    }
+    summed.push_back(task);
+  }
+  averaged_ = summed;
+  if (!alone) {
+    const TaskId all = add_all_reduce("all-reduce models", sync_, sums, false);
+    for (int32_t d = 0; d < device_count(); ++d) {
+      const Term now{{averages_[size_t(d)], 0, 0}, type}, other{{averages_[size_t(d)], 0, 1}, type};
+      const std::string name = device_name(d) + "/average";
+      const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);
+      add_node(task, "arbalest.Combine", name, {now, other, sums[size_t(d)]}, {other},
+               {{"coefficients", std::vector<double>{keep, -momentum, 1}}});
+      add_edge(summed[size_t(d)], all, 0, Needs::Issued, Why::Data, "sum of models");
+      add_edge(all, task, 0, Needs::Issued, Why::Data, "sum of models");
+      add_edge(task, summed[size_t(d)], 1, Needs::Issued, Why::Reuse, "sum of models");
+      averaged_[size_t(d)] = task;
+    }
+  }
+  for (const Replica& replica : replicas_) {
+    add_edge(averaged_[size_t(replica.device)], replica.update(), 1, Needs::Issued, Why::Reuse, "average");
+  }
+}
+
+// Buckets of gradients travel while backward is still at work on the next.
+void Lowering::average_gradients() {
+  const ValueId gradients = program_.training.arenas.gradients;
+  const bool several = request_.learners > 1;
+  const double share = 1.0 / double(learner_count());
+  const std::vector<Bucket> parts = buckets();
+  TaskId last_collective = kNone, first_collective = kNone;
+  for (size_t b = 0; b < parts.size(); ++b) {
+    std::vector<Term> reduced;
+    std::vector<std::vector<TaskId>> ready(plan_.devices.size());  // by device, what makes its bucket
+    for (int32_t d = 0; d < device_count(); ++d) {
+      std::vector<Term> terms;
+      for (const Replica* replica : replicas_on(d)) {
+        terms.push_back(
+            part(replica->placement.of[size_t(gradients)], DataType::Float32, parts[b].offset, parts[b].bytes));
+      }
+      if (!several) {
+        reduced.push_back(terms.front());
+        ready[size_t(d)] = {replicas_on(d).front()->step[b]};
+        continue;
+      }
+      const std::string name = fmt::format("{}/mean gradients {}", device_name(d), b);
+      const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], batch_);
+      reduced.push_back(
+          part({gradient_averages_[size_t(d)], 0, 0}, DataType::Float32, parts[b].offset, parts[b].bytes));
+      add_node(task, "arbalest.Combine", name, terms, {reduced.back()},
+               {{"coefficients", repeated(share, terms.size())}});
+      add_lane_order(task);
+      for (const Replica* replica : replicas_on(d)) {
+        add_edge(replica->step[b], task, 0, Needs::Issued, Why::Data, "gradients");
+        add_edge(replica->update(), task, 1, Needs::Issued, Why::Reuse, "mean gradients");
+      }
+      ready[size_t(d)] = {task};
+    }
+    if (device_count() > 1) {
+      const TaskId all = add_all_reduce(fmt::format("all-reduce gradients {}", b), batch_, reduced, !several);
+      for (const auto& tasks : ready) {
+        for (const TaskId task : tasks) add_edge(task, all, 0, Needs::Issued, Why::Data, "gradients");
+      }
+      // One chain, whatever becomes ready first.
+      if (last_collective != kNone) add_edge(last_collective, all, 0, Needs::Issued, Why::Lane);
+      if (first_collective == kNone) first_collective = all;
+      last_collective = all;
+      for (auto& tasks : ready) tasks = {all};
+    }
+    for (const Replica& replica : replicas_) {
+      for (const TaskId task : ready[size_t(replica.device)]) {
+        const bool local = device_count() == 1 && !several;
+        if (!local) add_edge(task, replica.update(), 0, Needs::Issued, Why::Data, "mean gradients");
+      }
+    }
+  }
+  if (last_collective != first_collective) add_edge(last_collective, first_collective, 1, Needs::Issued, Why::Lane);
+}
+
+std::vector<Lowering::Term> Lowering::weights_written(const Replica& replica) const {
+  std::vector<Term> terms = {weights_of(replica)};
+  const ValueId lowered = program_.training.arenas.weights_lowered;
+  if (lowered != kNone) {
+    terms.push_back({replica.placement.of[size_t(lowered)], program_.training.graph.values[size_t(lowered)].type});
+  }
+  return terms;
+}
+
+// Local SGD: every replica becomes the mean of all, which nothing can run beside.
+void Lowering::replace_models() {
+  const double share = 1.0 / double(learner_count());
+  const bool alone = device_count() == 1;
+  std::vector<Term> sums;
+  std::vector<TaskId> summed;
+  const auto write_models = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
+                                const std::vector<double>& coefficients) {
+    std::vector<Term> masters, lowered;
+    for (const Replica* replica : replicas_on(d)) {
+      const std::vector<Term> written = weights_written(*replica);
+      masters.push_back(written.front());
+      lowered.insert(lowered.end(), written.begin() + 1, written.end());
+    }
+    const auto count = int64_t(lowered.size());
+    masters.insert(masters.end(), lowered.begin(), lowered.end());
+    add_node(task, "arbalest.Combine", plan_.tasks[size_t(task)].name, terms, masters,
+             {{"coefficients", coefficients}, {"lowered", count}});
+  };
+  for (int32_t d = 0; d < device_count(); ++d) {
+    std::vector<Term> terms;
+    for (const Replica* replica : replicas_on(d)) terms.push_back(weights_of(*replica));
+    const std::string name = device_name(d) + (alone ? "/replace models" : "/sum");
+    const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);
+    const std::vector<double> coefficients = repeated(share, terms.size());
+    if (alone) {
+      write_models(task, d, terms, coefficients);
+    } else {
+      sums.push_back({{add_device_buffer(name + " of models", d, terms[0].type.bytes(), 1, kNone), 0, 0}, terms[0].type});
+      add_node(task, "arbalest.Combine", name, terms, {sums.back()}, {{"coefficients", coefficients}});
+    }
+    add_lane_order(task);
+    for (const Replica* replica : replicas_on(d)) {
+      add_edge(replica->update(), task, 0, Needs::Issued, Why::Data, "weights");
+    }
+    summed.push_back(task);
+  }
+  averaged_ = summed;
+  if (!alone) {
+    const TaskId all = add_all_reduce("all-reduce models", sync_, sums, false);
+    for (int32_t d = 0; d < device_count(); ++d) {
+      const TaskId task =
+          add_task(Task::Kind::Average, device_name(d) + "/replace models", collectives_[size_t(d)], sync_);
+      write_models(task, d, {sums[size_t(d)]}, {1.0});
+      add_edge(summed[size_t(d)], all, 0, Needs::Issued, Why::Data, "sum of models");
+      add_edge(all, task, 0, Needs::Issued, Why::Data, "sum of models");
+      add_edge(task, summed[size_t(d)], 1, Needs::Issued, Why::Reuse, "sum of models");
+      averaged_[size_t(d)] = task;
+    }
+  }
+  for (const Replica& replica : replicas_) {
+    add_edge(averaged_[size_t(replica.device)], replica.first(), 1, Needs::Issued, Why::Data, "weights");
+  }
+}
+
+}  // namespace arbalest

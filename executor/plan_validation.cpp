@@ -1,0 +1,173 @@
+// Validation: tasks of the same plan, on a lane of its own on every device that has the model all learners share.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "executor/lowering.h"
+
+namespace arbalest {
+
+// Learners without synchronisation are models of their own: what is validated is the first one, on its device.
+void Lowering::add_validation() {
+  const TaskId begin = add_task(Task::Kind::ValidationBegin, "validation begins", host_, validation_);
+  const TaskId end = add_task(Task::Kind::ValidationEnd, "validation ends", host_, validation_);
+  const int64_t lead = std::min(request_.validation_lead, plan_.relations[size_t(by_validation_)].group - 1);
+  add_edge(replicas_.front().update(), begin, lead, Needs::Done, Why::Clock,
+           fmt::format("{} iterations before the end", lead));
+  std::vector<Term> sums;
+  const TaskId gathered = gather_statistics(sums);
+  const int32_t sharers = synchronised() ? device_count() : 1;
+  for (int32_t d = 0; d < sharers; ++d) {
+    add_validation_on(d, begin, end, sums.empty() ? Term{} : sums[size_t(d)], gathered);
+  }
+  if (request_.rate_follows_validation) {
+    constexpr int64_t kBehind = 2;  // validations: the latest may still run while the next epoch trains
+    for (const Replica& replica : replicas_) {
+      add_edge(end, replica.reader.fill, kBehind, Needs::Done, Why::Clock, "learning rate");
+    }
+  }
+  add_edge(end, begin, 1, Needs::Done, Why::Self);
+  add_edge(end, end, 1, Needs::Done, Why::Self);
+  add_edge(begin, begin, 1, Needs::Done, Why::Self);
+}
+
+// Over several devices: each sums the statistics of its learners, then all sum those. Returns the task after which
+// `sums` (one a device) hold the whole.
+TaskId Lowering::gather_statistics(std::vector<Term>& sums) {
+  const ValueId statistics = program_.training.arenas.statistics;
+  if (!synchronised() || device_count() == 1 || statistics == kNone) return kNone;
+  const int64_t elements = program_.training.graph.values[size_t(statistics)].type.elements();
+  std::vector<TaskId> gathered;
+  for (int32_t d = 0; d < device_count(); ++d) {
+    const std::string name = device_name(d) + "/sum statistics";
+    const TensorType type{DataType::Float64, {elements}};
+    std::vector<Term> terms;
+    for (const Replica* replica : replicas_on(d)) {
+      terms.push_back({replica->placement.of[size_t(statistics)], {DataType::Float32, {elements}}});
+    }
+    const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], validation_);
+    sums.push_back({{add_device_buffer(name, d, type.bytes(), 1, kNone), 0, 0}, type});
+    add_node(task, "arbalest.MergeStatistics", name, terms, {sums.back()},
+             {{"gather", int64_t{1}}, {"replicas", int64_t{0}}});
+    add_lane_order(task);
+    for (const Replica* replica : replicas_on(d)) {
+      add_edge(replica->update(), task, 0, Needs::Issued, Why::Data, "statistics");
+      add_edge(task, replica->first(), 1, Needs::Issued, Why::Reuse, "statistics");
+    }
+    gathered.push_back(task);
+  }
+  const TaskId all = add_all_reduce("all-reduce statistics", validation_, sums, false);
+  for (const TaskId task : gathered) {
+    add_edge(task, all, 0, Needs::Issued, Why::Data, "sum of statistics");
+  }
+  return all;
+}
+
+void Lowering::add_validation_on(int32_t device, TaskId begin, TaskId end, const Term& sums, TaskId gathered) {
+  const Loop& loop = *program_.validation;
+  const ArenaValues &from = program_.training.arenas, &to = loop.arenas;
+  const std::vector<const Replica*> replicas = replicas_on(device);
+  const std::string prefix = device_name(device) + "/validation";
+  const LaneId lane = add_lane(Lane::Kind::Validate, device, kNone, prefix);
+  const Reader reader = add_reader(loop, request_.validation_resident, prefix, device, validation_batch_);
+  const Placement placement =
+      place(plan_, loop, prefix, device, reader.slot, batch_layout(loop, request_.validation_resident));
+  add_edge(begin, reader.fill, 0, Needs::Done, Why::Clock);
+
+  // The model as it is at the end of the epoch: copied, or made from what the learners hold.
+  const TaskId snapshot = add_task(Task::Kind::Snapshot, prefix + "/snapshot", lane, validation_);
+  const auto term = [&](const Placement& where, const Graph& graph, ValueId value) {
+    return Term{where.of[size_t(value)], graph.values[size_t(value)].type};
+  };
+  const auto ours = [&](ValueId value) { return term(placement, loop.graph, value); };
+  const auto theirs = [&](const Replica& replica, ValueId value) {
+    return term(replica.placement, program_.training.graph, value);
+  };
+  std::vector<std::pair<Operand, Operand>> copies;
+  const auto copy = [&](ValueId source, ValueId target) {
+    if (source == kNone || target == kNone) return;
+    copies.emplace_back(replicas.front()->placement.of[size_t(source)], placement.of[size_t(target)]);
+  };
+  if (averages_.empty()) {
+    copy(from.weights, to.weights);
+    copy(from.weights_lowered, to.weights_lowered);
+  } else {
+    std::vector<Term> targets = {ours(to.weights)};
+    if (to.weights_lowered != kNone) targets.push_back(ours(to.weights_lowered));
+    const auto lowered = int64_t(targets.size()) - 1;
+    const Term average{{averages_[size_t(device)], 0, 1}, theirs(*replicas.front(), from.weights).type};
+    add_node(snapshot, "arbalest.Combine", prefix + "/weights", {average}, targets,
+             {{"coefficients", std::vector<double>{1}}, {"lowered", lowered}});
+  }
+  if (from.statistics != kNone && to.statistics != kNone) {
+    if (!synchronised()) {
+      copy(from.statistics, to.statistics);
+    } else {
+      std::vector<Term> terms;
+      for (const Replica* replica : replicas) terms.push_back(theirs(*replica, from.statistics));
+      if (gathered != kNone) terms = {sums};
+      add_node(snapshot, "arbalest.MergeStatistics", prefix + "/statistics", terms, {ours(to.statistics)},
+               {{"gather", int64_t{gathered == kNone}}, {"replicas", learner_count()}});
+    }
+  }
+  plan_.tasks[size_t(snapshot)].first_operand = int32_t(plan_.operands.size());
+  plan_.tasks[size_t(snapshot)].operands = int32_t(copies.size()) * 2;
+  for (const auto& [source, target] : copies) {
+    plan_.operands.push_back(source);
+    plan_.operands.push_back(target);
+  }
+  for (const Replica* replica : replicas) {
+    const bool read = replica == replicas.front() || gathered == kNone;
+    if (!read) continue;
+    add_edge(replica->update(), snapshot, 0, Needs::Issued, Why::Data, "model");
+    add_edge(snapshot, replica->first(), 1, Needs::Issued, Why::Reuse, "model");
+  }
+  if (!averaged_.empty()) {
+    add_edge(averaged_[size_t(device)], snapshot, 0, Needs::Issued, Why::Data, "average");
+    add_edge(snapshot, averaged_[size_t(device)], 1, Needs::Issued, Why::Reuse, "average");
+  }
+  if (gathered != kNone) {
+    add_edge(gathered, snapshot, 0, Needs::Issued, Why::Data, "sum of statistics");
+    add_edge(snapshot, gathered, 1, Needs::Issued, Why::Reuse, "sum of statistics");
+  }
+  add_lane_order(snapshot);
+
+  const TaskId evaluate = add_part(loop, 1, placement, prefix + "/evaluate", lane, reader, 0,
+                                   NodeId(loop.graph.nodes.size()));
+  close_step(reader, {evaluate});
+  const int64_t batches = plan_.relations[size_t(by_validation_batch_)].group;
+  add_edge(snapshot, evaluate, 0, Needs::Issued, Why::Data, "weights");
+  add_edge(evaluate, snapshot, batches, Needs::Issued, Why::Reuse, "weights");
+
+  if (request_.keep_validated && device == 0) keep_validated(snapshot, end, placement);
+  const TaskId tally = add_read_back(evaluate, placement.of[size_t(to.tally)],
+                                     loop.graph.values[size_t(to.tally)].type.bytes(), prefix, device, validation_);
+  add_edge(tally, end, 0, Needs::Done, Why::Data, "tally");
+  add_edge(end, tally, 2, Needs::Done, Why::Reuse, "pinned tally");
+}
+
+// The snapshot travels to the host, for whoever saves the model of a validation.
+void Lowering::keep_validated(TaskId snapshot, TaskId end, const Placement& placement) {
+  const ArenaValues& arenas = program_.validation->arenas;
+  const ArenaId pinned = add_arena(device_name(0) + "/validated model", 0, Arena::Memory::Pinned);
+  const TaskId task =
+      add_task(Task::Kind::CopyOut, device_name(0) + "/validation/keep", copy_out_.front(), validation_);
+  std::vector<Operand> copies;
+  for (const auto& [value, name] : {std::pair(arenas.weights, kKeptWeights), {arenas.statistics, kKeptStatistics}}) {
+    if (value == kNone) continue;
+    const int64_t bytes = program_.validation->graph.values[size_t(value)].type.bytes();
+    copies.push_back(placement.of[size_t(value)]);
+    copies.push_back({add_buffer(plan_, pinned, name, bytes, 1, kNone), 0, 0});
+  }
+  plan_.tasks[size_t(task)].first_operand = int32_t(plan_.operands.size());
+  plan_.tasks[size_t(task)].operands = int32_t(copies.size());
+  plan_.operands.insert(plan_.operands.end(), copies.begin(), copies.end());
+  add_edge(snapshot, task, 0, Needs::Issued, Why::Data, "model");
+  add_edge(task, snapshot, 1, Needs::Issued, Why::Reuse, "model");
+  add_edge(task, end, 0, Needs::Done, Why::Data, "model");
+  add_edge(end, task, 1, Needs::Done, Why::Reuse, "model");
+  add_lane_order(task);
+}
+
+}  // namespace arbalest

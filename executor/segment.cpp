@@ -1,0 +1,340 @@
+#include "executor/segment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "executor/replica.h"
+#include "executor/trace.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads, std::unique_ptr<Queues>& collectives) {
+  const auto progress = make_cpu_progress(plan.tasks.size());
+  const auto events = make_cuda_events(plan.tasks.size());
+  const auto cpus = std::count_if(plan.devices.begin(), plan.devices.end(),
+                                  [](const PlanDevice& d) { return d.kind == PlanDevice::Kind::Cpu; });
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const PlanDevice& device : plan.devices) {
+    devices.push_back(device.kind == PlanDevice::Kind::Cpu
+                          ? make_cpu_device(device.index, std::max(1, threads / int(cpus)), progress)
+                          : make_cuda_device(device.index, events));
+  }
+  const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(), [](const Lane& lane) {
+    return lane.kind == Lane::Kind::Collectives && lane.device == kNone;
+  });
+  if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
+  if (spans && cpus == 0) collectives = make_cuda_collectives(plan.devices, events);
+  return devices;
+}
+
+BindOptions bind_options(const Prepared& prepared, const SessionOptions& options) {
+  BindOptions bind;
+  bind.math = options.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
+  bind.deterministic = options.deterministic;
+  bind.workspace_limit = prepared.request.workspace_limit;
+  return bind;
+}
+
+double scale_of(RateScaling scaling, int64_t learners) {
+  switch (scaling) {
+    case RateScaling::None: break;
+    case RateScaling::Linear: return double(learners);
+    case RateScaling::Sqrt: return std::sqrt(double(learners));
+  }
+  return 1;
+}
+
+}  // namespace
+
+Segment::Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor)
+    : prepared_(prepared),
+      options_(options),
+      from_(from),
+      monitor_(monitor),
+      threads_(options.threads > 0 ? options.threads : int(std::max(1u, std::thread::hardware_concurrency()))),
+      plan_(make_plan(prepared.program, prepared.request)),
+      options_learners_(prepared.request.learners),
+      learners_(int64_t(plan_.devices.size()) * options_learners_),
+      rounds_(prepared.request.rounds),
+      schedule_(prepared.program.train),
+      rate_scale_(scale_of(options.rate_scaling, learners_)),
+      order_(options.seed, prepared.training->size(), true),
+      by_sync_(relation_to("sync")),
+      by_validation_(relation_to("validation")) {
+  std::unique_ptr<Queues> collectives;
+  auto devices = make_devices(plan_, threads_, collectives);
+  binding_ = std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives),
+                                       bind_options(prepared, options));
+  make_host_tasks();
+}
+
+Segment::~Segment() = default;
+
+int64_t Segment::peak_bytes() const {
+  int64_t most = 0;
+  for (size_t d = 0; d < plan_.devices.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)));
+  return most;
+}
+
+std::string Segment::replica_prefix(int64_t learner) const {
+  return fmt::format("{}/learner {}", to_string(plan_.devices[size_t(device_of(learner))]), learner);
+}
+
+void Segment::put(BufferId buffer, int64_t slot, const std::vector<std::byte>& content) const {
+  if (buffer == kNone) return;
+  const Arena& arena = plan_.arenas[size_t(plan_.buffers[size_t(buffer)].arena)];
+  binding_->device(arena.device).upload(binding_->address(buffer, slot), content.data(), int64_t(content.size()));
+}
+
+std::vector<std::byte> Segment::get(BufferId buffer, int64_t slot, int64_t bytes) const {
+  std::vector<std::byte> content(size_t(bytes), std::byte{0});
+  if (buffer == kNone) return content;
+  const Arena& arena = plan_.arenas[size_t(plan_.buffers[size_t(buffer)].arena)];
+  binding_->device(arena.device).download(content.data(), binding_->address(buffer, slot), bytes);
+  return content;
+}
+
+void Segment::start_from_initializers(const TensorFile* file, const std::string& path) {
+  const ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, file, path});
+  for (int64_t learner = 0; learner < learners_; ++learner) put_replica(*binding_, replica_prefix(learner), content);
+  const std::string& weights = training().graph.values[size_t(training().arenas.weights)].name;
+  const auto found = std::find_if(content.begin(), content.end(), [&](const auto& one) { return one.first == weights; });
+  put_average(found->second, found->second);
+  put_validation_state();
+}
+
+// Averaging 0 reads slot 0 as z and slot 1 as z_prev.
+void Segment::put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous) const {
+  for (const PlanDevice& device : plan_.devices) {
+    const BufferId buffer = binding_->find(to_string(device) + "/average");
+    put(buffer, 0, average);
+    put(buffer, 1, previous);
+  }
+}
+
+void Segment::put_validation_state() const {
+  if (!prepared_.program.validation) return;
+  const ReplicaContent content = initial_replica(validation(), *prepared_.validation, {options_.seed, nullptr, ""});
+  for (const PlanDevice& device : plan_.devices) put_replica(*binding_, to_string(device) + "/validation", content);
+}
+
+void Segment::start_from(const ModelState& state) {
+  const ArenaValues& arenas = training().arenas;
+  ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, nullptr, ""});
+  for (int64_t learner = 0; learner < learners_; ++learner) {
+    const ReplicaState& replica = state.replicas[size_t(learner)];
+    const auto replace = [&](ValueId value, std::vector<std::byte> bytes) {
+      if (value == kNone) return;
+      const std::string& name = training().graph.values[size_t(value)].name;
+      std::find_if(content.begin(), content.end(), [&](const auto& one) { return one.first == name; })->second =
+          std::move(bytes);
+    };
+    replace(arenas.weights, replica.weights);
+    replace(arenas.velocity, replica.velocity);
+    replace(arenas.statistics, replica.statistics);
+    if (arenas.weights_lowered != kNone) replace(arenas.weights_lowered, lowered_content(replica.weights));
+    put_replica(*binding_, replica_prefix(learner), content);
+  }
+  put_average(state.average, state.previous);
+  put_validation_state();
+}
+
+ModelState Segment::state() const {
+  ModelState state;
+  const ArenaValues& arenas = training().arenas;
+  const auto read = [&](int64_t learner, ValueId value) {
+    if (value == kNone) return std::vector<std::byte>();
+    const Value& of = training().graph.values[size_t(value)];
+    return get(binding_->find(replica_prefix(learner) + "/" + of.name), 0, of.type.bytes());
+  };
+  for (int64_t learner = 0; learner < learners_; ++learner) {
+    state.replicas.push_back(
+        {read(learner, arenas.weights), read(learner, arenas.velocity), read(learner, arenas.statistics)});
+  }
+  const BufferId average = binding_->find(to_string(plan_.devices[0]) + "/average");
+  if (average == kNone) return state;
+  const int64_t averagings = scheduler_->ticks(plan_.buffers[size_t(average)].clock);
+  const int64_t bytes = plan_.buffers[size_t(average)].bytes;
+  state.average = get(average, averagings, bytes);
+  state.previous = get(average, averagings + 1, bytes);
+  return state;
+}
+
+Model Segment::model() const {
+  const int64_t done = iterations();
+  const bool partial = by_sync_ && done > 0 && by_sync_->last_of(by_sync_->coarse_of(done - 1)) != done - 1;
+  return shared_model(state(), prepared_.request.strategy, partial);
+}
+
+void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
+  SchedulerOptions scheduling;
+  scheduling.threads = threads_;
+  scheduling.trace = trace;
+  scheduling.stalled = [](const std::string& report) {
+    fmt::print(stderr, "nothing has completed for a while; waiting:\n{}", report);
+  };
+  scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
+  scheduler_->run(interrupted);
+}
+
+void Segment::make_host_tasks() {
+  host_.resize(plan_.tasks.size());
+  for (TaskId id = 0; id < TaskId(plan_.tasks.size()); ++id) {
+    const Task& task = plan_.tasks[size_t(id)];
+    switch (task.kind) {
+      case Task::Kind::Fill:
+        host_[size_t(id)] = task.learner == kNone ? fill_validation(task) : fill_training(task);
+        break;
+      case Task::Kind::Report: host_[size_t(id)] = report(); break;
+      case Task::Kind::ValidationBegin: host_[size_t(id)] = [](int64_t) {}; break;
+      case Task::Kind::ValidationEnd: host_[size_t(id)] = end_validation(); break;
+      default: break;
+    }
+  }
+}
+
+// Samples seen ÷ samples of the split, before iteration `tick`.
+double Segment::epochs_seen(int64_t tick) const {
+  const int64_t batches = from_.batch + tick % rounds_ * learners_;
+  const double within = double(batches * training().batch) / double(prepared_.training->size());
+  return double(from_.epoch + tick / rounds_) + within;
+}
+
+double Segment::rate(int64_t tick) const {
+  double factor = 1;
+  if (const ClockRelation* relation = by_validation_) {
+    factor = monitor_.rate_factor(from_.validations + relation->coarse_of(tick) - 1);  // the latest may still run
+  }
+  return schedule_.rate(epochs_seen(tick), prepared_.total_epochs) * rate_scale_ * factor;
+}
+
+// Drops of the rate in steps, before iteration `tick`: where their number grows, averaging starts again.
+int64_t Segment::rate_drops(int64_t tick) const {
+  int64_t drops = schedule_.drops(epochs_seen(tick));
+  if (const ClockRelation* relation = by_validation_) {
+    const int64_t made = from_.validations + relation->coarse_of(tick) - 1;
+    for (int64_t v = 1; v <= made; ++v) drops += monitor_.rate_factor(v) != monitor_.rate_factor(v - 1);
+  }
+  return drops;
+}
+
+StepScalars Segment::scalars_of(int64_t tick) const {
+  const int64_t accumulate = prepared_.program.accumulate, round = tick % rounds_;
+  StepScalars scalars;
+  scalars.seed = options_.seed;
+  scalars.iteration = uint64_t(from_.iteration + tick);
+  scalars.learning_rate = float(rate(tick));
+  scalars.accumulated = int32_t(round % accumulate);
+  scalars.update = round % accumulate == accumulate - 1;
+  const ClockRelation* sync = by_sync_;
+  if (!sync || prepared_.request.strategy.kind != Strategy::Kind::Sma || !scalars.update) return scalars;
+  // The first update of a group follows the averaging of the group before.
+  const int64_t group = sync->coarse_of(tick), begin = group == 0 ? 0 : sync->last_of(group - 1) + 1;
+  if (group == 0 || tick != begin + accumulate - 1) return scalars;
+  const int64_t before = group == 1 ? 0 : sync->last_of(group - 2) + 1;
+  scalars.restart = rate_drops(begin) > rate_drops(before);
+  scalars.correction = float(prepared_.request.strategy.alpha);
+  return scalars;
+}
+
+std::function<void(int64_t)> Segment::fill_training(const Task& task) {
+  auto filler = std::make_shared<BatchFiller>(*binding_, task, training(), *prepared_.training,
+                                              batch_layout(training(), prepared_.request.training_resident));
+  return [this, filler, learner = task.learner](int64_t tick) {
+    const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
+    filler->fill(tick, order_, from_.epoch + tick / rounds_, batch, scalars_of(tick));
+  };
+}
+
+std::function<void(int64_t)> Segment::fill_validation(const Task& task) {
+  const Loop& loop = validation();
+  auto filler = std::make_shared<BatchFiller>(*binding_, task, loop, *prepared_.validation,
+                                              batch_layout(loop, prepared_.request.validation_resident));
+  const DataOrder order(options_.seed, prepared_.validation->size(), false);
+  const int64_t sharers = prepared_.request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(plan_.devices.size());
+  const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + sharers - 1) / sharers;
+  return [this, filler, order, batches, sharers, device = task.device](int64_t tick) {
+    StepScalars scalars;
+    scalars.seed = options_.seed;
+    scalars.iteration = uint64_t(tick);
+    filler->fill(tick, order, tick / batches, tick % batches * sharers + device, scalars);
+  };
+}
+
+const ClockRelation* Segment::relation_to(std::string_view coarse) const {
+  for (const ClockRelation& relation : plan_.relations) {
+    if (relation.fine == 0 && plan_.clocks[size_t(relation.coarse)].name == coarse) return &relation;
+  }
+  return nullptr;
+}
+
+// The tasks that bring sums to the host at the ticks of a clock.
+std::vector<TaskId> Segment::tally_copies(std::string_view clock) const {
+  std::vector<TaskId> copies;
+  for (const Edge& edge : plan_.edges) {
+    const Task& from = plan_.tasks[size_t(edge.from)];
+    const bool tally = edge.what == "tally" && from.kind == Task::Kind::CopyOut && plan_.on_host(edge.to);
+    if (tally && plan_.clocks[size_t(from.clock)].name == clock) copies.push_back(edge.from);
+  }
+  return copies;
+}
+
+Cursor Segment::cursor_after(int64_t ticks) const {
+  Cursor cursor = from_;
+  cursor.iteration += ticks;
+  cursor.images += ticks * learners_ * training().batch;
+  if (!prepared_.request.ends_epoch) {
+    cursor.batch += ticks * learners_;
+    return cursor;
+  }
+  cursor.epoch += ticks / rounds_;
+  cursor.batch = (ticks < rounds_ ? from_.batch : 0) + ticks % rounds_ * learners_;
+  if (by_validation_ && ticks > 0) {
+    const int64_t latest = by_validation_->coarse_of(ticks - 1);
+    cursor.validations += latest + (by_validation_->last_of(latest) == ticks - 1);
+  }
+  return cursor;
+}
+
+RunPosition Segment::position_after(int64_t ticks) const {
+  const Cursor cursor = cursor_after(ticks);
+  return {from_.epoch + (ticks + rounds_ - 1) / rounds_, cursor.iteration, cursor.images};
+}
+
+std::function<void(int64_t)> Segment::report() {
+  TallyReader reader(*binding_, tally_copies("report"), training().metrics.size());
+  return [this, reader, relation = *relation_to("report")](int64_t tick) mutable {
+    const int64_t last = relation.last_of(tick);
+    const bool ends_epoch = (last + 1) % rounds_ == 0 && prepared_.request.ends_epoch;
+    monitor_.report(position_after(last + 1), ends_epoch, rate(last), reader.advance(tick));
+  };
+}
+
+Model Segment::validated_model() const {
+  Model model;
+  const auto kept = [&](const char* name, std::vector<std::byte>& content) {
+    const BufferId buffer = binding_->find(name);
+    if (buffer == kNone) return;
+    const std::byte* from = binding_->address(buffer, 0);
+    content.assign(from, from + plan_.buffers[size_t(buffer)].bytes);
+  };
+  kept(kKeptWeights, model.weights);
+  kept(kKeptStatistics, model.statistics);
+  return model;
+}
+
+std::function<void(int64_t)> Segment::end_validation() {
+  TallyReader reader(*binding_, tally_copies("validation"), validation().metrics.size());
+  return [this, reader, relation = *relation_to("validation")](int64_t tick) mutable {
+    const RunPosition at = position_after(relation.last_of(tick) + 1);
+    const Monitor::Verdict verdict = monitor_.validated(at, reader.advance(tick));
+    if (on_validated) on_validated(verdict, validated_model(), at);
+    if (verdict.stop) scheduler_->stop();
+  };
+}
+
+}  // namespace arbalest

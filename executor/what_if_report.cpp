@@ -1,0 +1,117 @@
+// The terminal report of what_if.h.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "executor/simulate.h"
+#include "executor/trace_summary.h"
+#include "executor/what_if.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kMostIterations = 10'000;  // simulated: long enough for any pattern, short enough to wait for
+
+class Prediction {
+ public:
+  Prediction(const TraceFile& trace, const std::vector<WhatIf>& changes)
+      : trace_(trace), steady_(find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up)) {
+    if (steady_.iteration_ns <= 0) {
+      throw GraphError("--what-if: the trace has too few iterations to tell how long one takes");
+    }
+    measured_ = {trace.plan, measure_costs(trace, steady_)};
+    for (const WhatIf& change : changes) name_width_ = std::max(name_width_, change.text.size());
+  }
+
+  std::string text(const std::vector<WhatIf>& changes) {
+    const Simulation base = simulate_for_as_long(measured_);
+    line("What if: durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
+         base.steady.last - base.steady.first + 1);
+    line("  {:<{}}  {:>16} {:>12} {:>9}  {}", "", name_width_, "per iteration", "batches/s", "change", "busiest lane");
+    row("measured", steady_.iteration_ns, measured_.plan, "");
+    row("simulated as it is", base.steady.iteration_ns, measured_.plan,
+        outcome(measured_.plan, base, steady_.iteration_ns));
+    for (const WhatIf& change : changes) {
+      Scenario changed = measured_;
+      apply(change, changed);
+      const Simulation simulation = simulate_for_as_long(changed);
+      row(change.text, simulation.steady.iteration_ns, changed.plan,
+          outcome(changed.plan, simulation, base.steady.iteration_ns));
+    }
+    line("  The change of 'simulated as it is' is against 'measured', that of the others against the simulation.");
+    const bool fewer = std::any_of(changes.begin(), changes.end(),
+                                   [](const WhatIf& change) { return change.kind == WhatIf::Kind::Learners; });
+    if (fewer) contention();
+    return std::move(text_);
+  }
+
+ private:
+  template <typename... Arguments>
+  void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+    text_ += '\n';
+  }
+
+  // As many iterations as were recorded, so that what runs now and then has its share.
+  Simulation simulate_for_as_long(const Scenario& scenario) const {
+    SimulationOptions options;
+    options.warm_up = SummaryOptions{}.warm_up;
+    const double recorded = double(steady_.last - steady_.first + 1) / (1 - 2 * options.warm_up);
+    options.iterations = std::min(kMostIterations, int64_t(recorded) + 1);
+    return simulate(scenario.plan, scenario.costs, options);
+  }
+
+  void row(const std::string& name, double iteration_ns, const Plan& plan, const std::string& outcome) {
+    std::set<int32_t> learners;
+    for (const Lane& lane : plan.lanes) {
+      if (lane.kind == Lane::Kind::Compute) learners.insert(lane.learner);
+    }
+    const double batches = double(learners.size()) * 1e9 / iteration_ns;
+    line("  {:<{}}  {:>13.1f} µs {:>12.1f}{}", name, name_width_, iteration_ns / 1e3, batches, outcome);
+  }
+
+  static std::string outcome(const Plan& plan, const Simulation& simulation, double against) {
+    const std::string change = fmt::format("{:+.1f} %", 100 * (simulation.steady.iteration_ns / against - 1));
+    const auto most = std::max_element(simulation.busy.begin(), simulation.busy.end());
+    const std::string& lane = plan.lanes[size_t(most - simulation.busy.begin())].name;
+    return fmt::format(" {:>9}  {} {:.1f} %", change, lane, 100 * *most);
+  }
+
+  // What the prediction for fewer learners rests on.
+  void contention() {
+    for (size_t device = 0; device < trace_.plan.devices.size(); ++device) {
+      const Contention& known = measured_.costs.contention[device];
+      const bool overlapped =
+          std::any_of(known.alone.begin(), known.alone.end(), [](const auto& alone) { return alone.second < 1; });
+      const std::string name = to_string(trace_.plan.devices[device]);
+      if (known.fitted) {
+        line("  {}: another busy learner slows one down by {:.0f} % of its time alone (fitted)", name,
+             100 * known.slowdown);
+      } else if (overlapped) {
+        line("  {}: its learners always overlapped alike; taken as sharing its throughput, so that a learner fewer",
+             name);
+        line("  {:{}}  saves the others no more than this", "", name.size());
+      } else {
+        line("  {}: its learners take turns", name);
+      }
+    }
+  }
+
+  const TraceFile& trace_;
+  const SteadyState steady_;
+  Scenario measured_;
+  size_t name_width_ = std::string_view("simulated as it is").size();
+  std::string text_;
+};
+
+}  // namespace
+
+std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes) {
+  return Prediction(trace, changes).text(changes);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,62 @@
+// arbalest bench: measurements.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "tools/bench_scaling.h"
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+#include "tools/session_setup.h"
+
+namespace arbalest {
+namespace {
+
+Graph graph_to_measure(const ScalingOptions& options) {
+  ScalingOptions changed = options;
+  if (options.batch) changed.set.push_back(fmt::format("prefetch.batch={}", *options.batch));
+  return without_validation(load_with_overrides(changed));
+}
+
+// What is wrong with the graph or its data is wrong in every cell: found before the first. Returns the batch.
+int64_t check(const Graph& graph, SessionOptions session) {
+  session.devices.resize(1);
+  return prepare(graph, session).program.training.batch;
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);  // a sweep takes minutes: what is measured is there to read
+}
+
+}  // namespace
+
+int command_bench_scaling(const ScalingOptions& options) {
+  SessionOptions session = session_options(options);
+  session.report_every = options.report_every;
+  const std::vector<PlanDevice> pool = session.devices;
+  const std::vector<int> counts = device_counts(options.device_counts, pool.size());
+  const Graph graph = graph_to_measure(options);
+  const int64_t batch = check(graph, session);
+  const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
+
+  ScalingTable table({graph.name, std::string(name_of(options.precision)), pool.size(), options.price_per_hour});
+  if (!options.json) {
+    print(fmt::format("{}: {}, batch {} per learner; images/s: median of {} windows of {} s\n", graph.name,
+                      name_of(options.precision), batch, options.windows, options.window_seconds));
+    print(table.heading());
+  }
+  const InterruptHandler interrupt;
+  for (const int devices : counts) {
+    for (const int learners : options.learners) {
+      session.devices.assign(pool.begin(), pool.begin() + devices);
+      session.learners = learners;
+      const ScalingRow row = table.add(measure_cell(graph, session, rule, InterruptHandler::requested()));
+      print(options.json ? table.json(row) : table.line(row));
+      if (InterruptHandler::requested()) return kInterrupted;
+    }
+  }
+  return table.any_measured() ? kDone : kFailed;
+}
+
+}  // namespace arbalest

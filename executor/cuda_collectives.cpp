@@ -1,5 +1,5 @@
-// Collectives over GPUs: one queue over all of them, an NCCL group for each instance, with a stream and an event on every
-// device. Instances are issued one at a time, so that all devices see them in the same order.
+// Collectives over GPUs: one queue over all of them, an NCCL group for each instance, with a stream and an event on
+// every device. Instances are issued one at a time, so that all devices see them in the same order.
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>

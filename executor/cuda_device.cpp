@@ -30,7 +30,7 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
 
 namespace {
 
-constexpr int kEagerRuns = 2;             // before a variant is recorded: libraries load modules at first use
+constexpr int kEagerRuns = 2;  // before a variant is recorded: libraries load modules at first use
 
 // One lane: its stream, its kernels' handles, and what it has under way.
 struct Stream {

@@ -1,5 +1,6 @@
 #pragma once
-// How the host learns what GPUs have done: events that tell how far each task has come, and a thread that looks at them.
+// How the host learns what GPUs have done: events that tell how far each task has come, and a thread that looks at
+// them.
 
 #include <cuda_runtime.h>
 
@@ -36,9 +37,7 @@ struct CudaEvents {
   struct Ring {
     std::vector<cudaEvent_t> events;  // instance major
     size_t per_instance = 1;
-    const cudaEvent_t* of(int64_t instance) const {
-      return &events[size_t(instance) * per_instance % events.size()];
-    }
+    const cudaEvent_t* of(int64_t instance) const { return &events[size_t(instance) * per_instance % events.size()]; }
   };
   explicit CudaEvents(size_t tasks) : ring(tasks) {}
   cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {

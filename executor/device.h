@@ -130,7 +130,8 @@ struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events);
 // Collectives over GPUs through NCCL. Throws RunError where NCCL cannot connect them.
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events);
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
+                                              std::shared_ptr<CudaEvents> events);
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();

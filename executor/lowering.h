@@ -102,7 +102,8 @@ class Lowering {
 
   // plan_validation.cpp
   void add_validation();
-  void add_validation_on(int32_t device, TaskId begin, TaskId end, const Term& statistics_sums, TaskId statistics_ready);
+  void add_validation_on(int32_t device, TaskId begin, TaskId end, const Term& statistics_sums,
+                         TaskId statistics_ready);
   TaskId gather_statistics(std::vector<Term>& sums);
   void keep_validated(TaskId snapshot, TaskId end, const Placement& placement);
 

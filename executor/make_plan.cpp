@@ -44,8 +44,7 @@ void Lowering::check() const {
   if (request_.learners > kMostLearners) {
     throw GraphError(fmt::format("{} learners per device, expected at most {}", request_.learners, kMostLearners));
   }
-  if (request_.run_ahead < 1)
-    throw GraphError(fmt::format("run-ahead is {}, expected at least 1", request_.run_ahead));
+  if (request_.run_ahead < 1) throw GraphError(fmt::format("run-ahead is {}, expected at least 1", request_.run_ahead));
   if (request_.epochs < 1 && request_.iterations < 1) {
     throw GraphError(fmt::format("{} epochs to train, expected at least 1", request_.epochs));
   }
@@ -59,10 +58,10 @@ void Lowering::check() const {
 }
 
 void Lowering::make_clocks() {
-  const int64_t rounds = request_.rounds > 0
-                             ? request_.rounds
-                             : rounds_of(request_.training_samples, int64_t(request_.devices.size()) * request_.learners,
-                                         program_.training.batch, program_.accumulate);
+  const int64_t rounds =
+      request_.rounds > 0 ? request_.rounds
+                          : rounds_of(request_.training_samples, int64_t(request_.devices.size()) * request_.learners,
+                                      program_.training.batch, program_.accumulate);
   constexpr int64_t kMost = int64_t{1} << 40;  // ticks of any clock
   if (request_.epochs > kMost / rounds || request_.iterations > kMost) {
     throw GraphError(fmt::format("{} epochs of {} iterations, or {} iterations, are more than a run can count",
@@ -81,7 +80,7 @@ void Lowering::make_clocks() {
     sync_ = clock;
     syncs_per_epoch = plan_.relations[size_t(relation)].groups_per_period();
   }
-  if (!program_.validation || !request_.ends_epoch) return;
+  if (!program_.validation) return;
   // Every so many epochs, and at the end: where the last group is short, the whole run is one period.
   const int64_t every_epochs = std::min(program_.validate_every, epochs);
   const int64_t period = epochs % every_epochs == 0 ? every_epochs : epochs;
@@ -92,7 +91,8 @@ void Lowering::make_clocks() {
   }
   if (request_.validation_samples < 1) throw GraphError("the validation split holds no samples");
   const int64_t sharers = synchronised() ? int64_t(request_.devices.size()) : 1;
-  const int64_t batches = (validation_batches(request_.validation_samples, program_.validation->batch) + sharers - 1) / sharers;
+  const int64_t batches =
+      (validation_batches(request_.validation_samples, program_.validation->batch) + sharers - 1) / sharers;
   validation_batch_ = add_clock("validation batch", batches * validations_);
   plan_.relations.push_back({validation_batch_, validation_, batches, batches});
   by_validation_batch_ = int32_t(plan_.relations.size()) - 1;

@@ -15,22 +15,22 @@ namespace arbalest {
 struct PlanRequest {
   std::vector<PlanDevice> devices;
   int32_t learners = 1;  // per device
-  Strategy strategy{.kind = Strategy::Kind::None};  // resolved for all learners; Sma: the program has ArenaValues::average
-  int64_t rounds = 0;    // iterations of an epoch; 0: as many as the samples give
-  bool ends_epoch = true;  // false: a stretch within an epoch, after which nothing is validated
+  Strategy strategy{.kind =
+                        Strategy::Kind::None};  // resolved for all learners; Sma: the program has ArenaValues::average
+  int64_t rounds = 0;                           // iterations of an epoch; 0: as many as the samples give
   int64_t epochs = 1;
   int64_t iterations = 0;  // of each learner; 0: as the epochs say
   int64_t training_samples = 0;
   int64_t validation_samples = 0;
   bool training_resident = false;  // the batch stays on the device; only its scalars travel
   bool validation_resident = false;
-  int32_t run_ahead = 2;               // iterations that may be under way at once
-  int32_t device_slots = 2;            // batches on the device per learner
-  int64_t report_every = 0;            // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
-  bool keep_validated = false;         // what is validated is copied to the host as well
+  int32_t run_ahead = 2;                 // iterations that may be under way at once
+  int32_t device_slots = 2;              // batches on the device per learner
+  int64_t report_every = 0;              // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
+  bool keep_validated = false;           // what is validated is copied to the host as well
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
-  int64_t validation_lead = 8;         // iterations before the end of the epoch at which validation's reading begins
-  int64_t workspace_limit = 64 << 20;  // bytes per compute lane on CUDA; a kernel that needs more is not chosen
+  int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
+  int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA; a kernel that needs more is not chosen
 };
 
 // Iterations of an epoch in which every update is whole: see rounds_per_epoch() in io/data_order.h.

@@ -67,18 +67,24 @@ Model shared_model(const ModelState& state, const Strategy& strategy, bool parti
   return model;
 }
 
-ModelState with_learners(ModelState state, size_t learners, const Strategy& before, const Strategy& after) {
+ModelState with_learners(const ModelState& state, size_t devices, size_t learners, const Strategy& before,
+                         const Strategy& after) {
   const Model model = shared_model(state, before, false);
-  if (state.average.empty()) state.average = state.previous = model.weights;
   const ReplicaState fresh{model.weights, std::vector<std::byte>(model.weights.size()), model.statistics};
-  state.replicas.resize(learners, fresh);
-  if (after.kind == Strategy::Kind::None) {  // one learner is the model
-    state.replicas.front().weights = model.weights;
-    state.replicas.front().statistics = model.statistics;
+  const size_t there = state.replicas.size() / devices;
+  ModelState next;
+  for (size_t d = 0; d < devices; ++d) {
+    for (size_t i = 0; i < learners; ++i) {
+      next.replicas.push_back(i < there ? state.replicas[d * there + i] : fresh);
+    }
   }
-  if (after.kind != Strategy::Kind::Sma) state.average.clear();
-  if (after.kind != Strategy::Kind::Sma) state.previous.clear();
-  return state;
+  if (after.kind == Strategy::Kind::None || after.kind == Strategy::Kind::Ssgd) {  // every replica is the model
+    for (ReplicaState& replica : next.replicas) replica.weights = model.weights;
+  }
+  if (after.kind != Strategy::Kind::Sma) return next;
+  next.average = state.average.empty() ? model.weights : state.average;
+  next.previous = state.average.empty() ? model.weights : state.previous;
+  return next;
 }
 
 }  // namespace arbalest

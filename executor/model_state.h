@@ -1,5 +1,6 @@
 #pragma once
-// What a run has learned, on the host: carried from one plan to the next, and saved. Arrays hold what device memory holds.
+// What a run has learned, on the host: carried from one plan to the next, and saved. Arrays hold what device memory
+// holds.
 
 #include <cstddef>
 #include <vector>
@@ -30,8 +31,9 @@ Model shared_model(const ModelState& state, const Strategy& strategy, bool parti
 // Of several replicas: mean = Σ mean_j / k, variance = Σ (variance_j + mean_j²) / k − mean².
 std::vector<std::byte> merged_statistics(const std::vector<ReplicaState>& replicas);
 
-// The state of `learners` replicas that go on from `state`: those there are stay as they are, new ones start from the
-// shared model without velocity, and surplus ones end.
-ModelState with_learners(ModelState state, size_t learners, const Strategy& before, const Strategy& after);
+// The state of `learners` replicas on each of `devices` that go on from `state`: those there are stay as they are, new
+// ones start from the shared model without velocity, and surplus ones end.
+ModelState with_learners(const ModelState& state, size_t devices, size_t learners, const Strategy& before,
+                         const Strategy& after);
 
 }  // namespace arbalest

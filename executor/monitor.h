@@ -15,10 +15,10 @@ namespace arbalest {
 
 // What validation drives.
 struct ValidationRules {
-  std::vector<Target> targets;   // the run ends once all are met
-  std::string metric;            // what "best" means; "": the first metric of Validate that is not the loss
-  int64_t patience = 0;          // validations without a new best after which the run ends; 0: never
-  int64_t plateau = 0;           // validations without a new best after which the rate is multiplied; 0: never
+  std::vector<Target> targets;  // the run ends once all are met
+  std::string metric;           // what "best" means; "": the first metric of Validate that is not the loss
+  int64_t patience = 0;         // validations without a new best after which the run ends; 0: never
+  int64_t plateau = 0;          // validations without a new best after which the rate is multiplied; 0: never
   double plateau_factor = 0.1;
 };
 
@@ -29,8 +29,8 @@ struct RunPosition {
 
 class Monitor {
  public:
-  // `loss` and `metrics` are Validate's, the loss among them where it is asked for. Throws GraphError where a rule names
-  // a metric that is not there.
+  // `loss` and `metrics` are Validate's, the loss among them where it is asked for. Throws GraphError where a rule
+  // names a metric that is not there.
   Monitor(std::vector<std::string> metrics, std::string loss, const ValidationRules& rules, RunObserver& observer);
 
   struct Verdict {
@@ -67,10 +67,10 @@ class Monitor {
   double epoch_samples_ = 0, epoch_loss_ = 0;
   bool has_validated_ = false;
   Validated last_;
-  Metrics best_;                        // of each metric, by itself
-  double best_value_ = 0;               // of best_metric_
+  Metrics best_;           // of each metric, by itself
+  double best_value_ = 0;  // of best_metric_
   int64_t since_best_ = 0, since_drop_ = 0;
-  std::vector<double> factors_ = {1};   // by the number of validations made
+  std::vector<double> factors_ = {1};  // by the number of validations made
   std::vector<TargetReached> targets_;
 };
 

@@ -55,6 +55,16 @@ struct Validated {
   Metrics metrics;
 };
 
+// --learners auto has measured a number of learners per device, and goes on with `next`.
+struct Tuned {
+  int learners = 1, next = 1;
+  double images_per_second = 0;  // of `learners`; 0: they could not be had
+  std::string reason;
+  int64_t epoch = 0, iteration = 0;
+  int64_t iterations = 0, iterations_per_epoch = 0;  // of the whole run, about, with that number
+  double seconds = 0;
+};
+
 struct CheckpointSaved {
   std::string path;
   int64_t epoch = 0, iteration = 0, bytes = 0;
@@ -93,6 +103,7 @@ class RunObserver {
   virtual void progress(const RunProgress&) {}
   virtual void epoch(const EpochEnded&) {}
   virtual void validation(const Validated&) {}
+  virtual void tuned(const Tuned&) {}
   virtual void checkpoint(const CheckpointSaved&) {}
   virtual void finished(const RunFinished&) {}
   virtual void failed(const RunFailed&) {}

@@ -97,15 +97,14 @@ void Lowering::add_learner(int32_t device, int32_t index) {
     given = {{loop.arenas.average, {averages_[size_t(device)], 0, 1}},
              {loop.arenas.averaged, {averages_[size_t(device)], 0, 0}}};
   }
-  replica.placement = place(plan_, loop, prefix, device, replica.reader.slot,
-                            batch_layout(loop, request_.training_resident), given);
+  replica.placement =
+      place(plan_, loop, prefix, device, replica.reader.slot, batch_layout(loop, request_.training_resident), given);
 
   const std::vector<NodeId> cuts = step_cuts();
   NodeId begin = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     const std::string part = cuts.size() > 1 ? fmt::format("{}/step {}", prefix, i) : prefix + "/step";
-    replica.step.push_back(
-        add_part(loop, 0, replica.placement, part, replica.lane, replica.reader, begin, cuts[i]));
+    replica.step.push_back(add_part(loop, 0, replica.placement, part, replica.lane, replica.reader, begin, cuts[i]));
     begin = cuts[i];
   }
   Placement for_update = replica.placement;

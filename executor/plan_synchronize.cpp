@@ -194,7 +194,8 @@ void Lowering::replace_models() {
     if (alone) {
       write_models(task, d, terms, coefficients);
     } else {
-      sums.push_back({{add_device_buffer(name + " of models", d, terms[0].type.bytes(), 1, kNone), 0, 0}, terms[0].type});
+      sums.push_back(
+          {{add_device_buffer(name + " of models", d, terms[0].type.bytes(), 1, kNone), 0, 0}, terms[0].type});
       add_node(task, "arbalest.Combine", name, terms, {sums.back()}, {{"coefficients", coefficients}});
     }
     add_lane_order(task);

@@ -133,8 +133,8 @@ void Lowering::add_validation_on(int32_t device, TaskId begin, TaskId end, const
   }
   add_lane_order(snapshot);
 
-  const TaskId evaluate = add_part(loop, 1, placement, prefix + "/evaluate", lane, reader, 0,
-                                   NodeId(loop.graph.nodes.size()));
+  const TaskId evaluate =
+      add_part(loop, 1, placement, prefix + "/evaluate", lane, reader, 0, NodeId(loop.graph.nodes.size()));
   close_step(reader, {evaluate});
   const int64_t batches = plan_.relations[size_t(by_validation_batch_)].group;
   add_edge(snapshot, evaluate, 0, Needs::Issued, Why::Data, "weights");

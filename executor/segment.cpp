@@ -67,8 +67,8 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_validation_(relation_to("validation")) {
   std::unique_ptr<Queues> collectives;
   auto devices = make_devices(plan_, threads_, collectives);
-  binding_ = std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives),
-                                       bind_options(prepared, options));
+  binding_ =
+      std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives), bind_options(prepared, options));
   make_host_tasks();
 }
 
@@ -102,7 +102,8 @@ void Segment::start_from_initializers(const TensorFile* file, const std::string&
   const ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, file, path});
   for (int64_t learner = 0; learner < learners_; ++learner) put_replica(*binding_, replica_prefix(learner), content);
   const std::string& weights = training().graph.values[size_t(training().arenas.weights)].name;
-  const auto found = std::find_if(content.begin(), content.end(), [&](const auto& one) { return one.first == weights; });
+  const auto found =
+      std::find_if(content.begin(), content.end(), [&](const auto& one) { return one.first == weights; });
   put_average(found->second, found->second);
   put_validation_state();
 }
@@ -287,10 +288,6 @@ Cursor Segment::cursor_after(int64_t ticks) const {
   Cursor cursor = from_;
   cursor.iteration += ticks;
   cursor.images += ticks * learners_ * training().batch;
-  if (!prepared_.request.ends_epoch) {
-    cursor.batch += ticks * learners_;
-    return cursor;
-  }
   cursor.epoch += ticks / rounds_;
   cursor.batch = (ticks < rounds_ ? from_.batch : 0) + ticks % rounds_ * learners_;
   if (by_validation_ && ticks > 0) {
@@ -309,8 +306,10 @@ std::function<void(int64_t)> Segment::report() {
   TallyReader reader(*binding_, tally_copies("report"), training().metrics.size());
   return [this, reader, relation = *relation_to("report")](int64_t tick) mutable {
     const int64_t last = relation.last_of(tick);
-    const bool ends_epoch = (last + 1) % rounds_ == 0 && prepared_.request.ends_epoch;
-    monitor_.report(position_after(last + 1), ends_epoch, rate(last), reader.advance(tick));
+    const bool ends_epoch = (last + 1) % rounds_ == 0;
+    const RunPosition at = position_after(last + 1);
+    monitor_.report(at, ends_epoch, rate(last), reader.advance(tick));
+    if (on_report) on_report(at);
   };
 }
 

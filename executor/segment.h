@@ -48,6 +48,10 @@ class Segment {
   ModelState state() const;
   Model model() const;  // what learners share by now
 
+  // After each report, on a host thread.
+  std::function<void(const RunPosition&)> on_report;
+  // Ends the segment after the batches already read. For what is called while it runs.
+  void stop() { scheduler_->stop(); }
   // Where the request keeps what is validated: called on a host thread after each validation.
   std::function<void(const Monitor::Verdict&, const Model&, const RunPosition&)> on_validated;
 

@@ -70,8 +70,8 @@ void divide_batch(Graph& graph, const SessionOptions& options) {
   if (options.learners == 0) throw GraphError("--batch-total needs a number of learners, and --learners is auto");
   const int64_t learners = int64_t(devices_of(options).size()) * options.learners;
   if (options.batch_total % learners != 0) {
-    throw GraphError(fmt::format("--batch-total {}: expected a multiple of the {} learners", options.batch_total,
-                                 learners));
+    throw GraphError(
+        fmt::format("--batch-total {}: expected a multiple of the {} learners", options.batch_total, learners));
   }
   if (Node* prefetch = find_op(graph, "arbalest.Prefetch")) {
     prefetch->attributes.set("batch", options.batch_total / learners);
@@ -158,9 +158,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
     request.validation_samples = prepared.validation->size();
     request.validation_resident = prepared.validation->resident();
   }
-  request.rounds = rounds_of(request.training_samples, all, prepared.program.training.batch, prepared.program.accumulate);
-  request.keep_validated =
-      !options.save_best.empty() || (!options.save.empty() && !options.rules.targets.empty());
+  request.rounds =
+      rounds_of(request.training_samples, all, prepared.program.training.batch, prepared.program.accumulate);
+  request.keep_validated = !options.save_best.empty() || (!options.save.empty() && !options.rules.targets.empty());
   request.rate_follows_validation = options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);

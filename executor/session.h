@@ -24,11 +24,11 @@ enum class RateScaling : uint8_t { None, Linear, Sqrt };
 RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sqrt"; throws GraphError otherwise
 
 struct SessionOptions {
-  std::vector<PlanDevice> devices;  // empty: the first GPU, or cpu:0 where there is none
-  int32_t learners = 1;             // per device; 0: found while training
+  std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 where there is none
+  int32_t learners = 1;                    // per device; 0: found while training
   std::optional<Strategy::Kind> strategy;  // otherwise Synchronize's, otherwise sma
   RateScaling rate_scaling = RateScaling::None;
-  int64_t batch_total = 0;          // samples of all learners' batches together; 0: the graph's, for each
+  int64_t batch_total = 0;  // samples of all learners' batches together; 0: the graph's, for each
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;
   bool deterministic = false;

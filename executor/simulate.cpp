@@ -32,15 +32,15 @@ class Simulator {
     }
     host_.idle = std::max(1, costs.threads.host);
     issuing_.idle = std::max(1, costs.threads.issuing);
-    last_iteration_ = options.iterations > 0 ? std::min(options.iterations, plan.clocks[0].ticks) : kNever;
-    for (const Task& task : plan.tasks) to_run_ += task.clock == 0 && last_iteration_ < kNever ? last_iteration_ : 0;
+    iterations_ = options.iterations > 0 ? std::min(options.iterations, plan.clocks[0].ticks) : kNever;
+    for (const Task& task : plan.tasks) to_run_ += task.clock == 0 && iterations_ < kNever ? iterations_ : 0;
     make_servers();
     find_awaited();
   }
 
   std::vector<TaskSpan> run() {
     dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
-    while (!events_.empty() && (last_iteration_ == kNever || to_run_ > 0)) {
+    while (!events_.empty() && (iterations_ == kNever || to_run_ > 0)) {
       const Event event = events_.top();
       events_.pop();
       now_ = event.time;
@@ -243,7 +243,7 @@ class Simulator {
   void end(SpanId id) {
     TaskSpan& span = spans_[size_t(id)];
     span.ended = now_;
-    if (plan_.tasks[size_t(span.task)].clock == 0 && span.instance < last_iteration_) --to_run_;
+    if (plan_.tasks[size_t(span.task)].clock == 0 && span.instance < iterations_) --to_run_;
     foresee(lane_costs(id).notice, Happens::Noticed, id);
   }
 
@@ -272,8 +272,8 @@ class Simulator {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<TaskSpan> spans_;
   int64_t now_ = 0, number_ = 0;
-  int64_t last_iteration_ = 0;
-  int64_t to_run_ = 0;  // instances of clock 0 up to last_iteration_
+  int64_t iterations_ = 0;
+  int64_t to_run_ = 0;  // instances of clock 0 up to iterations_
 };
 
 }  // namespace

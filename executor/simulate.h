@@ -8,7 +8,8 @@
 //    slow each other down is in the durations. Lanes of a CPU device take turns, as its one thread serves them;
 //  - the host's news of an end: LaneCosts::notice later.
 //
-// Not modelled: that host tasks and the kernels of CPU devices share cores, and that copies share buses.
+// Not modelled: that host tasks and the kernels of CPU devices share cores, that copies share buses, and that a
+// collective may have been recorded with the time that it waited for the last device.
 
 #include <cstdint>
 #include <vector>

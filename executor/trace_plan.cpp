@@ -16,8 +16,9 @@ using nlohmann::json;
 // Names of enumerators, in their order.
 constexpr std::array kDeviceKinds = {"cpu", "cuda"};
 constexpr std::array kLaneKinds = {"host", "compute", "copy_in", "copy_out", "validate", "collectives"};
-constexpr std::array kTaskKinds = {"fill",     "copy_in",          "compute", "average",        "collective", "snapshot",
-                                   "copy_out", "validation_begin", "report",  "validation_end", "work"};
+constexpr std::array kTaskKinds = {"fill",       "copy_in",        "compute",  "average",
+                                   "collective", "snapshot",       "copy_out", "validation_begin",
+                                   "report",     "validation_end", "work"};
 constexpr std::array kNeeds = {"issued", "done"};
 constexpr std::array kWhys = {"data", "reuse", "lane", "self", "pace", "clock"};
 

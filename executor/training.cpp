@@ -35,6 +35,10 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
   const Program& program = prepared_.program;
   monitor_ = std::make_unique<Monitor>(program.validation ? program.validation->metrics : std::vector<std::string>{},
                                        program.training.metrics.front(), options.rules, observer);
+  if (options.learners == 0 && options.deterministic) {
+    throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
+  }
+  if (options.learners == 0) tuner_ = std::make_unique<LearnerTuner>();
   if (!options.save_best.empty() && !program.validation) throw GraphError("--save-best needs a graph that validates");
   for (const std::string& path : {options.save, options.save_best, options.trace}) check_output_path(path);
   make_segment({});
@@ -45,6 +49,9 @@ Training::~Training() = default;
 
 void Training::make_segment(const Cursor& from) {
   segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_);
+  if (tuner_ && !tuner_->done()) {
+    segment_->on_report = [this](const RunPosition& at) { observe(at); };
+  }
   if (!prepared_.request.keep_validated) return;
   segment_->on_validated = [this](const Monitor::Verdict& verdict, const Model& model, const RunPosition& at) {
     keep(verdict, model, at);
@@ -63,21 +70,16 @@ void Training::start() {
 
 RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_seconds) {
   announce(setup_seconds);
-  std::unique_ptr<TraceRecorder> trace;
-  if (!options_.trace.empty()) trace = std::make_unique<TraceRecorder>(segment_->plan());
   monitor_->begin();
   try {
-    run_segments(interrupted, trace.get());
+    run_segments(interrupted);
   } catch (...) {
-    if (trace) trace->write(options_.trace);  // now it is wanted most
+    if (trace_) trace_->write(options_.trace);  // now it is wanted most
     throw;
   }
 
   const bool reached = monitor_->all_targets_reached(), stale = monitor_->out_of_patience();
-  const std::string reason = reached                 ? "until"
-                             : stale                 ? "patience"
-                             : segment_->complete() ? "complete"
-                                                     : "interrupted";
+  const std::string reason = reached ? "until" : stale ? "patience" : segment_->complete() ? "complete" : "interrupted";
   RunFinished end = monitor_->finish(segment_->position(), reason);
   end.setup_seconds = setup_seconds;
   end.weights = options_.save;
@@ -88,16 +90,116 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   const bool validated = reached && !validated_.weights.empty();
   if (!end.weights.empty() && validated) save(end.weights, validated_, validated_at_);
   if (!end.weights.empty() && !validated) save(end.weights, segment_->model(), segment_->position());
-  if (trace) {
-    trace->write(options_.trace);
+  if (trace_) {
+    trace_->write(options_.trace);
     end.trace = options_.trace;
   }
   observer_.finished(end);
   return end;
 }
 
-void Training::run_segments(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
-  segment_->run(interrupted, trace);
+// One segment after the other: until the epochs are over, or validation or the user ends the run.
+void Training::run_segments(const std::atomic<bool>& interrupted) {
+  for (;;) {
+    if (!options_.trace.empty()) trace_ = std::make_unique<TraceRecorder>(segment_->plan());
+    segment_->run(interrupted, trace_.get());
+    if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
+    const bool changes = tuner_ && tuner_->learners() != prepared_.request.learners;
+    if (interrupted.load() || (!changes && !segment_->complete())) return;
+    Cursor from = segment_->cursor();
+    if (!changes && !request_rest(from)) return;
+    if (!changes) {
+      const ModelState state = segment_->state();
+      segment_.reset();
+      make_segment(from);
+      segment_->start_from(state);
+    } else if (!change_learners(from)) {
+      return;
+    }
+  }
+}
+
+// Sets the request to what is left of the run: the rest of an epoch by itself, or whole epochs. False: nothing is.
+bool Training::request_rest(Cursor& from) {
+  PlanRequest& request = prepared_.request;
+  const int32_t learners = request.learners;
+  set_learners(prepared_, learners, options_);
+  const int64_t all = int64_t(request.devices.size()) * learners, accumulate = prepared_.program.accumulate;
+  const int64_t batches = prepared_.training->size() / prepared_.program.training.batch;
+  const int64_t rounds = (batches - from.batch) / (all * accumulate) * accumulate;
+  if (from.batch > 0 && rounds == 0) {
+    ++from.epoch;
+    from.batch = 0;
+  }
+  request.epochs -= from.epoch;
+  if (from.batch > 0) {
+    request.rounds = rounds;
+    request.epochs = std::min<int64_t>(1, request.epochs);
+  }
+  if (request.iterations > 0) {
+    request.iterations -= from.iteration;
+    if (request.iterations <= 0) return false;
+    if (from.batch > 0) request.iterations = std::min(request.iterations, rounds);
+    return true;
+  }
+  return request.epochs > 0;
+}
+
+// A plan for the tuner's number of learners, or, where that cannot be had, for the number before. False: the run is
+// over.
+bool Training::change_learners(Cursor from) {
+  const ModelState state = segment_->state();
+  const Strategy before = prepared_.request.strategy;
+  const Cursor at = from;
+  segment_.reset();  // its memory is needed
+  for (;;) {
+    from = at;
+    set_learners(prepared_, tuner_->learners(), options_);
+    if (!request_rest(from)) {
+      make_segment_for_state(at, state, before);
+      return false;
+    }
+    try {
+      make_segment_for_state(from, state, before);
+      return true;
+    } catch (const RunError& error) {
+      if (tuner_->done()) throw;
+      tell(tuner_->cannot(error.what()), {at.epoch + 1, at.iteration, at.images});
+    }
+  }
+}
+
+void Training::make_segment_for_state(const Cursor& from, const ModelState& state, const Strategy& before) {
+  const PlanRequest& request = prepared_.request;
+  make_segment(from);
+  segment_->start_from(
+      with_learners(state, request.devices.size(), size_t(request.learners), before, request.strategy));
+}
+
+void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& at) {
+  Tuned event;
+  event.learners = decision.measured;
+  event.next = decision.next;
+  event.images_per_second = decision.images_per_second;
+  event.reason = decision.reason;
+  event.epoch = at.epoch;
+  event.iteration = at.iteration;
+  const int64_t samples = prepared_.training->size(), batch = prepared_.program.training.batch;
+  const int64_t devices = int64_t(prepared_.request.devices.size());
+  event.iterations_per_epoch = rounds_of(samples, devices * decision.next, batch, prepared_.program.accumulate);
+  const double left = prepared_.total_epochs - double(at.images) / double(samples);
+  event.iterations = at.iteration + int64_t(left * double(event.iterations_per_epoch));
+  event.seconds = monitor_->seconds();
+  observer_.tuned(event);
+}
+
+// The tuner looks at every report; where it wants another number of learners, the segment ends.
+void Training::observe(const RunPosition& at) {
+  const int32_t before = tuner_->learners();
+  const auto decision = tuner_->observe(monitor_->seconds(), at.images);
+  if (!decision) return;
+  tell(*decision, at);
+  if (tuner_->learners() != before) segment_->stop();
 }
 
 void Training::keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at) {

@@ -4,11 +4,10 @@
 #include <atomic>
 #include <memory>
 
+#include "executor/learner_tuner.h"
 #include "executor/segment.h"
 
 namespace arbalest {
-
-class LearnerTuner;
 
 class Training {
  public:
@@ -20,8 +19,12 @@ class Training {
  private:
   void start();
   void announce(double setup_seconds);
-  // Runs the segment and, where learners are still to be found, those that follow.
-  void run_segments(const std::atomic<bool>& interrupted, TraceRecorder* trace);
+  void run_segments(const std::atomic<bool>& interrupted);
+  bool request_rest(Cursor& from);
+  bool change_learners(Cursor from);
+  void make_segment_for_state(const Cursor& from, const ModelState& state, const Strategy& before);
+  void observe(const RunPosition& at);
+  void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
   void save(const std::string& path, const Model& model, const RunPosition& at);
   void make_segment(const Cursor& from);
@@ -30,8 +33,10 @@ class Training {
   Prepared prepared_;
   RunObserver& observer_;
   std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;
-  Model validated_;  // of the latest validation, where it is kept
+  std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
+  Model validated_;                       // of the latest validation, where it is kept
   RunPosition validated_at_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <optional>
 #include <set>
 
@@ -13,6 +12,7 @@
 namespace arbalest {
 namespace {
 
+constexpr double kMostFactor = 1e6;
 constexpr int64_t kMost = 1024;          // of prefetch.depth and learners
 constexpr int64_t kMostFillsAtOnce = 4;  // of a reader, as in plan_learners.cpp
 
@@ -39,8 +39,8 @@ int64_t count_of(std::string_view text, std::string_view count) {
 
 double factor_of(std::string_view text, std::string_view factor) {
   const std::optional<double> number = number_in<double>(factor);
-  if (!number || !std::isfinite(*number) || *number <= 0) {
-    refuse(text, fmt::format("found '{}' for F, a number above 0", factor));
+  if (!number || !(*number > 0) || *number > kMostFactor) {
+    refuse(text, fmt::format("found '{}' for F, a number above 0 and at most {:g}", factor, kMostFactor));
   }
   return *number;
 }

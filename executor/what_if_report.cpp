@@ -14,13 +14,15 @@
 namespace arbalest {
 namespace {
 
+constexpr int64_t kLeastIterations = 5;      // of the steady state
 constexpr int64_t kMostIterations = 10'000;  // simulated: long enough for any pattern, short enough to wait for
 
 class Prediction {
  public:
   Prediction(const TraceFile& trace, const std::vector<WhatIf>& changes)
       : trace_(trace), steady_(find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up)) {
-    if (steady_.iteration_ns <= 0) {
+    verify(trace.plan);
+    if (steady_.last - steady_.first + 1 < kLeastIterations) {
       throw GraphError("--what-if: the trace has too few iterations to tell how long one takes");
     }
     measured_ = {trace.plan, measure_costs(trace, steady_)};

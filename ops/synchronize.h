@@ -12,9 +12,9 @@ namespace arbalest {
 // k learners, replicas w_j, the averaged model z (docs/design.md, "Synchronisation").
 struct Strategy {
   enum class Kind : uint8_t {
-    None,   // every learner trains a model of its own
-    Ssgd,   // gradients are averaged over all learners at every update
-    Sma,    // synchronous model averaging: w_j ← w_j − γv_j − α(w_j − z);  z' = z + Σ α(w_j − z) + μ(z − z_prev)
+    None,  // every learner trains a model of its own
+    Ssgd,  // gradients are averaged over all learners at every update
+    Sma,  // synchronous model averaging: w_j ← w_j − γv_j − α(w_j − z);  z' = z + Σ α(w_j − z) + μ(z − z_prev)
     Local,  // local SGD: every `every` updates each replica becomes the mean of all
   };
   Kind kind = Kind::Sma;

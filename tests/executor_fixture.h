@@ -19,13 +19,16 @@ struct TinyNet {
   int64_t batch = 8, depth = 3;
   std::string layers = "hidden = arbalest.Linear <units = 16> (x)\nh = Relu (hidden)\n";  // from x to h
   std::string train = "lr = 0.1, momentum = 0.9";
+  std::string synchronize;              // "" for no such node
   std::string validate = "batch = 16";  // "" for none
 };
 
 inline Graph tiny(const TinyNet& net) {
-  const std::string report =
-      net.validate.empty() ? ""
-                           : fmt::format("report = arbalest.Validate <{}> (trained, loss, accuracy)\n", net.validate);
+  const std::string synced = net.synchronize.empty() ? "" : "synced = arbalest.Synchronize <" + net.synchronize + "> (trained)\n";
+  const std::string report = net.validate.empty()
+                                 ? ""
+                                 : fmt::format("report = arbalest.Validate <{}> ({}, loss, accuracy)\n", net.validate,
+                                               synced.empty() ? "trained" : "synced");
   return read_graph_text(fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
                                      "tiny () => (float loss)\n{{\n"
                                      "image, label = arbalest.Prefetch <source = \"{}\", batch = {}, depth = {}> ()\n"
@@ -33,8 +36,8 @@ inline Graph tiny(const TinyNet& net) {
                                      "logits = arbalest.Linear <units = 10> (h)\n"
                                      "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
                                      "accuracy = arbalest.Accuracy (logits, label)\n"
-                                     "trained = arbalest.Train <{}> (loss)\n{}}}\n",
-                                     net.source, net.batch, net.depth, net.layers, net.train, report),
+                                     "trained = arbalest.Train <{}> (loss)\n{}{}}}\n",
+                                     net.source, net.batch, net.depth, net.layers, net.train, synced, report),
                          "tiny.onnxtxt", builtin_ops());
 }
 

@@ -116,7 +116,8 @@ TEST_CASE("plans are live for all combinations of options") {
     request.devices = cpus(int(1 + digit(1, 3)));
     request.learners = int32_t(1 + digit(2, 3));
     const auto learners = int64_t(request.devices.size()) * request.learners;
-    Strategy strategy{.kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
+    Strategy strategy{
+        .kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
     strategy = resolved(strategy, learners, programs[0][0].train);
     Program& program = programs[digit(7, 4) != 0][strategy.kind == Strategy::Kind::Sma];
     program.accumulate = 1 + digit(71, 3);

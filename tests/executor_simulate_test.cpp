@@ -432,6 +432,8 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
         {"learners-x", "found 'x' for N"},
         {"source*-2", "found '-2' for F, a number above 0"},
         {"source*", "found '' for F"},
+        {"step*1e9", "found '1e9' for F"},
+        {"step*nan", "found 'nan' for F"},
         {"*2", "found no task before '*'"},
         {"", "found ''"}}) {
     const std::string message = refusal(text);

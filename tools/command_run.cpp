@@ -22,6 +22,7 @@ class Observers final : public RunObserver {
   void progress(const RunProgress& event) override { tell(&RunObserver::progress, event); }
   void epoch(const EpochEnded& event) override { tell(&RunObserver::epoch, event); }
   void validation(const Validated& event) override { tell(&RunObserver::validation, event); }
+  void tuned(const Tuned& event) override { tell(&RunObserver::tuned, event); }
   void checkpoint(const CheckpointSaved& event) override { tell(&RunObserver::checkpoint, event); }
   void finished(const RunFinished& event) override { tell(&RunObserver::finished, event); }
   void failed(const RunFailed& event) override { tell(&RunObserver::failed, event); }

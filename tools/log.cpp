@@ -98,6 +98,17 @@ void JsonLog::validation(const Validated& event) {
   write(validation_line("validation", event));
 }
 
+void JsonLog::tuned(const Tuned& event) {
+  write(Json{{"event", "tune"},
+             {"epoch", event.epoch},
+             {"iteration", event.iteration},
+             {"seconds", event.seconds},
+             {"learners", event.learners},
+             {"images_per_second", event.images_per_second},
+             {"next_learners", event.next},
+             {"reason", event.reason}});
+}
+
 void JsonLog::checkpoint(const CheckpointSaved& event) {
   write(Json{{"event", "checkpoint"},
              {"epoch", event.epoch},

@@ -19,6 +19,7 @@ class JsonLog : public RunObserver {
   void progress(const RunProgress& event) override;
   void epoch(const EpochEnded& event) override;
   void validation(const Validated& event) override;
+  void tuned(const Tuned& event) override;
   void checkpoint(const CheckpointSaved& event) override;
   void finished(const RunFinished& event) override;
   void failed(const RunFailed& event) override;

@@ -131,6 +131,14 @@ void ProgressLine::validation(const Validated& event) {
   print(fmt::format("epoch {}: validation loss {:.4f}{}", event.epoch, event.loss, join(event.metrics)));
 }
 
+void ProgressLine::tuned(const Tuned& event) {
+  run_.iterations = event.iterations;
+  run_.iterations_per_epoch = event.iterations_per_epoch;
+  print(fmt::format(
+      "learners: {}{}", event.reason,
+      event.images_per_second > 0 ? fmt::format(" ({} images/s)", short_count(event.images_per_second)) : ""));
+}
+
 void ProgressLine::checkpoint(const CheckpointSaved& event) {
   print(fmt::format("saved {}", event.path));
 }

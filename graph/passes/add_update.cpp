@@ -79,8 +79,7 @@ NodeId add_update_node(Graph& graph, std::string_view op, std::string name, std:
 
 // The mean gradient of several batches, in a sum of its own.
 ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
-  const ValueId sum =
-      flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
+  const ValueId sum = flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
   const NodeId node = add_update_node(graph, "arbalest.Accumulate", "accumulate", {gradients, sum}, 1,
                                       {{"scale", 1.0 / double(batches)}}, where);
   const ValueId next = graph.nodes[size_t(node)].outputs[0];

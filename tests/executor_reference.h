@@ -1,0 +1,107 @@
+#pragma once
+// Training of a perceptron by several learners, simulated in double precision straight from the equations: what runs of
+// the executor are compared with. Data, their order and the first weights are the project's; everything else is not.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/session.h"
+#include "graph/graph.h"
+#include "io/data_order.h"
+#include "io/safetensors.h"
+#include "io/source.h"
+
+namespace arbalest::test {
+
+// One training, as its graph and options say it and as the simulation reads it. The rate halves at the milestones.
+struct Setting {
+  Strategy strategy = {.kind = Strategy::Kind::None};
+  int devices = 1, learners = 1;  // learners per device
+  double rate = 0.1, momentum = 0, decay = 0;
+  bool nesterov = false;
+  int64_t accumulate = 1;
+  std::vector<double> milestones;
+  RateScaling scaling = RateScaling::None;
+  int64_t hidden = 0;  // units of a hidden layer; 0: none
+  int64_t batch = 4, rounds = 7, iterations = 50;
+  int64_t test_samples = 0;  // 0: nothing is validated
+  int64_t test_batch = 16;
+
+  int64_t all_learners() const { return int64_t(devices) * learners; }
+  int64_t samples() const { return rounds * all_learners() * batch + 3; }  // three are left over in each epoch
+  std::string source() const;
+};
+
+Graph graph_of(const Setting& setting);
+SessionOptions options_of(const Setting& setting);
+std::string to_string(const Setting& setting);
+
+// Tensors of the graph's parameters, one behind the other from the first layer on.
+std::vector<double> weights_of(const TensorFile& file);
+
+double greatest_difference(const std::vector<double>& a, const std::vector<double>& b);
+
+// Fully connected layers with Relu between them, then softmax. Weights: (units, features) and (units) of each layer.
+class Perceptron {
+ public:
+  Perceptron(int64_t inputs, int64_t hidden, int64_t classes);
+
+  struct Outcome {
+    double loss = 0;
+    bool correct = false;
+  };
+  // Adds `share` times the gradient of the loss to `gradient`, unless that is nullptr.
+  Outcome run(const std::vector<double>& weights, const std::vector<double>& x, int32_t label, double share,
+              std::vector<double>* gradient) const;
+
+ private:
+  struct Layer {
+    size_t features = 0, units = 0;
+    size_t weight = 0, bias = 0;  // where they begin
+  };
+  std::vector<Layer> layers_;
+};
+
+class Reference {
+ public:
+  explicit Reference(const Setting& setting);
+
+  void advance(int64_t iterations);
+  std::vector<double> model() const;  // what would be saved now
+
+  struct Metrics {
+    double loss = 0, accuracy = 0;
+  };
+  Metrics validate(const std::vector<double>& weights) const;
+
+ private:
+  struct Learner {
+    std::vector<double> weights, velocity, gradient;
+  };
+
+  double epochs_at(int64_t iteration) const;
+  double rate_at(int64_t iteration) const;
+  int drops_at(int64_t iteration) const;
+  void add_gradient(Learner& learner, int64_t epoch, int64_t batch) const;
+  void update(int64_t iteration);
+  std::vector<double> mean(std::vector<double> Learner::*of) const;
+  std::vector<double> next_average() const;
+  void synchronise();
+
+  const Setting setting_;
+  const Strategy::Kind kind_;
+  const double alpha_, mu_;
+  std::unique_ptr<Source> training_, test_;
+  const DataOrder order_;
+  const Perceptron perceptron_;
+  const int64_t rounds_;  // of an epoch in which every update is whole
+  int64_t iteration_ = 0;
+  std::vector<Learner> learners_;
+  std::vector<double> z_, z_before_;
+  int64_t updates_ = 0;                       // in the group of updates that is under way
+  int64_t group_begin_ = 0, last_begin_ = 0;  // first iterations of this group and of the one before
+  bool averaged_ = false;                     // no update has followed the last averaging
+};
+
+}  // namespace arbalest::test

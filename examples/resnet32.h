@@ -39,7 +39,7 @@ inline void build_resnet32(Model& model, const std::string& source) {
                                       .schedule = "multistep",
                                       .milestones = {91, 136},
                                       .epochs = 182});
-  validate(trained, {loss, correct}, {.batch = 1000});
+  validate(synchronize(trained), {loss, correct}, {.batch = 1000});
 }
 
 }  // namespace arbalest

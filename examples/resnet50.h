@@ -45,7 +45,7 @@ inline void build_resnet(Model& model, const std::string& source, int depth) {
                                       .milestones = {30, 60, 80},
                                       .warmup = 5,
                                       .epochs = 90});
-  validate(trained, {loss, correct, top5}, {.batch = 250});
+  validate(synchronize(trained), {loss, correct, top5}, {.batch = 250});
 }
 
 }  // namespace arbalest

@@ -219,7 +219,11 @@ struct CudaEvents {};
 std::shared_ptr<CudaEvents> make_cuda_events(size_t) {
   return nullptr;
 }
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>) {
+struct KernelCache {};
+std::shared_ptr<KernelCache> make_kernel_cache() {
+  return nullptr;
+}
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, const std::shared_ptr<KernelCache>&) {
   throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
 }
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>) {

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
 
 #include "executor/cuda_poller.h"
@@ -28,6 +29,14 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
           {"cudnn", fmt::format("{}.{}.{}", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100)}};
 }
 
+struct KernelCache {
+  std::map<int, std::shared_ptr<CudaKernelCache>> of_device;
+};
+
+std::shared_ptr<KernelCache> make_kernel_cache() {
+  return std::make_shared<KernelCache>();
+}
+
 namespace {
 
 constexpr int kEagerRuns = 2;  // before a variant is recorded: libraries load modules at first use
@@ -48,13 +57,17 @@ struct Recording {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::shared_ptr<CudaEvents> events) : index_(index), events_(std::move(events)) {
+  CudaDevice(int index, std::shared_ptr<CudaEvents> events, KernelCache& cache)
+      : index_(index), events_(std::move(events)) {
     const int present = cuda_device_count();
     if (index >= present) {
       throw RunError(
           fmt::format("cuda:{} is not there: {} CUDA device{} found", index, present, present == 1 ? "" : "s"));
     }
     enter();
+    std::shared_ptr<CudaKernelCache>& ours = cache.of_device[index];
+    if (!ours) ours = std::make_shared<CudaKernelCache>(index);
+    cache_ = ours;
   }
 
   ~CudaDevice() override {
@@ -125,7 +138,7 @@ class CudaDevice final : public Device {
     const int priority = kind == Lane::Kind::Validate ? least : greatest;
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
     const bool copies = kind == Lane::Kind::CopyIn || kind == Lane::Kind::CopyOut;
-    if (!copies) stream->context = std::make_unique<CudaContext>(index_);
+    if (!copies) stream->context = std::make_unique<CudaContext>(index_, cache_);
     streams_[size_t(lane)] = std::move(stream);
   }
   DeviceContext* context(LaneId lane) override { return streams_[size_t(lane)]->context.get(); }
@@ -234,6 +247,7 @@ class CudaDevice final : public Device {
   const int index_;
   int32_t device_ = 0;  // its place in the plan
   std::shared_ptr<CudaEvents> events_;
+  std::shared_ptr<CudaKernelCache> cache_;
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
   std::vector<CudaEvents::Ring> started_events_;
@@ -246,8 +260,9 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events) {
-  return std::make_unique<CudaDevice>(index, std::move(events));
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
+                                         const std::shared_ptr<KernelCache>& cache) {
+  return std::make_unique<CudaDevice>(index, std::move(events), *cache);
 }
 
 }  // namespace arbalest

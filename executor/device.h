@@ -125,10 +125,15 @@ struct CpuProgress;
 std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
 std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
 
+// What making kernels finds out about devices, for plans that follow each other.
+struct KernelCache;
+std::shared_ptr<KernelCache> make_kernel_cache();
+
 // Throws RunError where CUDA or the device is missing. Devices of one run share `events`.
 struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events);
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
+                                         const std::shared_ptr<KernelCache>& cache = make_kernel_cache());
 // Collectives over GPUs through NCCL. Throws RunError where NCCL cannot connect them.
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
                                               std::shared_ptr<CudaEvents> events);

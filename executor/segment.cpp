@@ -12,7 +12,9 @@
 namespace arbalest {
 namespace {
 
-std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads, std::unique_ptr<Queues>& collectives) {
+std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads,
+                                                  const std::shared_ptr<KernelCache>& cache,
+                                                  std::unique_ptr<Queues>& collectives) {
   const auto progress = make_cpu_progress(plan.tasks.size());
   const auto events = make_cuda_events(plan.tasks.size());
   const auto cpus = std::count_if(plan.devices.begin(), plan.devices.end(),
@@ -21,7 +23,7 @@ std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads,
   for (const PlanDevice& device : plan.devices) {
     devices.push_back(device.kind == PlanDevice::Kind::Cpu
                           ? make_cpu_device(device.index, std::max(1, threads / int(cpus)), progress)
-                          : make_cuda_device(device.index, events));
+                          : make_cuda_device(device.index, events, cache));
   }
   const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(), [](const Lane& lane) {
     return lane.kind == Lane::Kind::Collectives && lane.device == kNone;
@@ -48,9 +50,15 @@ double scale_of(RateScaling scaling, int64_t learners) {
   return 1;
 }
 
+// The first fine tick of a group.
+int64_t first_of(const ClockRelation& relation, int64_t group) {
+  return group == 0 ? 0 : relation.last_of(group - 1) + 1;
+}
+
 }  // namespace
 
-Segment::Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor)
+Segment::Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor,
+                 const std::shared_ptr<KernelCache>& cache)
     : prepared_(prepared),
       options_(options),
       from_(from),
@@ -66,7 +74,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_sync_(relation_to("sync")),
       by_validation_(relation_to("validation")) {
   std::unique_ptr<Queues> collectives;
-  auto devices = make_devices(plan_, threads_, collectives);
+  auto devices = make_devices(plan_, threads_, cache, collectives);
   binding_ =
       std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives), bind_options(prepared, options));
   make_host_tasks();
@@ -167,7 +175,12 @@ ModelState Segment::state() const {
 
 Model Segment::model() const {
   const int64_t done = iterations();
-  const bool partial = by_sync_ && done > 0 && by_sync_->last_of(by_sync_->coarse_of(done - 1)) != done - 1;
+  bool partial = false;  // an update has followed the last averaging
+  if (by_sync_ && done > 0) {
+    const int64_t group = by_sync_->coarse_of(done - 1);
+    const bool averaged = by_sync_->last_of(group) == done - 1;
+    partial = !averaged && done - first_of(*by_sync_, group) >= prepared_.program.accumulate;
+  }
   return shared_model(state(), prepared_.request.strategy, partial);
 }
 
@@ -234,10 +247,9 @@ StepScalars Segment::scalars_of(int64_t tick) const {
   const ClockRelation* sync = by_sync_;
   if (!sync || prepared_.request.strategy.kind != Strategy::Kind::Sma || !scalars.update) return scalars;
   // The first update of a group follows the averaging of the group before.
-  const int64_t group = sync->coarse_of(tick), begin = group == 0 ? 0 : sync->last_of(group - 1) + 1;
+  const int64_t group = sync->coarse_of(tick), begin = first_of(*sync, group);
   if (group == 0 || tick != begin + accumulate - 1) return scalars;
-  const int64_t before = group == 1 ? 0 : sync->last_of(group - 2) + 1;
-  scalars.restart = rate_drops(begin) > rate_drops(before);
+  scalars.restart = rate_drops(begin) > rate_drops(first_of(*sync, group - 1));
   scalars.correction = float(prepared_.request.strategy.alpha);
   return scalars;
 }
@@ -328,11 +340,13 @@ Model Segment::validated_model() const {
 
 std::function<void(int64_t)> Segment::end_validation() {
   TallyReader reader(*binding_, tally_copies("validation"), validation().metrics.size());
-  return [this, reader, relation = *relation_to("validation")](int64_t tick) mutable {
+  return [this, reader, relation = *relation_to("validation"), over = false](int64_t tick) mutable {
+    if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
     const Monitor::Verdict verdict = monitor_.validated(at, reader.advance(tick));
     if (on_validated) on_validated(verdict, validated_model(), at);
-    if (verdict.stop) scheduler_->stop();
+    over = verdict.stop;
+    if (over) scheduler_->stop();
   };
 }
 

@@ -27,7 +27,8 @@ struct Cursor {
 class Segment {
  public:
   // `prepared` has the request for this segment: learners, rounds and iterations from `from` on.
-  Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor);
+  Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor,
+          const std::shared_ptr<KernelCache>& cache = make_kernel_cache());
   ~Segment();
 
   const Plan& plan() const { return plan_; }

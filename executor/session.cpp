@@ -160,7 +160,8 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   }
   request.rounds =
       rounds_of(request.training_samples, all, prepared.program.training.batch, prepared.program.accumulate);
-  request.keep_validated = !options.save_best.empty() || (!options.save.empty() && !options.rules.targets.empty());
+  request.keep_validated = !options.save_best.empty() ||
+                           (!options.save.empty() && (!options.rules.targets.empty() || options.rules.patience > 0));
   request.rate_follows_validation = options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);

@@ -204,8 +204,8 @@ class Simulator {
     next == kNone ? leave(issuing_) : issue(add_span(next, next_instance));
   }
 
-  // When the head of a lane may start; kNever while it awaits others.
-  int64_t start_of(const Server& server, const Queued& head) const {
+  // Until when others held the head of a lane back: −1 if none did, kNever while it awaits some.
+  int64_t held_until(const Server& server, const Queued& head) const {
     const TaskSpan& span = spans_[size_t(head.span)];
     int64_t held = server.free_from;
     for (const Edge* edge : awaits_[size_t(span.task)]) {
@@ -214,30 +214,27 @@ class Simulator {
       if (needed >= int64_t(ends.size())) return kNever;
       if (needed >= 0) held = std::max(held, ends[size_t(needed)]);
     }
-    return held < 0 ? head.from : std::max(head.from, held + lane_costs(head.span).after_queue);
+    return held;
   }
 
-  // Starts what may start on a server, or looks again when something may.
+  // Starts what may start on a server: of several lanes, the first in turn. Called whenever that may have changed.
   void look(int32_t id) {
     Server& server = servers_[size_t(id)];
     if (server.runs) return;
-    int64_t soonest = kNever;
     for (size_t k = 0; k < server.lanes.size(); ++k) {
       const size_t place = (server.next + k) % server.lanes.size();
       auto& queue = lanes_[size_t(server.lanes[place])].queue;
-      if (queue.empty()) continue;
-      const int64_t start = start_of(server, queue.front());
-      if (start <= now_) {
-        const SpanId span = queue.front().span;
-        queue.pop_front();
-        server.runs = true;
-        server.next = (place + 1) % server.lanes.size();
-        spans_[size_t(span)].started = now_;
-        return foresee(duration(spans_[size_t(span)]), Happens::DeviceTaskEnds, span);
-      }
-      soonest = std::min(soonest, start);
+      if (queue.empty() || queue.front().from > now_) continue;
+      const int64_t held = held_until(server, queue.front());
+      if (held == kNever) continue;
+      const SpanId span = queue.front().span;
+      TaskSpan& head = spans_[size_t(span)];
+      queue.pop_front();
+      server.runs = true;
+      server.next = (place + 1) % server.lanes.size();
+      head.started = held < 0 ? now_ : std::max(now_, held + lane_costs(span).after_queue);
+      return foresee(head.started - now_ + duration(head), Happens::DeviceTaskEnds, span);
     }
-    if (soonest != kNever) foresee(soonest - now_, Happens::Look, id);
   }
 
   void end(SpanId id) {

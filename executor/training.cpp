@@ -48,7 +48,7 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
 Training::~Training() = default;
 
 void Training::make_segment(const Cursor& from) {
-  segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_);
+  segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_, cache_);
   if (tuner_ && !tuner_->done()) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
@@ -86,8 +86,8 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   if (end.weights.empty() && end.reason == "interrupted") {
     end.weights = prepared_.graph.name + ".interrupted.safetensors";  // what was computed is not lost
   }
-  // What reached the targets is the model that was validated, not the one some iterations later.
-  const bool validated = reached && !validated_.weights.empty();
+  // What ended the run is the model that was validated, not the one some iterations later.
+  const bool validated = (reached || stale) && !validated_.weights.empty();
   if (!end.weights.empty() && validated) save(end.weights, validated_, validated_at_);
   if (!end.weights.empty() && !validated) save(end.weights, segment_->model(), segment_->position());
   if (trace_) {

@@ -36,7 +36,8 @@ class Training {
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
-  Model validated_;                       // of the latest validation, where it is kept
+  const std::shared_ptr<KernelCache> cache_ = make_kernel_cache();
+  Model validated_;  // of the latest validation, where it is kept
   RunPosition validated_at_;
 };
 

@@ -94,9 +94,8 @@ class Prediction {
         line("  {}: another busy learner slows one down by {:.0f} % of its time alone (fitted)", name,
              100 * known.slowdown);
       } else if (overlapped) {
-        line("  {}: its learners always overlapped alike; taken as sharing its throughput, so that a learner fewer",
+        line("  {}: its learners always overlapped alike; taken as sharing its throughput, so this is the most saved",
              name);
-        line("  {:{}}  saves the others no more than this", "", name.size());
       } else {
         line("  {}: its learners take turns", name);
       }

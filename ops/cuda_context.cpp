@@ -48,7 +48,11 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
-CudaContext::CudaContext(int device_ordinal) : device(device_ordinal) {
+CudaKernelCache::CudaKernelCache(int device_ordinal) : context(std::make_unique<CudaContext>(device_ordinal)) {}
+CudaKernelCache::~CudaKernelCache() = default;
+
+CudaContext::CudaContext(int device_ordinal, std::shared_ptr<CudaKernelCache> shared)
+    : device(device_ordinal), cache(std::move(shared)) {
   try {
     CUDA_CHECK(cudaSetDevice(device));
     cudaDeviceProp properties;
@@ -69,7 +73,6 @@ CudaContext::~CudaContext() {
 }
 
 void CudaContext::release() noexcept {
-  convolution_plans.clear();
   if (cublas_lt != nullptr) cublasLtDestroy(cublas_lt);
   if (cudnn != nullptr) cudnnDestroy(cudnn);
   if (stream != nullptr) cudaStreamDestroy(stream);

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -64,9 +65,22 @@ class ConvolutionPlan;  // ops/cudnn_graph.h
 // The opaque type of graph/kernel.h: what it is on CUDA.
 struct DeviceContext {};
 
+struct CudaContext;
+
+// What making kernels finds out about a device: shared by its lanes, and by plans that follow each other.
+struct CudaKernelCache {
+  explicit CudaKernelCache(int device_ordinal);
+  ~CudaKernelCache();
+
+  std::mutex mutex;                      // held while plans are made and timed
+  std::unique_ptr<CudaContext> context;  // that they are made with: it lives as long as they do
+  // By problem. A null plan: no engine supports it.
+  std::map<std::string, std::shared_ptr<const ConvolutionPlan>> convolution_plans;
+};
+
 // One a lane. Made and destroyed with its device current; the kernels made with it run on one thread at a time.
 struct CudaContext : DeviceContext {
-  explicit CudaContext(int device_ordinal);
+  explicit CudaContext(int device_ordinal, std::shared_ptr<CudaKernelCache> shared = nullptr);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -77,8 +91,7 @@ struct CudaContext : DeviceContext {
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
   cudnnHandle_t cudnn = nullptr;
   cublasLtHandle_t cublas_lt = nullptr;
-  // Convolutions of the same shapes and types share a plan. A null plan: no engine supports the problem.
-  std::map<std::string, std::shared_ptr<const ConvolutionPlan>> convolution_plans;
+  std::shared_ptr<CudaKernelCache> cache;
 
  private:
   void release() noexcept;

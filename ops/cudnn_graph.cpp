@@ -112,6 +112,7 @@ struct ConvolutionPlan::State {
   fe::graph::Graph graph;
   int64_t index = 0;  // of the engine
   bool has_bias = false;
+  std::mutex mutex;  // the frontend keeps scratch in its graph
 };
 
 ConvolutionPlan::ConvolutionPlan() : state_(std::make_unique<State>()) {}
@@ -123,6 +124,7 @@ void ConvolutionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const void*
   std::unordered_map<int64_t, void*> operands = {
       {kA, const_cast<void*>(a)}, {kB, const_cast<void*>(b)}, {kResult, result}};
   if (state_->has_bias) operands.emplace(kBias, const_cast<void*>(bias));
+  const std::scoped_lock lock(state_->mutex);
   auto status = state_->graph.execute_plan_at_index(handle, operands, workspace, state_->index);
   if (status.is_bad()) throw RunError(fmt::format("cuDNN convolution ({}): {}", engine_, status.get_message()));
 }
@@ -352,12 +354,15 @@ class ConvolutionPlanner {
 };
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto [entry, added] = context.convolution_plans.try_emplace(problem.key());
+  if (!context.cache) context.cache = std::make_shared<CudaKernelCache>(context.device);
+  CudaKernelCache& cache = *context.cache;
+  const std::scoped_lock lock(cache.mutex);
+  const auto [entry, added] = cache.convolution_plans.try_emplace(problem.key());
   if (added) {
     try {
-      entry->second = ConvolutionPlanner(context, problem).make();
+      entry->second = ConvolutionPlanner(*cache.context, problem).make();
     } catch (...) {
-      context.convolution_plans.erase(entry);
+      cache.convolution_plans.erase(entry);
       throw;
     }
   }

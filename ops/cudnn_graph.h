@@ -42,7 +42,7 @@ class ConvolutionPlan {
   const std::string& engine() const { return engine_; }
 
   // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.
-  // Throws RunError.
+  // Any thread may call it. Throws RunError.
   void run(cudnnHandle_t handle, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
            void* workspace) const;
 
@@ -55,8 +55,8 @@ class ConvolutionPlan {
   std::string engine_;
 };
 
-// The plan for a problem, shared by the kernels of the context; nullptr where no engine supports it. Throws RunError
-// where the device fails.
+// The plan for a problem, shared by all kernels of the context's cache; nullptr where no engine supports it. Throws
+// RunError where the device fails.
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem);
 
 }  // namespace arbalest

@@ -24,7 +24,8 @@ struct TinyNet {
 };
 
 inline Graph tiny(const TinyNet& net) {
-  const std::string synced = net.synchronize.empty() ? "" : "synced = arbalest.Synchronize <" + net.synchronize + "> (trained)\n";
+  const std::string synced =
+      net.synchronize.empty() ? "" : "synced = arbalest.Synchronize <" + net.synchronize + "> (trained)\n";
   const std::string report = net.validate.empty()
                                  ? ""
                                  : fmt::format("report = arbalest.Validate <{}> ({}, loss, accuracy)\n", net.validate,

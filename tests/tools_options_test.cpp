@@ -55,8 +55,8 @@ TEST_CASE("run takes all its options") {
   CHECK(run->deterministic);
   CHECK(run->epochs == 3);
   CHECK(run->iterations == 100);
-  REQUIRE(run->until.size() == 2);
-  CHECK(run->until[1] == Target{"loss", Target::Op::Less, 1.0});
+  REQUIRE(run->rules.targets.size() == 2);
+  CHECK(run->rules.targets[1] == Target{"loss", Target::Op::Less, 1.0});
   CHECK(run->set == std::vector<std::string>{"train.lr=0.05", "h1/c1.weight.filters=2"});
   CHECK(run->weights == "a.safetensors");
   CHECK(run->save == "b.safetensors");

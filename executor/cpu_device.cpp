@@ -226,7 +226,7 @@ std::shared_ptr<KernelCache> make_kernel_cache() {
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, const std::shared_ptr<KernelCache>&) {
   throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
 }
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>) {
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, double) {
   throw RunError("collectives over GPUs: this build has no CUDA");
 }
 int cuda_device_count() {

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <mutex>
 
 #include "executor/cuda_poller.h"
@@ -19,9 +20,14 @@ std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
 }
 
 class CudaCollectives final : public Queues {
+  using Instance = CudaPoller::Pending::Instance;
+
  public:
-  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events)
-      : context_(ordinals_of(devices)), events_(std::move(events)), event_lists_(devices.size()) {}
+  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, double limit_seconds)
+      : context_(ordinals_of(devices)),
+        events_(std::move(events)),
+        limit_(limit_seconds),
+        event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(); }
 
   void make_queue(LaneId, Lane::Kind) override {}
@@ -49,7 +55,7 @@ class CudaCollectives final : public Queues {
       }
     }
     poller_ = std::make_unique<CudaPoller>("collectives", context_.devices[0], std::vector{&pending_}, sink, trace,
-                                           [this] { check(); });
+                                           [this](const Instance& oldest) { check(oldest); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -92,14 +98,36 @@ class CudaCollectives final : public Queues {
  private:
   void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_.devices[device])); }
 
-  // NCCL reports errors of what is under way only when asked. Where a thread is issuing, the next look will do.
-  void check() {
+  // NCCL reports errors of what is under way only when asked, and of a device that does not take part it knows nothing.
+  void check(const Instance& oldest) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock && !context_.aborted()) context_.check();
+    if (!lock || context_.aborted()) return;  // where a thread is issuing, the next look will do
+    context_.check();
+    const auto now = std::chrono::steady_clock::now();
+    if (oldest.task != watched_ || oldest.instance != watched_instance_) {
+      watched_ = oldest.task;
+      watched_instance_ = oldest.instance;
+      watched_since_ = now;
+    } else if (now - watched_since_ > limit_) {
+      throw RunError(fmt::format("has not ended for {:g} s on {}", limit_.count(), unfinished(oldest)));
+    }
+  }
+
+  std::string unfinished(const Instance& instance) const {
+    std::string names;
+    for (size_t d = 0; d < instance.events; ++d) {
+      if (cudaEventQuery(instance.ended[d]) != cudaErrorNotReady) continue;
+      names += fmt::format("{}cuda:{}", names.empty() ? "" : ", ", context_.devices[d]);
+    }
+    return names.empty() ? "any device" : names;
   }
 
   CollectiveContext context_;
   std::shared_ptr<CudaEvents> events_;
+  const std::chrono::duration<double> limit_;  // for one instance, once those before it have ended
+  TaskId watched_ = kNone;                     // the oldest that is under way
+  int64_t watched_instance_ = -1;
+  std::chrono::steady_clock::time_point watched_since_;
   std::vector<CudaEventList> event_lists_;  // one a device
   std::vector<CudaEvents::Ring> started_;   // by task, of the first device, where there is a trace
   const Plan* plan_ = nullptr;
@@ -111,8 +139,8 @@ class CudaCollectives final : public Queues {
 }  // namespace
 
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events) {
-  return std::make_unique<CudaCollectives>(devices, std::move(events));
+                                              std::shared_ptr<CudaEvents> events, double limit_seconds) {
+  return std::make_unique<CudaCollectives>(devices, std::move(events), limit_seconds);
 }
 
 }  // namespace arbalest

@@ -38,7 +38,7 @@ cudaEvent_t CudaEventList::add(bool timed) {
 }
 
 CudaPoller::CudaPoller(std::string name, int device, std::vector<Pending*> lanes, CompletionSink& sink,
-                       TraceRecorder* trace, std::function<void()> check)
+                       TraceRecorder* trace, Check check)
     : name_(std::move(name)),
       device_(device),
       lanes_(std::move(lanes)),
@@ -92,7 +92,7 @@ void CudaPoller::poll() {
     bool busy = false;
     advance_origin();
     for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
-    if (check_ && busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_();
+    if (busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
     if (stopping_.load(std::memory_order_relaxed)) {
       if (!busy) return;
       const auto now = std::chrono::steady_clock::now();
@@ -134,6 +134,19 @@ bool CudaPoller::poll_head(Pending& lane) {
     if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, started, ended);
   }
   return false;
+}
+
+void CudaPoller::check_oldest() {
+  const Pending& lane = *lanes_[0];
+  const uint64_t head = lane.head_.load(std::memory_order_relaxed);
+  if (!check_ || head == lane.tail_.load(std::memory_order_acquire)) return;
+  const Pending::Instance oldest = lane.ring_[head % Pending::kCapacity];
+  try {
+    check_(oldest);
+  } catch (...) {
+    check_ = {};
+    sink_.failed(oldest.task, oldest.instance, std::current_exception());
+  }
 }
 
 void CudaPoller::record_origin() {

@@ -68,10 +68,13 @@ class CudaPoller {
     std::atomic<uint64_t> head_{0}, tail_{0};
   };
 
-  // `name` is for errors: "cuda:0". `device`: whose clock the trace's times come from. `check`, called now and then,
-  // throws where something else has failed.
+  // Throws where the oldest instance that is under way will not end.
+  using Check = std::function<void(const Pending::Instance& oldest)>;
+
+  // `name` is for errors: "cuda:0". `device`: whose clock the trace's times come from. `check` is called now and then
+  // while there is something under way in the first lane, until it throws.
   CudaPoller(std::string name, int device, std::vector<Pending*> lanes, CompletionSink& sink, TraceRecorder* trace,
-             std::function<void()> check = {});
+             Check check = {});
   ~CudaPoller() { stop(); }
 
   // One thread a lane at a time. Throws RunError where too much is under way.
@@ -83,6 +86,7 @@ class CudaPoller {
   void poll();
   bool poll_head(Pending& lane);
   bool poll_events(const Pending::Instance& instance, cudaError_t& state) const;
+  void check_oldest();
   void record_origin();
   void advance_origin();
   int64_t time_of(cudaEvent_t event) const;
@@ -92,7 +96,7 @@ class CudaPoller {
   const std::vector<Pending*> lanes_;
   CompletionSink& sink_;
   TraceRecorder* trace_;
-  const std::function<void()> check_;
+  Check check_;  // none once it has thrown
   CudaEventList events_;
   cudaStream_t clock_stream_ = nullptr;
   std::array<cudaEvent_t, 2> origin_ = {};  // the one in use, the one before

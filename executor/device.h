@@ -134,9 +134,10 @@ struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
                                          const std::shared_ptr<KernelCache>& cache = make_kernel_cache());
-// Collectives over GPUs through NCCL. Throws RunError where NCCL cannot connect them.
+// Collectives over GPUs through NCCL, one at a time: one that takes longer than the limit fails. Throws RunError where
+// NCCL cannot connect the devices.
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events);
+                                              std::shared_ptr<CudaEvents> events, double limit_seconds);
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();

@@ -12,7 +12,7 @@
 namespace arbalest {
 namespace {
 
-std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads,
+std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads, double collective_timeout,
                                                   const std::shared_ptr<KernelCache>& cache,
                                                   std::unique_ptr<Queues>& collectives) {
   const auto progress = make_cpu_progress(plan.tasks.size());
@@ -29,7 +29,9 @@ std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads,
     return lane.kind == Lane::Kind::Collectives && lane.device == kNone;
   });
   if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
-  if (spans && cpus == 0) collectives = make_cuda_collectives(plan.devices, events);
+  if (spans && cpus == 0) {
+    collectives = make_cuda_collectives(plan.devices, events, collective_timeout);
+  }
   return devices;
 }
 
@@ -74,7 +76,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_sync_(relation_to("sync")),
       by_validation_(relation_to("validation")) {
   std::unique_ptr<Queues> collectives;
-  auto devices = make_devices(plan_, threads_, cache, collectives);
+  auto devices = make_devices(plan_, threads_, options.collective_timeout, cache, collectives);
   binding_ =
       std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives), bind_options(prepared, options));
   make_host_tasks();

@@ -35,6 +35,7 @@ struct SessionOptions {
   std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
   int threads = 0;                    // of the process, for kernels and reading; 0: one a core
+  double collective_timeout = 20;     // seconds; a collective of GPUs that takes longer ends the run
   int64_t report_every = 0;           // iterations between progress events; 0: chosen
   ValidationRules rules;              // targets, best, patience, plateau
   std::string weights, save, trace;   // files: read before, written after; "" for none

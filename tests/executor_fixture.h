@@ -23,6 +23,18 @@ struct TinyNet {
   std::string validate = "batch = 16";  // "" for none
 };
 
+inline TinyNet convolutional() {
+  TinyNet net;
+  net.source = "glyphs:?train=1280&test=300&size=16";
+  net.batch = 32;
+  net.layers =
+      "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
+      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)\n";
+  net.train = "lr = 0.05, momentum = 0.9";
+  net.validate = "batch = 100";
+  return net;
+}
+
 inline Graph tiny(const TinyNet& net) {
   const std::string synced =
       net.synchronize.empty() ? "" : "synced = arbalest.Synchronize <" + net.synchronize + "> (trained)\n";

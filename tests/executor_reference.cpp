@@ -11,6 +11,7 @@
 
 #include "executor/state.h"
 #include "tests/executor_fixture.h"
+#include "tests/io_test_folder.h"
 
 namespace arbalest::test {
 namespace {
@@ -63,6 +64,7 @@ SessionOptions options_of(const Setting& setting) {
   SessionOptions options = on_cpus(setting.devices, setting.learners);
   options.seed = kSeed;
   options.iterations = setting.iterations;
+  for (size_t i = 0; i < setting.gpus.size(); ++i) options.devices[i] = {PlanDevice::Kind::Cuda, setting.gpus[i]};
   options.rate_scaling = setting.scaling;
   return options;
 }
@@ -87,6 +89,23 @@ std::vector<double> weights_of(const TensorFile& file) {
     }
   }
   return weights;
+}
+
+TensorFile trained(Graph graph, SessionOptions options) {
+  const TestFolder folder;
+  options.save = folder / "weights.safetensors";
+  run(std::move(graph), options);
+  return read_safetensors(options.save);
+}
+
+std::vector<double> executed(const Setting& setting) {
+  return weights_of(trained(graph_of(setting), options_of(setting)));
+}
+
+std::vector<double> simulated(const Setting& setting) {
+  Reference reference(setting);
+  reference.advance(setting.iterations);
+  return reference.model();
 }
 
 double greatest_difference(const std::vector<double>& a, const std::vector<double>& b) {

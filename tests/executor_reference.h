@@ -18,6 +18,7 @@ namespace arbalest::test {
 struct Setting {
   Strategy strategy = {.kind = Strategy::Kind::None};
   int devices = 1, learners = 1;  // learners per device
+  std::vector<int> gpus;          // the devices, where they are not CPUs
   double rate = 0.1, momentum = 0, decay = 0;
   bool nesterov = false;
   int64_t accumulate = 1;
@@ -39,6 +40,11 @@ std::string to_string(const Setting& setting);
 
 // Tensors of the graph's parameters, one behind the other from the first layer on.
 std::vector<double> weights_of(const TensorFile& file);
+
+// What a run saves; its weights as executed, and as simulated.
+TensorFile trained(Graph graph, SessionOptions options);
+std::vector<double> executed(const Setting& setting);
+std::vector<double> simulated(const Setting& setting);
 
 double greatest_difference(const std::vector<double>& a, const std::vector<double>& b);
 

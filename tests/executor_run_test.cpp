@@ -26,18 +26,6 @@ bool same_tensors(const TensorFile& a, const TensorFile& b) {
   return !a.tensors.empty();
 }
 
-TinyNet convolutional() {
-  TinyNet net;
-  net.source = "glyphs:?train=1280&test=300&size=16";
-  net.batch = 32;
-  net.layers =
-      "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
-      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)\n";
-  net.train = "lr = 0.05, momentum = 0.9";
-  net.validate = "batch = 100";
-  return net;
-}
-
 TensorFile trained(const SessionOptions& options, const TestFolder& folder, const TinyNet& net) {
   SessionOptions saving = options;
   saving.save = folder / "weights.safetensors";

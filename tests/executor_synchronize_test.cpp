@@ -17,23 +17,6 @@ namespace {
 // too much.
 constexpr double kTolerance = 1e-6;
 
-TensorFile trained(Graph graph, SessionOptions options) {
-  const TestFolder folder;
-  options.save = folder / "weights.safetensors";
-  run(std::move(graph), options);
-  return read_safetensors(options.save);
-}
-
-std::vector<double> executed(const Setting& setting) {
-  return weights_of(trained(graph_of(setting), options_of(setting)));
-}
-
-std::vector<double> simulated(const Setting& setting) {
-  Reference reference(setting);
-  reference.advance(setting.iterations);
-  return reference.model();
-}
-
 void check_against_simulation(const Setting& setting) {
   INFO(to_string(setting));
   CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);

@@ -43,6 +43,7 @@ int command_run(const RunOptions& options) {
   session.report_every = options.log_every;
   session.rules = options.rules;
   session.rate_scaling = options.scale_lr;
+  session.collective_timeout = options.collective_timeout;
   session.save_best = options.save_best;
   session.weights = options.weights;
   session.save = options.save;

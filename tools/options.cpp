@@ -127,6 +127,12 @@ class CommandLine {
         ->type_name("TARGET")
         ->take_all()
         ->allow_extra_args(false);
+    run_command_
+        ->add_option("--collective-timeout", run_.collective_timeout,
+                     "seconds after which a collective of GPUs that has not ended ends the run")
+        ->capture_default_str()
+        ->type_name("SECONDS")
+        ->check(CLI::PositiveNumber);
     run_command_->add_option("--weights", run_.weights, "start from these weights (safetensors)")->type_name("FILE");
     run_command_->add_option("--save", run_.save, "write the weights here (safetensors)")->type_name("FILE");
     run_command_

@@ -37,9 +37,10 @@ struct PlanOptions : GraphOptions {
 struct RunOptions : PlanOptions {
   ValidationRules rules;  // --until, --metric, --patience, --plateau
   RateScaling scale_lr = RateScaling::None;
-  std::string weights;    // read before training
-  std::string save;       // written at the end
-  std::string save_best;  // written after each validation that is better than all before
+  std::string weights;             // read before training
+  std::string save;                // written at the end
+  double collective_timeout = 20;  // seconds
+  std::string save_best;           // written after each validation that is better than all before
   std::string trace;
   std::string log;        // JSON lines
   int64_t log_every = 0;  // iterations between progress events; 0: by the length of an epoch

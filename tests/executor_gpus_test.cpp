@@ -1,0 +1,133 @@
+// Several learners on several GPUs: the same equations, metrics and bits as on CPUs. Needs two GPUs; uses up to four.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "executor/device.h"
+#include "tests/executor_fixture.h"
+#include "tests/executor_reference.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// Products and sums on GPUs are in single precision, in another order than on CPUs.
+constexpr double kTolerance = 2e-6;
+
+int gpu_count() {
+  return std::min(4, cuda_device_count());
+}
+
+bool lacks_gpus() {
+  if (gpu_count() >= 2) return false;
+  MESSAGE("SKIP: fewer than two CUDA devices");
+  return true;
+}
+
+std::vector<int> first_gpus(int count) {
+  std::vector<int> gpus(size_t(count), 0);
+  std::iota(gpus.begin(), gpus.end(), 0);
+  return gpus;
+}
+
+struct Training {
+  Strategy strategy;
+  double momentum = 0.9;
+};
+
+const std::vector<Training> kTrainings = {{{.kind = Strategy::Kind::Ssgd}},
+                                          {{.kind = Strategy::Kind::Sma, .momentum = 0}},
+                                          {{.kind = Strategy::Kind::Sma, .momentum = 0.9}, 0},
+                                          {{.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0}},
+                                          {{.kind = Strategy::Kind::Local, .every = 4}}};
+
+Setting setting_of(const Training& training, const std::vector<int>& gpus, int learners) {
+  Setting setting;
+  setting.strategy = training.strategy;
+  setting.gpus = gpus;
+  setting.devices = int(gpus.size());
+  setting.learners = learners;
+  setting.momentum = training.momentum;
+  setting.rate = training.momentum > 0 ? 0.01 : 0.05;
+  setting.decay = 0.02;
+  setting.hidden = 12;
+  setting.milestones = {2.4};
+  return setting;
+}
+
+}  // namespace
+
+TEST_CASE("learners on several GPUs train as the equations say") {
+  if (lacks_gpus()) return;
+  std::vector<std::pair<std::vector<int>, int>> layouts = {{{0}, 3}, {{0, 1}, 1}, {{1, 0}, 2}};
+  if (gpu_count() >= 3) layouts.push_back({first_gpus(3), 2});
+  if (gpu_count() >= 4) layouts.insert(layouts.end(), {{{1, 3}, 1}, {first_gpus(4), 2}});
+  for (const Training& training : kTrainings) {
+    for (const auto& [gpus, learners] : layouts) {
+      const Setting setting = setting_of(training, gpus, learners);
+      INFO(to_string(setting));
+      CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);
+    }
+  }
+}
+
+TEST_CASE("gradients travel between GPUs in buckets, also of several batches") {
+  if (lacks_gpus()) return;
+  for (const int64_t accumulate : {1, 2}) {
+    for (const int learners : {1, 2}) {
+      Setting setting = setting_of(kTrainings[0], first_gpus(gpu_count()), learners);
+      setting.strategy.bucket_bytes = 64;
+      setting.accumulate = accumulate;
+      INFO(to_string(setting));
+      CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);
+    }
+  }
+}
+
+TEST_CASE("all GPUs validate one model") {
+  if (lacks_gpus()) return;
+  for (const Training& training : kTrainings) {
+    Setting setting = setting_of(training, first_gpus(gpu_count()), 2);
+    setting.test_samples = 61;
+    setting.iterations = 4 * setting.rounds;
+    INFO(to_string(setting));
+    const Recorder story = run(graph_of(setting), options_of(setting));
+    REQUIRE(story.validations.size() == 4);
+    Reference reference(setting);
+    for (const Validated& validation : story.validations) {
+      reference.advance(setting.rounds);
+      const Reference::Metrics metrics = reference.validate(reference.model());
+      CHECK(validation.samples == 61);
+      CHECK(validation.loss == doctest::Approx(metrics.loss).epsilon(1e-4));
+      CHECK(validation.metrics.at(0).second == doctest::Approx(metrics.accuracy).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("deterministic learners on GPUs give the same bits each time, and others with another seed") {
+  if (lacks_gpus()) return;
+  for (const Training& training : kTrainings) {
+    SessionOptions options = on_cpus();
+    options.devices.clear();
+    for (const int gpu : first_gpus(gpu_count())) options.devices.push_back({PlanDevice::Kind::Cuda, gpu});
+    options.learners = 2;
+    options.precision = Precision::Bf16;
+    options.deterministic = true;
+    options.strategy = training.strategy.kind;
+    options.epochs = 2;
+    const auto bits = [&] {
+      std::vector<std::vector<uint8_t>> all;
+      for (NamedTensor& tensor : trained(tiny(convolutional()), options).tensors)
+        all.push_back(std::move(tensor.bytes));
+      return all;
+    };
+    INFO(name_of(training.strategy.kind));
+    const auto first = bits();
+    CHECK(first == bits());
+    options.seed = 2;
+    CHECK(first != bits());
+  }
+}

@@ -52,7 +52,7 @@ class CpuDevice final : public Device {
       : index_(index), threads_(threads), progress_(std::move(progress)), thread_([this] { work(); }) {}
 
   ~CpuDevice() override {
-    stop();
+    stop(drain_deadline());
     for (void* memory : memory_) std::free(memory);
   }
 
@@ -126,7 +126,7 @@ class CpuDevice final : public Device {
     signal_.notify_one();
   }
 
-  void stop() override {
+  void stop(Deadline) override {
     if (!thread_.joinable()) return;
     stopping_.store(true);
     wake();

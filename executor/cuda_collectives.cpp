@@ -3,15 +3,21 @@
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "executor/cuda_poller.h"
 #include "ops/collective_context.h"
 
 namespace arbalest {
 namespace {
+
+constexpr auto kEndBound = std::chrono::seconds(2);  // for collectives under way, before they are aborted
 
 std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
   std::vector<int> ordinals;
@@ -28,7 +34,7 @@ class CudaCollectives final : public Queues {
         events_(std::move(events)),
         limit_(limit_seconds),
         event_lists_(devices.size()) {}
-  ~CudaCollectives() override { stop(); }
+  ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId, Lane::Kind) override {}
   DeviceContext* context(LaneId) override { return &context_; }
@@ -54,7 +60,7 @@ class CudaCollectives final : public Queues {
         if (trace && device == 0) started_[size_t(task.id)].events.push_back(event_lists_[0].add(true));
       }
     }
-    poller_ = std::make_unique<CudaPoller>("collectives", context_.devices[0], std::vector{&pending_}, sink, trace,
+    poller_ = std::make_unique<CudaPoller>(device_names(), context_.devices[0], std::vector{&pending_}, sink, trace,
                                            [this](const Instance& oldest) { check(oldest); });
   }
 
@@ -86,40 +92,55 @@ class CudaCollectives final : public Queues {
                              context_.devices.size()});
   }
 
+  // Collectives that can end shall: aborting takes away memory that they use.
   void abort() override {
-    const std::scoped_lock lock(mutex_);
-    if (!context_.aborted()) context_.abort();
+    std::unique_lock lock(mutex_, std::defer_lock);
+    const auto until = std::chrono::steady_clock::now() + kEndBound;
+    const bool issuing = !lock.try_lock_until(until);  // a thread that hangs in NCCL comes back from what follows
+    while (!issuing && !hangs_ && under_way() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    context_.abort();
   }
 
-  void stop() override {
-    if (poller_) poller_->stop();
+  void stop(Deadline until) override {
+    if (poller_) poller_->stop(until);
   }
 
  private:
   void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_.devices[device])); }
 
+  bool under_way() const {
+    return std::any_of(context_.streams.begin(), context_.streams.end(),
+                       [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; });
+  }
+
   // NCCL reports errors of what is under way only when asked, and of a device that does not take part it knows nothing.
   void check(const Instance& oldest) {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || context_.aborted()) return;  // where a thread is issuing, the next look will do
-    context_.check();
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !context_.aborted()) context_.check();
     const auto now = std::chrono::steady_clock::now();
     if (oldest.task != watched_ || oldest.instance != watched_instance_) {
       watched_ = oldest.task;
       watched_instance_ = oldest.instance;
       watched_since_ = now;
     } else if (now - watched_since_ > limit_) {
+      hangs_ = true;
       throw RunError(fmt::format("has not ended for {:g} s on {}", limit_.count(), unfinished(oldest)));
     }
   }
 
+  std::vector<std::string> device_names() const {
+    std::vector<std::string> names;
+    for (const int device : context_.devices) names.push_back(fmt::format("cuda:{}", device));
+    return names;
+  }
+
   std::string unfinished(const Instance& instance) const {
-    std::string names;
-    for (size_t d = 0; d < instance.events; ++d) {
-      if (cudaEventQuery(instance.ended[d]) != cudaErrorNotReady) continue;
-      names += fmt::format("{}cuda:{}", names.empty() ? "" : ", ", context_.devices[d]);
+    std::vector<std::string> names = device_names();
+    for (size_t d = instance.events; d-- > 0;) {
+      if (cudaEventQuery(instance.ended[d]) != cudaErrorNotReady) names.erase(names.begin() + std::ptrdiff_t(d));
     }
-    return names.empty() ? "any device" : names;
+    return names.empty() ? "any device" : fmt::format("{}", fmt::join(names, ", "));
   }
 
   CollectiveContext context_;
@@ -131,7 +152,8 @@ class CudaCollectives final : public Queues {
   std::vector<CudaEventList> event_lists_;  // one a device
   std::vector<CudaEvents::Ring> started_;   // by task, of the first device, where there is a trace
   const Plan* plan_ = nullptr;
-  std::mutex mutex_;
+  std::timed_mutex mutex_;          // of who issues
+  std::atomic<bool> hangs_{false};  // a collective that will not end
   CudaPoller::Pending pending_;
   std::unique_ptr<CudaPoller> poller_;
 };

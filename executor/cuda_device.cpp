@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -71,7 +72,7 @@ class CudaDevice final : public Device {
   }
 
   ~CudaDevice() override {
-    stop();
+    stop(drain_deadline());
     cudaSetDevice(index_);
     for (Recording& recording : recordings_) {
       for (const cudaGraphExec_t graph : recording.graph) {
@@ -132,10 +133,13 @@ class CudaDevice final : public Device {
     enter();
     if (size_t(lane) >= streams_.size()) streams_.resize(size_t(lane) + 1);
     auto stream = std::make_unique<Stream>();
-    // Validation fills what training leaves free.
+    // Collectives (here and in CollectiveContext) hold up whoever waits for them, on other devices too; validation
+    // fills what training leaves free.
     int least = 0, greatest = 0;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    const int priority = kind == Lane::Kind::Validate ? least : greatest;
+    const int priority = kind == Lane::Kind::Validate  ? least
+                         : kind == Lane::Kind::Compute ? std::min(least, greatest + 1)
+                                                       : greatest;
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
     const bool copies = kind == Lane::Kind::CopyIn || kind == Lane::Kind::CopyOut;
     if (!copies) stream->context = std::make_unique<CudaContext>(index_, cache_);
@@ -169,7 +173,8 @@ class CudaDevice final : public Device {
     for (auto& stream : streams_) {
       if (stream) lanes.push_back(&stream->pending);
     }
-    poller_ = std::make_unique<CudaPoller>(fmt::format("cuda:{}", index_), index_, std::move(lanes), sink, trace);
+    poller_ = std::make_unique<CudaPoller>(std::vector{fmt::format("cuda:{}", index_)}, index_, std::move(lanes), sink,
+                                           trace);
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -194,8 +199,8 @@ class CudaDevice final : public Device {
     poller_->push(lane.pending, {task.id, instance, started, ended, 1});
   }
 
-  void stop() override {
-    if (poller_) poller_->stop();
+  void stop(Deadline until) override {
+    if (poller_) poller_->stop(until);
   }
 
  private:

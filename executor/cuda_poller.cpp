@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kPausesBetweenLooks = 256;  // about 10 µs: queries take the driver's lock, which issuing wants
 constexpr int kLooksBetweenChecks = 1000;
-constexpr auto kDrainBound = std::chrono::seconds(10);
 
 void pause() {
 #if defined(__x86_64__)
@@ -37,9 +36,9 @@ cudaEvent_t CudaEventList::add(bool timed) {
   return event;
 }
 
-CudaPoller::CudaPoller(std::string name, int device, std::vector<Pending*> lanes, CompletionSink& sink,
+CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
                        TraceRecorder* trace, Check check)
-    : name_(std::move(name)),
+    : names_(std::move(names)),
       device_(device),
       lanes_(std::move(lanes)),
       sink_(sink),
@@ -50,7 +49,7 @@ CudaPoller::CudaPoller(std::string name, int device, std::vector<Pending*> lanes
     CUDA_CHECK(cudaStreamCreateWithFlags(&clock_stream_, cudaStreamNonBlocking));
     for (cudaEvent_t& origin : origin_) origin = events_.add(true);
     record_origin();
-    origin_ns_ = origin_age_ = trace_->now();
+    origin_ns_ = origin_age_;
   }
   thread_ = std::thread([this] {
     try {
@@ -61,8 +60,9 @@ CudaPoller::CudaPoller(std::string name, int device, std::vector<Pending*> lanes
   });
 }
 
-void CudaPoller::stop() {
+void CudaPoller::stop(Deadline until) {
   if (!thread_.joinable()) return;
+  drain_until_ = until;
   stopping_.store(true);
   issued_.fetch_add(1);
   issued_.notify_one();
@@ -74,7 +74,7 @@ void CudaPoller::stop() {
 void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
   const uint64_t tail = lane.tail_.load(std::memory_order_relaxed);
   if (tail - lane.head_.load(std::memory_order_acquire) == Pending::kCapacity) {
-    throw RunError(fmt::format("{}: more than {} instances under way in one lane", name_, Pending::kCapacity));
+    throw RunError(fmt::format("{}: more than {} instances under way in one lane", names_.front(), Pending::kCapacity));
   }
   lane.ring_[tail % Pending::kCapacity] = instance;
   lane.tail_.store(tail + 1, std::memory_order_release);
@@ -85,7 +85,6 @@ void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
 // Looks at the oldest instance of every lane, again and again while there is one; sleeps while there is none.
 void CudaPoller::poll() {
   cudaSetDevice(device_);
-  auto drain_until = std::chrono::steady_clock::time_point::max();
   int looks = 0;
   for (;;) {
     const uint64_t seen = issued_.load(std::memory_order_acquire);
@@ -93,11 +92,9 @@ void CudaPoller::poll() {
     advance_origin();
     for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
     if (busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
-    if (stopping_.load(std::memory_order_relaxed)) {
+    if (stopping_.load()) {
       if (!busy) return;
-      const auto now = std::chrono::steady_clock::now();
-      if (drain_until == std::chrono::steady_clock::time_point::max()) drain_until = now + kDrainBound;
-      if (broken_ || now > drain_until) return;
+      if (broken_ || std::chrono::steady_clock::now() > drain_until_) return;
     }
     if (busy) {
       for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
@@ -107,10 +104,10 @@ void CudaPoller::poll() {
   }
 }
 
-// True once all events of the instance have ended, or one has failed: then `state` says how.
-bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& state) const {
-  for (size_t e = 0; e < instance.events; ++e) {
-    state = cudaEventQuery(instance.ended[e]);
+// True once all events of the instance have ended, or the one at `where` has failed: then `state` says how.
+bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where) const {
+  for (where = 0; where < instance.events; ++where) {
+    state = cudaEventQuery(instance.ended[where]);
     if (state == cudaErrorNotReady) return false;
     if (state != cudaSuccess) return true;
   }
@@ -123,11 +120,14 @@ bool CudaPoller::poll_head(Pending& lane) {
   while (head != lane.tail_.load(std::memory_order_acquire)) {
     const Pending::Instance pending = lane.ring_[head % Pending::kCapacity];
     cudaError_t state = cudaSuccess;
-    if (!poll_events(pending, state)) return true;
+    size_t where = 0;
+    if (!poll_events(pending, state, where)) return true;
     if (state != cudaSuccess) {
       broken_ = true;
+      // The device's own poller knows better what failed.
+      if (pending.events > 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       sink_.failed(pending.task, pending.instance,
-                   std::make_exception_ptr(RunError(fmt::format("{}: {}", name_, cudaGetErrorString(state)))));
+                   std::make_exception_ptr(RunError(fmt::format("{}: {}", names_[where], cudaGetErrorString(state)))));
     }
     const int64_t started = time_of(pending.started), ended = pending.started ? time_of(pending.ended[0]) : -1;
     lane.head_.store(++head, std::memory_order_release);
@@ -149,21 +149,27 @@ void CudaPoller::check_oldest() {
   }
 }
 
-void CudaPoller::record_origin() {
+// Leaves in origin_age_ when it was, as far as the host can tell, and returns how well it can.
+int64_t CudaPoller::record_origin() {
+  const int64_t before = trace_->now();
   CUDA_CHECK(cudaEventRecord(origin_[0], clock_stream_));
   CUDA_CHECK(cudaEventSynchronize(origin_[0]));
+  const int64_t after = trace_->now();
+  origin_age_ = (before + after) / 2;
+  return after - before;
 }
 
-// Elapsed times are floats of milliseconds: near enough to the origin, they are good to some ten nanoseconds.
+// Elapsed times are floats of milliseconds: near enough to the origin, they are good to some ten nanoseconds. Every
+// GPU's clock drifts by itself, so that the origin follows the host's gently.
 void CudaPoller::advance_origin() {
-  constexpr int64_t kNearEnough = 200'000'000;  // ns
+  constexpr int64_t kNearEnough = 200'000'000, kCertain = 50'000;  // ns
   if (!trace_ || trace_->now() - origin_age_ < kNearEnough) return;
   std::swap(origin_[0], origin_[1]);
-  record_origin();
+  const int64_t uncertainty = record_origin();
   float milliseconds = 0;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, origin_[1], origin_[0]));
   origin_ns_ += int64_t(double(milliseconds) * 1e6);
-  origin_age_ = trace_->now();
+  if (uncertainty < kCertain) origin_ns_ += (origin_age_ - origin_ns_) / 8;
 }
 
 int64_t CudaPoller::time_of(cudaEvent_t event) const {

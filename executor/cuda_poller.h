@@ -63,7 +63,7 @@ class CudaPoller {
 
    private:
     friend class CudaPoller;
-    static constexpr size_t kCapacity = 256;
+    static constexpr size_t kCapacity = 1024;
     std::vector<Instance> ring_ = std::vector<Instance>(kCapacity);
     std::atomic<uint64_t> head_{0}, tail_{0};
   };
@@ -71,27 +71,27 @@ class CudaPoller {
   // Throws where the oldest instance that is under way will not end.
   using Check = std::function<void(const Pending::Instance& oldest)>;
 
-  // `name` is for errors: "cuda:0". `device`: whose clock the trace's times come from. `check` is called now and then
-  // while there is something under way in the first lane, until it throws.
-  CudaPoller(std::string name, int device, std::vector<Pending*> lanes, CompletionSink& sink, TraceRecorder* trace,
-             Check check = {});
-  ~CudaPoller() { stop(); }
+  // `names` are for errors: "cuda:0", one for each event of an instance. `device`: whose clock the trace's times come
+  // from. `check` is called now and then while there is something under way in the first lane, until it throws.
+  CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
+             TraceRecorder* trace, Check check = {});
+  ~CudaPoller() { stop(drain_deadline()); }
 
   // One thread a lane at a time. Throws RunError where too much is under way.
   void push(Pending& lane, const Pending::Instance& instance);
-  // Ends the thread once everything has ended; after a sticky error at once, else within a bound.
-  void stop();
+  // Ends the thread once everything has ended, or at the deadline; after a sticky error at once.
+  void stop(Deadline until);
 
  private:
   void poll();
   bool poll_head(Pending& lane);
-  bool poll_events(const Pending::Instance& instance, cudaError_t& state) const;
+  bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where) const;
   void check_oldest();
-  void record_origin();
+  int64_t record_origin();
   void advance_origin();
   int64_t time_of(cudaEvent_t event) const;
 
-  const std::string name_;
+  const std::vector<std::string> names_;
   const int device_;
   const std::vector<Pending*> lanes_;
   CompletionSink& sink_;
@@ -104,6 +104,7 @@ class CudaPoller {
   int64_t origin_age_ = 0;
   std::atomic<uint64_t> issued_{0};
   std::atomic<bool> stopping_{false};
+  Deadline drain_until_;  // once stopping_
   bool broken_ = false;
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 // A device as the executor sees it: memory, in-order queues, and word of what has ended. One implementation for CPUs
 // (cpu_device.cpp), one for CUDA (cuda_device.cpp); plan, scheduler and tests do not know which.
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -85,6 +86,12 @@ class CompletionSink {
   virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
 };
 
+// Until when what was issued may take to end, once a run is over: one moment for all of its queues.
+using Deadline = std::chrono::steady_clock::time_point;
+inline Deadline drain_deadline() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(5);
+}
+
 // In-order queues and what works through them: a device's own, or those of collectives, which span devices.
 class Queues {
  public:
@@ -106,8 +113,8 @@ class Queues {
   virtual void wake() {}
   // What is under way may never end by itself: called once after the first error of a run, before stop().
   virtual void abort() {}
-  // Ends the queues' threads, once everything issued has ended or, after an error, within a bound.
-  virtual void stop() = 0;
+  // Ends the queues' threads, once everything issued has ended or, where something never ends, at the deadline.
+  virtual void stop(Deadline until) = 0;
 };
 
 class Device : public Queues {

@@ -72,7 +72,8 @@ void Scheduler::come_to_rest() {
     for (Queues* queues : binding_.all_queues()) queues->abort();
   }
   while (active_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  for (Queues* queues : binding_.all_queues()) queues->stop();
+  const Deadline until = drain_deadline();
+  for (Queues* queues : binding_.all_queues()) queues->stop(until);
 }
 
 // Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
@@ -191,7 +192,10 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
   int64_t seen = -1;
   auto since = std::chrono::steady_clock::now();
   bool stopped = false, reported = false;
-  const auto at_rest = [&] { return active_.load(std::memory_order_acquire) == 0 && (error_ || dependencies_.idle()); };
+  // After an error a thread may hang in issuing: what frees it follows.
+  const auto at_rest = [&] {
+    return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle());
+  };
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);
     lock.unlock();

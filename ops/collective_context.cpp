@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "graph/graph.h"
@@ -60,6 +61,9 @@ CollectiveContext::CollectiveContext(std::vector<int> device_ordinals) : devices
       CUDA_CHECK(cudaSetDevice(device));
       streams.push_back(make_stream());
     }
+    // All is connected here. Otherwise the first collective of each kind does it: it would take memory that nothing has
+    // planned, and wait for devices whose part never comes.
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     std::vector<ncclComm_t> connected(devices.size(), nullptr);
     const ncclResult_t status = ncclCommInitAll(connected.data(), int(devices.size()), devices.data());
     if (status != ncclSuccess) fail_nccl(status, "ncclCommInitAll", devices);
@@ -84,15 +88,17 @@ void CollectiveContext::check() const {
 }
 
 void CollectiveContext::abort() noexcept {
+  if (aborted_.exchange(true)) return;
   // In one group: a communicator that is aborted alone may wait for the others.
   ncclGroupStart();
   for (const ncclComm_t communicator : communicators) ncclCommAbort(communicator);
   ncclGroupEnd();
-  communicators.clear();
 }
 
 void CollectiveContext::release() noexcept {
-  for (const ncclComm_t communicator : communicators) ncclCommDestroy(communicator);
+  for (const ncclComm_t communicator : communicators) {
+    if (!aborted_) ncclCommDestroy(communicator);
+  }
   communicators.clear();
   for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
   streams.clear();

@@ -3,6 +3,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <vector>
 
 #include "ops/cuda_context.h"
@@ -23,10 +24,10 @@ struct CollectiveContext : DeviceContext {
 
   // Throws RunError, naming the device, where a communicator met an error after its calls had returned.
   void check() const;
-  // Ends collectives that are under way on the devices, also those that would never end. No thread may be issuing or in
-  // check() meanwhile, and none can issue afterwards.
+  // Ends collectives that are under way on the devices, also those that would never end, and whatever thread hangs in
+  // issuing one. None can be issued afterwards.
   void abort() noexcept;
-  bool aborted() const { return communicators.empty(); }
+  bool aborted() const { return aborted_; }
 
   std::vector<int> devices;
   std::vector<ncclComm_t> communicators;
@@ -34,6 +35,8 @@ struct CollectiveContext : DeviceContext {
 
  private:
   void release() noexcept;
+
+  std::atomic<bool> aborted_{false};
 };
 
 // The request's context, which must have a device for each input; throws RunError where it does not.

@@ -281,6 +281,16 @@ class Analysis {
   void find_critical_cycle() {
     Plan plan = plan_;
     for (const TaskSummary& task : summary_.tasks) plan.tasks[size_t(task.task)].microseconds = task.mean_ns / 1000;
+    std::vector<std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
+    for (const TaskSpan& span : trace_.tasks) {
+      if (!steady_.holds(plan, span)) continue;
+      steady[size_t(span.task)].first += double(span.ended - span.started);
+      ++steady[size_t(span.task)].second;
+    }
+    for (size_t task = 0; task < steady.size(); ++task) {
+      const auto& [ns, instances] = steady[task];
+      if (instances > 0) plan.tasks[task].microseconds = ns / double(instances) / 1000;
+    }
     summary_.critical = critical_cycle(plan);
   }
 

@@ -40,7 +40,7 @@ class Source {
 // Opens a split ("train" or "test") of the source that `spec` names:
 //   mnist:DIR                          idx files, plain or gzipped
 //   cifar10:DIR                        the official binary layout, in DIR or in DIR/cifar-10-batches-bin
-//   synthetic:?shape=3x224x224&classes=1000&size=50000      noise
+//   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits
 //   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
 // Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme, option or split), RunError for
 // files that are missing or malformed.

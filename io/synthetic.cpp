@@ -18,7 +18,7 @@ class SyntheticSource final : public Source {
       : name_(spec.label()),
         shape_(spec.shape("shape", {3, 32, 32})),
         classes_(spec.integer("classes", 10, 1, INT32_MAX)),
-        size_(spec.integer("size", 50000, 1, int64_t{1} << 40)),
+        size_(size_of(spec)),
         key_(random_key(spec.seed, hash_name(spec.split == Split::Train ? "synthetic train" : "synthetic test"))) {}
 
   SampleShape sample_shape() const override { return shape_; }
@@ -44,6 +44,14 @@ class SyntheticSource final : public Source {
   }
 
  private:
+  // Of the split: "size" is the training split's, "test" the other's.
+  static int64_t size_of(const SourceSpec& spec) {
+    constexpr int64_t kMost = int64_t{1} << 40;
+    const int64_t size = spec.integer("size", 50000, 1, kMost);
+    const int64_t test = spec.integer("test", std::min<int64_t>(size, 10000), 1, kMost);
+    return spec.split == Split::Train ? size : test;
+  }
+
   std::string name_;
   SampleShape shape_;
   int64_t classes_, size_;

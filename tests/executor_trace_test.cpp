@@ -424,9 +424,13 @@ TEST_CASE("what runs beside compute is hidden or awaited") {
   }
 }
 
-TEST_CASE("the critical cycle comes from mean durations") {
+TEST_CASE("the critical cycle comes from mean durations of the steady state") {
   // copy → step → copy of distance 2: (10 + 80) µs over two iterations; step → step: 80 µs over one.
-  const TraceSummary summary = analyze(steady_trace());
+  TraceFile trace = steady_trace();
+  for (TaskSpan& span : trace.tasks) {
+    if (span.instance == 0) span.started -= 1'000'000;  // a first run loads what it needs
+  }
+  const TraceSummary summary = analyze(trace);
   REQUIRE(summary.critical.edges.size() == 1);
   CHECK(summary.critical.bound() == doctest::Approx(80));
 }

@@ -115,6 +115,10 @@ TEST_CASE("source: synthetic noise stays on the device and is a function of the 
   CHECK(batch_of(*open_source("synthetic:", "train", 3), {5}).images !=
         batch_of(*open_source("synthetic:", "train", 4), {5}).images);
   CHECK(open_source("synthetic:", "test", 3)->sample_shape() == SampleShape{3, 32, 32});
+  CHECK(open_source("synthetic:", "test", 3)->size() == 10000);
+  CHECK(open_source("synthetic:?size=700", "test", 3)->size() == 700);
+  CHECK(open_source("synthetic:?size=700&test=30", "test", 3)->size() == 30);
+  CHECK(open_source("synthetic:?size=700&test=30", "train", 3)->size() == 700);
 }
 
 TEST_CASE("source: mnist under all its names, plain and gzipped") {

@@ -100,13 +100,14 @@ void Monitor::judge(const Metrics& all, Verdict& verdict) {
   factors_.push_back(factor);
 }
 
-Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<double>& sums) {
+Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<double>& sums, int64_t recalibrated) {
   const std::scoped_lock lock(mutex_);
   Validated event;
   event.epoch = at.epoch;
   event.iteration = at.iteration;
   event.samples = int64_t(std::llround(sums[0]));
   event.seconds = seconds();
+  event.recalibrated = recalibrated;
   Metrics all;
   for (size_t m = 0; m < metrics_.size(); ++m) all.emplace_back(metrics_[m], sums[m + 1] / sums[0]);
   for (const auto& [name, value] : all) {
@@ -150,7 +151,7 @@ bool Monitor::out_of_patience() const {
   return rules_.patience > 0 && since_best_ >= rules_.patience;
 }
 
-RunFinished Monitor::finish(const RunPosition& at, std::string reason) const {
+RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::string reason) const {
   const std::scoped_lock lock(mutex_);
   RunFinished end;
   end.reason = std::move(reason);
@@ -158,7 +159,7 @@ RunFinished Monitor::finish(const RunPosition& at, std::string reason) const {
   end.epoch = at.epoch;
   end.images = at.images;
   end.seconds = seconds();
-  end.images_per_second = double(end.images) / std::max(1e-9, end.seconds);
+  end.images_per_second = double(end.images) / std::max(1e-9, trained_seconds);
   end.validated = has_validated_;
   end.last = last_;
   end.best = best_;

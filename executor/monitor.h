@@ -41,12 +41,14 @@ class Monitor {
   void begin();  // training's clock starts
   // Σ valid and Σ loss · valid over all learners since the report before.
   void report(const RunPosition& at, bool epoch_ended, double learning_rate, const std::vector<double>& sums);
-  Verdict validated(const RunPosition& at, const std::vector<double>& sums);
+  // `recalibrated`: see Validated.
+  Verdict validated(const RunPosition& at, const std::vector<double>& sums, int64_t recalibrated = 0);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
   double rate_factor(int64_t validations) const;
   bool all_targets_reached() const;
   bool out_of_patience() const;
-  RunFinished finish(const RunPosition& at, std::string reason) const;
+  // `trained_seconds`: when training ended, for its throughput.
+  RunFinished finish(const RunPosition& at, double trained_seconds, std::string reason) const;
   double seconds() const;
 
  private:

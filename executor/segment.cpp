@@ -259,9 +259,10 @@ StepScalars Segment::scalars_of(int64_t tick) const {
 std::function<void(int64_t)> Segment::fill_training(const Task& task) {
   auto filler = std::make_shared<BatchFiller>(*binding_, task, training(), *prepared_.training,
                                               batch_layout(training(), prepared_.request.training_resident));
-  return [this, filler, learner = task.learner](int64_t tick) {
+  const int64_t in_epoch = prepared_.training->size() / training().batch;  // recalibration may go beyond
+  return [this, filler, in_epoch, learner = task.learner](int64_t tick) {
     const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
-    filler->fill(tick, order_, from_.epoch + tick / rounds_, batch, scalars_of(tick));
+    filler->fill(tick, order_, from_.epoch + tick / rounds_ + batch / in_epoch, batch % in_epoch, scalars_of(tick));
   };
 }
 
@@ -312,11 +313,13 @@ Cursor Segment::cursor_after(int64_t ticks) const {
 }
 
 RunPosition Segment::position_after(int64_t ticks) const {
+  if (recalibrates()) return {from_.epoch, from_.iteration, from_.images};  // nothing is trained
   const Cursor cursor = cursor_after(ticks);
   return {from_.epoch + (ticks + rounds_ - 1) / rounds_, cursor.iteration, cursor.images};
 }
 
 std::function<void(int64_t)> Segment::report() {
+  if (recalibrates()) return [](int64_t) {};
   TallyReader reader(*binding_, tally_copies("report"), training().metrics.size());
   return [this, reader, relation = *relation_to("report")](int64_t tick) mutable {
     const int64_t last = relation.last_of(tick);
@@ -345,7 +348,7 @@ std::function<void(int64_t)> Segment::end_validation() {
   return [this, reader, relation = *relation_to("validation"), over = false](int64_t tick) mutable {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
-    const Monitor::Verdict verdict = monitor_.validated(at, reader.advance(tick));
+    const Monitor::Verdict verdict = monitor_.validated(at, reader.advance(tick), prepared_.program.recalibrate);
     if (on_validated) on_validated(verdict, validated_model(), at);
     over = verdict.stop;
     if (over) scheduler_->stop();

@@ -1,6 +1,7 @@
 #pragma once
 // A stretch of a run under one plan: the plan bound to devices, state put in place, host tasks, the scheduler. A run is
-// one segment, or several where the number of learners changes.
+// one segment, or several where the number of learners changes; one more, which does not train, may follow to
+// recalibrate batch norm.
 
 #include <atomic>
 #include <functional>
@@ -59,6 +60,7 @@ class Segment {
  private:
   const Loop& training() const { return prepared_.program.training; }
   const Loop& validation() const { return *prepared_.program.validation; }
+  bool recalibrates() const { return prepared_.program.recalibrate > 0; }
   std::string replica_prefix(int64_t learner) const;
   int32_t device_of(int64_t learner) const { return int32_t(learner / options_learners_); }
   void make_host_tasks();

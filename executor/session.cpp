@@ -85,6 +85,15 @@ int64_t epochs_of(const SessionOptions& options, const Node& train) {
   return written > 0 ? int64_t(std::ceil(written)) : 1;
 }
 
+void describe_sources(Prepared& prepared) {
+  PlanRequest& request = prepared.request;
+  request.training_samples = prepared.training->size();
+  request.training_resident = prepared.training->resident();
+  if (!prepared.validation) return;
+  request.validation_samples = prepared.validation->size();
+  request.validation_resident = prepared.validation->resident();
+}
+
 }  // namespace
 
 Precision parse_precision(std::string_view text) {
@@ -152,19 +161,28 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.epochs = epochs_of(options, prepared.program.train);
   request.iterations = options.iterations.value_or(0);
   request.report_every = options.report_every;
-  request.training_samples = prepared.training->size();
-  request.training_resident = prepared.training->resident();
-  if (prepared.validation) {
-    request.validation_samples = prepared.validation->size();
-    request.validation_resident = prepared.validation->resident();
-  }
+  describe_sources(prepared);
   request.rounds =
       rounds_of(request.training_samples, all, prepared.program.training.batch, prepared.program.accumulate);
-  request.keep_validated = !options.save_best.empty() ||
-                           (!options.save.empty() && (!options.rules.targets.empty() || options.rules.patience > 0));
+  const bool saves = !options.save.empty() || options.recalibrate > 0;
+  request.keep_validated =
+      !options.save_best.empty() || (saves && (!options.rules.targets.empty() || options.rules.patience > 0));
   request.rate_follows_validation = options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
+}
+
+void set_recalibration(Prepared& prepared, const SessionOptions& options) {
+  ProgramOptions passes;
+  passes.bf16 = options.precision == Precision::Bf16;
+  passes.recalibrate = options.recalibrate;
+  prepared.program = make_program(prepared.graph, passes);
+
+  PlanRequest& request = prepared.request;
+  request = {};
+  request.devices = {devices_of(options).front()};
+  request.rounds = request.report_every = options.recalibrate;  // one epoch
+  describe_sources(prepared);
 }
 
 RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,

@@ -1,5 +1,6 @@
 #pragma once
-// One run: segments, each under a plan of its own, until the epochs are over; then the model is saved.
+// One run: segments, each under a plan of its own, until the epochs are over; then the model is recalibrated, where
+// that is asked for, and saved.
 
 #include <atomic>
 #include <memory>
@@ -17,6 +18,10 @@ class Training {
   double seconds() const { return monitor_ ? monitor_->seconds() : 0; }
 
  private:
+  struct Snapshot {
+    Model model;
+    RunPosition at;
+  };
   void start();
   void announce(double setup_seconds);
   void run_segments(const std::atomic<bool>& interrupted);
@@ -26,6 +31,8 @@ class Training {
   void observe(const RunPosition& at);
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
+  std::string why_ended() const;
+  bool recalibrate(Snapshot& last, const std::atomic<bool>& interrupted);
   void save(const std::string& path, const Model& model, const RunPosition& at);
   void make_segment(const Cursor& from);
 
@@ -37,8 +44,7 @@ class Training {
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
   const std::shared_ptr<KernelCache> cache_ = make_kernel_cache();
-  Model validated_;  // of the latest validation, where it is kept
-  RunPosition validated_at_;
+  Snapshot validated_;  // of the latest validation, where it is kept
 };
 
 }  // namespace arbalest

@@ -116,6 +116,10 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   erase_nodes(step, {"arbalest.Train", "arbalest.Synchronize", "arbalest.Validate"});
   program.training.arenas =
       add_update(step, loss, train, {.averaging = options.averaging, .accumulate = program.accumulate});
+  if (options.recalibrate > 0) {
+    average_statistics(step, program.training.arenas, options.recalibrate);
+    program.accumulate = program.recalibrate = options.recalibrate;
+  }
   program.training.arenas.tally = add_tally(step, {loss});
   after("add_update", step);
   if (program.validation) {

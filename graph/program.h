@@ -13,7 +13,8 @@ namespace arbalest {
 
 struct ProgramOptions {
   bool bf16 = false;
-  bool averaging = false;  // updates correct towards an average of all learners (Strategy::Kind::Sma)
+  bool averaging = false;   // updates correct towards an average of all learners (Strategy::Kind::Sma)
+  int64_t recalibrate = 0;  // batches to average the batch norms' statistics over instead of training; 0: trains
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;
 };
@@ -35,7 +36,9 @@ struct Program {
   Node train;                       // learning rate, schedule, epochs
   std::optional<Node> synchronize;  // how learners agree
   int64_t accumulate = 1;           // batches of an update
-  int64_t validate_every = 1;  // epochs
+  int64_t validate_every = 1;       // epochs
+  // The weights stay, and this many batches make one update of the batch norms' statistics; 0: training.
+  int64_t recalibrate = 0;
 };
 
 // Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,

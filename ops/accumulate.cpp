@@ -1,4 +1,4 @@
-// Accumulate: the mean gradient of several batches, one after the other.
+// Accumulate: the mean of several batches' gradients, or of their statistics, one after the other.
 
 #include <limits>
 

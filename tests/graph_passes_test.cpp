@@ -305,6 +305,42 @@ TEST_CASE("validation is the slice to its metrics, without randomness, on runnin
         program.training.graph.values[size_t(program.training.arenas.weights)].type);
 }
 
+TEST_CASE("recalibration keeps forward alone and sums every batch norm's own statistics") {
+  for (const bool bf16 : {false, true}) {
+    const Program trained = program_of(kResidual, bf16);
+    const Program program =
+        make_program(net(kResidual), {.bf16 = bf16, .averaging = false, .recalibrate = 8, .after = {}});
+    const Graph& graph = program.training.graph;
+    const ArenaValues& arenas = program.training.arenas;
+    check_sound(graph);
+    CHECK(program.accumulate == 8);
+    CHECK(count_ops(graph, "arbalest.Sgd") == 0);
+    CHECK(count_ops(graph, "arbalest.BatchNormGrad") == 0);
+    CHECK(int_attribute(only(graph, "arbalest.Augment"), "random") == 1);
+    CHECK(count_ops(graph, "arbalest.BatchNormTraining") == 2);
+    const Node& sum = only(graph, "arbalest.Accumulate");
+    CHECK(float_attribute(sum, "scale") == 1.0 / 8);
+    CHECK(sum.inputs[1] == arenas.statistics);
+    for (const Node& node : graph.nodes) {
+      if (node.op->name != "BatchNormTraining") continue;
+      CHECK(float_attribute(node, "momentum") == 1);
+      for (const size_t i : {1, 2}) {
+        const View batch = graph.values[size_t(node.outputs[i])].view;
+        CHECK(batch.base == sum.inputs[0]);
+        CHECK(batch.offset_bytes == graph.values[size_t(node.inputs[i + 2])].view.offset_bytes);
+      }
+    }
+    // Nothing but the sums goes from batch to batch.
+    REQUIRE(graph.carries.size() == 2);
+    for (const Carry& carry : graph.carries)
+      CHECK((carry.current == arenas.statistics || carry.current == arenas.tally));
+    // Weights and statistics of training fit in as they are.
+    for (const char* name : {"a.conv.weight", "b.bn.weight", "logits.bias", "a.bn.running_mean", "b.bn.running_var"}) {
+      CHECK(value(graph, name).view.offset_bytes == value(trained.training.graph, name).view.offset_bytes);
+    }
+  }
+}
+
 TEST_CASE("a value may be called tally, weights or velocity") {
   const Program program = program_of(
       "tally = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\n"

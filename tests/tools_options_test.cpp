@@ -28,23 +28,24 @@ std::string fault(const std::vector<const char*>& words) {
 }  // namespace
 
 TEST_CASE("run takes all its options") {
-  const Command command = parse({"run",          "lenet.onnxtxt",
-                                 "--devices",    "cpu:0-1",
-                                 "--learners",   "2",
-                                 "--precision",  "bf16",
-                                 "--seed=7",     "--deterministic",
-                                 "--epochs",     "3",
-                                 "--iterations", "100",
-                                 "--until",      "accuracy >= 0.94",
-                                 "--until",      "loss < 1",
-                                 "--set",        "train.lr=0.05",
-                                 "--set",        "h1/c1.weight.filters=2",
-                                 "--weights",    "a.safetensors",
-                                 "--save",       "b.safetensors",
-                                 "--trace",      "t.json.gz",
-                                 "--log",        "l.jsonl",
-                                 "--log-every",  "10",
-                                 "--threads",    "4"});
+  const Command command = parse({"run",           "lenet.onnxtxt",
+                                 "--devices",     "cpu:0-1",
+                                 "--learners",    "2",
+                                 "--precision",   "bf16",
+                                 "--seed=7",      "--deterministic",
+                                 "--epochs",      "3",
+                                 "--iterations",  "100",
+                                 "--until",       "accuracy >= 0.94",
+                                 "--until",       "loss < 1",
+                                 "--set",         "train.lr=0.05",
+                                 "--set",         "h1/c1.weight.filters=2",
+                                 "--weights",     "a.safetensors",
+                                 "--save",        "b.safetensors",
+                                 "--trace",       "t.json.gz",
+                                 "--log",         "l.jsonl",
+                                 "--log-every",   "10",
+                                 "--threads",     "4",
+                                 "--recalibrate", "200"});
   const RunOptions* run = std::get_if<RunOptions>(&command);
   REQUIRE(run != nullptr);
   CHECK(run->graph == "lenet.onnxtxt");
@@ -64,6 +65,7 @@ TEST_CASE("run takes all its options") {
   CHECK(run->log == "l.jsonl");
   CHECK(run->log_every == 10);
   CHECK(run->threads == 4);
+  CHECK(run->recalibrate == 200);
 }
 
 TEST_CASE("options may precede the graph and defaults hold") {
@@ -76,6 +78,7 @@ TEST_CASE("options may precede the graph and defaults hold") {
   CHECK(run->precision == Precision::Fp32);
   CHECK_FALSE(run->epochs.has_value());
   CHECK_FALSE(run->deterministic);
+  CHECK(run->recalibrate == 0);
 }
 
 TEST_CASE("plan, check and trace") {
@@ -131,6 +134,9 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "--epochs", "zero"}, "zero");
   says({"run", "g", "--epochs", "0"}, "--epochs");
   says({"run", "g", "--learners", "0"}, "--learners");
+  says({"run", "g", "--recalibrate", "0"}, "--recalibrate: Value 0 not in range 1 to 1000000");
+  says({"run", "g", "--recalibrate", "-3"}, "--recalibrate: Value -3 not in range 1 to");
+  says({"run", "g", "--recalibrate", "1.5"}, "--recalibrate: Value 1.5 not in range 1 to");
   says({"run", "g", "--precision", "bf61"}, "did you mean 'bf16'?");
   says({"run", "g", "--until", "accuracy"}, "found no comparison");
   says({"run", "g", "--set", "lr=1"}, "NODE.ATTRIBUTE=VALUE");

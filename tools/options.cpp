@@ -139,6 +139,11 @@ class CommandLine {
         ->add_option("--save-best", run_.save_best, "write the weights here whenever a validation is the best so far")
         ->type_name("FILE");
     run_command_
+        ->add_option("--recalibrate", run_.recalibrate,
+                     "at the end, re-estimate batch norm's statistics with this many batches, and validate again")
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{1}, kMostRecalibration));
+    run_command_
         ->add_option("--metric", run_.rules.metric, "what the best is judged by; otherwise the first that is no loss")
         ->type_name("NAME");
     run_command_

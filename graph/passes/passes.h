@@ -48,6 +48,10 @@ struct UpdateOptions {
 // velocity become views of flat arenas, in the order in which backward finishes.
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
 
+// Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
+// `batches` batches, of each batch's mean and unbiased variance. StepScalars::accumulated counts the batches.
+void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches);
+
 // Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in `training`.
 ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues& arenas);
 

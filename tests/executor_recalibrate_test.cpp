@@ -1,0 +1,421 @@
+// --recalibrate: running statistics against averages in double precision, over batches that the test makes itself.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "graph/random.h"
+#include "io/data_order.h"
+#include "io/safetensors.h"
+#include "tests/executor_fixture.h"
+#include "tests/io_test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+constexpr int64_t kSide = 16, kPixels = kSide * kSide, kBatch = 8, kUnits = 5, kPad = 2;
+constexpr uint64_t kSeed = 1;
+
+// One batch norm sees images, whose augmentation is random, the other what the first one's batch statistics make of
+// them. An epoch has 12 batches and 3 samples left over.
+TinyNet normalised() {
+  TinyNet net;
+  net.source = "glyphs:?train=99&test=50&size=16";
+  net.batch = kBatch;
+  net.layers =
+      "y = arbalest.Augment <pad = 2, flip = 1, mean = [0.2], std = [0.3]> (image)\n"
+      "a = arbalest.BatchNorm (y)\n"
+      "r = Relu (a)\n"
+      "l = arbalest.Linear <units = 5> (r)\n"
+      "b = arbalest.BatchNorm (l)\n"
+      "h = Relu (b)\n";
+  net.train = "lr = 0.05, momentum = 0.5";
+  return net;
+}
+
+using Numbers = std::vector<double>;
+
+Numbers numbers(const TensorFile& file, const std::string& name) {
+  const NamedTensor* tensor = file.find(name);
+  REQUIRE(tensor != nullptr);
+  std::vector<float> floats(tensor->bytes.size() / sizeof(float));
+  std::memcpy(floats.data(), tensor->bytes.data(), tensor->bytes.size());
+  return {floats.begin(), floats.end()};
+}
+
+// A batch's mean and biased variance of each channel.
+struct Moments {
+  Numbers mean, variance;
+};
+
+Moments moments_of(const Numbers& x, size_t channels) {
+  const double rows = double(x.size() / channels);
+  Moments m{Numbers(channels, 0), Numbers(channels, 0)};
+  for (size_t i = 0; i < x.size(); ++i) m.mean[i % channels] += x[i] / rows;
+  for (size_t i = 0; i < x.size(); ++i) m.variance[i % channels] += std::pow(x[i] - m.mean[i % channels], 2) / rows;
+  return m;
+}
+
+// What both batch norms normalise with.
+struct Norms {
+  Moments a, b;
+};
+
+// The network of a file's weights; images are rows of normalised pixels.
+class Network {
+ public:
+  explicit Network(const TensorFile& file) : file_(file) {}
+
+  // The moments of a batch, as training sees it.
+  Norms moments(const Numbers& x) const {
+    Norms norms{moments_of(x, 1), {}};
+    norms.b = moments_of(linear("l", normalise("a", norms.a, x), kPixels), kUnits);
+    return norms;
+  }
+
+  Numbers logits(const Norms& norms, const Numbers& x) const {
+    const Numbers l = linear("l", normalise("a", norms.a, x), kPixels);
+    return linear("logits", normalise("b", norms.b, l), kUnits);
+  }
+
+ private:
+  // With Relu.
+  Numbers normalise(const std::string& layer, const Moments& m, Numbers x) const {
+    const Numbers scale = numbers(file_, layer + ".weight"), bias = numbers(file_, layer + ".bias");
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t c = i % scale.size();
+      x[i] = std::max(0.0, (x[i] - m.mean[c]) / std::sqrt(m.variance[c] + 1e-5) * scale[c] + bias[c]);
+    }
+    return x;
+  }
+
+  Numbers linear(const std::string& layer, const Numbers& x, size_t features) const {
+    const Numbers weight = numbers(file_, layer + ".weight"), bias = numbers(file_, layer + ".bias");
+    Numbers y;
+    for (size_t row = 0; row < x.size() / features; ++row) {
+      for (size_t unit = 0; unit < bias.size(); ++unit) {
+        double sum = bias[unit];
+        for (size_t f = 0; f < features; ++f) sum += weight[unit * features + f] * x[row * features + f];
+        y.push_back(sum);
+      }
+    }
+    return y;
+  }
+
+  const TensorFile& file_;
+};
+
+// Normalised pixels of a sample, moved by (top, left) and mirrored; zeros beyond the image.
+void append_image(const Source& source, int64_t sample, int64_t top, int64_t left, bool mirrored, Numbers& x,
+                  int32_t& label) {
+  std::vector<uint8_t> image(kPixels);
+  source.fill({&sample, 1}, image.data(), &label);
+  for (int64_t row = 0; row < kSide; ++row) {
+    for (int64_t column = 0; column < kSide; ++column) {
+      const int64_t h = row + top, w = left + (mirrored ? kSide - 1 - column : column);
+      const bool inside = h >= 0 && h < kSide && w >= 0 && w < kSide;
+      x.push_back(inside ? (image[size_t(h * kSide + w)] / 255.0 - 0.2) / 0.3 : 0);
+    }
+  }
+}
+
+Numbers training_batch(const Source& source, int64_t epoch, int64_t number) {
+  const DataOrder order(kSeed, source.size(), true);
+  std::vector<int64_t> samples(kBatch);
+  order.batch(uint64_t(epoch), number, samples);
+  Numbers x;
+  for (int64_t i = 0; i < kBatch; ++i) {
+    const Random4 draw = philox(random_key(kSeed, hash_name("y")), uint64_t(epoch), uint64_t(number * kBatch + i));
+    int32_t label = 0;
+    append_image(source, samples[size_t(i)], int64_t(below(draw.word[0], 2 * kPad + 1)) - kPad,
+                 int64_t(below(draw.word[1], 2 * kPad + 1)) - kPad, (draw.word[2] & 1) != 0, x, label);
+  }
+  return x;
+}
+
+// Means, over `batches` batches of the epoch after the file's and on, of the batches' means and unbiased variances.
+Norms averages(const TensorFile& file, int64_t batches) {
+  const auto source = open_source(normalised().source, "train", kSeed);
+  const Network network(file);
+  const int64_t in_epoch = source->size() / kBatch, epoch = std::stoll(file.metadata.at("epoch"));
+  Norms sum{{{0}, {0}}, {Numbers(kUnits, 0), Numbers(kUnits, 0)}};
+  const auto add = [&](Moments& to, const Moments& from, double rows) {
+    for (size_t c = 0; c < to.mean.size(); ++c) {
+      to.mean[c] += from.mean[c] / double(batches);
+      to.variance[c] += from.variance[c] * rows / (rows - 1) / double(batches);
+    }
+  };
+  for (int64_t i = 0; i < batches; ++i) {
+    const Norms one = network.moments(training_batch(*source, epoch + i / in_epoch, i % in_epoch));
+    add(sum.a, one.a, double(kBatch * kPixels));
+    add(sum.b, one.b, double(kBatch));
+  }
+  return sum;
+}
+
+double greatest_error(const Numbers& found, const Numbers& expected) {
+  REQUIRE(found.size() == expected.size());
+  double error = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    error = std::max(error, std::abs(found[i] - expected[i]) / std::max(1.0, std::abs(expected[i])));
+  }
+  return error;
+}
+
+Norms norms_of(const TensorFile& file) {
+  const auto of = [&](const std::string& layer) {
+    return Moments{numbers(file, layer + ".running_mean"), numbers(file, layer + ".running_var")};
+  };
+  return {of("a"), of("b")};
+}
+
+double greatest_error(const Norms& found, const Norms& expected) {
+  return std::max({greatest_error(found.a.mean, expected.a.mean), greatest_error(found.a.variance, expected.a.variance),
+                   greatest_error(found.b.mean, expected.b.mean),
+                   greatest_error(found.b.variance, expected.b.variance)});
+}
+
+double validation_loss(const TensorFile& file) {
+  const auto source = open_source(normalised().source, "test", kSeed);
+  double loss = 0;
+  for (int64_t sample = 0; sample < source->size(); ++sample) {
+    Numbers x;
+    int32_t label = 0;
+    append_image(*source, sample, 0, 0, false, x, label);
+    const Numbers logits = Network(file).logits(norms_of(file), x);
+    double sum = 0;
+    for (const double logit : logits) sum += std::exp(logit);
+    loss += (std::log(sum) - logits[size_t(label)]) / double(source->size());
+  }
+  return loss;
+}
+
+bool is_statistic(const NamedTensor& tensor) {
+  return tensor.name.find(".running_") != tensor.name.npos;
+}
+
+bool same_weights(const TensorFile& one, const TensorFile& other) {
+  if (one.tensors.size() != other.tensors.size()) return false;
+  return std::equal(one.tensors.begin(), one.tensors.end(), other.tensors.begin(), [](const auto& a, const auto& b) {
+    return a.name == b.name && (is_statistic(a) || a.bytes == b.bytes);
+  });
+}
+
+bool same_bits(const TensorFile& one, const TensorFile& other) {
+  if (one.tensors.size() != other.tensors.size()) return false;
+  return std::equal(one.tensors.begin(), one.tensors.end(), other.tensors.begin(),
+                    [](const auto& a, const auto& b) { return a.name == b.name && a.bytes == b.bytes; });
+}
+
+SessionOptions for_epochs(int64_t epochs, int devices = 1, int learners = 1) {
+  SessionOptions options = on_cpus(devices, learners);
+  options.deterministic = true;
+  options.epochs = epochs;
+  return options;
+}
+
+struct Saved {
+  TensorFile file;
+  Recorder story;
+};
+
+Saved saved(const TinyNet& net, SessionOptions options) {
+  const TestFolder folder;
+  options.save = folder / "weights.safetensors";
+  Saved saved;
+  saved.story = run(tiny(net), options);
+  saved.file = read_safetensors(options.save);
+  return saved;
+}
+
+// Interrupts training from where it is told of a validation: at once, or a little later.
+class Interrupter final : public Recorder {
+ public:
+  explicit Interrupter(std::chrono::milliseconds after) : after_(after) {}
+  void validation(const Validated& event) override {
+    Recorder::validation(event);
+    if (after_.count() == 0) interrupted = true;
+    if (after_.count() == 0 || later_.joinable()) return;
+    later_ = std::jthread([this] {
+      std::this_thread::sleep_for(after_);
+      interrupted = true;
+    });
+  }
+  std::atomic<bool> interrupted{false};
+
+ private:
+  const std::chrono::milliseconds after_;
+  std::jthread later_;
+};
+
+}  // namespace
+
+TEST_CASE("statistics become averages over N batches; weights stay") {
+  struct Layout {
+    Strategy::Kind kind;
+    int devices, learners;
+  };
+  for (const Layout& layout : {Layout{Strategy::Kind::None, 1, 1},
+                               {Strategy::Kind::None, 1, 2},
+                               {Strategy::Kind::Sma, 2, 2},
+                               {Strategy::Kind::Ssgd, 1, 3},
+                               {Strategy::Kind::Local, 2, 1}}) {
+    SessionOptions options = for_epochs(2, layout.devices, layout.learners);
+    options.strategy = layout.kind;
+    const Saved plain = saved(normalised(), options);
+    for (const int64_t batches : {1, 7, 29}) {
+      INFO(name_of(layout.kind), " on ", layout.devices, " devices with ", layout.learners, " learners, ", batches);
+      options.recalibrate = batches;
+      const Saved found = saved(normalised(), options);
+      CHECK(same_weights(found.file, plain.file));
+      CHECK(found.file.metadata == plain.file.metadata);
+      const Norms expected = averages(plain.file, batches);
+      CHECK(greatest_error(norms_of(found.file), expected) < 1e-5);
+      CHECK(greatest_error(norms_of(plain.file), expected) > 1e-2);
+
+      // The validation after it is of what was saved, and the last.
+      REQUIRE(plain.story.validations.size() == 2);
+      REQUIRE(found.story.validations.size() == 3);
+      for (size_t v = 0; v < 2; ++v) {
+        CHECK(found.story.validations[v].loss == plain.story.validations[v].loss);
+        CHECK(found.story.validations[v].recalibrated == 0);
+      }
+      const Validated& last = found.story.validations.back();
+      CHECK(last.recalibrated == batches);
+      CHECK(last.samples == 50);
+      CHECK(last.epoch == 2);
+      CHECK(last.iteration == plain.story.validations.back().iteration);
+      CHECK(last.loss == doctest::Approx(validation_loss(found.file)).epsilon(1e-5));
+      CHECK(std::abs(last.loss - plain.story.validations.back().loss) > 1e-3);
+      const RunFinished &end = found.story.ends.at(0), &before = plain.story.ends.at(0);
+      CHECK(end.reason == "complete");
+      CHECK(end.last.loss == last.loss);
+      CHECK(end.iteration == before.iteration);
+      CHECK(end.images == before.images);
+      // It is no training: no progress, no epoch.
+      CHECK(found.story.reports.size() == plain.story.reports.size());
+      CHECK(found.story.epochs.size() == 2);
+      CHECK(found.story.checkpoints.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("recalibration counts batches, whatever an update is made of, with or without validation") {
+  TinyNet net = normalised();
+  net.train += ", accumulate = 3";
+  net.validate = "";
+  SessionOptions options = for_epochs(1);
+  const Saved plain = saved(net, options);
+  options.recalibrate = 5;
+  const Saved found = saved(net, options);
+  CHECK(same_weights(found.file, plain.file));
+  CHECK(greatest_error(norms_of(found.file), averages(plain.file, 5)) < 1e-5);
+  CHECK(found.story.validations.empty());
+}
+
+TEST_CASE("bfloat16: recalibration leaves the master weights") {
+  SessionOptions options = for_epochs(1);
+  options.precision = Precision::Bf16;
+  const Saved plain = saved(normalised(), options);
+  options.recalibrate = 12;
+  const Saved found = saved(normalised(), options);
+  CHECK(same_weights(found.file, plain.file));
+  const Norms expected = averages(plain.file, 12);
+  CHECK(greatest_error(norms_of(found.file), expected) < 1e-2);
+  CHECK(greatest_error(norms_of(plain.file), expected) > 1e-2);
+}
+
+TEST_CASE("where validation ends the run, the model that it saw is recalibrated; the best stays as it was") {
+  const TestFolder folder;
+  for (const bool by_target : {true, false}) {
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {2, 2}}) {
+      TinyNet net = normalised();
+      net.source = "glyphs:?train=384&test=50&size=16";
+      SessionOptions options = for_epochs(100000, devices, learners);
+      options.save_best = folder / "best.safetensors";
+      if (by_target) options.rules.targets = {parse_target("loss < 2.1")};
+      if (!by_target) options.rules.patience = 2;
+      INFO((by_target ? "--until" : "--patience"), " with ", devices * learners, " learners");
+      const Saved plain = saved(net, options);
+      const TensorFile best = read_safetensors(options.save_best);
+      options.recalibrate = 6;
+      const Saved found = saved(net, options);
+      CHECK(found.story.ends.at(0).reason == (by_target ? "until" : "patience"));
+      CHECK(found.file.metadata == plain.file.metadata);
+      CHECK(same_weights(found.file, plain.file));
+      CHECK(greatest_error(norms_of(found.file), norms_of(plain.file)) > 1e-3);
+      CHECK(found.story.validations.size() == plain.story.validations.size() + 1);
+      CHECK(found.story.validations.back().iteration == plain.story.validations.back().iteration);
+      CHECK(same_bits(read_safetensors(options.save_best), best));
+    }
+  }
+}
+
+TEST_CASE("a target that only the recalibrated model meets is reached") {
+  TinyNet net;
+  net.layers = "c = arbalest.Linear <units = 16> (x)\nh = arbalest.BatchNorm <momentum = 0.0001> (c)\n";
+  net.train = "lr = 0.05";
+  SessionOptions options = for_epochs(3);
+  options.recalibrate = 12;
+  const Recorder story = run(tiny(net), options);
+  REQUIRE(story.validations.size() == 4);
+  const double trained = story.validations[2].loss, recalibrated = story.validations[3].loss;
+  REQUIRE(recalibrated < trained);  // the running statistics are still the initial ones
+  options.rules.targets = {{"loss", Target::Op::Less, (trained + recalibrated) / 2}};
+  const Recorder reached = run(tiny(net), options);
+  REQUIRE(reached.validations.size() == 4);
+  CHECK(reached.ends.at(0).reason == "until");
+  CHECK(reached.ends.at(0).targets.at(0).seconds >= 0);
+}
+
+TEST_CASE("an interrupted run is saved as trained") {
+  const TestFolder folder;
+  SessionOptions options = for_epochs(1);
+  const Saved plain = saved(normalised(), options);
+  for (const int64_t milliseconds : {0, 100}) {
+    INFO("interrupted ", milliseconds, " ms after training");
+    options.save = folder / "weights.safetensors";
+    options.recalibrate = kMostRecalibration;  // would take minutes
+    Interrupter observer{std::chrono::milliseconds(milliseconds)};
+    const RunFinished end = train(tiny(normalised()), options, observer, observer.interrupted);
+    CHECK(end.reason == "interrupted");
+    CHECK(end.weights == options.save);
+    CHECK(observer.validations.size() == 1);
+    CHECK(same_bits(read_safetensors(options.save), plain.file));
+  }
+}
+
+TEST_CASE("where recalibration fails, the model is saved as trained") {
+  class Refuser final : public Recorder {
+    void validation(const Validated& event) override {
+      if (event.recalibrated > 0) throw RunError("refused");
+    }
+  };
+  const TestFolder folder;
+  SessionOptions options = for_epochs(1);
+  const Saved plain = saved(normalised(), options);
+  options.save = folder / "weights.safetensors";
+  options.recalibrate = 2;
+  Refuser observer;
+  const std::atomic<bool> interrupted{false};
+  CHECK(contains(message_of([&] { train(tiny(normalised()), options, observer, interrupted); }), "refused"));
+  CHECK(same_bits(read_safetensors(options.save), plain.file));
+}
+
+TEST_CASE("recalibration needs batch norm and a number of batches") {
+  const auto refusal = [](const TinyNet& net, int64_t batches) {
+    SessionOptions options = for_epochs(1);
+    options.recalibrate = batches;
+    return message_of([&] { run(tiny(net), options); });
+  };
+  CHECK(
+      contains(refusal({}, 4), "--recalibrate 4: found no batch norm that graph 'tiny' trains, expected at least one"));
+  CHECK(contains(refusal(normalised(), -1), "--recalibrate: found -1 batches, expected 1 to 1000000"));
+  CHECK(contains(refusal(normalised(), kMostRecalibration + 1), "found 1000001 batches, expected 1 to 1000000"));
+}

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "executor/cuda_cache.h"
 #include "executor/cuda_poller.h"
 #include "ops/collective_context.h"
 
@@ -25,19 +26,26 @@ std::vector<int> ordinals_of(const std::vector<PlanDevice>& devices) {
   return ordinals;
 }
 
+std::shared_ptr<CollectiveContext> connected(const std::vector<int>& ordinals, DeviceCache& cache) {
+  std::shared_ptr<CollectiveContext>& known = cache.collectives[ordinals];
+  if (!known || known->aborted()) known = std::make_shared<CollectiveContext>(ordinals);
+  return known;
+}
+
 class CudaCollectives final : public Queues {
   using Instance = CudaPoller::Pending::Instance;
 
  public:
-  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, double limit_seconds)
-      : context_(ordinals_of(devices)),
+  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, double limit_seconds,
+                  DeviceCache& cache)
+      : context_(connected(ordinals_of(devices), cache)),
         events_(std::move(events)),
         limit_(limit_seconds),
         event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId, Lane::Kind) override {}
-  DeviceContext* context(LaneId) override { return &context_; }
+  DeviceContext* context(LaneId) override { return context_.get(); }
   void* stream(LaneId) override { return nullptr; }  // the context has one a device
   void run_there(const std::function<void()>& function) override {
     enter(0);
@@ -51,7 +59,7 @@ class CudaCollectives final : public Queues {
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
       CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
-      ring.per_instance = context_.devices.size();
+      ring.per_instance = context_->devices.size();
       ring.events.resize(size_t(task.events) * ring.per_instance);
       for (size_t e = 0; e < ring.events.size(); ++e) {
         const size_t device = e % ring.per_instance;
@@ -60,7 +68,7 @@ class CudaCollectives final : public Queues {
         if (trace && device == 0) started_[size_t(task.id)].events.push_back(event_lists_[0].add(true));
       }
     }
-    poller_ = std::make_unique<CudaPoller>(device_names(), context_.devices[0], std::vector{&pending_}, sink, trace,
+    poller_ = std::make_unique<CudaPoller>(device_names(), context_->devices[0], std::vector{&pending_}, sink, trace,
                                            [this](const Instance& oldest) { check(oldest); });
   }
 
@@ -69,27 +77,27 @@ class CudaCollectives final : public Queues {
     const CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
     const auto& started = started_[size_t(task.id)];
-    for (size_t d = 0; d < context_.devices.size(); ++d) {
+    for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       for (const BoundWait& wait : task.waits) {
         const int32_t from = plan_->tasks[size_t(wait.from)].device;
         const int64_t needed = needed_instance(*plan_, wait.edge, instance);
         const bool concerned = from == kNone || size_t(from) == d;
         if (!concerned || needed < 0) continue;
-        CUDA_CHECK(cudaStreamWaitEvent(context_.streams[d], events_->of(wait.from, needed, int32_t(d)), 0));
+        CUDA_CHECK(cudaStreamWaitEvent(context_->streams[d], events_->of(wait.from, needed, int32_t(d)), 0));
       }
     }
     if (!started.events.empty()) {
       enter(0);
-      CUDA_CHECK(cudaEventRecord(*started.of(instance), context_.streams[0]));
+      CUDA_CHECK(cudaEventRecord(*started.of(instance), context_->streams[0]));
     }
     for (const BoundLaunch& launch : task.variants[task.variant_of(instance)].launches) launch.run();
-    for (size_t d = 0; d < context_.devices.size(); ++d) {
+    for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
-      CUDA_CHECK(cudaEventRecord(ended[d], context_.streams[d]));
+      CUDA_CHECK(cudaEventRecord(ended[d], context_->streams[d]));
     }
     poller_->push(pending_, {task.id, instance, started.events.empty() ? nullptr : *started.of(instance), ended,
-                             context_.devices.size()});
+                             context_->devices.size()});
   }
 
   // Collectives that can end shall: aborting takes away memory that they use.
@@ -100,7 +108,7 @@ class CudaCollectives final : public Queues {
     while (!issuing && !hangs_ && under_way() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    context_.abort();
+    context_->abort();
   }
 
   void stop(Deadline until) override {
@@ -108,16 +116,16 @@ class CudaCollectives final : public Queues {
   }
 
  private:
-  void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_.devices[device])); }
+  void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_->devices[device])); }
 
   bool under_way() const {
-    return std::any_of(context_.streams.begin(), context_.streams.end(),
+    return std::any_of(context_->streams.begin(), context_->streams.end(),
                        [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; });
   }
 
   // NCCL reports errors of what is under way only when asked, and of a device that does not take part it knows nothing.
   void check(const Instance& oldest) {
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !context_.aborted()) context_.check();
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !context_->aborted()) context_->check();
     const auto now = std::chrono::steady_clock::now();
     if (oldest.task != watched_ || oldest.instance != watched_instance_) {
       watched_ = oldest.task;
@@ -131,7 +139,7 @@ class CudaCollectives final : public Queues {
 
   std::vector<std::string> device_names() const {
     std::vector<std::string> names;
-    for (const int device : context_.devices) names.push_back(fmt::format("cuda:{}", device));
+    for (const int device : context_->devices) names.push_back(fmt::format("cuda:{}", device));
     return names;
   }
 
@@ -143,7 +151,7 @@ class CudaCollectives final : public Queues {
     return names.empty() ? "any device" : fmt::format("{}", fmt::join(names, ", "));
   }
 
-  CollectiveContext context_;
+  const std::shared_ptr<CollectiveContext> context_;
   std::shared_ptr<CudaEvents> events_;
   const std::chrono::duration<double> limit_;  // for one instance, once those before it have ended
   TaskId watched_ = kNone;                     // the oldest that is under way
@@ -161,8 +169,9 @@ class CudaCollectives final : public Queues {
 }  // namespace
 
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events, double limit_seconds) {
-  return std::make_unique<CudaCollectives>(devices, std::move(events), limit_seconds);
+                                              std::shared_ptr<CudaEvents> events, double limit_seconds,
+                                              const std::shared_ptr<DeviceCache>& cache) {
+  return std::make_unique<CudaCollectives>(devices, std::move(events), limit_seconds, *cache);
 }
 
 }  // namespace arbalest

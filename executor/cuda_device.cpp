@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <mutex>
 
+#include "executor/cuda_cache.h"
 #include "executor/cuda_poller.h"
 #include "ops/cuda_context.h"
 
@@ -30,12 +30,8 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
           {"cudnn", fmt::format("{}.{}.{}", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100)}};
 }
 
-struct KernelCache {
-  std::map<int, std::shared_ptr<CudaKernelCache>> of_device;
-};
-
-std::shared_ptr<KernelCache> make_kernel_cache() {
-  return std::make_shared<KernelCache>();
+std::shared_ptr<DeviceCache> make_device_cache() {
+  return std::make_shared<DeviceCache>();
 }
 
 namespace {
@@ -58,7 +54,7 @@ struct Recording {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::shared_ptr<CudaEvents> events, KernelCache& cache)
+  CudaDevice(int index, std::shared_ptr<CudaEvents> events, DeviceCache& cache)
       : index_(index), events_(std::move(events)) {
     const int present = cuda_device_count();
     if (index >= present) {
@@ -66,7 +62,7 @@ class CudaDevice final : public Device {
           fmt::format("cuda:{} is not there: {} CUDA device{} found", index, present, present == 1 ? "" : "s"));
     }
     enter();
-    std::shared_ptr<CudaKernelCache>& ours = cache.of_device[index];
+    std::shared_ptr<CudaKernelCache>& ours = cache.kernels[index];
     if (!ours) ours = std::make_shared<CudaKernelCache>(index);
     cache_ = ours;
   }
@@ -266,7 +262,7 @@ class CudaDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
-                                         const std::shared_ptr<KernelCache>& cache) {
+                                         const std::shared_ptr<DeviceCache>& cache) {
   return std::make_unique<CudaDevice>(index, std::move(events), *cache);
 }
 

@@ -132,19 +132,20 @@ struct CpuProgress;
 std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
 std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
 
-// What making kernels finds out about devices, for plans that follow each other.
-struct KernelCache;
-std::shared_ptr<KernelCache> make_kernel_cache();
+// What plans that follow each other on the same devices share: kernels that were found, connections between GPUs.
+struct DeviceCache;
+std::shared_ptr<DeviceCache> make_device_cache();
 
 // Throws RunError where CUDA or the device is missing. Devices of one run share `events`.
 struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
-                                         const std::shared_ptr<KernelCache>& cache = make_kernel_cache());
+                                         const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 // Collectives over GPUs through NCCL, one at a time: one that takes longer than the limit fails. Throws RunError where
 // NCCL cannot connect the devices.
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events, double limit_seconds);
+                                              std::shared_ptr<CudaEvents> events, double limit_seconds,
+                                              const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();

@@ -80,8 +80,9 @@ void Lowering::make_clocks() {
     sync_ = clock;
     syncs_per_epoch = plan_.relations[size_t(relation)].groups_per_period();
   }
-  if (!program_.validation) return;
-  // Every so many epochs, and at the end: where the last group is short, the whole run is one period.
+  if (!program_.validation || !request_.validates) return;
+  // Every so many epochs, and at the end of the last whole one: where the last group is short, the whole run is one
+  // period.
   const int64_t every_epochs = std::min(program_.validate_every, epochs);
   const int64_t period = epochs % every_epochs == 0 ? every_epochs : epochs;
   std::tie(validation_, by_validation_) = add_coarser("validation", batch_, every_epochs * rounds, period * rounds);

@@ -27,6 +27,7 @@ struct PlanRequest {
   int32_t run_ahead = 2;                 // iterations that may be under way at once
   int32_t device_slots = 2;              // batches on the device per learner
   int64_t report_every = 0;              // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
+  bool validates = true;                 // where the program has a validation graph
   bool keep_validated = false;           // what is validated is copied to the host as well
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins

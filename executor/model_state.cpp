@@ -43,13 +43,13 @@ std::vector<std::byte> merged_statistics(const std::vector<ReplicaState>& replic
   return bytes_of(merged);
 }
 
-Model shared_model(const ModelState& state, const Strategy& strategy, bool partial) {
+Model shared_model(const ModelState& state, const Strategy& strategy) {
   Model model;
   const std::vector<ReplicaState>& replicas = state.replicas;
   const bool alone = strategy.kind == Strategy::Kind::None;
   model.statistics = alone ? replicas.front().statistics : merged_statistics(replicas);
   const size_t count = floats(replicas.front().weights).size();
-  if (strategy.kind == Strategy::Kind::Sma && partial) {
+  if (strategy.kind == Strategy::Kind::Sma && state.updated) {
     std::vector<double> average(count, 0);
     add(average, 1 - strategy.alpha * double(replicas.size()) + strategy.momentum, state.average);
     add(average, -strategy.momentum, state.previous);
@@ -57,7 +57,7 @@ Model shared_model(const ModelState& state, const Strategy& strategy, bool parti
     model.weights = bytes_of(average);
   } else if (strategy.kind == Strategy::Kind::Sma) {
     model.weights = state.average;
-  } else if (strategy.kind == Strategy::Kind::Local && partial) {
+  } else if (strategy.kind == Strategy::Kind::Local && state.updated) {
     std::vector<double> mean(count, 0);
     for (const ReplicaState& replica : replicas) add(mean, 1.0 / double(replicas.size()), replica.weights);
     model.weights = bytes_of(mean);
@@ -69,21 +69,26 @@ Model shared_model(const ModelState& state, const Strategy& strategy, bool parti
 
 ModelState with_learners(const ModelState& state, size_t devices, size_t learners, const Strategy& before,
                          const Strategy& after) {
-  const Model model = shared_model(state, before, false);
+  const Model model = shared_model(state, before);
+  const bool averaged = before.kind == Strategy::Kind::Sma && (state.updated || state.averaged);
+  const std::vector<std::byte>& read = state.updated ? state.average : state.previous;  // z of the last averaging
   const ReplicaState fresh{model.weights, std::vector<std::byte>(model.weights.size()), model.statistics};
   const size_t there = state.replicas.size() / devices;
+  const bool alike =
+      devices * learners == 1 || after.kind == Strategy::Kind::Ssgd || before.kind == Strategy::Kind::Local;
   ModelState next;
   for (size_t d = 0; d < devices; ++d) {
     for (size_t i = 0; i < learners; ++i) {
-      next.replicas.push_back(i < there ? state.replicas[d * there + i] : fresh);
+      ReplicaState replica = i < there ? state.replicas[d * there + i] : fresh;
+      if (averaged && i < there && after.kind == Strategy::Kind::Sma) replica.correction = before.alpha;
+      if (alike) replica.weights = model.weights;
+      if (after.kind == Strategy::Kind::Ssgd) replica.velocity = state.replicas.front().velocity;
+      next.replicas.push_back(std::move(replica));
     }
   }
-  if (after.kind == Strategy::Kind::None || after.kind == Strategy::Kind::Ssgd) {  // every replica is the model
-    for (ReplicaState& replica : next.replicas) replica.weights = model.weights;
-  }
   if (after.kind != Strategy::Kind::Sma) return next;
-  next.average = state.average.empty() ? model.weights : state.average;
-  next.previous = state.average.empty() ? model.weights : state.previous;
+  next.average = model.weights;
+  next.previous = before.kind == Strategy::Kind::Sma ? read : model.weights;
   return next;
 }
 

@@ -32,8 +32,10 @@ Monitor::Monitor(std::vector<std::string> metrics, std::string loss, const Valid
   }
   const bool judges = rules_.patience > 0 || rules_.plateau > 0;
   if (judges && metrics_.empty()) throw GraphError("--patience and --plateau need a graph that validates");
-  smaller_is_better_ = best_metric_ == loss_ || best_metric_.find("loss") != best_metric_.npos ||
-                       best_metric_.find("error") != best_metric_.npos;
+}
+
+bool Monitor::smaller_is_better(const std::string& metric) const {
+  return metric == loss_ || metric.find("loss") != metric.npos || metric.find("error") != metric.npos;
 }
 
 void Monitor::begin() {
@@ -77,18 +79,24 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, double learning_ra
 
 bool Monitor::better(double value) const {
   if (std::isnan(value)) return false;
-  return !has_validated_ || (smaller_is_better_ ? value < best_value_ : value > best_value_);
+  return !has_best_ || (smaller_is_better(best_metric_) ? value < best_value_ : value > best_value_);
 }
 
 // The best so far, targets, patience, and the plateau on which the rate drops.
 void Monitor::judge(const Metrics& all, Verdict& verdict) {
+  double value_of_best = 0;
   for (const auto& [name, value] : all) {
     for (size_t t = 0; t < rules_.targets.size(); ++t) {
       const Target& target = rules_.targets[t];
       if (target.metric == name && targets_[t].seconds < 0 && target.met(value)) targets_[t].seconds = seconds();
     }
-    if (name == best_metric_) verdict.best = better(value);
-    if (name == best_metric_ && verdict.best) best_value_ = value;
+    if (name != best_metric_) continue;
+    value_of_best = value;
+    verdict.best = better(value);
+  }
+  if (verdict.best) {
+    best_value_ = value_of_best;
+    has_best_ = true;
   }
   since_best_ = verdict.best ? 0 : since_best_ + 1;
   since_drop_ = verdict.best ? 0 : since_drop_ + 1;
@@ -97,6 +105,7 @@ void Monitor::judge(const Metrics& all, Verdict& verdict) {
     factor *= rules_.plateau_factor;
     since_drop_ = 0;
   }
+  drops_.push_back(drops_.back() + (factor != factors_.back()));
   factors_.push_back(factor);
 }
 
@@ -117,11 +126,10 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<dou
     }
     event.metrics.emplace_back(name, value);
     const auto known = std::find_if(best_.begin(), best_.end(), [&](const auto& b) { return b.first == name; });
-    const bool smaller = name == best_metric_ && smaller_is_better_;
     if (known == best_.end()) {
       best_.emplace_back(name, value);
-    } else {
-      known->second = smaller ? std::min(known->second, value) : std::max(known->second, value);
+    } else if (std::isnan(known->second) || (smaller_is_better(name) ? value < known->second : value > known->second)) {
+      known->second = value;
     }
   }
   Verdict verdict;
@@ -138,6 +146,11 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<dou
 double Monitor::rate_factor(int64_t validations) const {
   const std::scoped_lock lock(mutex_);
   return factors_[size_t(std::clamp<int64_t>(validations, 0, int64_t(factors_.size()) - 1))];
+}
+
+int64_t Monitor::rate_drops(int64_t validations) const {
+  const std::scoped_lock lock(mutex_);
+  return drops_[size_t(std::clamp<int64_t>(validations, 0, int64_t(drops_.size()) - 1))];
 }
 
 bool Monitor::all_targets_reached() const {

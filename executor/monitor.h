@@ -45,6 +45,7 @@ class Monitor {
   Verdict validated(const RunPosition& at, const std::vector<double>& sums, int64_t recalibrated = 0);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
   double rate_factor(int64_t validations) const;
+  int64_t rate_drops(int64_t validations) const;  // how often that has fallen by then
   bool all_targets_reached() const;
   bool out_of_patience() const;
   // `trained_seconds`: when training ended, for its throughput.
@@ -52,6 +53,7 @@ class Monitor {
   double seconds() const;
 
  private:
+  bool smaller_is_better(const std::string& metric) const;
   bool better(double value) const;
   void judge(const Metrics& all, Verdict& verdict);
 
@@ -60,7 +62,6 @@ class Monitor {
   const ValidationRules rules_;
   RunObserver& observer_;
   std::string best_metric_;
-  bool smaller_is_better_ = false;
 
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point begun_;
@@ -69,10 +70,12 @@ class Monitor {
   double epoch_samples_ = 0, epoch_loss_ = 0;
   bool has_validated_ = false;
   Validated last_;
-  Metrics best_;           // of each metric, by itself
+  Metrics best_;  // of each metric, by itself
+  bool has_best_ = false;
   double best_value_ = 0;  // of best_metric_
   int64_t since_best_ = 0, since_drop_ = 0;
   std::vector<double> factors_ = {1};  // by the number of validations made
+  std::vector<int64_t> drops_ = {0};   // likewise: how often the factor has fallen
   std::vector<TargetReached> targets_;
 };
 

@@ -13,7 +13,7 @@ namespace arbalest {
 namespace {
 
 std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads, double collective_timeout,
-                                                  const std::shared_ptr<KernelCache>& cache,
+                                                  const std::shared_ptr<DeviceCache>& cache,
                                                   std::unique_ptr<Queues>& collectives) {
   const auto progress = make_cpu_progress(plan.tasks.size());
   const auto events = make_cuda_events(plan.tasks.size());
@@ -29,9 +29,7 @@ std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads,
     return lane.kind == Lane::Kind::Collectives && lane.device == kNone;
   });
   if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
-  if (spans && cpus == 0) {
-    collectives = make_cuda_collectives(plan.devices, events, collective_timeout);
-  }
+  if (spans && cpus == 0) collectives = make_cuda_collectives(plan.devices, events, collective_timeout, cache);
   return devices;
 }
 
@@ -60,7 +58,7 @@ int64_t first_of(const ClockRelation& relation, int64_t group) {
 }  // namespace
 
 Segment::Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor,
-                 const std::shared_ptr<KernelCache>& cache)
+                 const std::shared_ptr<DeviceCache>& cache)
     : prepared_(prepared),
       options_(options),
       from_(from),
@@ -74,7 +72,8 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       rate_scale_(scale_of(options.rate_scaling, learners_)),
       order_(options.seed, prepared.training->size(), true),
       by_sync_(relation_to("sync")),
-      by_validation_(relation_to("validation")) {
+      by_validation_(relation_to("validation")),
+      drops_before_(from.rate_drops.value_or(rate_drops(0))) {
   std::unique_ptr<Queues> collectives;
   auto devices = make_devices(plan_, threads_, options.collective_timeout, cache, collectives);
   binding_ =
@@ -110,6 +109,7 @@ std::vector<std::byte> Segment::get(BufferId buffer, int64_t slot, int64_t bytes
 
 void Segment::start_from_initializers(const TensorFile* file, const std::string& path) {
   const ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, file, path});
+  corrections_.assign(size_t(learners_), 0);
   for (int64_t learner = 0; learner < learners_; ++learner) put_replica(*binding_, replica_prefix(learner), content);
   const std::string& weights = training().graph.values[size_t(training().arenas.weights)].name;
   const auto found =
@@ -138,6 +138,7 @@ void Segment::start_from(const ModelState& state) {
   ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, nullptr, ""});
   for (int64_t learner = 0; learner < learners_; ++learner) {
     const ReplicaState& replica = state.replicas[size_t(learner)];
+    corrections_.push_back(replica.correction);
     const auto replace = [&](ValueId value, std::vector<std::byte> bytes) {
       if (value == kNone) return;
       const std::string& name = training().graph.values[size_t(value)].name;
@@ -166,24 +167,23 @@ ModelState Segment::state() const {
     state.replicas.push_back(
         {read(learner, arenas.weights), read(learner, arenas.velocity), read(learner, arenas.statistics)});
   }
+  if (const int64_t done = iterations(); by_sync_ && done > 0) {
+    const int64_t group = by_sync_->coarse_of(done - 1);
+    const bool averaged = by_sync_->last_of(group) == done - 1;
+    state.updated = !averaged && done - first_of(*by_sync_, group) >= prepared_.program.accumulate;
+  }
   const BufferId average = binding_->find(to_string(plan_.devices[0]) + "/average");
   if (average == kNone) return state;
   const int64_t averagings = scheduler_->ticks(plan_.buffers[size_t(average)].clock);
   const int64_t bytes = plan_.buffers[size_t(average)].bytes;
+  state.averaged = averagings > 0 && !state.updated;
   state.average = get(average, averagings, bytes);
   state.previous = get(average, averagings + 1, bytes);
   return state;
 }
 
 Model Segment::model() const {
-  const int64_t done = iterations();
-  bool partial = false;  // an update has followed the last averaging
-  if (by_sync_ && done > 0) {
-    const int64_t group = by_sync_->coarse_of(done - 1);
-    const bool averaged = by_sync_->last_of(group) == done - 1;
-    partial = !averaged && done - first_of(*by_sync_, group) >= prepared_.program.accumulate;
-  }
-  return shared_model(state(), prepared_.request.strategy, partial);
+  return shared_model(state(), prepared_.request.strategy);
 }
 
 void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
@@ -232,13 +232,12 @@ double Segment::rate(int64_t tick) const {
 int64_t Segment::rate_drops(int64_t tick) const {
   int64_t drops = schedule_.drops(epochs_seen(tick));
   if (const ClockRelation* relation = by_validation_) {
-    const int64_t made = from_.validations + relation->coarse_of(tick) - 1;
-    for (int64_t v = 1; v <= made; ++v) drops += monitor_.rate_factor(v) != monitor_.rate_factor(v - 1);
+    drops += monitor_.rate_drops(from_.validations + relation->coarse_of(tick) - 1);
   }
   return drops;
 }
 
-StepScalars Segment::scalars_of(int64_t tick) const {
+StepScalars Segment::scalars_of(int64_t tick, int64_t learner) const {
   const int64_t accumulate = prepared_.program.accumulate, round = tick % rounds_;
   StepScalars scalars;
   scalars.seed = options_.seed;
@@ -250,9 +249,9 @@ StepScalars Segment::scalars_of(int64_t tick) const {
   if (!sync || prepared_.request.strategy.kind != Strategy::Kind::Sma || !scalars.update) return scalars;
   // The first update of a group follows the averaging of the group before.
   const int64_t group = sync->coarse_of(tick), begin = first_of(*sync, group);
-  if (group == 0 || tick != begin + accumulate - 1) return scalars;
-  scalars.restart = rate_drops(begin) > rate_drops(first_of(*sync, group - 1));
-  scalars.correction = float(prepared_.request.strategy.alpha);
+  if (tick != begin + accumulate - 1) return scalars;
+  scalars.restart = rate_drops(begin) > (group > 0 ? rate_drops(first_of(*sync, group - 1)) : drops_before_);
+  scalars.correction = float(group > 0 ? prepared_.request.strategy.alpha : corrections_[size_t(learner)]);
   return scalars;
 }
 
@@ -262,7 +261,8 @@ std::function<void(int64_t)> Segment::fill_training(const Task& task) {
   const int64_t in_epoch = prepared_.training->size() / training().batch;  // recalibration may go beyond
   return [this, filler, in_epoch, learner = task.learner](int64_t tick) {
     const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
-    filler->fill(tick, order_, from_.epoch + tick / rounds_ + batch / in_epoch, batch % in_epoch, scalars_of(tick));
+    filler->fill(tick, order_, from_.epoch + tick / rounds_ + batch / in_epoch, batch % in_epoch,
+                 scalars_of(tick, learner));
   };
 }
 
@@ -297,6 +297,15 @@ std::vector<TaskId> Segment::tally_copies(std::string_view clock) const {
     if (tally && plan_.clocks[size_t(from.clock)].name == clock) copies.push_back(edge.from);
   }
   return copies;
+}
+
+// Batches that were accumulated and not yet used for an update are to be read again.
+Cursor Segment::cursor() const {
+  const int64_t ticks = iterations();
+  Cursor cursor = cursor_after(ticks - ticks % rounds_ % prepared_.program.accumulate);
+  const int64_t latest = by_sync_ && ticks > 0 ? by_sync_->coarse_of(ticks - 1) : 0;
+  cursor.rate_drops = by_sync_ && ticks > 0 ? rate_drops(first_of(*by_sync_, latest)) : drops_before_;
+  return cursor;
 }
 
 Cursor Segment::cursor_after(int64_t ticks) const {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "executor/binding.h"
@@ -23,13 +24,14 @@ struct Cursor {
   int64_t epoch = 0;
   int64_t batch = 0;  // batches of this epoch that are trained already, by all learners
   int64_t iteration = 0, images = 0, validations = 0;
+  std::optional<int64_t> rate_drops;  // by the first iteration of the last group before; none: there was no group
 };
 
 class Segment {
  public:
   // `prepared` has the request for this segment: learners, rounds and iterations from `from` on.
   Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor,
-          const std::shared_ptr<KernelCache>& cache = make_kernel_cache());
+          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
   ~Segment();
 
   const Plan& plan() const { return plan_; }
@@ -45,7 +47,7 @@ class Segment {
 
   int64_t iterations() const { return scheduler_->iterations(); }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
-  Cursor cursor() const { return cursor_after(iterations()); }
+  Cursor cursor() const;  // where the next segment begins
   RunPosition position() const { return position_after(iterations()); }
   ModelState state() const;
   Model model() const;  // what learners share by now
@@ -68,7 +70,7 @@ class Segment {
   std::function<void(int64_t)> fill_validation(const Task& task);
   std::function<void(int64_t)> report();
   std::function<void(int64_t)> end_validation();
-  StepScalars scalars_of(int64_t tick) const;
+  StepScalars scalars_of(int64_t tick, int64_t learner) const;
   double epochs_seen(int64_t tick) const;
   double rate(int64_t tick) const;
   int64_t rate_drops(int64_t tick) const;
@@ -94,7 +96,9 @@ class Segment {
   const LearningRate schedule_;
   const double rate_scale_;
   DataOrder order_;
+  std::vector<double> corrections_;                // ReplicaState::correction by learner
   const ClockRelation *by_sync_, *by_validation_;  // of plan_; nullptr where there is no such clock
+  const int64_t drops_before_;                     // of the rate, by the group before the first
   std::unique_ptr<Binding> binding_;
   Scheduler::HostFunctions host_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -48,7 +48,14 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
   if (options.learners == 0 && options.deterministic) {
     throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
   }
-  if (options.learners == 0) tuner_ = std::make_unique<LearnerTuner>();
+  if (options.learners == 0) {
+    const PlanRequest& request = prepared_.request;
+    const int64_t most = request.training_samples / (int64_t(request.devices.size()) * program.training.batch *
+                                                     program.accumulate);  // that an epoch has batches for
+    LearnerTuner::Options tuning;
+    tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
+    tuner_ = std::make_unique<LearnerTuner>(tuning);
+  }
   if (!options.save_best.empty() && !program.validation) throw GraphError("--save-best needs a graph that validates");
   check_recalibration(options.recalibrate, program);
   for (const std::string& path : {options.save, options.save_best, options.trace}) check_output_path(path);
@@ -126,7 +133,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
 std::string Training::why_ended() const {
   if (monitor_->all_targets_reached()) return "until";
   if (monitor_->out_of_patience()) return "patience";
-  return segment_->complete() ? "complete" : "interrupted";
+  return complete_ ? "complete" : "interrupted";
 }
 
 // Re-estimates the statistics of batch norm for the weights that are saved, as they are, with batches of the epoch
@@ -158,74 +165,72 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
     if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
     const bool changes = tuner_ && tuner_->learners() != prepared_.request.learners;
     if (interrupted.load() || (!changes && !segment_->complete())) return;
-    Cursor from = segment_->cursor();
-    if (!changes && !request_rest(from)) return;
-    if (!changes) {
-      const ModelState state = segment_->state();
-      segment_.reset();
-      make_segment(from);
-      segment_->start_from(state);
-    } else if (!change_learners(from)) {
-      return;
-    }
+    complete_ = !tuner_ || !next_segment();
+    if (complete_) return;
   }
 }
 
-// Sets the request to what is left of the run: the rest of an epoch by itself, or whole epochs. False: nothing is.
-bool Training::request_rest(Cursor& from) {
-  PlanRequest& request = prepared_.request;
-  const int32_t learners = request.learners;
+// Sets the request to what is left of the run for so many learners, up to where their plan can go: the rest of an epoch
+// by itself, or whole epochs, until validations are in step with the epochs again. False: nothing is left. Throws
+// GraphError where the data do not suffice for the learners.
+bool Training::request_rest(int32_t learners, Cursor& from) {
   set_learners(prepared_, learners, options_);
-  const int64_t all = int64_t(request.devices.size()) * learners, accumulate = prepared_.program.accumulate;
-  const int64_t batches = prepared_.training->size() / prepared_.program.training.batch;
-  const int64_t rounds = (batches - from.batch) / (all * accumulate) * accumulate;
+  PlanRequest& request = prepared_.request;
+  const Program& program = prepared_.program;
+  const int64_t all = int64_t(request.devices.size()) * learners;
+  const int64_t batches = prepared_.training->size() / program.training.batch;
+  const int64_t rounds = (batches - from.batch) / (all * program.accumulate) * program.accumulate;
   if (from.batch > 0 && rounds == 0) {
     ++from.epoch;
     from.batch = 0;
   }
-  request.epochs -= from.epoch;
-  if (from.batch > 0) {
-    request.rounds = rounds;
-    request.epochs = std::min<int64_t>(1, request.epochs);
-  }
+  const int64_t epochs_left = request.epochs - from.epoch, iterations_left = request.iterations - from.iteration;
+  if (request.iterations > 0 ? iterations_left <= 0 : epochs_left <= 0) return false;
   if (request.iterations > 0) {
-    request.iterations -= from.iteration;
-    if (request.iterations <= 0) return false;
-    if (from.batch > 0) request.iterations = std::min(request.iterations, rounds);
-    return true;
+    request.iterations = iterations_left;
+    prepared_.total_epochs =
+        double(from.epoch) + double(from.batch) / double(batches) + double(iterations_left) / double(request.rounds);
   }
-  return request.epochs > 0;
+  const int64_t every = program.validate_every, step = every - from.epoch % every;  // epochs to the next validation
+  const bool rest = from.batch > 0, in_step = !rest && step == every;
+  const bool last = request.iterations > 0 ? iterations_left <= rounds : epochs_left == 1;
+  if (rest) request.rounds = rounds;
+  if (rest && step > 1 && !last) request.validates = false;
+  const int64_t epochs = rest ? 1 : step;
+  if (!in_step && request.iterations > 0) request.iterations = std::min(request.iterations, epochs * request.rounds);
+  request.epochs = in_step ? epochs_left : std::min(epochs, epochs_left);
+  return true;
 }
 
-// A plan for the tuner's number of learners, or, where that cannot be had, for the number before. False: the run is
-// over.
-bool Training::change_learners(Cursor from) {
+// A segment for what is left, with the tuner's number of learners or, where that cannot be had, with the number before.
+// False: nothing is left, and the
+// segment that ended stays.
+bool Training::next_segment() {
   const ModelState state = segment_->state();
-  const Strategy before = prepared_.request.strategy;
-  const Cursor at = from;
-  segment_.reset();  // its memory is needed
+  const Cursor ended = segment_->cursor();
+  const PlanRequest before = prepared_.request;
+  std::exception_ptr failure;
   for (;;) {
-    from = at;
-    set_learners(prepared_, tuner_->learners(), options_);
-    if (!request_rest(from)) {
-      make_segment_for_state(at, state, before);
+    Cursor from = ended;
+    if (!request_rest(tuner_->learners(), from)) {
+      if (!segment_) std::rethrow_exception(failure);
+      set_learners(prepared_, before.learners, options_);
+      prepared_.request = before;
       return false;
     }
     try {
-      make_segment_for_state(from, state, before);
+      segment_.reset();  // its memory is needed
+      make_segment(from);
+      segment_->start_from(with_learners(state, before.devices.size(), size_t(prepared_.request.learners),
+                                         before.strategy, prepared_.request.strategy));
       return true;
     } catch (const RunError& error) {
       if (tuner_->done()) throw;
-      tell(tuner_->cannot(error.what()), {at.epoch + 1, at.iteration, at.images});
+      failure = std::current_exception();
+      segment_.reset();
+      tell(tuner_->cannot(error.what()), {ended.epoch + 1, ended.iteration, ended.images});
     }
   }
-}
-
-void Training::make_segment_for_state(const Cursor& from, const ModelState& state, const Strategy& before) {
-  const PlanRequest& request = prepared_.request;
-  make_segment(from);
-  segment_->start_from(
-      with_learners(state, request.devices.size(), size_t(request.learners), before, request.strategy));
 }
 
 void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& at) {

@@ -25,9 +25,8 @@ class Training {
   void start();
   void announce(double setup_seconds);
   void run_segments(const std::atomic<bool>& interrupted);
-  bool request_rest(Cursor& from);
-  bool change_learners(Cursor from);
-  void make_segment_for_state(const Cursor& from, const ModelState& state, const Strategy& before);
+  bool request_rest(int32_t learners, Cursor& from);
+  bool next_segment();
   void observe(const RunPosition& at);
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
@@ -42,8 +41,9 @@ class Training {
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;
+  bool complete_ = false;                 // nothing is left to train
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
-  const std::shared_ptr<KernelCache> cache_ = make_kernel_cache();
+  const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
   Snapshot validated_;  // of the latest validation, where it is kept
 };
 

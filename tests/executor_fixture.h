@@ -76,6 +76,7 @@ class Recorder : public RunObserver {
   void epoch(const EpochEnded& event) override { epochs.push_back(event); }
   void validation(const Validated& event) override { validations.push_back(event); }
   void checkpoint(const CheckpointSaved& event) override { checkpoints.push_back(event); }
+  void tuned(const Tuned& event) override { tunings.push_back(event); }
   void finished(const RunFinished& event) override { ends.push_back(event); }
   void failed(const RunFailed& event) override { failures.push_back(event); }
 
@@ -84,6 +85,7 @@ class Recorder : public RunObserver {
   std::vector<EpochEnded> epochs;
   std::vector<Validated> validations;
   std::vector<CheckpointSaved> checkpoints;
+  std::vector<Tuned> tunings;
   std::vector<RunFinished> ends;
   std::vector<RunFailed> failures;
 };

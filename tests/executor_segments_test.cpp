@@ -1,0 +1,200 @@
+// Runs whose plan changes on the way: what is carried from one to the next, and where the data go on.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "executor/segment.h"
+#include "executor/state.h"
+#include "graph/overrides.h"
+#include "tests/executor_fixture.h"
+#include "tests/executor_reference.h"
+#include "tests/io_test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+constexpr double kTolerance = 1e-6;
+
+std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// The setting's run, with a new plan after each of `lengths` iterations.
+std::vector<double> in_segments(const Setting& setting, const std::vector<int64_t>& lengths) {
+  const SessionOptions options = options_of(setting);
+  Prepared prepared = prepare(graph_of(setting), options);
+  const Strategy strategy = prepared.request.strategy;
+  Recorder story;
+  Monitor monitor({}, "loss", options.rules, story);
+  Cursor from;
+  ModelState state;
+  Model model;
+  for (const int64_t length : lengths) {
+    prepared.request.iterations = length;
+    Segment segment(prepared, options, from, monitor);
+    if (state.replicas.empty()) segment.start_from_initializers(nullptr, "");
+    if (!state.replicas.empty()) segment.start_from(state);
+    segment.run(std::atomic<bool>(false), nullptr);
+    REQUIRE(segment.complete());
+    from = segment.cursor();
+    model = segment.model();
+    state = with_learners(segment.state(), size_t(setting.devices), size_t(setting.learners), strategy, strategy);
+  }
+  TensorFile file;
+  append_tensors(file, prepared.program.training.graph, prepared.program.training.arenas.weights, model.weights);
+  return weights_of(file);
+}
+
+ReplicaState replica(float weight, float velocity) {
+  return {bytes_of({weight, -weight}), bytes_of({velocity, velocity}), {}};
+}
+
+Strategy of(Strategy::Kind kind, double alpha = 0) {
+  return {.kind = kind, .alpha = alpha, .momentum = 0};
+}
+
+}  // namespace
+
+// The end of an epoch forces averaging, so that a plan that ends there changes nothing.
+TEST_CASE("a run in several plans is the run in one") {
+  const std::vector<Strategy> strategies = {{.kind = Strategy::Kind::None},
+                                            {.kind = Strategy::Kind::Ssgd},
+                                            {.kind = Strategy::Kind::Sma, .momentum = 0},
+                                            {.kind = Strategy::Kind::Sma, .momentum = 0.9},
+                                            {.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0.9},
+                                            {.kind = Strategy::Kind::Local, .every = 4}};
+  for (const Strategy& strategy : strategies) {
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
+      Setting setting;
+      setting.strategy = strategy;
+      setting.devices = devices;
+      setting.learners = learners;
+      setting.momentum = strategy.momentum > 0 ? 0 : 0.9;
+      setting.rate = setting.momentum > 0 ? 0.01 : 0.05;
+      setting.milestones = {2, 4.3};  // where the second plan begins, and within the third
+      INFO(to_string(setting));
+      const std::vector<double> expected = simulated(setting);
+      CHECK(greatest_difference(in_segments(setting, {14, 7, 29}), expected) < kTolerance);
+    }
+  }
+}
+
+TEST_CASE("a plan that ends within an epoch leaves the rest of its batches to the next") {
+  Setting setting;
+  setting.strategy = {.kind = Strategy::Kind::Ssgd};
+  setting.devices = 2;
+  setting.accumulate = 2;
+  setting.rounds = 8;
+  setting.iterations = 8;
+  const SessionOptions options = options_of(setting);
+  Prepared prepared = prepare(graph_of(setting), options);
+  Recorder story;
+  Monitor monitor({}, "loss", options.rules, story);
+  prepared.request.iterations = 5;
+  Segment segment(prepared, options, {}, monitor);
+  segment.start_from_initializers(nullptr, "");
+  segment.run(std::atomic<bool>(false), nullptr);
+  const Cursor cursor = segment.cursor();  // the fifth iteration's batches made no update yet
+  CHECK(cursor.epoch == 0);
+  CHECK(cursor.batch == 4 * 2);
+  CHECK(cursor.iteration == 4);
+  CHECK(cursor.images == 4 * 2 * setting.batch);
+}
+
+TEST_CASE("replicas take the correction of the last averaging with them") {
+  ModelState state;
+  state.replicas = {replica(1, 10), replica(3, 20)};
+  state.average = bytes_of({2, -2});
+  state.previous = bytes_of({1, -1});
+  const Strategy sma = of(Strategy::Kind::Sma, 0.5);
+  const auto next = [&](size_t learners, const Strategy& after) {
+    return with_learners(state, 1, learners, sma, after);
+  };
+
+  ModelState carried = next(2, sma);  // neither an averaging nor an update has been: nothing is asked of anyone
+  CHECK(carried.replicas[0].correction == 0);
+
+  state.averaged = true;  // of 1 and 3 with what was z then, 1
+  carried = next(3, of(Strategy::Kind::Sma, 1.0 / 3));
+  CHECK(floats_of(carried.replicas[1].weights) == std::vector<float>{3, -3});
+  CHECK(carried.replicas[1].correction == 0.5);
+  CHECK(carried.replicas[2].correction == 0);
+  CHECK(floats_of(carried.replicas[1].velocity) == std::vector<float>{20, 20});
+  CHECK(floats_of(carried.replicas[2].weights) == std::vector<float>{2, -2});  // new: z
+  CHECK(floats_of(carried.replicas[2].velocity) == std::vector<float>{0, 0});
+  CHECK(carried.average == state.average);
+  CHECK(carried.previous == state.previous);
+
+  state.averaged = false;
+  state.updated = true;  // since: averaged once more, with z = 2
+  carried = next(2, sma);
+  CHECK(floats_of(carried.average) == std::vector<float>{2, -2});  // 2 + (1 − 2)/2 + (3 − 2)/2
+  CHECK(carried.previous == state.average);
+  CHECK(carried.replicas[0].correction == 0.5);
+
+  carried = next(1, of(Strategy::Kind::None));  // a single learner goes on from z
+  CHECK(floats_of(carried.replicas[0].weights) == std::vector<float>{2, -2});
+  CHECK(carried.replicas[0].correction == 0);
+}
+
+TEST_CASE("learners that average gradients stay alike when there are more") {
+  ModelState state;
+  state.replicas = {replica(5, 7)};
+  const ModelState next = with_learners(state, 1, 3, of(Strategy::Kind::None), of(Strategy::Kind::Ssgd));
+  REQUIRE(next.replicas.size() == 3);
+  for (const ReplicaState& one : next.replicas) {
+    CHECK(one.weights == state.replicas[0].weights);
+    CHECK(one.velocity == state.replicas[0].velocity);
+  }
+}
+
+TEST_CASE("learners that are replaced by their mean go on from it") {
+  ModelState state;
+  state.replicas = {replica(1, 10), replica(3, 20)};
+  state.updated = true;
+  const Strategy local = of(Strategy::Kind::Local);
+  const ModelState next = with_learners(state, 1, 3, local, local);
+  for (const ReplicaState& one : next.replicas) CHECK(floats_of(one.weights) == std::vector<float>{2, -2});
+}
+
+// However far the tuner gets, and wherever the run ends meanwhile.
+TEST_CASE("with learners found while training every run comes to its end") {
+  const TestFolder folder;
+  TinyNet net;
+  net.source = "synthetic:?shape=3x32x32&classes=10&size=6000&test=100";
+  net.batch = 250;
+  net.layers = "h = arbalest.Linear <units = 300> (x)\n";
+  net.train = "lr = 0.0001";
+  bool changed = false;
+  for (int64_t epochs = 4; !changed && epochs <= 1024; epochs *= 4) {  // as long as this machine needs
+    for (const int64_t iterations : {int64_t{0}, 15 * epochs, 30 * epochs}) {
+      SessionOptions options = on_cpus();
+      options.learners = 0;
+      options.report_every = 1;
+      options.epochs = epochs;
+      if (iterations > 0) options.iterations = iterations;
+      options.save = folder / "weights.safetensors";
+      const Recorder story = run(tiny(net), options);
+      REQUIRE(story.ends.size() == 1);
+      CHECK(story.ends[0].reason == "complete");
+      if (iterations > 0) CHECK(story.ends[0].iteration == iterations);
+      if (iterations == 0) CHECK(story.ends[0].epoch == epochs);
+      if (iterations == 0) CHECK(int64_t(story.validations.size()) == epochs);
+      CHECK(read_safetensors(options.save).find("logits.weight"));
+      changed = changed || story.tunings.size() > 1;
+    }
+  }
+  CHECK(changed);
+}

@@ -11,7 +11,8 @@ BatchFiller::BatchFiller(const Binding& binding, const Task& task, const Loop& l
       source_(source),
       layout_(layout),
       batch_(loop.batch),
-      samples_(size_t(binding.plan().buffers[size_t(buffer_)].slots), std::vector<int64_t>(size_t(loop.batch))) {}
+      samples_(size_t(binding.plan().buffers[size_t(buffer_)].slots), std::vector<int64_t>(size_t(loop.batch))),
+      unused_labels_(layout.labels > 0 ? 0 : samples_.size(), std::vector<int32_t>(size_t(loop.batch))) {}
 
 void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number, StepScalars scalars) {
   std::byte* slot = binding_.address(buffer_, tick);
@@ -21,8 +22,9 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
   scalars.valid = int32_t(order.batch(uint64_t(epoch), number, samples));
   std::memcpy(slot, &scalars, sizeof scalars);
   if (layout_.images == 0) return;  // the batch stays on the device
-  source_.fill(samples, reinterpret_cast<uint8_t*>(slot + layout_.images),
-               reinterpret_cast<int32_t*>(slot + layout_.labels));
+  int32_t* labels = layout_.labels > 0 ? reinterpret_cast<int32_t*>(slot + layout_.labels)
+                                       : unused_labels_[size_t(tick) % samples_.size()].data();
+  source_.fill(samples, reinterpret_cast<uint8_t*>(slot + layout_.images), labels);
 }
 
 TallyReader::TallyReader(const Binding& binding, const std::vector<TaskId>& copies, size_t metrics)

@@ -25,7 +25,8 @@ class BatchFiller {
   const Source& source_;
   const BatchLayout layout_;
   const int64_t batch_;
-  std::vector<std::vector<int64_t>> samples_;  // one a slot
+  std::vector<std::vector<int64_t>> samples_;        // one a slot
+  std::vector<std::vector<int32_t>> unused_labels_;  // likewise, where the graph has no use for them
 };
 
 // Sums that devices keep growing, seen as what came since the last look.

@@ -45,6 +45,15 @@ class Lowering {
     NodeId last = kNone;
   };
 
+  // A device's part in validation.
+  struct Validator {
+    LaneId lane = kNone;
+    Reader reader;
+    Placement placement;
+    TaskId snapshot = kNone, evaluate = kNone;
+    TaskId ready = kNone;  // after which the model is complete: the snapshot, or what follows recalibration
+  };
+
   // An operand with what it holds, for nodes that the plan adds itself.
   struct Term {
     Operand operand;
@@ -102,15 +111,17 @@ class Lowering {
 
   // plan_validation.cpp
   void add_validation();
-  void add_validation_on(int32_t device, TaskId begin, TaskId end, const Term& statistics_sums,
-                         TaskId statistics_ready);
+  void add_validator(int32_t device, TaskId begin, const Term& statistics_sums, TaskId statistics_ready);
+  void add_snapshot(int32_t device, const Term& statistics_sums, TaskId statistics_ready);
   TaskId gather_statistics(std::vector<Term>& sums);
-  void keep_validated(TaskId snapshot, TaskId end, const Placement& placement);
+  void add_recalibration(TaskId begin);
+  void keep_validated(TaskId end);
 
   const Program& program_;
   const PlanRequest& request_;
   Plan plan_;
-  ClockId batch_ = kNone, report_clock_ = kNone, sync_ = kNone, validation_ = kNone, validation_batch_ = kNone;
+  ClockId batch_ = kNone, report_clock_ = kNone, sync_ = kNone, validation_ = kNone, validation_batch_ = kNone,
+          recalibration_batch_ = kNone;
   int32_t by_validation_ = kNone, by_validation_batch_ = kNone;
   int64_t validations_ = 0;
   int32_t own_graph_ = kNone;  // in plan_.graphs: the nodes that averaging adds
@@ -120,6 +131,7 @@ class Lowering {
   std::vector<Replica> replicas_;
   std::vector<BufferId> averages_;           // Sma: z of each device, two slots of the sync clock
   std::vector<BufferId> gradient_averages_;  // Ssgd with several learners on a device: the mean gradient
+  std::vector<Validator> validators_;        // by device
   std::vector<TaskId> averaged_;             // Sma, Local: the task of each device after which its models are averaged
 };
 

@@ -24,6 +24,7 @@ Plan Lowering::run() {
   make_lanes();
   plan_.graphs.push_back(program_.training.graph);
   if (program_.validation) plan_.graphs.push_back(program_.validation->graph);
+  if (program_.recalibration) plan_.graphs.push_back(program_.recalibration->graph);
   report_ = add_task(Task::Kind::Report, "report", host_, report_clock_);
   add_edge(report_, report_, 1, Needs::Done, Why::Self);
   if (synchronised()) make_average_memory();
@@ -97,6 +98,10 @@ void Lowering::make_clocks() {
   validation_batch_ = add_clock("validation batch", batches * validations_);
   plan_.relations.push_back({validation_batch_, validation_, batches, batches});
   by_validation_batch_ = int32_t(plan_.relations.size()) - 1;
+  if (!program_.recalibration) return;
+  const int64_t recalibrating = program_.recalibration_batches;
+  recalibration_batch_ = add_clock("recalibration batch", recalibrating * validations_);
+  plan_.relations.push_back({recalibration_batch_, validation_, recalibrating, recalibrating});
 }
 
 ClockId Lowering::add_clock(std::string name, int64_t ticks) {

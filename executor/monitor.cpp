@@ -109,14 +109,13 @@ void Monitor::judge(const Metrics& all, Verdict& verdict) {
   factors_.push_back(factor);
 }
 
-Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<double>& sums, int64_t recalibrated) {
+Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<double>& sums) {
   const std::scoped_lock lock(mutex_);
   Validated event;
   event.epoch = at.epoch;
   event.iteration = at.iteration;
   event.samples = int64_t(std::llround(sums[0]));
   event.seconds = seconds();
-  event.recalibrated = recalibrated;
   Metrics all;
   for (size_t m = 0; m < metrics_.size(); ++m) all.emplace_back(metrics_[m], sums[m + 1] / sums[0]);
   for (const auto& [name, value] : all) {

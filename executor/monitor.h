@@ -41,8 +41,7 @@ class Monitor {
   void begin();  // training's clock starts
   // Σ valid and Σ loss · valid over all learners since the report before.
   void report(const RunPosition& at, bool epoch_ended, double learning_rate, const std::vector<double>& sums);
-  // `recalibrated`: see Validated.
-  Verdict validated(const RunPosition& at, const std::vector<double>& sums, int64_t recalibrated = 0);
+  Verdict validated(const RunPosition& at, const std::vector<double>& sums);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
   double rate_factor(int64_t validations) const;
   int64_t rate_drops(int64_t validations) const;  // how often that has fallen by then

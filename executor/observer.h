@@ -53,7 +53,6 @@ struct Validated {
   double seconds = 0;
   double loss = 0;
   Metrics metrics;
-  int64_t recalibrated = 0;  // batches that batch norm's statistics were re-estimated with; 0: they are training's
 };
 
 // --learners auto has measured a number of learners per device, and goes on with `next`.

@@ -19,8 +19,23 @@ void Lowering::add_validation() {
   const TaskId gathered = gather_statistics(sums);
   const int32_t sharers = synchronised() ? device_count() : 1;
   for (int32_t d = 0; d < sharers; ++d) {
-    add_validation_on(d, begin, end, sums.empty() ? Term{} : sums[size_t(d)], gathered);
+    add_validator(d, begin, sums.empty() ? Term{} : sums[size_t(d)], gathered);
   }
+  if (program_.recalibration) add_recalibration(begin);
+  const Loop& loop = *program_.validation;
+  const int64_t batches = plan_.relations[size_t(by_validation_batch_)].group;
+  for (int32_t d = 0; d < sharers; ++d) {
+    const Validator& validator = validators_[size_t(d)];
+    add_edge(validator.ready, validator.evaluate, 0, Needs::Issued, Why::Data, "weights");
+    add_edge(validator.evaluate, validator.snapshot, batches, Needs::Issued, Why::Reuse, "weights");
+    const auto tally = size_t(loop.arenas.tally);
+    const TaskId copy =
+        add_read_back(validator.evaluate, validator.placement.of[tally], loop.graph.values[tally].type.bytes(),
+                      device_name(d) + "/validation", d, validation_);
+    add_edge(copy, end, 0, Needs::Done, Why::Data, "tally");
+    add_edge(end, copy, 2, Needs::Done, Why::Reuse, "pinned tally");
+  }
+  if (request_.keep_validated) keep_validated(end);
   if (request_.rate_follows_validation) {
     constexpr int64_t kBehind = 2;  // validations: the latest may still run while the next epoch trains
     for (const Replica& replica : replicas_) {
@@ -36,7 +51,8 @@ void Lowering::add_validation() {
 // `sums` (one a device) hold the whole.
 TaskId Lowering::gather_statistics(std::vector<Term>& sums) {
   const ValueId statistics = program_.training.arenas.statistics;
-  if (!synchronised() || device_count() == 1 || statistics == kNone) return kNone;
+  const bool wanted = synchronised() && statistics != kNone && !program_.recalibration;
+  if (!wanted || device_count() == 1) return kNone;
   const int64_t elements = program_.training.graph.values[size_t(statistics)].type.elements();
   std::vector<TaskId> gathered;
   for (int32_t d = 0; d < device_count(); ++d) {
@@ -64,19 +80,32 @@ TaskId Lowering::gather_statistics(std::vector<Term>& sums) {
   return all;
 }
 
-void Lowering::add_validation_on(int32_t device, TaskId begin, TaskId end, const Term& sums, TaskId gathered) {
+void Lowering::add_validator(int32_t device, TaskId begin, const Term& sums, TaskId gathered) {
+  const Loop& loop = *program_.validation;
+  const std::string prefix = device_name(device) + "/validation";
+  Validator& validator = validators_.emplace_back();
+  validator.lane = add_lane(Lane::Kind::Validate, device, kNone, prefix);
+  validator.reader = add_reader(loop, request_.validation_resident, prefix, device, validation_batch_);
+  validator.placement =
+      place(plan_, loop, prefix, device, validator.reader.slot, batch_layout(loop, request_.validation_resident));
+  add_edge(begin, validator.reader.fill, 0, Needs::Done, Why::Clock);
+  add_snapshot(device, sums, gathered);
+  validator.evaluate = add_part(loop, 1, validator.placement, prefix + "/evaluate", validator.lane, validator.reader, 0,
+                                NodeId(loop.graph.nodes.size()));
+  close_step(validator.reader, {validator.evaluate});
+}
+
+// The model as it is at the end of the epoch: copied, or made from what the learners hold. Recalibration, where there
+// is one, makes the statistics.
+void Lowering::add_snapshot(int32_t device, const Term& sums, TaskId gathered) {
   const Loop& loop = *program_.validation;
   const ArenaValues &from = program_.training.arenas, &to = loop.arenas;
   const std::vector<const Replica*> replicas = replicas_on(device);
   const std::string prefix = device_name(device) + "/validation";
-  const LaneId lane = add_lane(Lane::Kind::Validate, device, kNone, prefix);
-  const Reader reader = add_reader(loop, request_.validation_resident, prefix, device, validation_batch_);
-  const Placement placement =
-      place(plan_, loop, prefix, device, reader.slot, batch_layout(loop, request_.validation_resident));
-  add_edge(begin, reader.fill, 0, Needs::Done, Why::Clock);
-
-  // The model as it is at the end of the epoch: copied, or made from what the learners hold.
-  const TaskId snapshot = add_task(Task::Kind::Snapshot, prefix + "/snapshot", lane, validation_);
+  Validator& validator = validators_.back();
+  const Placement& placement = validator.placement;
+  const TaskId snapshot = add_task(Task::Kind::Snapshot, prefix + "/snapshot", validator.lane, validation_);
+  validator.snapshot = validator.ready = snapshot;
   const auto term = [&](const Placement& where, const Graph& graph, ValueId value) {
     return Term{where.of[size_t(value)], graph.values[size_t(value)].type};
   };
@@ -100,7 +129,7 @@ void Lowering::add_validation_on(int32_t device, TaskId begin, TaskId end, const
     add_node(snapshot, "arbalest.Combine", prefix + "/weights", {average}, targets,
              {{"coefficients", std::vector<double>{1}}, {"lowered", lowered}});
   }
-  if (from.statistics != kNone && to.statistics != kNone) {
+  if (from.statistics != kNone && to.statistics != kNone && !program_.recalibration) {
     if (!synchronised()) {
       copy(from.statistics, to.statistics);
     } else {
@@ -132,23 +161,60 @@ void Lowering::add_validation_on(int32_t device, TaskId begin, TaskId end, const
     add_edge(snapshot, gathered, 1, Needs::Issued, Why::Reuse, "sum of statistics");
   }
   add_lane_order(snapshot);
-
-  const TaskId evaluate =
-      add_part(loop, 1, placement, prefix + "/evaluate", lane, reader, 0, NodeId(loop.graph.nodes.size()));
-  close_step(reader, {evaluate});
-  const int64_t batches = plan_.relations[size_t(by_validation_batch_)].group;
-  add_edge(snapshot, evaluate, 0, Needs::Issued, Why::Data, "weights");
-  add_edge(evaluate, snapshot, batches, Needs::Issued, Why::Reuse, "weights");
-
-  if (request_.keep_validated && device == 0) keep_validated(snapshot, end, placement);
-  const TaskId tally = add_read_back(evaluate, placement.of[size_t(to.tally)],
-                                     loop.graph.values[size_t(to.tally)].type.bytes(), prefix, device, validation_);
-  add_edge(tally, end, 0, Needs::Done, Why::Data, "tally");
-  add_edge(end, tally, 2, Needs::Done, Why::Reuse, "pinned tally");
 }
 
-// The snapshot travels to the host, for whoever saves the model of a validation.
-void Lowering::keep_validated(TaskId snapshot, TaskId end, const Placement& placement) {
+// On every validator, training batches run forward through the snapshot; what their batch norms see is averaged, on the
+// device and then over devices, and becomes the statistics that validation uses.
+void Lowering::add_recalibration(TaskId begin) {
+  const Loop& loop = *program_.recalibration;
+  const ArenaValues &ours = loop.arenas, &theirs = program_.validation->arenas;
+  constexpr int32_t kGraph = 2;
+  const TensorType type = loop.graph.values[size_t(ours.statistics)].type;
+  std::vector<Term> averages;
+  std::vector<TaskId> averaged;
+  for (size_t d = 0; d < validators_.size(); ++d) {
+    const Validator& validator = validators_[d];
+    const auto device = int32_t(d);
+    const std::string prefix = device_name(device) + "/recalibration";
+    const Reader reader = add_reader(loop, request_.training_resident, prefix, device, recalibration_batch_);
+    std::vector<std::pair<ValueId, Operand>> given = {{ours.weights, validator.placement.of[size_t(theirs.weights)]}};
+    if (ours.weights_lowered != kNone) {
+      given.emplace_back(ours.weights_lowered, validator.placement.of[size_t(theirs.weights_lowered)]);
+    }
+    const Placement placement =
+        place(plan_, loop, prefix, device, reader.slot, batch_layout(loop, request_.training_resident), given);
+    const TaskId average =
+        add_part(loop, kGraph, placement, prefix, validator.lane, reader, 0, NodeId(loop.graph.nodes.size()));
+    close_step(reader, {average});
+    add_edge(begin, reader.fill, 0, Needs::Done, Why::Clock);
+    add_edge(validator.snapshot, average, 0, Needs::Issued, Why::Data, "weights");
+    add_edge(average, validator.snapshot, program_.recalibration_batches, Needs::Issued, Why::Reuse, "weights");
+    averages.push_back({placement.of[size_t(ours.statistics)], type});
+    averaged.push_back(average);
+  }
+  TaskId all = kNone;
+  if (validators_.size() > 1) {
+    all = add_all_reduce("all-reduce recalibration", validation_, averages, true);
+    // Once they are done: issued before, it would hold up averaging behind it.
+    for (const TaskId average : averaged) add_edge(average, all, 0, Needs::Done, Why::Data, "statistics");
+  }
+  for (size_t d = 0; d < validators_.size(); ++d) {
+    Validator& validator = validators_[d];
+    const TaskId adopt =
+        add_task(Task::Kind::Snapshot, device_name(int32_t(d)) + "/recalibration/adopt", validator.lane, validation_);
+    add_operands(adopt, {averages[d].operand, validator.placement.of[size_t(theirs.statistics)]});
+    add_lane_order(adopt);
+    add_edge(all != kNone ? all : averaged[d], adopt, 0, Needs::Issued, Why::Data, "statistics");
+    add_edge(adopt, averaged[d], 1, Needs::Issued, Why::Reuse, "statistics");
+    add_edge(validator.snapshot, adopt, 0, Needs::Issued, Why::Data, "weights");
+    add_edge(adopt, validator.snapshot, 1, Needs::Issued, Why::Reuse, "weights");
+    validator.ready = adopt;
+  }
+}
+
+// What was validated travels to the host, for whoever saves it.
+void Lowering::keep_validated(TaskId end) {
+  const Validator& validator = validators_.front();
   const ArenaValues& arenas = program_.validation->arenas;
   const ArenaId pinned = add_arena(device_name(0) + "/validated model", 0, Arena::Memory::Pinned);
   const TaskId task =
@@ -157,14 +223,14 @@ void Lowering::keep_validated(TaskId snapshot, TaskId end, const Placement& plac
   for (const auto& [value, name] : {std::pair(arenas.weights, kKeptWeights), {arenas.statistics, kKeptStatistics}}) {
     if (value == kNone) continue;
     const int64_t bytes = program_.validation->graph.values[size_t(value)].type.bytes();
-    copies.push_back(placement.of[size_t(value)]);
+    copies.push_back(validator.placement.of[size_t(value)]);
     copies.push_back({add_buffer(plan_, pinned, name, bytes, 1, kNone), 0, 0});
   }
   plan_.tasks[size_t(task)].first_operand = int32_t(plan_.operands.size());
   plan_.tasks[size_t(task)].operands = int32_t(copies.size());
   plan_.operands.insert(plan_.operands.end(), copies.begin(), copies.end());
-  add_edge(snapshot, task, 0, Needs::Issued, Why::Data, "model");
-  add_edge(task, snapshot, 1, Needs::Issued, Why::Reuse, "model");
+  add_edge(validator.ready, task, 0, Needs::Issued, Why::Data, "model");
+  add_edge(task, validator.snapshot, 1, Needs::Issued, Why::Reuse, "model");
   add_edge(task, end, 0, Needs::Done, Why::Data, "model");
   add_edge(end, task, 1, Needs::Done, Why::Reuse, "model");
   add_lane_order(task);

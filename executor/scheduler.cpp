@@ -193,9 +193,7 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
   auto since = std::chrono::steady_clock::now();
   bool stopped = false, reported = false;
   // After an error a thread may hang in issuing: what frees it follows.
-  const auto at_rest = [&] {
-    return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle());
-  };
+  const auto at_rest = [&] { return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle()); };
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);
     lock.unlock();

@@ -131,6 +131,10 @@ void Segment::put_validation_state() const {
   if (!prepared_.program.validation) return;
   const ReplicaContent content = initial_replica(validation(), *prepared_.validation, {options_.seed, nullptr, ""});
   for (const PlanDevice& device : plan_.devices) put_replica(*binding_, to_string(device) + "/validation", content);
+  if (!prepared_.program.recalibration) return;
+  const Loop& loop = *prepared_.program.recalibration;
+  const ReplicaContent other = initial_replica(loop, *prepared_.training, {options_.seed, nullptr, ""});
+  for (const PlanDevice& device : plan_.devices) put_replica(*binding_, to_string(device) + "/recalibration", other);
 }
 
 void Segment::start_from(const ModelState& state) {
@@ -203,7 +207,9 @@ void Segment::make_host_tasks() {
     const Task& task = plan_.tasks[size_t(id)];
     switch (task.kind) {
       case Task::Kind::Fill:
-        host_[size_t(id)] = task.learner == kNone ? fill_validation(task) : fill_training(task);
+        host_[size_t(id)] = task.learner != kNone                                         ? fill_training(task)
+                            : plan_.clocks[size_t(task.clock)].name == "validation batch" ? fill_validation(task)
+                                                                                          : fill_recalibration(task);
         break;
       case Task::Kind::Report: host_[size_t(id)] = report(); break;
       case Task::Kind::ValidationBegin: host_[size_t(id)] = [](int64_t) {}; break;
@@ -258,11 +264,9 @@ StepScalars Segment::scalars_of(int64_t tick, int64_t learner) const {
 std::function<void(int64_t)> Segment::fill_training(const Task& task) {
   auto filler = std::make_shared<BatchFiller>(*binding_, task, training(), *prepared_.training,
                                               batch_layout(training(), prepared_.request.training_resident));
-  const int64_t in_epoch = prepared_.training->size() / training().batch;  // recalibration may go beyond
-  return [this, filler, in_epoch, learner = task.learner](int64_t tick) {
+  return [this, filler, learner = task.learner](int64_t tick) {
     const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
-    filler->fill(tick, order_, from_.epoch + tick / rounds_ + batch / in_epoch, batch % in_epoch,
-                 scalars_of(tick, learner));
+    filler->fill(tick, order_, from_.epoch + tick / rounds_, batch, scalars_of(tick, learner));
   };
 }
 
@@ -271,7 +275,7 @@ std::function<void(int64_t)> Segment::fill_validation(const Task& task) {
   auto filler = std::make_shared<BatchFiller>(*binding_, task, loop, *prepared_.validation,
                                               batch_layout(loop, prepared_.request.validation_resident));
   const DataOrder order(options_.seed, prepared_.validation->size(), false);
-  const int64_t sharers = prepared_.request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(plan_.devices.size());
+  const int64_t sharers = validators();
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + sharers - 1) / sharers;
   return [this, filler, order, batches, sharers, device = task.device](int64_t tick) {
     StepScalars scalars;
@@ -279,6 +283,28 @@ std::function<void(int64_t)> Segment::fill_validation(const Task& task) {
     scalars.iteration = uint64_t(tick);
     filler->fill(tick, order, tick / batches, tick % batches * sharers + device, scalars);
   };
+}
+
+// With the first batches of the epoch that follows what is validated, and of those after it.
+std::function<void(int64_t)> Segment::fill_recalibration(const Task& task) {
+  const Loop& loop = *prepared_.program.recalibration;
+  auto filler = std::make_shared<BatchFiller>(*binding_, task, loop, *prepared_.training,
+                                              batch_layout(loop, prepared_.request.training_resident));
+  const int64_t batches = prepared_.program.recalibration_batches, in_epoch = prepared_.training->size() / loop.batch;
+  return [this, filler, batches, in_epoch, device = task.device](int64_t tick) {
+    StepScalars scalars;
+    scalars.seed = options_.seed;
+    scalars.iteration = uint64_t(tick);
+    scalars.accumulated = int32_t(tick % batches);
+    const int64_t validated = by_validation_->last_of(tick / batches) / rounds_;  // epoch of this segment
+    const int64_t batch = tick % batches * validators() + device;
+    filler->fill(tick, order_, from_.epoch + validated + 1 + batch / in_epoch, batch % in_epoch, scalars);
+  };
+}
+
+// Devices that share a validation.
+int64_t Segment::validators() const {
+  return prepared_.request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(plan_.devices.size());
 }
 
 const ClockRelation* Segment::relation_to(std::string_view coarse) const {
@@ -322,13 +348,11 @@ Cursor Segment::cursor_after(int64_t ticks) const {
 }
 
 RunPosition Segment::position_after(int64_t ticks) const {
-  if (recalibrates()) return {from_.epoch, from_.iteration, from_.images};  // nothing is trained
   const Cursor cursor = cursor_after(ticks);
   return {from_.epoch + (ticks + rounds_ - 1) / rounds_, cursor.iteration, cursor.images};
 }
 
 std::function<void(int64_t)> Segment::report() {
-  if (recalibrates()) return [](int64_t) {};
   TallyReader reader(*binding_, tally_copies("report"), training().metrics.size());
   return [this, reader, relation = *relation_to("report")](int64_t tick) mutable {
     const int64_t last = relation.last_of(tick);
@@ -357,7 +381,7 @@ std::function<void(int64_t)> Segment::end_validation() {
   return [this, reader, relation = *relation_to("validation"), over = false](int64_t tick) mutable {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
-    const Monitor::Verdict verdict = monitor_.validated(at, reader.advance(tick), prepared_.program.recalibrate);
+    const Monitor::Verdict verdict = monitor_.validated(at, reader.advance(tick));
     if (on_validated) on_validated(verdict, validated_model(), at);
     over = verdict.stop;
     if (over) scheduler_->stop();

@@ -1,7 +1,6 @@
 #pragma once
 // A stretch of a run under one plan: the plan bound to devices, state put in place, host tasks, the scheduler. A run is
-// one segment, or several where the number of learners changes; one more, which does not train, may follow to
-// recalibrate batch norm.
+// one segment, or several where the number of learners changes.
 
 #include <atomic>
 #include <functional>
@@ -62,12 +61,13 @@ class Segment {
  private:
   const Loop& training() const { return prepared_.program.training; }
   const Loop& validation() const { return *prepared_.program.validation; }
-  bool recalibrates() const { return prepared_.program.recalibrate > 0; }
   std::string replica_prefix(int64_t learner) const;
   int32_t device_of(int64_t learner) const { return int32_t(learner / options_learners_); }
   void make_host_tasks();
   std::function<void(int64_t)> fill_training(const Task& task);
   std::function<void(int64_t)> fill_validation(const Task& task);
+  std::function<void(int64_t)> fill_recalibration(const Task& task);
+  int64_t validators() const;
   std::function<void(int64_t)> report();
   std::function<void(int64_t)> end_validation();
   StepScalars scalars_of(int64_t tick, int64_t learner) const;

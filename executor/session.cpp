@@ -132,6 +132,11 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   Prepared prepared;
   prepared.graph = std::move(graph);
   if (options.batch_total > 0) divide_batch(prepared.graph, options);
+  if (options.recalibrate > 0) {
+    Node* validate = find_op(prepared.graph, "arbalest.Validate");
+    if (!validate) throw GraphError("--recalibrate needs a graph that validates");
+    validate->attributes.set("recalibrate", options.recalibrate);
+  }
   open_sources(prepared, options.seed);
   verify(prepared.graph);
   check_classes(prepared);
@@ -155,6 +160,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   ProgramOptions passes;
   passes.bf16 = options.precision == Precision::Bf16;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
+  passes.validators = request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
   passes.after = after;
   prepared.program = make_program(prepared.graph, passes);
 
@@ -164,25 +170,12 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   describe_sources(prepared);
   request.rounds =
       rounds_of(request.training_samples, all, prepared.program.training.batch, prepared.program.accumulate);
-  const bool saves = !options.save.empty() || options.recalibrate > 0;
-  request.keep_validated =
-      !options.save_best.empty() || (saves && (!options.rules.targets.empty() || options.rules.patience > 0));
+  const bool saves_validated =
+      !options.rules.targets.empty() || options.rules.patience > 0 || prepared.program.recalibration;
+  request.keep_validated = !options.save_best.empty() || (!options.save.empty() && saves_validated);
   request.rate_follows_validation = options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
-}
-
-void set_recalibration(Prepared& prepared, const SessionOptions& options) {
-  ProgramOptions passes;
-  passes.bf16 = options.precision == Precision::Bf16;
-  passes.recalibrate = options.recalibrate;
-  prepared.program = make_program(prepared.graph, passes);
-
-  PlanRequest& request = prepared.request;
-  request = {};
-  request.devices = {devices_of(options).front()};
-  request.rounds = request.report_every = options.recalibrate;  // one epoch
-  describe_sources(prepared);
 }
 
 RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,

@@ -23,8 +23,6 @@ std::string_view name_of(Precision precision);
 enum class RateScaling : uint8_t { None, Linear, Sqrt };
 RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sqrt"; throws GraphError otherwise
 
-inline constexpr int64_t kMostRecalibration = 1'000'000;  // batches: making a plan takes time for each
-
 struct SessionOptions {
   std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 where there is none
   int32_t learners = 1;                    // per device; 0: found while training
@@ -42,7 +40,7 @@ struct SessionOptions {
   ValidationRules rules;              // targets, best, patience, plateau
   std::string weights, save, trace;   // files: read before, written after; "" for none
   std::string save_best;              // written whenever a validation is better than all before
-  int64_t recalibrate = 0;            // batches that batch norm's statistics are re-estimated with at the end; 0: none
+  int64_t recalibrate = 0;            // Validate's attribute; 0: as the graph says
 };
 
 // A graph with its data: what is needed to plan.
@@ -64,10 +62,6 @@ Prepared prepare(Graph graph, const SessionOptions& options,
 // Runs the passes again for another number of learners per device, and makes the request for them.
 void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
                   const std::function<void(std::string_view, const Graph&)>& after = {});
-
-// Makes program and request one learner's that re-estimates statistics with options.recalibrate batches, then
-// validates.
-void set_recalibration(Prepared& prepared, const SessionOptions& options);
 
 // Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(). Returns
 // what observer.finished() was told. `interrupted`: end after the batches already read, saving all the same.

@@ -76,7 +76,7 @@ struct TraceSummary {
   double issuing_median_ns = -1;               // the same of the base clock's tasks alone, in the median iteration
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
   std::vector<Hiding> hiding;                  // lanes that are neither host nor compute; then kinds with several lanes
-  Cycle critical;                              // with mean durations of the steady state; empty where the plan has no cycle
+  Cycle critical;  // with mean durations of the steady state; empty where the plan has no cycle
 };
 
 // The summary points into `trace`. Throws GraphError where the trace holds no task.

@@ -28,16 +28,6 @@ void check_output_path(const std::string& path) {
   }
 }
 
-void check_recalibration(int64_t batches, const Program& program) {
-  if (batches < 0 || batches > kMostRecalibration) {
-    throw GraphError(fmt::format("--recalibrate: found {} batches, expected 1 to {}", batches, kMostRecalibration));
-  }
-  if (batches > 0 && program.training.arenas.statistics == kNone) {
-    throw GraphError(fmt::format("--recalibrate {}: found no batch norm that graph '{}' trains, expected at least one",
-                                 batches, program.training.graph.name));
-  }
-}
-
 }  // namespace
 
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
@@ -57,7 +47,6 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
     tuner_ = std::make_unique<LearnerTuner>(tuning);
   }
   if (!options.save_best.empty() && !program.validation) throw GraphError("--save-best needs a graph that validates");
-  check_recalibration(options.recalibrate, program);
   for (const std::string& path : {options.save, options.save_best, options.trace}) check_output_path(path);
   make_segment({});
   start();
@@ -97,33 +86,22 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   }
   const double trained_seconds = monitor_->seconds();
   const RunPosition ended = segment_->position();
-  std::string reason = why_ended();
-  // What ended the run is the model that was validated, not the one some iterations later.
-  const bool validated = (reason == "until" || reason == "patience") && !validated_.model.weights.empty();
-  Snapshot last;
-  if (!options_.save.empty() || options_.recalibrate > 0 || reason == "interrupted") {
-    last = validated ? std::move(validated_) : Snapshot{segment_->model(), ended};
-  }
-  if (options_.recalibrate > 0) {
-    try {
-      if (!recalibrate(last, interrupted)) {
-        reason = "interrupted";
-      } else if (monitor_->all_targets_reached()) {
-        reason = "until";
-      }
-    } catch (...) {
-      if (!options_.save.empty()) save(options_.save, last.model, last.at);  // what was computed is not lost
-      throw;
-    }
-  }
-
+  const std::string reason = why_ended();
   RunFinished end = monitor_->finish(ended, trained_seconds, reason);
   end.setup_seconds = setup_seconds;
   end.weights = options_.save;
   if (end.weights.empty() && end.reason == "interrupted") {
-    end.weights = prepared_.graph.name + ".interrupted.safetensors";  // nor here
+    end.weights = prepared_.graph.name + ".interrupted.safetensors";  // what was computed is not lost
   }
-  if (!end.weights.empty()) save(end.weights, last.model, last.at);
+  // What ended the run is the model that was validated, not the one some iterations later; and where validation
+  // recalibrates, it has the better statistics.
+  const bool recalibrated = prepared_.program.recalibration && validated_.at.iteration == ended.iteration;
+  const bool validated = reason == "until" || reason == "patience" || recalibrated;
+  if (!end.weights.empty() && validated && !validated_.model.weights.empty()) {
+    save(end.weights, validated_.model, validated_.at);
+  } else if (!end.weights.empty()) {
+    save(end.weights, segment_->model(), ended);
+  }
   if (trace_) trace_->write(options_.trace);
   end.trace = options_.trace;
   observer_.finished(end);
@@ -134,27 +112,6 @@ std::string Training::why_ended() const {
   if (monitor_->all_targets_reached()) return "until";
   if (monitor_->out_of_patience()) return "patience";
   return complete_ ? "complete" : "interrupted";
-}
-
-// Re-estimates the statistics of batch norm for the weights that are saved, as they are, with batches of the epoch
-// after them. False: the user ended it, and `last` is as it was.
-bool Training::recalibrate(Snapshot& last, const std::atomic<bool>& interrupted) {
-  if (interrupted.load()) return false;
-  if (trace_) trace_->write(options_.trace);  // it needs the plan of its segment
-  trace_.reset();
-  segment_.reset();  // its memory is needed
-  set_recalibration(prepared_, options_);
-  Cursor from;
-  from.epoch = last.at.epoch;  // the next one, as positions count from 1
-  from.iteration = last.at.iteration;
-  from.images = last.at.images;
-  Segment segment(prepared_, options_, from, *monitor_, cache_);
-  const std::vector<std::byte> nothing(last.model.statistics.size());
-  segment.start_from({.replicas = {{last.model.weights, {}, nothing}}, .average = {}, .previous = {}});
-  segment.run(interrupted, nullptr);
-  if (!segment.complete()) return false;
-  last.model.statistics = segment.state().replicas.front().statistics;
-  return true;
 }
 
 // One segment after the other: until the epochs are over, or validation or the user ends the run.

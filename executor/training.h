@@ -1,6 +1,5 @@
 #pragma once
-// One run: segments, each under a plan of its own, until the epochs are over; then the model is recalibrated, where
-// that is asked for, and saved.
+// One run: segments, each under a plan of its own, until the epochs are over.
 
 #include <atomic>
 #include <memory>
@@ -31,7 +30,6 @@ class Training {
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
   std::string why_ended() const;
-  bool recalibrate(Snapshot& last, const std::atomic<bool>& interrupted);
   void save(const std::string& path, const Model& model, const RunPosition& at);
   void make_segment(const Cursor& from);
 

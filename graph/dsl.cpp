@@ -70,8 +70,7 @@ Tensor Tensor::named(const std::string& name) const {
   Graph& graph = model_->graph_;
   const ValueId holder = graph.find_value(name);
   if (holder == value_) return *this;
-  if (holder != kNone)
-    throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
+  if (holder != kNone) throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
   Value& value = graph.values[size_t(value_)];
   value.name = name;
   if (value.producer != kNone) {
@@ -174,9 +173,11 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options) {
   std::vector<Tensor> inputs = {trained};
   inputs.insert(inputs.end(), metrics.begin(), metrics.end());
-  return trained.model().add(
-      "arbalest.Validate", inputs,
-      {{"split", options.split}, {"batch", options.batch}, {"every_epochs", options.every_epochs}})[0];
+  return trained.model().add("arbalest.Validate", inputs,
+                             {{"split", options.split},
+                              {"batch", options.batch},
+                              {"every_epochs", options.every_epochs},
+                              {"recalibrate", options.recalibrate}})[0];
 }
 
 }  // namespace arbalest

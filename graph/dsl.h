@@ -144,6 +144,8 @@ struct ValidateOptions {
   std::string split = "test";
   int64_t batch = 0;  // 0: as in training
   int64_t every_epochs = 1;
+  int64_t recalibrate =
+      0;  // training batches that batch norms' statistics are estimated with before each; 0: training's
 };
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
 

@@ -70,6 +70,13 @@ void finish(Loop& loop) {
   loop.label = label.empty() ? kNone : loop.graph.find_value(label);
 }
 
+std::vector<Loop*> loops_of(Program& program) {
+  std::vector<Loop*> loops = {&program.training};
+  if (program.validation) loops.push_back(&*program.validation);
+  if (program.recalibration) loops.push_back(&*program.recalibration);
+  return loops;
+}
+
 }  // namespace
 
 const std::vector<std::string>& pass_names() {
@@ -97,10 +104,16 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   // Read again: expansion renames the values that layers computed.
   const ValueId loss = find_op(graph, "arbalest.Train", true)->inputs[0];
   ValueId validation_tally = kNone;
+  int64_t recalibrate = 0;
   if (const Node* validate = find_op(graph, "arbalest.Validate", false)) {
     program.validate_every = int_attribute(*validate, "every_epochs");
     if (program.validate_every < 1) {
       fail(*validate, fmt::format("attribute 'every_epochs' is {}, expected at least 1", program.validate_every));
+    }
+    recalibrate = int_attribute(*validate, "recalibrate");
+    constexpr int64_t kMost = 1'000'000;  // a plan takes time for each
+    if (recalibrate < 0 || recalibrate > kMost) {
+      fail(*validate, fmt::format("attribute 'recalibrate' is {}, expected 0 to {} batches", recalibrate, kMost));
     }
     const std::vector<ValueId> metrics(validate->inputs.begin() + 1, validate->inputs.end());
     int64_t batch = int_attribute(*validate, "batch");
@@ -116,9 +129,14 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   erase_nodes(step, {"arbalest.Train", "arbalest.Synchronize", "arbalest.Validate"});
   program.training.arenas =
       add_update(step, loss, train, {.averaging = options.averaging, .accumulate = program.accumulate});
-  if (options.recalibrate > 0) {
-    average_statistics(step, program.training.arenas, options.recalibrate);
-    program.accumulate = program.recalibrate = options.recalibrate;
+  if (recalibrate > 0) {
+    if (program.training.arenas.statistics == kNone) {
+      throw GraphError(fmt::format("Validate's recalibrate is {}, but graph '{}' trains no batch norm", recalibrate,
+                                   program.training.graph.name));
+    }
+    program.recalibration_batches = (recalibrate + options.validators - 1) / options.validators;
+    program.recalibration = program.training;
+    average_statistics(program.recalibration->graph, program.recalibration->arenas, program.recalibration_batches);
   }
   program.training.arenas.tally = add_tally(step, {loss});
   after("add_update", step);
@@ -126,15 +144,13 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     program.validation->arenas = adopt_arenas(program.validation->graph, step, program.training.arenas);
     program.validation->arenas.tally = validation_tally;
   }
-  for (Loop* loop : {&program.training, program.validation ? &*program.validation : nullptr}) {
-    if (!loop) continue;
+  const std::vector<Loop*> loops = loops_of(program);
+  for (Loop* loop : loops) {
     take_inputs(*loop);
     if (options.bf16) lower_precision(loop->graph, loop->arenas);
   }
   after("lower_precision", step);
-  for (Loop* loop : {&program.training, program.validation ? &*program.validation : nullptr}) {
-    if (loop) finish(*loop);
-  }
+  for (Loop* loop : loops) finish(*loop);
   after("remove_dead", program.training.graph);
   return program;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What a graph asks for, as the graphs that a plan repeats: one training step, and one validation batch.
+// What a graph asks for, as the graphs that a plan repeats: one training step, one validation batch.
 
 #include <functional>
 #include <optional>
@@ -13,8 +13,8 @@ namespace arbalest {
 
 struct ProgramOptions {
   bool bf16 = false;
-  bool averaging = false;   // updates correct towards an average of all learners (Strategy::Kind::Sma)
-  int64_t recalibrate = 0;  // batches to average the batch norms' statistics over instead of training; 0: trains
+  bool averaging = false;  // updates correct towards an average of all learners (Strategy::Kind::Sma)
+  int64_t validators = 1;  // devices that share validation's work
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;
 };
@@ -33,12 +33,14 @@ struct Loop {
 struct Program {
   Loop training;
   std::optional<Loop> validation;
+  // Before a validation: each of so many training batches, on every validator, adds to averages of what batch norms
+  // see.
+  std::optional<Loop> recalibration;
+  int64_t recalibration_batches = 0;
   Node train;                       // learning rate, schedule, epochs
   std::optional<Node> synchronize;  // how learners agree
   int64_t accumulate = 1;           // batches of an update
   int64_t validate_every = 1;       // epochs
-  // The weights stay, and this many batches make one update of the batch norms' statistics; 0: training.
-  int64_t recalibrate = 0;
 };
 
 // Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,

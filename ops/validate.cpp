@@ -30,7 +30,10 @@ void register_validate(OpRegistry& registry) {
                 .outputs = {{.name = "validated"}},
                 .attributes = {string_spec("split", "test", "the split that replaces the one trained on"),
                                int_spec("batch", 0, "samples of a batch; 0: as in training"),
-                               int_spec("every_epochs", 1, "epochs from one validation to the next")},
+                               int_spec("every_epochs", 1, "epochs from one validation to the next"),
+                               int_spec("recalibrate", 0,
+                                        "training batches that the statistics of batch norms are estimated with before "
+                                        "each validation; 0: those of training are used")},
                 .side_effect = true,
                 .infer = infer_validate});
 }

@@ -1,12 +1,10 @@
-// --recalibrate: running statistics against averages in double precision, over batches that the test makes itself.
+// Recalibration: running statistics against averages in double precision, over batches that the test makes itself.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <thread>
 
 #include "graph/random.h"
 #include "io/data_order.h"
@@ -140,8 +138,8 @@ Numbers training_batch(const Source& source, int64_t epoch, int64_t number) {
 }
 
 // Means, over `batches` batches of the epoch after the file's and on, of the batches' means and unbiased variances.
-Norms averages(const TensorFile& file, int64_t batches) {
-  const auto source = open_source(normalised().source, "train", kSeed);
+Norms averages(const TensorFile& file, int64_t batches, const std::string& spec = normalised().source) {
+  const auto source = open_source(spec, "train", kSeed);
   const Network network(file);
   const int64_t in_epoch = source->size() / kBatch, epoch = std::stoll(file.metadata.at("epoch"));
   Norms sum{{{0}, {0}}, {Numbers(kUnits, 0), Numbers(kUnits, 0)}};
@@ -234,104 +232,57 @@ Saved saved(const TinyNet& net, SessionOptions options) {
   return saved;
 }
 
-// Interrupts training from where it is told of a validation: at once, or a little later.
-class Interrupter final : public Recorder {
- public:
-  explicit Interrupter(std::chrono::milliseconds after) : after_(after) {}
-  void validation(const Validated& event) override {
-    Recorder::validation(event);
-    if (after_.count() == 0) interrupted = true;
-    if (after_.count() == 0 || later_.joinable()) return;
-    later_ = std::jthread([this] {
-      std::this_thread::sleep_for(after_);
-      interrupted = true;
-    });
-  }
-  std::atomic<bool> interrupted{false};
-
- private:
-  const std::chrono::milliseconds after_;
-  std::jthread later_;
-};
-
 }  // namespace
 
-TEST_CASE("statistics become averages over N batches; weights stay") {
+TEST_CASE("statistics become averages over N batches before each validation; weights stay") {
   struct Layout {
     Strategy::Kind kind;
     int devices, learners;
   };
   for (const Layout& layout : {Layout{Strategy::Kind::None, 1, 1},
-                               {Strategy::Kind::None, 1, 2},
+                               {Strategy::Kind::None, 2, 2},
                                {Strategy::Kind::Sma, 2, 2},
                                {Strategy::Kind::Ssgd, 1, 3},
-                               {Strategy::Kind::Local, 2, 1}}) {
+                               {Strategy::Kind::Local, 3, 1}}) {
     SessionOptions options = for_epochs(2, layout.devices, layout.learners);
     options.strategy = layout.kind;
     const Saved plain = saved(normalised(), options);
+    const int64_t sharers = layout.kind == Strategy::Kind::None ? 1 : layout.devices;
     for (const int64_t batches : {1, 7, 29}) {
       INFO(name_of(layout.kind), " on ", layout.devices, " devices with ", layout.learners, " learners, ", batches);
       options.recalibrate = batches;
       const Saved found = saved(normalised(), options);
       CHECK(same_weights(found.file, plain.file));
       CHECK(found.file.metadata == plain.file.metadata);
-      const Norms expected = averages(plain.file, batches);
+      const Norms expected = averages(plain.file, (batches + sharers - 1) / sharers * sharers);
       CHECK(greatest_error(norms_of(found.file), expected) < 1e-5);
       CHECK(greatest_error(norms_of(plain.file), expected) > 1e-2);
 
-      // The validation after it is of what was saved, and the last.
       REQUIRE(plain.story.validations.size() == 2);
-      REQUIRE(found.story.validations.size() == 3);
+      REQUIRE(found.story.validations.size() == 2);
       for (size_t v = 0; v < 2; ++v) {
-        CHECK(found.story.validations[v].loss == plain.story.validations[v].loss);
-        CHECK(found.story.validations[v].recalibrated == 0);
+        CHECK(found.story.validations[v].samples == 50);
+        CHECK(std::abs(found.story.validations[v].loss - plain.story.validations[v].loss) > 1e-4);
       }
-      const Validated& last = found.story.validations.back();
-      CHECK(last.recalibrated == batches);
-      CHECK(last.samples == 50);
-      CHECK(last.epoch == 2);
-      CHECK(last.iteration == plain.story.validations.back().iteration);
-      CHECK(last.loss == doctest::Approx(validation_loss(found.file)).epsilon(1e-5));
-      CHECK(std::abs(last.loss - plain.story.validations.back().loss) > 1e-3);
-      const RunFinished &end = found.story.ends.at(0), &before = plain.story.ends.at(0);
-      CHECK(end.reason == "complete");
-      CHECK(end.last.loss == last.loss);
-      CHECK(end.iteration == before.iteration);
-      CHECK(end.images == before.images);
-      // It is no training: no progress, no epoch.
-      CHECK(found.story.reports.size() == plain.story.reports.size());
-      CHECK(found.story.epochs.size() == 2);
-      CHECK(found.story.checkpoints.size() == 1);
+      CHECK(found.story.validations[1].loss == doctest::Approx(validation_loss(found.file)).epsilon(1e-5));
+      CHECK(found.story.epochs.at(1).loss == plain.story.epochs.at(1).loss);  // training sees nothing of it
     }
   }
 }
 
-TEST_CASE("recalibration counts batches, whatever an update is made of, with or without validation") {
+TEST_CASE("recalibration counts batches, whatever an update is made of, also in bfloat16") {
   TinyNet net = normalised();
   net.train += ", accumulate = 3";
-  net.validate = "";
-  SessionOptions options = for_epochs(1);
-  const Saved plain = saved(net, options);
-  options.recalibrate = 5;
-  const Saved found = saved(net, options);
-  CHECK(same_weights(found.file, plain.file));
-  CHECK(greatest_error(norms_of(found.file), averages(plain.file, 5)) < 1e-5);
-  CHECK(found.story.validations.empty());
-}
-
-TEST_CASE("bfloat16: recalibration leaves the master weights") {
+  net.validate = "batch = 16, recalibrate = 5";
+  const Saved found = saved(net, for_epochs(1));
+  CHECK(greatest_error(norms_of(found.file), averages(found.file, 5)) < 1e-5);
   SessionOptions options = for_epochs(1);
   options.precision = Precision::Bf16;
-  const Saved plain = saved(normalised(), options);
-  options.recalibrate = 12;
-  const Saved found = saved(normalised(), options);
-  CHECK(same_weights(found.file, plain.file));
-  const Norms expected = averages(plain.file, 12);
-  CHECK(greatest_error(norms_of(found.file), expected) < 1e-2);
-  CHECK(greatest_error(norms_of(plain.file), expected) > 1e-2);
+  const Saved lowered = saved(net, options);
+  CHECK(greatest_error(norms_of(lowered.file), averages(lowered.file, 5)) < 1e-2);
 }
 
-TEST_CASE("where validation ends the run, the model that it saw is recalibrated; the best stays as it was") {
+TEST_CASE("where validation ends the run, what it saw is saved, and so is the best") {
   const TestFolder folder;
   for (const bool by_target : {true, false}) {
     for (const auto& [devices, learners] : {std::pair{1, 1}, {2, 2}}) {
@@ -339,83 +290,39 @@ TEST_CASE("where validation ends the run, the model that it saw is recalibrated;
       net.source = "glyphs:?train=384&test=50&size=16";
       SessionOptions options = for_epochs(100000, devices, learners);
       options.save_best = folder / "best.safetensors";
+      options.recalibrate = 6;
       if (by_target) options.rules.targets = {parse_target("loss < 2.1")};
       if (!by_target) options.rules.patience = 2;
       INFO((by_target ? "--until" : "--patience"), " with ", devices * learners, " learners");
-      const Saved plain = saved(net, options);
-      const TensorFile best = read_safetensors(options.save_best);
-      options.recalibrate = 6;
       const Saved found = saved(net, options);
       CHECK(found.story.ends.at(0).reason == (by_target ? "until" : "patience"));
-      CHECK(found.file.metadata == plain.file.metadata);
-      CHECK(same_weights(found.file, plain.file));
-      CHECK(greatest_error(norms_of(found.file), norms_of(plain.file)) > 1e-3);
-      CHECK(found.story.validations.size() == plain.story.validations.size() + 1);
-      CHECK(found.story.validations.back().iteration == plain.story.validations.back().iteration);
-      CHECK(same_bits(read_safetensors(options.save_best), best));
+      CHECK(greatest_error(norms_of(found.file), averages(found.file, 6, net.source)) < 1e-5);
+      const TensorFile best = read_safetensors(options.save_best);
+      CHECK(greatest_error(norms_of(best), averages(best, 6, net.source)) < 1e-5);
     }
   }
 }
 
-TEST_CASE("a target that only the recalibrated model meets is reached") {
-  TinyNet net;
-  net.layers = "c = arbalest.Linear <units = 16> (x)\nh = arbalest.BatchNorm <momentum = 0.0001> (c)\n";
-  net.train = "lr = 0.05";
-  SessionOptions options = for_epochs(3);
-  options.recalibrate = 12;
-  const Recorder story = run(tiny(net), options);
-  REQUIRE(story.validations.size() == 4);
-  const double trained = story.validations[2].loss, recalibrated = story.validations[3].loss;
-  REQUIRE(recalibrated < trained);  // the running statistics are still the initial ones
-  options.rules.targets = {{"loss", Target::Op::Less, (trained + recalibrated) / 2}};
-  const Recorder reached = run(tiny(net), options);
-  REQUIRE(reached.validations.size() == 4);
-  CHECK(reached.ends.at(0).reason == "until");
-  CHECK(reached.ends.at(0).targets.at(0).seconds >= 0);
-}
-
-TEST_CASE("an interrupted run is saved as trained") {
-  const TestFolder folder;
-  SessionOptions options = for_epochs(1);
+TEST_CASE("a run that ends between validations is saved with the statistics of training") {
+  SessionOptions options = for_epochs(2);
+  options.iterations = 18;  // of 12 an epoch
   const Saved plain = saved(normalised(), options);
-  for (const int64_t milliseconds : {0, 100}) {
-    INFO("interrupted ", milliseconds, " ms after training");
-    options.save = folder / "weights.safetensors";
-    options.recalibrate = kMostRecalibration;  // would take minutes
-    Interrupter observer{std::chrono::milliseconds(milliseconds)};
-    const RunFinished end = train(tiny(normalised()), options, observer, observer.interrupted);
-    CHECK(end.reason == "interrupted");
-    CHECK(end.weights == options.save);
-    CHECK(observer.validations.size() == 1);
-    CHECK(same_bits(read_safetensors(options.save), plain.file));
-  }
+  options.recalibrate = 4;
+  const Saved found = saved(normalised(), options);
+  CHECK(found.story.validations.size() == 1);
+  CHECK(same_bits(found.file, plain.file));
 }
 
-TEST_CASE("where recalibration fails, the model is saved as trained") {
-  class Refuser final : public Recorder {
-    void validation(const Validated& event) override {
-      if (event.recalibrated > 0) throw RunError("refused");
-    }
-  };
-  const TestFolder folder;
-  SessionOptions options = for_epochs(1);
-  const Saved plain = saved(normalised(), options);
-  options.save = folder / "weights.safetensors";
-  options.recalibrate = 2;
-  Refuser observer;
-  const std::atomic<bool> interrupted{false};
-  CHECK(contains(message_of([&] { train(tiny(normalised()), options, observer, interrupted); }), "refused"));
-  CHECK(same_bits(read_safetensors(options.save), plain.file));
-}
-
-TEST_CASE("recalibration needs batch norm and a number of batches") {
+TEST_CASE("recalibration needs validation, batch norm and a number of batches") {
   const auto refusal = [](const TinyNet& net, int64_t batches) {
     SessionOptions options = for_epochs(1);
     options.recalibrate = batches;
     return message_of([&] { run(tiny(net), options); });
   };
-  CHECK(
-      contains(refusal({}, 4), "--recalibrate 4: found no batch norm that graph 'tiny' trains, expected at least one"));
-  CHECK(contains(refusal(normalised(), -1), "--recalibrate: found -1 batches, expected 1 to 1000000"));
-  CHECK(contains(refusal(normalised(), kMostRecalibration + 1), "found 1000001 batches, expected 1 to 1000000"));
+  CHECK(contains(refusal({}, 4), "Validate's recalibrate is 4, but graph 'tiny' trains no batch norm"));
+  TinyNet net = normalised();
+  net.validate = "";
+  CHECK(contains(refusal(net, 4), "--recalibrate needs a graph that validates"));
+  net.validate = "batch = 16, recalibrate = -1";
+  CHECK(contains(refusal(net, 0), "attribute 'recalibrate' is -1, expected 0 to 1000000 batches"));
 }

@@ -191,7 +191,10 @@ TEST_CASE("with learners found while training every run comes to its end") {
       CHECK(story.ends[0].reason == "complete");
       if (iterations > 0) CHECK(story.ends[0].iteration == iterations);
       if (iterations == 0) CHECK(story.ends[0].epoch == epochs);
-      if (iterations == 0) CHECK(int64_t(story.validations.size()) == epochs);
+      // Where too few batches of an epoch are left for more learners, the next one begins.
+      const auto validations = int64_t(story.validations.size()), changes = int64_t(story.tunings.size());
+      if (iterations == 0) CHECK(validations <= epochs);
+      if (iterations == 0) CHECK(validations >= epochs - changes);
       CHECK(read_safetensors(options.save).find("logits.weight"));
       changed = changed || story.tunings.size() > 1;
     }

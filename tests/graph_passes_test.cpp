@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/autodiff.h"
+#include "graph/overrides.h"
 #include "graph/program.h"
 #include "tests/graph_file_fixture.h"
 #include "tests/graph_net.h"
@@ -308,12 +309,14 @@ TEST_CASE("validation is the slice to its metrics, without randomness, on runnin
 TEST_CASE("recalibration keeps forward alone and sums every batch norm's own statistics") {
   for (const bool bf16 : {false, true}) {
     const Program trained = program_of(kResidual, bf16);
-    const Program program =
-        make_program(net(kResidual), {.bf16 = bf16, .averaging = false, .recalibrate = 8, .after = {}});
-    const Graph& graph = program.training.graph;
-    const ArenaValues& arenas = program.training.arenas;
+    Graph source = net(kResidual);
+    apply_override(source, "validate.recalibrate=23");
+    const Program program = make_program(std::move(source), {.bf16 = bf16, .validators = 3, .after = {}});
+    REQUIRE(program.recalibration);
+    const Graph& graph = program.recalibration->graph;
+    const ArenaValues& arenas = program.recalibration->arenas;
     check_sound(graph);
-    CHECK(program.accumulate == 8);
+    CHECK(program.recalibration_batches == 8);
     CHECK(count_ops(graph, "arbalest.Sgd") == 0);
     CHECK(count_ops(graph, "arbalest.BatchNormGrad") == 0);
     CHECK(int_attribute(only(graph, "arbalest.Augment"), "random") == 1);
@@ -331,9 +334,8 @@ TEST_CASE("recalibration keeps forward alone and sums every batch norm's own sta
       }
     }
     // Nothing but the sums goes from batch to batch.
-    REQUIRE(graph.carries.size() == 2);
-    for (const Carry& carry : graph.carries)
-      CHECK((carry.current == arenas.statistics || carry.current == arenas.tally));
+    REQUIRE(graph.carries.size() == 1);
+    CHECK(graph.carries[0].current == arenas.statistics);
     // Weights and statistics of training fit in as they are.
     for (const char* name : {"a.conv.weight", "b.bn.weight", "logits.bias", "a.bn.running_mean", "b.bn.running_var"}) {
       CHECK(value(graph, name).view.offset_bytes == value(trained.training.graph, name).view.offset_bytes);

@@ -88,17 +88,11 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
     finished.reason = "interrupted";
     finished.iteration = 251;
     finished.weights = "w.safetensors";
-    Validated validated;
-    line.validation(validated);
-    validated.recalibrated = 200;
-    line.validation(validated);
     line.finished(finished);
   }
   const std::string text = content(file);
   std::fclose(file);
-  CHECK(std::count(text.begin(), text.end(), '\n') == 8);  // start, at 0, 10 and 20 s, two validations, end, weights
-  CHECK(text.find("epoch 0: validation loss 0.0000\n") != std::string::npos);
-  CHECK(text.find("epoch 0: validation loss 0.0000  (recalibrated with 200 batches)\n") != std::string::npos);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 6);  // start, at 0, 10 and 20 s, end, weights
   CHECK(text.find('\r') == std::string::npos);
   CHECK(text.find("\033") == std::string::npos);
   CHECK(text.find("interrupted after 251 iterations") != std::string::npos);
@@ -132,8 +126,6 @@ TEST_CASE("the log is one object a line, event first") {
     std::ifstream early(path);
     CHECK(std::count(std::istreambuf_iterator<char>(early), {}, '\n') == 6);
     log.failed({"boom", 1, 100, 3.0});
-    validated.recalibrated = 200;
-    log.validation(validated);
   }
   std::ifstream file(path);
   std::vector<nlohmann::json> lines;
@@ -142,8 +134,8 @@ TEST_CASE("the log is one object a line, event first") {
     lines.push_back(nlohmann::json::parse(line));
   }
   std::filesystem::remove(path);
-  REQUIRE(lines.size() == 8);
-  const char* events[] = {"start", "progress", "epoch", "validation", "checkpoint", "end", "error", "validation"};
+  REQUIRE(lines.size() == 7);
+  const char* events[] = {"start", "progress", "epoch", "validation", "checkpoint", "end", "error"};
   for (size_t i = 0; i < lines.size(); ++i) CHECK(lines[i].at("event") == events[i]);
   CHECK(lines[0].at("iterations_per_epoch") == 100);
   CHECK(lines[1].at("images_per_second") == 12345.0);
@@ -156,8 +148,6 @@ TEST_CASE("the log is one object a line, event first") {
   CHECK(lines[5].at("targets")[0].at("seconds") == 1.5);
   CHECK(lines[5].at("targets")[1].at("seconds").is_null());
   CHECK(lines[6].at("message") == "boom");
-  CHECK_FALSE(lines[3].contains("recalibrated_batches"));
-  CHECK(lines[7].at("recalibrated_batches") == 200);
 }
 
 TEST_CASE("a log that cannot be created is an error, one that cannot be written is not") {

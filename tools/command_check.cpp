@@ -30,7 +30,8 @@ int command_check(const CheckOptions& options) {
 
   if (options.json) {
     nlohmann::ordered_json memory;
-    for (size_t d = 0; d < plan.devices.size(); ++d) memory[to_string(plan.devices[d])] = planned_bytes(plan, int32_t(d));
+    for (size_t d = 0; d < plan.devices.size(); ++d)
+      memory[to_string(plan.devices[d])] = planned_bytes(plan, int32_t(d));
     const nlohmann::ordered_json report = {{"graph", prepared.graph.name},
                                            {"parameters", parameters},
                                            {"training_flops_per_sample", flops},

@@ -32,7 +32,6 @@ Json validation_line(const char* event, const Validated& validated) {
                {"samples", validated.samples},
                {"loss", validated.loss}};
   add(line, validated.metrics);
-  if (validated.recalibrated > 0) line["recalibrated_batches"] = validated.recalibrated;
   return line;
 }
 

@@ -36,15 +36,9 @@ void wait_without_spinning(char** argv) {
   execv("/proc/self/exe", argv);  // where it fails, the run is only slower
 }
 
-// Streams of a GPU share 8 connections unless told otherwise before its first use; one that waits then holds up others.
-void connect_streams_apart() {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  connect_streams_apart();
   wait_without_spinning(argv);
   try {
     return std::visit(Execute{}, parse_command_line(argc, argv));

@@ -140,9 +140,9 @@ class CommandLine {
         ->type_name("FILE");
     run_command_
         ->add_option("--recalibrate", run_.recalibrate,
-                     "at the end, re-estimate batch norm's statistics with this many batches, and validate again")
+                     "before each validation, estimate batch norm's statistics with this many training batches")
         ->type_name("N")
-        ->check(CLI::Range(int64_t{1}, kMostRecalibration));
+        ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
     run_command_
         ->add_option("--metric", run_.rules.metric, "what the best is judged by; otherwise the first that is no loss")
         ->type_name("NAME");

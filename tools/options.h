@@ -41,7 +41,7 @@ struct RunOptions : PlanOptions {
   std::string save;                // written at the end
   double collective_timeout = 20;  // seconds
   std::string save_best;           // written after each validation that is better than all before
-  int64_t recalibrate = 0;         // batches that batch norm's statistics are re-estimated with; 0: none
+  int64_t recalibrate = 0;         // batches before each validation; 0: as the graph says
   std::string trace;
   std::string log;        // JSON lines
   int64_t log_every = 0;  // iterations between progress events; 0: by the length of an epoch

@@ -128,9 +128,7 @@ void ProgressLine::epoch(const EpochEnded& event) {
 }
 
 void ProgressLine::validation(const Validated& event) {
-  const std::string how =
-      event.recalibrated > 0 ? fmt::format("  (recalibrated with {} batches)", event.recalibrated) : "";
-  print(fmt::format("epoch {}: validation loss {:.4f}{}{}", event.epoch, event.loss, join(event.metrics), how));
+  print(fmt::format("epoch {}: validation loss {:.4f}{}", event.epoch, event.loss, join(event.metrics)));
 }
 
 void ProgressLine::tuned(const Tuned& event) {

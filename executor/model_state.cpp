@@ -51,9 +51,9 @@ Model shared_model(const ModelState& state, const Strategy& strategy) {
   const size_t count = floats(replicas.front().weights).size();
   if (strategy.kind == Strategy::Kind::Sma && state.updated) {
     std::vector<double> average(count, 0);
-    add(average, 1 - strategy.alpha * double(replicas.size()) + strategy.momentum, state.average);
+    add(average, 1 - strategy.beta + strategy.momentum, state.average);
     add(average, -strategy.momentum, state.previous);
-    for (const ReplicaState& replica : replicas) add(average, strategy.alpha, replica.weights);
+    for (const ReplicaState& replica : replicas) add(average, strategy.beta / double(replicas.size()), replica.weights);
     model.weights = bytes_of(average);
   } else if (strategy.kind == Strategy::Kind::Sma) {
     model.weights = state.average;

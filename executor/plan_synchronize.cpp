@@ -52,10 +52,10 @@ TaskId Lowering::add_all_reduce(const std::string& name, ClockId clock, const st
   return task;
 }
 
-// z' = z + α Σ (w_j − z) + μ (z − z_prev), as one sum of arrays.
+// z' = z + β (mean w_j − z) + μ (z − z_prev), as one sum of arrays.
 void Lowering::average_models() {
-  const double alpha = request_.strategy.alpha, momentum = request_.strategy.momentum;
-  const double keep = 1 - alpha * double(learner_count()) + momentum;
+  const double momentum = request_.strategy.momentum, keep = 1 - request_.strategy.beta + momentum;
+  const double share = request_.strategy.beta / double(learner_count());
   const TensorType type = program_.training.graph.values[size_t(program_.training.arenas.weights)].type;
   std::vector<Term> sums;
   std::vector<TaskId> summed;
@@ -70,7 +70,7 @@ void Lowering::average_models() {
     }
     for (const Replica* replica : replicas_on(d)) {
       terms.push_back(weights_of(*replica));
-      coefficients.push_back(alpha);
+      coefficients.push_back(share);
     }
     const std::string name = device_name(d) + (alone ? "/average" : "/sum");
     const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);

@@ -167,6 +167,7 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
                              {{"strategy", options.strategy},
                               {"every", options.every},
                               {"alpha", options.alpha},
+                              {"beta", options.beta},
                               {"momentum", options.momentum}})[0];
 }
 

@@ -14,12 +14,13 @@ struct Strategy {
   enum class Kind : uint8_t {
     None,  // every learner trains a model of its own
     Ssgd,  // gradients are averaged over all learners at every update
-    Sma,  // synchronous model averaging: w_j ← w_j − γv_j − α(w_j − z);  z' = z + Σ α(w_j − z) + μ(z − z_prev)
+    Sma,  // synchronous model averaging: w_j ← w_j − γv_j − α(w_j − z);  z' = z + β(mean w_j − z) + μ(z − z_prev)
     Local,  // local SGD: every `every` updates each replica becomes the mean of all
   };
   Kind kind = Kind::Sma;
   int64_t every = 1;               // τ: updates from one averaging to the next (Sma, Local)
   double alpha = 0;                // α; 0: 1/k
+  double beta = 0;                 // β; 0: kα
   double momentum = -1;            // μ; negative: 0 where Train has momentum, else 0.9
   int64_t bucket_bytes = 8 << 20;  // Ssgd: gradients that travel together, at least
 
@@ -33,7 +34,7 @@ Strategy::Kind parse_strategy(std::string_view name);
 // What an arbalest.Synchronize node says.
 Strategy strategy_of(const Node& synchronize);
 
-// α and μ as they are used with k learners of a Train node; without synchronisation (k = 1) the kind is None.
+// α, β and μ as they are used with k learners of a Train node; without synchronisation (k = 1) the kind is None.
 Strategy resolved(Strategy strategy, int64_t learners, const Node& train);
 
 }  // namespace arbalest

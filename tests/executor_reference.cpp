@@ -53,9 +53,9 @@ Graph graph_of(const Setting& s) {
     net.train +=
         fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
   }
-  net.synchronize =
-      fmt::format("strategy = \"{}\", every = {}, alpha = {}, momentum = {}, bucket_mib = {}", name_of(s.strategy.kind),
-                  s.strategy.every, s.strategy.alpha, s.strategy.momentum, double(s.strategy.bucket_bytes) / (1 << 20));
+  net.synchronize = fmt::format("strategy = \"{}\", every = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
+                                name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta,
+                                s.strategy.momentum, double(s.strategy.bucket_bytes) / (1 << 20));
   net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
   return tiny(net);
 }
@@ -71,10 +71,12 @@ SessionOptions options_of(const Setting& setting) {
 
 std::string to_string(const Setting& s) {
   return fmt::format(
-      "{} every {}, alpha {}, mu {}, on {} devices with {} learners; rate {}, momentum {}, decay {}, nesterov {}, "
+      "{} every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, momentum {}, decay {}, nesterov "
+      "{}, "
       "accumulate {}, milestones [{}], hidden {}, {} iterations",
-      name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.momentum, s.devices, s.learners, s.rate,
-      s.momentum, s.decay, s.nesterov, s.accumulate, fmt::join(s.milestones, ", "), s.hidden, s.iterations);
+      name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices,
+      s.learners, s.rate, s.momentum, s.decay, s.nesterov, s.accumulate, fmt::join(s.milestones, ", "), s.hidden,
+      s.iterations);
 }
 
 std::vector<double> weights_of(const TensorFile& file) {
@@ -175,6 +177,7 @@ Reference::Reference(const Setting& s)
     : setting_(s),
       kind_(s.all_learners() == 1 ? Strategy::Kind::None : s.strategy.kind),
       alpha_(s.strategy.alpha > 0 ? s.strategy.alpha : 1.0 / double(s.all_learners())),
+      beta_(s.strategy.beta > 0 ? s.strategy.beta : alpha_ * double(s.all_learners())),
       mu_(s.strategy.momentum >= 0 ? s.strategy.momentum
           : s.momentum > 0         ? 0.0
                                    : 0.9),
@@ -274,7 +277,7 @@ std::vector<double> Reference::next_average() const {
   std::vector<double> next(z_.size());
   for (size_t i = 0; i < next.size(); ++i) {
     next[i] = z_[i] + mu_ * (z_[i] - z_before_[i]);
-    for (const Learner& learner : learners_) next[i] += alpha_ * (learner.weights[i] - z_[i]);
+    for (const Learner& learner : learners_) next[i] += beta_ / double(learners_.size()) * (learner.weights[i] - z_[i]);
   }
   return next;
 }

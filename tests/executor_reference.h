@@ -97,7 +97,7 @@ class Reference {
 
   const Setting setting_;
   const Strategy::Kind kind_;
-  const double alpha_, mu_;
+  const double alpha_, beta_, mu_;
   std::unique_ptr<Source> training_, test_;
   const DataOrder order_;
   const Perceptron perceptron_;

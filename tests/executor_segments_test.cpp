@@ -62,7 +62,7 @@ ReplicaState replica(float weight, float velocity) {
 }
 
 Strategy of(Strategy::Kind kind, double alpha = 0) {
-  return {.kind = kind, .alpha = alpha, .momentum = 0};
+  return {.kind = kind, .alpha = alpha, .beta = alpha * 2, .momentum = 0};
 }
 
 }  // namespace

@@ -122,6 +122,9 @@ TEST_CASE("learners may give up any share of their distance from the average") {
   for (const double alpha : {0.05, 0.3, 0.4}) {
     check_against_simulation(setting_of(sma(1, 0, alpha), {0.9, 0, false}, 2, 2));
     check_against_simulation(setting_of(sma(3, 0.5, alpha / 4), {0, 0, false}, 2, 2));
+    Setting setting = setting_of(sma(1, 0, alpha), {0.9, 0, false}, 2, 2);
+    setting.strategy.beta = 0.8;  // the average goes its own way
+    check_against_simulation(setting);
   }
 }
 
@@ -278,6 +281,8 @@ TEST_CASE("synchronisation that cannot be is refused") {
   CHECK(contains(refusal("synchronize.alpha=1.5", options),
                  "attribute 'alpha' is 1.5; expected 0 (for 1/learners) to 1"));
   CHECK(contains(refusal("synchronize.alpha=-0.5", options), "attribute 'alpha' is -0.5"));
+  CHECK(
+      contains(refusal("synchronize.beta=2.5", options), "attribute 'beta' is 2.5; expected 0 (for learners · alpha)"));
   CHECK(contains(refusal("synchronize.momentum=1", options), "attribute 'momentum' is 1; expected less than 1"));
   CHECK(contains(refusal("synchronize.every=0", options), "attribute 'every' is 0"));
   CHECK(contains(message_of([&] {

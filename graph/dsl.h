@@ -134,8 +134,7 @@ Tensor train(Tensor loss, const TrainOptions& options);
 struct SynchronizeOptions {
   std::string strategy = "sma";  // "ssgd", "local", "none"
   int64_t every = 1;             // updates from one averaging to the next
-  double alpha = 0;              // 0: 1 / learners
-  double beta = 0;               // 0: learners · alpha
+  double alpha = 0.5, beta = 1;
   double momentum = -1;          // of the average; negative: 0 where Train has momentum, else 0.9
 };
 // A token, as Train's: how the learners agree, where there are several.

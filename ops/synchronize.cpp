@@ -52,12 +52,12 @@ Strategy strategy_of(const Node& node) {
     fail(node, fmt::format("attribute 'every' is {}; ssgd averages gradients at every update", strategy.every));
   }
   strategy.alpha = float_attribute(node, "alpha");
-  if (!(strategy.alpha >= 0 && strategy.alpha <= 1)) {
-    fail(node, fmt::format("attribute 'alpha' is {}; expected 0 (for 1/learners) to 1", strategy.alpha));
+  if (!(strategy.alpha > 0 && strategy.alpha <= 1)) {
+    fail(node, fmt::format("attribute 'alpha' is {}; expected more than 0 and at most 1", strategy.alpha));
   }
   strategy.beta = float_attribute(node, "beta");
-  if (!(strategy.beta >= 0 && strategy.beta <= 2)) {
-    fail(node, fmt::format("attribute 'beta' is {}; expected 0 (for learners · alpha) to 2", strategy.beta));
+  if (!(strategy.beta > 0 && strategy.beta <= 2)) {
+    fail(node, fmt::format("attribute 'beta' is {}; expected more than 0 and at most 2", strategy.beta));
   }
   strategy.momentum = float_attribute(node, "momentum");
   if (!(strategy.momentum < 1) || !std::isfinite(strategy.momentum)) {
@@ -74,8 +74,6 @@ Strategy strategy_of(const Node& node) {
 
 Strategy resolved(Strategy strategy, int64_t learners, const Node& train) {
   if (learners == 1) strategy.kind = Strategy::Kind::None;
-  if (strategy.alpha == 0) strategy.alpha = 1.0 / double(learners);
-  if (strategy.beta == 0) strategy.beta = strategy.alpha * double(learners);
   if (strategy.momentum < 0) strategy.momentum = float_attribute(train, "momentum") > 0 ? 0 : 0.9;
   return strategy;
 }
@@ -90,11 +88,10 @@ void register_synchronize(OpRegistry& registry) {
                 .attributes = {string_spec("strategy", std::string(name_of(defaults.kind)), "sma, ssgd, local or none"),
                                int_spec("every", defaults.every, "updates from one averaging to the next"),
                                float_spec("alpha", defaults.alpha,
-                                          "sma: share of its distance from the average that a learner gives up; 0: "
-                                          "1 / learners"),
+                                          "sma: share of its distance from the average that a learner gives up"),
                                float_spec("beta", defaults.beta,
                                           "sma: share of its distance from the learners' mean that the average gives "
-                                          "up; 0: learners · alpha"),
+                                          "up; Crossbow has learners · alpha"),
                                float_spec("momentum", defaults.momentum,
                                           "sma: of the average; negative: 0 where Train has momentum, else 0.9"),
                                float_spec("bucket_mib", double(defaults.bucket_bytes) / kMiB,

@@ -19,8 +19,7 @@ struct Strategy {
   };
   Kind kind = Kind::Sma;
   int64_t every = 1;               // τ: updates from one averaging to the next (Sma, Local)
-  double alpha = 0;                // α; 0: 1/k
-  double beta = 0;                 // β; 0: kα
+  double alpha = 0.5, beta = 1;    // α and β (Sma)
   double momentum = -1;            // μ; negative: 0 where Train has momentum, else 0.9
   int64_t bucket_bytes = 8 << 20;  // Ssgd: gradients that travel together, at least
 
@@ -34,7 +33,7 @@ Strategy::Kind parse_strategy(std::string_view name);
 // What an arbalest.Synchronize node says.
 Strategy strategy_of(const Node& synchronize);
 
-// α, β and μ as they are used with k learners of a Train node; without synchronisation (k = 1) the kind is None.
+// μ as it is used with k learners of a Train node; without synchronisation (k = 1) the kind is None.
 Strategy resolved(Strategy strategy, int64_t learners, const Node& train);
 
 }  // namespace arbalest

@@ -176,8 +176,8 @@ Perceptron::Outcome Perceptron::run(const std::vector<double>& weights, const st
 Reference::Reference(const Setting& s)
     : setting_(s),
       kind_(s.all_learners() == 1 ? Strategy::Kind::None : s.strategy.kind),
-      alpha_(s.strategy.alpha > 0 ? s.strategy.alpha : 1.0 / double(s.all_learners())),
-      beta_(s.strategy.beta > 0 ? s.strategy.beta : alpha_ * double(s.all_learners())),
+      alpha_(s.strategy.alpha),
+      beta_(s.strategy.beta),
       mu_(s.strategy.momentum >= 0 ? s.strategy.momentum
           : s.momentum > 0         ? 0.0
                                    : 0.9),

@@ -26,8 +26,8 @@ Strategy ssgd() {
   return {.kind = Strategy::Kind::Ssgd};
 }
 
-Strategy sma(int64_t every, double momentum, double alpha = 0) {
-  return {.kind = Strategy::Kind::Sma, .every = every, .alpha = alpha, .momentum = momentum};
+Strategy sma(int64_t every, double momentum, double alpha = 0.5, double beta = 1) {
+  return {.kind = Strategy::Kind::Sma, .every = every, .alpha = alpha, .beta = beta, .momentum = momentum};
 }
 
 Strategy local(int64_t every) {
@@ -119,12 +119,11 @@ TEST_CASE("gradients may travel in buckets") {
 }
 
 TEST_CASE("learners may give up any share of their distance from the average") {
-  for (const double alpha : {0.05, 0.3, 0.4}) {
-    check_against_simulation(setting_of(sma(1, 0, alpha), {0.9, 0, false}, 2, 2));
-    check_against_simulation(setting_of(sma(3, 0.5, alpha / 4), {0, 0, false}, 2, 2));
-    Setting setting = setting_of(sma(1, 0, alpha), {0.9, 0, false}, 2, 2);
-    setting.strategy.beta = 0.8;  // the average goes its own way
-    check_against_simulation(setting);
+  for (const double alpha : {0.05, 0.25, 0.75}) {
+    for (const double beta : {0.2, 1.0, 1.2}) {
+      check_against_simulation(setting_of(sma(1, 0, alpha, beta), {0.9, 0, false}, 2, 2));
+      check_against_simulation(setting_of(sma(3, 0.5, alpha, beta / 2), {0, 0, false}, 2, 2));
+    }
   }
 }
 
@@ -279,10 +278,10 @@ TEST_CASE("synchronisation that cannot be is refused") {
                  "node 'synced' (arbalest.Synchronize): attribute 'strategy': unknown strategy 'smaa'; expected none, "
                  "ssgd, sma or local; did you mean 'sma'?"));
   CHECK(contains(refusal("synchronize.alpha=1.5", options),
-                 "attribute 'alpha' is 1.5; expected 0 (for 1/learners) to 1"));
+                 "attribute 'alpha' is 1.5; expected more than 0 and at most 1"));
   CHECK(contains(refusal("synchronize.alpha=-0.5", options), "attribute 'alpha' is -0.5"));
-  CHECK(
-      contains(refusal("synchronize.beta=2.5", options), "attribute 'beta' is 2.5; expected 0 (for learners · alpha)"));
+  CHECK(contains(refusal("synchronize.beta=2.5", options),
+                 "attribute 'beta' is 2.5; expected more than 0 and at most 2"));
   CHECK(contains(refusal("synchronize.momentum=1", options), "attribute 'momentum' is 1; expected less than 1"));
   CHECK(contains(refusal("synchronize.every=0", options), "attribute 'every' is 0"));
   CHECK(contains(message_of([&] {

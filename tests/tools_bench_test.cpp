@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -24,6 +26,15 @@ std::string fault(const std::vector<const char*>& words) {
   REQUIRE(exit != nullptr);
   CHECK(exit->status == kWrong);
   return exit->text;
+}
+
+std::string output_of(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string output;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) output += char(c);
+  pclose(pipe);
+  return output;
 }
 
 ScalingCell measured(int devices, int learners, std::vector<double> windows) {
@@ -261,4 +272,22 @@ TEST_CASE("a cell as JSON is one line with snake_case keys") {
   CHECK(lost.at("error") == "no memory");
   CHECK(lost.at("device_count") == 8);
   CHECK_FALSE(lost.contains("images_per_second"));
+}
+
+// The script's own arithmetic, on other programs' output: JSON lines with the seed in them, or for some seeds no time.
+TEST_CASE("bench_accuracy takes medians over seeds, and targets that are not met for infinite") {
+  const char* source = std::getenv("ARBALEST_SOURCE");
+  REQUIRE(source);
+  const std::string script = std::string("python3 ") + source + "/tools/bench_accuracy";
+  const std::string graph = std::string(" --graph ") + source + "/examples/mlp.onnxtxt";
+  const std::string most = R"sh( --peer most 'echo "{\"time_to\": {\"0.9\": {seed}}, \"final\": 0.9{seed}}"')sh";
+  const std::string few = R"sh( --peer few 'echo "{\"time_to\": {\"0.{seed}\": 4}, \"final\": {seed}}"')sh";
+  const std::string output = output_of(script + graph + " --targets 0.9 --seeds 1,2,9" + most + few + " 2>&1");
+  INFO(output);
+  const auto line = [&](const std::string& name) {
+    const size_t at = output.find("\n" + name);
+    return at == output.npos ? "" : output.substr(at + 1, output.find('\n', at + 1) - at - 1);
+  };
+  CHECK(line("most") == "most      3      2.0   0.9200         -         -");
+  CHECK(line("few") == "few       3        -   2.0000         -         -");
 }

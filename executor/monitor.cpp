@@ -67,12 +67,8 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, double learning_ra
   epoch_samples_ += sums[0];
   epoch_loss_ += sums[1];
   if (!epoch_ended) return;
-  observer_.epoch({progress.epoch,
-                   at.iteration,
-                   now,
-                   epoch_samples_ / std::max(1e-9, now - epoch_began_),
-                   epoch_loss_ / epoch_samples_,
-                   {}});
+  observer_.epoch({progress.epoch, at.iteration, now, epoch_samples_ / std::max(1e-9, now - epoch_began_),
+                   epoch_loss_ / epoch_samples_});
   epoch_began_ = now;
   epoch_samples_ = epoch_loss_ = 0;
 }

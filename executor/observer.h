@@ -36,7 +36,6 @@ struct RunProgress {
   double images_per_second = 0;  // since the progress before
   double learning_rate = 0;
   double loss = 0;  // mean since the progress before
-  Metrics metrics;
 };
 
 struct EpochEnded {
@@ -44,7 +43,6 @@ struct EpochEnded {
   double seconds = 0;
   double images_per_second = 0;  // over the epoch
   double loss = 0;               // mean over the epoch
-  Metrics metrics;
 };
 
 struct Validated {

@@ -79,7 +79,6 @@ void JsonLog::progress(const RunProgress& event) {
                {"images_per_second", event.images_per_second},
                {"learning_rate", event.learning_rate},
                {"loss", event.loss}};
-  add(line, event.metrics);
   write(line);
 }
 
@@ -90,7 +89,6 @@ void JsonLog::epoch(const EpochEnded& event) {
                {"seconds", event.seconds},
                {"images_per_second", event.images_per_second},
                {"loss", event.loss}};
-  add(line, event.metrics);
   write(line);
 }
 

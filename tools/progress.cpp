@@ -63,7 +63,6 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, si
     parts.push_back({fmt::format("{:2} %", ((progress.iteration - 1) % per_epoch + 1) * 100 / per_epoch), 3});
   }
   parts.push_back({fmt::format("loss {:.4f}", progress.loss), 6});
-  for (const auto& [name, value] : progress.metrics) parts.push_back({fmt::format("{} {:.4f}", name, value), 2});
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
   parts.push_back({short_count(progress.images_per_second) + " images/s", 5});
   if (run.iterations > progress.iteration && progress.iteration > 0) {
@@ -123,7 +122,7 @@ void ProgressLine::progress(const RunProgress& event) {
 }
 
 void ProgressLine::epoch(const EpochEnded& event) {
-  print(fmt::format("epoch {}: loss {:.4f}{}  {} images/s  {}", event.epoch, event.loss, join(event.metrics),
+  print(fmt::format("epoch {}: loss {:.4f}  {} images/s  {}", event.epoch, event.loss,
                     short_count(event.images_per_second), clock_time(event.seconds)));
 }
 

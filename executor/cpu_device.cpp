@@ -32,17 +32,16 @@ std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks) {
 
 namespace {
 
-// Instances issued and not yet ended, per lane; the plan's pace keeps far fewer under way.
-constexpr size_t kQueueCapacity = 256;
-
 struct Item {
   const BoundTask* task = nullptr;
   int64_t instance = 0;
 };
 
+constexpr size_t kRoom = 32;  // of a queue for each of its tasks; the plan's pace keeps far fewer under way
+
 struct Queue {
-  std::mutex mutex;  // several threads may issue
-  std::vector<Item> items = std::vector<Item>(kQueueCapacity);
+  std::mutex mutex;         // several threads may issue
+  std::vector<Item> items;  // issued and not yet ended
   std::atomic<uint64_t> head{0}, tail{0};
 };
 
@@ -100,7 +99,13 @@ class CpuDevice final : public Device {
     if (error) std::rethrow_exception(error);
   }
 
-  void start(const Plan& plan, const std::vector<BoundTask>&, CompletionSink& sink, TraceRecorder* trace) override {
+  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+             TraceRecorder* trace) override {
+    for (const BoundTask& task : tasks) {
+      const LaneId lane = plan.tasks[size_t(task.id)].lane;
+      Queue* queue = size_t(lane) < queue_of_lane_.size() ? queue_of_lane_[size_t(lane)] : nullptr;
+      if (queue) queue->items.resize(queue->items.size() + size_t(task.events) + kRoom);
+    }
     sink_ = &sink;
     trace_ = trace;
     plan_ = &plan;  // last: the thread looks at it first
@@ -112,10 +117,10 @@ class CpuDevice final : public Device {
     {
       const std::scoped_lock lock(queue.mutex);
       const uint64_t tail = queue.tail.load(std::memory_order_relaxed);
-      if (tail - queue.head.load(std::memory_order_acquire) == kQueueCapacity) {
-        throw RunError(fmt::format("cpu:{}: more than {} instances under way in one lane", index_, kQueueCapacity));
+      if (tail - queue.head.load(std::memory_order_acquire) == queue.items.size()) {
+        throw RunError(fmt::format("cpu:{}: more than {} instances under way in one lane", index_, queue.items.size()));
       }
-      queue.items[tail % kQueueCapacity] = {&task, instance};
+      queue.items[tail % queue.items.size()] = {&task, instance};
       queue.tail.store(tail + 1, std::memory_order_release);
     }
     wake();
@@ -161,7 +166,7 @@ class CpuDevice final : public Device {
     if (broken_) return false;  // what was issued behind a failure is dropped
     const uint64_t head = queue.head.load(std::memory_order_relaxed);
     if (head == queue.tail.load(std::memory_order_acquire)) return false;
-    const Item item = queue.items[head % kQueueCapacity];
+    const Item item = queue.items[head % queue.items.size()];
     for (const BoundWait& wait : item.task->waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, item.instance);
       if (progress_->ended[size_t(wait.from)].load(std::memory_order_acquire) <= needed) return false;

@@ -2,7 +2,6 @@
 // How make_plan() works inside: one object that grows a plan phase by phase. The phases are in make_plan.cpp (clocks,
 // lanes), plan_learners.cpp (readers and steps), plan_synchronize.cpp (averaging) and plan_validation.cpp.
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,7 +69,7 @@ class Lowering {
   TaskId add_task(Task::Kind kind, std::string name, LaneId lane, ClockId clock, int32_t width = 1);
   void add_edge(TaskId from, TaskId to, int64_t distance, Needs needs, Why why, std::string what = "");
   void add_lane_order(TaskId task) { add_edge(task, task, 1, Needs::Issued, Why::Lane); }
-  void add_operands(TaskId task, std::initializer_list<Operand> operands);
+  void add_operands(TaskId task, const std::vector<Operand>& operands);
   ArenaId add_arena(std::string name, int32_t device, Arena::Memory memory);
   // A buffer in an arena of its own.
   BufferId add_device_buffer(const std::string& name, int32_t device, int64_t bytes, int32_t slots, ClockId clock);

@@ -15,6 +15,12 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
 }
 
 int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate) {
+  const int64_t update = learners * batch * accumulate;
+  if (samples < update) {
+    throw GraphError(fmt::format("{} training samples, and one update of {} learner{} takes {}: a batch of {} each{}",
+                                 samples, learners, learners == 1 ? "" : "s", update, batch,
+                                 accumulate == 1 ? "" : fmt::format(", {} times", accumulate)));
+  }
   return rounds_per_epoch(samples, learners, batch * accumulate) * accumulate;
 }
 
@@ -65,11 +71,17 @@ void Lowering::make_clocks() {
                                       program_.training.batch, program_.accumulate);
   constexpr int64_t kMost = int64_t{1} << 40;  // ticks of any clock
   if (request_.epochs > kMost / rounds || request_.iterations > kMost) {
-    throw GraphError(fmt::format("{} epochs of {} iterations, or {} iterations, are more than a run can count",
-                                 request_.epochs, rounds, request_.iterations));
+    const std::string asked = request_.iterations > kMost
+                                  ? fmt::format("{} iterations", request_.iterations)
+                                  : fmt::format("{} epochs of {} iterations", request_.epochs, rounds);
+    throw GraphError(fmt::format("{}; expected at most {} iterations", asked, kMost));
+  }
+  if (request_.iterations > 0 && request_.iterations < program_.accumulate) {
+    throw GraphError(
+        fmt::format("{} iterations make no update of {} batches each", request_.iterations, program_.accumulate));
   }
   const int64_t iterations = request_.iterations > 0 ? request_.iterations : request_.epochs * rounds;
-  const int64_t epochs = (iterations + rounds - 1) / rounds;
+  const int64_t epochs = std::max<int64_t>(1, iterations / rounds);  // whole ones
   batch_ = add_clock("batch", iterations);
   const int64_t within = std::min(rounds, iterations);
   const int64_t every = request_.report_every > 0 ? request_.report_every : std::clamp<int64_t>(within / 20, 1, 100);
@@ -92,9 +104,9 @@ void Lowering::make_clocks() {
     plan_.relations.push_back({sync_, validation_, every_epochs * syncs_per_epoch, period * syncs_per_epoch});
   }
   if (request_.validation_samples < 1) throw GraphError("the validation split holds no samples");
-  const int64_t sharers = synchronised() ? int64_t(request_.devices.size()) : 1;
+  const int64_t validators = validator_count(request_);
   const int64_t batches =
-      (validation_batches(request_.validation_samples, program_.validation->batch) + sharers - 1) / sharers;
+      (validation_batches(request_.validation_samples, program_.validation->batch) + validators - 1) / validators;
   validation_batch_ = add_clock("validation batch", batches * validations_);
   plan_.relations.push_back({validation_batch_, validation_, batches, batches});
   by_validation_batch_ = int32_t(plan_.relations.size()) - 1;
@@ -164,10 +176,10 @@ void Lowering::add_edge(TaskId from, TaskId to, int64_t distance, Needs needs, W
   plan_.edges.push_back({from, to, distance, relation, needs, why, std::move(what)});
 }
 
-void Lowering::add_operands(TaskId task, std::initializer_list<Operand> operands) {
+void Lowering::add_operands(TaskId task, const std::vector<Operand>& operands) {
   plan_.tasks[size_t(task)].first_operand = int32_t(plan_.operands.size());
   plan_.tasks[size_t(task)].operands = int32_t(operands.size());
-  plan_.operands.insert(plan_.operands.end(), operands);
+  plan_.operands.insert(plan_.operands.end(), operands.begin(), operands.end());
 }
 
 ArenaId Lowering::add_arena(std::string name, int32_t device, Arena::Memory memory) {

@@ -34,6 +34,11 @@ struct PlanRequest {
   int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA; a kernel that needs more is not chosen
 };
 
+// Devices that share validation's work: all that have the model which the learners share.
+inline int64_t validator_count(const PlanRequest& request) {
+  return request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+}
+
 // Iterations of an epoch in which every update is whole: see rounds_per_epoch() in io/data_order.h.
 int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate);
 

@@ -1,6 +1,7 @@
 #include "executor/monitor.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,11 +28,11 @@ Monitor::Monitor(std::vector<std::string> metrics, std::string loss, const Valid
     const auto first = std::find_if(metrics_.begin(), metrics_.end(), [&](const auto& name) { return name != loss_; });
     best_metric_ = first != metrics_.end() ? *first : metrics_.empty() ? "" : metrics_.front();
   } else if (std::find(metrics_.begin(), metrics_.end(), best_metric_) == metrics_.end()) {
-    throw GraphError(fmt::format("--metric '{}': validation has no such metric{}", best_metric_,
-                                 did_you_mean(best_metric_, metrics_)));
+    throw GraphError(
+        fmt::format("--metric '{}': validation has no such metric; expected {}{}", best_metric_,
+                    metrics_.empty() ? "a graph that validates" : fmt::format("{}", fmt::join(metrics_, " or ")),
+                    did_you_mean(best_metric_, metrics_)));
   }
-  const bool judges = rules_.patience > 0 || rules_.plateau > 0;
-  if (judges && metrics_.empty()) throw GraphError("--patience and --plateau need a graph that validates");
 }
 
 bool Monitor::smaller_is_better(const std::string& metric) const {
@@ -53,7 +54,10 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, double learning_ra
   progress.epoch = at.epoch;
   progress.iteration = at.iteration;
   progress.seconds = now;
-  progress.images_per_second = double(at.images - last_images_) / std::max(1e-9, now - last_seconds_);
+  // Batches that were read again, because a plan ended between updates, count once.
+  progress.images_per_second =
+      double(std::max<int64_t>(0, at.images - last_images_)) / std::max(1e-9, now - last_seconds_);
+  progress.epochs = at.epochs;
   progress.learning_rate = learning_rate;
   progress.loss = sums[1] / sums[0];
   observer_.progress(progress);

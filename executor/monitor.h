@@ -25,6 +25,7 @@ struct ValidationRules {
 // How far training has come. Epochs count from 1, the others say what is complete.
 struct RunPosition {
   int64_t epoch = 0, iteration = 0, images = 0;
+  double epochs = 0;  // of training samples seen
 };
 
 class Monitor {

@@ -2,6 +2,7 @@
 // What a run tells whoever watches it. Progress lines and the log implement this.
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@ struct RunStarted {
 // Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
 struct RunProgress {
   int64_t epoch = 0, iteration = 0;
+  double epochs = 0;  // of training samples seen, where a whole epoch counts as 1
   double seconds = 0;
   double images_per_second = 0;  // since the progress before
   double learning_rate = 0;
@@ -58,6 +60,7 @@ struct Tuned {
   int learners = 1, next = 1;
   double images_per_second = 0;  // of `learners`; 0: they could not be had
   std::string reason;
+  std::string strategy;  // with `next`
   int64_t epoch = 0, iteration = 0;
   int64_t iterations = 0, iterations_per_epoch = 0;  // of the whole run, about, with that number
   double seconds = 0;
@@ -105,6 +108,30 @@ class RunObserver {
   virtual void checkpoint(const CheckpointSaved&) {}
   virtual void finished(const RunFinished&) {}
   virtual void failed(const RunFailed&) {}
+};
+
+// Passes events on, one at a time whichever threads they come from.
+class SerialObserver final : public RunObserver {
+ public:
+  explicit SerialObserver(RunObserver& to) : to_(to) {}
+  void started(const RunStarted& event) override { pass(&RunObserver::started, event); }
+  void progress(const RunProgress& event) override { pass(&RunObserver::progress, event); }
+  void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
+  void validation(const Validated& event) override { pass(&RunObserver::validation, event); }
+  void tuned(const Tuned& event) override { pass(&RunObserver::tuned, event); }
+  void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
+  void finished(const RunFinished& event) override { pass(&RunObserver::finished, event); }
+  void failed(const RunFailed& event) override { pass(&RunObserver::failed, event); }
+
+ private:
+  template <typename Event>
+  void pass(void (RunObserver::*method)(const Event&), const Event& event) {
+    const std::scoped_lock lock(mutex_);
+    (to_.*method)(event);
+  }
+
+  RunObserver& to_;
+  std::mutex mutex_;
 };
 
 }  // namespace arbalest

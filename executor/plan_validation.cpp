@@ -17,14 +17,14 @@ void Lowering::add_validation() {
            fmt::format("{} iterations before the end", lead));
   std::vector<Term> sums;
   const TaskId gathered = gather_statistics(sums);
-  const int32_t sharers = synchronised() ? device_count() : 1;
-  for (int32_t d = 0; d < sharers; ++d) {
+  const auto validators = int32_t(validator_count(request_));
+  for (int32_t d = 0; d < validators; ++d) {
     add_validator(d, begin, sums.empty() ? Term{} : sums[size_t(d)], gathered);
   }
   if (program_.recalibration) add_recalibration(begin);
   const Loop& loop = *program_.validation;
   const int64_t batches = plan_.relations[size_t(by_validation_batch_)].group;
-  for (int32_t d = 0; d < sharers; ++d) {
+  for (int32_t d = 0; d < validators; ++d) {
     const Validator& validator = validators_[size_t(d)];
     add_edge(validator.ready, validator.evaluate, 0, Needs::Issued, Why::Data, "weights");
     add_edge(validator.evaluate, validator.snapshot, batches, Needs::Issued, Why::Reuse, "weights");
@@ -113,10 +113,10 @@ void Lowering::add_snapshot(int32_t device, const Term& sums, TaskId gathered) {
   const auto theirs = [&](const Replica& replica, ValueId value) {
     return term(replica.placement, program_.training.graph, value);
   };
-  std::vector<std::pair<Operand, Operand>> copies;
+  std::vector<Operand> copies;  // from, to
   const auto copy = [&](ValueId source, ValueId target) {
     if (source == kNone || target == kNone) return;
-    copies.emplace_back(replicas.front()->placement.of[size_t(source)], placement.of[size_t(target)]);
+    copies.insert(copies.end(), {replicas.front()->placement.of[size_t(source)], placement.of[size_t(target)]});
   };
   if (averages_.empty()) {
     copy(from.weights, to.weights);
@@ -140,12 +140,7 @@ void Lowering::add_snapshot(int32_t device, const Term& sums, TaskId gathered) {
                {{"gather", int64_t{gathered == kNone}}, {"replicas", learner_count()}});
     }
   }
-  plan_.tasks[size_t(snapshot)].first_operand = int32_t(plan_.operands.size());
-  plan_.tasks[size_t(snapshot)].operands = int32_t(copies.size()) * 2;
-  for (const auto& [source, target] : copies) {
-    plan_.operands.push_back(source);
-    plan_.operands.push_back(target);
-  }
+  add_operands(snapshot, copies);
   for (const Replica* replica : replicas) {
     const bool read = replica == replicas.front() || gathered == kNone;
     if (!read) continue;
@@ -226,9 +221,7 @@ void Lowering::keep_validated(TaskId end) {
     copies.push_back(validator.placement.of[size_t(value)]);
     copies.push_back({add_buffer(plan_, pinned, name, bytes, 1, kNone), 0, 0});
   }
-  plan_.tasks[size_t(task)].first_operand = int32_t(plan_.operands.size());
-  plan_.tasks[size_t(task)].operands = int32_t(copies.size());
-  plan_.operands.insert(plan_.operands.end(), copies.begin(), copies.end());
+  add_operands(task, copies);
   add_edge(validator.ready, task, 0, Needs::Issued, Why::Data, "model");
   add_edge(task, validator.snapshot, 1, Needs::Issued, Why::Reuse, "model");
   add_edge(task, end, 0, Needs::Done, Why::Data, "model");

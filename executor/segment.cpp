@@ -65,8 +65,8 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       monitor_(monitor),
       threads_(options.threads > 0 ? options.threads : int(std::max(1u, std::thread::hardware_concurrency()))),
       plan_(make_plan(prepared.program, prepared.request)),
-      options_learners_(prepared.request.learners),
-      learners_(int64_t(plan_.devices.size()) * options_learners_),
+      learners_per_device_(prepared.request.learners),
+      learners_(int64_t(plan_.devices.size()) * learners_per_device_),
       rounds_(prepared.request.rounds),
       schedule_(prepared.program.train),
       rate_scale_(scale_of(options.rate_scaling, learners_)),
@@ -226,21 +226,19 @@ double Segment::epochs_seen(int64_t tick) const {
   return double(from_.epoch + tick / rounds_) + within;
 }
 
+// Validations that the rate of iteration `tick` follows: all that were made before, but the latest may still run.
+int64_t Segment::validations_before(int64_t tick) const {
+  return from_.validations + (by_validation_ ? by_validation_->coarse_of(tick) : 0) - 1;
+}
+
 double Segment::rate(int64_t tick) const {
-  double factor = 1;
-  if (const ClockRelation* relation = by_validation_) {
-    factor = monitor_.rate_factor(from_.validations + relation->coarse_of(tick) - 1);  // the latest may still run
-  }
-  return schedule_.rate(epochs_seen(tick), prepared_.total_epochs) * rate_scale_ * factor;
+  return schedule_.rate(epochs_seen(tick), prepared_.total_epochs) * rate_scale_ *
+         monitor_.rate_factor(validations_before(tick));
 }
 
 // Drops of the rate in steps, before iteration `tick`: where their number grows, averaging starts again.
 int64_t Segment::rate_drops(int64_t tick) const {
-  int64_t drops = schedule_.drops(epochs_seen(tick));
-  if (const ClockRelation* relation = by_validation_) {
-    drops += monitor_.rate_drops(from_.validations + relation->coarse_of(tick) - 1);
-  }
-  return drops;
+  return schedule_.drops(epochs_seen(tick)) + monitor_.rate_drops(validations_before(tick));
 }
 
 StepScalars Segment::scalars_of(int64_t tick, int64_t learner) const {
@@ -275,13 +273,13 @@ std::function<void(int64_t)> Segment::fill_validation(const Task& task) {
   auto filler = std::make_shared<BatchFiller>(*binding_, task, loop, *prepared_.validation,
                                               batch_layout(loop, prepared_.request.validation_resident));
   const DataOrder order(options_.seed, prepared_.validation->size(), false);
-  const int64_t sharers = validators();
-  const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + sharers - 1) / sharers;
-  return [this, filler, order, batches, sharers, device = task.device](int64_t tick) {
+  const int64_t validators = validator_count(prepared_.request);
+  const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
+  return [this, filler, order, batches, validators, device = task.device](int64_t tick) {
     StepScalars scalars;
     scalars.seed = options_.seed;
     scalars.iteration = uint64_t(tick);
-    filler->fill(tick, order, tick / batches, tick % batches * sharers + device, scalars);
+    filler->fill(tick, order, tick / batches, tick % batches * validators + device, scalars);
   };
 }
 
@@ -290,21 +288,17 @@ std::function<void(int64_t)> Segment::fill_recalibration(const Task& task) {
   const Loop& loop = *prepared_.program.recalibration;
   auto filler = std::make_shared<BatchFiller>(*binding_, task, loop, *prepared_.training,
                                               batch_layout(loop, prepared_.request.training_resident));
-  const int64_t batches = prepared_.program.recalibration_batches, in_epoch = prepared_.training->size() / loop.batch;
-  return [this, filler, batches, in_epoch, device = task.device](int64_t tick) {
+  const int64_t batches = prepared_.program.recalibration_batches, in_epoch = prepared_.training->size() / loop.batch,
+                validators = validator_count(prepared_.request);
+  return [this, filler, batches, in_epoch, validators, device = task.device](int64_t tick) {
     StepScalars scalars;
     scalars.seed = options_.seed;
     scalars.iteration = uint64_t(tick);
     scalars.accumulated = int32_t(tick % batches);
     const int64_t validated = by_validation_->last_of(tick / batches) / rounds_;  // epoch of this segment
-    const int64_t batch = tick % batches * validators() + device;
+    const int64_t batch = tick % batches * validators + device;
     filler->fill(tick, order_, from_.epoch + validated + 1 + batch / in_epoch, batch % in_epoch, scalars);
   };
-}
-
-// Devices that share a validation.
-int64_t Segment::validators() const {
-  return prepared_.request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(plan_.devices.size());
 }
 
 const ClockRelation* Segment::relation_to(std::string_view coarse) const {
@@ -349,7 +343,10 @@ Cursor Segment::cursor_after(int64_t ticks) const {
 
 RunPosition Segment::position_after(int64_t ticks) const {
   const Cursor cursor = cursor_after(ticks);
-  return {from_.epoch + (ticks + rounds_ - 1) / rounds_, cursor.iteration, cursor.images};
+  const int64_t ended = (ticks + rounds_ - 1) / rounds_;
+  // The samples that an epoch leaves out count as seen with its last iteration.
+  const double epochs = ticks % rounds_ == 0 && ticks > 0 ? double(from_.epoch + ended) : epochs_seen(ticks);
+  return {from_.epoch + ended, cursor.iteration, cursor.images, epochs};
 }
 
 std::function<void(int64_t)> Segment::report() {

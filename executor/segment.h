@@ -5,10 +5,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "executor/binding.h"
+#include "executor/cursor.h"
 #include "executor/host_tasks.h"
 #include "executor/model_state.h"
 #include "executor/monitor.h"
@@ -17,14 +17,6 @@
 #include "ops/train.h"
 
 namespace arbalest {
-
-// Where in the data a segment begins: in whole epochs, or, where it ends within one, at a batch.
-struct Cursor {
-  int64_t epoch = 0;
-  int64_t batch = 0;  // batches of this epoch that are trained already, by all learners
-  int64_t iteration = 0, images = 0, validations = 0;
-  std::optional<int64_t> rate_drops;  // by the first iteration of the last group before; none: there was no group
-};
 
 class Segment {
  public:
@@ -35,6 +27,7 @@ class Segment {
 
   const Plan& plan() const { return plan_; }
   int64_t learners() const { return learners_; }
+  bool validates() const { return by_validation_ && plan_.clocks[size_t(by_validation_->coarse)].ticks > 0; }
   int64_t peak_bytes() const;  // of the device that needs most, workspaces included
 
   // One of these before run().
@@ -62,18 +55,18 @@ class Segment {
   const Loop& training() const { return prepared_.program.training; }
   const Loop& validation() const { return *prepared_.program.validation; }
   std::string replica_prefix(int64_t learner) const;
-  int32_t device_of(int64_t learner) const { return int32_t(learner / options_learners_); }
+  int32_t device_of(int64_t learner) const { return int32_t(learner / learners_per_device_); }
   void make_host_tasks();
   std::function<void(int64_t)> fill_training(const Task& task);
   std::function<void(int64_t)> fill_validation(const Task& task);
   std::function<void(int64_t)> fill_recalibration(const Task& task);
-  int64_t validators() const;
   std::function<void(int64_t)> report();
   std::function<void(int64_t)> end_validation();
   StepScalars scalars_of(int64_t tick, int64_t learner) const;
   double epochs_seen(int64_t tick) const;
   double rate(int64_t tick) const;
   int64_t rate_drops(int64_t tick) const;
+  int64_t validations_before(int64_t tick) const;
   const ClockRelation* relation_to(std::string_view coarse) const;
   std::vector<TaskId> tally_copies(std::string_view clock) const;
   Cursor cursor_after(int64_t ticks) const;
@@ -90,9 +83,9 @@ class Segment {
   Monitor& monitor_;
   const int threads_;
   Plan plan_;
-  const int64_t options_learners_;  // per device
-  const int64_t learners_;          // in all
-  const int64_t rounds_;            // iterations of an epoch, from where this segment begins
+  const int64_t learners_per_device_;
+  const int64_t learners_;  // in all
+  const int64_t rounds_;    // iterations of an epoch, from where this segment begins
   const LearningRate schedule_;
   const double rate_scale_;
   DataOrder order_;

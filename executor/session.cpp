@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "executor/device.h"
 #include "executor/training.h"
@@ -14,10 +15,14 @@
 namespace arbalest {
 namespace {
 
-Node* find_op(Graph& graph, std::string_view op) {
+const Node* find_op(const Graph& graph, std::string_view op) {
   const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(),
                                   [&](const Node& node) { return node.op->qualified_name() == op; });
   return found == graph.nodes.end() ? nullptr : &*found;
+}
+
+Node* find_op(Graph& graph, std::string_view op) {
+  return const_cast<Node*>(find_op(std::as_const(graph), op));
 }
 
 // Opens what Prefetch and Validate name, and tells Prefetch the shape of a sample.
@@ -55,7 +60,7 @@ void check_classes(const Prepared& prepared) {
   }
 }
 
-const Node* require_op(Graph& graph, std::string_view op) {
+const Node* require_op(const Graph& graph, std::string_view op) {
   const Node* found = find_op(graph, op);
   if (!found) throw GraphError(fmt::format("graph '{}' has no {} node; training needs one", graph.name, op));
   return found;
@@ -144,6 +149,14 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   return prepared;
 }
 
+Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {
+  const Node* synchronize = find_op(graph, "arbalest.Synchronize");
+  Strategy strategy = synchronize ? strategy_of(*synchronize) : Strategy{};
+  if (options.strategy) strategy.kind = *options.strategy;
+  if (strategy.kind == Strategy::Kind::Ssgd) strategy.every = 1;
+  return resolved(strategy, int64_t(devices_of(options).size()) * learners, *require_op(graph, "arbalest.Train"));
+}
+
 void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
                   const std::function<void(std::string_view, const Graph&)>& after) {
   PlanRequest& request = prepared.request;
@@ -151,16 +164,12 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.devices = devices_of(options);
   request.learners = learners;
   const int64_t all = int64_t(request.devices.size()) * learners;
-  const Node* synchronize = find_op(prepared.graph, "arbalest.Synchronize");
-  Strategy strategy = synchronize ? strategy_of(*synchronize) : Strategy{};
-  if (options.strategy) strategy.kind = *options.strategy;
-  if (strategy.kind == Strategy::Kind::Ssgd) strategy.every = 1;
-  request.strategy = resolved(strategy, all, *require_op(prepared.graph, "arbalest.Train"));
+  request.strategy = strategy_for(prepared.graph, options, learners);
 
   ProgramOptions passes;
   passes.bf16 = options.precision == Precision::Bf16;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
-  passes.validators = request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+  passes.validators = validator_count(request);
   passes.after = after;
   prepared.program = make_program(prepared.graph, passes);
 

@@ -59,6 +59,9 @@ std::vector<PlanDevice> default_devices();
 Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after = {});
 
+// How so many learners per device agree.
+Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
+
 // Runs the passes again for another number of learners per device, and makes the request for them.
 void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
                   const std::function<void(std::string_view, const Graph&)>& after = {});

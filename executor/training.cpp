@@ -28,13 +28,25 @@ void check_output_path(const std::string& path) {
   }
 }
 
+void check_output_paths(const std::vector<std::pair<std::string, std::string>>& files) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto& [option, path] = files[i];
+    check_output_path(path);
+    for (size_t j = 0; j < i && !path.empty(); ++j) {
+      if (files[j].second.empty()) continue;
+      if (std::filesystem::weakly_canonical(path) != std::filesystem::weakly_canonical(files[j].second)) continue;
+      throw GraphError(fmt::format("{} and {} both name '{}'", files[j].first, option, path));
+    }
+  }
+}
+
 }  // namespace
 
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
     : options_(options), prepared_(prepare(std::move(graph), options)), observer_(observer) {
   const Program& program = prepared_.program;
   monitor_ = std::make_unique<Monitor>(program.validation ? program.validation->metrics : std::vector<std::string>{},
-                                       program.training.metrics.front(), options.rules, observer);
+                                       program.training.metrics.front(), options.rules, observer_);
   if (options.learners == 0 && options.deterministic) {
     throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
   }
@@ -46,13 +58,28 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
     tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
     tuner_ = std::make_unique<LearnerTuner>(tuning);
   }
-  if (!options.save_best.empty() && !program.validation) throw GraphError("--save-best needs a graph that validates");
-  for (const std::string& path : {options.save, options.save_best, options.trace}) check_output_path(path);
+  check_output_paths({{"--save", options.save}, {"--save-best", options.save_best}, {"--trace", options.trace}});
+  whole_ = prepared_.request;
   make_segment({});
+  check_rules();
   start();
 }
 
 Training::~Training() = default;
+
+// What validation is to decide or to save needs one to be made.
+void Training::check_rules() const {
+  const ValidationRules& rules = options_.rules;
+  const char* option = !rules.targets.empty()        ? "--until"
+                       : rules.patience > 0          ? "--patience"
+                       : rules.plateau > 0           ? "--plateau"
+                       : !options_.save_best.empty() ? "--save-best"
+                                                     : nullptr;
+  if (!option || segment_->validates() || (tuner_ && prepared_.program.validation)) return;
+  if (!prepared_.program.validation) throw GraphError(fmt::format("{} needs a graph that validates", option));
+  throw GraphError(fmt::format("{} needs a validation, and the run ends before its first: {} iterations, {} an epoch",
+                               option, prepared_.request.iterations, prepared_.request.rounds));
+}
 
 void Training::make_segment(const Cursor& from) {
   segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_, cache_);
@@ -81,7 +108,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   try {
     run_segments(interrupted);
   } catch (...) {
-    if (trace_) trace_->write(options_.trace);  // now it is wanted most
+    write_trace_of_failure();
     throw;
   }
   const double trained_seconds = monitor_->seconds();
@@ -108,6 +135,15 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   return end;
 }
 
+// Now it is wanted most; but what failed first is what is told.
+void Training::write_trace_of_failure() const noexcept {
+  try {
+    if (trace_) trace_->write(options_.trace);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+}
+
 std::string Training::why_ended() const {
   if (monitor_->all_targets_reached()) return "until";
   if (monitor_->out_of_patience()) return "patience";
@@ -120,71 +156,50 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
     if (!options_.trace.empty()) trace_ = std::make_unique<TraceRecorder>(segment_->plan());
     segment_->run(interrupted, trace_.get());
     if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
+    PlanRequest rest = whole_;
+    Cursor from = segment_->cursor();
+    complete_ = tuner_ ? !take_rest(rest, from, prepared_.program) : segment_->complete();
     const bool changes = tuner_ && tuner_->learners() != prepared_.request.learners;
-    if (interrupted.load() || (!changes && !segment_->complete())) return;
-    complete_ = !tuner_ || !next_segment();
-    if (complete_) return;
+    if (complete_ || interrupted.load() || (!changes && !segment_->complete())) return;
+    next_segment();
   }
 }
 
-// Sets the request to what is left of the run for so many learners, up to where their plan can go: the rest of an epoch
-// by itself, or whole epochs, until validations are in step with the epochs again. False: nothing is left. Throws
-// GraphError where the data do not suffice for the learners.
-bool Training::request_rest(int32_t learners, Cursor& from) {
+// The request for what is left of the run with so many learners.
+void Training::request_rest(int32_t learners, Cursor& from) {
   set_learners(prepared_, learners, options_);
   PlanRequest& request = prepared_.request;
-  const Program& program = prepared_.program;
-  const int64_t all = int64_t(request.devices.size()) * learners;
-  const int64_t batches = prepared_.training->size() / program.training.batch;
-  const int64_t rounds = (batches - from.batch) / (all * program.accumulate) * program.accumulate;
-  if (from.batch > 0 && rounds == 0) {
-    ++from.epoch;
-    from.batch = 0;
-  }
-  const int64_t epochs_left = request.epochs - from.epoch, iterations_left = request.iterations - from.iteration;
-  if (request.iterations > 0 ? iterations_left <= 0 : epochs_left <= 0) return false;
+  whole_ = request;
   if (request.iterations > 0) {
-    request.iterations = iterations_left;
+    const double seen = double(from.batch * prepared_.program.training.batch) / double(request.training_samples);
     prepared_.total_epochs =
-        double(from.epoch) + double(from.batch) / double(batches) + double(iterations_left) / double(request.rounds);
+        double(from.epoch) + seen + double(request.iterations - from.iteration) / double(request.rounds);
   }
-  const int64_t every = program.validate_every, step = every - from.epoch % every;  // epochs to the next validation
-  const bool rest = from.batch > 0, in_step = !rest && step == every;
-  const bool last = request.iterations > 0 ? iterations_left <= rounds : epochs_left == 1;
-  if (rest) request.rounds = rounds;
-  if (rest && step > 1 && !last) request.validates = false;
-  const int64_t epochs = rest ? 1 : step;
-  if (!in_step && request.iterations > 0) request.iterations = std::min(request.iterations, epochs * request.rounds);
-  request.epochs = in_step ? epochs_left : std::min(epochs, epochs_left);
-  return true;
+  if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
 }
 
 // A segment for what is left, with the tuner's number of learners or, where that cannot be had, with the number before.
-// False: nothing is left, and the
-// segment that ended stays.
-bool Training::next_segment() {
+// Where too little of an epoch is left for a round of more learners, those who began it end it.
+void Training::next_segment() {
   const ModelState state = segment_->state();
   const Cursor ended = segment_->cursor();
-  const PlanRequest before = prepared_.request;
-  std::exception_ptr failure;
+  const PlanRequest before = whole_;
   for (;;) {
+    PlanRequest wanted = before;
+    wanted.learners = tuner_->learners();
+    const bool too_little = ended.batch > 0 && rounds_left(wanted, ended, prepared_.program) == 0;
+    const bool finish = too_little && rounds_left(before, ended, prepared_.program) > 0;
     Cursor from = ended;
-    if (!request_rest(tuner_->learners(), from)) {
-      if (!segment_) std::rethrow_exception(failure);
-      set_learners(prepared_, before.learners, options_);
-      prepared_.request = before;
-      return false;
-    }
+    request_rest(finish ? before.learners : wanted.learners, from);
+    trace_.reset();    // it is of the segment
+    segment_.reset();  // its memory is needed
     try {
-      segment_.reset();  // its memory is needed
       make_segment(from);
       segment_->start_from(with_learners(state, before.devices.size(), size_t(prepared_.request.learners),
                                          before.strategy, prepared_.request.strategy));
-      return true;
+      return;
     } catch (const RunError& error) {
       if (tuner_->done()) throw;
-      failure = std::current_exception();
-      segment_.reset();
       tell(tuner_->cannot(error.what()), {ended.epoch + 1, ended.iteration, ended.images});
     }
   }
@@ -196,13 +211,14 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
   event.next = decision.next;
   event.images_per_second = decision.images_per_second;
   event.reason = decision.reason;
+  event.strategy = name_of(strategy_for(prepared_.graph, options_, decision.next).kind);
   event.epoch = at.epoch;
   event.iteration = at.iteration;
   const int64_t samples = prepared_.training->size(), batch = prepared_.program.training.batch;
   const int64_t devices = int64_t(prepared_.request.devices.size());
   event.iterations_per_epoch = rounds_of(samples, devices * decision.next, batch, prepared_.program.accumulate);
   const double left = prepared_.total_epochs - double(at.images) / double(samples);
-  event.iterations = at.iteration + int64_t(left * double(event.iterations_per_epoch));
+  event.iterations = options_.iterations.value_or(at.iteration + int64_t(left * double(event.iterations_per_epoch)));
   event.seconds = monitor_->seconds();
   observer_.tuned(event);
 }
@@ -210,6 +226,7 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
 // The tuner looks at every report; where it wants another number of learners, the segment ends.
 void Training::observe(const RunPosition& at) {
   const int32_t before = tuner_->learners();
+  if (before != prepared_.request.learners) return;  // what comes after the decision
   const auto decision = tuner_->observe(monitor_->seconds(), at.images);
   if (!decision) return;
   tell(*decision, at);

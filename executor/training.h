@@ -21,11 +21,13 @@ class Training {
     Model model;
     RunPosition at;
   };
+  void check_rules() const;
   void start();
   void announce(double setup_seconds);
   void run_segments(const std::atomic<bool>& interrupted);
-  bool request_rest(int32_t learners, Cursor& from);
-  bool next_segment();
+  void request_rest(int32_t learners, Cursor& from);
+  void next_segment();
+  void write_trace_of_failure() const noexcept;
   void observe(const RunPosition& at);
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
@@ -35,7 +37,8 @@ class Training {
 
   const SessionOptions& options_;
   Prepared prepared_;
-  RunObserver& observer_;
+  PlanRequest whole_;  // the run with as many learners as the segment has
+  SerialObserver observer_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;

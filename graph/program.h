@@ -23,7 +23,6 @@ struct ProgramOptions {
 struct Loop {
   Graph graph;
   ArenaValues arenas;
-  std::string source, split;
   int64_t batch = 0;
   int64_t depth = 0;  // batches read ahead of each learner
   ValueId image = kNone, label = kNone;
@@ -37,10 +36,9 @@ struct Program {
   // see.
   std::optional<Loop> recalibration;
   int64_t recalibration_batches = 0;
-  Node train;                       // learning rate, schedule, epochs
-  std::optional<Node> synchronize;  // how learners agree
-  int64_t accumulate = 1;           // batches of an update
-  int64_t validate_every = 1;       // epochs
+  Node train;                  // learning rate, schedule, epochs
+  int64_t accumulate = 1;      // batches of an update
+  int64_t validate_every = 1;  // epochs
 };
 
 // Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,

@@ -50,7 +50,11 @@ void infer_train(InferContext& context) {
     fail(node,
          fmt::format("attribute 'step_size' is {}; expected more than 0 epochs", float_attribute(node, "step_size")));
   }
-  int_attribute_from(node, "accumulate", 1);
+  constexpr int64_t kMost = 1'000'000;
+  if (int_attribute_from(node, "accumulate", 1) > kMost) {
+    fail(node, fmt::format("attribute 'accumulate' is {}; expected at most {} batches",
+                           int_attribute(node, "accumulate"), kMost));
+  }
   const std::vector<double> milestones = floats_attribute(node, "milestones");
   if (!std::is_sorted(milestones.begin(), milestones.end())) fail(node, "attribute 'milestones' does not increase");
   context.set_output(0, {DataType::Token, {}});

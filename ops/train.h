@@ -24,8 +24,4 @@ class LearningRate {
   std::vector<double> milestones_;
 };
 
-inline double learning_rate(const Node& train, double epochs_seen, double total_epochs) {
-  return LearningRate(train).rate(epochs_seen, total_epochs);
-}
-
 }  // namespace arbalest

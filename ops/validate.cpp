@@ -17,6 +17,11 @@ void infer_validate(InferContext& context) {
   }
   int_attribute_from(context.node(), "batch", 0);
   int_attribute_from(context.node(), "every_epochs", 1);
+  constexpr int64_t kMost = 1'000'000;  // batches: a plan takes time for each
+  if (int_attribute_from(context.node(), "recalibrate", 0) > kMost) {
+    context.fail(fmt::format("attribute 'recalibrate' is {}; expected at most {} batches",
+                             int_attribute(context.node(), "recalibrate"), kMost));
+  }
   context.set_output(0, {DataType::Token, {}});
 }
 

@@ -102,11 +102,15 @@ TEST_CASE("plans are live for all combinations of options") {
   TinyNet with, without;
   without.validate = "";
   with.layers = without.layers = "h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n";
-  Program programs[2][2];  // without validation or with it; for updates of their own, or towards an average
+  Program programs[3]
+                  [2];  // without validation, with it, recalibrating; for updates of their own, or towards an average
   for (int averaging = 0; averaging < 2; ++averaging) {
     base.learners = 1 + averaging;
     programs[0][averaging] = prepare(tiny(without), base).program;
     programs[1][averaging] = prepare(tiny(with), base).program;
+    base.recalibrate = 3;
+    programs[2][averaging] = prepare(tiny(with), base).program;
+    base.recalibrate = 0;
   }
   int64_t made = 0;
   // A round of odometer digits, so that every pair of choices comes up without making all 3^8 plans.
@@ -119,7 +123,7 @@ TEST_CASE("plans are live for all combinations of options") {
     Strategy strategy{
         .kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
     strategy = resolved(strategy, learners, programs[0][0].train);
-    Program& program = programs[digit(7, 4) != 0][strategy.kind == Strategy::Kind::Sma];
+    Program& program = programs[std::min<int64_t>(2, digit(7, 4))][strategy.kind == Strategy::Kind::Sma];
     program.accumulate = 1 + digit(71, 3);
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
@@ -128,7 +132,7 @@ TEST_CASE("plans are live for all combinations of options") {
     request.training_samples = learners * 8 * rounds + digit(13, 7);
     request.validation_samples = 1 + digit(17, 40);
     request.epochs = 1 + digit(19, 4);
-    request.iterations = digit(23, 3) == 0 ? 1 + digit(29, 11) : 0;
+    request.iterations = digit(23, 3) == 0 ? program.accumulate + digit(29, 11) : 0;
     request.training_resident = digit(31, 2) == 0;
     request.validation_resident = digit(37, 2) == 0;
     request.run_ahead = int32_t(1 + digit(41, 3));
@@ -142,14 +146,14 @@ TEST_CASE("plans are live for all combinations of options") {
     REQUIRE(ticks(plan, "batch") == iterations);
     const int64_t validators = strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
     const bool validates = count_tasks(plan, Task::Kind::Snapshot) > 0;
-    REQUIRE(count_tasks(plan, Task::Kind::Fill) == learners + validates * validators);
+    const int64_t parts = program.recalibration ? 2 : 1;  // of a validator: evaluating, recalibrating
+    REQUIRE(count_tasks(plan, Task::Kind::Fill) == learners + validates * validators * parts);
     if (program.validation) {
-      // After every validate_every epochs, and after the last where the run is whole epochs.
-      const int64_t epochs = (iterations + rounds - 1) / rounds, group = std::min(program.validate_every, epochs);
-      const int64_t expected =
-          iterations == epochs * rounds ? (epochs + group - 1) / group : iterations / rounds / group;
+      // After every validate_every epochs, and after the last whole one.
+      const int64_t epochs = iterations / rounds;
+      const int64_t expected = (epochs + program.validate_every - 1) / program.validate_every;
       REQUIRE(ticks(plan, "validation") == expected);
-      REQUIRE(count_tasks(plan, Task::Kind::Snapshot) == (expected > 0) * validators);
+      REQUIRE(count_tasks(plan, Task::Kind::Snapshot) == (expected > 0) * validators * parts);
     }
     REQUIRE(edge_leads(plan).size() == plan.edges.size());  // every edge is bounded by a cycle
     ++made;
@@ -172,8 +176,10 @@ TEST_CASE("make_plan refuses what cannot be planned") {
   CHECK(contains(refusal([](PlanRequest& r) { r.run_ahead = 0; }), "run-ahead is 0"));
   CHECK(contains(refusal([](PlanRequest& r) { r.epochs = 0; }), "0 epochs to train"));
   CHECK(contains(refusal([](PlanRequest& r) { r.validation_samples = 0; }), "validation split holds no samples"));
-  CHECK(contains(refusal([](PlanRequest& r) { r.training_samples = 7; }), "7 samples"));
-  CHECK(contains(refusal([](PlanRequest& r) { r.learners = 13; }), "96 samples"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.training_samples = 7; }),
+                 "7 training samples, and one update of 1 learner takes 8: a batch of 8 each"));
+  CHECK(contains(refusal([](PlanRequest& r) { r.learners = 13; }),
+                 "96 training samples, and one update of 13 learners takes 104"));
   CHECK(refusal([](PlanRequest& r) { r.training_samples = 0; }) != "");
   CHECK(refusal([](PlanRequest& r) { r.device_slots = 0; }) != "");
 }

@@ -330,7 +330,7 @@ TEST_CASE("a graph that cannot be run is refused, and the observer told") {
   CHECK(recorder.failures[0].message == message);
   CHECK(recorder.starts.empty());
   net.source = "glyphs:?train=7&test=10&size=16";
-  CHECK(contains(message_of([&] { run(tiny(net), options); }), "7 samples"));
+  CHECK(contains(message_of([&] { run(tiny(net), options); }), "7 training samples"));
 }
 
 TEST_CASE("a GPU reaches the loss that the CPU reaches") {

@@ -300,7 +300,7 @@ TEST_CASE("synchronisation that cannot be is refused") {
   CHECK(contains(refusal("", divided), "--batch-total 18: expected a multiple of the 4 learners"));
   SessionOptions crowded = options;
   crowded.learners = 100;
-  CHECK(contains(refusal("", crowded), "115 samples, expected at least 800"));
+  CHECK(contains(refusal("", crowded), "115 training samples, and one update of 200 learners takes 800"));
 }
 
 TEST_CASE("a batch of all learners is divided among them") {

@@ -336,13 +336,14 @@ TEST_CASE("rules that do not fit the graph are refused") {
     options.save_best = save_best;
     return message_of([&] { run(graph_of(setting), options); });
   };
-  CHECK(contains(refusal({.metric = "acuracy"}),
-                 "--metric 'acuracy': validation has no such metric; did you mean 'accuracy'?"));
+  CHECK(contains(
+      refusal({.metric = "acuracy"}),
+      "--metric 'acuracy': validation has no such metric; expected loss or accuracy; did you mean 'accuracy'?"));
   CHECK(contains(refusal({.targets = {parse_target("los < 1")}}),
                  "--until 'los < 1': validation has no metric 'los'; did you mean 'loss'?"));
   CHECK(contains(refusal({}, "/nowhere/best.safetensors"), "there is no folder '/nowhere'"));
   setting.test_samples = 0;
-  CHECK(contains(refusal({.patience = 2}), "--patience and --plateau need a graph that validates"));
-  CHECK(contains(refusal({.plateau = 2}), "--patience and --plateau need a graph that validates"));
+  CHECK(contains(refusal({.patience = 2}), "--patience needs a graph that validates"));
+  CHECK(contains(refusal({.plateau = 2}), "--plateau needs a graph that validates"));
   CHECK(contains(refusal({}, "best.safetensors"), "--save-best needs a graph that validates"));
 }

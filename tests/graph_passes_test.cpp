@@ -283,7 +283,6 @@ TEST_CASE("validation is the slice to its metrics, without randomness, on runnin
   const Program program = program_of(kResidual);
   REQUIRE(program.validation);
   const Loop& loop = *program.validation;
-  CHECK(loop.split == "test");
   CHECK(loop.batch == 5);
   CHECK(program.training.batch == 4);
   CHECK(loop.metrics == std::vector<std::string>{"loss", "accuracy"});

@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD that makes NCCL fail: NCCL_FAULT is the kind and the ncclAllReduce it happens at, counted over
-// all devices from 0.
+// A library for LD_PRELOAD that makes NCCL fail: NCCL_FAULT is the kind and the ncclAllReduce it happens at, counted
+// over all devices from 0.
 //   refused:N   the call returns an error
 //   remote:N    from then on communicators report an error of another device
 //   lost:N      the call does nothing, so that the other devices wait for this one

@@ -136,7 +136,7 @@ TEST_CASE("normalisation is of pixels in 0 to 1, and padding is 0 after it") {
 TEST_CASE("learning-rate schedules") {
   const auto rate = [](Attributes attributes, double epoch, double total = 10) {
     attributes.set("lr", 0.1);
-    return learning_rate(train_node(attributes), epoch, total);
+    return LearningRate(train_node(attributes)).rate(epoch, total);
   };
   CHECK(rate({}, 7) == doctest::Approx(0.1));
   const Attributes step{{"schedule", "step"}, {"step_size", 3.0}, {"gamma", 0.5}};

@@ -35,6 +35,7 @@ RunStarted ten_epochs() {
 RunProgress some_progress() {
   RunProgress progress;
   progress.epoch = 3;
+  progress.epochs = 2.5;
   progress.iteration = 250;
   progress.seconds = 30;
   progress.images_per_second = 12345;
@@ -55,8 +56,7 @@ std::string content(std::FILE* file) {
 TEST_CASE("a progress line sheds what matters least") {
   const RunStarted run = ten_epochs();
   const RunProgress progress = some_progress();
-  CHECK(progress_text(run, progress, 200) ==
-        "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, 200) == "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
   CHECK(progress_text(run, progress, 60) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
   CHECK(progress_text(run, progress, 24) == "epoch 3/10  loss 0.1235");
   for (size_t width = 1; width < 100; ++width) CHECK(progress_text(run, progress, width).size() <= width);

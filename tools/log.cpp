@@ -104,6 +104,7 @@ void JsonLog::tuned(const Tuned& event) {
              {"learners", event.learners},
              {"images_per_second", event.images_per_second},
              {"next_learners", event.next},
+             {"strategy", event.strategy},
              {"reason", event.reason}});
 }
 

@@ -132,7 +132,7 @@ class CommandLine {
                      "seconds after which a collective of GPUs that has not ended ends the run")
         ->capture_default_str()
         ->type_name("SECONDS")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1e-3, 1e6));
     run_command_->add_option("--weights", run_.weights, "start from these weights (safetensors)")->type_name("FILE");
     run_command_->add_option("--save", run_.save, "write the weights here (safetensors)")->type_name("FILE");
     run_command_
@@ -228,16 +228,16 @@ class CommandLine {
         ->check(CLI::Range(1, 1000));
     option("--window-seconds", scaling_.window_seconds, "S", "how long a window is at least")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1e-3, 1e6));
     option("--warmup-seconds", scaling_.warmup_seconds, "S", "before the first window; at least 10 iterations")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0.0, 1e6));
     option("--report-every", scaling_.report_every, "N", "iterations between timestamps: fewer where one takes seconds")
         ->capture_default_str()
         ->check(CLI::PositiveNumber);
     option("--price-per-hour", scaling_.price_per_hour, "X",
            "of all devices together; adds images per unit of money, a cell paying for the devices that it uses")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1e-6, 1e9));
     scaling_command_->add_flag("--json", scaling_.json, "one JSON object a line and cell");
     scaling_command_->footer(
         "Validation is left out. A cell that fails says why and the others go on; the exit status is 1 where all "

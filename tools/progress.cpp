@@ -59,8 +59,9 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, si
   const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
   parts.push_back(
       {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 7});
-  if (per_epoch > 0 && progress.iteration > 0) {
-    parts.push_back({fmt::format("{:2} %", ((progress.iteration - 1) % per_epoch + 1) * 100 / per_epoch), 3});
+  if (progress.epochs > 0) {
+    const double within = progress.epochs - double(progress.epoch - 1);
+    parts.push_back({fmt::format("{:2} %", std::clamp(int(within * 100 + 1e-9), 0, 100)), 3});
   }
   parts.push_back({fmt::format("loss {:.4f}", progress.loss), 6});
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});

@@ -83,7 +83,7 @@ bool Monitor::better(double value) const {
 }
 
 // The best so far, targets, patience, and the plateau on which the rate drops.
-void Monitor::judge(const Metrics& all, Verdict& verdict) {
+void Monitor::judge(const Metrics& all, int64_t epoch, Verdict& verdict) {
   double value_of_best = 0;
   for (const auto& [name, value] : all) {
     for (size_t t = 0; t < rules_.targets.size(); ++t) {
@@ -95,6 +95,7 @@ void Monitor::judge(const Metrics& all, Verdict& verdict) {
     verdict.best = better(value);
   }
   if (verdict.best) {
+    best_epoch_ = epoch;
     best_value_ = value_of_best;
     has_best_ = true;
   }
@@ -132,7 +133,8 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const std::vector<dou
     }
   }
   Verdict verdict;
-  judge(all, verdict);
+  judge(all, at.epoch, verdict);
+  event.rate_factor = factors_.back();
   has_validated_ = true;
   last_ = event;
   observer_.validation(event);
@@ -175,6 +177,8 @@ RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::
   end.validated = has_validated_;
   end.last = last_;
   end.best = best_;
+  end.best_epoch = best_epoch_;
+  end.best_metric = best_metric_;
   end.targets = targets_;
   return end;
 }

@@ -55,7 +55,7 @@ class Monitor {
  private:
   bool smaller_is_better(const std::string& metric) const;
   bool better(double value) const;
-  void judge(const Metrics& all, Verdict& verdict);
+  void judge(const Metrics& all, int64_t epoch, Verdict& verdict);
 
   const std::vector<std::string> metrics_;
   const std::string loss_;
@@ -73,6 +73,7 @@ class Monitor {
   Metrics best_;  // of each metric, by itself
   bool has_best_ = false;
   double best_value_ = 0;  // of best_metric_
+  int64_t best_epoch_ = 0;
   int64_t since_best_ = 0, since_drop_ = 0;
   std::vector<double> factors_ = {1};  // by the number of validations made
   std::vector<int64_t> drops_ = {0};   // likewise: how often the factor has fallen

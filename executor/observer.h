@@ -53,6 +53,7 @@ struct Validated {
   double seconds = 0;
   double loss = 0;
   Metrics metrics;
+  double rate_factor = 1;  // that plateaus have multiplied the learning rate with by now
 };
 
 // --learners auto has measured a number of learners per device, and goes on with `next`.
@@ -84,9 +85,13 @@ struct RunFinished {
   double images_per_second = 0;  // over all of training
   bool validated = false;        // whether the next three mean anything
   Validated last;
-  Metrics best;  // per metric, over validations
+  Metrics best;            // per metric, over validations
+  int64_t best_epoch = 0;  // of the metric that decides, where there is one
+  std::string best_metric;
+  int learners = 1;     // per device, at the end
+  bool tuning = false;  // learners were still being tried
   std::vector<TargetReached> targets;
-  std::string weights, trace;  // files written, or ""
+  std::string weights, best_weights, trace;  // files written, or ""
 };
 
 struct RunFailed {

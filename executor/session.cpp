@@ -87,7 +87,9 @@ int64_t epochs_of(const SessionOptions& options, const Node& train) {
   if (options.epochs) return *options.epochs;
   const double written = float_attribute(train, "epochs");
   if (written > 1e9) fail(train, fmt::format("attribute 'epochs' is {}, expected at most 1e9", written));
-  return written > 0 ? int64_t(std::ceil(written)) : 1;
+  if (written != std::floor(written))
+    fail(train, fmt::format("attribute 'epochs' is {}, expected a whole number", written));
+  return written > 0 ? int64_t(written) : 1;
 }
 
 void describe_sources(Prepared& prepared) {
@@ -169,6 +171,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   ProgramOptions passes;
   passes.bf16 = options.precision == Precision::Bf16;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
+  if (options.rate_scaling != RateScaling::None && request.strategy.kind == Strategy::Kind::None && all > 1) {
+    throw GraphError("--scale-lr follows the learners that train one model; with strategy none each trains its own");
+  }
   passes.validators = validator_count(request);
   passes.after = after;
   prepared.program = make_program(prepared.graph, passes);

@@ -117,6 +117,9 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   RunFinished end = monitor_->finish(ended, trained_seconds, reason);
   end.setup_seconds = setup_seconds;
   end.weights = options_.save;
+  if (end.best_epoch > 0) end.best_weights = options_.save_best;
+  end.learners = prepared_.request.learners;
+  end.tuning = tuner_ && !tuner_->done();
   if (end.weights.empty() && end.reason == "interrupted") {
     end.weights = prepared_.graph.name + ".interrupted.safetensors";  // what was computed is not lost
   }

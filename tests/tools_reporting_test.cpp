@@ -5,11 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "graph/error.h"
 #include "tools/commands.h"
@@ -196,6 +198,8 @@ TEST_CASE("the first signal sets the flag, the second kills") {
     if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
     raise(SIGINT);
     if (!InterruptHandler::requested()) _exit(11);
+    raise(SIGINT);  // right behind: part of the same interrupt
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
     raise(SIGINT);
     _exit(12);
   }

@@ -45,7 +45,6 @@ int command_run(const RunOptions& options) {
   session.rate_scaling = options.scale_lr;
   session.collective_timeout = options.collective_timeout;
   session.save_best = options.save_best;
-  session.recalibrate = options.recalibrate;
   session.weights = options.weights;
   session.save = options.save;
   session.trace = options.trace;

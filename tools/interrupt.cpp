@@ -1,6 +1,7 @@
 #include "tools/interrupt.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,14 +11,22 @@ namespace {
 
 // A signal handler reaches static storage only.
 std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int64_t> since{0};  // ms
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+
+constexpr int64_t kTogether = 500;  // ms
 
 constexpr int kSignals[] = {SIGINT, SIGTERM};
 
-// Async-signal-safe: an atomic, write(), sigaction() and raise().
+// Async-signal-safe: atomics, clock_gettime(), write(), sigaction() and raise().
 void on_signal(int signal) {
   const int saved = errno;
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t milliseconds = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
   if (interrupted.exchange(true)) {
+    // timeout and other wrappers signal a process and then its group: that is one interrupt.
+    if (milliseconds - since.load() < kTogether) return;
     struct sigaction fallback = {};
     fallback.sa_handler = SIG_DFL;
     sigaction(signal, &fallback, nullptr);
@@ -25,6 +34,7 @@ void on_signal(int signal) {
     errno = saved;
     return;
   }
+  since = milliseconds;
   constexpr char kMessage[] =
       "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);

@@ -32,6 +32,7 @@ Json validation_line(const char* event, const Validated& validated) {
                {"samples", validated.samples},
                {"loss", validated.loss}};
   add(line, validated.metrics);
+  if (validated.rate_factor != 1) line["rate_factor"] = validated.rate_factor;
   return line;
 }
 
@@ -125,11 +126,13 @@ void JsonLog::finished(const RunFinished& event) {
                {"images", event.images},
                {"seconds", event.seconds},
                {"setup_seconds", event.setup_seconds},
-               {"images_per_second", event.images_per_second}};
+               {"images_per_second", event.images_per_second},
+               {"learners", event.learners}};
   if (event.validated) {
     line["loss"] = event.last.loss;
     add(line, event.last.metrics);
     line["best"] = object(event.best);
+    line["best_epoch"] = event.best_epoch;
   }
   if (!event.targets.empty()) {
     line["targets"] = Json::array();
@@ -139,6 +142,7 @@ void JsonLog::finished(const RunFinished& event) {
     }
   }
   if (!event.weights.empty()) line["weights"] = event.weights;
+  if (!event.best_weights.empty()) line["best_weights"] = event.best_weights;
   if (!event.trace.empty()) line["trace"] = event.trace;
   write(line);
 }

@@ -14,6 +14,30 @@ namespace {
 
 constexpr int kMostReplicas = 1024;  // and devices: a typing error makes no plan of millions
 
+// CLI11's own checks print limits of 300 digits and say nothing of what they expect of a word that is no number.
+CLI::Validator whole(int64_t least, int64_t most = INT64_MAX) {
+  return {[=](std::string& text) {
+            int64_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = error == std::errc{} && end == text.data() + text.size();
+            if (number && value >= least && value <= most) return std::string();
+            return fmt::format("found '{}', expected a whole number from {}{}", text, least,
+                               most == INT64_MAX ? "" : fmt::format(" to {}", most));
+          },
+          ""};
+}
+
+CLI::Validator real(double least, double most) {
+  return {[=](std::string& text) {
+            double value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = error == std::errc{} && end == text.data() + text.size();
+            if (number && value >= least && value <= most) return std::string();
+            return fmt::format("found '{}', expected a number from {:g} to {:g}", text, least, most);
+          },
+          ""};
+}
+
 // "1,2,4", ascending whatever the order written.
 std::vector<int> parse_counts(std::string_view option, std::string_view text) {
   const auto fail = [&](const std::string& what) {
@@ -92,7 +116,8 @@ class CommandLine {
         ->type_name("P");
     command->add_option("--seed", options.seed, "of initialisers, order of data and augmentation")
         ->capture_default_str()
-        ->type_name("N");
+        ->type_name("N")
+        ->check(whole(0));
     command->add_flag("--deterministic", options.deterministic, "the same bits each time");
     command->add_option("--set", options.set, "change a node's attribute; repeatable")
         ->type_name("NODE.ATTR=VALUE")
@@ -101,7 +126,7 @@ class CommandLine {
     command->add_option("--threads", options.threads, "host threads; 0: one a core")
         ->capture_default_str()
         ->type_name("N")
-        ->check(CLI::Range(0, 1024));
+        ->check(whole(0, 1024));
   }
 
   void declare_plan_options(CLI::App* command, PlanOptions& options) {
@@ -112,11 +137,16 @@ class CommandLine {
     command->add_option("--batch-total", options.batch_total, "samples of all learners' batches together; 0: not given")
         ->capture_default_str()
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--epochs", options.epochs, "epochs to train for")->type_name("N")->check(CLI::PositiveNumber);
+        ->check(whole(0));
+    command
+        ->add_option("--recalibrate", options.recalibrate,
+                     "before each validation, estimate batch norm's statistics with this many training batches")
+        ->type_name("N")
+        ->check(whole(0, 1'000'000));
+    command->add_option("--epochs", options.epochs, "epochs to train for")->type_name("N")->check(whole(1));
     command->add_option("--iterations", options.iterations, "end after this many iterations")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(whole(1));
   }
 
   void declare_run() {
@@ -132,17 +162,12 @@ class CommandLine {
                      "seconds after which a collective of GPUs that has not ended ends the run")
         ->capture_default_str()
         ->type_name("SECONDS")
-        ->check(CLI::Range(1e-3, 1e6));
+        ->check(real(1e-3, 1e6));
     run_command_->add_option("--weights", run_.weights, "start from these weights (safetensors)")->type_name("FILE");
     run_command_->add_option("--save", run_.save, "write the weights here (safetensors)")->type_name("FILE");
     run_command_
         ->add_option("--save-best", run_.save_best, "write the weights here whenever a validation is the best so far")
         ->type_name("FILE");
-    run_command_
-        ->add_option("--recalibrate", run_.recalibrate,
-                     "before each validation, estimate batch norm's statistics with this many training batches")
-        ->type_name("N")
-        ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
     run_command_
         ->add_option("--metric", run_.rules.metric, "what the best is judged by; otherwise the first that is no loss")
         ->type_name("NAME");
@@ -150,17 +175,17 @@ class CommandLine {
         ->add_option("--patience", run_.rules.patience, "end after this many validations without a new best; 0: never")
         ->capture_default_str()
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber);
+        ->check(whole(0));
     run_command_
         ->add_option("--plateau", run_.rules.plateau,
                      "lower the learning rate after this many validations without a new best; 0: never")
         ->capture_default_str()
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber);
+        ->check(whole(0));
     run_command_->add_option("--plateau-factor", run_.rules.plateau_factor, "what --plateau multiplies the rate with")
         ->capture_default_str()
         ->type_name("F")
-        ->check(CLI::Range(0.0, 1.0));
+        ->check(real(0, 1));
     run_command_->add_option("--scale-lr", scale_lr_, "the learning rate by the learners: none, linear or sqrt")
         ->capture_default_str()
         ->type_name("HOW");
@@ -170,7 +195,7 @@ class CommandLine {
         ->add_option("--log-every", run_.log_every, "iterations between progress events; 0: by the length of an epoch")
         ->capture_default_str()
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber);
+        ->check(whole(0));
     run_command_->footer(
         "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
         "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.");
@@ -193,10 +218,7 @@ class CommandLine {
     trace_command_ = declare("trace", "summarise a trace");
     trace_command_->add_option("FILE", trace_.file, "trace written by run --trace")->type_name("");
     const auto count = [&](const char* name, int& value, const char* description) {
-      trace_command_->add_option(name, value, description)
-          ->capture_default_str()
-          ->type_name("N")
-          ->check(CLI::NonNegativeNumber);
+      trace_command_->add_option(name, value, description)->capture_default_str()->type_name("N")->check(whole(0));
     };
     count("--slowest", trace_.slowest, "task instances to list");
     count("--gaps", trace_.gaps, "gaps to list");
@@ -221,23 +243,22 @@ class CommandLine {
     option("--device-counts", device_counts_, "LIST",
            "how many of the devices to measure on: 1,2,4; default: powers of two and all of them");
     option("--learners", learner_counts_, "LIST", "replicas per device: 1,2,4")->capture_default_str();
-    option("--batch", scaling_.batch, "N", "samples per learner; short for --set prefetch.batch=N")
-        ->check(CLI::PositiveNumber);
+    option("--batch", scaling_.batch, "N", "samples per learner; short for --set prefetch.batch=N")->check(whole(1));
     option("--windows", scaling_.windows, "N", "measurements of each cell; their median is its throughput")
         ->capture_default_str()
-        ->check(CLI::Range(1, 1000));
+        ->check(whole(1, 1000));
     option("--window-seconds", scaling_.window_seconds, "S", "how long a window is at least")
         ->capture_default_str()
-        ->check(CLI::Range(1e-3, 1e6));
+        ->check(real(1e-3, 1e6));
     option("--warmup-seconds", scaling_.warmup_seconds, "S", "before the first window; at least 10 iterations")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, 1e6));
+        ->check(real(0, 1e6));
     option("--report-every", scaling_.report_every, "N", "iterations between timestamps: fewer where one takes seconds")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(whole(1));
     option("--price-per-hour", scaling_.price_per_hour, "X",
            "of all devices together; adds images per unit of money, a cell paying for the devices that it uses")
-        ->check(CLI::Range(1e-6, 1e9));
+        ->check(real(1e-6, 1e9));
     scaling_command_->add_flag("--json", scaling_.json, "one JSON object a line and cell");
     scaling_command_->footer(
         "Validation is left out. A cell that fails says why and the others go on; the exit status is 1 where all "

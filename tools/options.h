@@ -30,6 +30,7 @@ struct GraphOptions {
 struct PlanOptions : GraphOptions {
   int learners = 1;                   // per device; 0: auto
   int64_t batch_total = 0;            // samples of all learners' batches together; 0: the graph's, for each
+  int64_t recalibrate = 0;            // batches before each validation; 0: as the graph says
   std::optional<int64_t> epochs;      // otherwise the graph's
   std::optional<int64_t> iterations;  // ends earlier than the epochs say
 };
@@ -41,7 +42,6 @@ struct RunOptions : PlanOptions {
   std::string save;                // written at the end
   double collective_timeout = 20;  // seconds
   std::string save_best;           // written after each validation that is better than all before
-  int64_t recalibrate = 0;         // batches before each validation; 0: as the graph says
   std::string trace;
   std::string log;        // JSON lines
   int64_t log_every = 0;  // iterations between progress events; 0: by the length of an epoch

@@ -109,10 +109,12 @@ void ProgressLine::started(const RunStarted& event) {
   run_ = event;
   std::string devices;
   for (const std::string& device : event.devices) devices += (devices.empty() ? "" : ", ") + device;
-  print(fmt::format(
-      "{}: {} parameters on {}, {} learner{} each, batch {}, {}, planned peak {:.1f} MiB, set up in {:.1f} s",
-      event.graph, event.parameters, devices, event.learners, event.learners == 1 ? "" : "s", event.batch,
-      event.precision, double(event.planned_peak_bytes) / double(1 << 20), event.setup_seconds));
+  const int64_t learners = event.learners * int64_t(event.devices.size());
+  std::string who = fmt::format("{} learner{}", learners, learners == 1 ? "" : "s");
+  if (learners > 1) who += fmt::format(" ({})", event.strategy);
+  print(fmt::format("{}: {} parameters on {}, {}, batch {}{}, {}, planned peak {:.1f} MiB, set up in {:.1f} s",
+                    event.graph, event.parameters, devices, who, event.batch, learners > 1 ? " each" : "",
+                    event.precision, double(event.planned_peak_bytes) / double(1 << 20), event.setup_seconds));
 }
 
 void ProgressLine::progress(const RunProgress& event) {
@@ -128,7 +130,11 @@ void ProgressLine::epoch(const EpochEnded& event) {
 }
 
 void ProgressLine::validation(const Validated& event) {
-  print(fmt::format("epoch {}: validation loss {:.4f}{}", event.epoch, event.loss, join(event.metrics)));
+  const bool drops = event.rate_factor != rate_factor_;
+  rate_factor_ = event.rate_factor;
+  print(
+      fmt::format("epoch {}: validation loss {:.4f}{}{}", event.epoch, event.loss, join(event.metrics),
+                  drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
 }
 
 void ProgressLine::tuned(const Tuned& event) {
@@ -144,15 +150,26 @@ void ProgressLine::checkpoint(const CheckpointSaved& event) {
 }
 
 void ProgressLine::finished(const RunFinished& event) {
-  const char* how = event.reason == "interrupted" ? "interrupted" : event.reason == "until" ? "target reached" : "done";
-  print(fmt::format("{} after {} iterations in {} ({} images/s)", how, event.iteration, clock_time(event.seconds),
-                    short_count(event.images_per_second)));
-  if (event.validated) print(fmt::format("  validation loss {:.4f}{}", event.last.loss, join(event.last.metrics)));
+  const char* how = event.reason == "interrupted" ? "interrupted"
+                    : event.reason == "until"     ? "target reached"
+                    : event.reason == "patience"  ? "out of patience"
+                                                  : "done";
+  print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
+                    event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
+  if (event.tuning) print("  learners auto: the run was too short to settle on a number");
+  if (event.validated) {
+    print(fmt::format("  last validation (epoch {}): loss {:.4f}{}", event.last.epoch, event.last.loss,
+                      join(event.last.metrics)));
+  }
+  if (event.best_epoch > 0 && event.best_epoch != event.last.epoch) {
+    print(fmt::format("  best {}: epoch {}", event.best_metric, event.best_epoch));
+  }
   for (const TargetReached& target : event.targets) {
     print(target.seconds < 0 ? fmt::format("  {}: not reached", target.target)
                              : fmt::format("  {}: reached after {:.1f} s", target.target, target.seconds));
   }
   if (!event.weights.empty()) print(fmt::format("  weights: {}", event.weights));
+  if (!event.best_weights.empty()) print(fmt::format("  best:    {}", event.best_weights));
   if (!event.trace.empty()) print(fmt::format("  trace:   {}", event.trace));
 }
 

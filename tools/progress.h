@@ -38,6 +38,7 @@ class ProgressLine : public RunObserver {
 
   std::FILE* out_;
   bool terminal_;
+  double rate_factor_ = 1;  // of the validation before
   bool drawn_ = false;
   double last_plain_ = -1e9;  // seconds of the last progress shown as a plain line
   RunStarted run_;

@@ -36,6 +36,7 @@ SessionOptions session_options(const GraphOptions& options) {
 
 SessionOptions session_options(const PlanOptions& options) {
   SessionOptions session = session_options(static_cast<const GraphOptions&>(options));
+  session.recalibrate = options.recalibrate;
   session.learners = options.learners;
   session.batch_total = options.batch_total;
   session.epochs = options.epochs;

@@ -103,15 +103,15 @@ class Lowering {
   void average_models();
   void average_gradients();
   void replace_models();
-  // Adds what sums over devices: a task on the fabric's lane after `parts` (one a device) and before `then`.
+  // What sums or averages operands, one a device, in their place: a task on the fabric's lane. Edges are the caller's.
   TaskId add_all_reduce(const std::string& name, ClockId clock, const std::vector<Term>& operands, bool mean);
   Term weights_of(const Replica& replica) const;
   std::vector<Term> weights_written(const Replica& replica) const;
 
   // plan_validation.cpp
   void add_validation();
-  void add_validator(int32_t device, TaskId begin, const Term& statistics_sums, TaskId statistics_ready);
-  void add_snapshot(int32_t device, const Term& statistics_sums, TaskId statistics_ready);
+  void add_validator(int32_t device, TaskId begin, const Term& statistics, TaskId gathered);
+  void add_snapshot(int32_t device, const Term& statistics, TaskId gathered);
   TaskId gather_statistics(std::vector<Term>& sums);
   void add_recalibration(TaskId begin);
   void keep_validated(TaskId end);

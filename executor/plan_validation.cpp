@@ -80,7 +80,7 @@ TaskId Lowering::gather_statistics(std::vector<Term>& sums) {
   return all;
 }
 
-void Lowering::add_validator(int32_t device, TaskId begin, const Term& sums, TaskId gathered) {
+void Lowering::add_validator(int32_t device, TaskId begin, const Term& statistics, TaskId gathered) {
   const Loop& loop = *program_.validation;
   const std::string prefix = device_name(device) + "/validation";
   Validator& validator = validators_.emplace_back();
@@ -89,7 +89,7 @@ void Lowering::add_validator(int32_t device, TaskId begin, const Term& sums, Tas
   validator.placement =
       place(plan_, loop, prefix, device, validator.reader.slot, batch_layout(loop, request_.validation_resident));
   add_edge(begin, validator.reader.fill, 0, Needs::Done, Why::Clock);
-  add_snapshot(device, sums, gathered);
+  add_snapshot(device, statistics, gathered);
   validator.evaluate = add_part(loop, 1, validator.placement, prefix + "/evaluate", validator.lane, validator.reader, 0,
                                 NodeId(loop.graph.nodes.size()));
   close_step(validator.reader, {validator.evaluate});
@@ -97,7 +97,7 @@ void Lowering::add_validator(int32_t device, TaskId begin, const Term& sums, Tas
 
 // The model as it is at the end of the epoch: copied, or made from what the learners hold. Recalibration, where there
 // is one, makes the statistics.
-void Lowering::add_snapshot(int32_t device, const Term& sums, TaskId gathered) {
+void Lowering::add_snapshot(int32_t device, const Term& statistics, TaskId gathered) {
   const Loop& loop = *program_.validation;
   const ArenaValues &from = program_.training.arenas, &to = loop.arenas;
   const std::vector<const Replica*> replicas = replicas_on(device);
@@ -135,7 +135,7 @@ void Lowering::add_snapshot(int32_t device, const Term& sums, TaskId gathered) {
     } else {
       std::vector<Term> terms;
       for (const Replica* replica : replicas) terms.push_back(theirs(*replica, from.statistics));
-      if (gathered != kNone) terms = {sums};
+      if (gathered != kNone) terms = {statistics};
       add_node(snapshot, "arbalest.MergeStatistics", prefix + "/statistics", terms, {ours(to.statistics)},
                {{"gather", int64_t{gathered == kNone}}, {"replicas", learner_count()}});
     }

@@ -126,10 +126,21 @@ class Analysis {
       last = edge;
     }
     int64_t at = idle.time.from;
+    LaneId busiest = kNone;
+    int64_t most = 0;
     const auto until = [&](int64_t time, const std::string& why) {
       const int64_t end = std::min(time, idle.time.to);
       if (end <= at) return;
-      idle.parts.push_back({why, end - at});
+      int64_t rest = end - at;
+      for (const LaneId other : sharing_thread(idle.lane)) {
+        const int64_t busy = overlap(busy_[size_t(other)], at, end);
+        if (busy == 0) continue;
+        idle.parts.push_back({"thread busy with " + plan_.lanes[size_t(other)].name, busy});
+        rest -= busy;
+        if (busy > most) busiest = other;
+        most = std::max(most, busy);
+      }
+      if (rest > 0) idle.parts.push_back({why, rest});
       at = end;
     };
     if (last != nullptr) {
@@ -140,6 +151,28 @@ class Analysis {
     until(next.ready, "completion not yet noticed");
     until(next.issued, plan_.on_host(next.task) ? "waiting for a thread" : "issuing");
     until(idle.time.to, "starting");
+    if (2 * most > idle.time.to - idle.time.from) {
+      idle.awaited = busiest;
+      idle.waited = most;
+    }
+  }
+
+  // Other lanes of the same CPU device: they take turns.
+  std::vector<LaneId> sharing_thread(LaneId lane) const {
+    std::vector<LaneId> others;
+    const int32_t device = plan_.lanes[size_t(lane)].device;
+    if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) return others;
+    for (LaneId other = 0; other < LaneId(plan_.lanes.size()); ++other) {
+      if (other != lane && plan_.lanes[size_t(other)].device == device) others.push_back(other);
+    }
+    return others;
+  }
+
+  static int64_t overlap(const Intervals& busy, int64_t from, int64_t to) {
+    auto at = std::partition_point(busy.begin(), busy.end(), [&](const Interval& one) { return one.to <= from; });
+    int64_t sum = 0;
+    for (; at != busy.end() && at->from < to; ++at) sum += std::min(at->to, to) - std::max(at->from, from);
+    return sum;
   }
 
   std::string wait_for(const Edge& edge) const {

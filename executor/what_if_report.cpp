@@ -36,15 +36,15 @@ class Prediction {
     line("  {:<{}}  {:>16} {:>12} {:>9}  {}", "", name_width_, "per iteration", "batches/s", "change", "busiest lane");
     row("measured", steady_.iteration_ns, measured_.plan, "");
     row("simulated as it is", base.steady.iteration_ns, measured_.plan,
-        outcome(measured_.plan, base, steady_.iteration_ns));
+        outcome(measured_.plan, base, batches_of(measured_.plan) * 1e9 / steady_.iteration_ns));
     for (const WhatIf& change : changes) {
       Scenario changed = measured_;
       apply(change, changed);
       const Simulation simulation = simulate_for_as_long(changed);
       row(change.text, simulation.steady.iteration_ns, changed.plan,
-          outcome(changed.plan, simulation, base.steady.iteration_ns));
+          outcome(changed.plan, simulation, batches_of(measured_.plan) * 1e9 / base.steady.iteration_ns));
     }
-    line("  The change of 'simulated as it is' is against 'measured', that of the others against the simulation.");
+    line("  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the simulation.");
     const bool fewer = std::any_of(changes.begin(), changes.end(),
                                    [](const WhatIf& change) { return change.kind == WhatIf::Kind::Learners; });
     if (fewer) contention();
@@ -68,16 +68,22 @@ class Prediction {
   }
 
   void row(const std::string& name, double iteration_ns, const Plan& plan, const std::string& outcome) {
+    line("  {:<{}}  {:>13.1f} µs {:>12.1f}{}", name, name_width_, iteration_ns / 1e3,
+         batches_of(plan) * 1e9 / iteration_ns, outcome);
+  }
+
+  static double batches_of(const Plan& plan) {
     std::set<int32_t> learners;
     for (const Lane& lane : plan.lanes) {
       if (lane.kind == Lane::Kind::Compute) learners.insert(lane.learner);
     }
-    const double batches = double(learners.size()) * 1e9 / iteration_ns;
-    line("  {:<{}}  {:>13.1f} µs {:>12.1f}{}", name, name_width_, iteration_ns / 1e3, batches, outcome);
+    return double(learners.size());
   }
 
+  // `against`: batches/s.
   static std::string outcome(const Plan& plan, const Simulation& simulation, double against) {
-    const std::string change = fmt::format("{:+.1f} %", 100 * (simulation.steady.iteration_ns / against - 1));
+    const double rate = batches_of(plan) * 1e9 / simulation.steady.iteration_ns;
+    const std::string change = fmt::format("{:+.1f} %", 100 * (rate / against - 1));
     const auto most = std::max_element(simulation.busy.begin(), simulation.busy.end());
     const std::string& lane = plan.lanes[size_t(most - simulation.busy.begin())].name;
     return fmt::format(" {:>9}  {} {:.1f} %", change, lane, 100 * *most);

@@ -424,6 +424,16 @@ TEST_CASE("what runs beside compute is hidden or awaited") {
   }
 }
 
+// The copy waits 85 µs for the next batch, 80 of which the step has the thread.
+TEST_CASE("lanes of a CPU device wait for the one that has their thread") {
+  TraceFile trace = steady_trace();
+  for (PlanDevice& device : trace.plan.devices) device.kind = PlanDevice::Kind::Cpu;
+  const TraceSummary summary = analyze(trace);
+  const std::string step = "thread busy with " + trace.plan.lanes[2].name;
+  CHECK(reason(lane(summary, 1).reasons, step) == 39 * 80'000);
+  CHECK(reason(lane(analyze(steady_trace()), 1).reasons, step) == -1);  // a GPU's lanes have no thread
+}
+
 TEST_CASE("the critical cycle comes from mean durations of the steady state") {
   // copy → step → copy of distance 2: (10 + 80) µs over two iterations; step → step: 80 µs over one.
   TraceFile trace = steady_trace();

@@ -159,7 +159,10 @@ Tensor train(Tensor loss, const TrainOptions& options) {
                 {"step_size", options.step_size},
                 {"gamma", options.gamma},
                 {"warmup", options.warmup},
-                {"epochs", options.epochs}});
+                {"warmup_from", options.warmup_from},
+                {"epochs", options.epochs},
+                {"lr_end", options.lr_end},
+                {"accumulate", options.accumulate}});
 }
 
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
@@ -168,7 +171,8 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
                               {"every", options.every},
                               {"alpha", options.alpha},
                               {"beta", options.beta},
-                              {"momentum", options.momentum}})[0];
+                              {"momentum", options.momentum},
+                              {"bucket_mib", options.bucket_mib}})[0];
 }
 
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options) {

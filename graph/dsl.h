@@ -122,11 +122,12 @@ Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {}
 struct TrainOptions {
   double lr = 0.1, momentum = 0, weight_decay = 0;
   bool nesterov = false;
-  std::string schedule = "constant";  // "step", "multistep", "cosine", "linear"
-  std::vector<double> milestones;     // epochs
+  std::string schedule = "constant";    // "step", "multistep", "cosine", "linear"
+  std::vector<double> milestones = {};  // epochs
   double step_size = 30, gamma = 0.1;
-  double warmup = 0;  // epochs
-  double epochs = 0;  // 0: the run's
+  double warmup = 0, warmup_from = 0;  // epochs; the share of lr to begin with
+  double epochs = 0, lr_end = 0;       // of "cosine" and "linear"; 0: the run's
+  int64_t accumulate = 1;              // batches of an update
 };
 // A token: what is validated comes after it.
 Tensor train(Tensor loss, const TrainOptions& options);
@@ -134,8 +135,9 @@ Tensor train(Tensor loss, const TrainOptions& options);
 struct SynchronizeOptions {
   std::string strategy = "sma";  // "ssgd", "local", "none"
   int64_t every = 1;             // updates from one averaging to the next
-  double alpha = 0.5, beta = 1;
-  double momentum = -1;          // of the average; negative: 0 where Train has momentum, else 0.9
+  double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
+  double momentum = -1;          // sma: of the average; negative: 0 where Train has momentum, else 0.9
+  double bucket_mib = 8;         // ssgd: gradients that travel together, at least
 };
 // A token, as Train's: how the learners agree, where there are several.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
@@ -144,8 +146,7 @@ struct ValidateOptions {
   std::string split = "test";
   int64_t batch = 0;  // 0: as in training
   int64_t every_epochs = 1;
-  int64_t recalibrate =
-      0;  // training batches that batch norms' statistics are estimated with before each; 0: training's
+  int64_t recalibrate = 0;  // training batches to estimate batch norms' statistics with; 0: those of training are used
 };
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
 

@@ -281,7 +281,7 @@ TEST_CASE("bench_accuracy takes medians over seeds, and targets that are not met
   const std::string script = std::string("python3 ") + source + "/tools/bench_accuracy";
   const std::string graph = std::string(" --graph ") + source + "/examples/mlp.onnxtxt";
   const std::string most = R"sh( --peer most 'echo "{\"time_to\": {\"0.9\": {seed}}, \"final\": 0.9{seed}}"')sh";
-  const std::string few = R"sh( --peer few 'echo "{\"time_to\": {\"0.{seed}\": 4}, \"final\": {seed}}"')sh";
+  const std::string few = R"sh( --peer few 'echo "{\"time_to\": {\"0.{seed}\": 4}, \"final\": 0.{seed}}"')sh";
   const std::string output = output_of(script + graph + " --targets 0.9 --seeds 1,2,9" + most + few + " 2>&1");
   INFO(output);
   const auto line = [&](const std::string& name) {
@@ -289,5 +289,9 @@ TEST_CASE("bench_accuracy takes medians over seeds, and targets that are not met
     return at == output.npos ? "" : output.substr(at + 1, output.find('\n', at + 1) - at - 1);
   };
   CHECK(line("most") == "most      3      2.0   0.9200         -         -");
-  CHECK(line("few") == "few       3        -   2.0000         -         -");
+  const std::string silent = R"sh( --peer silent 'echo "{\"time_to\": {\"0.8\": 1}, \"final\": 0.95}"')sh";
+  const std::string refused = output_of(script + graph + " --targets 0.9 --seeds 1" + silent + " 2>&1; echo status $?");
+  CHECK(refused.find("silent, seed 1: ends at 0.95, and does not say when it met 0.9; it knows 0.8") != refused.npos);
+  CHECK(refused.find("status 1") != refused.npos);
+  CHECK(line("few") == "few       3        -   0.2000         -         -");
 }

@@ -2,6 +2,7 @@
 // How make_plan() works inside: one object that grows a plan phase by phase. The phases are in make_plan.cpp (clocks,
 // lanes), plan_learners.cpp (readers and steps), plan_synchronize.cpp (averaging) and plan_validation.cpp.
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -100,6 +101,9 @@ class Lowering {
   // plan_synchronize.cpp
   void make_average_memory();
   void synchronize();
+  using SumWriter = std::function<void(TaskId task, int32_t device, const std::vector<Term>& terms,
+                                       const std::vector<double>& coefficients)>;
+  void sum_models(const std::string& name, double share, const SumWriter& write);
   void average_models();
   void average_gradients();
   void replace_models();

@@ -52,51 +52,56 @@ TaskId Lowering::add_all_reduce(const std::string& name, ClockId clock, const st
   return task;
 }
 
-// z' = z + β (mean w_j − z) + μ (z − z_prev), as one sum of arrays.
-void Lowering::average_models() {
-  const double momentum = request_.strategy.momentum, keep = 1 - request_.strategy.beta + momentum;
-  const double share = request_.strategy.beta / double(learner_count());
+// Share · Σ w_j over all learners, as tasks at the ticks of averaging: one a device that reads its replicas; or a sum
+// on each device, an all-reduce, and one a device that reads the whole. `write` adds the node that makes something of
+// it.
+void Lowering::sum_models(const std::string& name, double share, const SumWriter& write) {
   const TensorType type = program_.training.graph.values[size_t(program_.training.arenas.weights)].type;
-  std::vector<Term> sums;
-  std::vector<TaskId> summed;
   const bool alone = device_count() == 1;
+  std::vector<Term> sums;
   for (int32_t d = 0; d < device_count(); ++d) {
-    std::vector<Term> terms;
-    std::vector<double> coefficients;
-    const Term now{{averages_[size_t(d)], 0, 0}, type}, other{{averages_[size_t(d)], 0, 1}, type};
+    std::vector<Term> models;
+    for (const Replica* replica : replicas_on(d)) models.push_back(weights_of(*replica));
+    const std::vector<double> shares = repeated(share, models.size());
+    const std::string task_name = device_name(d) + "/" + (alone ? name : "sum");
+    const TaskId task = add_task(Task::Kind::Average, task_name, collectives_[size_t(d)], sync_);
     if (alone) {
-      terms = {now, other};
-      coefficients = {keep, -momentum};
+      write(task, d, models, shares);
+    } else {
+      sums.push_back({{add_device_buffer(task_name + " of models", d, type.bytes(), 1, kNone), 0, 0}, type});
+      add_node(task, "arbalest.Combine", task_name, models, {sums.back()}, {{"coefficients", shares}});
     }
-    for (const Replica* replica : replicas_on(d)) {
-      terms.push_back(weights_of(*replica));
-      coefficients.push_back(share);
-    }
-    const std::string name = device_name(d) + (alone ? "/average" : "/sum");
-    const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);
-    if (!alone) sums.push_back({{add_device_buffer(name + " of models", d, type.bytes(), 1, kNone), 0, 0}, type});
-    add_node(task, "arbalest.Combine", name, terms, {alone ? other : sums.back()}, {{"coefficients", coefficients}});
     add_lane_order(task);
     for (const Replica* replica : replicas_on(d)) {
       add_edge(replica->update(), task, 0, Needs::Issued, Why::Data, "weights");
     }
-    summed.push_back(task);
+    averaged_.push_back(task);
   }
-  averaged_ = summed;
-  if (!alone) {
-    const TaskId all = add_all_reduce("all-reduce models", sync_, sums, false);
-    for (int32_t d = 0; d < device_count(); ++d) {
-      const Term now{{averages_[size_t(d)], 0, 0}, type}, other{{averages_[size_t(d)], 0, 1}, type};
-      const std::string name = device_name(d) + "/average";
-      const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);
-      add_node(task, "arbalest.Combine", name, {now, other, sums[size_t(d)]}, {other},
-               {{"coefficients", std::vector<double>{keep, -momentum, 1}}});
-      add_edge(summed[size_t(d)], all, 0, Needs::Issued, Why::Data, "sum of models");
-      add_edge(all, task, 0, Needs::Issued, Why::Data, "sum of models");
-      add_edge(task, summed[size_t(d)], 1, Needs::Issued, Why::Reuse, "sum of models");
-      averaged_[size_t(d)] = task;
-    }
+  if (alone) return;
+  const TaskId all = add_all_reduce("all-reduce models", sync_, sums, false);
+  for (int32_t d = 0; d < device_count(); ++d) {
+    const TaskId task = add_task(Task::Kind::Average, device_name(d) + "/" + name, collectives_[size_t(d)], sync_);
+    write(task, d, {sums[size_t(d)]}, {1.0});
+    TaskId& summed = averaged_[size_t(d)];
+    add_edge(summed, all, 0, Needs::Issued, Why::Data, "sum of models");
+    add_edge(all, task, 0, Needs::Issued, Why::Data, "sum of models");
+    add_edge(task, summed, 1, Needs::Issued, Why::Reuse, "sum of models");
+    summed = task;
   }
+}
+
+// z' = z + β (mean w_j − z) + μ (z − z_prev), as one sum of arrays.
+void Lowering::average_models() {
+  const double momentum = request_.strategy.momentum, keep = 1 - request_.strategy.beta + momentum;
+  const TensorType type = program_.training.graph.values[size_t(program_.training.arenas.weights)].type;
+  const auto write = [&](TaskId task, int32_t d, std::vector<Term> terms, std::vector<double> coefficients) {
+    const Term now{{averages_[size_t(d)], 0, 0}, type}, other{{averages_[size_t(d)], 0, 1}, type};
+    terms.insert(terms.begin(), {now, other});
+    coefficients.insert(coefficients.begin(), {keep, -momentum});
+    add_node(task, "arbalest.Combine", plan_.tasks[size_t(task)].name, terms, {other},
+             {{"coefficients", coefficients}});
+  };
+  sum_models("average", request_.strategy.beta / double(learner_count()), write);
   for (const Replica& replica : replicas_) {
     add_edge(averaged_[size_t(replica.device)], replica.update(), 1, Needs::Issued, Why::Reuse, "average");
   }
@@ -168,12 +173,8 @@ std::vector<Lowering::Term> Lowering::weights_written(const Replica& replica) co
 
 // Local SGD: every replica becomes the mean of all, which nothing can run beside.
 void Lowering::replace_models() {
-  const double share = 1.0 / double(learner_count());
-  const bool alone = device_count() == 1;
-  std::vector<Term> sums;
-  std::vector<TaskId> summed;
-  const auto write_models = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
-                                const std::vector<double>& coefficients) {
+  const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
+                         const std::vector<double>& coefficients) {
     std::vector<Term> masters, lowered;
     for (const Replica* replica : replicas_on(d)) {
       const std::vector<Term> written = weights_written(*replica);
@@ -185,38 +186,7 @@ void Lowering::replace_models() {
     add_node(task, "arbalest.Combine", plan_.tasks[size_t(task)].name, terms, masters,
              {{"coefficients", coefficients}, {"lowered", count}});
   };
-  for (int32_t d = 0; d < device_count(); ++d) {
-    std::vector<Term> terms;
-    for (const Replica* replica : replicas_on(d)) terms.push_back(weights_of(*replica));
-    const std::string name = device_name(d) + (alone ? "/replace models" : "/sum");
-    const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], sync_);
-    const std::vector<double> coefficients = repeated(share, terms.size());
-    if (alone) {
-      write_models(task, d, terms, coefficients);
-    } else {
-      sums.push_back(
-          {{add_device_buffer(name + " of models", d, terms[0].type.bytes(), 1, kNone), 0, 0}, terms[0].type});
-      add_node(task, "arbalest.Combine", name, terms, {sums.back()}, {{"coefficients", coefficients}});
-    }
-    add_lane_order(task);
-    for (const Replica* replica : replicas_on(d)) {
-      add_edge(replica->update(), task, 0, Needs::Issued, Why::Data, "weights");
-    }
-    summed.push_back(task);
-  }
-  averaged_ = summed;
-  if (!alone) {
-    const TaskId all = add_all_reduce("all-reduce models", sync_, sums, false);
-    for (int32_t d = 0; d < device_count(); ++d) {
-      const TaskId task =
-          add_task(Task::Kind::Average, device_name(d) + "/replace models", collectives_[size_t(d)], sync_);
-      write_models(task, d, {sums[size_t(d)]}, {1.0});
-      add_edge(summed[size_t(d)], all, 0, Needs::Issued, Why::Data, "sum of models");
-      add_edge(all, task, 0, Needs::Issued, Why::Data, "sum of models");
-      add_edge(task, summed[size_t(d)], 1, Needs::Issued, Why::Reuse, "sum of models");
-      averaged_[size_t(d)] = task;
-    }
-  }
+  sum_models("replace models", 1.0 / double(learner_count()), write);
   for (const Replica& replica : replicas_) {
     add_edge(averaged_[size_t(replica.device)], replica.first(), 1, Needs::Issued, Why::Data, "weights");
   }

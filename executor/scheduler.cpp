@@ -71,7 +71,12 @@ void Scheduler::come_to_rest() {
   if (failed_.load()) {
     for (Queues* queues : binding_.all_queues()) queues->abort();
   }
-  while (active_.load(std::memory_order_acquire) > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  // Under the mutex, as the last one to leave may still hold it: see leave().
+  const auto busy = [this] {
+    const std::scoped_lock lock(mutex_);
+    return active_.load(std::memory_order_acquire) > 0;
+  };
+  while (busy()) std::this_thread::sleep_for(std::chrono::microseconds(50));
   const Deadline until = drain_deadline();
   for (Queues* queues : binding_.all_queues()) queues->stop(until);
 }

@@ -245,9 +245,9 @@ TEST_CASE("learners that are replaced by their mean go on from it") {
 TEST_CASE("with learners found while training every run comes to its end") {
   const TestFolder folder;
   TinyNet net;
-  net.source = "synthetic:?shape=3x32x32&classes=10&size=6000&test=100";
-  net.batch = 250;
-  net.layers = "h = arbalest.Linear <units = 300> (x)\n";
+  net.source = "synthetic:?shape=1x16x16&classes=10&size=2400&test=100";
+  net.batch = 100;
+  net.layers = "h = arbalest.Linear <units = 32> (x)\n";
   net.train = "lr = 0.0001";
   bool changed = false;
   for (int64_t epochs = 4; !changed && epochs <= 1024; epochs *= 4) {  // as long as this machine needs

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/learner_tuner.h"
 #include "executor/make_plan.h"
 #include "executor/monitor.h"
 #include "executor/observer.h"
@@ -26,6 +27,7 @@ RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sq
 struct SessionOptions {
   std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 where there is none
   int32_t learners = 1;                    // per device; 0: found while training
+  LearnerTuner::Options tuning;            // how they are found
   std::optional<Strategy::Kind> strategy;  // otherwise Synchronize's, otherwise sma
   RateScaling rate_scaling = RateScaling::None;
   int64_t batch_total = 0;  // samples of all learners' batches together; 0: the graph's, for each

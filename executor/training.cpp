@@ -54,7 +54,7 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
     const PlanRequest& request = prepared_.request;
     const int64_t most = request.training_samples / (int64_t(request.devices.size()) * program.training.batch *
                                                      program.accumulate);  // that an epoch has batches for
-    LearnerTuner::Options tuning;
+    LearnerTuner::Options tuning = options.tuning;
     tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
     tuner_ = std::make_unique<LearnerTuner>(tuning);
   }

@@ -115,10 +115,10 @@ class RunObserver {
   virtual void failed(const RunFailed&) {}
 };
 
-// Passes events on, one at a time whichever threads they come from.
-class SerialObserver final : public RunObserver {
+// Passes events on to several, one event at a time whichever threads they come from.
+class Observers final : public RunObserver {
  public:
-  explicit SerialObserver(RunObserver& to) : to_(to) {}
+  explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}
   void started(const RunStarted& event) override { pass(&RunObserver::started, event); }
   void progress(const RunProgress& event) override { pass(&RunObserver::progress, event); }
   void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
@@ -132,10 +132,10 @@ class SerialObserver final : public RunObserver {
   template <typename Event>
   void pass(void (RunObserver::*method)(const Event&), const Event& event) {
     const std::scoped_lock lock(mutex_);
-    (to_.*method)(event);
+    for (RunObserver* observer : all_) (observer->*method)(event);
   }
 
-  RunObserver& to_;
+  const std::vector<RunObserver*> all_;
   std::mutex mutex_;
 };
 

@@ -43,7 +43,7 @@ void check_output_paths(const std::vector<std::pair<std::string, std::string>>& 
 }  // namespace
 
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
-    : options_(options), prepared_(prepare(std::move(graph), options)), observer_(observer) {
+    : options_(options), prepared_(prepare(std::move(graph), options)), observer_({&observer}) {
   const Program& program = prepared_.program;
   monitor_ = std::make_unique<Monitor>(program.validation ? program.validation->metrics : std::vector<std::string>{},
                                        program.training.metrics.front(), options.rules, observer_);

@@ -38,7 +38,7 @@ class Training {
   const SessionOptions& options_;
   Prepared prepared_;
   PlanRequest whole_;  // the run with as many learners as the segment has
-  SerialObserver observer_;
+  Observers observer_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;

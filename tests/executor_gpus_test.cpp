@@ -93,17 +93,7 @@ TEST_CASE("all GPUs validate one model") {
     Setting setting = setting_of(training, first_gpus(gpu_count()), 2);
     setting.test_samples = 61;
     setting.iterations = 4 * setting.rounds;
-    INFO(to_string(setting));
-    const Recorder story = run(graph_of(setting), options_of(setting));
-    REQUIRE(story.validations.size() == 4);
-    Reference reference(setting);
-    for (const Validated& validation : story.validations) {
-      reference.advance(setting.rounds);
-      const Reference::Metrics metrics = reference.validate(reference.model());
-      CHECK(validation.samples == 61);
-      CHECK(validation.loss == doctest::Approx(metrics.loss).epsilon(1e-4));
-      CHECK(validation.metrics.at(0).second == doctest::Approx(metrics.accuracy).epsilon(1e-6));
-    }
+    check_validations(setting, 1e-4);
   }
 }
 
@@ -118,12 +108,7 @@ TEST_CASE("deterministic learners on GPUs give the same bits each time, and othe
     options.deterministic = true;
     options.strategy = training.strategy.kind;
     options.epochs = 2;
-    const auto bits = [&] {
-      std::vector<std::vector<uint8_t>> all;
-      for (NamedTensor& tensor : trained(tiny(convolutional()), options).tensors)
-        all.push_back(std::move(tensor.bytes));
-      return all;
-    };
+    const auto bits = [&] { return bits_of(trained(tiny(convolutional()), options)); };
     INFO(name_of(training.strategy.kind));
     const auto first = bits();
     CHECK(first == bits());

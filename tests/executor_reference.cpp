@@ -1,5 +1,6 @@
 #include "tests/executor_reference.h"
 
+#include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -108,6 +109,26 @@ std::vector<double> simulated(const Setting& setting) {
   Reference reference(setting);
   reference.advance(setting.iterations);
   return reference.model();
+}
+
+Bits bits_of(TensorFile file) {
+  Bits all;
+  for (NamedTensor& tensor : file.tensors) all.push_back(std::move(tensor.bytes));
+  return all;
+}
+
+void check_validations(const Setting& setting, double loss_tolerance) {
+  INFO(to_string(setting));
+  const Recorder story = run(graph_of(setting), options_of(setting));
+  REQUIRE(int64_t(story.validations.size()) == setting.iterations / setting.rounds);
+  Reference reference(setting);
+  for (const Validated& validation : story.validations) {
+    reference.advance(setting.rounds);
+    const Reference::Metrics metrics = reference.validate(reference.model());
+    CHECK(validation.samples == setting.test_samples);
+    CHECK(validation.loss == doctest::Approx(metrics.loss).epsilon(loss_tolerance));
+    CHECK(validation.metrics.at(0).second == doctest::Approx(metrics.accuracy).epsilon(1e-6));
+  }
 }
 
 double greatest_difference(const std::vector<double>& a, const std::vector<double>& b) {

@@ -46,6 +46,13 @@ TensorFile trained(Graph graph, SessionOptions options);
 std::vector<double> executed(const Setting& setting);
 std::vector<double> simulated(const Setting& setting);
 
+using Bits = std::vector<std::vector<uint8_t>>;  // by tensor
+Bits bits_of(TensorFile file);
+
+// Runs the setting: each of its validations must be of the model that the simulation has by then, the loss within
+// `loss_tolerance` of its own size.
+void check_validations(const Setting& setting, double loss_tolerance);
+
 double greatest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
 // Fully connected layers with Relu between them, then softmax. Weights: (units, features) and (units) of each layer.

@@ -199,17 +199,7 @@ TEST_CASE("what is validated is the model at the end of the epoch") {
       setting.test_samples = 61;
       setting.iterations = 4 * setting.rounds;
       setting.milestones = {2};  // averaging starts again while validation reads its model
-      INFO(to_string(setting));
-      const Recorder story = run(graph_of(setting), options_of(setting));
-      REQUIRE(story.validations.size() == 4);
-      Reference reference(setting);
-      for (const Validated& validation : story.validations) {
-        reference.advance(setting.rounds);
-        const Reference::Metrics metrics = reference.validate(reference.model());
-        CHECK(validation.samples == 61);
-        CHECK(validation.loss == doctest::Approx(metrics.loss).epsilon(1e-5));
-        CHECK(validation.metrics.at(0).second == doctest::Approx(metrics.accuracy).epsilon(1e-6));
-      }
+      check_validations(setting, 1e-5);
     }
   }
 }
@@ -251,11 +241,7 @@ TEST_CASE("learners give the same bits each time, and others with another seed")
     setting.milestones = {2};
     SessionOptions options = options_of(setting);
     options.deterministic = true;
-    const auto bits = [&] {
-      std::vector<std::vector<uint8_t>> all;
-      for (NamedTensor& tensor : trained(graph_of(setting), options).tensors) all.push_back(std::move(tensor.bytes));
-      return all;
-    };
+    const auto bits = [&] { return bits_of(trained(graph_of(setting), options)); };
     INFO(to_string(setting));
     const auto first = bits();
     CHECK(first == bits());

@@ -79,12 +79,6 @@ Finished finished(Graph graph, SessionOptions options) {
   return end;
 }
 
-std::vector<std::vector<uint8_t>> bits_of(const std::string& path) {
-  std::vector<std::vector<uint8_t>> all;
-  for (NamedTensor& tensor : read_safetensors(path).tensors) all.push_back(std::move(tensor.bytes));
-  return all;
-}
-
 // Epochs of 3 iterations, less than what is read ahead.
 Setting short_epochs(const Strategy& strategy, int devices, int learners) {
   Setting setting;
@@ -99,14 +93,14 @@ Setting short_epochs(const Strategy& strategy, int devices, int learners) {
 }
 
 // The file that a run of so many iterations saves.
-std::vector<std::vector<uint8_t>> saved_after(Setting setting, int64_t iterations) {
+Bits saved_after(Setting setting, int64_t iterations) {
   const TestFolder folder;
   setting.iterations = iterations;
   SessionOptions options = options_of(setting);
   options.deterministic = true;
   options.save = folder / "weights.safetensors";
   run(graph_of(setting), options);
-  return bits_of(options.save);
+  return bits_of(read_safetensors(options.save));
 }
 
 }  // namespace
@@ -225,7 +219,7 @@ TEST_CASE("the model that reaches the target is saved, whatever is trained befor
       CHECK(std::count_if(story.validations.begin(), story.validations.end(), met) == 1);
       const int64_t reached = story.validations.back().iteration;
       CHECK(read_safetensors(options.save).metadata.at("iteration") == std::to_string(reached));
-      CHECK(bits_of(options.save) == saved_after(setting, reached));
+      CHECK(bits_of(read_safetensors(options.save)) == saved_after(setting, reached));
     }
   }
 }
@@ -257,7 +251,7 @@ TEST_CASE("the best model is saved") {
       std::vector<int64_t> saved;
       for (const CheckpointSaved& checkpoint : story.checkpoints) saved.push_back(checkpoint.iteration);
       CHECK(saved == better);
-      CHECK(bits_of(options.save_best) == saved_after(setting, best->iteration));
+      CHECK(bits_of(read_safetensors(options.save_best)) == saved_after(setting, best->iteration));
     }
   }
 }
@@ -283,7 +277,7 @@ TEST_CASE("patience ends a run that gets no better") {
     setting.rate = 0.4;
     const Recorder moving = run(graph_of(setting), options);
     CHECK(moving.ends.at(0).reason == "patience");
-    CHECK(bits_of(options.save) == saved_after(setting, moving.validations.back().iteration));
+    CHECK(bits_of(read_safetensors(options.save)) == saved_after(setting, moving.validations.back().iteration));
   }
 }
 
@@ -324,7 +318,7 @@ TEST_CASE("the rate falls on a plateau, two validations later, as a schedule wou
       });
       CHECK(report.learning_rate == std::ldexp(setting.rate, -int(drops)));
     }
-    CHECK(bits_of(options.save) == saved_after(setting, setting.iterations));
+    CHECK(bits_of(read_safetensors(options.save)) == saved_after(setting, setting.iterations));
   }
 }
 

@@ -8,24 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/tools_command_line.h"
 #include "tools/bench_scaling.h"
-#include "tools/commands.h"
 
 using namespace arbalest;
+using namespace arbalest::test;
 
 namespace {
 
-Command parse(std::vector<const char*> words) {
-  words.insert(words.begin(), {"arbalest", "bench"});
-  return parse_command_line(int(words.size()), words.data());
-}
-
-std::string fault(const std::vector<const char*>& words) {
-  const Command command = parse(words);
-  const Exit* exit = std::get_if<Exit>(&command);
-  REQUIRE(exit != nullptr);
-  CHECK(exit->status == kWrong);
-  return exit->text;
+Command parse_bench(std::vector<const char*> words) {
+  words.insert(words.begin(), "bench");
+  return parse(std::move(words));
 }
 
 std::string output_of(const std::string& command) {
@@ -59,7 +52,7 @@ ScalingCell failed(int devices, int learners, std::string error) {
 
 TEST_CASE("bench scaling takes its options") {
   // clang-format off
-  const Command command = parse({
+  const Command command = parse_bench({
       "scaling", "g.onnxtxt", "--devices", "cuda:0-7", "--device-counts", "8,1,4", "--learners", "2,1",
       "--strategy", "local", "--precision", "bf16", "--set", "train.lr=0.05", "--batch", "32", "--windows", "7",
       "--window-seconds", "0.5", "--warmup-seconds", "0", "--price-per-hour", "24.5", "--report-every", "3",
@@ -83,7 +76,7 @@ TEST_CASE("bench scaling takes its options") {
   CHECK(options->strategy == Strategy::Kind::Local);
   CHECK(options->json);
 
-  const Command defaults = parse({"scaling", "--learners", "4", "g"});
+  const Command defaults = parse_bench({"scaling", "--learners", "4", "g"});
   options = std::get_if<ScalingOptions>(&defaults);
   REQUIRE(options != nullptr);
   CHECK(options->graph == "g");
@@ -100,19 +93,21 @@ TEST_CASE("bench scaling takes its options") {
 
 TEST_CASE("bench's help lists scaling and its options") {
   for (const std::vector<const char*>& words : {std::vector<const char*>{"--help"}, {"scaling", "--help"}}) {
-    const Command command = parse(words);
+    const Command command = parse_bench(words);
     REQUIRE(std::holds_alternative<Exit>(command));
     CHECK(std::get<Exit>(command).status == kDone);
   }
-  CHECK(std::get<Exit>(parse({"--help"})).text.find("scaling") != std::string::npos);
-  CHECK(std::get<Exit>(parse({"scaling", "--help"})).text.find("--device-counts") != std::string::npos);
+  CHECK(std::get<Exit>(parse_bench({"--help"})).text.find("scaling") != std::string::npos);
+  CHECK(std::get<Exit>(parse_bench({"scaling", "--help"})).text.find("--device-counts") != std::string::npos);
   const char* top[] = {"arbalest", "--help"};
   CHECK(std::get<Exit>(parse_command_line(2, top)).text.find("bench") != std::string::npos);
 }
 
 TEST_CASE("faults in bench's options name what was found") {
   const auto says = [](const std::vector<const char*>& words, const char* part) {
-    const std::string text = fault(words);
+    std::vector<const char*> whole = {"bench"};
+    whole.insert(whole.end(), words.begin(), words.end());
+    const std::string text = fault(whole);
     INFO(text);
     CHECK(text.find(part) != std::string::npos);
   };

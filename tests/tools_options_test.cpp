@@ -5,27 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/commands.h"
-#include "tools/options.h"
+#include "tests/tools_command_line.h"
 
 using namespace arbalest;
-
-namespace {
-
-Command parse(std::vector<const char*> words) {
-  words.insert(words.begin(), "arbalest");
-  return parse_command_line(int(words.size()), words.data());
-}
-
-std::string fault(const std::vector<const char*>& words) {
-  const Command command = parse(words);
-  const Exit* exit = std::get_if<Exit>(&command);
-  REQUIRE(exit != nullptr);
-  CHECK(exit->status == kWrong);
-  return exit->text;
-}
-
-}  // namespace
+using namespace arbalest::test;
 
 TEST_CASE("run takes all its options") {
   const Command command = parse({"run",           "lenet.onnxtxt",

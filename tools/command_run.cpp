@@ -1,8 +1,6 @@
 // arbalest run: train as the graph says.
 
-#include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "tools/commands.h"
@@ -12,31 +10,6 @@
 #include "tools/session_setup.h"
 
 namespace arbalest {
-namespace {
-
-// Tells several observers.
-class Observers final : public RunObserver {
- public:
-  explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}
-  void started(const RunStarted& event) override { tell(&RunObserver::started, event); }
-  void progress(const RunProgress& event) override { tell(&RunObserver::progress, event); }
-  void epoch(const EpochEnded& event) override { tell(&RunObserver::epoch, event); }
-  void validation(const Validated& event) override { tell(&RunObserver::validation, event); }
-  void tuned(const Tuned& event) override { tell(&RunObserver::tuned, event); }
-  void checkpoint(const CheckpointSaved& event) override { tell(&RunObserver::checkpoint, event); }
-  void finished(const RunFinished& event) override { tell(&RunObserver::finished, event); }
-  void failed(const RunFailed& event) override { tell(&RunObserver::failed, event); }
-
- private:
-  template <typename Event>
-  void tell(void (RunObserver::*method)(const Event&), const Event& event) {
-    for (RunObserver* observer : all_) (observer->*method)(event);
-  }
-  std::vector<RunObserver*> all_;
-};
-
-}  // namespace
-
 int command_run(const RunOptions& options) {
   Graph graph = load_with_overrides(options);
   SessionOptions session = session_options(options);

@@ -24,7 +24,7 @@ const std::vector<Scheme>& schemes() {
   static const std::vector<Scheme> all = {
       {"mnist", true, {}, open_mnist},
       {"cifar10", true, {}, open_cifar10},
-      {"synthetic", false, {"shape", "classes", "size", "test"}, open_synthetic},
+      {"synthetic", false, {"shape", "classes", "size", "test", "delay"}, open_synthetic},
       {"glyphs", false, {"train", "test", "size"}, open_glyphs},
   };
   return all;

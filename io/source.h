@@ -40,7 +40,8 @@ class Source {
 // Opens a split ("train" or "test") of the source that `spec` names:
 //   mnist:DIR                          idx files, plain or gzipped
 //   cifar10:DIR                        the official binary layout, in DIR or in DIR/cifar-10-batches-bin
-//   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits
+//   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits;
+//                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
 //   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
 // Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme, option or split), RunError for
 // files that are missing or malformed.

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "graph/random.h"
 #include "io/source_spec.h"
@@ -19,14 +21,16 @@ class SyntheticSource final : public Source {
         shape_(spec.shape("shape", {3, 32, 32})),
         classes_(spec.integer("classes", 10, 1, INT32_MAX)),
         size_(size_of(spec)),
+        delay_(spec.integer("delay", 0, 0, 60'000'000)),
         key_(random_key(spec.seed, hash_name(spec.split == Split::Train ? "synthetic train" : "synthetic test"))) {}
 
   SampleShape sample_shape() const override { return shape_; }
   int64_t classes() const override { return classes_; }
   int64_t size() const override { return size_; }
-  bool resident() const override { return true; }
+  bool resident() const override { return delay_.count() == 0; }
 
   void fill(std::span<const int64_t> samples, uint8_t* images, int32_t* labels) const override {
+    const auto end = std::chrono::steady_clock::now() + delay_;
     const size_t bytes = size_t(shape_.bytes());
     for (const int64_t sample : samples) {
       *labels++ = int32_t(below(philox(key_, uint64_t(sample), 0).word[0], uint32_t(classes_)));
@@ -36,11 +40,13 @@ class SyntheticSource final : public Source {
       }
       images += bytes;
     }
+    if (delay_.count() > 0) std::this_thread::sleep_until(end);
   }
 
   std::string describe() const override {
-    return fmt::format("{}: {} samples of {}, {} classes, noise that stays on the device", name_, size_,
-                       to_string(shape_), classes_);
+    const std::string kind = resident() ? "noise that stays on the device"
+                                        : fmt::format("noise, {} µs or more a batch", delay_.count());
+    return fmt::format("{}: {} samples of {}, {} classes, {}", name_, size_, to_string(shape_), classes_, kind);
   }
 
  private:
@@ -55,6 +61,7 @@ class SyntheticSource final : public Source {
   std::string name_;
   SampleShape shape_;
   int64_t classes_, size_;
+  std::chrono::microseconds delay_;  // how long filling a batch takes at least
   uint64_t key_;
 };
 

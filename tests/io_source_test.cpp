@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <zlib.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
 #include <thread>
@@ -89,6 +90,17 @@ TEST_CASE("source: wrong specs name what is valid and what is near") {
   for (const char* shape : {"3x4", "3x4x5x6", "3x4x0", "x4x5", "axbxc", "3x4x-5", ""})
     check_parts(graph_error(std::string("synthetic:?shape=") + shape),
                 {"option 'shape' is '", "CHANNELSxHEIGHTxWIDTH"});
+}
+
+TEST_CASE("source: synthetic noise with a delay is read batch by batch, and no faster") {
+  const auto source = open_source("synthetic:?delay=20000", "train", 3);
+  CHECK_FALSE(source->resident());
+  check_parts(source->describe(), {"noise, 20000 µs or more a batch"});
+  const auto began = std::chrono::steady_clock::now();
+  const auto slow = batch_of(*source, {5, 6});
+  CHECK(std::chrono::steady_clock::now() - began >= std::chrono::milliseconds(20));
+  CHECK(slow.images == batch_of(*open_source("synthetic:", "train", 3), {5, 6}).images);
+  check_parts(graph_error("synthetic:?delay=-1"), {"delay", "-1"});
 }
 
 TEST_CASE("source: synthetic noise stays on the device and is a function of the seed") {

@@ -1,17 +1,12 @@
 #pragma once
-// How learners on one device slow each other down.
+// How learners on one GPU slow each other down.
 //
-// Model: while n other compute lanes of the device are busy, a task goes on at 1 / (1 + c·n) of the speed that it has
-// alone. c = 0: learners do not notice each other; c = 1: the device's throughput is shared, so that another learner
-// brings nothing.
+// After a traced run each compute task is timed once more by itself (TraceFile::alone). Of the time that it took in the
+// steady state, beside all others, the rest is the others': each of them adds the same. Where a trace does not have
+// those times, learners are taken as sharing the GPU's throughput; what a learner fewer saves is then told at its most.
 //
-// c is fitted to the steady state of a trace: it is the one with which all instances of a task did most nearly the same
-// work, whatever they overlapped with. Where all overlapped alike, the trace cannot tell, and c is taken as 1: what a
-// learner fewer saves is then told at its most.
-//
-// Limits: one number for all kernels, though small ones share a device better than large ones; nothing for copies,
-// collectives, caches or a clock frequency that falls under load; c is never over 1; and lanes of a CPU device, which
-// take turns on one thread, have nothing to tell and nothing to share.
+// Limits: nothing for copies, collectives or a clock frequency that falls under load. Lanes of a CPU device take turns on
+// one thread and do not slow each other down.
 
 #include <cstdint>
 #include <map>
@@ -22,9 +17,8 @@
 namespace arbalest {
 
 struct Contention {
-  double slowdown = 1;             // c
-  bool fitted = false;             // otherwise assumed
-  std::map<TaskId, double> alone;  // by compute task: how long it would take alone ÷ how long it took
+  bool measured = false;           // otherwise assumed
+  std::map<TaskId, double> alone;  // by compute task: how long it takes alone ÷ how long it took; at most 1
 
   // How much longer a task runs when `share` of the others that ran beside it are left.
   double scale(TaskId task, double share) const {
@@ -33,6 +27,6 @@ struct Contention {
   }
 };
 
-Contention fit_contention(const TraceFile& trace, const SteadyState& steady, int32_t device);
+Contention contention_on(int32_t device, const TraceFile& trace, const SteadyState& steady);
 
 }  // namespace arbalest

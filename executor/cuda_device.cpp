@@ -199,6 +199,26 @@ class CudaDevice final : public Device {
     if (poller_) poller_->stop(until);
   }
 
+  int64_t time_alone(const BoundTask& task) override {
+    constexpr int kRepeats = 5;
+    enter();
+    const std::vector<cudaGraphExec_t>& graphs = recordings_[size_t(task.id)].graph;
+    const auto graph = std::find_if(graphs.begin(), graphs.end(), [](cudaGraphExec_t one) { return one != nullptr; });
+    if (graph == graphs.end()) return -1;
+    const cudaStream_t stream = streams_[size_t(plan_->tasks[size_t(task.id)].lane)]->stream;
+    CudaEventList list;
+    const cudaEvent_t from = list.add(true), to = list.add(true);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaGraphLaunch(*graph, stream));
+    CUDA_CHECK(cudaEventRecord(from, stream));
+    for (int i = 0; i < kRepeats; ++i) CUDA_CHECK(cudaGraphLaunch(*graph, stream));
+    CUDA_CHECK(cudaEventRecord(to, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
+    return int64_t(double(milliseconds) * 1e6 / kRepeats);
+  }
+
  private:
   void enter() const { CUDA_CHECK(cudaSetDevice(index_)); }
 

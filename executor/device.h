@@ -125,6 +125,9 @@ class Device : public Queues {
   virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
   virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
   virtual int64_t free_bytes() const = 0;
+  // After a run: ns that a task's work takes while nothing else runs here; −1 where that cannot be told. Does the work
+  // again, so what the task writes is of no use afterwards.
+  virtual int64_t time_alone(const BoundTask&) { return -1; }
 };
 
 // `threads`: for kernels, of this device. Tasks complete across CPU devices through `progress`, which they share.

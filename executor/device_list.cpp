@@ -53,7 +53,8 @@ class DeviceList {
     if (name == "cuda") return PlanDevice::Kind::Cuda;
     if (name == "auto") fail("'auto' stands alone");
     const std::vector<std::string> kinds = {"cpu", "cuda"};
-    fail(fmt::format("unknown kind of device '{}'{}", name, did_you_mean(name, kinds)));
+    const bool gpu = name == "gpu";  // nearer to 'cpu' in letters alone
+    fail(fmt::format("unknown kind of device '{}'{}", name, gpu ? "; did you mean 'cuda'?" : did_you_mean(name, kinds)));
   }
 
   void range(std::string_view text, std::string_view item) {

@@ -147,7 +147,8 @@ std::vector<NodeId> Lowering::step_cuts() const {
   return {NodeId(graph.nodes.size())};
 }
 
-// Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them.
+// Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices the
+// last bucket has no backward left to travel under, so it is small: an eighth of bucket_bytes, at least.
 std::vector<Lowering::Bucket> Lowering::buckets() const {
   const Graph& graph = program_.training.graph;
   const ValueId arena = program_.training.arenas.gradients;
@@ -160,7 +161,12 @@ std::vector<Lowering::Bucket> Lowering::buckets() const {
     if (value.view.base == arena) members.push_back({value.view.offset_bytes, value.producer});
   }
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.offset < b.offset; });
-  const int64_t whole = graph.values[size_t(arena)].type.bytes();
+  const int64_t whole = graph.values[size_t(arena)].type.bytes(), size = request_.strategy.bucket_bytes;
+  int64_t tail = whole;  // where the last bucket begins
+  for (auto member = members.rbegin(); device_count() > 1 && member != members.rend(); ++member) {
+    tail = member->offset;
+    if (whole - tail >= size / 8) break;
+  }
 
   std::vector<Bucket> found;
   Bucket open;
@@ -169,7 +175,8 @@ std::vector<Lowering::Bucket> Lowering::buckets() const {
     open.bytes = end - open.offset;
     open.last = std::max(open.last, members[i].producer);
     // A part of a task between two buckets is at least one node; what is left over joins the bucket before.
-    const bool enough = open.bytes >= request_.strategy.bucket_bytes && whole - end >= request_.strategy.bucket_bytes;
+    const int64_t rest = (end <= tail ? tail : whole) - end;
+    const bool enough = rest == 0 || (open.bytes >= size && rest >= size);
     const bool complete = i + 1 == members.size() || (enough && members[i + 1].producer > open.last);
     if (!complete) continue;
     found.push_back(open);

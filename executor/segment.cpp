@@ -201,6 +201,16 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduler_->run(interrupted);
 }
 
+void Segment::time_alone(TraceRecorder& trace) const {
+  std::vector<int64_t> alone(plan_.tasks.size(), -1);
+  for (const BoundTask& task : binding_->tasks()) {
+    const Lane& lane = plan_.lanes[size_t(plan_.tasks[size_t(task.id)].lane)];
+    if (lane.kind != Lane::Kind::Compute || learners_per_device_ == 1) continue;
+    alone[size_t(task.id)] = binding_->device(lane.device).time_alone(task);
+  }
+  trace.set_alone(std::move(alone));
+}
+
 // Samples seen ÷ samples of the split, before iteration `tick`.
 double Segment::epochs_seen(int64_t tick) const {
   const int64_t batches = from_.batch + tick % rounds_ * learners_;

@@ -37,6 +37,9 @@ class Segment {
   // Runs to the end of the segment, to what validation decides, or to `interrupted`. `trace` may be nullptr.
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace);
 
+  // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
+  void time_alone(TraceRecorder& trace) const;
+
   int64_t iterations() const { return scheduler_->iterations(); }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
   Cursor cursor() const;  // where the next segment begins

@@ -204,7 +204,7 @@ class Measurement {
 
   void measure_contention() {
     for (int32_t device = 0; device < int32_t(plan_.devices.size()); ++device) {
-      costs_.contention.push_back(fit_contention(trace_, steady_, device));
+      costs_.contention.push_back(contention_on(device, trace_, steady_));
     }
   }
 

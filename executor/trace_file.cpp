@@ -102,6 +102,9 @@ class EventReader {
     if (const auto threads = record.find("threads"); threads != record.end()) {
       trace_.threads = {threads->at("host"), threads->at("issuing")};
     }
+    if (const auto alone = record.find("alone"); alone != record.end()) {
+      trace_.alone = alone->get<std::vector<int64_t>>();
+    }
     trace_.dropped = record.at("dropped");
     trace_.unfinished = record.at("unfinished");
     has_plan_ = true;

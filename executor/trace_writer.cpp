@@ -150,6 +150,7 @@ class Writer {
                                    {"graph", trace_.graph},
                                    {"launches", trace_.launches},
                                    {"threads", {{"host", trace_.threads.host}, {"issuing", trace_.threads.issuing}}},
+                                   {"alone", trace_.alone},
                                    {"dropped", trace_.dropped},
                                    {"unfinished", trace_.unfinished}};
     event(R"({{"ph":"M","name":"arbalest","pid":{},"tid":0,"ts":0,"args":{}}})", kHostProcess,
@@ -303,12 +304,12 @@ class Writer {
     }
     std::sort(changes.begin(), changes.end());
     const int process = Tracks::process_of(plan_.lanes[size_t(plan_.tasks[size_t(producer)].lane)].device);
-    const std::string name = quoted(plan_.tasks[size_t(producer)].name + " slots filled");
+    const std::string name = quoted(plan_.tasks[size_t(producer)].name + " slots");
     int64_t filled = 0;
     for (size_t i = 0; i < changes.size(); ++i) {
       filled += changes[i].second;
       if (i + 1 < changes.size() && changes[i + 1].first == changes[i].first) continue;
-      event(R"({{"ph":"C","name":{},"pid":{},"tid":0,"ts":{},"args":{{"slots":{}}}}})", name, process,
+      event(R"({{"ph":"C","name":{},"pid":{},"tid":0,"ts":{},"args":{{"filled":{}}}}})", name, process,
             Microseconds{changes[i].first}, filled);
     }
   }

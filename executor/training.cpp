@@ -132,7 +132,10 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   } else if (!end.weights.empty()) {
     save(end.weights, segment_->model(), ended);
   }
-  if (trace_) trace_->write(options_.trace);
+  if (trace_) {
+    segment_->time_alone(*trace_);
+    trace_->write(options_.trace);
+  }
   end.trace = options_.trace;
   observer_.finished(end);
   return end;

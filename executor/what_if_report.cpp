@@ -93,15 +93,15 @@ class Prediction {
   void contention() {
     for (size_t device = 0; device < trace_.plan.devices.size(); ++device) {
       const Contention& known = measured_.costs.contention[device];
-      const bool overlapped =
-          std::any_of(known.alone.begin(), known.alone.end(), [](const auto& alone) { return alone.second < 1; });
       const std::string name = to_string(trace_.plan.devices[device]);
-      if (known.fitted) {
-        line("  {}: another busy learner slows one down by {:.0f} % of its time alone (fitted)", name,
-             100 * known.slowdown);
-      } else if (overlapped) {
-        line("  {}: its learners always overlapped alike; taken as sharing its throughput, so this is the most saved",
-             name);
+      if (known.measured) {
+        const auto longest = std::max_element(known.alone.begin(), known.alone.end(), [&](auto& a, auto& b) {
+          return trace_.alone[size_t(a.first)] < trace_.alone[size_t(b.first)];
+        });
+        line("  {}: alone, '{}' takes {:.0f} % of its time beside all learners (measured after the run)", name,
+             trace_.plan.tasks[size_t(longest->first)].name, 100 * longest->second);
+      } else if (!known.alone.empty()) {
+        line("  {}: taken as sharing its throughput between learners, so this is the most saved", name);
       } else {
         line("  {}: its learners take turns", name);
       }

@@ -6,8 +6,10 @@
 #include <numeric>
 
 #include "executor/device.h"
+#include "executor/trace_file.h"
 #include "tests/executor_fixture.h"
 #include "tests/executor_reference.h"
+#include "tests/io_test_folder.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -115,4 +117,26 @@ TEST_CASE("deterministic learners on GPUs give the same bits each time, and othe
     options.seed = 2;
     CHECK(first != bits());
   }
+}
+
+TEST_CASE("a trace of GPUs tells how long learners' tasks take alone") {
+  if (lacks_gpus()) return;
+  const TestFolder folder;
+  SessionOptions options = on_cpus();
+  options.devices = {{PlanDevice::Kind::Cuda, 0}, {PlanDevice::Kind::Cuda, 1}};
+  options.learners = 2;
+  options.epochs = 4;
+  options.trace = folder / "run.json.gz";
+  run(tiny(convolutional()), options);
+  const TraceFile trace = read_trace(options.trace);
+  REQUIRE(trace.alone.size() == trace.plan.tasks.size());
+  int steps = 0;
+  for (size_t task = 0; task < trace.alone.size(); ++task) {
+    const Task& known = trace.plan.tasks[task];
+    const bool compute = trace.plan.lanes[size_t(known.lane)].kind == Lane::Kind::Compute;
+    INFO(known.name);
+    CHECK((trace.alone[task] > 0) == compute);
+    steps += known.name.ends_with("/step");
+  }
+  CHECK(steps == 4);
 }

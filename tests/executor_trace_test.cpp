@@ -239,7 +239,7 @@ TEST_CASE("slices of a track never overlap, flows lie inside slices and counters
                         [&](const auto& slice) { return slice.first <= time && time < slice.second; }));
       flows += phase == "s";
     } else if (phase == "C") {
-      const int slots = event.at("args").at("slots");
+      const int slots = event.at("args").at("filled");
       last_slots[event.at("name")] = slots;
       most_slots[event.at("name")] = std::max(most_slots[event.at("name")], slots);
       CHECK(slots >= 0);
@@ -248,8 +248,8 @@ TEST_CASE("slices of a track never overlap, flows lie inside slices and counters
     }
   }
   CHECK(flows == 80);  // fill → copy and copy → step, forty times each
-  CHECK(last_slots.at("copy slots filled") == 0);
-  CHECK(most_slots.at("copy slots filled") == 1);
+  CHECK(last_slots.at("copy slots") == 0);
+  CHECK(most_slots.at("copy slots") == 1);
   CHECK(names == std::set<std::string>{"host", "cuda:0", "cuda:0/copy in", "cuda:0/learner 0", "host tasks 0",
                                        "host tasks 1", "issuing 0"});
 

@@ -22,7 +22,7 @@ std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>&
 }
 
 std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, PlanDevice::Kind kind,
-                                        const BindOptions& options, DeviceContext* context) {
+                                        const BindOptions& options, DeviceContext* context, int concurrent) {
   const KernelFactory& factory = kind == PlanDevice::Kind::Cuda ? node.op->cuda : node.op->cpu;
   if (!factory) {
     fail(node, fmt::format("the operator has no {} kernel", kind == PlanDevice::Kind::Cuda ? "CUDA" : "CPU"));
@@ -32,6 +32,7 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   request.deterministic = options.deterministic;
   request.workspace_limit = options.workspace_limit;
   request.device = context;
+  request.concurrent = concurrent;
   try {
     return factory(request);
   } catch (const RunError& error) {
@@ -130,13 +131,20 @@ void Binding::make_kernels(const BindOptions& options) {
     if (task.launches == 0) continue;
     Queues& queues = queues_of(task.lane);
     const PlanDevice::Kind kind = plan_.devices[task.device == kNone ? 0 : size_t(task.device)].kind;
+    const auto computes_here = [&](const Lane& lane) {
+      return lane.kind == Lane::Kind::Compute && lane.device == task.device;
+    };
+    const bool compute = computes_here(plan_.lanes[size_t(task.lane)]);
+    const auto concurrent =
+        compute ? int(std::count_if(plan_.lanes.begin(), plan_.lanes.end(), computes_here)) : 1;
     int64_t workspace = 0;
     queues.run_there([&] {
       for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
         const Launch& launch = plan_.launches[size_t(i)];
         const Graph& graph = plan_.graphs[size_t(launch.program)];
         kernels_[size_t(i)] =
-            make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(task.lane));
+            make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(task.lane),
+                            concurrent);
         workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
       }
     });

@@ -51,6 +51,7 @@ struct KernelRequest {
   std::vector<TensorType> outputs;
   MathMode math = MathMode::Fp32;
   bool deterministic = false;           // the same bits each time
+  int concurrent = 1;                   // kernels like this one that run at the same time: one a learner of the device
   int64_t workspace_limit = 256 << 20;  // bytes
   DeviceContext* device = nullptr;
 

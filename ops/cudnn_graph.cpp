@@ -59,6 +59,18 @@ Choices& choices() {
   return choices;
 }
 
+class Stream {
+ public:
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
 class Event {
  public:
   Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
@@ -99,9 +111,9 @@ class RecordedGraph {
 }  // namespace
 
 std::string ConvolutionProblem::key() const {
-  return fmt::format("{} {}>{} x{} w{} y{} s{} d{} p{}+{} {}{} {}", int(kind), int(type), int(output_type), x, w, y,
+  return fmt::format("{} {}>{} x{} w{} y{} s{} d{} p{}+{} {}{} {} {}", int(kind), int(type), int(output_type), x, w, y,
                      stride, dilation, pad_begin, pad_end, tf32 ? "tf32" : "", deterministic ? "deterministic" : "",
-                     workspace_limit);
+                     workspace_limit, concurrent);
 }
 
 const Shape& ConvolutionProblem::output_shape() const {
@@ -263,25 +275,35 @@ class ConvolutionPlanner {
     return fastest(built);
   }
 
+  // Operands of one call, in the kind's order.
+  struct Operands {
+    DeviceBuffer a, b, bias, result, scratch;
+  };
+
+  Operands operands(int64_t workspace) {
+    const bool grad_input = problem_.kind == Kind::GradInput, grad_weight = problem_.kind == Kind::GradWeight;
+    return {noise(element_count(grad_input ? problem_.y : problem_.x), problem_.type),
+            noise(element_count(grad_weight ? problem_.y : problem_.w), problem_.type),
+            noise(problem_.y[1], DataType::Float32),
+            DeviceBuffer(element_count(problem_.output_shape()) * int64_t(size_of(problem_.output_type))),
+            DeviceBuffer(workspace)};
+  }
+
   Choice fastest(const std::vector<int64_t>& candidates) {
     int64_t workspace = 0;
     for (const int64_t index : candidates) workspace = std::max(workspace, workspace_at(index));
-    // Operands in the kind's order.
-    const bool grad_input = problem_.kind == Kind::GradInput, grad_weight = problem_.kind == Kind::GradWeight;
-    const DeviceBuffer a = noise(element_count(grad_input ? problem_.y : problem_.x), problem_.type);
-    const DeviceBuffer b = noise(element_count(grad_weight ? problem_.y : problem_.w), problem_.type);
-    const DeviceBuffer bias = noise(problem_.y[1], DataType::Float32);
-    const DeviceBuffer result(element_count(problem_.output_shape()) * int64_t(size_of(problem_.output_type)));
-    const DeviceBuffer scratch(workspace);
-    const Event start, stop;
+    std::vector<Operands> copies;
+    copies.push_back(operands(workspace));
+    try {
+      while (int(copies.size()) < problem_.concurrent) copies.push_back(operands(workspace));
+    } catch (const RunError&) {
+      cudaGetLastError();  // the device is full: fewer at a time
+    }
     Choice best;
     for (const int64_t index : candidates) {
       plan_->state_->index = index;
       plan_->engine_ = engine_at(index);
-      const auto call = [&] {
-        plan_->run(context_.cudnn, context_.stream, a.data(), b.data(), bias.data(), result.data(), scratch.data());
-      };
-      const double microseconds = time(call, start, stop);
+      const double microseconds = time(copies);
       if (microseconds > 0 && (best.index < 0 || microseconds < best.microseconds)) {
         best = {index, plan_->engine_, microseconds};
       }
@@ -289,32 +311,47 @@ class ConvolutionPlanner {
     return best;
   }
 
-  // The least time of one call, dependent calls apart by as much as in a recorded step; 0 where the engine refuses to
-  // run or to be recorded. Calls one by one would measure the host instead: a small convolution is shorter than its
-  // launch.
-  template <typename Call>
-  double time(const Call& call, const Event& start, const Event& stop) {
+  void call(const Operands& with, cudaStream_t stream) {
+    plan_->run(context_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
+               with.scratch.data());
+  }
+
+  // The least time of a call of all copies side by side, dependent calls apart by as much as in a recorded step; 0 where
+  // the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small convolution is
+  // shorter than its launch.
+  double time(const std::vector<Operands>& copies) {
+    const Event start, stop;
+    const cudaStream_t stream = context_.stream;
+    while (beside_.size() + 1 < copies.size()) beside_.push_back(std::make_unique<Stream>());
     RecordedGraph recorded;
     try {
-      call();
-      CUDA_CHECK(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal));
-      for (int k = 0; k < kCallsPerTiming; ++k) call();
+      call(copies[0], stream);
+      CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      CUDA_CHECK(cudaEventRecord(start.get(), stream));
+      for (size_t copy = 0; copy < copies.size(); ++copy) {
+        const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1]->get();
+        if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start.get(), 0));
+        for (int k = 0; k < kCallsPerTiming; ++k) call(copies[copy], own);
+        if (copy == 0) continue;
+        CUDA_CHECK(cudaEventRecord(stop.get(), own));
+        CUDA_CHECK(cudaStreamWaitEvent(stream, stop.get(), 0));
+      }
     } catch (const RunError&) {
-      recorded.end(context_.stream);
+      recorded.end(stream);
       cudaGetLastError();
-      CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // a fault of the device, rather than a refusal, ends here
+      CUDA_CHECK(cudaStreamSynchronize(stream));  // a fault of the device, rather than a refusal, ends here
       return 0;
     }
-    if (!recorded.end(context_.stream)) {
+    if (!recorded.end(stream)) {
       cudaGetLastError();
       return 0;
     }
-    CUDA_CHECK(cudaGraphLaunch(recorded.executable(), context_.stream));
+    CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
     double least = 0;
     for (int i = 0; i < kRepetitions; ++i) {
-      CUDA_CHECK(cudaEventRecord(start.get(), context_.stream));
-      CUDA_CHECK(cudaGraphLaunch(recorded.executable(), context_.stream));
-      CUDA_CHECK(cudaEventRecord(stop.get(), context_.stream));
+      CUDA_CHECK(cudaEventRecord(start.get(), stream));
+      CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
+      CUDA_CHECK(cudaEventRecord(stop.get(), stream));
       CUDA_CHECK(cudaEventSynchronize(stop.get()));
       float milliseconds = 0;
       CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
@@ -351,6 +388,7 @@ class ConvolutionPlanner {
   CudaContext& context_;
   const ConvolutionProblem& problem_;
   std::shared_ptr<ConvolutionPlan> plan_;
+  std::vector<std::unique_ptr<Stream>> beside_;  // of the copies but the first
 };
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {

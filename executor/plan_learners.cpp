@@ -148,7 +148,7 @@ std::vector<NodeId> Lowering::step_cuts() const {
 }
 
 // Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices the
-// last bucket has no backward left to travel under, so it is small: an eighth of bucket_bytes, at least.
+// last bucket has no backward left to travel under, so it is small: a sixteenth of bucket_bytes, at least.
 std::vector<Lowering::Bucket> Lowering::buckets() const {
   const Graph& graph = program_.training.graph;
   const ValueId arena = program_.training.arenas.gradients;
@@ -165,7 +165,7 @@ std::vector<Lowering::Bucket> Lowering::buckets() const {
   int64_t tail = whole;  // where the last bucket begins
   for (auto member = members.rbegin(); device_count() > 1 && member != members.rend(); ++member) {
     tail = member->offset;
-    if (whole - tail >= size / 8) break;
+    if (whole - tail >= size / 16) break;
   }
 
   std::vector<Bucket> found;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -11,7 +12,14 @@ namespace arbalest {
 namespace {
 
 constexpr int kIssuingThreads = 2;
+constexpr std::chrono::microseconds kPatience{100};       // of theirs, where GPUs wait for what they issue
 constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
+
+std::chrono::microseconds patience(const Plan& plan) {
+  const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
+  const bool gpus = std::any_of(plan.devices.begin(), plan.devices.end(), gpu);
+  return gpus ? kPatience : std::chrono::microseconds{0};
+}
 
 }  // namespace
 
@@ -23,15 +31,14 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       dependencies_(plan_),
       times_(options_.trace ? plan_.tasks.size() * kTimes : 0),
       parallelism_(tbb::global_control::max_allowed_parallelism,
-                   size_t(kIssuingThreads + std::max(1, options_.threads) + 1)),
-      issuing_(kIssuingThreads, 0, tbb::task_arena::priority::high),
-      working_(std::max(1, options_.threads), 0, tbb::task_arena::priority::normal) {
+                   size_t(std::max(1, options_.threads) + 1)),
+      working_(std::max(1, options_.threads), 0),
+      issuing_(kIssuingThreads, patience(plan_), [this](TaskId task, int64_t instance) { issue(task, instance); }) {
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
   if (options_.trace) options_.trace->set_threads({std::max(1, options_.threads), kIssuingThreads});
 }
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
-  issuing_.initialize();
   working_.initialize();
   // Whatever happens below, nothing of this run outlives it.
   const struct Guard {
@@ -59,10 +66,7 @@ void Scheduler::dispatch(TaskId task, int64_t instance) {
       run_host(task, instance);
     });
   } else {
-    issuing_.enqueue([this, task, instance] {
-      taken_over();
-      issue(task, instance);
-    });
+    issuing_.push(task, instance);
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "executor/binding.h"
 #include "executor/dependencies.h"
+#include "executor/issuing_threads.h"
 
 namespace arbalest {
 
@@ -81,14 +82,15 @@ class Scheduler final : private CompletionSink {
   Dependencies dependencies_;
   std::vector<Times> times_;
   std::vector<uint8_t> on_host_;
-  tbb::global_control parallelism_;  // both arenas and the caller may run at once
-  tbb::task_arena issuing_, working_;
+  tbb::global_control parallelism_;  // so many host tasks may run at once, whatever the number of cores
+  tbb::task_arena working_;          // host tasks
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
   std::atomic<int64_t> completions_{0};  // for the stall report
   std::atomic<bool> stop_requested_{false}, failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::exception_ptr error_;
+  IssuingThreads issuing_;  // the last: its threads use what is above
 };
 
 }  // namespace arbalest

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "executor/trace_intervals.h"
+
 namespace arbalest {
 namespace {
 
@@ -35,6 +37,7 @@ class Measurement {
     measure_durations();
     measure_issuing();
     measure_threads();
+    find_issuing();
     measure_starts();
     measure_notice();
     measure_dispatch();
@@ -164,11 +167,51 @@ class Measurement {
       if (last == nullptr || last->needs != Edge::Needs::Done || span.ready < satisfied) continue;
       notice[lane_of(last->from).device].push_back(span.ready - satisfied);
       if (plan_.on_host(span.task) || span.issued < span.ready) continue;
-      dispatch_[size_t(span.task)].push_back(span.issued - span.ready);
+      // Waiting for a thread is simulated.
+      dispatch_[size_t(span.task)].push_back(span.issued - span.ready - all_issuing(span.ready, span.issued));
     }
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       costs_.lanes[lane].notice = std::max<int64_t>(0, median(notice[plan_.lanes[lane].device]));
     }
+  }
+
+  // When all threads that issue were at it.
+  void find_issuing() {
+    constexpr int64_t kBetweenIssues = 5000;  // ns at most that a thread needs from one issue to the next
+    std::map<int32_t, Intervals> of_thread;
+    for (const IssueSpan& span : trace_.issues) {
+      Intervals& busy = of_thread[span.thread];
+      if (!busy.empty() && span.started - busy.back().to < kBetweenIssues) {
+        busy.back().to = std::max(busy.back().to, span.ended);
+      } else {
+        busy.push_back({span.started, span.ended});
+      }
+    }
+    std::map<int64_t, int32_t> changes;
+    for (const auto& [thread, busy] : of_thread) {
+      for (const Interval& interval : busy) {
+        ++changes[interval.from];
+        --changes[interval.to];
+      }
+    }
+    int32_t threads = 0;
+    for (const auto& [time, change] : changes) {
+      const bool before = threads >= costs_.threads.issuing, now = threads + change >= costs_.threads.issuing;
+      threads += change;
+      if (before == now) continue;
+      if (now) all_issuing_.push_back({time, time});
+      if (!now) all_issuing_.back().to = time;
+    }
+  }
+
+  int64_t all_issuing(int64_t from, int64_t to) const {
+    auto interval = std::upper_bound(all_issuing_.begin(), all_issuing_.end(), from,
+                                     [](int64_t time, const Interval& one) { return time < one.to; });
+    int64_t sum = 0;
+    for (; interval != all_issuing_.end() && interval->from < to; ++interval) {
+      sum += std::min(to, interval->to) - std::max(from, interval->from);
+    }
+    return sum;
   }
 
   // A task that was never dispatched on its own takes what is usual: of the host's, or of device tasks.
@@ -215,6 +258,7 @@ class Measurement {
   std::vector<std::vector<const Edge*>> into_;  // by task
   std::vector<std::vector<int64_t>> dispatch_;  // by task
   std::map<std::pair<TaskId, int64_t>, int64_t> issue_ends_;
+  Intervals all_issuing_;
   Costs costs_;
 };
 

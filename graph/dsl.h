@@ -137,7 +137,7 @@ struct SynchronizeOptions {
   int64_t every = 1;             // updates from one averaging to the next
   double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
   double momentum = -1;          // sma: of the average; negative: 0 where Train has momentum, else 0.9
-  double bucket_mib = 8;         // ssgd: gradients that travel together, at least
+  double bucket_mib = 32;        // ssgd: gradients that travel together, at least
 };
 // A token, as Train's: how the learners agree, where there are several.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});

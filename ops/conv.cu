@@ -12,8 +12,8 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// Where learners run at the same time, whatever their number: --learners auto need not time again for each.
-constexpr int kTimedTogether = 4;
+// Of so many learners at once engines are timed; with more, the same are best, and --learners auto need not time again.
+constexpr int kMostTimedTogether = 4;
 
 // y: (rows, C), bias: (C); in place.
 template <int W, typename T>
@@ -152,7 +152,7 @@ std::unique_ptr<Kernel> convolution(const KernelRequest& request, Kind kind, con
   }
   problem.tf32 = request.math == MathMode::Tf32;
   problem.deterministic = request.deterministic;
-  problem.concurrent = request.concurrent > 1 ? kTimedTogether : 1;
+  problem.concurrent = std::min(request.concurrent, kMostTimedTogether);
   problem.workspace_limit = request.workspace_limit;
   return std::make_unique<ConvolutionKernel>(request, std::move(problem));
 }

@@ -21,7 +21,7 @@ struct Strategy {
   int64_t every = 1;               // τ: updates from one averaging to the next (Sma, Local)
   double alpha = 0.5, beta = 1;    // α and β (Sma)
   double momentum = -1;            // μ; negative: 0 where Train has momentum, else 0.9
-  int64_t bucket_bytes = 8 << 20;  // Ssgd: gradients that travel together, at least
+  int64_t bucket_bytes = 32 << 20;  // Ssgd: gradients that travel together, at least
 
   bool operator==(const Strategy&) const = default;
 };

@@ -69,6 +69,26 @@ TEST_CASE("costs come out of a trace as they went in") {
   CHECK(iteration_us(pipeline.plan, found) == doctest::Approx(iteration_us(pipeline.plan, costs)));
 }
 
+TEST_CASE("waiting for a thread that issues is no cost of what waits") {
+  Builder builder;
+  Costs costs;
+  for (int k = 0; k < 4; ++k) {
+    const TaskId fill = builder.host("fill " + std::to_string(k), 100);
+    const TaskId copy = builder.device("copy " + std::to_string(k), 10, builder.lane(Lane::Kind::CopyIn));
+    builder.edge(fill, copy, 0);
+    builder.edge(copy, fill, 1);
+  }
+  costs = costs_of(builder.plan);
+  costs.threads = {4, 1};
+  for (const TaskId copy : {1, 3, 5, 7}) {
+    costs.tasks[size_t(copy)].issuing = 20'000;
+    costs.tasks[size_t(copy)].dispatch = constant(1'000);
+  }
+  const TraceFile trace = trace_of(builder.plan, costs);  // copies are ready at the same time
+  for (const TaskId copy : {1, 3, 5, 7}) CHECK(measured(trace).tasks[size_t(copy)].dispatch.of(20) <= 1'000);
+  CHECK(iteration_us(trace.plan, measured(trace)) == doctest::Approx(iteration_us(builder.plan, costs)).epsilon(0.02));
+}
+
 // A GPU whose two learners take 70 µs for each task when both run, back to back.
 TraceFile two_learners() {
   Builder builder;

@@ -99,7 +99,9 @@ TEST_CASE("a sweep over CPUs measures each cell, passes over those that fail, an
   const OwnTemporaryFolder folder;
   ScalingOptions options;
   options.graph = folder.file("tiny.onnxtxt");
-  std::ofstream(options.graph) << write_graph_text(test::tiny({.source = "glyphs:?train=200&test=50&size=16"}));
+  // The rate would end training at once, were it used.
+  std::ofstream(options.graph) << write_graph_text(
+      test::tiny({.source = "glyphs:?train=200&test=50&size=16", .train = "lr = 1e30"}));
   options.devices = "cpu:0-1";
   options.learners = {1, 2, 30};  // 30 learners with batch 4 are 120 samples on one device, too many on two
   options.batch = 4;
@@ -139,6 +141,12 @@ TEST_CASE("a sweep over CPUs measures each cell, passes over those that fail, an
   CHECK(folder.temporary_is_empty());
   CHECK_FALSE(std::filesystem::exists("tiny.interrupted.safetensors"));
 
+  options.learners = {1};
+  options.set = {"train.lr=1e30"};
+  const Sweep diverges = sweep(options, folder.file("out"));
+  CHECK(nlohmann::json::parse(diverges.lines.at(0)).at("error").get<std::string>().find("finite") != std::string::npos);
+
+  options.set.clear();
   options.learners = {64};
   const Sweep none = sweep(options, folder.file("out"));
   CHECK(none.lines.size() == 2);

@@ -12,8 +12,12 @@
 namespace arbalest {
 namespace {
 
+// Noise that is learnt by heart for minutes may make a loss diverge, and what is measured does not depend on the rate.
+constexpr const char* kHarmlessRate = "train.lr=1e-6";
+
 Graph graph_to_measure(const ScalingOptions& options) {
   ScalingOptions changed = options;
+  changed.set.insert(changed.set.begin(), kHarmlessRate);
   if (options.batch) changed.set.push_back(fmt::format("prefetch.batch={}", *options.batch));
   return without_validation(load_with_overrides(changed));
 }

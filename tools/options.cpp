@@ -261,7 +261,8 @@ class CommandLine {
         ->check(real(1e-6, 1e9));
     scaling_command_->add_flag("--json", scaling_.json, "one JSON object a line and cell");
     scaling_command_->footer(
-        "Validation is left out. A cell that fails says why and the others go on; the exit status is 1 where all "
+        "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise: noise could make a loss "
+        "diverge.\nA cell that fails says why and the others go on; the exit status is 1 where all "
         "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
   }
 

@@ -135,16 +135,14 @@ void Binding::make_kernels(const BindOptions& options) {
       return lane.kind == Lane::Kind::Compute && lane.device == task.device;
     };
     const bool compute = computes_here(plan_.lanes[size_t(task.lane)]);
-    const auto concurrent =
-        compute ? int(std::count_if(plan_.lanes.begin(), plan_.lanes.end(), computes_here)) : 1;
+    const auto concurrent = compute ? int(std::count_if(plan_.lanes.begin(), plan_.lanes.end(), computes_here)) : 1;
     int64_t workspace = 0;
     queues.run_there([&] {
       for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
         const Launch& launch = plan_.launches[size_t(i)];
         const Graph& graph = plan_.graphs[size_t(launch.program)];
-        kernels_[size_t(i)] =
-            make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(task.lane),
-                            concurrent);
+        kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
+                                              queues.context(task.lane), concurrent);
         workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
       }
     });

@@ -5,8 +5,8 @@
 // steady state, beside all others, the rest is the others': each of them adds the same. Where a trace does not have
 // those times, learners are taken as sharing the GPU's throughput; what a learner fewer saves is then told at its most.
 //
-// Limits: nothing for copies, collectives or a clock frequency that falls under load. Lanes of a CPU device take turns on
-// one thread and do not slow each other down.
+// Limits: nothing for copies, collectives or a clock frequency that falls under load. Lanes of a CPU device take turns
+// on one thread and do not slow each other down.
 
 #include <cstdint>
 #include <map>

@@ -54,7 +54,8 @@ class DeviceList {
     if (name == "auto") fail("'auto' stands alone");
     const std::vector<std::string> kinds = {"cpu", "cuda"};
     const bool gpu = name == "gpu";  // nearer to 'cpu' in letters alone
-    fail(fmt::format("unknown kind of device '{}'{}", name, gpu ? "; did you mean 'cuda'?" : did_you_mean(name, kinds)));
+    fail(
+        fmt::format("unknown kind of device '{}'{}", name, gpu ? "; did you mean 'cuda'?" : did_you_mean(name, kinds)));
   }
 
   void range(std::string_view text, std::string_view item) {

@@ -1,6 +1,6 @@
 #pragma once
-// Threads that only issue. Host tasks may hold TBB's workers for long (a reader that waits for a disk), and a worker that
-// sleeps takes long to wake; a device lane that is ready must not wait for either.
+// Threads that only issue. Host tasks may hold TBB's workers for long (a reader that waits for a disk), and a worker
+// that sleeps takes long to wake; a device lane that is ready must not wait for either.
 
 #include <atomic>
 #include <chrono>
@@ -40,9 +40,9 @@ class IssuingThreads {
   const Issue issue_;
   std::mutex mutex_;
   std::condition_variable pushed_;
-  std::vector<Item> ring_;             // a power of two
-  uint64_t first_ = 0, end_ = 0;       // of what waits, modulo the ring's size
-  std::atomic<uint64_t> waiting_{0};   // end_ - first_, to be looked at without the mutex
+  std::vector<Item> ring_;            // a power of two
+  uint64_t first_ = 0, end_ = 0;      // of what waits, modulo the ring's size
+  std::atomic<uint64_t> waiting_{0};  // end_ - first_, to be looked at without the mutex
   int asleep_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -147,8 +147,8 @@ std::vector<NodeId> Lowering::step_cuts() const {
   return {NodeId(graph.nodes.size())};
 }
 
-// Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices the
-// last bucket has no backward left to travel under, so it is small: a sixteenth of bucket_bytes, at least.
+// Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
+// the last bucket has no backward left to travel under, so it is small: a sixteenth of bucket_bytes, at least.
 std::vector<Lowering::Bucket> Lowering::buckets() const {
   const Graph& graph = program_.training.graph;
   const ValueId arena = program_.training.arenas.gradients;

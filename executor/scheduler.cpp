@@ -12,7 +12,7 @@ namespace arbalest {
 namespace {
 
 constexpr int kIssuingThreads = 2;
-constexpr std::chrono::microseconds kPatience{100};       // of theirs, where GPUs wait for what they issue
+constexpr std::chrono::microseconds kPatience{100};      // of theirs, where GPUs wait for what they issue
 constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
 
 std::chrono::microseconds patience(const Plan& plan) {
@@ -30,8 +30,7 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       options_(std::move(options)),
       dependencies_(plan_),
       times_(options_.trace ? plan_.tasks.size() * kTimes : 0),
-      parallelism_(tbb::global_control::max_allowed_parallelism,
-                   size_t(std::max(1, options_.threads) + 1)),
+      parallelism_(tbb::global_control::max_allowed_parallelism, size_t(std::max(1, options_.threads) + 1)),
       working_(std::max(1, options_.threads), 0),
       issuing_(kIssuingThreads, patience(plan_), [this](TaskId task, int64_t instance) { issue(task, instance); }) {
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));

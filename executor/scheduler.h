@@ -82,8 +82,8 @@ class Scheduler final : private CompletionSink {
   Dependencies dependencies_;
   std::vector<Times> times_;
   std::vector<uint8_t> on_host_;
-  tbb::global_control parallelism_;  // so many host tasks may run at once, whatever the number of cores
-  tbb::task_arena working_;          // host tasks
+  tbb::global_control parallelism_;      // so many host tasks may run at once, whatever the number of cores
+  tbb::task_arena working_;              // host tasks
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
   std::atomic<int64_t> completions_{0};  // for the stall report
   std::atomic<bool> stop_requested_{false}, failed_{false};

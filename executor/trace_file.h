@@ -52,8 +52,8 @@ struct TraceFile {
   std::vector<IssueSpan> issues;
   TraceThreads threads;
   std::vector<int64_t> alone;  // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
-  int64_t dropped = 0;     // spans that rings overwrote: the oldest
-  int64_t unfinished = 0;  // instances without a start or an end, left out of `tasks`
+  int64_t dropped = 0;         // spans that rings overwrote: the oldest
+  int64_t unfinished = 0;      // instances without a start or an end, left out of `tasks`
 };
 
 // Finds the span of (task, instance) in a trace that outlives the index.

@@ -44,7 +44,9 @@ class Prediction {
       row(change.text, simulation.steady.iteration_ns, changed.plan,
           outcome(changed.plan, simulation, batches_of(measured_.plan) * 1e9 / base.steady.iteration_ns));
     }
-    line("  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the simulation.");
+    line(
+        "  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the "
+        "simulation.");
     const bool fewer = std::any_of(changes.begin(), changes.end(),
                                    [](const WhatIf& change) { return change.kind == WhatIf::Kind::Learners; });
     if (fewer) contention();

@@ -44,8 +44,8 @@ class SyntheticSource final : public Source {
   }
 
   std::string describe() const override {
-    const std::string kind = resident() ? "noise that stays on the device"
-                                        : fmt::format("noise, {} µs or more a batch", delay_.count());
+    const std::string kind =
+        resident() ? "noise that stays on the device" : fmt::format("noise, {} µs or more a batch", delay_.count());
     return fmt::format("{}: {} samples of {}, {} classes, {}", name_, size_, to_string(shape_), classes_, kind);
   }
 

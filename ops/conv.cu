@@ -101,7 +101,8 @@ class ConvolutionKernel final : public Kernel {
     ConvolutionProblem plain = problem_;
     plain.kind = Kind::Forward;
     const auto apart = find_convolution_plan(context_, plain);
-    const double pass = pass_microseconds(plain, 2 * element_count(problem_.y) * int64_t(size_of(problem_.output_type)));
+    const double pass =
+        pass_microseconds(plain, 2 * element_count(problem_.y) * int64_t(size_of(problem_.output_type)));
     bias_apart_ = apart != nullptr && (fused == nullptr || apart->microseconds() + pass < fused->microseconds());
     plan_ = bias_apart_ ? apart : fused;
   }

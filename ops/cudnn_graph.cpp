@@ -14,6 +14,8 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
+#include "ops/convolution_timer.h"
+
 namespace arbalest {
 namespace {
 
@@ -24,9 +26,6 @@ using Kind = ConvolutionProblem::Kind;
 enum Uid : int64_t { kA = 1, kB = 2, kBias = 3, kResult = 4 };
 
 constexpr int kCandidates = 12;  // engines tried, in the heuristics' order
-constexpr int kRepetitions = 4;  // timings of a candidate; the least counts
-constexpr int kCallsPerTiming = 8;
-constexpr double kLongCall = 300;  // µs, from which on one call is enough to tell
 
 fe::DataType_t frontend_type(DataType type) {
   switch (type) {
@@ -59,55 +58,6 @@ Choices& choices() {
   static Choices choices;
   return choices;
 }
-
-class Stream {
- public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-// What a stream records between the start of a capture and end().
-class RecordedGraph {
- public:
-  RecordedGraph() = default;
-  ~RecordedGraph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  RecordedGraph(const RecordedGraph&) = delete;
-  RecordedGraph& operator=(const RecordedGraph&) = delete;
-
-  // False where the stream was not recording, or something in between cannot be recorded.
-  bool end(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone &&
-           cudaStreamEndCapture(stream, &graph_) == cudaSuccess && graph_ != nullptr &&
-           cudaGraphInstantiate(&executable_, graph_, 0) == cudaSuccess;
-  }
-  cudaGraphExec_t executable() const { return executable_; }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
 
 }  // namespace
 
@@ -276,35 +226,18 @@ class ConvolutionPlanner {
     return fastest(built);
   }
 
-  // Operands of one call, in the kind's order.
-  struct Operands {
-    DeviceBuffer a, b, bias, result, scratch;
-  };
-
-  Operands operands(int64_t workspace) {
-    const bool grad_input = problem_.kind == Kind::GradInput, grad_weight = problem_.kind == Kind::GradWeight;
-    return {noise(element_count(grad_input ? problem_.y : problem_.x), problem_.type),
-            noise(element_count(grad_weight ? problem_.y : problem_.w), problem_.type),
-            noise(problem_.y[1], DataType::Float32),
-            DeviceBuffer(element_count(problem_.output_shape()) * int64_t(size_of(problem_.output_type))),
-            DeviceBuffer(workspace)};
-  }
-
   Choice fastest(const std::vector<int64_t>& candidates) {
     int64_t workspace = 0;
     for (const int64_t index : candidates) workspace = std::max(workspace, workspace_at(index));
-    std::vector<Operands> copies;
-    copies.push_back(operands(workspace));
-    try {
-      while (int(copies.size()) < problem_.concurrent) copies.push_back(operands(workspace));
-    } catch (const RunError&) {
-      cudaGetLastError();  // the device is full: fewer at a time
-    }
+    ConvolutionTimer timer(context_, problem_, workspace);
     Choice best;
     for (const int64_t index : candidates) {
       plan_->state_->index = index;
       plan_->engine_ = engine_at(index);
-      const double microseconds = time(copies);
+      const double microseconds = timer.time([&](const ConvolutionOperands& with, cudaStream_t stream) {
+        plan_->run(context_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
+                   with.workspace.data());
+      });
       if (microseconds > 0 && (best.index < 0 || microseconds < best.microseconds)) {
         best = {index, plan_->engine_, microseconds};
       }
@@ -312,93 +245,9 @@ class ConvolutionPlanner {
     return best;
   }
 
-  void call(const Operands& with, cudaStream_t stream) {
-    plan_->run(context_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
-               with.scratch.data());
-  }
-
-  // The least time of a call of all copies side by side, dependent calls apart by as much as in a recorded step; 0 where
-  // the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small convolution is
-  // shorter than its launch.
-  double time(const std::vector<Operands>& copies) {
-    const Event start, stop;
-    const cudaStream_t stream = context_.stream;
-    while (beside_.size() + 1 < copies.size()) beside_.push_back(std::make_unique<Stream>());
-    RecordedGraph recorded;
-    int calls = kCallsPerTiming;
-    try {
-      call(copies[0], stream);  // loads what the engine needs
-      CUDA_CHECK(cudaEventRecord(start.get(), stream));
-      call(copies[0], stream);
-      CUDA_CHECK(cudaEventRecord(stop.get(), stream));
-      if (microseconds_between(start, stop) > kLongCall) calls = 1;
-      CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      CUDA_CHECK(cudaEventRecord(start.get(), stream));
-      for (size_t copy = 0; copy < copies.size(); ++copy) {
-        const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1]->get();
-        if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start.get(), 0));
-        for (int k = 0; k < calls; ++k) call(copies[copy], own);
-        if (copy == 0) continue;
-        CUDA_CHECK(cudaEventRecord(stop.get(), own));
-        CUDA_CHECK(cudaStreamWaitEvent(stream, stop.get(), 0));
-      }
-    } catch (const RunError&) {
-      recorded.end(stream);
-      cudaGetLastError();
-      CUDA_CHECK(cudaStreamSynchronize(stream));  // a fault of the device, rather than a refusal, ends here
-      return 0;
-    }
-    if (!recorded.end(stream)) {
-      cudaGetLastError();
-      return 0;
-    }
-    CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
-    double least = 0;
-    for (int i = 0; i < kRepetitions; ++i) {
-      CUDA_CHECK(cudaEventRecord(start.get(), stream));
-      CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
-      CUDA_CHECK(cudaEventRecord(stop.get(), stream));
-      const double microseconds = microseconds_between(start, stop) / calls;
-      if (i == 0 || microseconds < least) least = microseconds;
-    }
-    return least;
-  }
-
-  static double microseconds_between(const Event& start, const Event& stop) {
-    CUDA_CHECK(cudaEventSynchronize(stop.get()));
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
-    return double(milliseconds) * 1000;
-  }
-
-  // Random numbers in [-1, 1): on zeros matrix units draw less power and run faster than they will.
-  DeviceBuffer noise(int64_t elements, DataType type) {
-    DeviceBuffer buffer(elements * int64_t(size_of(type)));
-    constexpr int64_t kBlock = 1 << 16;  // elements drawn; the rest repeats them
-    std::vector<float> values(size_t(std::min(elements, kBlock)));
-    uint32_t state = 0x9E3779B9u;
-    for (float& value : values) {
-      state = state * 1664525u + 1013904223u;
-      value = float(state >> 8) * 0x1p-23f - 1.0f;
-    }
-    std::vector<bfloat16> lowered;
-    if (type == DataType::Bfloat16) {
-      for (const float value : values) lowered.push_back(bfloat16(value));
-    }
-    const void* from = type == DataType::Bfloat16 ? static_cast<const void*>(lowered.data()) : values.data();
-    for (int64_t first = 0; first < elements; first += kBlock) {
-      const int64_t bytes = std::min(elements - first, kBlock) * int64_t(size_of(type));
-      CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(buffer.data()) + first * int64_t(size_of(type)), from,
-                                 size_t(bytes), cudaMemcpyHostToDevice, context_.stream));
-    }
-    CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // `values` goes away
-    return buffer;
-  }
-
   CudaContext& context_;
   const ConvolutionProblem& problem_;
   std::shared_ptr<ConvolutionPlan> plan_;
-  std::vector<std::unique_ptr<Stream>> beside_;  // of the copies but the first
 };
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {

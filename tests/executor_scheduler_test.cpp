@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "executor/host_tasks.h"
@@ -245,4 +247,42 @@ TEST_CASE("recorded steps compute what eager ones do") {
   }
   CHECK(norm > 0);
   CHECK(difference <= 1e-10 * norm);
+}
+
+TEST_CASE("issuing threads take everything once, in order, and go on after they slept") {
+  std::mutex mutex;
+  std::vector<int64_t> issued;
+  std::atomic<bool> held{true};
+  {
+    IssuingThreads threads(1, std::chrono::microseconds(50), [&](TaskId task, int64_t instance) {
+      while (held.load()) std::this_thread::yield();
+      const std::scoped_lock lock(mutex);
+      issued.push_back(instance + 10'000 * task);
+    });
+    for (int64_t i = 0; i < 1000; ++i) threads.push(0, i);  // more than the ring begins with
+    held = false;
+    while (true) {
+      const std::scoped_lock lock(mutex);
+      if (issued.size() == 1000) break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps
+    for (int64_t i = 0; i < 10; ++i) threads.push(1, i);
+  }
+  REQUIRE(issued.size() == 1010);
+  for (int64_t i = 0; i < 1010; ++i) CHECK(issued[size_t(i)] == (i < 1000 ? i : 10'000 + i - 1000));
+}
+
+TEST_CASE("several issuing threads share what is pushed from several") {
+  std::atomic<int64_t> sum{0};
+  {
+    IssuingThreads threads(2, std::chrono::microseconds(0), [&](TaskId, int64_t instance) { sum += instance; });
+    std::vector<std::thread> producers;
+    for (int p = 0; p < 4; ++p) {
+      producers.emplace_back([&] {
+        for (int64_t i = 1; i <= 5000; ++i) threads.push(0, i);
+      });
+    }
+    for (std::thread& producer : producers) producer.join();
+  }
+  CHECK(sum == 4 * 5000 * 5001 / 2);
 }

@@ -99,7 +99,8 @@ TraceFile two_learners() {
   TraceFile trace;
   trace.plan = builder.plan;
   for (int64_t i = 0; i < 200; ++i) {
-    for (const TaskId task : {0, 1}) trace.tasks.push_back({task, i, i * 70'000, i * 70'000, i * 70'000, (i + 1) * 70'000});
+    for (const TaskId task : {0, 1})
+      trace.tasks.push_back({task, i, i * 70'000, i * 70'000, i * 70'000, (i + 1) * 70'000});
   }
   return trace;
 }

@@ -1,0 +1,48 @@
+#pragma once
+// Times convolutions on noise, recorded, as many at a time as will run.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ops/cudnn_graph.h"
+
+namespace arbalest {
+
+// Of one call, as ConvolutionPlan::run() takes them.
+struct ConvolutionOperands {
+  DeviceBuffer a, b, bias, result, workspace;
+};
+
+class ConvolutionTimer {
+ public:
+  using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;
+
+  // Where the device is too full for as many as are concurrent, fewer are timed. Throws RunError where it lacks memory
+  // for one. `problem` outlives the timer.
+  ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
+  ~ConvolutionTimer();
+
+  // The least µs of a call of all concurrent ones side by side, dependent calls apart by as much as in a recorded step;
+  // 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
+  // convolution is shorter than its launch.
+  double time(const Call& call);
+
+ private:
+  class Stream;
+  class Event;
+  class RecordedGraph;
+
+  ConvolutionOperands operands(int64_t workspace_bytes);
+  DeviceBuffer noise(int64_t elements, DataType type);
+  bool record(const Call& call, int calls, RecordedGraph& recorded);
+  double microseconds();
+
+  CudaContext& context_;
+  const ConvolutionProblem& problem_;
+  std::vector<ConvolutionOperands> copies_;
+  std::vector<std::unique_ptr<Stream>> beside_;  // of the copies but the first
+  std::unique_ptr<Event> start_, stop_;
+};
+
+}  // namespace arbalest

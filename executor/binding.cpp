@@ -131,18 +131,17 @@ void Binding::make_kernels(const BindOptions& options) {
     if (task.launches == 0) continue;
     Queues& queues = queues_of(task.lane);
     const PlanDevice::Kind kind = plan_.devices[task.device == kNone ? 0 : size_t(task.device)].kind;
-    const auto computes_here = [&](const Lane& lane) {
+    // Validation too runs beside the learners.
+    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
       return lane.kind == Lane::Kind::Compute && lane.device == task.device;
-    };
-    const bool compute = computes_here(plan_.lanes[size_t(task.lane)]);
-    const auto concurrent = compute ? int(std::count_if(plan_.lanes.begin(), plan_.lanes.end(), computes_here)) : 1;
+    });
     int64_t workspace = 0;
     queues.run_there([&] {
       for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
         const Launch& launch = plan_.launches[size_t(i)];
         const Graph& graph = plan_.graphs[size_t(launch.program)];
         kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
-                                              queues.context(task.lane), concurrent);
+                                              queues.context(task.lane), std::max(1, int(learners)));
         workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
       }
     });

@@ -18,11 +18,12 @@ Contention contention_on(int32_t device, const TraceFile& trace, const SteadySta
     lanes.insert(lane);
     if (steady.holds(plan, span)) took[span.task].push_back(span.ended - span.started);
   }
+  contention.measured = !took.empty();
   for (auto& [task, durations] : took) {
     const auto middle = durations.begin() + std::ptrdiff_t(durations.size() / 2);
     std::nth_element(durations.begin(), middle, durations.end());
-    const int64_t alone = size_t(task) < trace.alone.size() ? trace.alone[size_t(task)] : -1;
-    contention.measured = contention.measured || alone >= 0;
+    const int64_t alone = trace.alone.empty() ? -1 : trace.alone[size_t(task)];
+    contention.measured = contention.measured && alone >= 0;
     const double share = alone < 0 ? 1 / double(lanes.size()) : double(alone) / double(std::max<int64_t>(1, *middle));
     contention.alone[task] = std::min(1.0, share);
   }

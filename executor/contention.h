@@ -17,7 +17,7 @@
 namespace arbalest {
 
 struct Contention {
-  bool measured = false;           // otherwise assumed
+  bool measured = false;           // of all compute tasks; otherwise some are assumed
   std::map<TaskId, double> alone;  // by compute task: how long it takes alone ÷ how long it took; at most 1
 
   // How much longer a task runs when `share` of the others that ran beside it are left.

@@ -4,8 +4,12 @@
 
 namespace arbalest {
 
+IssuingThreads::IssuingThreads(std::chrono::microseconds patience, Issue issue)
+    : patience_(patience), issue_(std::move(issue)) {}
+
+// From the delegation on, the destructor joins what was started.
 IssuingThreads::IssuingThreads(int threads, std::chrono::microseconds patience, Issue issue)
-    : patience_(patience), issue_(std::move(issue)), ring_(256) {
+    : IssuingThreads(patience, std::move(issue)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -18,32 +22,33 @@ IssuingThreads::~IssuingThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+// No wake-up is lost: either this sees the sleeper in asleep_, or the sleeper sees the item in waiting_. Both are
+// sequentially consistent, and who sees a sleeper notifies under the mutex that it falls asleep with.
 void IssuingThreads::push(TaskId task, int64_t instance) {
+  queue_.push({task, instance});
+  waiting_.fetch_add(1);
+  if (asleep_.load() == 0) return;
   const std::scoped_lock lock(mutex_);
-  if (end_ - first_ == ring_.size()) {
-    std::vector<Item> larger(2 * ring_.size());
-    for (uint64_t i = first_; i != end_; ++i) larger[i % larger.size()] = ring_[i % ring_.size()];
-    ring_ = std::move(larger);
-  }
-  ring_[end_++ % ring_.size()] = {task, instance};
-  waiting_.store(end_ - first_, std::memory_order_relaxed);
-  if (asleep_ > 0) pushed_.notify_one();
+  pushed_.notify_one();
 }
 
 // False once there is nothing left and nothing more to come.
 bool IssuingThreads::take(Item& item) {
-  const auto until = std::chrono::steady_clock::now() + patience_;
-  while (waiting_.load(std::memory_order_relaxed) == 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::yield();
+  for (;;) {
+    const auto until = std::chrono::steady_clock::now() + patience_;
+    do {
+      if (queue_.try_pop(item)) {
+        waiting_.fetch_sub(1);
+        return true;
+      }
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() < until);
+    std::unique_lock lock(mutex_);
+    asleep_.fetch_add(1);
+    pushed_.wait(lock, [this] { return waiting_.load() > 0 || stopping_; });
+    asleep_.fetch_sub(1);
+    if (waiting_.load() <= 0 && stopping_) return false;
   }
-  std::unique_lock lock(mutex_);
-  ++asleep_;
-  pushed_.wait(lock, [this] { return first_ != end_ || stopping_; });
-  --asleep_;
-  if (first_ == end_) return false;
-  item = ring_[first_++ % ring_.size()];
-  waiting_.store(end_ - first_, std::memory_order_relaxed);
-  return true;
 }
 
 void IssuingThreads::work() {

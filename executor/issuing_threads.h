@@ -2,6 +2,8 @@
 // Threads that only issue. Host tasks may hold TBB's workers for long (a reader that waits for a disk), and a worker
 // that sleeps takes long to wake; a device lane that is ready must not wait for either.
 
+#include <tbb/concurrent_queue.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -19,31 +21,32 @@ class IssuingThreads {
  public:
   using Issue = std::function<void(TaskId task, int64_t instance)>;
 
-  // A thread that has nothing to issue looks on for as long as `patience` before it sleeps.
+  // A thread that has nothing to issue looks on for as long as `patience` before it sleeps. Throws std::system_error
+  // where there are no more threads to be had.
   IssuingThreads(int threads, std::chrono::microseconds patience, Issue issue);
   // Whatever was pushed has been issued then.
   ~IssuingThreads();
 
-  // First in, first out. Any thread may call it, `issue` too.
+  // First in, first out. Any thread may call it, `issue` too. Takes a lock only where a thread is to be woken.
   void push(TaskId task, int64_t instance);
 
  private:
   struct Item {
-    TaskId task;
-    int64_t instance;
+    TaskId task = kNone;
+    int64_t instance = 0;
   };
 
+  IssuingThreads(std::chrono::microseconds patience, Issue issue);
   void work();
   bool take(Item& item);
 
   const std::chrono::microseconds patience_;
   const Issue issue_;
-  std::mutex mutex_;
+  tbb::concurrent_queue<Item> queue_;
+  std::atomic<int64_t> waiting_{0};  // in queue_; for a moment less by what was taken while it was being pushed
+  std::atomic<int> asleep_{0};
+  std::mutex mutex_;  // of falling asleep and waking
   std::condition_variable pushed_;
-  std::vector<Item> ring_;            // a power of two
-  uint64_t first_ = 0, end_ = 0;      // of what waits, modulo the ring's size
-  std::atomic<uint64_t> waiting_{0};  // end_ - first_, to be looked at without the mutex
-  int asleep_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

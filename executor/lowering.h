@@ -105,6 +105,7 @@ class Lowering {
                                        const std::vector<double>& coefficients)>;
   void sum_models(const std::string& name, double share, const SumWriter& write);
   void average_models();
+  std::pair<Term, TaskId> bucket_on(int32_t device, const Bucket& bucket, size_t index);
   void average_gradients();
   void replace_models();
   // What sums or averages operands, one a device, in their place: a task on the fabric's lane. Edges are the caller's.

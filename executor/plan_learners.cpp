@@ -148,7 +148,8 @@ std::vector<NodeId> Lowering::step_cuts() const {
 }
 
 // Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
-// the last bucket has no backward left to travel under, so it is small: a sixteenth of bucket_bytes, at least.
+// the last bucket has no backward left to travel under, so it is cut off small: a sixteenth of bucket_bytes, at least,
+// where as much is left before it.
 std::vector<Lowering::Bucket> Lowering::buckets() const {
   const Graph& graph = program_.training.graph;
   const ValueId arena = program_.training.arenas.gradients;
@@ -176,7 +177,7 @@ std::vector<Lowering::Bucket> Lowering::buckets() const {
     open.last = std::max(open.last, members[i].producer);
     // A part of a task between two buckets is at least one node; what is left over joins the bucket before.
     const int64_t rest = (end <= tail ? tail : whole) - end;
-    const bool enough = rest == 0 || (open.bytes >= size && rest >= size);
+    const bool enough = rest == 0 ? open.bytes >= size / 16 : open.bytes >= size && rest >= size;
     const bool complete = i + 1 == members.size() || (enough && members[i + 1].producer > open.last);
     if (!complete) continue;
     found.push_back(open);

@@ -107,56 +107,53 @@ void Lowering::average_models() {
   }
 }
 
+// Where bucket `index` of a device's gradients lies and the task that completes it: the step of its only learner, or
+// the mean of its learners' gradients.
+std::pair<Lowering::Term, TaskId> Lowering::bucket_on(int32_t device, const Bucket& bucket, size_t index) {
+  const ValueId gradients = program_.training.arenas.gradients;
+  std::vector<Term> terms;
+  for (const Replica* replica : replicas_on(device)) {
+    terms.push_back(part(replica->placement.of[size_t(gradients)], DataType::Float32, bucket.offset, bucket.bytes));
+  }
+  if (request_.learners == 1) return {terms.front(), replicas_on(device).front()->step[index]};
+  const std::string name = fmt::format("{}/mean gradients {}", device_name(device), index);
+  const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(device)], batch_);
+  const Term mean = part({gradient_averages_[size_t(device)], 0, 0}, DataType::Float32, bucket.offset, bucket.bytes);
+  add_node(task, "arbalest.Combine", name, terms, {mean},
+           {{"coefficients", repeated(1.0 / double(learner_count()), terms.size())}});
+  add_lane_order(task);
+  for (const Replica* replica : replicas_on(device)) {
+    add_edge(replica->step[index], task, 0, Needs::Issued, Why::Data, "gradients");
+    add_edge(replica->update(), task, 1, Needs::Issued, Why::Reuse, "mean gradients");
+  }
+  return {mean, task};
+}
+
 // Buckets of gradients travel while backward is still at work on the next.
 void Lowering::average_gradients() {
-  const ValueId gradients = program_.training.arenas.gradients;
-  const bool several = request_.learners > 1;
-  const double share = 1.0 / double(learner_count());
   const std::vector<Bucket> parts = buckets();
   TaskId last_collective = kNone, first_collective = kNone;
   for (size_t b = 0; b < parts.size(); ++b) {
     std::vector<Term> reduced;
-    std::vector<std::vector<TaskId>> ready(plan_.devices.size());  // by device, what makes its bucket
+    std::vector<TaskId> ready;  // by device, what makes its bucket
     for (int32_t d = 0; d < device_count(); ++d) {
-      std::vector<Term> terms;
-      for (const Replica* replica : replicas_on(d)) {
-        terms.push_back(
-            part(replica->placement.of[size_t(gradients)], DataType::Float32, parts[b].offset, parts[b].bytes));
-      }
-      if (!several) {
-        reduced.push_back(terms.front());
-        ready[size_t(d)] = {replicas_on(d).front()->step[b]};
-        continue;
-      }
-      const std::string name = fmt::format("{}/mean gradients {}", device_name(d), b);
-      const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(d)], batch_);
-      reduced.push_back(
-          part({gradient_averages_[size_t(d)], 0, 0}, DataType::Float32, parts[b].offset, parts[b].bytes));
-      add_node(task, "arbalest.Combine", name, terms, {reduced.back()},
-               {{"coefficients", repeated(share, terms.size())}});
-      add_lane_order(task);
-      for (const Replica* replica : replicas_on(d)) {
-        add_edge(replica->step[b], task, 0, Needs::Issued, Why::Data, "gradients");
-        add_edge(replica->update(), task, 1, Needs::Issued, Why::Reuse, "mean gradients");
-      }
-      ready[size_t(d)] = {task};
+      const auto [bucket, task] = bucket_on(d, parts[b], b);
+      reduced.push_back(bucket);
+      ready.push_back(task);
     }
     if (device_count() > 1) {
-      const TaskId all = add_all_reduce(fmt::format("all-reduce gradients {}", b), batch_, reduced, !several);
-      for (const auto& tasks : ready) {
-        for (const TaskId task : tasks) add_edge(task, all, 0, Needs::Issued, Why::Data, "gradients");
-      }
+      const TaskId all =
+          add_all_reduce(fmt::format("all-reduce gradients {}", b), batch_, reduced, request_.learners == 1);
+      for (const TaskId task : ready) add_edge(task, all, 0, Needs::Issued, Why::Data, "gradients");
       // One chain, whatever becomes ready first.
       if (last_collective != kNone) add_edge(last_collective, all, 0, Needs::Issued, Why::Lane);
       if (first_collective == kNone) first_collective = all;
       last_collective = all;
-      for (auto& tasks : ready) tasks = {all};
+      ready.assign(ready.size(), all);
     }
+    if (learner_count() == 1) continue;  // the step itself makes what its update reads
     for (const Replica& replica : replicas_) {
-      for (const TaskId task : ready[size_t(replica.device)]) {
-        const bool local = device_count() == 1 && !several;
-        if (!local) add_edge(task, replica.update(), 0, Needs::Issued, Why::Data, "mean gradients");
-      }
+      add_edge(ready[size_t(replica.device)], replica.update(), 0, Needs::Issued, Why::Data, "mean gradients");
     }
   }
   if (last_collective != first_collective) add_edge(last_collective, first_collective, 1, Needs::Issued, Why::Lane);

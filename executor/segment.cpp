@@ -201,11 +201,12 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduler_->run(interrupted);
 }
 
-void Segment::time_alone(TraceRecorder& trace) const {
+void Segment::time_alone(TraceRecorder& trace) {
+  if (learners_per_device_ == 1) return;
   std::vector<int64_t> alone(plan_.tasks.size(), -1);
   for (const BoundTask& task : binding_->tasks()) {
     const Lane& lane = plan_.lanes[size_t(plan_.tasks[size_t(task.id)].lane)];
-    if (lane.kind != Lane::Kind::Compute || learners_per_device_ == 1) continue;
+    if (lane.kind != Lane::Kind::Compute) continue;
     alone[size_t(task.id)] = binding_->device(lane.device).time_alone(task);
   }
   trace.set_alone(std::move(alone));

@@ -38,7 +38,7 @@ class Segment {
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace);
 
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
-  void time_alone(TraceRecorder& trace) const;
+  void time_alone(TraceRecorder& trace);
 
   int64_t iterations() const { return scheduler_->iterations(); }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }

@@ -138,6 +138,10 @@ TraceFile parse(const std::string& path, const std::string& text) {
     if (!reader.has_plan()) {
       throw GraphError("found no metadata record 'arbalest': the trace was not written by arbalest");
     }
+    if (!trace.alone.empty() && trace.alone.size() != trace.plan.tasks.size()) {
+      throw GraphError(fmt::format("the record 'arbalest' has times alone of {} tasks, but the plan has {}",
+                                   trace.alone.size(), trace.plan.tasks.size()));
+    }
     check_tasks(trace.tasks, trace.plan);
     check_tasks(trace.nodes, trace.plan);
     check_tasks(trace.issues, trace.plan);

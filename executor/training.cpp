@@ -133,12 +133,21 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     save(end.weights, segment_->model(), ended);
   }
   if (trace_) {
-    segment_->time_alone(*trace_);
+    time_alone();
     trace_->write(options_.trace);
   }
   end.trace = options_.trace;
   observer_.finished(end);
   return end;
+}
+
+// The trace is of use without it.
+void Training::time_alone() {
+  try {
+    segment_->time_alone(*trace_);
+  } catch (const RunError& error) {
+    fmt::print(stderr, "how long tasks take alone is not in the trace: {}\n", error.what());
+  }
 }
 
 // Now it is wanted most; but what failed first is what is told.

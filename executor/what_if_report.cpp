@@ -103,7 +103,7 @@ class Prediction {
         line("  {}: alone, '{}' takes {:.0f} % of its time beside all learners (measured after the run)", name,
              trace_.plan.tasks[size_t(longest->first)].name, 100 * longest->second);
       } else if (!known.alone.empty()) {
-        line("  {}: taken as sharing its throughput between learners, so this is the most saved", name);
+        line("  {}: learners taken as sharing its throughput, so this is the most saved", name);
       } else {
         line("  {}: its learners take turns", name);
       }

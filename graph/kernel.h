@@ -51,7 +51,7 @@ struct KernelRequest {
   std::vector<TensorType> outputs;
   MathMode math = MathMode::Fp32;
   bool deterministic = false;           // the same bits each time
-  int concurrent = 1;                   // kernels like this one that run at the same time: one a learner of the device
+  int concurrent = 1;                   // on a GPU: how many learners' kernels run at the same time
   int64_t workspace_limit = 256 << 20;  // bytes
   DeviceContext* device = nullptr;
 

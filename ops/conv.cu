@@ -42,9 +42,9 @@ struct Widened {
   __device__ float operator()(float x) const { return x; }
 };
 
-// What passes of their own take in µs: the launch, and the bytes of all at about the memory's rate.
-double pass_microseconds(const ConvolutionProblem& problem, int64_t bytes) {
-  return 2 + double(problem.concurrent) * double(bytes) / 3.5e6;
+// What a pass of its own takes in µs: the launch, and its bytes at about the memory's rate.
+double pass_microseconds(int64_t bytes) {
+  return 2 + double(bytes) / 3.5e6;
 }
 
 class ConvolutionKernel final : public Kernel {
@@ -101,8 +101,7 @@ class ConvolutionKernel final : public Kernel {
     ConvolutionProblem plain = problem_;
     plain.kind = Kind::Forward;
     const auto apart = find_convolution_plan(context_, plain);
-    const double pass =
-        pass_microseconds(plain, 2 * element_count(problem_.y) * int64_t(size_of(problem_.output_type)));
+    const double pass = pass_microseconds(2 * element_count(problem_.y) * int64_t(size_of(problem_.output_type)));
     bias_apart_ = apart != nullptr && (fused == nullptr || apart->microseconds() + pass < fused->microseconds());
     plan_ = bias_apart_ ? apart : fused;
   }
@@ -118,7 +117,7 @@ class ConvolutionKernel final : public Kernel {
     lowered.workspace_limit = std::max<int64_t>(0, problem_.workspace_limit - bytes);
     const auto apart = find_convolution_plan(context_, lowered);
     if (apart == nullptr) return;
-    if (plan_ == nullptr || apart->microseconds() + pass_microseconds(lowered, 3 * bytes) < plan_->microseconds()) {
+    if (plan_ == nullptr || apart->microseconds() + pass_microseconds(3 * bytes) < plan_->microseconds()) {
       plan_ = apart;
       lowered_bytes_ = workspace_bytes_ = bytes;
     }

@@ -66,11 +66,14 @@ ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProble
     : context_(context), problem_(problem), start_(std::make_unique<Event>()), stop_(std::make_unique<Event>()) {
   copies_.push_back(operands(workspace_bytes));
   try {
-    while (int(copies_.size()) < problem.concurrent) copies_.push_back(operands(workspace_bytes));
+    while (int(copies_.size()) < problem.concurrent) {
+      beside_.push_back(std::make_unique<Stream>());
+      copies_.push_back(operands(workspace_bytes));
+    }
   } catch (const RunError&) {
     cudaGetLastError();
+    if (copies_.size() > 1) copies_.pop_back();  // engines and recordings need memory too
   }
-  while (beside_.size() + 1 < copies_.size()) beside_.push_back(std::make_unique<Stream>());
 }
 
 ConvolutionTimer::~ConvolutionTimer() = default;
@@ -100,7 +103,7 @@ double ConvolutionTimer::time(const Call& call) {
       CUDA_CHECK(cudaEventRecord(start_->get(), stream));
       CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
       CUDA_CHECK(cudaEventRecord(stop_->get(), stream));
-      const double each = microseconds() / calls;
+      const double each = microseconds() / double(calls) / double(copies_.size());
       if (i == 0 || each < least) least = each;
     }
     return least;

@@ -23,8 +23,8 @@ class ConvolutionTimer {
   ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
   ~ConvolutionTimer();
 
-  // The least µs of a call of all concurrent ones side by side, dependent calls apart by as much as in a recorded step;
-  // 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
+  // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
+  // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
   // convolution is shorter than its launch.
   double time(const Call& call);
 

@@ -1,8 +1,8 @@
 #pragma once
 // Convolution plans from cuDNN: channels-last images, K·R·S·C filters, float accumulation. The engine is the fastest of
-// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device: by itself,
-// or, where several learners will run it at the same time, several at a time. What is fastest by itself may keep the others
-// from running beside it.
+// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device: by
+// itself, or, where several learners will run it at the same time, several at a time. What is fastest by itself may
+// keep the others from running beside it.
 
 #include <array>
 #include <cstdint>
@@ -41,7 +41,9 @@ class ConvolutionPlan {
   ~ConvolutionPlan();
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  double microseconds() const { return microseconds_; }  // as timed, of all concurrent ones; 0 where it was not
+  double microseconds() const {
+    return microseconds_;
+  }  // as timed, a share of the concurrent ones'; 0 where it was not
   const std::string& engine() const { return engine_; }
 
   // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.

@@ -97,6 +97,37 @@ TEST_CASE("a plan for eight GPUs needs none") {
   CHECK(ticks(plan, "batch") == 182 * (50000 / (16 * 128)));
 }
 
+// Bytes of the buckets in which S-SGD's gradients are averaged, in order.
+std::vector<int64_t> bucket_bytes(int devices, int learners, double mib) {
+  SessionOptions options = on_cpus(devices, learners);
+  options.epochs = 2;
+  TinyNet net = convolutional();  // 88 floats of the convolution and its norm, then 64 · 8 · 10 + 10 of the layer above
+  net.synchronize = fmt::format("strategy = \"ssgd\", bucket_mib = {}", mib);
+  const Plan plan = plan_of(tiny(net), options);
+  std::vector<int64_t> found;
+  for (const Task& task : plan.tasks) {
+    if (!contains(task.name, "gradients")) continue;
+    const Launch& launch = plan.launches[size_t(task.first_launch)];
+    const Graph& graph = plan.graphs[size_t(launch.program)];
+    found.push_back(graph.values[size_t(graph.nodes[size_t(launch.node)].inputs[0])].type.bytes());
+  }
+  return found;
+}
+
+TEST_CASE("between devices the last bucket of gradients is small, where enough is left before it") {
+  constexpr double kKibibyte = 1.0 / 1024;
+  const std::vector<int64_t> whole = bucket_bytes(2, 1, 1);
+  REQUIRE(whole.size() == 1);
+  CHECK(whole[0] >= 4 * (5130 + 88));
+  const std::vector<int64_t> cut = bucket_bytes(2, 1, 4 * kKibibyte);
+  REQUIRE(cut.size() == 2);
+  CHECK(cut[0] + cut[1] == whole[0]);
+  CHECK(cut[1] >= 256);
+  CHECK(cut[1] < 1024);
+  CHECK(bucket_bytes(2, 1, 400 * kKibibyte).size() == 1);  // a sixteenth takes all
+  CHECK(bucket_bytes(1, 2, 4 * kKibibyte) == whole);       // nothing travels
+}
+
 TEST_CASE("plans are live for all combinations of options") {
   SessionOptions base = on_cpus();
   TinyNet with, without;

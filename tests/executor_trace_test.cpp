@@ -174,6 +174,8 @@ TEST_CASE("a trace file gives back what was written") {
   trace.dropped = 3;
   trace.unfinished = 4;
   trace.threads = {16, 2};
+  trace.alone.assign(trace.plan.tasks.size(), -1);
+  trace.alone[2] = 40'000;
   trace.tasks[0].ready = -1;
   std::sort(trace.tasks.begin(), trace.tasks.end(),
             [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
@@ -190,6 +192,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.dropped == 3);
   CHECK(back.unfinished == 4);
   CHECK(back.threads == trace.threads);
+  CHECK(back.alone == trace.alone);
   CHECK(back.plan.devices == trace.plan.devices);
   REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());
   CHECK(back.plan.tasks[3].name == "report \"epoch\"");
@@ -272,6 +275,10 @@ TEST_CASE("files that are no traces are refused with the place") {
   const std::string message = message_of(file.path());
   CHECK(message.find("event 1") != std::string::npos);
   CHECK(message.find("unknown kind 'cpus'; did you mean 'cpu'?") != std::string::npos);
+  TraceFile wrong = steady_trace();
+  wrong.alone = {1};
+  write_trace(wrong, file.path());
+  CHECK(message_of(file.path()).find("times alone of 1 tasks, but the plan has") != std::string::npos);
   CHECK_THROWS_AS(read_trace("/nonexistent/trace.json.gz"), RunError);
   CHECK_THROWS_AS(write_trace(steady_trace(), "/nonexistent/trace.json.gz"), RunError);
 }

@@ -4,6 +4,9 @@
 
 #include <cstdio>
 
+#include "graph/graph_file.h"
+#include "graph/op.h"
+#include "graph/overrides.h"
 #include "tools/bench_scaling.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
@@ -13,13 +16,16 @@ namespace arbalest {
 namespace {
 
 // Noise that is learnt by heart for minutes may make a loss diverge, and what is measured does not depend on the rate.
-constexpr const char* kHarmlessRate = "train.lr=1e-6";
+constexpr double kHarmlessRate = 1e-6;
 
 Graph graph_to_measure(const ScalingOptions& options) {
-  ScalingOptions changed = options;
-  changed.set.insert(changed.set.begin(), kHarmlessRate);
-  if (options.batch) changed.set.push_back(fmt::format("prefetch.batch={}", *options.batch));
-  return without_validation(load_with_overrides(changed));
+  Graph graph = load_graph(options.graph, builtin_ops());
+  for (Node& node : graph.nodes) {
+    if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
+  }
+  for (const std::string& assignment : options.set) apply_override(graph, assignment);
+  if (options.batch) apply_override(graph, fmt::format("prefetch.batch={}", *options.batch));
+  return without_validation(std::move(graph));
 }
 
 // What is wrong with the graph or its data is wrong in every cell: found before the first. Returns the batch.

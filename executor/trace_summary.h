@@ -14,6 +14,7 @@ struct SummaryOptions {
   int slowest = 5;        // task instances listed
   int gaps = 5;           // gaps listed
   int reasons = 3;        // causes of idleness listed a lane
+  bool each = false;      // report every lane and task by itself, not those of all devices and learners together
 };
 
 struct IdleReason {

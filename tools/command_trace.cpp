@@ -10,6 +10,7 @@ namespace arbalest {
 int command_trace(const TraceOptions& options) {
   SummaryOptions summary;
   summary.slowest = options.slowest;
+  summary.each = options.each;
   summary.gaps = options.gaps;
   summary.reasons = options.reasons;
   const TraceFile trace = read_trace(options.file);

@@ -220,6 +220,7 @@ class CommandLine {
     const auto count = [&](const char* name, int& value, const char* description) {
       trace_command_->add_option(name, value, description)->capture_default_str()->type_name("N")->check(whole(0));
     };
+    trace_command_->add_flag("--each", trace_.each, "every lane and task by itself, not all learners' together");
     count("--slowest", trace_.slowest, "task instances to list");
     count("--gaps", trace_.gaps, "gaps to list");
     count("--reasons", trace_.reasons, "causes of idleness to list a lane");

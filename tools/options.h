@@ -59,6 +59,7 @@ struct PlanCommandOptions : PlanOptions {
 struct TraceOptions {
   std::string file;
   int slowest = 5;
+  bool each = false;
   int gaps = 5;
   int reasons = 3;
   std::vector<WhatIf> what_if;

@@ -422,7 +422,7 @@ TEST_CASE("what runs beside compute is hidden or awaited") {
   CHECK(of(5, Lane::Kind::Validate).hidden_ns == 5);
   CHECK(summary.hiding.size() == 5);  // lanes beside compute, and collectives as a whole
 
-  const std::string report = summarize(trace);
+  const std::string report = summarize(trace, {.each = true});
   for (const char* part : {"Beside compute              busy   hidden  compute waits",
                            "fabric                   60 ns   66.7 %          50 ns",
                            "all collectives          90 ns   77.8 %          50 ns"}) {

@@ -28,9 +28,9 @@ class DeviceList {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw GraphError(
-        fmt::format("--devices '{}': {}; expected a list such as cpu:0-1, cuda:0 or cuda:0,2-3, or auto", text_, what));
+  [[noreturn]] void fail(const std::string& what, const std::string& hint = "") const {
+    throw GraphError(fmt::format("--devices '{}': {}; expected a list such as cpu:0-1, cuda:0 or cuda:0,2-3, or auto{}",
+                                 text_, what, hint));
   }
 
   void item(std::string_view text) {
@@ -54,8 +54,7 @@ class DeviceList {
     if (name == "auto") fail("'auto' stands alone");
     const std::vector<std::string> kinds = {"cpu", "cuda"};
     const bool gpu = name == "gpu";  // nearer to 'cpu' in letters alone
-    fail(
-        fmt::format("unknown kind of device '{}'{}", name, gpu ? "; did you mean 'cuda'?" : did_you_mean(name, kinds)));
+    fail(fmt::format("unknown kind of device '{}'", name), gpu ? "; did you mean 'cuda'?" : did_you_mean(name, kinds));
   }
 
   void range(std::string_view text, std::string_view item) {

@@ -2,46 +2,14 @@
 
 #include <fmt/format.h>
 #include <tbb/version.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "executor/output_paths.h"
 #include "executor/replica.h"
 #include "executor/trace.h"
 
 namespace arbalest {
-namespace {
-
-// Found out before training rather than after it.
-void check_output_path(const std::string& path) {
-  if (path.empty()) return;
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw RunError(fmt::format("{}: cannot be written: there is no folder '{}'", path, folder.string()));
-  }
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
-    throw RunError(fmt::format("{}: cannot be written: it is there and no regular file", path));
-  }
-  if (access(folder.c_str(), W_OK) != 0) {
-    throw RunError(fmt::format("{}: cannot be written: the folder is read-only", path));
-  }
-}
-
-void check_output_paths(const std::vector<std::pair<std::string, std::string>>& files) {
-  for (size_t i = 0; i < files.size(); ++i) {
-    const auto& [option, path] = files[i];
-    check_output_path(path);
-    for (size_t j = 0; j < i && !path.empty(); ++j) {
-      if (files[j].second.empty()) continue;
-      if (std::filesystem::weakly_canonical(path) != std::filesystem::weakly_canonical(files[j].second)) continue;
-      throw GraphError(fmt::format("{} and {} both name '{}'", files[j].first, option, path));
-    }
-  }
-}
-
-}  // namespace
-
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
     : options_(options), prepared_(prepare(std::move(graph), options)), observer_({&observer}) {
   const Program& program = prepared_.program;

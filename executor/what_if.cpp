@@ -192,7 +192,10 @@ WhatIf parse_what_if(std::string_view text) {
   }
   const std::vector<std::string> known = {"prefetch.depth", "source", "learners"};
   const std::string name(text.substr(0, text.find_first_of("=-+/")));
-  refuse(text, fmt::format("found '{}'", name), did_you_mean(name, known));
+  const std::string_view rest = text.substr(name.size());
+  const bool right = std::find(known.begin(), known.end(), name) != known.end();
+  if (right && !rest.empty()) refuse(text, fmt::format("found '{}' after '{}'", rest, name));
+  refuse(text, fmt::format("found '{}'", name), right ? "" : did_you_mean(name, known));
 }
 
 void apply(const WhatIf& change, Scenario& scenario) {

@@ -49,8 +49,10 @@ TEST_CASE("wrong device lists say what was found") {
   };
   fails_with("", "an empty item");
   fails_with("cuda:0,,1", "an empty item");
-  fails_with("cuad:0", "unknown kind of device 'cuad'; did you mean 'cuda'?");
-  fails_with("gpu:0", "unknown kind of device 'gpu'; did you mean 'cuda'?");
+  fails_with("cuad:0",
+             "unknown kind of device 'cuad'; expected a list such as cpu:0-1, cuda:0 or cuda:0,2-3, or auto; did you "
+             "mean 'cuda'?");
+  fails_with("gpu:0", "or auto; did you mean 'cuda'?");
   fails_with("0-1", "before any kind");
   fails_with("cuda:", "found '' where the number");
   fails_with("cuda:x", "found 'x' where the number");

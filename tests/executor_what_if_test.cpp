@@ -198,6 +198,7 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
         {"prefetch.depth=", "found '' for N"},
         {"prefetch.depth", "found 'prefetch.depth'"},
         {"learner-1", "did you mean 'learners'?"},
+        {"learners+1", "found '+1' after 'learners'"},
         {"learners-x", "found 'x' for N"},
         {"source*-2", "found '-2' for F, a number above 0"},
         {"source*", "found '' for F"},

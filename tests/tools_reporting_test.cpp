@@ -161,6 +161,23 @@ TEST_CASE("a log that cannot be created is an error, one that cannot be written 
   CHECK_NOTHROW(log.progress(some_progress()));
 }
 
+TEST_CASE("no file of a run is another of its files") {
+  const auto refusal = [](RunOptions options) {
+    options.graph = "net.onnxtxt";
+    try {
+      command_run(options);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  RunOptions over_graph, over_log;
+  over_graph.save = "./net.onnxtxt";
+  over_log.log = over_log.save_best = "out";
+  CHECK(refusal(over_graph) == "GRAPH and --save both name './net.onnxtxt'");
+  CHECK(refusal(over_log) == "--save-best and --log both name 'out'");
+}
+
 TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("arbalest_kept_log_" + std::to_string(getpid()));

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "executor/output_paths.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/log.h"
@@ -11,6 +12,11 @@
 
 namespace arbalest {
 int command_run(const RunOptions& options) {
+  check_distinct_paths({{"GRAPH", options.graph},
+                        {"--save", options.save},
+                        {"--save-best", options.save_best},
+                        {"--trace", options.trace},
+                        {"--log", options.log}});
   Graph graph = load_with_overrides(options);
   SessionOptions session = session_options(options);
   session.report_every = options.log_every;

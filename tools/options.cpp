@@ -304,9 +304,12 @@ class CommandLine {
   Options planned(Options options, const CLI::App& command) const {
     options.learners = 0;
     if (learners_ != "auto") {
-      const std::vector<int> counts = parse_counts("--learners", learners_);
-      if (counts.size() != 1) throw GraphError(fmt::format("--learners '{}': expected one number, or auto", learners_));
-      options.learners = counts.front();
+      const char* const end = learners_.data() + learners_.size();
+      const auto [read, error] = std::from_chars(learners_.data(), end, options.learners);
+      if (error != std::errc{} || read != end || options.learners < 1 || options.learners > kMostReplicas) {
+        throw GraphError(
+            fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", learners_, kMostReplicas));
+      }
     }
     return checked(std::move(options), command);
   }

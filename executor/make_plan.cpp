@@ -17,9 +17,11 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
 int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate) {
   const int64_t update = learners * batch * accumulate;
   if (samples < update) {
-    throw GraphError(fmt::format("{} training samples, and one update of {} learner{} takes {}: a batch of {} each{}",
+    const int64_t most = samples / (batch * accumulate);
+    throw GraphError(fmt::format("{} training samples, and one update of {} learner{} takes {}: a batch of {} each{}{}",
                                  samples, learners, learners == 1 ? "" : "s", update, batch,
-                                 accumulate == 1 ? "" : fmt::format(", {} times", accumulate)));
+                                 accumulate == 1 ? "" : fmt::format(", {} times", accumulate),
+                                 most == 0 ? "" : fmt::format("; there is enough for {}", most)));
   }
   return rounds_per_epoch(samples, learners, batch * accumulate) * accumulate;
 }

@@ -100,6 +100,15 @@ class Report {
   const std::string& lane_name(LaneId lane) const { return plan_.lanes[size_t(lane)].name; }
   const std::string& task_name(TaskId task) const { return plan_.tasks[size_t(task)].name; }
 
+  bool takes_turns() const {
+    std::map<int32_t, int> learners;  // by CPU device
+    for (const Lane& lane : plan_.lanes) {
+      const bool cpu = lane.device != kNone && plan_.devices[size_t(lane.device)].kind == PlanDevice::Kind::Cpu;
+      if (cpu && lane.kind == Lane::Kind::Compute) ++learners[lane.device];
+    }
+    return std::any_of(learners.begin(), learners.end(), [](const auto& device) { return device.second > 1; });
+  }
+
   void heading() {
     line("{}{} task instances over {}", trace_.graph.empty() ? "" : trace_.graph + ": ", trace_.tasks.size(),
          duration(double(summary_.end - summary_.begin)));
@@ -115,7 +124,10 @@ class Report {
     } else {
       line("  too few iterations");
     }
-    if (summary_.compute_idle >= 0) line("  compute lanes idle between tasks: {}", percent(summary_.compute_idle));
+    if (summary_.compute_idle >= 0) {
+      line("  compute lanes idle between tasks: {}{}", percent(summary_.compute_idle),
+           takes_turns() ? ", other learners' turns on a CPU device included" : "");
+    }
     if (summary_.issuing_ns < 0) {
       line("  issuing: not recorded");
     } else {
@@ -257,7 +269,8 @@ class Report {
   void critical() {
     const Cycle& cycle = summary_.critical;
     if (cycle.edges.empty()) return;
-    line("\nCritical cycle: no schedule takes less than {} per iteration", duration(cycle.bound() * 1000));
+    line("\nCritical cycle: no schedule takes less than {} per iteration{}", duration(cycle.bound() * 1000),
+         takes_turns() ? "; that learners of a CPU device take turns is left out" : "");
     line("  {} of work, {:g} iteration{} from one turn to the next", duration(cycle.microseconds * 1000), cycle.lag,
          cycle.lag == 1 ? "" : "s");
     for (const EdgeId id : cycle.edges) {

@@ -63,6 +63,11 @@ TEST_CASE("lanes and tasks of all devices and learners are told together") {
   CHECK_FALSE(contains(line_of(report, "collectives"), "busy from"));
   // Whichever learner's step the sum waited for, it is one cause.
   CHECK_FALSE(contains(report, "waiting for cuda:1/learner 2/step"));
+  CHECK_FALSE(contains(report, "take turns"));
+
+  TraceFile on_cpus = four_learners();
+  for (PlanDevice& device : on_cpus.plan.devices) device.kind = PlanDevice::Kind::Cpu;
+  CHECK(contains(summarize(on_cpus), "that learners of a CPU device take turns is left out"));
 }
 
 TEST_CASE("each lane and task may be told by itself") {

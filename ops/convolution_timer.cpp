@@ -11,31 +11,19 @@ constexpr int kRepetitions = 4;  // timings; the least counts
 constexpr int kCallsPerTiming = 8;
 constexpr double kLongCall = 300;  // µs, from which on one call is enough to tell
 
+cudaStream_t make_stream() {
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+cudaEvent_t make_event() {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreate(&event));
+  return event;
+}
+
 }  // namespace
-
-class ConvolutionTimer::Stream {
- public:
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class ConvolutionTimer::Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 // What a stream records between the start of a capture and end().
 class ConvolutionTimer::RecordedGraph {
@@ -63,11 +51,11 @@ class ConvolutionTimer::RecordedGraph {
 };
 
 ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes)
-    : context_(context), problem_(problem), start_(std::make_unique<Event>()), stop_(std::make_unique<Event>()) {
+    : context_(context), problem_(problem), start_(make_event()), stop_(make_event()) {
   copies_.push_back(operands(workspace_bytes));
   try {
     while (int(copies_.size()) < problem.concurrent) {
-      beside_.push_back(std::make_unique<Stream>());
+      beside_.emplace_back(make_stream());
       copies_.push_back(operands(workspace_bytes));
     }
   } catch (const RunError&) {
@@ -75,8 +63,6 @@ ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProble
     if (copies_.size() > 1) copies_.pop_back();  // engines and recordings need memory too
   }
 }
-
-ConvolutionTimer::~ConvolutionTimer() = default;
 
 ConvolutionOperands ConvolutionTimer::operands(int64_t workspace_bytes) {
   const bool grad_input = problem_.kind == Kind::GradInput, grad_weight = problem_.kind == Kind::GradWeight;
@@ -92,17 +78,17 @@ double ConvolutionTimer::time(const Call& call) {
   RecordedGraph recorded;
   try {
     call(copies_[0], stream);  // loads what the engine needs
-    CUDA_CHECK(cudaEventRecord(start_->get(), stream));
+    CUDA_CHECK(cudaEventRecord(start_.get(), stream));
     call(copies_[0], stream);
-    CUDA_CHECK(cudaEventRecord(stop_->get(), stream));
+    CUDA_CHECK(cudaEventRecord(stop_.get(), stream));
     const int calls = microseconds() > kLongCall ? 1 : kCallsPerTiming;
     if (!record(call, calls, recorded)) return 0;
     CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
     double least = 0;
     for (int i = 0; i < kRepetitions; ++i) {
-      CUDA_CHECK(cudaEventRecord(start_->get(), stream));
+      CUDA_CHECK(cudaEventRecord(start_.get(), stream));
       CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
-      CUDA_CHECK(cudaEventRecord(stop_->get(), stream));
+      CUDA_CHECK(cudaEventRecord(stop_.get(), stream));
       const double each = microseconds() / double(calls) / double(copies_.size());
       if (i == 0 || each < least) least = each;
     }
@@ -119,14 +105,14 @@ double ConvolutionTimer::time(const Call& call) {
 bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
   const cudaStream_t stream = context_.stream;
   CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_CHECK(cudaEventRecord(start_->get(), stream));
+  CUDA_CHECK(cudaEventRecord(start_.get(), stream));
   for (size_t copy = 0; copy < copies_.size(); ++copy) {
-    const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1]->get();
-    if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_->get(), 0));
+    const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
+    if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
     for (int k = 0; k < calls; ++k) call(copies_[copy], own);
     if (copy == 0) continue;
-    CUDA_CHECK(cudaEventRecord(stop_->get(), own));
-    CUDA_CHECK(cudaStreamWaitEvent(stream, stop_->get(), 0));
+    CUDA_CHECK(cudaEventRecord(stop_.get(), own));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
   }
   if (recorded.end(stream)) return true;
   cudaGetLastError();
@@ -134,9 +120,9 @@ bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& record
 }
 
 double ConvolutionTimer::microseconds() {
-  CUDA_CHECK(cudaEventSynchronize(stop_->get()));
+  CUDA_CHECK(cudaEventSynchronize(stop_.get()));
   float milliseconds = 0;
-  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_->get(), stop_->get()));
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()));
   return double(milliseconds) * 1000;
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "ops/cudnn_graph.h"
@@ -21,7 +22,6 @@ class ConvolutionTimer {
   // Where the device is too full for as many as are concurrent, fewer are timed. Throws RunError where it lacks memory
   // for one. `problem` outlives the timer.
   ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
-  ~ConvolutionTimer();
 
   // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
   // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
@@ -29,8 +29,12 @@ class ConvolutionTimer {
   double time(const Call& call);
 
  private:
-  class Stream;
-  class Event;
+  struct Destroy {
+    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+    void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  };
+  using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy>;
+  using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
   class RecordedGraph;
 
   ConvolutionOperands operands(int64_t workspace_bytes);
@@ -41,8 +45,8 @@ class ConvolutionTimer {
   CudaContext& context_;
   const ConvolutionProblem& problem_;
   std::vector<ConvolutionOperands> copies_;
-  std::vector<std::unique_ptr<Stream>> beside_;  // of the copies but the first
-  std::unique_ptr<Event> start_, stop_;
+  std::vector<Stream> beside_;  // of the copies but the first
+  Event start_, stop_;
 };
 
 }  // namespace arbalest

@@ -1,4 +1,4 @@
-// The report of a trace with several learners: alike lanes and tasks in one line, or each by itself.
+// The report of a trace; with several learners, alike lanes and tasks in one line, or each by itself.
 
 #include <doctest/doctest.h>
 
@@ -6,6 +6,7 @@
 #include "executor/trace_summary.h"
 #include "tests/executor_fixture.h"
 #include "tests/executor_simulate_fixture.h"
+#include "tests/executor_trace_fixture.h"
 
 using namespace arbalest;
 
@@ -14,6 +15,8 @@ namespace {
 using test::Builder;
 using test::contains;
 using test::costs_of;
+using test::small_plan;
+using test::steady_trace;
 
 // Two GPUs with two learners each, and one sum for all. Learner k takes 10 (k + 1) µs for its step, which waits for the
 // sum.
@@ -80,4 +83,19 @@ TEST_CASE("each lane and task may be told by itself") {
   CHECK(contains(line_of(report, "cuda:1/learner 3 "), "88."));
   CHECK(contains(line_of(report.substr(report.find("\nTasks")), "cuda:1/learner 3/step"), "400     40.0 µs"));
   CHECK(contains(report, "of its busy time cuda:1/learner 3 is busy too"));
+}
+
+TEST_CASE("the report names lanes, tasks, causes and the cycle") {
+  const std::string report = summarize(steady_trace());
+  for (const char* part :
+       {"steady: 120 task instances over 4.00 ms", "iterations 2 to 37: 100.0 µs each",
+        "compute lanes idle between tasks: 19.6 %", "issuing: 4.0 µs of host time per iteration", "cuda:0/learner 0",
+        "idle: waiting for copy (batch)", "Slowest instances", "Largest gaps",
+        "Critical cycle: no schedule takes less than 80.0 µs per iteration", "step -> step, distance 1"}) {
+    INFO(part, "\n", report);
+    CHECK(report.find(part) != std::string::npos);
+  }
+  TraceFile empty;
+  empty.plan = small_plan();
+  CHECK_THROWS_AS(analyze(empty), GraphError);
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace arbalest {
@@ -28,22 +29,24 @@ std::vector<std::byte> resident_input(const Loop& loop, ValueId input, const Sou
 
 }  // namespace
 
-ReplicaContent initial_replica(const Loop& loop, const Source& source, const StartingState& start) {
+ReplicaContent initial_replica(const Loop& loop, const Source& source, const StartingState& start,
+                               const std::vector<ValueId>& without) {
   const Graph& graph = loop.graph;
   ReplicaContent content;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
     const auto id = ValueId(v);
-    const bool lives_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged;
+    const bool lives_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged ||
+                                 std::find(without.begin(), without.end(), id) != without.end();
     const bool stored = value.view.base == kNone && value.role != Role::Activation && id != loop.arenas.weights_lowered;
     if (!stored || lives_elsewhere) continue;
     std::vector<std::byte> bytes =
         value.role == Role::Input ? resident_input(loop, id, source) : initial_content(graph, id, start.seed);
     if (start.file) adopt_tensors(*start.file, start.path, graph, id, bytes);
     if (id == loop.arenas.weights && loop.arenas.weights_lowered != kNone) {
-      content.emplace_back(graph.values[size_t(loop.arenas.weights_lowered)].name, lowered_content(bytes));
+      content.emplace(graph.values[size_t(loop.arenas.weights_lowered)].name, lowered_content(bytes));
     }
-    content.emplace_back(value.name, std::move(bytes));
+    content.emplace(value.name, std::move(bytes));
   }
   return content;
 }

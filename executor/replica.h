@@ -1,8 +1,8 @@
 #pragma once
 // The state of one replica in its device's memory: put there before a run, read back after it.
 
+#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "executor/binding.h"
@@ -18,9 +18,11 @@ struct StartingState {
 };
 
 // What the buffers of a replica start with, by the name of the value: weights, optimiser state and statistics from
-// `start`, and the batch of a resident source, once and for all, from `source`.
-using ReplicaContent = std::vector<std::pair<std::string, std::vector<std::byte>>>;
-ReplicaContent initial_replica(const Loop& loop, const Source& source, const StartingState& start);
+// `start`, and the batch of a resident source, once and for all, from `source`. Not the values `without`, which others
+// fill: to draw weights takes a while.
+using ReplicaContent = std::map<std::string, std::vector<std::byte>>;
+ReplicaContent initial_replica(const Loop& loop, const Source& source, const StartingState& start,
+                               const std::vector<ValueId>& without = {});
 
 // Puts it into the buffers named `prefix`/…, where there are such.
 void put_replica(const Binding& binding, const std::string& prefix, const ReplicaContent& content);

@@ -111,10 +111,8 @@ void Segment::start_from_initializers(const TensorFile* file, const std::string&
   const ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, file, path});
   corrections_.assign(size_t(learners_), 0);
   for (int64_t learner = 0; learner < learners_; ++learner) put_replica(*binding_, replica_prefix(learner), content);
-  const std::string& weights = training().graph.values[size_t(training().arenas.weights)].name;
-  const auto found =
-      std::find_if(content.begin(), content.end(), [&](const auto& one) { return one.first == weights; });
-  put_average(found->second, found->second);
+  const auto& weights = content.at(training().graph.values[size_t(training().arenas.weights)].name);
+  put_average(weights, weights);
   put_validation_state();
 }
 
@@ -127,32 +125,32 @@ void Segment::put_average(const std::vector<std::byte>& average, const std::vect
   }
 }
 
+// All but the weights, which the snapshot makes.
 void Segment::put_validation_state() const {
-  if (!prepared_.program.validation) return;
-  const ReplicaContent content = initial_replica(validation(), *prepared_.validation, {options_.seed, nullptr, ""});
-  for (const PlanDevice& device : plan_.devices) put_replica(*binding_, to_string(device) + "/validation", content);
-  if (!prepared_.program.recalibration) return;
-  const Loop& loop = *prepared_.program.recalibration;
-  const ReplicaContent other = initial_replica(loop, *prepared_.training, {options_.seed, nullptr, ""});
-  for (const PlanDevice& device : plan_.devices) put_replica(*binding_, to_string(device) + "/recalibration", other);
+  const auto put = [&](const Loop& loop, const Source& source, const char* name) {
+    const ReplicaContent content = initial_replica(loop, source, {options_.seed, nullptr, ""}, {loop.arenas.weights});
+    for (const PlanDevice& device : plan_.devices) {
+      put_replica(*binding_, fmt::format("{}/{}", to_string(device), name), content);
+    }
+  };
+  if (prepared_.program.validation) put(validation(), *prepared_.validation, "validation");
+  if (prepared_.program.recalibration) put(*prepared_.program.recalibration, *prepared_.training, "recalibration");
 }
 
 void Segment::start_from(const ModelState& state) {
   const ArenaValues& arenas = training().arenas;
-  ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, nullptr, ""});
+  ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, nullptr, ""},
+                                           {arenas.weights, arenas.velocity, arenas.statistics});
   for (int64_t learner = 0; learner < learners_; ++learner) {
     const ReplicaState& replica = state.replicas[size_t(learner)];
     corrections_.push_back(replica.correction);
-    const auto replace = [&](ValueId value, std::vector<std::byte> bytes) {
-      if (value == kNone) return;
-      const std::string& name = training().graph.values[size_t(value)].name;
-      std::find_if(content.begin(), content.end(), [&](const auto& one) { return one.first == name; })->second =
-          std::move(bytes);
+    const auto set = [&](ValueId value, std::vector<std::byte> bytes) {
+      if (value != kNone) content[training().graph.values[size_t(value)].name] = std::move(bytes);
     };
-    replace(arenas.weights, replica.weights);
-    replace(arenas.velocity, replica.velocity);
-    replace(arenas.statistics, replica.statistics);
-    if (arenas.weights_lowered != kNone) replace(arenas.weights_lowered, lowered_content(replica.weights));
+    set(arenas.weights, replica.weights);
+    set(arenas.velocity, replica.velocity);
+    set(arenas.statistics, replica.statistics);
+    if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(replica.weights));
     put_replica(*binding_, replica_prefix(learner), content);
   }
   put_average(state.average, state.previous);

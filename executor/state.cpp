@@ -1,6 +1,8 @@
 #include "executor/state.h"
 
 #include <fmt/format.h>
+#include <tbb/blocked_range.h>
+#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <cmath>
@@ -49,8 +51,11 @@ double draw(const Initializer& initializer, uint64_t key, uint64_t element) {
 template <typename T>
 void fill(const Value& value, uint64_t key, std::vector<std::byte>& bytes) {
   auto* elements = reinterpret_cast<T*>(bytes.data());
-  const int64_t count = value.type.elements();
-  for (int64_t i = 0; i < count; ++i) elements[i] = T(draw(value.initializer, key, uint64_t(i)));
+  constexpr int64_t kGrain = 1 << 14;  // elements, some 1 ms of normal draws
+  const tbb::blocked_range<int64_t> all(0, value.type.elements(), kGrain);
+  tbb::parallel_for(all, [&](const tbb::blocked_range<int64_t>& part) {
+    for (int64_t i = part.begin(); i < part.end(); ++i) elements[i] = T(draw(value.initializer, key, uint64_t(i)));
+  });
 }
 
 // Logical row-major bytes of one value.

@@ -25,8 +25,8 @@ class ConvolutionTimer {
 
   // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
   // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
-  // convolution is shorter than its launch.
-  double time(const Call& call);
+  // convolution is shorter than its launch. A long call much slower than `best` (0: none yet) is timed once, by itself.
+  double time(const Call& call, double best);
 
  private:
   struct Destroy {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/task_error.h"
 #include "graph/error.h"
 
 namespace arbalest {
@@ -62,9 +63,10 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, double learning_ra
   progress.loss = sums[1] / sums[0];
   observer_.progress(progress);
   if (!std::isfinite(progress.loss)) {
-    throw RunError(
+    throw TaskError(
         fmt::format("the loss is no longer finite after iteration {}; try a lower learning rate (now {:.3g})",
-                    at.iteration, learning_rate));
+                    at.iteration, learning_rate),
+        at.iteration);
   }
   last_seconds_ = now;
   last_images_ = at.images;

@@ -141,20 +141,21 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
 
 void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) {
   dependencies_.cancel();
-  std::string message;
+  const auto placed = [&](const char* message) {
+    const int64_t iteration = task != kNone && plan_.tasks[size_t(task)].clock == 0 ? instance : -1;
+    return std::make_exception_ptr(TaskError(fmt::format("{}: {}", error_place(task, instance), message), iteration));
+  };
   try {
     std::rethrow_exception(error);
+  } catch (const TaskError&) {  // of the training as a whole
   } catch (const std::exception& e) {
-    message = e.what();
+    error = placed(e.what());
   } catch (...) {
-    message = "an unknown error";
+    error = placed("an unknown error");
   }
   const std::scoped_lock lock(mutex_);
   failed_.store(true);
-  if (!error_) {
-    const int64_t iteration = task != kNone && plan_.tasks[size_t(task)].clock == 0 ? instance : -1;
-    error_ = std::make_exception_ptr(TaskError(fmt::format("{}: {}", error_place(task, instance), message), iteration));
-  }
+  if (!error_) error_ = error;
   changed_.notify_all();
 }
 

@@ -15,17 +15,11 @@
 #include "executor/binding.h"
 #include "executor/dependencies.h"
 #include "executor/issuing_threads.h"
+#include "executor/task_error.h"
 
 namespace arbalest {
 
 class TraceRecorder;
-
-// A task failed; what() says which, where and in what instance.
-class TaskError : public RunError {
- public:
-  TaskError(const std::string& message, int64_t failed_iteration) : RunError(message), iteration(failed_iteration) {}
-  int64_t iteration;  // of the base clock; −1 where the task belongs to another
-};
 
 struct SchedulerOptions {
   int threads = 2;            // for host tasks

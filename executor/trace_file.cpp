@@ -67,7 +67,7 @@ class EventReader {
     try {
       take_known(event);
     } catch (const json::exception& error) {
-      throw GraphError(fmt::format("event {}: {}", count_, error.what()));
+      throw GraphError(fmt::format("event {}: {}", count_, message_of(error)));
     } catch (const GraphError& error) {
       throw GraphError(fmt::format("event {}: {}", count_, error.what()));
     }
@@ -146,7 +146,7 @@ TraceFile parse(const std::string& path, const std::string& text) {
     check_tasks(trace.nodes, trace.plan);
     check_tasks(trace.issues, trace.plan);
   } catch (const json::parse_error& error) {
-    throw GraphError(position_of(path, text, error.byte), fmt::format("not JSON: {}", error.what()));
+    throw GraphError(position_of(path, text, error.byte), fmt::format("not JSON: {}", message_of(error)));
   } catch (const GraphError& error) {
     throw GraphError(Position{path, 0, 0}, error.what());
   }

@@ -87,6 +87,15 @@ void check(const Plan& plan) {
 
 }  // namespace
 
+std::string message_of(const json::exception& error) {
+  std::string message = error.what();
+  for (const auto& [prefix, end] : {std::pair("[json.exception.", "] "), std::pair("parse error", ": ")}) {
+    const size_t at = message.find(end);
+    if (message.starts_with(prefix) && at != message.npos) message.erase(0, at + 2);
+  }
+  return message;
+}
+
 json plan_record(const Plan& plan) {
   json record = {{"devices", json::array()}, {"clocks", json::array()}, {"relations", json::array()},
                  {"lanes", json::array()},   {"tasks", json::array()},  {"edges", json::array()}};
@@ -147,7 +156,7 @@ Plan plan_of_record(const json& record) {
     for (const json& item : items("tasks")) plan.tasks.push_back(task_of(item));
     for (const json& item : items("edges")) plan.edges.push_back(edge_of(item));
   } catch (const json::exception& error) {
-    throw GraphError(fmt::format("the plan's {}: {}", part, error.what()));
+    throw GraphError(fmt::format("the plan's {}: {}", part, message_of(error)));
   }
   check(plan);
   return plan;

@@ -198,7 +198,9 @@ TEST_CASE("slices of a track never overlap, flows lie inside slices and counters
 TEST_CASE("files that are no traces are refused with the place") {
   const TemporaryFile file(".json");
   file.write("{\"traceEvents\":[\n{\"ph\":\"X\",]}");
-  CHECK(message_of(file.path()).find(file.path() + ":2:11: not JSON") == 0);
+  CHECK(message_of(file.path()).find(file.path() + ":2:11: not JSON: syntax error") == 0);
+  file.write("{\"traceEvents\":[{\"name\":\"x\"}]}");
+  CHECK(message_of(file.path()) == file.path() + ": event 1: key 'ph' not found");
   file.write("{\"traceEvents\":[]}");
   CHECK(message_of(file.path()).find("not written by arbalest") != std::string::npos);
   file.write("[1, 2]");

@@ -238,6 +238,8 @@ void Binding::bind(TaskId id, const BindOptions& options) {
       return address(operand, clock == clocks.end() ? 0 : slots[size_t(clock - clocks.begin())]);
     });
   }
+  bound.every = task.every;
+  if (task.every > 1) bound.variants.emplace_back();
   // Collectives over several GPUs of a process are never recorded.
   bound.capture = options.capture && task.launches > 0 && task.kind != Task::Kind::Collective;
   for (const Edge& edge : plan_.edges) {

@@ -237,7 +237,7 @@ class CudaDevice final : public Device {
     const size_t index = task.variant_of(instance);
     const BoundTask::Variant& variant = task.variants[index];
     Recording& recording = recordings_[size_t(task.id)];
-    if (!task.capture) return run_eagerly(variant, stream);
+    if (!task.capture || variant.launches.empty()) return run_eagerly(variant, stream);
     if (recording.graph[index]) {
       CUDA_CHECK(cudaGraphLaunch(recording.graph[index], stream));
       return;

@@ -64,13 +64,15 @@ struct BoundTask {
     std::vector<BoundLaunch> launches;
   };
   TaskId id = kNone;
-  std::vector<Variant> variants;  // one for each combination of slots
+  std::vector<Variant> variants;  // one for each combination of slots; where `every` is above 1, an empty one behind
   std::vector<SlotChoice> choices;
   std::vector<BoundWait> waits;
+  int32_t every = 1;     // as the task's
   bool capture = false;  // variants may be recorded and replayed as a whole
   int32_t events = 2;    // instances whose completion must be told apart: from the leads of the task's edges
 
   size_t variant_of(int64_t instance) const {
+    if (instance % every != every - 1) return variants.size() - 1;
     int64_t index = 0;
     for (const SlotChoice& choice : choices) index = index * choice.slots + choice.slot(instance);
     return size_t(index);

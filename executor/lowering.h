@@ -96,6 +96,9 @@ class Lowering {
                        ClockId clock);
   void add_learner(int32_t device, int32_t index);
   std::vector<NodeId> step_cuts() const;
+  // Of S-SGD where several batches make an update: the node that adds a batch's gradients to the sum. kNone otherwise.
+  NodeId accumulate_node() const;
+  void add_accumulation(const Replica& replica, size_t bucket);
   std::vector<Bucket> buckets() const;
 
   // plan_synchronize.cpp
@@ -105,6 +108,8 @@ class Lowering {
                                        const std::vector<double>& coefficients)>;
   void sum_models(const std::string& name, double share, const SumWriter& write);
   void average_models();
+  // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
+  ValueId averaged_gradients() const;
   std::pair<Term, TaskId> bucket_on(int32_t device, const Bucket& bucket, size_t index);
   void average_gradients();
   void replace_models();

@@ -129,6 +129,7 @@ struct Task {
   LaneId lane = 0;
   ClockId clock = 0;
   int32_t width = 1;  // instances that may run at once (host tasks)
+  int32_t every = 1;  // the last of so many instances does the task's work, the others nothing (device tasks)
   int32_t device = kNone;
   int32_t learner = kNone;                  // global number of the learner
   int32_t first_launch = 0, launches = 0;   // Compute

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "executor/lowering.h"
+#include "graph/op.h"
 
 namespace arbalest {
 namespace {
@@ -100,20 +101,25 @@ void Lowering::add_learner(int32_t device, int32_t index) {
   replica.placement =
       place(plan_, loop, prefix, device, replica.reader.slot, batch_layout(loop, request_.training_resident), given);
 
+  const auto end = NodeId(loop.graph.nodes.size());
+  const NodeId accumulate = accumulate_node();
   const std::vector<NodeId> cuts = step_cuts();
   NodeId begin = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     const std::string part = cuts.size() > 1 ? fmt::format("{}/step {}", prefix, i) : prefix + "/step";
     replica.step.push_back(add_part(loop, 0, replica.placement, part, replica.lane, replica.reader, begin, cuts[i]));
+    if (accumulate != kNone) add_accumulation(replica, i);
     begin = cuts[i];
   }
   Placement for_update = replica.placement;
   if (!gradient_averages_.empty()) {
-    for_update.of[size_t(loop.arenas.gradients)] = {gradient_averages_[size_t(device)], 0, 0};
+    for_update.of[size_t(averaged_gradients())] = {gradient_averages_[size_t(device)], 0, 0};
   }
-  if (begin < NodeId(loop.graph.nodes.size())) {
-    replica.step.push_back(add_part(loop, 0, for_update, prefix + "/update", replica.lane, replica.reader, begin,
-                                    NodeId(loop.graph.nodes.size())));
+  if (begin < end) {
+    const NodeId until = accumulate == kNone ? end : accumulate;
+    replica.step.push_back(
+        add_part(loop, 0, for_update, prefix + "/update", replica.lane, replica.reader, begin, until));
+    if (accumulate != kNone) add_launches(replica.update(), 0, for_update, accumulate + 1, end);
   }
   close_step(replica.reader, replica.step);
 
@@ -127,6 +133,28 @@ void Lowering::add_learner(int32_t device, int32_t index) {
   add_edge(copy, report_, 0, Needs::Done, Why::Data, "tally");
   add_edge(report_, copy, kReadBackSlots, Needs::Done, Why::Reuse, "pinned tally");
   replicas_.push_back(std::move(replica));
+}
+
+NodeId Lowering::accumulate_node() const {
+  if (request_.strategy.kind != Strategy::Kind::Ssgd) return kNone;
+  const std::vector<Node>& nodes = program_.training.graph.nodes;
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.stage == Stage::Update && node.op->qualified_name() == "arbalest.Accumulate";
+  });
+  return found == nodes.end() ? kNone : NodeId(found - nodes.begin());
+}
+
+// The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it: so
+// the bucket's sum can travel while backward is at work on the next.
+void Lowering::add_accumulation(const Replica& replica, size_t bucket) {
+  const Graph& graph = program_.training.graph;
+  const Node& whole = graph.nodes[size_t(accumulate_node())];
+  const Bucket part_of = buckets()[bucket];
+  const auto term = [&](ValueId value) {
+    return part(replica.placement.of[size_t(value)], DataType::Float32, part_of.offset, part_of.bytes);
+  };
+  add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, bucket),
+           {term(whole.inputs[0]), term(whole.inputs[1])}, {term(whole.outputs[0])}, whole.attributes);
 }
 
 // Where a step's nodes are cut into tasks, so that others can come in between: ends of all tasks but the last.

@@ -74,6 +74,7 @@ std::string describe(const Plan& plan, TaskId id) {
   std::string text = fmt::format("  {}  on {}, each {}", task.name, plan.lanes[size_t(task.lane)].name,
                                  plan.clocks[size_t(task.clock)].name);
   if (task.width > 1) text += fmt::format(", up to {} at once", task.width);
+  if (task.every > 1) text += fmt::format(", with work for the last of every {}", task.every);
   text += '\n';
   for (const Edge& edge : plan.edges) {
     if (edge.to == id) text += "    " + describe(plan, edge) + "\n";

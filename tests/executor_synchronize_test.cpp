@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+
+#include "executor/trace_file.h"
 #include "graph/overrides.h"
 #include "tests/executor_fixture.h"
 #include "tests/executor_reference.h"
@@ -189,6 +192,28 @@ TEST_CASE("several batches may make an update") {
       }
     }
   }
+}
+
+TEST_CASE("gradients of several batches travel once an update") {
+  const TestFolder folder;
+  Setting setting = setting_of(ssgd(), {0.9, 0, false}, 2, 2);
+  setting.hidden = 12;
+  setting.strategy.bucket_bytes = 64;
+  setting.accumulate = 3;
+  setting.rounds = 6;
+  setting.iterations = 24;
+  SessionOptions options = options_of(setting);
+  options.trace = folder / "run.json.gz";
+  trained(graph_of(setting), options);
+  const TraceFile trace = read_trace(options.trace);
+  std::map<std::string, std::vector<int64_t>> instances;
+  for (const NodeSpan& span : trace.nodes) instances[trace.launches[size_t(span.launch)]].push_back(span.instance);
+  const std::vector<int64_t> last_of_update = {2, 5, 8, 11, 14, 17, 20, 23};
+  for (const char* name : {"all-reduce gradients 0", "all-reduce gradients 1", "cpu:1/mean gradients 0"}) {
+    INFO(name);
+    CHECK(instances[name] == last_of_update);
+  }
+  CHECK(instances["accumulate 0"].size() == 4 * 24);
 }
 
 // The average is taken while training goes on, and read by validation as it was at the end of its epoch.

@@ -96,10 +96,9 @@ class Lowering {
                        ClockId clock);
   void add_learner(int32_t device, int32_t index);
   std::vector<NodeId> step_cuts() const;
-  // Of S-SGD where several batches make an update: the node that adds a batch's gradients to the sum. kNone otherwise.
-  NodeId accumulate_node() const;
-  void add_accumulation(const Replica& replica, size_t bucket);
-  std::vector<Bucket> buckets() const;
+  void add_accumulation(const Replica& replica, size_t index);
+  NodeId find_accumulate() const;
+  std::vector<Bucket> find_buckets() const;
 
   // plan_synchronize.cpp
   void make_average_memory();
@@ -110,7 +109,8 @@ class Lowering {
   void average_models();
   // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
   ValueId averaged_gradients() const;
-  std::pair<Term, TaskId> bucket_on(int32_t device, const Bucket& bucket, size_t index);
+  int32_t batches_averaged() const { return accumulate_ == kNone ? 1 : int32_t(program_.accumulate); }
+  std::pair<Term, TaskId> bucket_on(int32_t device, size_t index);
   void average_gradients();
   void replace_models();
   // What sums or averages operands, one a device, in their place: a task on the fabric's lane. Edges are the caller's.
@@ -138,6 +138,8 @@ class Lowering {
   std::vector<LaneId> copy_in_, copy_out_, collectives_;  // one a device
   TaskId report_ = kNone;
   std::vector<Replica> replicas_;
+  std::vector<Bucket> buckets_;              // Ssgd
+  NodeId accumulate_ = kNone;                // Ssgd, several batches an update: the node that adds a batch to their sum
   std::vector<BufferId> averages_;           // Sma: z of each device, two slots of the sync clock
   std::vector<BufferId> gradient_averages_;  // Ssgd with several learners on a device: the mean gradient
   std::vector<Validator> validators_;        // by device

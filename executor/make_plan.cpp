@@ -35,6 +35,10 @@ Plan Lowering::run() {
   if (program_.recalibration) plan_.graphs.push_back(program_.recalibration->graph);
   report_ = add_task(Task::Kind::Report, "report", host_, report_clock_);
   add_edge(report_, report_, 1, Needs::Done, Why::Self);
+  if (request_.strategy.kind == Strategy::Kind::Ssgd) {
+    buckets_ = find_buckets();
+    accumulate_ = find_accumulate();
+  }
   if (synchronised()) make_average_memory();
   for (int32_t device = 0; device < device_count(); ++device) {
     for (int32_t i = 0; i < request_.learners; ++i) add_learner(device, i);
@@ -52,6 +56,10 @@ void Lowering::check() const {
   constexpr int32_t kMostLearners = 250;  // of a device: what one averaging kernel takes
   if (request_.learners > kMostLearners) {
     throw GraphError(fmt::format("{} learners per device, expected at most {}", request_.learners, kMostLearners));
+  }
+  if (request_.rounds % program_.accumulate != 0) {
+    throw GraphError(fmt::format("{} iterations an epoch, expected a multiple of the {} batches of an update",
+                                 request_.rounds, program_.accumulate));
   }
   if (request_.run_ahead < 1) throw GraphError(fmt::format("run-ahead is {}, expected at least 1", request_.run_ahead));
   if (request_.epochs < 1 && request_.iterations < 1) {

@@ -102,13 +102,12 @@ void Lowering::add_learner(int32_t device, int32_t index) {
       place(plan_, loop, prefix, device, replica.reader.slot, batch_layout(loop, request_.training_resident), given);
 
   const auto end = NodeId(loop.graph.nodes.size());
-  const NodeId accumulate = accumulate_node();
   const std::vector<NodeId> cuts = step_cuts();
   NodeId begin = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     const std::string part = cuts.size() > 1 ? fmt::format("{}/step {}", prefix, i) : prefix + "/step";
     replica.step.push_back(add_part(loop, 0, replica.placement, part, replica.lane, replica.reader, begin, cuts[i]));
-    if (accumulate != kNone) add_accumulation(replica, i);
+    if (accumulate_ != kNone) add_accumulation(replica, i);
     begin = cuts[i];
   }
   Placement for_update = replica.placement;
@@ -116,10 +115,10 @@ void Lowering::add_learner(int32_t device, int32_t index) {
     for_update.of[size_t(averaged_gradients())] = {gradient_averages_[size_t(device)], 0, 0};
   }
   if (begin < end) {
-    const NodeId until = accumulate == kNone ? end : accumulate;
+    const NodeId until = accumulate_ == kNone ? end : accumulate_;
     replica.step.push_back(
         add_part(loop, 0, for_update, prefix + "/update", replica.lane, replica.reader, begin, until));
-    if (accumulate != kNone) add_launches(replica.update(), 0, for_update, accumulate + 1, end);
+    if (accumulate_ != kNone) add_launches(replica.update(), 0, for_update, accumulate_ + 1, end);
   }
   close_step(replica.reader, replica.step);
 
@@ -135,8 +134,7 @@ void Lowering::add_learner(int32_t device, int32_t index) {
   replicas_.push_back(std::move(replica));
 }
 
-NodeId Lowering::accumulate_node() const {
-  if (request_.strategy.kind != Strategy::Kind::Ssgd) return kNone;
+NodeId Lowering::find_accumulate() const {
   const std::vector<Node>& nodes = program_.training.graph.nodes;
   const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
     return node.stage == Stage::Update && node.op->qualified_name() == "arbalest.Accumulate";
@@ -146,14 +144,13 @@ NodeId Lowering::accumulate_node() const {
 
 // The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it: so
 // the bucket's sum can travel while backward is at work on the next.
-void Lowering::add_accumulation(const Replica& replica, size_t bucket) {
-  const Graph& graph = program_.training.graph;
-  const Node& whole = graph.nodes[size_t(accumulate_node())];
-  const Bucket part_of = buckets()[bucket];
+void Lowering::add_accumulation(const Replica& replica, size_t index) {
+  const Node& whole = program_.training.graph.nodes[size_t(accumulate_)];
+  const Bucket& bucket = buckets_[index];
   const auto term = [&](ValueId value) {
-    return part(replica.placement.of[size_t(value)], DataType::Float32, part_of.offset, part_of.bytes);
+    return part(replica.placement.of[size_t(value)], DataType::Float32, bucket.offset, bucket.bytes);
   };
-  add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, bucket),
+  add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index),
            {term(whole.inputs[0]), term(whole.inputs[1])}, {term(whole.outputs[0])}, whole.attributes);
 }
 
@@ -168,7 +165,7 @@ std::vector<NodeId> Lowering::step_cuts() const {
     case Strategy::Kind::Sma: return {NodeId(update - graph.nodes.begin())};
     case Strategy::Kind::Ssgd: {
       std::vector<NodeId> cuts;
-      for (const Bucket& bucket : buckets()) cuts.push_back(bucket.last + 1);
+      for (const Bucket& bucket : buckets_) cuts.push_back(bucket.last + 1);
       return cuts;
     }
   }
@@ -178,7 +175,7 @@ std::vector<NodeId> Lowering::step_cuts() const {
 // Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
 // the last bucket has no backward left to travel under, so it is cut off small: a sixteenth of bucket_bytes, at least,
 // where as much is left before it.
-std::vector<Lowering::Bucket> Lowering::buckets() const {
+std::vector<Lowering::Bucket> Lowering::find_buckets() const {
   const Graph& graph = program_.training.graph;
   const ValueId arena = program_.training.arenas.gradients;
   struct Member {

@@ -108,14 +108,14 @@ void Lowering::average_models() {
 }
 
 ValueId Lowering::averaged_gradients() const {
-  const NodeId accumulate = accumulate_node();
   const Loop& loop = program_.training;
-  return accumulate == kNone ? loop.arenas.gradients : loop.graph.nodes[size_t(accumulate)].outputs[0];
+  return accumulate_ == kNone ? loop.arenas.gradients : loop.graph.nodes[size_t(accumulate_)].outputs[0];
 }
 
 // Where bucket `index` of a device's gradients lies and the task that completes it: the step of its only learner, or
 // the mean of its learners' gradients.
-std::pair<Lowering::Term, TaskId> Lowering::bucket_on(int32_t device, const Bucket& bucket, size_t index) {
+std::pair<Lowering::Term, TaskId> Lowering::bucket_on(int32_t device, size_t index) {
+  const Bucket& bucket = buckets_[index];
   const ValueId gradients = averaged_gradients();
   std::vector<Term> terms;
   for (const Replica* replica : replicas_on(device)) {
@@ -124,7 +124,7 @@ std::pair<Lowering::Term, TaskId> Lowering::bucket_on(int32_t device, const Buck
   if (request_.learners == 1) return {terms.front(), replicas_on(device).front()->step[index]};
   const std::string name = fmt::format("{}/mean gradients {}", device_name(device), index);
   const TaskId task = add_task(Task::Kind::Average, name, collectives_[size_t(device)], batch_);
-  plan_.tasks[size_t(task)].every = int32_t(program_.accumulate);
+  plan_.tasks[size_t(task)].every = batches_averaged();
   const Term mean = part({gradient_averages_[size_t(device)], 0, 0}, DataType::Float32, bucket.offset, bucket.bytes);
   add_node(task, "arbalest.Combine", name, terms, {mean},
            {{"coefficients", repeated(1.0 / double(learner_count()), terms.size())}});
@@ -138,20 +138,19 @@ std::pair<Lowering::Term, TaskId> Lowering::bucket_on(int32_t device, const Buck
 
 // Buckets of gradients travel while backward is still at work on the next.
 void Lowering::average_gradients() {
-  const std::vector<Bucket> parts = buckets();
   TaskId last_collective = kNone, first_collective = kNone;
-  for (size_t b = 0; b < parts.size(); ++b) {
+  for (size_t b = 0; b < buckets_.size(); ++b) {
     std::vector<Term> reduced;
     std::vector<TaskId> ready;  // by device, what makes its bucket
     for (int32_t d = 0; d < device_count(); ++d) {
-      const auto [bucket, task] = bucket_on(d, parts[b], b);
+      const auto [bucket, task] = bucket_on(d, b);
       reduced.push_back(bucket);
       ready.push_back(task);
     }
     if (device_count() > 1) {
       const TaskId all =
           add_all_reduce(fmt::format("all-reduce gradients {}", b), batch_, reduced, request_.learners == 1);
-      plan_.tasks[size_t(all)].every = int32_t(program_.accumulate);
+      plan_.tasks[size_t(all)].every = batches_averaged();
       for (const TaskId task : ready) add_edge(task, all, 0, Needs::Issued, Why::Data, "gradients");
       // One chain, whatever becomes ready first.
       if (last_collective != kNone) add_edge(last_collective, all, 0, Needs::Issued, Why::Lane);

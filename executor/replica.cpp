@@ -36,10 +36,10 @@ ReplicaContent initial_replica(const Loop& loop, const Source& source, const Sta
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
     const auto id = ValueId(v);
-    const bool lives_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged ||
-                                 std::find(without.begin(), without.end(), id) != without.end();
+    const bool filled_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged ||
+                                  std::find(without.begin(), without.end(), id) != without.end();
     const bool stored = value.view.base == kNone && value.role != Role::Activation && id != loop.arenas.weights_lowered;
-    if (!stored || lives_elsewhere) continue;
+    if (!stored || filled_elsewhere) continue;
     std::vector<std::byte> bytes =
         value.role == Role::Input ? resident_input(loop, id, source) : initial_content(graph, id, start.seed);
     if (start.file) adopt_tensors(*start.file, start.path, graph, id, bytes);

@@ -142,7 +142,8 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
 void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) {
   dependencies_.cancel();
   const auto placed = [&](const char* message) {
-    const int64_t iteration = task != kNone && plan_.tasks[size_t(task)].clock == 0 ? instance : -1;
+    const bool tells = task != kNone && plan_.tasks[size_t(task)].clock == 0;
+    const int64_t iteration = tells ? options_.first_iteration + instance : -1;
     return std::make_exception_ptr(TaskError(fmt::format("{}: {}", error_place(task, instance), message), iteration));
   };
   try {

@@ -22,8 +22,9 @@ namespace arbalest {
 class TraceRecorder;
 
 struct SchedulerOptions {
-  int threads = 2;            // for host tasks
-  double stall_seconds = 60;  // without any completion: a stall report
+  int threads = 2;              // for host tasks
+  double stall_seconds = 60;    // without any completion: a stall report
+  int64_t first_iteration = 0;  // of the run, that the base clock begins with
   TraceRecorder* trace = nullptr;
   std::function<void(const std::string&)> stalled;  // gets the report
 };

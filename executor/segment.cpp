@@ -1,12 +1,12 @@
 #include "executor/segment.h"
 
 #include <fmt/format.h>
+#include <tbb/global_control.h>
 
 #include <algorithm>
 #include <cmath>
 #include <thread>
 
-#include "executor/replica.h"
 #include "executor/trace.h"
 
 namespace arbalest {
@@ -107,8 +107,14 @@ std::vector<std::byte> Segment::get(BufferId buffer, int64_t slot, int64_t bytes
   return content;
 }
 
+ReplicaContent Segment::initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
+                                const TensorFile* file, const std::string& path) const {
+  const tbb::global_control parallelism(tbb::global_control::max_allowed_parallelism, size_t(threads_));
+  return initial_replica(loop, source, {options_.seed, file, path}, without);
+}
+
 void Segment::start_from_initializers(const TensorFile* file, const std::string& path) {
-  const ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, file, path});
+  const ReplicaContent content = initial(training(), *prepared_.training, {}, file, path);
   corrections_.assign(size_t(learners_), 0);
   for (int64_t learner = 0; learner < learners_; ++learner) put_replica(*binding_, replica_prefix(learner), content);
   const auto& weights = content.at(training().graph.values[size_t(training().arenas.weights)].name);
@@ -128,7 +134,7 @@ void Segment::put_average(const std::vector<std::byte>& average, const std::vect
 // All but the weights, which the snapshot makes.
 void Segment::put_validation_state() const {
   const auto put = [&](const Loop& loop, const Source& source, const char* name) {
-    const ReplicaContent content = initial_replica(loop, source, {options_.seed, nullptr, ""}, {loop.arenas.weights});
+    const ReplicaContent content = initial(loop, source, {loop.arenas.weights});
     for (const PlanDevice& device : plan_.devices) {
       put_replica(*binding_, fmt::format("{}/{}", to_string(device), name), content);
     }
@@ -139,8 +145,8 @@ void Segment::put_validation_state() const {
 
 void Segment::start_from(const ModelState& state) {
   const ArenaValues& arenas = training().arenas;
-  ReplicaContent content = initial_replica(training(), *prepared_.training, {options_.seed, nullptr, ""},
-                                           {arenas.weights, arenas.velocity, arenas.statistics});
+  ReplicaContent content =
+      initial(training(), *prepared_.training, {arenas.weights, arenas.velocity, arenas.statistics});
   for (int64_t learner = 0; learner < learners_; ++learner) {
     const ReplicaState& replica = state.replicas[size_t(learner)];
     corrections_.push_back(replica.correction);
@@ -191,6 +197,7 @@ Model Segment::model() const {
 void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   SchedulerOptions scheduling;
   scheduling.threads = threads_;
+  scheduling.first_iteration = from_.iteration;
   scheduling.trace = trace;
   scheduling.stalled = [](const std::string& report) {
     fmt::print(stderr, "nothing has completed for a while; waiting:\n{}", report);

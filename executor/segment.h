@@ -12,6 +12,7 @@
 #include "executor/host_tasks.h"
 #include "executor/model_state.h"
 #include "executor/monitor.h"
+#include "executor/replica.h"
 #include "executor/scheduler.h"
 #include "executor/session.h"
 #include "ops/train.h"
@@ -58,6 +59,8 @@ class Segment {
   const Loop& training() const { return prepared_.program.training; }
   const Loop& validation() const { return *prepared_.program.validation; }
   std::string replica_prefix(int64_t learner) const;
+  ReplicaContent initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
+                         const TensorFile* file = nullptr, const std::string& path = "") const;
   int32_t device_of(int64_t learner) const { return int32_t(learner / learners_per_device_); }
   void make_host_tasks();
   std::function<void(int64_t)> fill_training(const Task& task);

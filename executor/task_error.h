@@ -7,11 +7,12 @@
 
 namespace arbalest {
 
-// What ended a run; what() says where, or what about the training as a whole is wrong.
+// What ended a run. The scheduler makes one of a task's exception, which says which task failed, where and in what
+// instance. A task that throws one itself speaks of the training as a whole; that is passed on as it is.
 class TaskError : public RunError {
  public:
-  TaskError(const std::string& message, int64_t failed_iteration) : RunError(message), iteration(failed_iteration) {}
-  int64_t iteration;  // of the base clock; −1 where the task belongs to another
+  TaskError(const std::string& message, int64_t complete) : RunError(message), iteration(complete) {}
+  int64_t iteration;  // of the run, complete by then; −1 where the task does not tell
 };
 
 }  // namespace arbalest

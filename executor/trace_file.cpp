@@ -8,10 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "executor/trace_plan.h"
 #include "graph/error.h"
+#include "io/json_error.h"
 
 namespace arbalest {
 namespace {

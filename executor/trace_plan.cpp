@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "io/json_error.h"
 
 namespace arbalest {
 namespace {
@@ -44,6 +45,7 @@ Task task_of(const json& item) {
   task.lane = item.at("lane");
   task.clock = item.at("clock");
   task.width = item.at("width");
+  task.every = item.value("every", 1);
   task.device = item.at("device");
   task.learner = item.at("learner");
   return task;
@@ -77,6 +79,7 @@ void check(const Plan& plan) {
   for (const Task& task : plan.tasks) {
     check_index(task.lane, plan.lanes.size(), false, "lane");
     check_index(task.clock, plan.clocks.size(), false, "clock");
+    if (task.every < 1) throw GraphError(fmt::format("task '{}' has work every {} instances", task.name, task.every));
   }
   for (const Edge& edge : plan.edges) {
     check_index(edge.from, plan.tasks.size(), false, "task");
@@ -86,15 +89,6 @@ void check(const Plan& plan) {
 }
 
 }  // namespace
-
-std::string message_of(const json::exception& error) {
-  std::string message = error.what();
-  for (const auto& [prefix, end] : {std::pair("[json.exception.", "] "), std::pair("parse error", ": ")}) {
-    const size_t at = message.find(end);
-    if (message.starts_with(prefix) && at != message.npos) message.erase(0, at + 2);
-  }
-  return message;
-}
 
 json plan_record(const Plan& plan) {
   json record = {{"devices", json::array()}, {"clocks", json::array()}, {"relations", json::array()},
@@ -119,6 +113,7 @@ json plan_record(const Plan& plan) {
                                {"lane", task.lane},
                                {"clock", task.clock},
                                {"width", task.width},
+                               {"every", task.every},
                                {"device", task.device},
                                {"learner", task.learner}});
   }

@@ -9,9 +9,6 @@ namespace arbalest {
 
 nlohmann::json plan_record(const Plan& plan);
 
-// The library's message without its number and position.
-std::string message_of(const nlohmann::json::exception& error);
-
 // The inverse. Throws GraphError that names the field which is missing or wrong.
 Plan plan_of_record(const nlohmann::json& record);
 

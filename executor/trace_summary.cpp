@@ -190,6 +190,7 @@ class Analysis {
       TaskSummary result;
       result.task = task;
       for (const TaskSpan* span : index_.of(task)) {
+        if (!plan_.tasks[size_t(task)].works(span->instance)) continue;
         ++result.count;
         result.total_ns += span->ended - span->started;
         result.longest_ns = std::max(result.longest_ns, span->ended - span->started);

@@ -35,7 +35,7 @@ struct LaneSummary {
 
 struct TaskSummary {
   TaskId task = kNone;
-  int64_t count = 0;
+  int64_t count = 0;  // instances with work
   double mean_ns = 0;
   int64_t longest_ns = 0, total_ns = 0;
 };

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "graph/error.h"
 #include "io/file.h"
+#include "io/json_error.h"
 
 namespace arbalest {
 
@@ -127,7 +127,7 @@ Json parse_header(const std::filesystem::path& path, std::span<const uint8_t> te
   try {
     header = Json::parse(text.begin(), text.end(), watch);
   } catch (const Json::exception& error) {
-    report.fail("header", "JSON", error.what());
+    report.fail("header", "JSON", message_of(error));
   }
   if (!header.is_object()) report.fail("header", "an object", shown(header));
   return header;
@@ -233,7 +233,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
   try {
     text = header.dump();
   } catch (const Json::exception& error) {
-    Reporter(path).fail("names", "UTF-8", error.what());
+    Reporter(path).fail("names", "UTF-8", message_of(error));
   }
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const uint64_t length = text.size();

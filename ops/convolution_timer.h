@@ -25,7 +25,7 @@ class ConvolutionTimer {
 
   // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
   // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
-  // convolution is shorter than its launch. A long call much slower than `best` (0: none yet) is timed once, by itself.
+  // convolution is shorter than its launch. Where one by itself takes much longer than `best` (0: none yet): that time.
   double time(const Call& call, double best);
 
  private:
@@ -39,6 +39,7 @@ class ConvolutionTimer {
 
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
+  double one_call(const Call& call);
   bool record(const Call& call, int calls, RecordedGraph& recorded);
   double microseconds();
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "executor/make_plan.h"
 #include "graph/overrides.h"
@@ -128,20 +129,45 @@ TEST_CASE("between devices the last bucket of gradients is small, where enough i
   CHECK(bucket_bytes(1, 2, 4 * kKibibyte) == whole);       // nothing travels
 }
 
+// By S-SGD's sums of several batches: one a bucket, and averaging that has work once an update.
+void check_accumulation(const Plan& plan, int64_t accumulate, bool summed_in_buckets) {
+  std::map<LaneId, int64_t> parts, sums;  // of a learner's step
+  for (const Task& task : plan.tasks) {
+    const bool averages = task.kind == Task::Kind::Average || task.kind == Task::Kind::Collective;
+    const bool of_gradients = summed_in_buckets && averages && plan.clocks[size_t(task.clock)].name == "batch";
+    REQUIRE(task.every == (of_gradients ? accumulate : 1));
+    if (plan.lanes[size_t(task.lane)].kind != Lane::Kind::Compute) continue;
+    ++parts[task.lane];
+    for (int32_t i = 0; i < task.launches; ++i) {
+      const Launch& launch = plan.launches[size_t(task.first_launch + i)];
+      const Node& node = plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+      sums[task.lane] += node.op->qualified_name() == "arbalest.Accumulate";
+    }
+  }
+  for (const auto& [lane, count] : parts) {
+    REQUIRE(sums[lane] == (accumulate == 1 ? 0 : summed_in_buckets ? count - 1 : 1));
+  }
+}
+
 TEST_CASE("plans are live for all combinations of options") {
   SessionOptions base = on_cpus();
   TinyNet with, without;
   without.validate = "";
   with.layers = without.layers = "h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n";
-  Program programs[3]
-                  [2];  // without validation, with it, recalibrating; for updates of their own, or towards an average
-  for (int averaging = 0; averaging < 2; ++averaging) {
-    base.learners = 1 + averaging;
-    programs[0][averaging] = prepare(tiny(without), base).program;
-    programs[1][averaging] = prepare(tiny(with), base).program;
-    base.recalibrate = 3;
-    programs[2][averaging] = prepare(tiny(with), base).program;
-    base.recalibrate = 0;
+  // Without validation, with it, recalibrating; for updates of their own, or towards an average; by batches of an
+  // update.
+  Program programs[3][2][3];
+  for (int64_t batches = 1; batches <= 3; ++batches) {
+    with.train = without.train = fmt::format("lr = 0.1, accumulate = {}", batches);
+    for (int averaging = 0; averaging < 2; ++averaging) {
+      const auto made = [&](int kind) -> Program& { return programs[kind][averaging][batches - 1]; };
+      base.learners = 1 + averaging;
+      made(0) = prepare(tiny(without), base).program;
+      made(1) = prepare(tiny(with), base).program;
+      base.recalibrate = 3;
+      made(2) = prepare(tiny(with), base).program;
+      base.recalibrate = 0;
+    }
   }
   int64_t made = 0;
   // A round of odometer digits, so that every pair of choices comes up without making all 3^8 plans.
@@ -153,9 +179,9 @@ TEST_CASE("plans are live for all combinations of options") {
     const auto learners = int64_t(request.devices.size()) * request.learners;
     Strategy strategy{
         .kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
-    strategy = resolved(strategy, learners, programs[0][0].train);
-    Program& program = programs[std::min<int64_t>(2, digit(7, 4))][strategy.kind == Strategy::Kind::Sma];
-    program.accumulate = 1 + digit(71, 3);
+    strategy = resolved(strategy, learners, programs[0][0][0].train);
+    const bool averaging = strategy.kind == Strategy::Kind::Sma;
+    Program& program = programs[std::min<int64_t>(2, digit(7, 4))][averaging][digit(71, 3)];
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
     program.training.depth = 1 + digit(5, 4);
@@ -187,6 +213,7 @@ TEST_CASE("plans are live for all combinations of options") {
       REQUIRE(count_tasks(plan, Task::Kind::Snapshot) == (expected > 0) * validators * parts);
     }
     REQUIRE(edge_leads(plan).size() == plan.edges.size());  // every edge is bounded by a cycle
+    check_accumulation(plan, program.accumulate, strategy.kind == Strategy::Kind::Ssgd);
     ++made;
   }
   CHECK(made == 800);
@@ -214,4 +241,10 @@ TEST_CASE("make_plan refuses what cannot be planned") {
       "96 training samples, and one update of 13 learners takes 104: a batch of 8 each; there is enough for 12"));
   CHECK(refusal([](PlanRequest& r) { r.training_samples = 0; }) != "");
   CHECK(refusal([](PlanRequest& r) { r.device_slots = 0; }) != "");
+  TinyNet net;
+  net.train = "lr = 0.1, accumulate = 3";
+  Prepared accumulating = prepare(tiny(net), base);
+  accumulating.request.rounds = 7;
+  CHECK(message_of([&] { make_plan(accumulating.program, accumulating.request); }) ==
+        "7 iterations an epoch, expected a multiple of the 3 batches of an update");
 }

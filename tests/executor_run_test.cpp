@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "executor/device.h"
+#include "executor/state.h"
 #include "executor/trace_file.h"
 #include "graph/dsl.h"
 #include "io/safetensors.h"
@@ -168,6 +170,46 @@ TEST_CASE("weights of another graph are refused, by name and by shape") {
                  "no tensor 'hiden.weight', which the graph needs; did you mean 'hidden.weight'?"));
   reading.weights = folder / "absent.safetensors";
   CHECK(contains(message_of([&] { run(tiny({}), reading); }), "absent.safetensors"));
+}
+
+TEST_CASE("a loss that is not finite ends the run, which tells after how many iterations") {
+  SessionOptions options = on_cpus();
+  options.report_every = 3;
+  TinyNet net;
+  net.train = "lr = 1e30";
+  Recorder recorder;
+  const std::atomic<bool> interrupted{false};
+  const std::string message = message_of([&] { train(tiny(net), options, recorder, interrupted); });
+  REQUIRE(recorder.failures.size() == 1);
+  CHECK(message == recorder.failures[0].message);
+  CHECK(message.starts_with("the loss is no longer finite after iteration "));
+  CHECK(recorder.failures[0].iteration == recorder.reports.back().iteration);
+  CHECK(recorder.failures[0].iteration % 3 == 0);
+}
+
+TEST_CASE("a large parameter is drawn as a small one of its name is, all of it") {
+  const auto weights = [](int64_t elements) {
+    Graph graph;
+    const ValueId arena = graph.add_value("arena", {DataType::Float32, {elements}}, Role::Parameter);
+    const ValueId weight = graph.add_value("weight", {DataType::Float32, {elements}}, Role::Parameter);
+    graph.values[size_t(weight)].view = {arena, 0};
+    graph.values[size_t(weight)].initializer = {Initializer::Kind::Normal, 0.5, nullptr};
+    const std::vector<std::byte> bytes = initial_content(graph, arena, 1);
+    std::vector<float> values(size_t(elements), 0);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  const std::vector<float> large = weights(200'000), small = weights(50'000);
+  CHECK(std::equal(small.begin(), small.end(), large.begin()));
+  const std::set<float> different(large.begin(), large.end());
+  CHECK(different.size() > 180'000);  // floats of 24 bits repeat now and then
+  double sum = 0, squares = 0;
+  for (const float value : large) {
+    sum += double(value);
+    squares += double(value) * double(value);
+  }
+  CHECK(std::abs(sum / 200'000) < 0.01);
+  CHECK(squares / 200'000 == doctest::Approx(0.25).epsilon(0.02));
 }
 
 TEST_CASE("a run too short for an epoch neither validates nor reports an epoch") {

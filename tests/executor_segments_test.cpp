@@ -88,6 +88,10 @@ TEST_CASE("a run in several plans is the run in one") {
       INFO(to_string(setting));
       const std::vector<double> expected = simulated(setting);
       CHECK(greatest_difference(in_segments(setting, {14, 7, 29}), expected) < kTolerance);
+      if (strategy.kind != Strategy::Kind::Ssgd) continue;
+      setting.rounds = 8;
+      setting.accumulate = 2;
+      CHECK(greatest_difference(in_segments(setting, {16, 8, 26}), simulated(setting)) < kTolerance);
     }
   }
 }

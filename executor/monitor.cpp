@@ -63,10 +63,9 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, double learning_ra
   progress.loss = sums[1] / sums[0];
   observer_.progress(progress);
   if (!std::isfinite(progress.loss)) {
-    throw TaskError(
-        fmt::format("the loss is no longer finite after iteration {}; try a lower learning rate (now {:.3g})",
-                    at.iteration, learning_rate),
-        at.iteration);
+    const std::string hint =
+        learning_rate > 0 ? fmt::format("; try a lower learning rate (now {:.3g})", learning_rate) : std::string();
+    throw TaskError(fmt::format("the loss is no longer finite after iteration {}{}", at.iteration, hint), at.iteration);
   }
   last_seconds_ = now;
   last_images_ = at.images;

@@ -28,6 +28,7 @@ struct RunStarted {
   int64_t iterations_per_epoch = 0;                           // rounds: one batch a learner
   int64_t iterations = 0;                                     // in all; 0: unknown
   double setup_seconds = 0;
+  std::string note;  // what is probably not meant; "": nothing
 };
 
 // Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
@@ -92,6 +93,7 @@ struct RunFinished {
   bool tuning = false;  // learners were still being tried
   std::vector<TargetReached> targets;
   std::string weights, best_weights, trace;  // files written, or ""
+  std::string best_error;                    // why the best weights are not in their file, or ""
 };
 
 struct RunFailed {

@@ -25,8 +25,12 @@ void check_output_path(const std::string& path) {
 }
 
 // Absolute first: of a file that is not there, weakly_canonical leaves "a" as it is, but not "./a".
+// Some special files (/dev/stdout into a pipe) have no such path.
 std::filesystem::path canonical(const std::string& path) {
-  return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+  std::error_code none;
+  const std::filesystem::path absolute = std::filesystem::absolute(path);
+  const std::filesystem::path found = std::filesystem::weakly_canonical(absolute, none);
+  return none ? absolute : found;
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class Segment {
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
   void time_alone(TraceRecorder& trace);
 
-  int64_t iterations() const { return scheduler_->iterations(); }
+  int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : 0; }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
   Cursor cursor() const;  // where the next segment begins
   RunPosition position() const { return position_after(iterations()); }

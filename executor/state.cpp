@@ -73,6 +73,17 @@ std::vector<std::byte> drawn(const Value& value, uint64_t seed) {
   return bytes;
 }
 
+void check_finite(const NamedTensor& tensor, const std::string& path) {
+  if (tensor.dtype != DataType::Float32) return;
+  for (size_t i = 0; i < tensor.bytes.size() / sizeof(float); ++i) {
+    float element = 0;
+    std::memcpy(&element, tensor.bytes.data() + i * sizeof element, sizeof element);
+    if (std::isfinite(element)) continue;
+    throw RunError(
+        fmt::format("{}: tensor '{}', element {}: found {}, expected a finite number", path, tensor.name, i, element));
+  }
+}
+
 void put(const Value& value, const std::byte* row_major, std::byte* memory) {
   to_channels_last(value.type.shape, size_of(value.type.dtype), row_major, memory);
 }
@@ -112,6 +123,7 @@ std::vector<std::string> adopt_tensors(const TensorFile& file, const std::string
       throw RunError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", path, value.name,
                                  to_string(TensorType{tensor->dtype, tensor->shape}), to_string(value.type)));
     }
+    check_finite(*tensor, path);
     put(value, reinterpret_cast<const std::byte*>(tensor->bytes.data()), content.data() + value.view.offset_bytes);
     used.push_back(value.name);
   }

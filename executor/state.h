@@ -19,7 +19,7 @@ std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_
 std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats);
 
 // Copies the tensors of `file` into the arena's bytes. Returns the names used. Throws RunError where a tensor's shape
-// or type is not the member's.
+// or type is not the member's, or a number in it is not finite.
 std::vector<std::string> adopt_tensors(const TensorFile& file, const std::string& path, const Graph& graph,
                                        ValueId base, std::vector<std::byte>& content);
 

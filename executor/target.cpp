@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 
 #include "graph/error.h"
 
@@ -64,6 +65,7 @@ Target parse_target(std::string_view text) {
   if (number.empty() || error != std::errc{} || end != number.data() + number.size()) {
     throw fail(fmt::format("found '{}' where a number should be", number));
   }
+  if (!std::isfinite(target.threshold)) throw fail(fmt::format("'{}' is not finite", number));
   return target;
 }
 

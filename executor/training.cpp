@@ -73,40 +73,46 @@ void Training::start() {
 RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_seconds) {
   announce(setup_seconds);
   monitor_->begin();
+  RunFinished end;
   try {
-    run_segments(interrupted);
+    if (!interrupted.load()) run_segments(interrupted);
+    end = monitor_->finish(segment_->position(), monitor_->seconds(), why_ended());
+    end.setup_seconds = setup_seconds;
+    end.best_error = best_error_;
+    if (end.best_epoch > 0 && best_error_.empty()) end.best_weights = options_.save_best;
+    end.learners = prepared_.request.learners;
+    end.tuning = tuner_ && !tuner_->done();
+    end.weights = save_last(end);
   } catch (...) {
     write_trace_of_failure();
     throw;
   }
-  const double trained_seconds = monitor_->seconds();
-  const RunPosition ended = segment_->position();
-  const std::string reason = why_ended();
-  RunFinished end = monitor_->finish(ended, trained_seconds, reason);
-  end.setup_seconds = setup_seconds;
-  end.weights = options_.save;
-  if (end.best_epoch > 0) end.best_weights = options_.save_best;
-  end.learners = prepared_.request.learners;
-  end.tuning = tuner_ && !tuner_->done();
-  if (end.weights.empty() && end.reason == "interrupted") {
-    end.weights = prepared_.graph.name + ".interrupted.safetensors";  // what was computed is not lost
-  }
-  // What ended the run is the model that was validated, not the one some iterations later; and where validation
-  // recalibrates, it has the better statistics.
-  const bool recalibrated = prepared_.program.recalibration && validated_.at.iteration == ended.iteration;
-  const bool validated = reason == "until" || reason == "patience" || recalibrated;
-  if (!end.weights.empty() && validated && !validated_.model.weights.empty()) {
-    save(end.weights, validated_.model, validated_.at);
-  } else if (!end.weights.empty()) {
-    save(end.weights, segment_->model(), ended);
-  }
   if (trace_) {
     time_alone();
     trace_->write(options_.trace);
+    end.trace = options_.trace;
   }
-  end.trace = options_.trace;
   observer_.finished(end);
   return end;
+}
+
+// The file, or "" where none is wanted.
+std::string Training::save_last(const RunFinished& end) {
+  const bool interrupted = end.reason == "interrupted";
+  if (interrupted && end.iteration == 0) return "";  // nothing was trained: an earlier run's file is worth more
+  std::string path = options_.save;
+  if (path.empty() && interrupted) path = prepared_.graph.name + ".interrupted.safetensors";  // nothing is lost
+  if (path.empty()) return path;
+  // What ended the run is the model that was validated, not the one some iterations later; and where validation
+  // recalibrates, it has the better statistics.
+  const bool recalibrated = prepared_.program.recalibration && validated_.at.iteration == end.iteration;
+  const bool validated = end.reason == "until" || end.reason == "patience" || recalibrated;
+  if (validated && !validated_.model.weights.empty()) {
+    save(path, validated_.model, validated_.at, end.seconds);
+  } else {
+    save(path, segment_->model(), segment_->position(), end.seconds);
+  }
+  return path;
 }
 
 // The trace is of use without it.
@@ -217,8 +223,15 @@ void Training::observe(const RunPosition& at) {
 }
 
 void Training::keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at) {
-  if (verdict.best && !options_.save_best.empty()) save(options_.save_best, model, at);
   validated_ = {model, at};
+  if (!verdict.best || options_.save_best.empty()) return;
+  try {
+    save(options_.save_best, model, at, monitor_->seconds());
+    best_error_.clear();
+  } catch (const RunError& error) {  // the disk may have room again by the next
+    best_error_ = error.what();
+    fmt::print(stderr, "arbalest: {}; training goes on\n", best_error_);
+  }
 }
 
 void Training::announce(double setup_seconds) {
@@ -240,10 +253,23 @@ void Training::announce(double setup_seconds) {
   event.samples_per_epoch = request.rounds * segment_->learners() * event.batch;
   event.iterations = segment_->plan().clocks[0].ticks;
   event.setup_seconds = setup_seconds;
+  event.note = schedule_note();
   observer_.started(event);
 }
 
-void Training::save(const std::string& path, const Model& model, const RunPosition& at) {
+// Of a schedule that ends before the run does.
+std::string Training::schedule_note() const {
+  const Node& train = prepared_.program.train;
+  const std::string schedule = string_attribute(train, "schedule");
+  const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
+  if ((schedule != "cosine" && schedule != "linear") || last <= 0 || total <= last) return "";
+  return fmt::format(
+      "the learning rate stays at {:g} after epoch {:g} of {:g}, where its schedule ends; --set train.epochs={:g} "
+      "stretches that",
+      float_attribute(train, "lr_end"), last, total, total);
+}
+
+void Training::save(const std::string& path, const Model& model, const RunPosition& at, double seconds) {
   const Loop& loop = prepared_.program.training;
   TensorFile file;
   file.metadata = {{"graph", prepared_.graph.name},
@@ -252,7 +278,7 @@ void Training::save(const std::string& path, const Model& model, const RunPositi
   append_tensors(file, loop.graph, loop.arenas.weights, model.weights);
   if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, model.statistics);
   write_safetensors(path, file);
-  CheckpointSaved event{path, at.epoch, at.iteration, 0, monitor_->seconds()};
+  CheckpointSaved event{path, at.epoch, at.iteration, 0, seconds};
   for (const NamedTensor& tensor : file.tensors) event.bytes += int64_t(tensor.bytes.size());
   observer_.checkpoint(event);
 }

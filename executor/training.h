@@ -33,7 +33,9 @@ class Training {
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const Model& model, const RunPosition& at);
   std::string why_ended() const;
-  void save(const std::string& path, const Model& model, const RunPosition& at);
+  std::string schedule_note() const;
+  std::string save_last(const RunFinished& end);
+  void save(const std::string& path, const Model& model, const RunPosition& at, double seconds);
   void make_segment(const Cursor& from);
 
   const SessionOptions& options_;
@@ -46,7 +48,8 @@ class Training {
   bool complete_ = false;                 // nothing is left to train
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
-  Snapshot validated_;  // of the latest validation, where it is kept
+  Snapshot validated_;      // of the latest validation, where it is kept
+  std::string best_error_;  // why the latest best model could not be saved
 };
 
 }  // namespace arbalest

@@ -40,9 +40,23 @@ int64_t count_of(std::string_view text, std::string_view count) {
 double factor_of(std::string_view text, std::string_view factor) {
   const std::optional<double> number = number_in<double>(factor);
   if (!number || !(*number > 0) || *number > kMostFactor) {
-    refuse(text, fmt::format("found '{}' for F, a number above 0 and at most {:g}", factor, kMostFactor));
+    refuse(text, fmt::format("found '{}' for F, expected a number above 0 and at most {:g}", factor, kMostFactor));
   }
   return *number;
+}
+
+// Whether the pattern's pieces, between its stars, occur in the name one after the other.
+bool contains(std::string_view name, std::string_view pattern) {
+  size_t at = 0;
+  for (size_t begin = 0; begin <= pattern.size();) {
+    const size_t end = std::min(pattern.find('*', begin), pattern.size());
+    const std::string_view piece = pattern.substr(begin, end - begin);
+    at = name.find(piece, at);
+    if (at == name.npos) return false;
+    at += piece.size();
+    begin = end + 1;
+  }
+  return true;
 }
 
 // Parts of names between slashes: what a pattern is likely to be.
@@ -62,8 +76,8 @@ void scale_tasks(const WhatIf& change, Scenario& scenario) {
   bool found = false;
   for (size_t task = 0; task < scenario.plan.tasks.size(); ++task) {
     const Task& known = scenario.plan.tasks[task];
-    const bool meant = change.kind == WhatIf::Kind::Source ? known.kind == Task::Kind::Fill
-                                                           : known.name.find(change.pattern) != std::string::npos;
+    const bool meant =
+        change.kind == WhatIf::Kind::Source ? known.kind == Task::Kind::Fill : contains(known.name, change.pattern);
     if (meant) scenario.costs.tasks[task].duration.scale(change.factor);
     found = found || meant;
   }

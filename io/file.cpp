@@ -49,8 +49,9 @@ fs::path find_file(const std::string& what, std::span<const fs::path> folders, s
 
 namespace {
 
-// What is in the file's folder, where the file itself is missing.
-std::string folder_hint(const fs::path& path) {
+// What is in the file's folder, where it is the name that is wrong.
+std::string folder_hint(const fs::path& path, int reason) {
+  if (reason != ENOENT && reason != ENOTDIR) return "";
   std::error_code error;
   const fs::path folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   if (fs::exists(path, error)) return "";
@@ -58,8 +59,9 @@ std::string folder_hint(const fs::path& path) {
 }
 
 [[noreturn]] void fail_to(const char* what, const fs::path& path) {
-  const std::string reason = errno == 0 ? "out of memory" : std::strerror(errno);
-  throw RunError(fmt::format("{}: cannot be {}: {}{}", path.string(), what, reason, folder_hint(path)));
+  const int number = errno;
+  const std::string reason = number == 0 ? "out of memory" : std::strerror(number);
+  throw RunError(fmt::format("{}: cannot be {}: {}{}", path.string(), what, reason, folder_hint(path, number)));
 }
 
 }  // namespace

@@ -75,8 +75,8 @@ TEST_CASE("targets") {
   CHECK(parse_target("a <= 0.5").met(0.5));
   CHECK_FALSE(parse_target("a < 0.5").met(0.5));
   CHECK_FALSE(parse_target("a <= 0.5").met(std::nan("")));
-  for (const std::string text : {"", "accuracy", "accuracy = 0.9", "accuracy => 0.9", ">= 0.9",
-                                 "accuracy >=", "accuracy >= x", "accuracy >= 0.9%", "my accuracy >= 0.9"}) {
+  for (const std::string text : {"", "accuracy", "accuracy = 0.9", "accuracy => 0.9", ">= 0.9", "accuracy >=",
+                                 "accuracy >= x", "accuracy >= 0.9%", "my accuracy >= 0.9", "accuracy >= nan"}) {
     INFO(text);
     CHECK_THROWS_AS(parse_target(text), GraphError);
   }

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "executor/device.h"
@@ -34,6 +36,16 @@ TensorFile trained(const SessionOptions& options, const TestFolder& folder, cons
   run(tiny(net), saving);
   return read_safetensors(saving.save);
 }
+
+// Takes away the folder that a file is to be saved in.
+class Removing final : public Recorder {
+ public:
+  explicit Removing(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  void progress(const RunProgress&) override { std::filesystem::remove_all(folder_); }
+
+ private:
+  const std::filesystem::path folder_;
+};
 
 }  // namespace
 
@@ -168,6 +180,13 @@ TEST_CASE("weights of another graph are refused, by name and by shape") {
   renamed.layers = "hiden = arbalest.Linear <units = 16> (x)\nh = Relu (hiden)\n";
   CHECK(contains(message_of([&] { run(tiny(renamed), reading); }),
                  "no tensor 'hiden.weight', which the graph needs; did you mean 'hidden.weight'?"));
+  TensorFile broken = read_safetensors(options.save);
+  const float infinite = HUGE_VALF;
+  std::memcpy(broken.tensors[0].bytes.data() + 2 * sizeof infinite, &infinite, sizeof infinite);
+  reading.weights = folder / "broken.safetensors";
+  write_safetensors(reading.weights, broken);
+  CHECK(contains(message_of([&] { run(tiny({}), reading); }),
+                 fmt::format("tensor '{}', element 2: found inf, expected a finite number", broken.tensors[0].name)));
   reading.weights = folder / "absent.safetensors";
   CHECK(contains(message_of([&] { run(tiny({}), reading); }), "absent.safetensors"));
 }
@@ -252,6 +271,67 @@ TEST_CASE("an interrupt ends the run after an iteration, and saves") {
   CHECK(end.images == end.iteration * 8);
   CHECK(read_safetensors(options.save).metadata.at("iteration") == std::to_string(end.iteration));
   CHECK(story.ends.size() == 1);
+}
+
+TEST_CASE("an interrupt before the first iteration leaves an earlier run's file as it is") {
+  const TestFolder folder;
+  SessionOptions options = on_cpus();
+  options.save = folder / "weights.safetensors";
+  std::ofstream(options.save) << "an earlier run's";
+  options.trace = folder / "run.json.gz";
+  Recorder story;
+  const std::atomic<bool> interrupted{true};
+  const RunFinished end = train(tiny({}), options, story, interrupted);
+  CHECK(end.reason == "interrupted");
+  CHECK(end.iteration == 0);
+  CHECK(end.weights.empty());
+  CHECK(end.trace.empty());
+  CHECK(read_whole_file(options.save) == "an earlier run's");
+  CHECK(story.reports.empty());
+}
+
+TEST_CASE("a best model that cannot be saved is told and does not end the run") {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "best");
+  SessionOptions options = on_cpus();
+  options.epochs = 2;
+  options.save = folder / "weights.safetensors";
+  options.save_best = folder / "best" / "weights.safetensors";
+  Removing story(folder / "best");
+  const std::atomic<bool> interrupted{false};
+  const RunFinished end = train(tiny({}), options, story, interrupted);
+  CHECK(end.reason == "complete");
+  CHECK(contains(end.best_error, options.save_best));
+  CHECK(end.best_weights.empty());
+  CHECK(end.weights == options.save);
+  CHECK(std::filesystem::exists(options.save));
+}
+
+TEST_CASE("where the last model cannot be saved, the trace is written") {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "last");
+  SessionOptions options = on_cpus();
+  options.save = folder / "last" / "weights.safetensors";
+  options.trace = folder / "run.json.gz";
+  Removing story(folder / "last");
+  const std::atomic<bool> interrupted{false};
+  CHECK(contains(message_of([&] { train(tiny({}), options, story, interrupted); }), options.save));
+  CHECK(read_trace(options.trace).tasks.size() > 10);
+  CHECK(story.ends.empty());
+  CHECK(story.failures.size() == 1);
+}
+
+TEST_CASE("a schedule that ends before the run is noted") {
+  SessionOptions options = on_cpus();
+  options.epochs = 4;
+  TinyNet net;
+  net.train = "lr = 0.1, schedule = \"linear\", epochs = 2.0, lr_end = 0.01";
+  CHECK(contains(run(tiny(net), options).starts.at(0).note, "stays at 0.01 after epoch 2 of 4"));
+  options.epochs = 2;
+  CHECK(run(tiny(net), options).starts.at(0).note.empty());
+  options.epochs = 4;
+  net.train = "lr = 0.1, schedule = \"linear\"";
+  CHECK(run(tiny(net), options).starts.at(0).note.empty());
 }
 
 TEST_CASE("a target that is met ends the run") {

@@ -200,7 +200,7 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
         {"learner-1", "did you mean 'learners'?"},
         {"learners+1", "found '+1' after 'learners'"},
         {"learners-x", "found 'x' for N"},
-        {"source*-2", "found '-2' for F, a number above 0"},
+        {"source*-2", "found '-2' for F, expected a number above 0"},
         {"source*", "found '' for F"},
         {"step*1e9", "found '1e9' for F"},
         {"step*nan", "found 'nan' for F"},
@@ -215,6 +215,8 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
     Scenario scenario{pipeline.plan, costs_of(pipeline.plan)};
     return message_of([&] { apply(parse_what_if(text), scenario); });
   };
+  CHECK(useless("s*p*2") == "");
+  CHECK(contains(useless("p*s*2"), "no task's name contains 'p*s'"));
   CHECK(contains(useless("setp*2"), "no task's name contains 'setp'; did you mean 'step'?"));
   CHECK(contains(useless("learners-1"), "cuda:0 has 1 learner, and one has to stay"));
 }

@@ -289,4 +289,16 @@ TEST_CASE("bench_accuracy takes medians over seeds, and targets that are not met
   CHECK(refused.find("silent, seed 1: ends at 0.95, and does not say when it met 0.9; it knows 0.8") != refused.npos);
   CHECK(refused.find("status 1") != refused.npos);
   CHECK(line("few") == "few       3        -   0.2000         -         -");
+  const auto refusal = [&](const std::string& options) { return output_of(script + graph + most + options + " 2>&1"); };
+  for (const auto& [options, part] :
+       {std::pair{" --json /nonexistent/x", "--json '/nonexistent/x': No such file"},
+        {" --case one \"--epochs '1\"", "--case 'one': No closing quotation: --epochs '1"},
+        {" --timeout -1", "--timeout -1: expected a number above 0"},
+        {" --targets nan", "found 'nan', expected different numbers with commas"},
+        {" --seeds=-1", "found '-1', expected different whole numbers from 0"}}) {
+    const std::string text = refusal(options);
+    INFO(text);
+    CHECK(text.find(part) != text.npos);
+    CHECK(text.find("Traceback") == text.npos);
+  }
 }

@@ -1,6 +1,7 @@
 // The command line: what parses, and what the errors say.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <string>
 #include <vector>
@@ -98,7 +99,20 @@ TEST_CASE("help is everywhere and succeeds") {
   CHECK(std::get<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
 }
 
+TEST_CASE("operators are described by name") {
+  CHECK(std::get<OpsOptions>(parse({"ops"})).name.empty());
+  CHECK(std::get<OpsOptions>(parse({"ops", "Relu"})).name == "Relu");
+  CHECK_THROWS_WITH_AS(command_ops({"arbalest.Trian"}),
+                       "unknown operator 'arbalest.Trian'; did you mean 'arbalest.Train'?; 'arbalest ops' lists them",
+                       GraphError);
+}
+
 TEST_CASE("faults name what was found and the nearest valid word") {
+  for (const char* option : {"--save", "--save-best", "--weights", "--trace", "--log", "--metric"}) {
+    CHECK(fault({"run", "g", option, ""}) == fmt::format("arbalest: {}: found '', expected a name\n", option));
+  }
+  CHECK(fault({"run", "g", "--precision", "fp8"}).starts_with("arbalest: --precision: unknown precision 'fp8'"));
+  CHECK(fault({"run", "g", "--strategy", "ring"}).starts_with("arbalest: --strategy: unknown strategy 'ring'"));
   const auto says = [](const std::vector<const char*>& words, const char* part) {
     const std::string text = fault(words);
     INFO(text);

@@ -99,6 +99,20 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   CHECK(text.find("weights: w.safetensors") != std::string::npos);
 }
 
+TEST_CASE("the first line has devices in ranges, and a note behind it") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  ProgressLine line(file);
+  RunStarted run = ten_epochs();
+  run.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:5", "cuda:10"};
+  run.note = "probably not meant";
+  line.started(run);
+  const std::string text = content(file);
+  CHECK(text.find(" on cuda:0-2, cuda:5, cuda:10, 5 learners") != std::string::npos);
+  CHECK(text.ends_with("\nnote: probably not meant\n"));
+  std::fclose(file);
+}
+
 TEST_CASE("the log is one object a line, event first") {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("arbalest-log-" + std::to_string(getpid()))).string();

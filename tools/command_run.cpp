@@ -38,6 +38,7 @@ int command_run(const RunOptions& options) {
   const InterruptHandler interrupt;
   const RunFinished end = train(std::move(graph), session, observers, InterruptHandler::requested());
   if (end.reason == "interrupted") return kInterrupted;
+  if (!end.best_error.empty()) return kFailed;
   return !options.rules.targets.empty() && end.reason != "until" ? kNotReached : kDone;
 }
 

@@ -15,6 +15,7 @@ int command_run(const RunOptions& options);
 int command_check(const CheckOptions& options);
 int command_plan(const PlanCommandOptions& options);
 int command_trace(const TraceOptions& options);
+int command_ops(const OpsOptions& options);
 int command_bench_scaling(const ScalingOptions& options);
 
 }  // namespace arbalest

@@ -16,7 +16,7 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is
 
 constexpr int64_t kTogether = 500;  // ms
 
-constexpr int kSignals[] = {SIGINT, SIGTERM};
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 // Async-signal-safe: atomics, clock_gettime(), write(), sigaction() and raise().
 void on_signal(int signal) {
@@ -49,13 +49,21 @@ InterruptHandler::InterruptHandler() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) sigaction(signal, &action, nullptr);
+  for (const int signal : kSignals) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup's, say
+  }
 }
 
 InterruptHandler::~InterruptHandler() {
   struct sigaction fallback = {};
   fallback.sa_handler = SIG_DFL;
-  for (const int signal : kSignals) sigaction(signal, &fallback, nullptr);
+  for (const int signal : kSignals) {
+    struct sigaction now = {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaction(signal, &fallback, nullptr);
+  }
 }
 
 const std::atomic<bool>& InterruptHandler::requested() {

@@ -54,22 +54,24 @@ void JsonLog::write(const Line& line) {
 void JsonLog::started(const RunStarted& event) {
   Json versions = Json::object();
   for (const auto& [name, version] : event.versions) versions[name] = version;
-  write(Json{{"event", "start"},
-             {"graph", event.graph},
-             {"devices", event.devices},
-             {"learners", event.learners},
-             {"strategy", event.strategy},
-             {"batch", event.batch},
-             {"precision", event.precision},
-             {"seed", event.seed},
-             {"deterministic", event.deterministic},
-             {"versions", versions},
-             {"parameters", event.parameters},
-             {"planned_peak_bytes", event.planned_peak_bytes},
-             {"samples_per_epoch", event.samples_per_epoch},
-             {"iterations_per_epoch", event.iterations_per_epoch},
-             {"iterations", event.iterations},
-             {"setup_seconds", event.setup_seconds}});
+  Json line = {{"event", "start"},
+               {"graph", event.graph},
+               {"devices", event.devices},
+               {"learners", event.learners},
+               {"strategy", event.strategy},
+               {"batch", event.batch},
+               {"precision", event.precision},
+               {"seed", event.seed},
+               {"deterministic", event.deterministic},
+               {"versions", versions},
+               {"parameters", event.parameters},
+               {"planned_peak_bytes", event.planned_peak_bytes},
+               {"samples_per_epoch", event.samples_per_epoch},
+               {"iterations_per_epoch", event.iterations_per_epoch},
+               {"iterations", event.iterations},
+               {"setup_seconds", event.setup_seconds}};
+  if (!event.note.empty()) line["note"] = event.note;
+  write(line);
 }
 
 void JsonLog::progress(const RunProgress& event) {
@@ -143,6 +145,7 @@ void JsonLog::finished(const RunFinished& event) {
   }
   if (!event.weights.empty()) line["weights"] = event.weights;
   if (!event.best_weights.empty()) line["best_weights"] = event.best_weights;
+  if (!event.best_error.empty()) line["best_error"] = event.best_error;
   if (!event.trace.empty()) line["trace"] = event.trace;
   write(line);
 }

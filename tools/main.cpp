@@ -1,7 +1,11 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 
 #include "graph/error.h"
@@ -20,6 +24,7 @@ struct Execute {
   int operator()(const CheckOptions& options) const { return command_check(options); }
   int operator()(const PlanCommandOptions& options) const { return command_plan(options); }
   int operator()(const TraceOptions& options) const { return command_trace(options); }
+  int operator()(const OpsOptions& options) const { return command_ops(options); }
   int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
 };
 
@@ -36,12 +41,25 @@ void wait_without_spinning(char** argv) {
   execv("/proc/self/exe", argv);  // where it fails, the run is only slower
 }
 
+// A reader that is gone, or a limit on a file's size, fails the write that meets it, not the process.
+void let_writes_fail() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+}
+
+void flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw RunError(fmt::format("standard output: cannot write: {}", std::strerror(errno)));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   wait_without_spinning(argv);
+  let_writes_fail();
   try {
-    return std::visit(Execute{}, parse_command_line(argc, argv));
+    const int status = std::visit(Execute{}, parse_command_line(argc, argv));
+    flush_output();
+    return status;
   } catch (const GraphError& error) {
     return report(error, kWrong);
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <type_traits>
 
 #include "graph/error.h"
 #include "tools/commands.h"
@@ -37,6 +38,10 @@ CLI::Validator real(double least, double most) {
           },
           ""};
 }
+
+// A script's variable that is not set.
+const CLI::Validator kNotEmpty = {
+    [](std::string& text) { return text.empty() ? std::string("found '', expected a name") : std::string(); }, ""};
 
 // "1,2,4", ascending whatever the order written.
 std::vector<int> parse_counts(std::string_view option, std::string_view text) {
@@ -76,6 +81,7 @@ class CommandLine {
     declare_plan();
     declare_trace();
     declare_bench();
+    declare_ops();
   }
 
   Command parse(int argc, const char* const* argv) {
@@ -163,14 +169,20 @@ class CommandLine {
         ->capture_default_str()
         ->type_name("SECONDS")
         ->check(real(1e-3, 1e6));
-    run_command_->add_option("--weights", run_.weights, "start from these weights (safetensors)")->type_name("FILE");
-    run_command_->add_option("--save", run_.save, "write the weights here (safetensors)")->type_name("FILE");
+    run_command_->add_option("--weights", run_.weights, "start from these weights (safetensors)")
+        ->type_name("FILE")
+        ->check(kNotEmpty);
+    run_command_->add_option("--save", run_.save, "write the weights here (safetensors)")
+        ->type_name("FILE")
+        ->check(kNotEmpty);
     run_command_
         ->add_option("--save-best", run_.save_best, "write the weights here whenever a validation is the best so far")
-        ->type_name("FILE");
+        ->type_name("FILE")
+        ->check(kNotEmpty);
     run_command_
         ->add_option("--metric", run_.rules.metric, "what the best is judged by; otherwise the first that is no loss")
-        ->type_name("NAME");
+        ->type_name("NAME")
+        ->check(kNotEmpty);
     run_command_
         ->add_option("--patience", run_.rules.patience, "end after this many validations without a new best; 0: never")
         ->capture_default_str()
@@ -189,8 +201,10 @@ class CommandLine {
     run_command_->add_option("--scale-lr", scale_lr_, "the learning rate by the learners: none, linear or sqrt")
         ->capture_default_str()
         ->type_name("HOW");
-    run_command_->add_option("--trace", run_.trace, "write a trace that Perfetto opens (.json.gz)")->type_name("FILE");
-    run_command_->add_option("--log", run_.log, "write events as JSON lines")->type_name("FILE");
+    run_command_->add_option("--trace", run_.trace, "write a trace that Perfetto opens (.json.gz)")
+        ->type_name("FILE")
+        ->check(kNotEmpty);
+    run_command_->add_option("--log", run_.log, "write events as JSON lines")->type_name("FILE")->check(kNotEmpty);
     run_command_
         ->add_option("--log-every", run_.log_every, "iterations between progress events; 0: by the length of an epoch")
         ->capture_default_str()
@@ -210,7 +224,9 @@ class CommandLine {
   void declare_plan() {
     plan_command_ = declare("plan", "print the plan, or the graph after a pass");
     declare_plan_options(plan_command_, plan_);
-    plan_command_->add_option("--after", plan_.after, "print the graph as this pass leaves it")->type_name("PASS");
+    plan_command_->add_option("--after", plan_.after, "print the graph as this pass leaves it")
+        ->type_name("PASS")
+        ->check(kNotEmpty);
     plan_command_->add_flag("--json", plan_.json, "as JSON");
   }
 
@@ -231,7 +247,8 @@ class CommandLine {
     trace_command_->footer(
         "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
         "(learners fewer on each device) or TASK_PATTERN*F (tasks whose names contain the pattern take F times as\n"
-        "long). Each is predicted by itself, from a simulation of the trace's plan with the measured durations.");
+        "long; in the pattern, * stands for anything, as in 'cuda:*/update*0.5'). Each is predicted by itself, from a\n"
+        "simulation of the trace's plan with the measured durations.");
   }
 
   void declare_bench() {
@@ -267,6 +284,13 @@ class CommandLine {
         "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
   }
 
+  void declare_ops() {
+    ops_command_ = declare("ops", "list operators, or describe one");
+    ops_command_->add_option("OPERATOR", ops_.name, "as a graph file has it: Relu, arbalest.Train")
+        ->type_name("")
+        ->check(kNotEmpty);
+  }
+
   // What CLI11 could not place comes back as leftovers: here they become errors that name the nearest valid word.
   Command chosen() {
     const auto parsed = app_.get_subcommands();
@@ -287,6 +311,7 @@ class CommandLine {
       for (const std::string& change : what_if_) trace_.what_if.push_back(parse_what_if(change));
       return trace_;
     }
+    if (command == ops_command_) return ops_;
     if (command == check_command_) return planned(check_, *command);
     if (command == plan_command_) return planned(plan_, *command);
     if (command == bench_command_) return Exit{kWrong, app_.help()};  // bench's, with what it measures
@@ -296,7 +321,7 @@ class CommandLine {
       return checked(scaling_, *command);
     }
     for (const std::string& target : until_) run_.rules.targets.push_back(parse_target(target));
-    run_.scale_lr = parse_rate_scaling(scale_lr_);
+    run_.scale_lr = named("--scale-lr", [&] { return parse_rate_scaling(scale_lr_); });
     return planned(run_, *command);
   }
 
@@ -317,14 +342,24 @@ class CommandLine {
   template <typename Options>
   Options checked(Options options, const CLI::App& command) const {
     require(options.graph, "GRAPH", command);
-    options.precision = parse_precision(precision_);
-    if (!strategy_.empty()) options.strategy = parse_strategy(strategy_);
+    options.precision = named("--precision", [&] { return parse_precision(precision_); });
+    if (!strategy_.empty()) options.strategy = named("--strategy", [&] { return parse_strategy(strategy_); });
     for (const std::string& text : options.set) {
       const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
       if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;
       throw GraphError(fmt::format("--set '{}': expected NODE.ATTRIBUTE=VALUE, as in train.lr=0.05", text));
     }
     return options;
+  }
+
+  // What a parser refuses, with the option in front.
+  template <typename Parse>
+  static std::invoke_result_t<Parse> named(const char* option, const Parse& parse) {
+    try {
+      return parse();
+    } catch (const GraphError& error) {
+      throw GraphError(fmt::format("{}: {}", option, error.what()));
+    }
   }
 
   static void require(const std::string& value, const char* what, const CLI::App& command) {
@@ -355,12 +390,13 @@ class CommandLine {
 
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
-           *bench_command_ = nullptr, *scaling_command_ = nullptr;
+           *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;
   ScalingOptions scaling_;
+  OpsOptions ops_;
   std::optional<std::string> device_counts_;
   std::string learner_counts_ = "1";
   std::vector<std::string> until_, what_if_;

@@ -78,13 +78,18 @@ struct ScalingOptions : GraphOptions {
   bool json = false;
 };
 
+struct OpsOptions {
+  std::string name;  // empty: all
+};
+
 // The process ends with `status` after printing `text`: help on standard output (0), faults on standard error (2).
 struct Exit {
   int status = 0;
   std::string text;
 };
 
-using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions>;
+using Command =
+    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions, OpsOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

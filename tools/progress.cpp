@@ -32,6 +32,19 @@ std::string join(const Metrics& metrics) {
   return text;
 }
 
+// "cuda:0-2, cuda:5" of cuda:0, cuda:1, cuda:2, cuda:5.
+std::string ranges(const std::vector<std::string>& devices) {
+  const auto kind = [&](size_t i) { return devices[i].substr(0, devices[i].find(':')); };
+  const auto index = [&](size_t i) { return std::atoi(devices[i].c_str() + kind(i).size() + 1); };
+  std::string text;
+  for (size_t first = 0, last = 0; first < devices.size(); first = ++last) {
+    while (last + 1 < devices.size() && kind(last + 1) == kind(first) && index(last + 1) == index(last) + 1) ++last;
+    text += (text.empty() ? "" : ", ") + devices[first];
+    if (last > first) text += fmt::format("-{}", index(last));
+  }
+  return text;
+}
+
 bool can_redraw(std::FILE* out) {
   const char* terminal = std::getenv("TERM");
   return isatty(fileno(out)) && terminal != nullptr && std::string_view(terminal) != "dumb";
@@ -107,14 +120,13 @@ void ProgressLine::print(const std::string& line) {
 
 void ProgressLine::started(const RunStarted& event) {
   run_ = event;
-  std::string devices;
-  for (const std::string& device : event.devices) devices += (devices.empty() ? "" : ", ") + device;
   const int64_t learners = event.learners * int64_t(event.devices.size());
   std::string who = fmt::format("{} learner{}", learners, learners == 1 ? "" : "s");
   if (learners > 1) who += fmt::format(" ({})", event.strategy);
   print(fmt::format("{}: {} parameters on {}, {}, batch {}{}, {}, planned peak {:.1f} MiB, set up in {:.1f} s",
-                    event.graph, event.parameters, devices, who, event.batch, learners > 1 ? " each" : "",
+                    event.graph, event.parameters, ranges(event.devices), who, event.batch, learners > 1 ? " each" : "",
                     event.precision, double(event.planned_peak_bytes) / double(1 << 20), event.setup_seconds));
+  if (!event.note.empty()) print("note: " + event.note);
 }
 
 void ProgressLine::progress(const RunProgress& event) {
@@ -170,6 +182,7 @@ void ProgressLine::finished(const RunFinished& event) {
   }
   if (!event.weights.empty()) print(fmt::format("  weights: {}", event.weights));
   if (!event.best_weights.empty()) print(fmt::format("  best:    {}", event.best_weights));
+  if (!event.best_error.empty()) print(fmt::format("  best:    not saved: {}", event.best_error));
   if (!event.trace.empty()) print(fmt::format("  trace:   {}", event.trace));
 }
 

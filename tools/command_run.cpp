@@ -1,5 +1,6 @@
 // arbalest run: train as the graph says.
 
+#include <csignal>
 #include <optional>
 #include <vector>
 
@@ -11,6 +12,15 @@
 #include "tools/session_setup.h"
 
 namespace arbalest {
+namespace {
+
+// The log's reader that is gone, or a limit on a file's size, fails the write that meets it, not the training.
+void let_writes_fail() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+}
+
+}  // namespace
+
 int command_run(const RunOptions& options) {
   check_distinct_paths({{"GRAPH", options.graph},
                         {"--save", options.save},
@@ -35,6 +45,7 @@ int command_run(const RunOptions& options) {
   if (log) watching.push_back(&*log);
   Observers observers(std::move(watching));
 
+  let_writes_fail();
   const InterruptHandler interrupt;
   const RunFinished end = train(std::move(graph), session, observers, InterruptHandler::requested());
   if (end.reason == "interrupted") return kInterrupted;

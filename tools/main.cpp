@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -41,11 +40,6 @@ void wait_without_spinning(char** argv) {
   execv("/proc/self/exe", argv);  // where it fails, the run is only slower
 }
 
-// A reader that is gone, or a limit on a file's size, fails the write that meets it, not the process.
-void let_writes_fail() {
-  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
-}
-
 void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   throw RunError(fmt::format("standard output: cannot write: {}", std::strerror(errno)));
@@ -55,7 +49,6 @@ void flush_output() {
 
 int main(int argc, char** argv) {
   wait_without_spinning(argv);
-  let_writes_fail();
   try {
     const int status = std::visit(Execute{}, parse_command_line(argc, argv));
     flush_output();

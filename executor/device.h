@@ -72,7 +72,7 @@ struct BoundTask {
   int32_t events = 2;    // instances whose completion must be told apart: from the leads of the task's edges
 
   size_t variant_of(int64_t instance) const {
-    if (instance % every != every - 1) return variants.size() - 1;
+    if (!has_work(instance, every)) return variants.size() - 1;
     int64_t index = 0;
     for (const SlotChoice& choice : choices) index = index * choice.slots + choice.slot(instance);
     return size_t(index);

@@ -27,10 +27,10 @@ void check_output_path(const std::string& path) {
 // Absolute first: of a file that is not there, weakly_canonical leaves "a" as it is, but not "./a".
 // Some special files (/dev/stdout into a pipe) have no such path.
 std::filesystem::path canonical(const std::string& path) {
-  std::error_code none;
+  std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path);
-  const std::filesystem::path found = std::filesystem::weakly_canonical(absolute, none);
-  return none ? absolute : found;
+  const std::filesystem::path found = std::filesystem::weakly_canonical(absolute, error);
+  return error ? absolute.lexically_normal() : found;
 }
 
 }  // namespace

@@ -129,17 +129,19 @@ struct Task {
   LaneId lane = 0;
   ClockId clock = 0;
   int32_t width = 1;  // instances that may run at once (host tasks)
-  int32_t every =
-      1;  // the last of so many instances, counted from 0, does the task's work, the others nothing (devices)
+  int32_t every = 1;  // instances of a device task of which only the last has work: see has_work()
   int32_t device = kNone;
   int32_t learner = kNone;                  // global number of the learner
   int32_t first_launch = 0, launches = 0;   // Compute
   int32_t first_operand = 0, operands = 0;  // others: pairs (from, to) of a copy, or the slot
   BufferId scalars = kNone;                 // the slot that holds this task's StepScalars
   double microseconds = 0;                  // expected duration, for the critical cycle; 0: unknown
-
-  bool works(int64_t instance) const { return instance % every == every - 1; }
 };
+
+// Of every so many instances, counted from 0, the last has work.
+inline bool has_work(int64_t instance, int32_t every) {
+  return instance % every == every - 1;
+}
 
 struct Plan {
   std::vector<PlanDevice> devices;

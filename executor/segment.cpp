@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "executor/trace.h"
+#include "executor/warn.h"
 
 namespace arbalest {
 namespace {
@@ -200,7 +201,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduling.first_iteration = from_.iteration;
   scheduling.trace = trace;
   scheduling.stalled = [](const std::string& report) {
-    fmt::print(stderr, "nothing has completed for a while; waiting:\n{}", report);
+    warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
   };
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   scheduler_->run(interrupted);

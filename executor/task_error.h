@@ -11,8 +11,8 @@ namespace arbalest {
 // instance. A task that throws one itself speaks of the training as a whole; that is passed on as it is.
 class TaskError : public RunError {
  public:
-  TaskError(const std::string& message, int64_t complete) : RunError(message), iteration(complete) {}
-  int64_t iteration;  // of the run, complete by then; −1 where the task does not tell
+  TaskError(const std::string& message, int64_t at) : RunError(message), iteration(at) {}
+  int64_t iteration;  // of the run: the task instance's, or how many were complete; −1 where neither is known
 };
 
 }  // namespace arbalest

@@ -146,7 +146,9 @@ TraceFile parse(const std::string& path, const std::string& text) {
     check_tasks(trace.nodes, trace.plan);
     check_tasks(trace.issues, trace.plan);
   } catch (const json::parse_error& error) {
-    throw GraphError(position_of(path, text, error.byte), fmt::format("not JSON: {}", message_of(error)));
+    const std::string message = message_of(error);  // "parse error at line 1, column 2: …"
+    throw GraphError(position_of(path, text, error.byte),
+                     fmt::format("not JSON: {}", message.substr(message.find(": ") + 2)));
   } catch (const GraphError& error) {
     throw GraphError(Position{path, 0, 0}, error.what());
   }

@@ -190,7 +190,7 @@ class Analysis {
       TaskSummary result;
       result.task = task;
       for (const TaskSpan* span : index_.of(task)) {
-        if (!plan_.tasks[size_t(task)].works(span->instance)) continue;
+        if (!has_work(span->instance, plan_.tasks[size_t(task)].every)) continue;
         ++result.count;
         result.total_ns += span->ended - span->started;
         result.longest_ns = std::max(result.longest_ns, span->ended - span->started);
@@ -314,7 +314,10 @@ class Analysis {
 
   void find_critical_cycle() {
     Plan plan = plan_;
-    for (const TaskSummary& task : summary_.tasks) plan.tasks[size_t(task.task)].microseconds = task.mean_ns / 1000;
+    for (const TaskSummary& task : summary_.tasks) {
+      Task& known = plan.tasks[size_t(task.task)];
+      known.microseconds = task.mean_ns / 1000 / known.every;
+    }
     std::vector<std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
     for (const TaskSpan& span : trace_.tasks) {
       if (!steady_.holds(plan, span)) continue;

@@ -4,10 +4,12 @@
 #include <tbb/version.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "executor/output_paths.h"
 #include "executor/replica.h"
 #include "executor/trace.h"
+#include "executor/warn.h"
 
 namespace arbalest {
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
@@ -87,7 +89,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     write_trace_of_failure();
     throw;
   }
-  if (trace_) {
+  if (trace_ && end.iteration > 0) {
     time_alone();
     trace_->write(options_.trace);
     end.trace = options_.trace;
@@ -120,7 +122,7 @@ void Training::time_alone() {
   try {
     segment_->time_alone(*trace_);
   } catch (const RunError& error) {
-    fmt::print(stderr, "how long tasks take alone is not in the trace: {}\n", error.what());
+    warn(fmt::format("how long tasks take alone is not in the trace: {}", error.what()));
   }
 }
 
@@ -129,7 +131,7 @@ void Training::write_trace_of_failure() const noexcept {
   try {
     if (trace_) trace_->write(options_.trace);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    warn(error.what());
   }
 }
 
@@ -230,7 +232,7 @@ void Training::keep(const Monitor::Verdict& verdict, const Model& model, const R
     best_error_.clear();
   } catch (const RunError& error) {  // the disk may have room again by the next
     best_error_ = error.what();
-    fmt::print(stderr, "arbalest: {}; training goes on\n", best_error_);
+    warn(fmt::format("{}; training goes on", best_error_));
   }
 }
 
@@ -264,9 +266,8 @@ std::string Training::schedule_note() const {
   const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
   if ((schedule != "cosine" && schedule != "linear") || last <= 0 || total <= last) return "";
   return fmt::format(
-      "the learning rate stays at {:g} after epoch {:g} of {:g}, where its schedule ends; --set train.epochs={:g} "
-      "stretches that",
-      float_attribute(train, "lr_end"), last, total, total);
+      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
+      last, total, float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
 }
 
 void Training::save(const std::string& path, const Model& model, const RunPosition& at, double seconds) {

@@ -32,7 +32,7 @@ std::optional<Number> number_in(std::string_view text) {
 int64_t count_of(std::string_view text, std::string_view count) {
   const std::optional<int64_t> number = number_in<int64_t>(count);
   if (!number || *number < 1 || *number > kMost) {
-    refuse(text, fmt::format("found '{}' for N, a whole number from 1 to {}", count, kMost));
+    refuse(text, fmt::format("found '{}' for N, expected a whole number from 1 to {}", count, kMost));
   }
   return *number;
 }

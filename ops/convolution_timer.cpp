@@ -11,7 +11,7 @@ using Kind = ConvolutionProblem::Kind;
 constexpr int kRepetitions = 4;  // timings; the least counts
 constexpr int kCallsPerTiming = 8;
 constexpr double kLongCall = 300;  // µs, from which on one call is enough to tell
-constexpr double kHopeless = 2;    // times the best: such a long call is not timed again
+constexpr double kHopeless = 2;    // times the best: such a long call is timed by itself only
 
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;

@@ -326,7 +326,8 @@ TEST_CASE("a schedule that ends before the run is noted") {
   options.epochs = 4;
   TinyNet net;
   net.train = "lr = 0.1, schedule = \"linear\", epochs = 2.0, lr_end = 0.01";
-  CHECK(contains(run(tiny(net), options).starts.at(0).note, "stays at 0.01 after epoch 2 of 4"));
+  CHECK(contains(run(tiny(net), options).starts.at(0).note,
+                 "ends after epoch 2 of 4, with its last rate; --set train.epochs=4 stretches it"));
   options.epochs = 2;
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
   options.epochs = 4;

@@ -128,6 +128,27 @@ TEST_CASE("an error in a task names task, device, learner and iteration, and not
   }
 }
 
+TEST_CASE("an error tells the iteration of the run, and one about the whole training is passed on") {
+  Harness harness(epochs(on_cpus(), 20));
+  const TaskId failing = harness.task("cpu:0/learner 0/fill");
+  const auto thrown = [&](Scheduler::HostFunctions::value_type function) {
+    harness.host[size_t(failing)] = std::move(function);
+    SchedulerOptions options;
+    options.first_iteration = 1000;
+    Scheduler scheduler(*harness.binding, harness.host, options);
+    const std::atomic<bool> interrupted{false};
+    try {
+      scheduler.run(interrupted);
+    } catch (const TaskError& error) {
+      return std::pair(std::string(error.what()), error.iteration);
+    }
+    return std::pair(std::string(), int64_t(0));
+  };
+  CHECK(thrown([](int64_t) { throw RunError("unread"); }) ==
+        std::pair(std::string("cpu:0/learner 0/fill, device cpu:0, learner 0, batch 0: unread"), int64_t(1000)));
+  CHECK(thrown([](int64_t) { throw TaskError("no use", 7); }) == std::pair(std::string("no use"), int64_t(7)));
+}
+
 TEST_CASE("what is no exception of ours is caught as well") {
   Harness harness(epochs(on_cpus(), 3));
   harness.host[size_t(harness.task("report"))] = [](int64_t tick) {

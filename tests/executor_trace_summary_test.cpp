@@ -179,6 +179,20 @@ TEST_CASE("lanes of a CPU device wait for the one that has their thread") {
   CHECK(reason(lane(analyze(steady_trace()), 1).reasons, step) == -1);  // a GPU's lanes have no thread
 }
 
+TEST_CASE("instances without work are not counted") {
+  TraceFile trace = steady_trace();
+  trace.plan.tasks[2].every = 4;
+  for (TaskSpan& span : trace.tasks) {
+    if (span.task == 2 && span.instance % 4 != 3) span.ended = span.started;
+  }
+  const TraceSummary summary = analyze(trace);
+  const auto step = std::find_if(summary.tasks.begin(), summary.tasks.end(), [](const auto& t) { return t.task == 2; });
+  REQUIRE(step != summary.tasks.end());
+  CHECK(step->count == 10);
+  CHECK(step->mean_ns == 80'000);
+  CHECK(step->total_ns == 800'000);
+}
+
 TEST_CASE("the critical cycle comes from mean durations of the steady state") {
   // copy → step → copy of distance 2: (10 + 80) µs over two iterations; step → step: 80 µs over one.
   TraceFile trace = steady_trace();

@@ -111,6 +111,7 @@ TEST_CASE("a trace file gives back what was written") {
   trace.alone.assign(trace.plan.tasks.size(), -1);
   trace.alone[2] = 40'000;
   trace.tasks[0].ready = -1;
+  trace.plan.tasks[1].every = 4;
   std::sort(trace.tasks.begin(), trace.tasks.end(),
             [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
   const TemporaryFile file;
@@ -132,6 +133,8 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.plan.tasks[3].name == "report \"epoch\"");
   CHECK(back.plan.tasks[3].kind == Task::Kind::Report);
   CHECK(back.plan.tasks[0].width == 2);
+  CHECK(back.plan.tasks[0].every == 1);
+  CHECK(back.plan.tasks[1].every == 4);
   REQUIRE(back.plan.edges.size() == trace.plan.edges.size());
   CHECK(back.plan.edges[2].why == Edge::Why::Reuse);
   CHECK(back.plan.edges[2].needs == Edge::Needs::Issued);
@@ -211,6 +214,10 @@ TEST_CASE("files that are no traces are refused with the place") {
   const std::string message = message_of(file.path());
   CHECK(message.find("event 1") != std::string::npos);
   CHECK(message.find("unknown kind 'cpus'; did you mean 'cpu'?") != std::string::npos);
+  TraceFile idle = steady_trace();
+  idle.plan.tasks[2].every = 0;
+  write_trace(idle, file.path());
+  CHECK(message_of(file.path()).find("has work every 0 instances") != std::string::npos);
   TraceFile wrong = steady_trace();
   wrong.alone = {1};
   write_trace(wrong, file.path());

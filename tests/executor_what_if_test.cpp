@@ -194,7 +194,7 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
        {std::pair{"prefetch.dept=1",
                   "found 'prefetch.dept'; expected prefetch.depth=N, source*F, learners-N or "
                   "TASK_PATTERN*F; did you mean 'prefetch.depth'?"},
-        {"prefetch.depth=0", "found '0' for N, a whole number from 1 to 1024"},
+        {"prefetch.depth=0", "found '0' for N, expected a whole number from 1 to 1024"},
         {"prefetch.depth=", "found '' for N"},
         {"prefetch.depth", "found 'prefetch.depth'"},
         {"learner-1", "did you mean 'learners'?"},

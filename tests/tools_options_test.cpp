@@ -102,7 +102,12 @@ TEST_CASE("help is everywhere and succeeds") {
 TEST_CASE("operators are described by name") {
   CHECK(std::get<OpsOptions>(parse({"ops"})).name.empty());
   CHECK(std::get<OpsOptions>(parse({"ops", "Relu"})).name == "Relu");
-  CHECK_THROWS_WITH_AS(command_ops({"arbalest.Trian"}),
+  CHECK(describe_operators("Conv").starts_with("Conv: a convolution (cross-correlation) with explicit filters\n"));
+  CHECK(describe_operators("arbalest.Conv").starts_with("arbalest.Conv: "));
+  CHECK(describe_operators("Train").find("\n  accumulate    int = 1 ") != std::string::npos);
+  CHECK(describe_operators("").find("\narbalest.Train ") != std::string::npos);
+  CHECK(describe_operators("").find("Grad") == std::string::npos);  // those that passes make
+  CHECK_THROWS_WITH_AS(describe_operators("arbalest.Trian"),
                        "unknown operator 'arbalest.Trian'; did you mean 'arbalest.Train'?; 'arbalest ops' lists them",
                        GraphError);
 }

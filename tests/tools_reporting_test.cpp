@@ -113,6 +113,19 @@ TEST_CASE("the first line has devices in ranges, and a note behind it") {
   std::fclose(file);
 }
 
+TEST_CASE("progress that cannot be written ends nothing") {
+  std::FILE* file = std::fopen("/dev/full", "w");
+  if (file == nullptr) {
+    MESSAGE("SKIP: no /dev/full to fail on");
+    return;
+  }
+  ProgressLine line(file);
+  CHECK_NOTHROW(line.started(ten_epochs()));
+  CHECK_NOTHROW(line.progress(some_progress()));
+  CHECK_NOTHROW(line.finished({}));
+  std::fclose(file);
+}
+
 TEST_CASE("the log is one object a line, event first") {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("arbalest-log-" + std::to_string(getpid()))).string();
@@ -135,6 +148,7 @@ TEST_CASE("the log is one object a line, event first") {
     finished.last = validated;
     finished.best = {{"accuracy", 0.95}};
     finished.targets = {{"accuracy >= 0.9", 1.5}, {"accuracy >= 0.99", -1}};
+    finished.best_error = "no room";
     log.finished(finished);
     // What is written is there at once.
     std::ifstream early(path);
@@ -159,6 +173,8 @@ TEST_CASE("the log is one object a line, event first") {
   CHECK(lines[4].at("bytes") == 4096);
   CHECK(lines[5].at("accuracy") == 0.9125);
   CHECK(lines[5].at("best").at("accuracy") == 0.95);
+  CHECK(lines[5].at("best_error") == "no room");
+  CHECK_FALSE(lines[0].contains("note"));
   CHECK(lines[5].at("targets")[0].at("seconds") == 1.5);
   CHECK(lines[5].at("targets")[1].at("seconds").is_null());
   CHECK(lines[6].at("message") == "boom");
@@ -222,20 +238,37 @@ TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
 }
 
 TEST_CASE("the first signal sets the flag, the second kills") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      const InterruptHandler handler;
+      if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
+      raise(signal);
+      if (!InterruptHandler::requested()) _exit(11);
+      raise(signal);  // right behind: part of the same interrupt
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      raise(signal);
+      _exit(12);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == signal);
+  }
+}
+
+TEST_CASE("under nohup a terminal that goes away is no interrupt") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
+    ::signal(SIGHUP, SIG_IGN);
     const InterruptHandler handler;
-    if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
-    raise(SIGINT);
-    if (!InterruptHandler::requested()) _exit(11);
-    raise(SIGINT);  // right behind: part of the same interrupt
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));
-    raise(SIGINT);
-    _exit(12);
+    raise(SIGHUP);
+    _exit(InterruptHandler::requested() ? 11 : 0);
   }
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK(WIFSIGNALED(status));
-  CHECK(WTERMSIG(status) == SIGINT);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "graph/op.h"
 #include "tools/commands.h"
@@ -33,8 +34,9 @@ std::string list(const std::vector<OperandSpec>& operands) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-void describe(const Op& op) {
-  fmt::print("{}: {}\n  inputs   {}\n  outputs  {}\n", op.qualified_name(), op.doc, list(op.inputs), list(op.outputs));
+std::string describe(const Op& op) {
+  std::string text = fmt::format("{}: {}\n  inputs   {}\n  outputs  {}\n", op.qualified_name(), op.doc, list(op.inputs),
+                                 list(op.outputs));
   std::vector<std::string> kinds;
   size_t name_width = 0, kind_width = 0;
   for (const AttributeSpec& attribute : op.attributes) {
@@ -45,29 +47,33 @@ void describe(const Op& op) {
   }
   for (size_t i = 0; i < kinds.size(); ++i) {
     const AttributeSpec& attribute = op.attributes[i];
-    fmt::print("  {:<{}}  {:<{}}  {}\n", attribute.name, name_width, kinds[i], kind_width, attribute.doc);
+    text += fmt::format("  {:<{}}  {:<{}}  {}\n", attribute.name, name_width, kinds[i], kind_width, attribute.doc);
   }
+  return text;
 }
 
 }  // namespace
 
-int command_ops(const OpsOptions& options) {
+std::string describe_operators(const std::string& name) {
   const std::vector<const Op*> operators = public_operators();
-  if (!options.name.empty()) {
-    std::vector<std::string> names;
-    for (const Op* op : operators) {
-      names.push_back(op->qualified_name());
-      if (options.name != names.back() && options.name != op->name) continue;
-      describe(*op);
-      return kDone;
-    }
-    throw GraphError(fmt::format("unknown operator '{}'{}; 'arbalest ops' lists them", options.name,
-                                 did_you_mean(options.name, names)));
+  std::vector<std::string> names;
+  for (const Op* op : operators) names.push_back(op->qualified_name());
+  if (!name.empty()) {
+    auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) found = std::find(names.begin(), names.end(), "arbalest." + name);
+    if (found != names.end()) return describe(*operators[size_t(found - names.begin())]);
+    throw GraphError(
+        fmt::format("unknown operator '{}'{}; 'arbalest ops' lists them", name, did_you_mean(name, names)));
   }
   size_t width = 0;
-  for (const Op* op : operators) width = std::max(width, op->qualified_name().size());
-  for (const Op* op : operators) fmt::print("{:<{}}  {}\n", op->qualified_name(), width, op->doc);
-  fmt::print("'arbalest ops OPERATOR' lists its inputs, outputs and attributes.\n");
+  for (const std::string& one : names) width = std::max(width, one.size());
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) text += fmt::format("{:<{}}  {}\n", names[i], width, operators[i]->doc);
+  return text + "'arbalest ops OPERATOR' lists its inputs, outputs and attributes.\n";
+}
+
+int command_ops(const OpsOptions& options) {
+  std::fputs(describe_operators(options.name).c_str(), stdout);
   return kDone;
 }
 

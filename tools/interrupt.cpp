@@ -52,7 +52,8 @@ InterruptHandler::InterruptHandler() {
   for (const int signal : kSignals) {
     struct sigaction before = {};
     sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup's, say
+    const bool nohup = signal == SIGHUP && before.sa_handler == SIG_IGN;
+    if (!nohup) sigaction(signal, &action, nullptr);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "executor/warn.h"
 #include "graph/error.h"
 
 namespace arbalest {
@@ -47,7 +48,7 @@ void JsonLog::write(const Line& line) {
   if (!file_) return;
   const std::string text = line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0) return;
-  fmt::print(stderr, "arbalest: {}: cannot write: {}; the log ends here\n", path_, std::strerror(errno));
+  warn(fmt::format("{}: cannot write: {}; the log ends here", path_, std::strerror(errno)));
   file_.reset();
 }
 

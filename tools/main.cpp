@@ -41,8 +41,9 @@ void wait_without_spinning(char** argv) {
 }
 
 void flush_output() {
+  errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw RunError(fmt::format("standard output: cannot write: {}", std::strerror(errno)));
+  throw RunError(fmt::format("standard output: cannot write: {}", std::strerror(errno != 0 ? errno : EIO)));
 }
 
 }  // namespace

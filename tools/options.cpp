@@ -74,8 +74,9 @@ class CommandLine {
     app_.set_version_flag("--version", ARBALEST_VERSION);
     app_.allow_extras();
     app_.footer(
-        "Exit status: 0 done, 1 the run failed, 2 the command or the graph is wrong, 3 --until was not reached,\n"
-        "130 interrupted after saving.  'arbalest COMMAND --help' lists a command's options.");
+        "Exit status: 0 done, 1 the run failed or could not save its best weights, 2 the command or the graph is "
+        "wrong,\n"
+        "3 --until was not reached, 130 interrupted.  'arbalest COMMAND --help' lists a command's options.");
     declare_run();
     declare_check();
     declare_plan();
@@ -320,7 +321,9 @@ class CommandLine {
       scaling_.learners = parse_counts("--learners", learner_counts_);
       return checked(scaling_, *command);
     }
-    for (const std::string& target : until_) run_.rules.targets.push_back(parse_target(target));
+    for (const std::string& target : until_) {
+      run_.rules.targets.push_back(named("--until", [&] { return parse_target(target); }));
+    }
     run_.scale_lr = named("--scale-lr", [&] { return parse_rate_scaling(scale_lr_); });
     return planned(run_, *command);
   }

@@ -34,8 +34,8 @@ std::string join(const Metrics& metrics) {
 
 // "cuda:0-2, cuda:5" of cuda:0, cuda:1, cuda:2, cuda:5.
 std::string ranges(const std::vector<std::string>& devices) {
-  const auto kind = [&](size_t i) { return devices[i].substr(0, devices[i].find(':')); };
-  const auto index = [&](size_t i) { return std::atoi(devices[i].c_str() + kind(i).size() + 1); };
+  const auto kind = [&](size_t i) { return devices[i].substr(0, devices[i].find(':') + 1); };
+  const auto index = [&](size_t i) { return std::atoi(devices[i].c_str() + kind(i).size()); };
   std::string text;
   for (size_t first = 0, last = 0; first < devices.size(); first = ++last) {
     while (last + 1 < devices.size() && kind(last + 1) == kind(first) && index(last + 1) == index(last) + 1) ++last;
@@ -99,23 +99,26 @@ size_t ProgressLine::width() const {
   return size.ws_col - 1u;  // the last column would wrap the cursor
 }
 
+// Where nobody can read it any more, training goes on.
+void ProgressLine::put(const std::string& text) {
+  std::fputs(text.c_str(), out_);
+  std::fflush(out_);
+}
+
 void ProgressLine::clear() {
   if (!drawn_) return;
-  std::fputs("\r\033[K", out_);
-  std::fflush(out_);
+  put("\r\033[K");
   drawn_ = false;
 }
 
 void ProgressLine::draw(const std::string& line) {
-  fmt::print(out_, "\r{}\033[K", line);
-  std::fflush(out_);
+  put("\r" + line + "\033[K");
   drawn_ = true;
 }
 
 void ProgressLine::print(const std::string& line) {
   clear();
-  fmt::print(out_, "{}\n", line);
-  std::fflush(out_);
+  put(line + "\n");
 }
 
 void ProgressLine::started(const RunStarted& event) {

@@ -31,6 +31,7 @@ class ProgressLine : public RunObserver {
   void failed(const RunFailed& event) override;
 
  private:
+  void put(const std::string& text);
   void print(const std::string& line);  // a line that stays
   void draw(const std::string& line);   // a line that the next one replaces
   void clear();

@@ -131,22 +131,24 @@ TEST_CASE("an error in a task names task, device, learner and iteration, and not
 TEST_CASE("an error tells the iteration of the run, and one about the whole training is passed on") {
   Harness harness(epochs(on_cpus(), 20));
   const TaskId failing = harness.task("cpu:0/learner 0/fill");
-  const auto thrown = [&](Scheduler::HostFunctions::value_type function) {
-    harness.host[size_t(failing)] = std::move(function);
+  const auto thrown = [&](const auto& error) {
+    harness.host[size_t(failing)] = [&](int64_t tick) {
+      if (tick == 0) throw error;
+    };
     SchedulerOptions options;
     options.first_iteration = 1000;
     Scheduler scheduler(*harness.binding, harness.host, options);
     const std::atomic<bool> interrupted{false};
     try {
       scheduler.run(interrupted);
-    } catch (const TaskError& error) {
-      return std::pair(std::string(error.what()), error.iteration);
+    } catch (const TaskError& task_error) {
+      return std::pair(std::string(task_error.what()), task_error.iteration);
     }
     return std::pair(std::string(), int64_t(0));
   };
-  CHECK(thrown([](int64_t) { throw RunError("unread"); }) ==
+  CHECK(thrown(RunError("unread")) ==
         std::pair(std::string("cpu:0/learner 0/fill, device cpu:0, learner 0, batch 0: unread"), int64_t(1000)));
-  CHECK(thrown([](int64_t) { throw TaskError("no use", 7); }) == std::pair(std::string("no use"), int64_t(7)));
+  CHECK(thrown(TaskError("no use", 7)) == std::pair(std::string("no use"), int64_t(7)));
 }
 
 TEST_CASE("what is no exception of ours is caught as well") {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 
 #include "graph/error.h"
 #include "tools/commands.h"
@@ -37,7 +38,9 @@ int report(const std::exception& error, int status) {
 void wait_without_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", argv);  // where it fails, the run is only slower
+  std::error_code error;  // by its path: of "/proc/self/exe" the process would be called "exe"
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) execv(program.c_str(), argv);  // where it fails, the run is only slower
 }
 
 void flush_output() {

@@ -15,6 +15,7 @@ struct StartingState {
   uint64_t seed = 1;
   const TensorFile* file = nullptr;  // takes the initialisers' place where it is given
   std::string path;                  // its name, for errors
+  int threads = 1;                   // to draw numbers with
 };
 
 // What the buffers of a replica start with, by the name of the value: weights, optimiser state and statistics from

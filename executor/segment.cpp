@@ -1,7 +1,6 @@
 #include "executor/segment.h"
 
 #include <fmt/format.h>
-#include <tbb/global_control.h>
 
 #include <algorithm>
 #include <cmath>
@@ -110,8 +109,7 @@ std::vector<std::byte> Segment::get(BufferId buffer, int64_t slot, int64_t bytes
 
 ReplicaContent Segment::initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
                                 const TensorFile* file, const std::string& path) const {
-  const tbb::global_control parallelism(tbb::global_control::max_allowed_parallelism, size_t(threads_));
-  return initial_replica(loop, source, {options_.seed, file, path}, without);
+  return initial_replica(loop, source, {options_.seed, file, path, threads_}, without);
 }
 
 void Segment::start_from_initializers(const TensorFile* file, const std::string& path) {

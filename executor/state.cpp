@@ -1,14 +1,13 @@
 #include "executor/state.h"
 
 #include <fmt/format.h>
-#include <tbb/blocked_range.h>
-#include <tbb/parallel_for.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
 #include <set>
+#include <thread>
 
 #include "graph/random.h"
 #include "io/layout.h"
@@ -48,26 +47,33 @@ double draw(const Initializer& initializer, uint64_t key, uint64_t element) {
   return 0;
 }
 
+// Not by tbb::parallel_for: ThreadSanitizer knows nothing of how TBB orders its own objects, and to suppress a report
+// for each part takes it minutes.
 template <typename T>
-void fill(const Value& value, uint64_t key, std::vector<std::byte>& bytes) {
-  auto* elements = reinterpret_cast<T*>(bytes.data());
-  constexpr int64_t kGrain = 1 << 14;  // elements, some 1 ms of normal draws
-  const tbb::blocked_range<int64_t> all(0, value.type.elements(), kGrain);
-  tbb::parallel_for(all, [&](const tbb::blocked_range<int64_t>& part) {
-    for (int64_t i = part.begin(); i < part.end(); ++i) elements[i] = T(draw(value.initializer, key, uint64_t(i)));
-  });
+void fill(const Value& value, uint64_t key, int threads, std::vector<std::byte>& bytes) {
+  constexpr int64_t kLeast = 1 << 14;  // elements worth a thread: some 1 ms of normal draws
+  auto* const elements = reinterpret_cast<T*>(bytes.data());
+  const int64_t count = value.type.elements(), parts = std::clamp<int64_t>(count / kLeast, 1, threads);
+  const auto draw_part = [&value, key, elements, count, parts](int64_t part) {
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+      elements[i] = T(draw(value.initializer, key, uint64_t(i)));
+    }
+  };
+  std::vector<std::jthread> others;
+  for (int64_t part = 1; part < parts; ++part) others.emplace_back(draw_part, part);
+  draw_part(0);
 }
 
 // Logical row-major bytes of one value.
-std::vector<std::byte> drawn(const Value& value, uint64_t seed) {
+std::vector<std::byte> drawn(const Value& value, uint64_t seed, int threads) {
   if (value.initializer.kind == Initializer::Kind::Data) return *value.initializer.data;
   std::vector<std::byte> bytes(size_t(value.type.bytes()));
   const uint64_t key = random_key(seed, hash_name(value.name));
   switch (value.type.dtype) {
-    case DataType::Float32: fill<float>(value, key, bytes); break;
-    case DataType::Float64: fill<double>(value, key, bytes); break;
-    case DataType::Int32: fill<int32_t>(value, key, bytes); break;
-    case DataType::Int64: fill<int64_t>(value, key, bytes); break;
+    case DataType::Float32: fill<float>(value, key, threads, bytes); break;
+    case DataType::Float64: fill<double>(value, key, threads, bytes); break;
+    case DataType::Int32: fill<int32_t>(value, key, threads, bytes); break;
+    case DataType::Int64: fill<int64_t>(value, key, threads, bytes); break;
     default: break;  // bfloat16 state is made from its master; the rest starts as zeros
   }
   return bytes;
@@ -90,13 +96,13 @@ void put(const Value& value, const std::byte* row_major, std::byte* memory) {
 
 }  // namespace
 
-std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed) {
+std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads) {
   const Value& arena = graph.values[size_t(base)];
   std::vector<std::byte> content(size_t(arena.type.bytes()));
-  put(arena, drawn(arena, seed).data(), content.data());
+  put(arena, drawn(arena, seed, threads).data(), content.data());
   for (const ValueId member : members(graph, base)) {
     const Value& value = graph.values[size_t(member)];
-    put(value, drawn(value, seed).data(), content.data() + value.view.offset_bytes);
+    put(value, drawn(value, seed, threads).data(), content.data() + value.view.offset_bytes);
   }
   return content;
 }

@@ -207,19 +207,20 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
 }
 
 TEST_CASE("a large parameter is drawn as a small one of its name is, all of it") {
-  const auto weights = [](int64_t elements) {
+  const auto weights = [](int64_t elements, int threads) {
     Graph graph;
     const ValueId arena = graph.add_value("arena", {DataType::Float32, {elements}}, Role::Parameter);
     const ValueId weight = graph.add_value("weight", {DataType::Float32, {elements}}, Role::Parameter);
     graph.values[size_t(weight)].view = {arena, 0};
     graph.values[size_t(weight)].initializer = {Initializer::Kind::Normal, 0.5, nullptr};
-    const std::vector<std::byte> bytes = initial_content(graph, arena, 1);
+    const std::vector<std::byte> bytes = initial_content(graph, arena, 1, threads);
     std::vector<float> values(size_t(elements), 0);
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   };
-  const std::vector<float> large = weights(200'000), small = weights(50'000);
+  const std::vector<float> large = weights(200'001, 3), small = weights(50'000, 2);
   CHECK(std::equal(small.begin(), small.end(), large.begin()));
+  CHECK(weights(200'001, 1) == large);
   const std::set<float> different(large.begin(), large.end());
   CHECK(different.size() > 180'000);  // floats of 24 bits repeat now and then
   double sum = 0, squares = 0;

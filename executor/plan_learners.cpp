@@ -114,7 +114,7 @@ void Lowering::add_learner(int32_t device, int32_t index) {
   if (!gradient_averages_.empty()) {
     for_update.of[size_t(averaged_gradients())] = {gradient_averages_[size_t(device)], 0, 0};
   }
-  if (begin < end) {
+  if (begin < end) {  // without the accumulate node, whose parts are behind those of the step
     const NodeId until = accumulate_ == kNone ? end : accumulate_;
     replica.step.push_back(
         add_part(loop, 0, for_update, prefix + "/update", replica.lane, replica.reader, begin, until));

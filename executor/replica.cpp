@@ -40,8 +40,8 @@ ReplicaContent initial_replica(const Loop& loop, const Source& source, const Sta
                                   std::find(without.begin(), without.end(), id) != without.end();
     const bool stored = value.view.base == kNone && value.role != Role::Activation && id != loop.arenas.weights_lowered;
     if (!stored || filled_elsewhere) continue;
-    std::vector<std::byte> bytes =
-        value.role == Role::Input ? resident_input(loop, id, source) : initial_content(graph, id, start.seed, start.threads);
+    std::vector<std::byte> bytes = value.role == Role::Input ? resident_input(loop, id, source)
+                                                             : initial_content(graph, id, start.seed, start.threads);
     if (start.file) adopt_tensors(*start.file, start.path, graph, id, bytes);
     if (id == loop.arenas.weights && loop.arenas.weights_lowered != kNone) {
       content.emplace(graph.values[size_t(loop.arenas.weights_lowered)].name, lowered_content(bytes));

@@ -41,9 +41,8 @@ class ConvolutionPlan {
   ~ConvolutionPlan();
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  double microseconds() const {
-    return microseconds_;
-  }  // as timed, a share of the concurrent ones'; 0 where it was not
+  // As timed, a share of the concurrent ones'; 0 where it was not.
+  double microseconds() const { return microseconds_; }
   const std::string& engine() const { return engine_; }
 
   // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.

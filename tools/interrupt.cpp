@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <iterator>
 
 namespace arbalest {
 namespace {
@@ -17,6 +18,7 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is
 constexpr int64_t kTogether = 500;  // ms
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+struct sigaction before[std::size(kSignals)];  // what the handler took the place of
 
 // Async-signal-safe: atomics, clock_gettime(), write(), sigaction() and raise().
 void on_signal(int signal) {
@@ -49,22 +51,15 @@ InterruptHandler::InterruptHandler() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) {
-    struct sigaction before = {};
-    sigaction(signal, nullptr, &before);
-    const bool nohup = signal == SIGHUP && before.sa_handler == SIG_IGN;
-    if (!nohup) sigaction(signal, &action, nullptr);
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    sigaction(kSignals[i], &action, &before[i]);
+    const bool nohup = kSignals[i] == SIGHUP && before[i].sa_handler == SIG_IGN;
+    if (nohup) sigaction(SIGHUP, &before[i], nullptr);
   }
 }
 
 InterruptHandler::~InterruptHandler() {
-  struct sigaction fallback = {};
-  fallback.sa_handler = SIG_DFL;
-  for (const int signal : kSignals) {
-    struct sigaction now = {};
-    sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaction(signal, &fallback, nullptr);
-  }
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before[i], nullptr);
 }
 
 const std::atomic<bool>& InterruptHandler::requested() {

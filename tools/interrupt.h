@@ -1,12 +1,12 @@
 #pragma once
-// Ctrl-C and SIGTERM as a flag: the first asks the run to end after the batches already read, the second kills the
-// process.
+// Ctrl-C, SIGTERM and SIGHUP as a flag: the first asks the run to end after the batches already read, the second kills
+// the process.
 
 #include <atomic>
 
 namespace arbalest {
 
-// Handles SIGINT and SIGTERM while it lives; one at a time in a process.
+// Handles SIGINT, SIGTERM and, unless nohup has it ignored, SIGHUP while it lives; one at a time in a process.
 class InterruptHandler {
  public:
   InterruptHandler();

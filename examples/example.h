@@ -6,8 +6,8 @@
 #include <exception>
 #include <string>
 
-#include "executor/session.h"
-#include "graph/dsl.h"
+#include "executor/session/session.h"
+#include "graph/dsl/dsl.h"
 
 namespace arbalest {
 
@@ -34,7 +34,7 @@ inline int run_example(int argc, char** argv, const std::string& name, const std
   }
   ValidationPrinter printer;
   const std::atomic<bool> interrupted{false};
-  train(model.graph(), SessionOptions{}, printer, interrupted);
+  run_training(model.graph(), SessionOptions{}, printer, interrupted);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

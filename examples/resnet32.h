@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "graph/dsl.h"
+#include "graph/dsl/dsl.h"
 
 namespace arbalest {
 

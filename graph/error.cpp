@@ -10,7 +10,17 @@
 namespace arbalest {
 namespace {
 
-std::string with_place(const Position& where, const std::string& message) {
+// What a file or a command holds may be quoted in a message, whatever its length. Cut between characters of UTF-8.
+std::string shortened(const std::string& text, size_t longest) {
+  if (text.size() <= longest) return text;
+  size_t end = longest;
+  while (end > 0 && (uint8_t(text[end]) & 0xc0u) == 0x80u) --end;
+  return text.substr(0, end) + " …";
+}
+
+std::string with_place(const Position& where, const std::string& whole) {
+  constexpr size_t kLongest = 800;
+  const std::string message = shortened(whole, kLongest);
   if (where.line > 0) return fmt::format("{}:{}:{}: {}", where.file, where.line, where.column, message);
   return where.file.empty() ? message : fmt::format("{}: {}", where.file, message);
 }
@@ -32,7 +42,41 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Bytes of the UTF-8 character that `text` begins with; 0 where there is none that may be shown.
+size_t shown_character(std::string_view text) {
+  const auto byte = [&](size_t i) { return uint8_t(text[i]); };
+  const auto first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool too_long = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
+  const bool no_character = (first == 0xed && byte(1) >= 0xa0) || (first == 0xf4 && byte(1) >= 0x90);
+  const bool control = first == 0xc2 && byte(1) < 0xa0;
+  // Marks that change the direction of the text around them: U+202A to U+202E and U+2066 to U+2069.
+  const bool direction = first == 0xe2 && ((byte(1) == 0x80 && byte(2) >= 0xaa && byte(2) <= 0xae) ||
+                                           (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9));
+  return too_long || no_character || control || direction ? 0 : length;
+}
+
 }  // namespace
+
+std::string printable(std::string_view text, bool keep_lines) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t length = keep_lines && text[0] == '\n' ? 1 : shown_character(text);
+    if (length == 0) {
+      shown += fmt::format("\\x{:02x}", uint8_t(text[0]));
+      text.remove_prefix(1);
+    } else {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+    }
+  }
+  return shown;
+}
 
 GraphError::GraphError(const Position& where, const std::string& message)
     : std::runtime_error(with_place(where, message)) {}

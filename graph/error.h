@@ -28,6 +28,10 @@ class RunError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// `text` as a terminal may show it: control characters, escapes among them, and bytes that are no UTF-8 become "\x1b".
+// Lines that end in '\n' stay lines with `keep_lines`.
+std::string printable(std::string_view text, bool keep_lines = false);
+
 // The candidate with the least edit distance to `name`, or "" where none is near (more than a third of the letters
 // differ).
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);

@@ -1,10 +1,13 @@
 #include "graph/graph.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
+#include "graph/error_list.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -57,21 +60,32 @@ void check_operands(const Node& node, const std::vector<ValueId>& given, const s
   }
 }
 
+void check_choice(const Node& node, const AttributeSpec& spec, const NamedAttribute& given) {
+  const auto* text = std::get_if<std::string>(&given.value);
+  if (!text || spec.choices.empty()) return;
+  if (std::find(spec.choices.begin(), spec.choices.end(), *text) != spec.choices.end()) return;
+  throw GraphError(given.where.line ? given.where : node.where,
+                   fmt::format("{}: attribute '{}' is \"{}\"; expected one of {}{}", place_of(node), given.name, *text,
+                               fmt::join(spec.choices, ", "), did_you_mean(*text, spec.choices)));
+}
+
 void check_attributes(const Node& node) {
   std::vector<std::string> known;
   for (const AttributeSpec& spec : node.op->attributes) known.push_back(spec.name);
   for (const NamedAttribute& given : node.attributes) {
     const AttributeSpec* spec = node.op->attribute_spec(given.name);
     if (!spec) {
-      throw GraphError(
-          given.where.line ? given.where : node.where,
-          fmt::format("{}: unknown attribute '{}'{}", place_of(node), given.name, did_you_mean(given.name, known)));
+      throw GraphError(given.where.line ? given.where : node.where,
+                       fmt::format("{}: unknown attribute '{}', expected {}{}", place_of(node), given.name,
+                                   known.empty() ? "none" : fmt::format("one of {}", fmt::join(known, ", ")),
+                                   did_you_mean(given.name, known)));
     }
     if (!convert(given.value, spec->kind)) {
       throw GraphError(given.where.line ? given.where : node.where,
                        fmt::format("{}: attribute '{}' is {}, expected {}", place_of(node), given.name,
                                    to_string(given.value), name_of(spec->kind)));
     }
+    check_choice(node, *spec, given);
   }
   for (const AttributeSpec& spec : node.op->attributes) {
     if (!spec.fallback && !node.attributes.find(spec.name)) {
@@ -143,6 +157,16 @@ NodeId Graph::find_node(std::string_view wanted) const {
   return kNone;
 }
 
+const Node* Graph::find_op(std::string_view wanted) const {
+  const auto found =
+      std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.op->qualified_name() == wanted; });
+  return found == nodes.end() ? nullptr : &*found;
+}
+
+Node* Graph::find_op(std::string_view wanted) {
+  return const_cast<Node*>(std::as_const(*this).find_op(wanted));
+}
+
 void Graph::replace_uses(ValueId from, ValueId to) {
   for (Node& node : nodes) std::replace(node.inputs.begin(), node.inputs.end(), from, to);
   std::replace(outputs.begin(), outputs.end(), from, to);
@@ -185,6 +209,9 @@ std::vector<int64_t> ints_attribute(const Node& node, std::string_view name) {
 std::vector<double> floats_attribute(const Node& node, std::string_view name) {
   return attribute<std::vector<double>>(node, name, AttributeKind::Floats);
 }
+std::vector<std::string> strings_attribute(const Node& node, std::string_view name) {
+  return attribute<std::vector<std::string>>(node, name, AttributeKind::Strings);
+}
 
 void fail(const Node& node, const std::string& message) {
   throw GraphError(node.where, fmt::format("{}: {}", place_of(node), message));
@@ -196,35 +223,61 @@ void infer(Graph& graph, NodeId id) {
   if (node.op->infer) node.op->infer(context);
 }
 
-void verify(Graph& graph) {
-  std::unordered_set<std::string_view> names;
-  for (const Value& value : graph.values) {
-    if (!names.insert(value.name).second) {
-      throw GraphError(value.where, fmt::format("value '{}' is defined twice", value.name));
+namespace {
+
+// What can be said of a node without the types of its inputs.
+void check_node(const Graph& graph, const Node& node, const std::vector<bool>& defined) {
+  check_operands(node, node.inputs, node.op->inputs, "input");
+  check_operands(node, node.outputs, node.op->outputs, "output");
+  check_attributes(node);
+  for (const ValueId input : node.inputs) {
+    if (input != kNone && !defined[size_t(input)]) {
+      fail(node, fmt::format("input '{}' is used before it is computed", graph.values[size_t(input)].name));
     }
   }
-  std::unordered_set<std::string_view> node_names;
-  for (const ValueId input : graph.inputs) check_extents(graph.values[size_t(input)]);
-  std::vector<bool> defined(graph.values.size(), false);
+}
+
+void check_names(const Graph& graph, ErrorList& errors) {
+  std::unordered_set<std::string_view> values, nodes;
+  for (const Value& value : graph.values) {
+    if (values.insert(value.name).second) continue;
+    errors.attempt([&] { throw GraphError(value.where, fmt::format("value '{}' is defined twice", value.name)); });
+  }
+  for (const Node& node : graph.nodes) {
+    if (nodes.insert(node.name).second) continue;
+    errors.attempt([&] { fail(node, "another node has the same name"); });
+  }
+}
+
+}  // namespace
+
+void verify(Graph& graph) {
+  ErrorList errors;
+  check_names(graph, errors);
+  std::vector<bool> defined(graph.values.size(), false), unknown(graph.values.size(), false);  // unknown: types
+  for (const ValueId input : graph.inputs) {
+    unknown[size_t(input)] = !errors.attempt([&] { check_extents(graph.values[size_t(input)]); });
+  }
   for (size_t v = 0; v < graph.values.size(); ++v) defined[v] = graph.values[v].producer == kNone;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    if (!node_names.insert(node.name).second) fail(node, "another node has the same name");
-    check_operands(node, node.inputs, node.op->inputs, "input");
-    check_operands(node, node.outputs, node.op->outputs, "output");
-    check_attributes(node);
-    for (const ValueId input : node.inputs) {
-      if (input != kNone && !defined[size_t(input)]) {
-        fail(node, fmt::format("input '{}' is used before it is computed", graph.values[size_t(input)].name));
+    const bool follows = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                     [&](ValueId input) { return input != kNone && unknown[size_t(input)]; });
+    // What follows from an error is not another one: types are inferred where those of all inputs are known.
+    bool sound = errors.attempt([&] { check_node(graph, node, defined); }) && !follows;
+    sound = sound && errors.attempt([&] {
+      infer(graph, NodeId(n));
+      for (const ValueId output : node.outputs) {
+        if (output != kNone) check_declared(graph.values[size_t(output)]);
       }
-    }
-    infer(graph, NodeId(n));
+    });
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
       defined[size_t(output)] = true;
-      check_declared(graph.values[size_t(output)]);
+      unknown[size_t(output)] = !sound;
     }
   }
+  errors.throw_if_any();
 }
 
 }  // namespace arbalest

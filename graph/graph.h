@@ -34,6 +34,7 @@ enum class Role : uint8_t {
   Activation,  // computed anew each instance
   Input,       // an output of Prefetch, or a graph input
   Parameter,   // trained; survives iterations
+  Frozen,      // a parameter or a statistic of the model that training leaves as it started; saved with the others
   State,       // survives iterations, not trained: running statistics, momentum, tallies
   Constant,    // never written after the start
 };
@@ -90,6 +91,8 @@ struct Graph {
                   Attributes attributes = {});
   ValueId find_value(std::string_view name) const;  // kNone if there is none
   NodeId find_node(std::string_view name) const;
+  const Node* find_op(std::string_view qualified_name) const;  // its first node; nullptr if there is none
+  Node* find_op(std::string_view qualified_name);
   // Every use of `from` as a node input, graph output or carry becomes `to`.
   void replace_uses(ValueId from, ValueId to);
   // For each value, the nodes that read it, in order.
@@ -106,12 +109,13 @@ double float_attribute(const Node& node, std::string_view name);
 std::string string_attribute(const Node& node, std::string_view name);
 std::vector<int64_t> ints_attribute(const Node& node, std::string_view name);
 std::vector<double> floats_attribute(const Node& node, std::string_view name);
+std::vector<std::string> strings_attribute(const Node& node, std::string_view name);
 
 // Throws GraphError at the node: "FILE:L:C: node 'h1' (Conv): MESSAGE".
 [[noreturn]] void fail(const Node& node, const std::string& message);
 
 // Checks: operand counts, known attributes of the right kind, every input defined before use, unique names. Then infers
-// the type of every value in node order and checks what was declared. Throws GraphError at the first fault.
+// the type of every value in node order and checks what was declared. Throws one GraphError that tells all faults.
 void verify(Graph& graph);
 
 // Infers the outputs of one node from its inputs' types.

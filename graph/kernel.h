@@ -26,10 +26,11 @@ struct alignas(64) StepScalars {
   int32_t restart = 0;      // 1: instead of an update, learners start again from the average
   int32_t accumulated = 0;  // batches whose gradients are already in the sum
   int32_t update = 1;       // 0: the weights stay, more gradients are to come
+  int32_t updates = 0;      // updates that the optimiser's slots have seen since they were zeros
 };
 static_assert(sizeof(StepScalars) == 64);
 
-// Everything is device memory of the kernel's device. Ranks of 4 are channels-last (see types.h).
+// Everything is device memory of the kernel's device. How tensors lie in it is in their types (see types.h).
 struct KernelContext {
   void* stream = nullptr;               // cudaStream_t on CUDA, nullptr on the CPU
   const void* const* inputs = nullptr;  // one a node input; nullptr for an input left out
@@ -41,8 +42,8 @@ struct KernelContext {
 // fp32: IEEE single throughout. tf32: matrix units may round operands to 10 bits of mantissa (CUDA only).
 enum class MathMode : uint8_t { Fp32, Tf32 };
 
-// Handles that kernels of one lane share; on CUDA a CudaContext (ops/cuda_context.h), for collectives a
-// CollectiveContext (ops/collective_context.h), else nullptr.
+// Handles that kernels of one lane share; on CUDA a CudaContext (ops/cuda/cuda_context.h), for collectives a
+// CollectiveContext (ops/replicas/collective_context.h), else nullptr.
 struct DeviceContext;
 
 struct KernelRequest {

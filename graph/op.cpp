@@ -1,8 +1,13 @@
 #include "graph/op.h"
 
+#include "graph/layouts.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
+
+#include "graph/checked.h"
 
 namespace arbalest {
 namespace {
@@ -13,11 +18,31 @@ const OperandSpec* operand_spec(const std::vector<OperandSpec>& specs, size_t i)
   return open_ended ? &specs.back() : nullptr;
 }
 
-// Appends a node with inferred types and returns its outputs.
+// Extents follow from attributes and may be anything: sizes that no memory holds end here, so that products of extents
+// are right everywhere else.
+void check_size(const Node& node, std::string_view what, const TensorType& type) {
+  __int128 bytes = __int128(size_of(type.dtype));
+  for (const int64_t extent : type.shape) {
+    if (extent == -1) return;  // symbolic: verify() refuses it
+    if (extent < 0) fail(node, fmt::format("{} would be {}: a negative extent", what, to_string(type)));
+    if (extent == 0) return;
+    if (bytes <= kMostBytes) bytes *= extent;
+  }
+  if (bytes <= kMostBytes) return;
+  fail(node, fmt::format("{} would be {}: more than any memory holds (2^47 bytes)", what, to_string(type)));
+}
+
+// Appends a node with inferred types and returns its outputs. Of forward nodes, place_layouts brings the inputs into
+// the layout that the operator wants; backward is built when that has been done.
 std::vector<ValueId> append(Graph& graph, std::string_view op, std::string name, std::vector<ValueId> inputs,
-                            int output_count, Attributes attributes, const Node& origin, Stage stage) {
-  const NodeId id =
-      graph.add_node(builtin_ops().get(op), std::move(name), std::move(inputs), output_count, std::move(attributes));
+                            int output_count, Attributes attributes, Node origin, Stage stage) {
+  const Op& kind = builtin_ops().get(op);
+  origin.stage = stage;
+  for (ValueId& input : inputs) {
+    if (input != kNone && kind.layout && stage == Stage::Backward)
+      input = in_layout(graph, input, *kind.layout, origin);
+  }
+  const NodeId id = graph.add_node(kind, std::move(name), std::move(inputs), output_count, std::move(attributes));
   graph.nodes[size_t(id)].where = origin.where;
   graph.nodes[size_t(id)].stage = stage;
   infer(graph, id);
@@ -40,9 +65,17 @@ const AttributeSpec* Op::attribute_spec(std::string_view wanted) const {
   return nullptr;
 }
 
+const Node* InferContext::producer(size_t i) const {
+  const NodeId producer = has_input(i) ? graph_.values[size_t(node().inputs[i])].producer : kNone;
+  return producer == kNone ? nullptr : &graph_.nodes[size_t(producer)];
+}
+
 void InferContext::set_output(size_t i, TensorType type) {
   if (i >= node().outputs.size() || node().outputs[i] == kNone) return;
-  graph_.values[size_t(node().outputs[i])].type = std::move(type);
+  if (node().op->layout) type = type.in(*node().op->layout);
+  Value& output = graph_.values[size_t(node().outputs[i])];
+  check_size(node(), fmt::format("output '{}'", output.name), type);
+  output.type = std::move(type);
 }
 
 std::vector<ValueId> GradContext::add(std::string_view op, std::string_view label, std::vector<ValueId> inputs,
@@ -60,6 +93,7 @@ ValueId ExpandContext::parameter(std::string_view label, Shape shape, Initialize
 
 ValueId ExpandContext::state(std::string_view label, Shape shape, Initializer initializer) {
   const std::string& owner = graph_.values[size_t(node_.outputs[0])].name;
+  check_size(node_, fmt::format("parameter '{}'", label), {DataType::Float32, shape});
   const ValueId id =
       graph_.add_value(fmt::format("{}.{}", owner, label), {DataType::Float32, std::move(shape)}, Role::State);
   graph_.values[size_t(id)].initializer = std::move(initializer);
@@ -80,12 +114,48 @@ void ExpandContext::replace_output(size_t i, ValueId value) {
   std::swap(graph_.values[size_t(node_.outputs[i])].name, graph_.values[size_t(value)].name);
 }
 
+void check_record(const Op& op) {
+  const auto refuse = [&](std::string_view fault) {
+    throw GraphError(fmt::format("operator '{}' cannot be registered: {}", op.qualified_name(), fault));
+  };
+  if (op.name.empty()) refuse("it has no name");
+  if (op.doc.empty()) refuse("it has no documentation (Op::doc, one line)");
+  if (!op.infer) refuse("it has no type inference (Op::infer)");
+  const bool kernel = op.cpu || op.cuda;
+  if (!op.expand && !kernel) refuse("it has neither a kernel (Op::cpu, Op::cuda) nor an expansion (Op::expand)");
+  if (op.expand && kernel) refuse("it has an expansion (Op::expand), so its kernels would never run");
+  if (op.outputs.empty() && !op.side_effect) refuse("it has no outputs and no side effect");
+  for (const auto* operands : {&op.inputs, &op.outputs}) {
+    for (const OperandSpec& operand : *operands) {
+      if (operand.name.empty()) refuse("an operand has no name");
+      if (operand.arity == OperandSpec::Variadic && &operand != &operands->back()) {
+        refuse(fmt::format("operand '{}' is variadic but not the last", operand.name));
+      }
+    }
+  }
+  const bool rows = op.metric && op.metric->keeps == MetricSpec::Keeps::Rows;
+  if (rows && !op.metric->finish)
+    refuse("its metric keeps rows, and nothing makes a number of them (MetricSpec::finish)");
+  for (const AttributeSpec& attribute : op.attributes) {
+    if (attribute.name.empty()) refuse("an attribute has no name");
+    if (!attribute.fallback || convert(*attribute.fallback, attribute.kind)) continue;
+    refuse(fmt::format("the default of attribute '{}' is {}, expected {}", attribute.name,
+                       to_string(*attribute.fallback), name_of(attribute.kind)));
+  }
+}
+
 Op& OpRegistry::add(Op op) {
-  if (find(op.qualified_name())) throw std::logic_error("operator registered twice: " + op.qualified_name());
+  const std::lock_guard lock(mutex_);
+  for (const Op& known : ops_) {
+    if (known.qualified_name() == op.qualified_name()) {
+      throw GraphError(fmt::format("operator '{}' is registered already", op.qualified_name()));
+    }
+  }
   return ops_.emplace_back(std::move(op));
 }
 
 Op* OpRegistry::find(std::string_view qualified_name) {
+  const std::lock_guard lock(mutex_);
   for (Op& op : ops_) {
     if (op.qualified_name() == qualified_name) return &op;
   }
@@ -99,6 +169,18 @@ const Op* OpRegistry::find(std::string_view qualified_name) const {
 const Op& OpRegistry::get(std::string_view qualified_name) const {
   if (const Op* op = find(qualified_name)) return *op;
   throw std::logic_error(fmt::format("no operator is registered as '{}'", qualified_name));
+}
+
+std::vector<std::reference_wrapper<const Op>> OpRegistry::all() const {
+  const std::lock_guard lock(mutex_);
+  return {ops_.begin(), ops_.end()};
+}
+
+const Op* OpRegistry::find_optimizer(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(ops_.begin(), ops_.end(), [&](const Op& op) { return op.optimizer && op.optimizer->name == name; });
+  return found == ops_.end() ? nullptr : &*found;
 }
 
 }  // namespace arbalest

@@ -3,12 +3,16 @@
 
 #include <deque>
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
 #include "graph/kernel.h"
+#include "graph/metric.h"
+#include "graph/optimizer.h"
 
 namespace arbalest {
 
@@ -26,18 +30,22 @@ struct AttributeSpec {
   AttributeKind kind = AttributeKind::Int;
   std::optional<Attribute> fallback;  // none: required
   std::string doc;
+  std::vector<std::string> choices = {};  // of a string; none: any
 };
 
 // Type inference: reads input types and attributes, sets every output's type.
 class InferContext {
  public:
   InferContext(Graph& graph, NodeId node) : graph_(graph), node_(node) {}
+  const Graph& graph() const { return graph_; }
   const Node& node() const { return graph_.nodes[size_t(node_)]; }
   size_t input_count() const { return node().inputs.size(); }
   size_t output_count() const { return node().outputs.size(); }
   bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }
   const TensorType& input(size_t i) const { return graph_.values[size_t(node().inputs[i])].type; }
-  void set_output(size_t i, TensorType type);  // ignored where the output was not asked for
+  const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
+  // In the layout that Op::layout states, where it does. Ignored where the output was not asked for.
+  void set_output(size_t i, TensorType type);
   [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }
 
  private:
@@ -134,7 +142,12 @@ struct Op {
   std::vector<AttributeSpec> attributes;
   bool internal = false;     // made by passes only; refused in graph files
   bool side_effect = false;  // produces a token or updates state: never dead
-  bool collective = false;   // spans devices: its CUDA kernel takes a CollectiveContext (ops/collective_context.h)
+  bool collective =
+      false;  // spans devices: its CUDA kernel takes a CollectiveContext (ops/replicas/collective_context.h)
+
+  // How all operands of rank 3 or more lie in memory: passes convert inputs that lie otherwise. None: inputs are taken
+  // as they lie, kernels look at their types, and `infer` says how outputs lie.
+  std::optional<Layout> layout = Layout::RowMajor;
 
   std::function<void(InferContext&)> infer;
   std::function<void(GradContext&)> grad;               // none: gradients stop here
@@ -142,6 +155,9 @@ struct Op {
   std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
   std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
   std::function<std::vector<Sample>()> samples;
+
+  std::optional<MetricSpec> metric;  // of output 0, where Validate may list it
+  std::optional<OptimizerSpec> optimizer;  // the operator is the update rule of an optimiser
 
   // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.
   std::vector<std::pair<int, int>> aliases;
@@ -155,22 +171,35 @@ struct Op {
   std::string qualified_name() const { return domain.empty() ? name : domain + "." + name; }
 };
 
+// Operators by name. All of it may be called from any thread; what is returned stays valid.
 class OpRegistry {
  public:
-  // Throws std::logic_error where the name is taken. The returned reference stays valid.
+  // Throws GraphError where the name is taken.
   Op& add(Op op);
   // "Relu", "arbalest.Linear"; nullptr if there is none.
   const Op* find(std::string_view qualified_name) const;
   Op* find(std::string_view qualified_name);
   // As find(), but throws std::logic_error: for code that names an op which must exist.
   const Op& get(std::string_view qualified_name) const;
-  const std::deque<Op>& all() const { return ops_; }
+  // In the order in which they were added.
+  std::vector<std::reference_wrapper<const Op>> all() const;
+  // The update rule that arbalest.Train's attribute `optimizer` calls `name`; nullptr if there is none.
+  const Op* find_optimizer(std::string_view name) const;
 
  private:
+  mutable std::mutex mutex_;
   std::deque<Op> ops_;  // a deque: addresses stay
 };
 
-// The operators of this build (defined in ops/index.cpp).
+// The operators of this build (defined in ops/index.cpp) and those that programs have added with register_operator().
 const OpRegistry& builtin_ops();
+
+// Throws GraphError where the record lacks what every operator needs, or contradicts itself.
+void check_record(const Op& op);
+
+// Adds an operator of the program's own: graph files, the DSL, passes and plans know it from then on. Call it before a
+// graph that uses it is read; from any thread. Throws GraphError where the name is taken or check_record() does.
+// check_operator() in ops/check/check_operator.h takes the operator through its samples.
+void register_operator(Op op);
 
 }  // namespace arbalest

@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#ifdef __CUDACC__
-#define ARBALEST_HOST_DEVICE __host__ __device__
-#else
-#define ARBALEST_HOST_DEVICE
-#endif
+#include "graph/host_device.h"
 
 namespace arbalest {
 

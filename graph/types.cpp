@@ -18,6 +18,10 @@ std::string_view name_of(DataType type) {
   return "?";
 }
 
+std::string_view name_of(Layout layout) {
+  return layout == Layout::ChannelsLast ? "channels_last" : "row_major";
+}
+
 std::string to_string(const Shape& shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
 }

@@ -48,9 +48,8 @@ struct bfloat16 {
   explicit operator double() const { return double(float(*this)); }
 };
 
-// Logical extents, outermost first. Images are (N, C, H, W) and filters (K, C, R, S), as in ONNX.
-// In memory every rank-4 tensor is channels-last on every device: images N·H·W·C, filters K·R·S·C.
-// Other ranks are row-major. Files (graph files, safetensors) hold logical row-major order.
+// Logical extents, outermost first. Images are (N, C, H, W) and filters (K, C, R, S), as in ONNX, whatever their order
+// in memory.
 using Shape = std::vector<int64_t>;
 
 inline int64_t element_count(const Shape& shape) {
@@ -60,10 +59,29 @@ inline int64_t element_count(const Shape& shape) {
 // "(64, 3, 32, 32)"; "()" for a scalar.
 std::string to_string(const Shape& shape);
 
+// How the elements of a tensor lie in memory, on every device. Files (graph files, safetensors) are row-major.
+enum class Layout : uint8_t {
+  RowMajor,      // the last axis is innermost
+  ChannelsLast,  // axis 1 is innermost, the others keep their order: images N·H·W·C, filters K·R·S·C
+};
+
+// "row_major", "channels_last"
+std::string_view name_of(Layout layout);
+
 struct TensorType {
   DataType dtype = DataType::Float32;
   Shape shape;
+  Layout layout = Layout::RowMajor;  // of ranks below 3 always, where the two are one
 
+  // The same tensor in another layout.
+  TensorType in(Layout wanted) const { return {dtype, shape, shape.size() < 3 ? Layout::RowMajor : wanted}; }
+  // Whether a tensor in layout `wanted` has its elements in the same order: with one channel, or one element a channel,
+  // both orders are one.
+  bool lies_as(Layout wanted) const {
+    if (in(wanted).layout == layout) return true;
+    const int64_t outer = shape[0] * shape[1];
+    return shape[1] == 1 || elements() == outer || elements() == 0;
+  }
   int64_t elements() const { return element_count(shape); }
   int64_t bytes() const { return elements() * int64_t(size_of(dtype)); }
   bool operator==(const TensorType&) const = default;

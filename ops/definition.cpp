@@ -33,7 +33,7 @@ const TensorType& floating_input(const InferContext& context, size_t i, std::ini
 
 void expect_input(const InferContext& context, size_t i, const TensorType& expected, std::string_view why) {
   const TensorType& type = context.input(i);
-  if (type == expected) return;
+  if (type.dtype == expected.dtype && type.shape == expected.shape) return;
   context.fail(fmt::format("{} is {}; expected {}{}{}", input_name(context, i), to_string(type), to_string(expected),
                            why.empty() ? "" : ", ", why));
 }
@@ -97,6 +97,9 @@ AttributeSpec ints_spec(std::string name, std::vector<int64_t> fallback, std::st
 }
 AttributeSpec floats_spec(std::string name, std::vector<double> fallback, std::string doc) {
   return {std::move(name), AttributeKind::Floats, Attribute(std::move(fallback)), std::move(doc)};
+}
+AttributeSpec strings_spec(std::string name, std::vector<std::string> fallback, std::string doc) {
+  return {std::move(name), AttributeKind::Strings, Attribute(std::move(fallback)), std::move(doc)};
 }
 AttributeSpec required_spec(std::string name, AttributeKind kind, std::string doc) {
   return {std::move(name), kind, std::nullopt, std::move(doc)};

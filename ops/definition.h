@@ -19,7 +19,8 @@ constexpr DataType master_type(DataType compute) {
 const TensorType& floating_input(const InferContext& context, size_t i);
 // The same, and its rank must be one of `ranks`.
 const TensorType& floating_input(const InferContext& context, size_t i, std::initializer_list<size_t> ranks);
-// Fails unless input i is exactly `expected`; `why` ends the message: "as the channels of 'X' are 16".
+// Fails unless input i has the elements and the shape of `expected`, in whatever layout; `why` ends the message: "as
+// the channels of 'X' are 16".
 void expect_input(const InferContext& context, size_t i, const TensorType& expected, std::string_view why = "");
 // "input 'W'", by the op's signature.
 std::string input_name(const InferContext& context, size_t i);
@@ -51,6 +52,7 @@ AttributeSpec float_spec(std::string name, double fallback, std::string doc);
 AttributeSpec string_spec(std::string name, std::string fallback, std::string doc);
 AttributeSpec ints_spec(std::string name, std::vector<int64_t> fallback, std::string doc);
 AttributeSpec floats_spec(std::string name, std::vector<double> fallback, std::string doc);
+AttributeSpec strings_spec(std::string name, std::vector<std::string> fallback, std::string doc);
 AttributeSpec required_spec(std::string name, AttributeKind kind, std::string doc);
 
 }  // namespace arbalest

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "graph/autodiff.h"
+#include "graph/checked.h"
 #include "graph/op.h"
+#include "graph/passes/autodiff.h"
+#include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
 
 namespace arbalest {
 namespace {
-
-constexpr int64_t kAlign = 64;  // elements: 256 bytes in float, 128 in bfloat16, so that every view suits vector loads
 
 // Makes `members` views of one flat value, in order.
 ValueId flatten_into(Graph& graph, const std::string& name, const std::vector<ValueId>& members, Role role) {
@@ -18,7 +18,8 @@ ValueId flatten_into(Graph& graph, const std::string& name, const std::vector<Va
   for (const ValueId member : members) {
     Value& value = graph.values[size_t(member)];
     value.view = {arena, offset * int64_t(sizeof(float))};
-    offset += (value.type.elements() + kAlign - 1) / kAlign * kAlign;
+    offset += (value.type.elements() + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+    memory_of(int64_t(sizeof(float)), offset, "the graph's parameters");
   }
   graph.values[size_t(arena)].type.shape = {offset};
   return arena;
@@ -30,6 +31,17 @@ std::vector<ValueId> values_of(const Graph& graph, Role role) {
     if (graph.values[v].role == role) found.push_back(ValueId(v));
   }
   return found;
+}
+
+// The layer is what is wrong, not the training rule.
+[[noreturn]] void fail_unused(const Graph& graph, ValueId parameter, ValueId loss, const Node& train) {
+  const auto reads = [&](const Node& node) {
+    return std::find(node.inputs.begin(), node.inputs.end(), parameter) != node.inputs.end();
+  };
+  const auto reader = std::find_if(graph.nodes.begin(), graph.nodes.end(), reads);
+  fail(reader == graph.nodes.end() ? train : *reader,
+       fmt::format("parameter '{}' does not influence the loss '{}', so it cannot be trained",
+                   graph.values[size_t(parameter)].name, graph.values[size_t(loss)].name));
 }
 
 ValueId flat_state(Graph& graph, const std::string& name, int64_t elements) {
@@ -67,10 +79,9 @@ std::vector<ValueId> running_statistics(const Graph& graph) {
   return means;
 }
 
-NodeId add_update_node(Graph& graph, std::string_view op, std::string name, std::vector<ValueId> inputs, int outputs,
+NodeId add_update_node(Graph& graph, const Op& op, std::string name, std::vector<ValueId> inputs, int outputs,
                        Attributes attributes, Position where) {
-  const NodeId node =
-      graph.add_node(builtin_ops().get(op), std::move(name), std::move(inputs), outputs, std::move(attributes));
+  const NodeId node = graph.add_node(op, std::move(name), std::move(inputs), outputs, std::move(attributes));
   graph.nodes[size_t(node)].stage = Stage::Update;
   graph.nodes[size_t(node)].where = where;
   infer(graph, node);
@@ -80,25 +91,96 @@ NodeId add_update_node(Graph& graph, std::string_view op, std::string name, std:
 // The mean gradient of several batches, in a sum of its own.
 ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position where) {
   const ValueId sum = flat_state(graph, "accumulated", graph.values[size_t(gradients)].type.elements());
-  const NodeId node = add_update_node(graph, "arbalest.Accumulate", "accumulate", {gradients, sum}, 1,
-                                      {{"scale", 1.0 / double(batches)}}, where);
+  const NodeId node = add_update_node(graph, builtin_ops().get("arbalest.Accumulate"), "accumulate", {gradients, sum},
+                                      1, {{"scale", 1.0 / double(batches)}}, where);
   const ValueId next = graph.nodes[size_t(node)].outputs[0];
   graph.carries.push_back({sum, next});
   return next;
 }
+
+// What gradients are to be multiplied by so that their norm stays within `norm`.
+ValueId clip_factor(Graph& graph, ValueId gradients, double norm, Position where) {
+  const NodeId node = add_update_node(graph, builtin_ops().get("arbalest.ClipFactor"), "clip_factor", {gradients}, 1,
+                                      {{"norm", norm}}, where);
+  return graph.nodes[size_t(node)].outputs[0];
+}
+
+// Decay and rate by parameter, as Train says.
+class ParameterGroups {
+ public:
+  ParameterGroups(const Graph& graph, const std::vector<ValueId>& parameters, const Node& train)
+      : graph_(graph), parameters_(parameters) {
+    std::vector<std::string> names;
+    for (const Value& value : graph.values) {
+      if (value.role == Role::Parameter || value.role == Role::Frozen) names.push_back(value.name);
+    }
+    const std::vector<std::string> no_decay = name_patterns(train, "no_decay", names);
+    const std::vector<std::string> rates = name_patterns(train, "rate_patterns", names);
+    const std::vector<double> factors = floats_attribute(train, "rate_factors");
+    const double decay = float_attribute(train, "weight_decay");
+    const bool decay_norms = int_attribute(train, "decay_norms") != 0;
+    for (const ValueId parameter : parameters) {
+      const Value& value = graph.values[size_t(parameter)];
+      const bool decays =
+          (decay_norms || value.type.shape.size() > 1) && first_fit(value.name, no_decay) == no_decay.size();
+      const size_t rate = first_fit(value.name, rates);
+      const Group group{decays ? decay : 0, rate < rates.size() ? factors[rate] : 1};
+      const auto known = std::find(groups_.begin(), groups_.end(), group);
+      of_.push_back(size_t(known - groups_.begin()));
+      if (known == groups_.end()) groups_.push_back(group);
+    }
+  }
+
+  // Sets them in the attributes of an update. Returns its input `groups`; kNone where all parameters are alike.
+  ValueId apply(Graph& graph, int64_t elements, Attributes& attributes) const {
+    if (groups_.size() == 1 && groups_[0].rate_factor == 1) {
+      attributes.set("weight_decay", groups_[0].decay);
+      return kNone;
+    }
+    std::vector<double> decays, rate_factors;
+    for (const Group& group : groups_) {
+      decays.push_back(group.decay);
+      rate_factors.push_back(group.rate_factor);
+    }
+    attributes.set("decays", decays);
+    attributes.set("rate_factors", rate_factors);
+    const int64_t blocks = elements / kParameterAlignment;
+    auto table = std::make_shared<std::vector<std::byte>>(size_t(blocks), std::byte{0});
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const Value& value = graph_.values[size_t(parameters_[i])];
+      const int64_t begin = value.view.offset_bytes / int64_t(sizeof(float)) / kParameterAlignment;
+      const int64_t count = (value.type.elements() + kParameterAlignment - 1) / kParameterAlignment;
+      std::fill_n(table->begin() + begin, count, std::byte(of_[i]));
+    }
+    const ValueId groups = graph.add_value("parameter_groups", {DataType::Uint8, {blocks}}, Role::Constant);
+    graph.values[size_t(groups)].initializer = {Initializer::Kind::Data, 0, std::move(table)};
+    return groups;
+  }
+
+ private:
+  struct Group {
+    double decay, rate_factor;
+    bool operator==(const Group&) const = default;
+  };
+  const Graph& graph_;
+  const std::vector<ValueId>& parameters_;
+  std::vector<Group> groups_;
+  std::vector<size_t> of_;  // by parameter
+};
 
 }  // namespace
 
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options) {
   std::vector<ValueId> parameters = values_of(graph, Role::Parameter);
   const std::vector<ValueId> statistics = running_statistics(graph);
+  const std::vector<ValueId> frozen = values_of(graph, Role::Frozen);
+  if (parameters.empty() && !frozen.empty()) fail(train, "all parameters are frozen; there is nothing to train");
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();
   std::vector<ValueId> gradients = add_gradients(graph, loss, parameters);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (gradients[i] != kNone) continue;
-    fail(train, fmt::format("parameter '{}' does not influence the loss '{}'", graph.values[size_t(parameters[i])].name,
-                            graph.values[size_t(loss)].name));
+    fail_unused(graph, parameters[i], loss, train);
   }
 
   // The order in which backward finishes: by the node that makes the gradient.
@@ -119,31 +201,50 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   arenas.weights = flatten_into(graph, "weights", parameter_order, Role::Parameter);
   arenas.gradients = flatten_into(graph, "gradients", gradient_order, Role::State);
   if (!statistics.empty()) arenas.statistics = flatten_into(graph, "statistics", statistics, Role::State);
+  if (!frozen.empty()) arenas.frozen = flatten_into(graph, "frozen", frozen, Role::Frozen);
   for (size_t i = 0; i < parameter_order.size(); ++i) {
     graph.values[size_t(gradient_order[i])].name = graph.values[size_t(parameter_order[i])].name + ".gradient";
   }
   const int64_t elements = graph.values[size_t(arenas.weights)].type.elements();
-  arenas.velocity = flat_state(graph, "velocity", elements);
 
-  Attributes attributes;
-  for (const char* name : {"momentum", "nesterov", "weight_decay"}) {
-    if (const Attribute* value = train.attributes.find(name)) attributes.set(name, *value);
+  ValueId mean = arenas.gradients;
+  if (options.accumulate > 1) mean = accumulate(graph, mean, options.accumulate, train.where);
+  const Op& rule = *builtin_ops().find_optimizer(string_attribute(train, "optimizer"));
+  const UpdateOperands place(*rule.optimizer);
+  std::vector<ValueId> inputs(place.inputs(), kNone);
+  inputs[place.kGradients] = mean;
+  inputs[place.kWeights] = arenas.weights;
+  for (size_t k = 0; k < rule.optimizer->slots.size(); ++k) {
+    const std::string& name = rule.optimizer->slots[k];
+    arenas.slots.push_back({name, flat_state(graph, name, elements)});
+    inputs[place.kFirstSlot + k] = arenas.slots.back().value;
   }
-  std::vector<ValueId> inputs = {arenas.gradients, arenas.weights, arenas.velocity};
-  if (options.accumulate > 1) inputs[0] = accumulate(graph, arenas.gradients, options.accumulate, train.where);
   if (options.averaging) {
     arenas.average = flat_state(graph, "average", elements);
     arenas.averaged = flat_state(graph, "averaged", elements);
-    inputs.insert(inputs.end(), {arenas.average, arenas.averaged});
+    inputs[place.average()] = arenas.average;
+    inputs[place.averaged()] = arenas.averaged;
   }
-  const NodeId update = add_update_node(graph, "arbalest.Sgd", "update", std::move(inputs), options.averaging ? 4 : 2,
-                                        std::move(attributes), train.where);
+  Attributes attributes;
+  for (const AttributeSpec& spec : rule.attributes) {
+    if (const Attribute* value = train.attributes.find(spec.name)) attributes.set(spec.name, *value);
+  }
+  if (const double norm = float_attribute(train, "clip_norm"); norm > 0) {
+    inputs[place.clip()] = clip_factor(graph, mean, norm, train.where);
+  }
+  inputs[place.groups()] = ParameterGroups(graph, parameter_order, train).apply(graph, elements, attributes);
+  while (inputs.back() == kNone) inputs.pop_back();
+  const size_t outputs = options.averaging ? place.outputs() : place.lowered();
+  const NodeId update =
+      add_update_node(graph, rule, "update", std::move(inputs), int(outputs), std::move(attributes), train.where);
   auto& next = graph.nodes[size_t(update)].outputs;
-  graph.carries.push_back({arenas.weights, next[0]});
-  graph.carries.push_back({arenas.velocity, next[1]});
+  graph.carries.push_back({arenas.weights, next[place.kNewWeights]});
+  for (size_t k = 0; k < arenas.slots.size(); ++k) {
+    graph.carries.push_back({arenas.slots[k].value, next[place.kFirstNewSlot + k]});
+  }
   if (options.averaging) {
-    graph.carries.push_back({arenas.average, next[3]});
-    next[2] = kNone;  // weights of a lower precision: lower_precision asks for them
+    graph.carries.push_back({arenas.average, next[place.restarted()]});
+    next[place.lowered()] = kNone;  // weights of a lower precision: lower_precision asks for them
   }
   return arenas;
 }
@@ -153,28 +254,20 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
   const auto adopt = [&](ValueId theirs, ValueId& ours, Role role) {
     if (theirs == kNone) return;
     const Value arena = training.values[size_t(theirs)];
-    std::vector<ValueId> members = values_of(graph, role);
-    ours = graph.add_value(arena.name, arena.type, Role::State);
-    for (const ValueId member : members) {
-      const ValueId same = training.find_value(graph.values[size_t(member)].name);
+    const auto members = int64_t(graph.values.size());
+    ours = graph.add_value(arena.name, arena.type, role);
+    for (int64_t v = 0; v < members; ++v) {
+      if (graph.values[size_t(v)].role == Role::Activation) continue;
+      const ValueId same = training.find_value(graph.values[size_t(v)].name);
       if (same != kNone && training.values[size_t(same)].view.base == theirs) {
-        graph.values[size_t(member)].view = {ours, training.values[size_t(same)].view.offset_bytes};
+        graph.values[size_t(v)].view = {ours, training.values[size_t(same)].view.offset_bytes};
       }
     }
   };
-  adopt(arenas.weights, adopted.weights, Role::Parameter);
+  adopt(arenas.weights, adopted.weights, Role::State);
   adopt(arenas.statistics, adopted.statistics, Role::State);
+  adopt(arenas.frozen, adopted.frozen, Role::Frozen);
   return adopted;
-}
-
-ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics) {
-  std::vector<ValueId> inputs = {
-      graph.add_value("tally", {DataType::Float64, {int64_t(metrics.size()) + 1}}, Role::State)};
-  inputs.insert(inputs.end(), metrics.begin(), metrics.end());
-  const NodeId node = graph.add_node(builtin_ops().get("arbalest.Tally"), "tally.sum", inputs, 1);
-  infer(graph, node);
-  graph.carries.push_back({inputs[0], graph.nodes[size_t(node)].outputs[0]});
-  return inputs[0];
 }
 
 }  // namespace arbalest

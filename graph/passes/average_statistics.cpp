@@ -8,9 +8,10 @@ void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
   for (size_t n = 0; n < key.size(); ++n) key[n] = step.nodes[n].stage == Stage::Forward ? int64_t(n) : -1;
   reorder_nodes(step, key);
   step.carries.clear();
-  const ValueId weights = arenas.weights, average = arenas.statistics;
+  const ValueId weights = arenas.weights, average = arenas.statistics, frozen = arenas.frozen;
   arenas = {};
   arenas.weights = weights;
+  arenas.frozen = frozen;
   arenas.statistics = average;
 
   // Momentum 1 leaves a batch's own statistics; laid out as the average, all of them are added to it at once.

@@ -6,15 +6,16 @@
 namespace arbalest {
 namespace {
 
-constexpr size_t kResidual = 5;  // BatchNormTraining's optional input
+constexpr size_t kResidual = 5;  // the optional input of both batch norms
 
 // The batch norm that alone computes `value` for one reader and has nothing fused into it yet; kNone otherwise.
 NodeId fusible(const Graph& graph, const std::vector<std::vector<NodeId>>& readers, ValueId value) {
   const NodeId producer = graph.values[size_t(value)].producer;
   if (producer == kNone || readers[size_t(value)].size() != 1) return kNone;
   const Node& node = graph.nodes[size_t(producer)];
-  const bool plain = node.op->qualified_name() == "arbalest.BatchNormTraining" && node.outputs[0] == value &&
-                     node.inputs.size() <= kResidual && int_attribute(node, "relu") == 0;
+  const std::string op = node.op->qualified_name();
+  const bool plain = (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormInference") &&
+                     node.outputs[0] == value && node.inputs.size() <= kResidual && int_attribute(node, "relu") == 0;
   return plain ? producer : kNone;
 }
 
@@ -32,6 +33,8 @@ void fuse_batch_norm(Graph& graph) {
     if (norm == kNone && add != kNone && readers[size_t(sum)].size() == 1 &&
         graph.nodes[size_t(add)].op->qualified_name() == "Add") {
       const auto operands = graph.nodes[size_t(add)].inputs;
+      const auto shape_of = [&](ValueId value) { return graph.values[size_t(value)].type.shape; };
+      if (shape_of(operands[0]) != shape_of(operands[1])) continue;  // batch norm's residual does not broadcast
       const NodeId left = fusible(graph, readers, operands[0]), right = fusible(graph, readers, operands[1]);
       norm = std::max(left, right);  // the later of two: the other's output is there by then
       if (norm == kNone) continue;

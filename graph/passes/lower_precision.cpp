@@ -8,34 +8,43 @@
 namespace arbalest {
 namespace {
 
-// bfloat16 views of parameters, made on demand in one flat value beside the master weights.
+// bfloat16 views of parameters, made on demand in flat values beside the master weights and the frozen ones.
 class LoweredWeights {
  public:
   LoweredWeights(Graph& graph, ArenaValues& arenas) : graph_(graph), arenas_(arenas) {}
 
   ValueId of(ValueId parameter) {
-    if (arenas_.weights_lowered == kNone) make_arena();
     const Value master = graph_.values[size_t(parameter)];
+    const bool frozen = master.role == Role::Frozen;
+    ValueId& arena = frozen ? arenas_.frozen_lowered : arenas_.weights_lowered;
+    if (arena == kNone) arena = frozen ? add_arena("frozen.bf16", arenas_.frozen, Role::Frozen) : add_weights();
     const std::string name = master.name + ".bf16";
     if (const ValueId made = graph_.find_value(name); made != kNone) return made;
-    const ValueId lowered = graph_.add_value(name, {DataType::Bfloat16, master.type.shape}, Role::Parameter);
-    graph_.values[size_t(lowered)].view = {arenas_.weights_lowered, master.view.offset_bytes / 2};
+    const TensorType type{DataType::Bfloat16, master.type.shape, master.type.layout};
+    const ValueId lowered = graph_.add_value(name, type, master.role);
+    graph_.values[size_t(lowered)].view = {arena, master.view.offset_bytes / 2};
     return lowered;
   }
 
  private:
-  void make_arena() {
-    const TensorType type{DataType::Bfloat16, graph_.values[size_t(arenas_.weights)].type.shape};
-    arenas_.weights_lowered = graph_.add_value("weights.bf16", type, Role::State);
+  ValueId add_arena(const std::string& name, ValueId master, Role role) {
+    return graph_.add_value(name, {DataType::Bfloat16, graph_.values[size_t(master)].type.shape}, role);
+  }
+
+  // The update writes them too.
+  ValueId add_weights() {
+    const ValueId weights = add_arena("weights.bf16", arenas_.weights, Role::State);
+    const TensorType type = graph_.values[size_t(weights)].type;
     for (Node& node : graph_.nodes) {
-      if (node.op->name != "Sgd") continue;
-      constexpr size_t kLowered = 2;  // the place of Sgd's output
+      if (!node.op->optimizer) continue;
+      const size_t lowered = UpdateOperands(*node.op->optimizer).lowered();
       const ValueId next = graph_.add_value("update.bf16", type);
       graph_.values[size_t(next)].producer = NodeId(&node - graph_.nodes.data());
-      if (node.outputs.size() <= kLowered) node.outputs.resize(kLowered + 1, kNone);
-      node.outputs[kLowered] = next;
-      graph_.carries.push_back({arenas_.weights_lowered, next});
+      if (node.outputs.size() <= lowered) node.outputs.resize(lowered + 1, kNone);
+      node.outputs[lowered] = next;
+      graph_.carries.push_back({weights, next});
     }
+    return weights;
   }
 
   Graph& graph_;
@@ -65,7 +74,7 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
       const Value value = graph.values[size_t(input)];
       const bool lowered = graph.nodes[n].op->input_spec(i)->lowered;
       if (value.type.dtype != (lowered ? DataType::Float32 : DataType::Bfloat16)) continue;
-      if (lowered && value.role == Role::Parameter) {
+      if (lowered && (value.role == Role::Parameter || value.role == Role::Frozen)) {
         graph.nodes[n].inputs[i] = weights.of(input);
         continue;
       }

@@ -1,62 +1,96 @@
 #pragma once
-// The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a pass;
-// make_program() in graph/program.h calls them in order.
+// The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a
+// pass; make_program() in graph/passes/program.h calls them in order.
 
-#include <array>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
+#include "graph/metric.h"
 
 namespace arbalest {
 
 // Layers that own parameters become operators with explicit parameters, until none is left.
 void expand_layers(Graph& graph);
 
-// BatchNormTraining → Relu and BatchNormTraining → Add → Relu become one node.
+// A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 
-// The slice that computes `metrics` with the given split and batch: data without randomness, batch norm on running statistics.
-// `prefetch` is the node that reads the data.
-Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split, int64_t batch);
+// Where `loss` comes from a SoftmaxCrossEntropy and the graph has the Accuracy of the same logits' top class, that one
+// is computed by the loss's kernel as well, without a kernel of its own. Returns the accuracy; kNone where there is
+// none among `among`, or where a node reads it.
+ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among);
+
+// Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
+// batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
+// running statistics from now on.
+void freeze(Graph& graph, const Node& train);
+
+// Every value gets the memory layout that the operators around it want (Op::layout). Parameters, states and constants
+// are laid out as their first reader wants them; where a value is wanted in two layouts, or made in another than it is
+// wanted in, an arbalest.ChangeLayout node stands between.
+void place_layouts(Graph& graph);
+
+// The slice that computes `metrics` with the given split and batch: data without randomness, batch norm on running
+// statistics. `prefetch` is the node that reads the data.
+Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,
+                       int64_t batch);
 
 // Sums `metrics` (scalars) weighted by valid samples into a State named "tally": double[1 + metrics], first Σ valid.
 // Returns that state.
 ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics);
 
+// Keeps `rows`, float[batch, columns], of up to `batches` batches in a State named "NAME.rows". Of an epoch's batches
+// the device has every `devices`-th one. Returns that state.
+ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices);
+
+// How a value of the graph is to be read as a metric: as the operator that makes it declares, or, where it passes on or
+// adds up metrics that agree on which way is better, as those. Otherwise higher is better.
+MetricSpec metric_of(const Graph& graph, ValueId value);
+
 // The flat values that parameters, gradients and optimiser state live in; kNone where there is none.
 struct ArenaValues {
-  ValueId weights = kNone;     // float[P]
-  ValueId gradients = kNone;   // float[P]
-  ValueId velocity = kNone;    // float[P]
-  ValueId statistics = kNone;  // float[S]: running means, then the variances in the same order
-  ValueId weights_lowered = kNone;  // bfloat16[P]: what bf16 kernels read
+  struct Slot {
+    std::string name;  // as OptimizerSpec::slots has it
+    ValueId value = kNone;
+  };
+  ValueId weights = kNone;                    // float[P]
+  ValueId gradients = kNone;                  // float[P]
+  std::vector<Slot> slots;                    // float[P] each: the optimiser's, in its order
+  ValueId statistics = kNone;                 // float[S]: running means, then the variances in the same order
+  ValueId weights_lowered = kNone;            // bfloat16[P]: what bf16 kernels read
+  ValueId frozen = kNone;                     // float[F]: what never changes, the same for all replicas of a device
+  ValueId frozen_lowered = kNone;             // bfloat16[F]
   ValueId average = kNone, averaged = kNone;  // float[P]: the model of all learners before and after its last averaging
-  ValueId tally = kNone;            // double[1 + metrics]
+  ValueId tally = kNone;                      // double[1 + metrics]
 
-  static constexpr size_t kCount = 8;
-  std::array<ValueId*, kCount> all() {
-    return {&weights, &gradients, &velocity, &statistics, &weights_lowered, &average, &averaged, &tally};
+  std::vector<ValueId*> all() {
+    std::vector<ValueId*> all = {&weights, &gradients, &statistics, &weights_lowered, &frozen, &frozen_lowered,
+                                 &average, &averaged,  &tally};
+    for (Slot& slot : slots) all.push_back(&slot.value);
+    return all;
   }
 };
 
 struct UpdateOptions {
-  bool averaging = false;      // the update corrects towards an average that others compute
-  int64_t accumulate = 1;      // batches whose gradients make one update
+  bool averaging = false;  // the update corrects towards an average that others compute
+  int64_t accumulate = 1;  // batches whose gradients make one update
 };
 
-// Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters, gradients and
-// velocity become views of flat arenas, in the order in which backward finishes.
+// Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters and
+// gradients become views of flat arenas, in the order in which backward finishes.
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
 
 // Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
 // `batches` batches, of each batch's mean and unbiased variance. StepScalars::accumulated counts the batches.
 void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches);
 
-// Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in `training`.
+// Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in
+// `training`.
 ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues& arenas);
 
-// bf16 compute: activations and the weights that matrix units read become bfloat16; statistics, losses, parameter gradients
-// and master weights stay float.
+// bf16 compute: activations and the weights that matrix units read become bfloat16; statistics, losses, parameter
+// gradients and master weights stay float.
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
 // Drops nodes that nothing asked for needs, and values nobody uses. Renumbers both; `keep` is updated along.

@@ -27,7 +27,7 @@ std::vector<bool> live_nodes(const Graph& graph) {
 }
 
 // A value stays when a node, an output, a carry of something that stays, or a view of something that stays names it.
-std::vector<bool> live_values(const Graph& graph, const std::array<ValueId*, ArenaValues::kCount>& keep) {
+std::vector<bool> live_values(const Graph& graph, const std::vector<ValueId*>& keep) {
   std::vector<bool> live(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (const ValueId v : node.inputs) {
@@ -45,7 +45,7 @@ std::vector<bool> live_values(const Graph& graph, const std::array<ValueId*, Are
   // the master weights.
   for (size_t v = 0; v < live.size(); ++v) {
     const Value& value = graph.values[v];
-    const bool stored = value.role == Role::Parameter || value.role == Role::State;
+    const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
     if (stored && value.view.base != kNone && live[size_t(value.view.base)]) live[v] = true;
   }
   for (size_t v = 0; v < live.size(); ++v) {

@@ -1,0 +1,6 @@
+#pragma once
+// What this program adds to the library.
+
+void register_square();      // the operator "own.Square" and its gradient: square.cpp
+void register_rings();       // the source "rings:", points on two rings around the origin: rings.cpp
+void register_confidence();  // the metric "own.Confidence", the mean probability of the right class: confidence.cpp

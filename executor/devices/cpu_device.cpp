@@ -1,0 +1,252 @@
+// A CPU as a device: in-order queues that one thread of its own works through. One thread, because oneDNN's and
+// OpenMP's thread teams belong to the thread that calls them; the kernels run on the team.
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "executor/devices/device.h"
+#include "executor/devices/threads.h"
+#include "executor/trace/trace_recorder.h"
+#include "ops/idle_threads.h"
+
+namespace arbalest {
+
+// How many instances of each task have ended: what an event is on a GPU. Instances of a task end in order.
+struct CpuProgress {
+  explicit CpuProgress(size_t tasks) : ended(tasks) {}
+  std::vector<std::atomic<int64_t>> ended;
+};
+
+std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks) {
+  return std::make_shared<CpuProgress>(tasks);
+}
+
+namespace {
+
+struct Item {
+  const BoundTask* task = nullptr;
+  int64_t instance = 0;
+};
+
+constexpr size_t kRoom = 32;  // of a queue for each of its tasks; the plan's pace keeps far fewer under way
+
+struct Queue {
+  std::mutex mutex;         // several threads may issue
+  std::vector<Item> items;  // issued and not yet ended
+  std::atomic<uint64_t> head{0}, tail{0};
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(int index, int threads, std::shared_ptr<CpuProgress> progress)
+      : index_(index),
+        threads_(threads),
+        progress_(std::move(progress)),
+        thread_(start_thread(fmt::format("the device cpu:{}", index), [this] { work(); })) {}
+
+  ~CpuDevice() override {
+    stop(drain_deadline());
+    for (void* memory : memory_) std::free(memory);
+  }
+
+  void* allocate(int64_t bytes) override {
+    if (bytes == 0) return nullptr;
+    constexpr size_t kAlign = 256;
+    void* memory = std::aligned_alloc(kAlign, (size_t(bytes) + kAlign - 1) / kAlign * kAlign);
+    if (!memory) throw RunError(fmt::format("cpu:{}: {} bytes of memory are not to be had", index_, bytes));
+    std::memset(memory, 0, size_t(bytes));
+    memory_.push_back(memory);
+    return memory;
+  }
+  void* allocate_pinned(int64_t bytes) override { return allocate(bytes); }
+  void upload(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
+  void download(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
+  // What the system can still give; all CPU devices share it.
+  int64_t free_bytes() const override {
+    std::ifstream file("/proc/meminfo");
+    for (std::string key, rest; file >> key && std::getline(file, rest);) {
+      if (key == "MemAvailable:") return std::stoll(rest) * 1024;
+    }
+    return INT64_MAX;
+  }
+
+  void make_queue(LaneId lane, Lane::Kind) override {
+    if (size_t(lane) >= queue_of_lane_.size()) queue_of_lane_.resize(size_t(lane) + 1, nullptr);
+    queues_.push_back(std::make_unique<Queue>());
+    queue_of_lane_[size_t(lane)] = queues_.back().get();
+  }
+  DeviceContext* context(LaneId) override { return nullptr; }
+  void* stream(LaneId) override { return nullptr; }
+
+  void run_there(const std::function<void()>& function) override {
+    std::exception_ptr error;
+    const std::function<void()> guarded = [&] {
+      try {
+        function();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    };
+    request_.store(&guarded);
+    wake();
+    for (const auto* pending = request_.load(); pending; pending = request_.load()) request_.wait(pending);
+    if (error) std::rethrow_exception(error);
+  }
+
+  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+             TraceRecorder* trace) override {
+    for (const BoundTask& task : tasks) {
+      const LaneId lane = plan.tasks[size_t(task.id)].lane;
+      Queue* queue = size_t(lane) < queue_of_lane_.size() ? queue_of_lane_[size_t(lane)] : nullptr;
+      if (queue) queue->items.resize(queue->items.size() + size_t(task.events) + kRoom);
+    }
+    sink_ = &sink;
+    trace_ = trace;
+    plan_ = &plan;  // last: the thread looks at it first
+    wake();
+  }
+
+  void issue(const BoundTask& task, int64_t instance) override {
+    Queue& queue = *queue_of_lane_[size_t(plan_.load()->tasks[size_t(task.id)].lane)];
+    {
+      const std::scoped_lock lock(queue.mutex);
+      const uint64_t tail = queue.tail.load(std::memory_order_relaxed);
+      if (tail - queue.head.load(std::memory_order_acquire) == queue.items.size()) {
+        throw RunError(fmt::format("cpu:{}: more than {} instances under way in one lane", index_, queue.items.size()));
+      }
+      queue.items[tail % queue.items.size()] = {&task, instance};
+      queue.tail.store(tail + 1, std::memory_order_release);
+    }
+    wake();
+  }
+
+  void wake() override {
+    signal_.fetch_add(1, std::memory_order_release);
+    signal_.notify_one();
+  }
+
+  void stop(Deadline) override {
+    if (!thread_.joinable()) return;
+    stopping_.store(true);
+    wake();
+    thread_.join();
+  }
+
+ private:
+  void work() {
+#ifdef _OPENMP
+    omp_set_num_threads(threads_);
+#endif
+    for (;;) {
+      const uint32_t seen = signal_.load(std::memory_order_acquire);
+      bool worked = false;
+      if (const auto* request = request_.load()) {
+        (*request)();
+        request_.store(nullptr);
+        request_.notify_all();
+        worked = true;
+      }
+      if (plan_) {  // before start(), queues are still being made
+        for (const auto& queue : queues_) worked = run_head(*queue) || worked;
+      }
+      if (worked) continue;
+      if (stopping_.load()) return;
+      signal_.wait(seen, std::memory_order_acquire);
+    }
+  }
+
+  // Runs the first item of a queue unless there is none or an edge holds it back.
+  bool run_head(Queue& queue) {
+    if (broken_) return false;  // what was issued behind a failure is dropped
+    const uint64_t head = queue.head.load(std::memory_order_relaxed);
+    if (head == queue.tail.load(std::memory_order_acquire)) return false;
+    const Item item = queue.items[head % queue.items.size()];
+    for (const BoundWait& wait : item.task->waits) {
+      const int64_t needed = needed_instance(*plan_, wait.edge, item.instance);
+      if (progress_->ended[size_t(wait.from)].load(std::memory_order_acquire) <= needed) return false;
+    }
+    const int64_t started = trace_ ? trace_->now() : -1;
+    try {
+      run(*item.task, item.instance);
+    } catch (...) {
+      queue.head.store(head + 1, std::memory_order_release);
+      broken_ = true;
+      sink_->failed(item.task->id, item.instance, std::current_exception());
+      return true;
+    }
+    const int64_t ended = trace_ ? trace_->now() : -1;
+    progress_->ended[size_t(item.task->id)].store(item.instance + 1, std::memory_order_release);
+    queue.head.store(head + 1, std::memory_order_release);
+    sink_->completed(item.task->id, item.instance, started, ended);
+    return true;
+  }
+
+  void run(const BoundTask& task, int64_t instance) {
+    const BoundTask::Variant& variant = task.variants[task.variant_of(instance)];
+    for (const BoundCopy& copy : variant.copies) std::memcpy(copy.to, copy.from, size_t(copy.bytes));
+    for (const BoundLaunch& launch : variant.launches) {
+      const int64_t started = trace_ ? trace_->now() : 0;
+      launch.run();
+      if (trace_) trace_->record(NodeSpan{launch.launch, task.id, instance, started, trace_->now()});
+    }
+  }
+
+  const int index_;
+  [[maybe_unused]] const int threads_;
+  std::shared_ptr<void> idle_threads_ = let_idle_threads_sleep();
+  std::shared_ptr<CpuProgress> progress_;
+  std::vector<void*> memory_;
+  std::vector<std::unique_ptr<Queue>> queues_;
+  std::vector<Queue*> queue_of_lane_;
+  std::atomic<const Plan*> plan_{nullptr};
+  CompletionSink* sink_ = nullptr;
+  TraceRecorder* trace_ = nullptr;
+  std::atomic<uint32_t> signal_{0};
+  std::atomic<const std::function<void()>*> request_{nullptr};
+  std::atomic<bool> stopping_{false};
+  bool broken_ = false;  // the device thread's own
+  std::thread thread_;   // last: it uses all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress) {
+  return std::make_unique<CpuDevice>(index, threads, std::move(progress));
+}
+
+#ifndef ARBALEST_CUDA
+struct CudaEvents {};
+std::shared_ptr<CudaEvents> make_cuda_events(size_t) {
+  return nullptr;
+}
+struct DeviceCache {};
+std::shared_ptr<DeviceCache> make_device_cache() {
+  return nullptr;
+}
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, const std::shared_ptr<DeviceCache>&) {
+  throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
+}
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, double,
+                                              const std::shared_ptr<DeviceCache>&) {
+  throw RunError("collectives over GPUs: this build has no CUDA");
+}
+int cuda_device_count() {
+  return 0;
+}
+std::vector<std::pair<std::string, std::string>> cuda_versions() {
+  return {};
+}
+#endif
+
+}  // namespace arbalest

@@ -1,0 +1,19 @@
+#pragma once
+// What plans that follow each other on the same GPUs share.
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "executor/devices/device.h"
+#include "ops/cuda/cuda_context.h"
+#include "ops/replicas/collective_context.h"
+
+namespace arbalest {
+
+struct DeviceCache {
+  std::map<int, std::shared_ptr<CudaKernelCache>> kernels;                     // by ordinal
+  std::map<std::vector<int>, std::shared_ptr<CollectiveContext>> collectives;  // by ordinals, in a plan's order
+};
+
+}  // namespace arbalest

@@ -1,0 +1,289 @@
+// A GPU as a device: a stream per lane, events between lanes, and recorded (captured) steps.
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <mutex>
+
+#include "executor/devices/cuda_cache.h"
+#include "executor/devices/cuda_poller.h"
+#include "ops/cuda/cuda_context.h"
+
+namespace arbalest {
+
+int cuda_device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::vector<std::pair<std::string, std::string>> cuda_versions() {
+  int runtime = 0, driver = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);
+  const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  const auto cudnn = int(cudnnGetVersion());
+  return {{"cuda", text(runtime)},
+          {"driver", text(driver)},
+          {"cudnn", fmt::format("{}.{}.{}", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100)}};
+}
+
+std::shared_ptr<DeviceCache> make_device_cache() {
+  return std::make_shared<DeviceCache>();
+}
+
+namespace {
+
+constexpr int kEagerRuns = 2;  // before a variant is recorded: libraries load modules at first use
+
+// One lane: its stream, its kernels' handles, and what it has under way.
+struct Stream {
+  cudaStream_t stream = nullptr;
+  std::unique_ptr<CudaContext> context;
+  std::mutex mutex;  // waits, work and record of an instance stay together
+  CudaPoller::Pending pending;
+};
+
+// Recorded work of one task, a graph per variant.
+struct Recording {
+  std::vector<cudaGraphExec_t> graph;
+  std::vector<int> runs;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, std::shared_ptr<CudaEvents> events, DeviceCache& cache)
+      : index_(index), events_(std::move(events)) {
+    const int present = cuda_device_count();
+    if (index >= present) {
+      throw RunError(
+          fmt::format("cuda:{} is not there: {} CUDA device{} found", index, present, present == 1 ? "" : "s"));
+    }
+    enter();
+    std::shared_ptr<CudaKernelCache>& ours = cache.kernels[index];
+    if (!ours) ours = std::make_shared<CudaKernelCache>(index);
+    cache_ = ours;
+  }
+
+  ~CudaDevice() override {
+    stop(drain_deadline());
+    cudaSetDevice(index_);
+    for (Recording& recording : recordings_) {
+      for (const cudaGraphExec_t graph : recording.graph) {
+        if (graph) cudaGraphExecDestroy(graph);
+      }
+    }
+    for (auto& stream : streams_) {
+      if (!stream) continue;
+      stream->context.reset();
+      cudaStreamDestroy(stream->stream);
+    }
+    for (void* memory : memory_) cudaFree(memory);
+    for (void* memory : pinned_) cudaFreeHost(memory);
+  }
+
+  void* allocate(int64_t bytes) override {
+    if (bytes == 0) return nullptr;
+    enter();
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, size_t(bytes)) != cudaSuccess) {
+      cudaGetLastError();
+      throw RunError(fmt::format("cuda:{}: {:.1f} MiB of memory are not to be had; {:.1f} MiB are free", index_,
+                                 double(bytes) / (1 << 20), double(free_bytes()) / (1 << 20)));
+    }
+    memory_.push_back(memory);
+    CUDA_CHECK(cudaMemset(memory, 0, size_t(bytes)));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    return memory;
+  }
+
+  void* allocate_pinned(int64_t bytes) override {
+    if (bytes == 0) return nullptr;
+    enter();
+    void* memory = nullptr;
+    CUDA_CHECK(cudaHostAlloc(&memory, size_t(bytes), cudaHostAllocPortable));
+    pinned_.push_back(memory);
+    std::memset(memory, 0, size_t(bytes));
+    return memory;
+  }
+
+  void upload(void* to, const void* from, int64_t bytes) override {
+    enter();
+    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  void download(void* to, const void* from, int64_t bytes) override {
+    enter();
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyDeviceToHost));
+  }
+  int64_t free_bytes() const override {
+    size_t free = 0, total = 0;
+    cudaSetDevice(index_);
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? int64_t(free) : 0;
+  }
+
+  void make_queue(LaneId lane, Lane::Kind kind) override {
+    enter();
+    if (size_t(lane) >= streams_.size()) streams_.resize(size_t(lane) + 1);
+    auto stream = std::make_unique<Stream>();
+    // Collectives (here and in CollectiveContext) hold up whoever waits for them, on other devices too; validation
+    // fills what training leaves free.
+    int least = 0, greatest = 0;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    const int priority = kind == Lane::Kind::Validate  ? least
+                         : kind == Lane::Kind::Compute ? std::min(least, greatest + 1)
+                                                       : greatest;
+    CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
+    const bool copies = kind == Lane::Kind::CopyIn || kind == Lane::Kind::CopyOut;
+    if (!copies) stream->context = std::make_unique<CudaContext>(index_, cache_);
+    streams_[size_t(lane)] = std::move(stream);
+  }
+  DeviceContext* context(LaneId lane) override { return streams_[size_t(lane)]->context.get(); }
+  void* stream(LaneId lane) override { return streams_[size_t(lane)]->stream; }
+  void run_there(const std::function<void()>& function) override {
+    enter();
+    function();
+  }
+
+  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+             TraceRecorder* trace) override {
+    enter();
+    plan_ = &plan;
+    for (size_t d = 0; d < plan.devices.size(); ++d) {
+      if (plan.devices[d] == PlanDevice{PlanDevice::Kind::Cuda, index_}) device_ = int32_t(d);
+    }
+    traced_ = trace != nullptr;
+    recordings_.resize(plan.tasks.size());
+    started_events_.resize(plan.tasks.size());
+    for (const BoundTask& task : tasks) {
+      if (plan.on_host(task.id) || !own(task.id)) continue;
+      recordings_[size_t(task.id)] = {std::vector<cudaGraphExec_t>(task.variants.size()),
+                                      std::vector<int>(task.variants.size())};
+      events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
+      if (traced_) started_events_[size_t(task.id)].events = make_events(size_t(task.events));
+    }
+    std::vector<CudaPoller::Pending*> lanes;
+    for (auto& stream : streams_) {
+      if (stream) lanes.push_back(&stream->pending);
+    }
+    poller_ = std::make_unique<CudaPoller>(std::vector{fmt::format("cuda:{}", index_)}, index_, std::move(lanes), sink,
+                                           trace);
+  }
+
+  void issue(const BoundTask& task, int64_t instance) override {
+    enter();
+    Stream& lane = *streams_[size_t(plan_->tasks[size_t(task.id)].lane)];
+    const std::scoped_lock lock(lane.mutex);
+    for (const BoundWait& wait : task.waits) {
+      const int64_t needed = needed_instance(*plan_, wait.edge, instance);
+      // The instance before has waited for the same one already, in this stream.
+      const bool waited = instance > 0 && needed_instance(*plan_, wait.edge, instance - 1) == needed;
+      if (needed < 0 || waited) continue;
+      CUDA_CHECK(cudaStreamWaitEvent(lane.stream, events_->of(wait.from, needed, device_), 0));
+    }
+    cudaEvent_t started = nullptr;
+    if (traced_) {
+      started = *started_events_[size_t(task.id)].of(instance);
+      CUDA_CHECK(cudaEventRecord(started, lane.stream));
+    }
+    run(task, instance, lane.stream);
+    const cudaEvent_t* ended = events_->ring[size_t(task.id)].of(instance);
+    CUDA_CHECK(cudaEventRecord(*ended, lane.stream));
+    poller_->push(lane.pending, {task.id, instance, started, ended, 1});
+  }
+
+  void stop(Deadline until) override {
+    if (poller_) poller_->stop(until);
+  }
+
+  int64_t time_alone(const BoundTask& task) override {
+    constexpr int kRepeats = 5;
+    enter();
+    const std::vector<cudaGraphExec_t>& graphs = recordings_[size_t(task.id)].graph;
+    const auto graph = std::find_if(graphs.begin(), graphs.end(), [](cudaGraphExec_t one) { return one != nullptr; });
+    if (graph == graphs.end()) return -1;
+    const cudaStream_t stream = streams_[size_t(plan_->tasks[size_t(task.id)].lane)]->stream;
+    CudaEventList list;
+    const cudaEvent_t from = list.add(true), to = list.add(true);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaGraphLaunch(*graph, stream));
+    CUDA_CHECK(cudaEventRecord(from, stream));
+    for (int i = 0; i < kRepeats; ++i) CUDA_CHECK(cudaGraphLaunch(*graph, stream));
+    CUDA_CHECK(cudaEventRecord(to, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
+    return int64_t(double(milliseconds) * 1e6 / kRepeats);
+  }
+
+ private:
+  void enter() const { CUDA_CHECK(cudaSetDevice(index_)); }
+
+  bool own(TaskId task) const {
+    const int32_t device = plan_->tasks[size_t(task)].device;
+    return device != kNone && plan_->devices[size_t(device)] == PlanDevice{PlanDevice::Kind::Cuda, index_};
+  }
+
+  std::vector<cudaEvent_t> make_events(size_t count) {
+    std::vector<cudaEvent_t> events(count);
+    for (cudaEvent_t& event : events) event = event_list_.add(traced_);
+    return events;
+  }
+
+  void run(const BoundTask& task, int64_t instance, cudaStream_t stream) {
+    const size_t index = task.variant_of(instance);
+    const BoundTask::Variant& variant = task.variants[index];
+    Recording& recording = recordings_[size_t(task.id)];
+    if (!task.capture || variant.launches.empty()) return run_eagerly(variant, stream);
+    if (recording.graph[index]) {
+      CUDA_CHECK(cudaGraphLaunch(recording.graph[index], stream));
+      return;
+    }
+    if (recording.runs[index]++ < kEagerRuns) return run_eagerly(variant, stream);
+    cudaGraph_t graph = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    try {
+      run_eagerly(variant, stream);
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph);
+      if (graph) cudaGraphDestroy(graph);
+      throw;
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&recording.graph[index], graph, 0));
+    cudaGraphDestroy(graph);
+    CUDA_CHECK(cudaGraphLaunch(recording.graph[index], stream));
+  }
+
+  static void run_eagerly(const BoundTask::Variant& variant, cudaStream_t stream) {
+    for (const BoundCopy& copy : variant.copies) {
+      CUDA_CHECK(cudaMemcpyAsync(copy.to, copy.from, size_t(copy.bytes), cudaMemcpyDefault, stream));
+    }
+    for (const BoundLaunch& launch : variant.launches) launch.run();
+  }
+
+  const int index_;
+  int32_t device_ = 0;  // its place in the plan
+  std::shared_ptr<CudaEvents> events_;
+  std::shared_ptr<CudaKernelCache> cache_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // by lane
+  std::vector<Recording> recordings_;             // by task
+  std::vector<CudaEvents::Ring> started_events_;
+  CudaEventList event_list_;
+  std::vector<void*> memory_, pinned_;
+  const Plan* plan_ = nullptr;
+  bool traced_ = false;
+  std::unique_ptr<CudaPoller> poller_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
+                                         const std::shared_ptr<DeviceCache>& cache) {
+  return std::make_unique<CudaDevice>(index, std::move(events), *cache);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,112 @@
+#pragma once
+// How the host learns what GPUs have done: events that tell how far each task has come, and a thread that looks at
+// them.
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "executor/devices/device.h"
+
+namespace arbalest {
+
+class TraceRecorder;
+
+// Events of the current device, destroyed with their owner.
+class CudaEventList {
+ public:
+  CudaEventList() = default;
+  CudaEventList(const CudaEventList&) = delete;
+  CudaEventList& operator=(const CudaEventList&) = delete;
+  ~CudaEventList();
+  cudaEvent_t add(bool timed);
+
+ private:
+  std::vector<cudaEvent_t> events_;
+};
+
+// Of every task, the events of its latest instances: recorded by where the task runs, waited for by any device. A
+// collective has one for each device.
+struct CudaEvents {
+  struct Ring {
+    std::vector<cudaEvent_t> events;  // instance major
+    size_t per_instance = 1;
+    const cudaEvent_t* of(int64_t instance) const { return &events[size_t(instance) * per_instance % events.size()]; }
+  };
+  explicit CudaEvents(size_t tasks) : ring(tasks) {}
+  cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {
+    const Ring& events = ring[size_t(task)];
+    return events.of(instance)[events.per_instance == 1 ? 0 : size_t(device)];
+  }
+  std::vector<Ring> ring;
+};
+
+// Looks at what its lanes have under way, oldest first, and tells the sink what has ended.
+class CudaPoller {
+ public:
+  // What a lane has issued and not yet ended.
+  class Pending {
+   public:
+    struct Instance {
+      TaskId task = kNone;
+      int64_t instance = 0;
+      cudaEvent_t started = nullptr;       // where there is a trace
+      const cudaEvent_t* ended = nullptr;  // `events` of them; the first one's time counts
+      size_t events = 1;
+    };
+
+   private:
+    friend class CudaPoller;
+    static constexpr size_t kCapacity = 1024;
+    std::vector<Instance> ring_ = std::vector<Instance>(kCapacity);
+    std::atomic<uint64_t> head_{0}, tail_{0};
+  };
+
+  // Throws where the oldest instance that is under way will not end.
+  using Check = std::function<void(const Pending::Instance& oldest)>;
+
+  // `names` are for errors: "cuda:0", one for each event of an instance. `device`: whose clock the trace's times come
+  // from. `check` is called now and then while there is something under way in the first lane, until it throws.
+  CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
+             TraceRecorder* trace, Check check = {});
+  ~CudaPoller() { stop(drain_deadline()); }
+
+  // One thread a lane at a time. Throws RunError where too much is under way.
+  void push(Pending& lane, const Pending::Instance& instance);
+  // Ends the thread once everything has ended, or at the deadline; after a sticky error at once.
+  void stop(Deadline until);
+
+ private:
+  void poll();
+  bool poll_head(Pending& lane);
+  bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where) const;
+  void check_oldest();
+  int64_t record_origin();
+  void advance_origin();
+  int64_t time_of(cudaEvent_t event) const;
+
+  const std::vector<std::string> names_;
+  const int device_;
+  const std::vector<Pending*> lanes_;
+  CompletionSink& sink_;
+  TraceRecorder* trace_;
+  Check check_;  // none once it has thrown
+  CudaEventList events_;
+  cudaStream_t clock_stream_ = nullptr;
+  std::array<cudaEvent_t, 2> origin_ = {};  // the one in use, the one before
+  int64_t origin_ns_ = 0;                   // the trace's time at origin_[0]
+  int64_t origin_age_ = 0;
+  std::atomic<uint64_t> issued_{0};
+  std::atomic<bool> stopping_{false};
+  Deadline drain_until_;  // once stopping_
+  bool broken_ = false;
+  std::thread thread_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,159 @@
+#pragma once
+// A device as the executor sees it: memory, in-order queues, and word of what has ended. One implementation for CPUs
+// (cpu_device.cpp), one for CUDA (cuda_device.cpp); plan, scheduler and tests do not know which.
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "executor/plan/plan.h"
+#include "graph/kernel.h"
+
+namespace arbalest {
+
+class TraceRecorder;
+
+// A node bound to its kernel, with its addresses for one choice of slots.
+struct BoundLaunch {
+  const Kernel* kernel = nullptr;
+  const Node* node = nullptr;
+  KernelContext context;
+  std::vector<const void*> inputs;  // what context points at
+  std::vector<void*> outputs;
+  int32_t launch = kNone;  // index into Plan::launches
+
+  void run() const;  // throws RunError that names the node
+};
+
+struct BoundCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  int64_t bytes = 0;
+};
+
+// "Before instance i of this task, the queue waits for an instance of another": an Issued edge from another lane.
+struct BoundWait {
+  TaskId from = kNone;
+  Edge edge;  // distance and relation
+};
+
+// What chooses among a task's variants: the slots of the buffers of one clock.
+struct SlotChoice {
+  enum class Tick : uint8_t { Same, Coarser, Finer };  // the buffers' clock, seen from the task's
+  Tick tick = Tick::Same;
+  ClockRelation relation;
+  int64_t slots = 1;
+
+  int64_t slot(int64_t instance) const {
+    switch (tick) {
+      case Tick::Same: break;
+      case Tick::Coarser: return relation.coarse_of(instance) % slots;
+      case Tick::Finer: return relation.last_of(instance) % slots;
+    }
+    return instance % slots;
+  }
+};
+
+// A device task made ready to run.
+struct BoundTask {
+  struct Variant {
+    std::vector<BoundCopy> copies;
+    std::vector<BoundLaunch> launches;
+  };
+  TaskId id = kNone;
+  std::vector<Variant> variants;  // one for each combination of slots; where `every` is above 1, an empty one behind
+  std::vector<SlotChoice> choices;
+  std::vector<BoundWait> waits;
+  int32_t every = 1;     // as the task's
+  bool capture = false;  // variants may be recorded and replayed as a whole
+  int32_t events = 2;    // instances whose completion must be told apart: from the leads of the task's edges
+
+  size_t variant_of(int64_t instance) const {
+    if (!has_work(instance, every)) return variants.size() - 1;
+    int64_t index = 0;
+    for (const SlotChoice& choice : choices) index = index * choice.slots + choice.slot(instance);
+    return size_t(index);
+  }
+};
+
+// Where completions go. Called from the device's own thread, in order per task; times are ns of the trace's clock, −1
+// where there is no trace.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  virtual void completed(TaskId task, int64_t instance, int64_t started, int64_t ended) = 0;
+  virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
+};
+
+// How long what was issued may take to end, once a run is over: until one moment for all of its queues.
+inline constexpr std::chrono::seconds kDrainTime{5};
+using Deadline = std::chrono::steady_clock::time_point;
+inline Deadline drain_deadline() {
+  return std::chrono::steady_clock::now() + kDrainTime;
+}
+
+// In-order queues and what works through them: a device's own, or those of collectives, which span devices.
+class Queues {
+ public:
+  virtual ~Queues() = default;
+
+  // An in-order queue; `lane` numbers the plan's lanes. The context is for making kernels of that lane.
+  virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
+  virtual DeviceContext* context(LaneId lane) = 0;
+  virtual void* stream(LaneId lane) = 0;
+  // Runs something that needs the device's thread, such as making and timing kernels.
+  virtual void run_there(const std::function<void()>& function) = 0;
+
+  // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).
+  virtual void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+                     TraceRecorder* trace) = 0;
+  // Puts instance `instance` of a task into its lane's queue, with the waits of its edges before it. Never blocks.
+  virtual void issue(const BoundTask& task, int64_t instance) = 0;
+  // Another device completed something that a queue here may wait for.
+  virtual void wake() {}
+  // What is under way may never end by itself: called once after the first error of a run, before stop().
+  virtual void abort() {}
+  // Ends the queues' threads, once everything issued has ended or, where something never ends, at the deadline.
+  virtual void stop(Deadline until) = 0;
+};
+
+class Device : public Queues {
+ public:
+  // Memory is aligned to 256 bytes and zeroed. Throws RunError, with the amount, where there is not enough.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory that copies of this device reach
+  virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
+  virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
+  virtual int64_t free_bytes() const = 0;
+  // After a run: ns that a task's work takes while nothing else runs here; −1 where that cannot be told. Does the work
+  // again, so what the task writes is of no use afterwards.
+  virtual int64_t time_alone(const BoundTask&) { return -1; }
+};
+
+// `threads`: for kernels, of this device. Tasks complete across CPU devices through `progress`, which they share.
+struct CpuProgress;
+std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
+std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
+
+// What plans that follow each other on the same devices share: kernels that were found, connections between GPUs.
+struct DeviceCache;
+std::shared_ptr<DeviceCache> make_device_cache();
+
+// Throws RunError where CUDA or the device is missing. Devices of one run share `events`.
+struct CudaEvents;
+std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
+                                         const std::shared_ptr<DeviceCache>& cache = make_device_cache());
+// Collectives over GPUs through NCCL, one at a time: one that hangs for longer than the limit fails (CollectiveWatch).
+// Throws RunError where NCCL cannot connect the devices.
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
+                                              std::shared_ptr<CudaEvents> events, double limit_seconds,
+                                              const std::shared_ptr<DeviceCache>& cache = make_device_cache());
+int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
+// ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
+std::vector<std::pair<std::string, std::string>> cuda_versions();
+
+}  // namespace arbalest

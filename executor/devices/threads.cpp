@@ -1,0 +1,46 @@
+#include "executor/devices/threads.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "graph/error.h"
+
+namespace arbalest {
+
+std::thread start_std_thread(std::function<void()> work) {
+  return std::thread(std::move(work));
+}
+
+std::thread start_thread(const std::string& what, std::function<void()> work, const ThreadStarter& starter) {
+  try {
+    return starter(std::move(work));
+  } catch (const std::system_error& error) {
+    throw RunError(
+        fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
+                    "address space (ulimit -v) count threads too, and --threads asks for fewer",
+                    what, error.code().message()));
+  }
+}
+
+void expect_threads(int count, const std::string& what, const ThreadStarter& starter) {
+  struct Waiting {
+    std::atomic<bool> go{false};
+    std::vector<std::thread> threads;
+    ~Waiting() {
+      go.store(true);
+      go.notify_all();
+      for (std::thread& thread : threads) thread.join();
+    }
+  } waiting;
+  waiting.threads.reserve(size_t(count));
+  for (int i = 0; i < count; ++i) {
+    waiting.threads.push_back(start_thread(
+        what, [&go = waiting.go] { go.wait(false); }, starter));
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,22 @@
+#pragma once
+// Starting threads, with an error that says for what one was wanted where the system refuses it.
+
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace arbalest {
+
+// What starts a thread; std::thread unless a test has another.
+using ThreadStarter = std::function<std::thread(std::function<void()>)>;
+std::thread start_std_thread(std::function<void()> work);
+
+// Throws RunError: "no thread could be started for WHAT: Resource temporarily unavailable; …".
+std::thread start_thread(const std::string& what, std::function<void()> work,
+                         const ThreadStarter& starter = start_std_thread);
+
+// Throws the same unless `count` threads can run at the same time. Starts them and ends them again: for libraries that
+// start threads of their own and cannot say that they failed.
+void expect_threads(int count, const std::string& what, const ThreadStarter& starter = start_std_thread);
+
+}  // namespace arbalest

@@ -1,0 +1,208 @@
+// What bounds a plan: the cycle that costs most per base batch, and how far each edge lets its tasks drift apart.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <queue>
+
+#include "executor/plan/clocks.h"
+#include "executor/plan/plan.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+// The edges of a cycle whose weights sum to more than 0, in order, or none. Bellman-Ford: the parents of a graph with
+// such a cycle come to hold one.
+std::vector<EdgeId> positive_cycle(const Plan& plan, const std::vector<double>& weights) {
+  const size_t tasks = plan.tasks.size();
+  std::vector<double> reach(tasks, 0.0);
+  std::vector<EdgeId> parent(tasks, kNone);
+  for (size_t sweep = 0; sweep <= tasks; ++sweep) {
+    bool changed = false;
+    for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
+      const Edge& edge = plan.edges[size_t(id)];
+      const double longer = reach[size_t(edge.from)] + weights[size_t(id)];
+      if (longer <= reach[size_t(edge.to)] + 1e-9 * (1 + std::abs(longer))) continue;
+      reach[size_t(edge.to)] = longer;
+      parent[size_t(edge.to)] = id;
+      changed = true;
+    }
+    if (!changed) return {};
+    std::vector<TaskId> visit(tasks, kNone);  // the walk that came by
+    for (TaskId start = 0; start < TaskId(tasks); ++start) {
+      TaskId task = start;
+      while (visit[size_t(task)] == kNone && parent[size_t(task)] != kNone) {
+        visit[size_t(task)] = start;
+        task = plan.edges[size_t(parent[size_t(task)])].from;
+      }
+      if (visit[size_t(task)] != start) continue;
+      std::vector<EdgeId> cycle;
+      TaskId at = task;
+      do {
+        cycle.push_back(parent[size_t(at)]);
+        at = plan.edges[size_t(cycle.back())].from;
+      } while (at != task);
+      std::reverse(cycle.begin(), cycle.end());
+      return cycle;
+    }
+  }
+  return {};
+}
+
+// How far a turn of the cycle reaches on average, in base batches. Every clock's pattern repeats, so the mean over many
+// turns is the mean for ever but for the rounding of one hyper-period.
+double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<EdgeId>& cycle, double at_most) {
+  const bool one_clock = std::all_of(cycle.begin(), cycle.end(), [&](EdgeId id) {
+    return plan.edges[size_t(id)].relation == kNone && plan.tasks[size_t(plan.edges[size_t(id)].to)].clock == 0;
+  });
+  if (one_clock) return at_most;
+  constexpr int kTurns = 64;
+  const ClockId clock = plan.tasks[size_t(plan.edges[size_t(cycle.back())].to)].clock;
+  if (!times.repeats(clock)) return at_most;
+  int64_t tick = times.phases(clock);
+  while (times.time(clock, tick) < (kTurns + 1) * at_most) tick *= 2;
+  const double start = times.time(clock, tick);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (auto id = cycle.rbegin(); id != cycle.rend(); ++id)
+      tick = needed_instance(plan, plan.edges[size_t(*id)], tick);
+  }
+  return (start - times.time(clock, tick)) / kTurns;
+}
+
+// Least sums of the most that edges lag, from one task to several others.
+class Reaches {
+ public:
+  Reaches(const Plan& plan, const std::vector<ClockTimes::Lag>& lags)
+      : reach_(plan.tasks.size(), kFar), out_(plan.tasks.size()) {
+    for (size_t id = 0; id < plan.edges.size(); ++id) {
+      out_[size_t(plan.edges[id].from)].push_back({std::max(0.0, lags[id].most), plan.edges[id].to});
+    }
+  }
+
+  void run(TaskId from, std::vector<TaskId> targets) {
+    for (TaskId task : touched_) reach_[size_t(task)] = kFar;
+    touched_.clear();
+    std::sort(targets.begin(), targets.end());
+    targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+    size_t left = targets.size();
+    std::priority_queue<Step, std::vector<Step>, std::greater<>> later;
+    std::vector<TaskId> now;  // tasks at the present distance
+    const auto meet = [&](double distance, TaskId task) {
+      if (distance >= reach_[size_t(task)]) return false;
+      if (reach_[size_t(task)] == kFar) touched_.push_back(task);
+      reach_[size_t(task)] = distance;
+      return true;
+    };
+    meet(0, from);
+    later.push({0, from});
+    while (!later.empty() && left > 0) {
+      const auto [distance, first] = later.top();
+      later.pop();
+      if (distance > reach_[size_t(first)]) continue;
+      now = {first};
+      while (!now.empty()) {
+        const TaskId task = now.back();
+        now.pop_back();
+        left -= std::binary_search(targets.begin(), targets.end(), task);
+        for (const auto& [lag, to] : out_[size_t(task)]) {
+          if (!meet(distance + lag, to)) continue;
+          if (lag == 0) {
+            now.push_back(to);
+          } else {
+            later.push({distance + lag, to});
+          }
+        }
+      }
+    }
+  }
+
+  double to(TaskId task) const { return reach_[size_t(task)]; }
+
+  static constexpr double kFar = std::numeric_limits<double>::infinity();
+
+ private:
+  using Step = std::pair<double, TaskId>;
+  std::vector<double> reach_;
+  std::vector<std::vector<Step>> out_;
+  std::vector<TaskId> touched_;
+};
+
+// The most instances of a clock that end within a stretch of time: those that can lie between an ending of u and the
+// instance of u that v's started instances need, or that its next one needs.
+int64_t instances_within(const ClockTimes& times, const Clock& clock, ClockId id, double stretch) {
+  constexpr double kExact = 1e-6;
+  const int64_t phases = times.phases(id);
+  if (phases == 0) return 0;
+  const double turn = times.time(id, phases) - times.time(id, 0);
+  int64_t most = 0, first = -phases * (1 + int64_t(std::ceil(stretch / turn)));
+  for (int64_t n = 0; n < phases; ++n) {
+    while (first < n && times.time(id, n) - times.time(id, first) > stretch + kExact) ++first;
+    const bool whole = times.time(id, n) - times.time(id, first) > stretch - kExact;
+    most = std::max(most, n - first + (whole ? 0 : 1));
+  }
+  return std::min(most, clock.ticks);
+}
+
+}  // namespace
+
+Cycle critical_cycle(const Plan& plan) {
+  const ClockTimes times(plan);
+  const std::vector<ClockTimes::Lag> lags = times.edge_lags();
+  Cycle critical;
+  std::vector<double> weights(plan.edges.size());
+  // Each round finds a cycle that beats the last bound, until none does.
+  for (double bound = 0;;) {
+    for (size_t id = 0; id < weights.size(); ++id) {
+      weights[id] = plan.tasks[size_t(plan.edges[id].from)].microseconds - bound * lags[id].most;
+    }
+    const std::vector<EdgeId> cycle = positive_cycle(plan, weights);
+    if (cycle.empty()) break;
+    double microseconds = 0, lag = 0;
+    for (EdgeId id : cycle) {
+      microseconds += plan.tasks[size_t(plan.edges[size_t(id)].from)].microseconds;
+      lag += lags[size_t(id)].most;
+    }
+    if (lag <= 0) {
+      throw GraphError(fmt::format("the plan cannot run: a cycle through '{}' has no lag",
+                                   plan.tasks[size_t(plan.edges[size_t(cycle.front())].from)].name));
+    }
+    if (microseconds / lag <= bound) break;
+    bound = microseconds / lag;
+    critical = {cycle, microseconds, lag};
+  }
+  if (!critical.edges.empty()) critical.lag = mean_lag(plan, times, critical.edges, critical.lag);
+  return critical;
+}
+
+std::vector<int64_t> edge_leads(const Plan& plan) {
+  const ClockTimes times(plan);
+  const std::vector<ClockTimes::Lag> lags = times.edge_lags();
+  std::vector<std::vector<EdgeId>> in_edges(plan.tasks.size());
+  for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) in_edges[size_t(plan.edges[size_t(id)].to)].push_back(id);
+  std::vector<int64_t> leads(plan.edges.size(), 0);
+  Reaches reaches(plan, lags);
+  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
+    std::vector<TaskId> sources;
+    for (EdgeId id : in_edges[size_t(task)]) sources.push_back(plan.edges[size_t(id)].from);
+    reaches.run(task, sources);
+    for (EdgeId id : in_edges[size_t(task)]) {
+      const Edge& edge = plan.edges[size_t(id)];
+      if (reaches.to(edge.from) == Reaches::kFar) {
+        throw GraphError(fmt::format("edge '{}' → '{}' lies on no cycle: nothing bounds how far '{}' runs ahead",
+                                     plan.tasks[size_t(edge.from)].name, plan.tasks[size_t(task)].name,
+                                     plan.tasks[size_t(edge.from)].name));
+      }
+      const ClockId clock = plan.tasks[size_t(edge.from)].clock;
+      const double stretch = reaches.to(edge.from) + lags[size_t(id)].most;
+      leads[size_t(id)] = edge.from == edge.to ? edge.distance
+                          : clock == 0         ? std::min(int64_t(std::ceil(stretch - 1e-6)), plan.clocks[0].ticks)
+                                               : instances_within(times, plan.clocks[size_t(clock)], clock, stretch);
+    }
+  }
+  return leads;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,253 @@
+#include "executor/plan/dependencies.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "executor/plan/clocks.h"
+
+namespace arbalest {
+namespace {
+
+constexpr uint32_t kWindow = kWidest;  // bits of State::ended
+
+}  // namespace
+
+Dependencies::Dependencies(const Plan& plan)
+    : plan_(plan), tasks_(TaskId(plan.tasks.size())), states_(new State[plan.tasks.size()]), out_(plan.tasks.size()) {
+  for (TaskId task = 0; task < tasks_; ++task) {
+    State& state = states_[task];
+    const bool host = plan.on_host(task);
+    state.limit = plan.clocks[size_t(plan.tasks[size_t(task)].clock)].ticks;
+    state.width = uint8_t(host ? plan.tasks[size_t(task)].width : 1);
+    state.own = uint8_t(host ? Edge::Needs::Done : Edge::Needs::Issued);
+    state.endings = host ? 1 : 2;
+  }
+  lay_out_edges();
+}
+
+// Edges that others imply: those that never hold anything back in this run, those beside a shorter one or one way round
+// another task, and those to oneself that the width covers. A way round needs its first edge to wait for the same
+// ending.
+std::vector<char> Dependencies::redundant_edges() const {
+  const size_t edges = plan_.edges.size();
+  std::vector<char> redundant(edges, 0);
+  std::vector<std::vector<EdgeId>> in_edges(plan_.tasks.size());
+  for (EdgeId id = 0; id < EdgeId(edges); ++id) {
+    const Edge& edge = plan_.edges[size_t(id)];
+    const State& state = states_[edge.to];
+    const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(edge.to)].clock)].ticks;
+    const bool by_width = edge.from == edge.to && edge.distance >= state.width && int(edge.needs) == state.own;
+    redundant[size_t(id)] = by_width || allowed_instances(plan_, edge, 0) >= ticks;
+    if (edge.relation == kNone) in_edges[size_t(edge.to)].push_back(id);
+  }
+  const auto covers = [](const Edge& first, const Edge& edge) {
+    return first.from == edge.from && first.needs == edge.needs;
+  };
+  for (EdgeId id = 0; id < EdgeId(edges); ++id) {
+    const Edge& edge = plan_.edges[size_t(id)];
+    if (redundant[size_t(id)] || edge.relation != kNone || edge.from == edge.to) continue;
+    for (EdgeId last_id : in_edges[size_t(edge.to)]) {
+      const Edge& last = plan_.edges[size_t(last_id)];
+      if (last_id == id || last.distance > edge.distance) continue;
+      if (covers(last, edge) && (last.distance < edge.distance || last_id < id)) redundant[size_t(id)] = 1;
+      if (last.from == edge.to || last.from == edge.from) continue;
+      for (EdgeId first_id : in_edges[size_t(last.from)]) {
+        const Edge& first = plan_.edges[size_t(first_id)];
+        if (covers(first, edge) && first.distance + last.distance <= edge.distance) redundant[size_t(id)] = 1;
+      }
+    }
+  }
+  return redundant;
+}
+
+void Dependencies::lay_out_edges() {
+  const std::vector<char> redundant = redundant_edges();
+  std::vector<std::vector<TaskId>> targets[2];
+  std::vector<std::vector<EdgeId>> crossings[2], in_edges(plan_.tasks.size());
+  for (auto& of_needs : targets) of_needs.resize(plan_.tasks.size());
+  for (auto& of_needs : crossings) of_needs.resize(plan_.tasks.size());
+  uint32_t crossing_count = 0;
+  for (EdgeId id = 0; id < EdgeId(plan_.edges.size()); ++id) {
+    if (redundant[size_t(id)]) continue;
+    const Edge& edge = plan_.edges[size_t(id)];
+    in_edges[size_t(edge.to)].push_back(id);
+    if (edge.relation == kNone) {
+      targets[int(edge.needs)][size_t(edge.from)].push_back(edge.to);
+    } else {
+      crossings[int(edge.needs)][size_t(edge.from)].push_back(id);
+      ++crossing_count;
+    }
+  }
+  crossings_.reset(new Crossing[crossing_count]);
+  std::vector<uint32_t> crossing_of(plan_.edges.size());
+  uint32_t next_crossing = 0;
+  for (TaskId task = 0; task < tasks_; ++task) {
+    targets[states_[task].own][size_t(task)].push_back(
+        task);  // last: what an ending feeds goes before a task's next instance
+    for (int needs = 0; needs < 2; ++needs) {
+      out_[size_t(task)].tasks[needs].begin = uint32_t(targets_.size());
+      const std::vector<TaskId>& all = targets[needs][size_t(task)];
+      for (auto at = all.begin(); at != all.end(); ++at) {
+        if (std::find(all.begin(), at, *at) == at) targets_.push_back(*at);
+      }
+      out_[size_t(task)].tasks[needs].end = uint32_t(targets_.size());
+      out_[size_t(task)].crossings[needs].begin = next_crossing;
+      for (EdgeId id : crossings[needs][size_t(task)]) {
+        Crossing& crossing = crossings_[next_crossing];
+        crossing.edge = id;
+        crossing.to = plan_.edges[size_t(id)].to;
+        advance(crossing, 0);
+        crossing_of[size_t(id)] = next_crossing++;
+      }
+      out_[size_t(task)].crossings[needs].end = next_crossing;
+    }
+  }
+  for (TaskId task = 0; task < tasks_; ++task) {
+    states_[task].in.begin = uint32_t(in_edges_.size());
+    for (EdgeId id : in_edges[size_t(task)]) {
+      const Edge& edge = plan_.edges[size_t(id)];
+      const bool crosses = edge.relation != kNone;
+      in_edges_.push_back(
+          {crosses ? &crossings_[crossing_of[size_t(id)]].allowed : &states_[edge.from].counts[int(edge.needs)],
+           crosses ? 0 : edge.distance});
+    }
+    states_[task].in.end = uint32_t(in_edges_.size());
+    states_[task].hint = states_[task].in.begin;
+  }
+}
+
+// Threads may come here with different counts; `allowed` only grows, and changes_at, read without order, is at worst
+// too low.
+void Dependencies::advance(Crossing& crossing, int64_t count) {
+  const Edge& edge = plan_.edges[size_t(crossing.edge)];
+  const ClockRelation& relation = plan_.relations[size_t(edge.relation)];
+  const int64_t allowed = allowed_instances(plan_, edge, count);
+  int64_t known = crossing.allowed.load();
+  while (known < allowed && !crossing.allowed.compare_exchange_weak(known, allowed)) {
+  }
+  const bool from_fine = plan_.tasks[size_t(edge.from)].clock == relation.fine;
+  const int64_t changes_at = from_fine ? relation.last_of(allowed) + 1 - edge.distance : count + 1;
+  crossing.changes_at.store(changes_at, std::memory_order_relaxed);
+}
+
+// Counts the instances that have ended without a gap. Whoever clears the bit of the first uncounted instance counts it,
+// so one thread at a time does; a thread that sets its bit and finds an earlier one missing leaves its own to whoever
+// counts that. Returns 0 where this call raised nothing.
+int64_t Dependencies::raise_in_order(State& state, int64_t instance) {
+  state.ended.fetch_or(1u << (uint32_t(instance) % kWindow));
+  std::atomic<int64_t>& done = state.counts[int(Edge::Needs::Done)];
+  int64_t raised = 0;
+  for (;;) {
+    const int64_t count = done.load();
+    const uint32_t bit = 1u << (uint32_t(count) % kWindow);
+    if (!(state.ended.load() & bit)) return raised;
+    if (!(state.ended.fetch_and(~bit) & bit)) return raised;
+    if (done.load() != count) {  // counted meanwhile: the bit belongs to instance count + 32, put it back
+      state.ended.fetch_or(bit);
+      continue;
+    }
+    done.store(count + 1);
+    raised = count + 1;
+  }
+}
+
+// Firing pauses while limits are chosen. A thread that read its limit before the pause read `fired` before that, so it
+// fires at most the instance that stands there now: one more than the largest `fired` is a number that no task exceeds.
+bool Dependencies::restrict_to_iterations() {
+  const std::lock_guard lock(ending_);
+  if (cancelled_.load()) return false;
+  std::vector<int64_t> before(plan_.tasks.size());
+  for (TaskId task = 0; task < tasks_; ++task) before[size_t(task)] = states_[task].limit.exchange(0);
+  int64_t iterations = 0, most = 0;
+  for (TaskId task = 0; task < tasks_; ++task) {
+    if (plan_.tasks[size_t(task)].clock != 0) continue;
+    iterations = std::max(iterations, states_[task].fired.load() + 1);
+    most = std::max(most, before[size_t(task)]);
+  }
+  const std::vector<int64_t> limits = limits_for(std::min(iterations, most));
+  for (TaskId task = 0; task < tasks_; ++task) {
+    states_[task].limit.store(std::min(limits[size_t(task)], before[size_t(task)]));
+  }
+  return true;
+}
+
+// For each task, how many instances are to run so that clock 0 runs `iterations` of all, or more where its tasks need
+// that.
+std::vector<int64_t> Dependencies::limits_for(int64_t iterations) const {
+  constexpr int64_t kUnknown = -1;
+  std::vector<int64_t> ticks(plan_.clocks.size(), kUnknown);
+  if (!ticks.empty()) ticks[0] = iterations;
+  for (size_t round = 0; round < plan_.clocks.size(); ++round) {
+    for (const ClockRelation& relation : plan_.relations) {
+      int64_t &fine = ticks[size_t(relation.fine)], &coarse = ticks[size_t(relation.coarse)];
+      if (fine != kUnknown && coarse == kUnknown) {
+        coarse = relation.coarse_of(fine);
+      } else if (coarse != kUnknown && fine == kUnknown) {
+        fine = coarse == 0 ? 0 : relation.last_of(coarse - 1) + 1;
+      }
+    }
+  }
+  std::vector<int64_t> limits(plan_.tasks.size());
+  for (size_t task = 0; task < limits.size(); ++task) {
+    const size_t clock = size_t(plan_.tasks[task].clock);
+    limits[task] =
+        ticks[clock] == kUnknown ? plan_.clocks[clock].ticks : std::min(ticks[clock], plan_.clocks[clock].ticks);
+  }
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (const Edge& edge : plan_.edges) {
+      if (limits[size_t(edge.to)] == 0) continue;
+      const int64_t needed = needed_instance(plan_, edge, limits[size_t(edge.to)] - 1) + 1;
+      if (needed <= limits[size_t(edge.from)]) continue;
+      if (plan_.tasks[size_t(edge.from)].clock == 0) return limits_for(needed);
+      limits[size_t(edge.from)] = needed;
+      grows = true;
+    }
+  }
+  return limits;
+}
+
+void Dependencies::cancel() {
+  const std::lock_guard lock(ending_);
+  cancelled_.store(true);
+  for (TaskId task = 0; task < tasks_; ++task) states_[task].limit.store(0);
+}
+
+bool Dependencies::complete() const {
+  if (cancelled_.load() || !idle()) return false;
+  for (TaskId task = 0; task < tasks_; ++task) {
+    if (states_[task].counts[int(Edge::Needs::Done)].load() < states_[task].limit.load()) return false;
+  }
+  return true;
+}
+
+int64_t Dependencies::limit(ClockId clock) const {
+  int64_t most = 0;
+  for (TaskId task = 0; task < tasks_; ++task) {
+    if (plan_.tasks[size_t(task)].clock == clock) most = std::max(most, states_[task].limit.load());
+  }
+  return most;
+}
+
+std::vector<Dependencies::Waiting> Dependencies::describe_waiting() const {
+  std::vector<Waiting> all;
+  std::vector<size_t> place(plan_.tasks.size(), std::numeric_limits<size_t>::max());
+  for (TaskId task = 0; task < tasks_; ++task) {
+    const State& state = states_[task];
+    const int64_t next = state.fired.load(), done = state.counts[int(Edge::Needs::Done)].load();
+    if (done >= state.limit.load() && done == next) continue;
+    place[size_t(task)] = all.size();
+    all.push_back({task, next, next - done, {}});
+  }
+  for (EdgeId id = 0; id < EdgeId(plan_.edges.size()); ++id) {
+    const Edge& edge = plan_.edges[size_t(id)];
+    if (place[size_t(edge.to)] >= all.size()) continue;
+    Waiting& waiting = all[place[size_t(edge.to)]];
+    if (waiting.instance >= states_[edge.to].limit.load()) continue;
+    const int64_t needs = needed_instance(plan_, edge, waiting.instance);
+    if (needs >= states_[edge.from].counts[int(edge.needs)].load()) waiting.lacks.push_back({id, needs});
+  }
+  return all;
+}
+
+}  // namespace arbalest

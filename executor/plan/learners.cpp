@@ -1,0 +1,167 @@
+// Learners: how a training step is cut into tasks, and the tasks of each learner.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "executor/plan/phases.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+using Needs = Edge::Needs;
+using Why = Edge::Why;
+
+NodeId find_accumulate(const PlanInputs& in) {
+  const std::vector<Node>& nodes = in.training().graph.nodes;
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.stage == Stage::Update && node.op->qualified_name() == "arbalest.Accumulate";
+  });
+  return found == nodes.end() ? kNone : NodeId(found - nodes.begin());
+}
+
+// Consecutive gradients of at least bucket_bytes each, in the order in which backward finishes them. Between devices
+// the last bucket has no backward left to travel under, so it is cut off small: a sixteenth of bucket_bytes, at least,
+// where as much is left before it.
+std::vector<Bucket> find_buckets(const PlanInputs& in) {
+  const Graph& graph = in.training().graph;
+  const ValueId arena = in.training().arenas.gradients;
+  struct Member {
+    int64_t offset;
+    NodeId producer;
+  };
+  std::vector<Member> members;
+  for (const Value& value : graph.values) {
+    if (value.view.base == arena) members.push_back({value.view.offset_bytes, value.producer});
+  }
+  std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.offset < b.offset; });
+  const int64_t whole = graph.values[size_t(arena)].type.bytes(), size = in.strategy().bucket_bytes;
+  int64_t tail = whole;  // where the last bucket begins
+  for (auto member = members.rbegin(); in.devices() > 1 && member != members.rend(); ++member) {
+    tail = member->offset;
+    if (whole - tail >= size / 16) break;
+  }
+
+  std::vector<Bucket> found;
+  Bucket open;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const int64_t end = i + 1 < members.size() ? members[i + 1].offset : whole;
+    open.bytes = end - open.offset;
+    open.last = std::max(open.last, members[i].producer);
+    // A part of a task between two buckets is at least one node; what is left over joins the bucket before.
+    const int64_t rest = (end <= tail ? tail : whole) - end;
+    const bool enough = rest == 0 ? open.bytes >= size / 16 : open.bytes >= size && rest >= size;
+    const bool complete = i + 1 == members.size() || (enough && members[i + 1].producer > open.last);
+    if (!complete) continue;
+    found.push_back(open);
+    open = {end, 0, kNone};
+  }
+  return found;
+}
+
+// The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it: so
+// the bucket's sum can travel while backward is at work on the next.
+void add_accumulation(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, size_t index,
+                      const Replica& replica) {
+  const Node& whole = in.training().graph.nodes[size_t(cut.accumulate)];
+  const Bucket& bucket = cut.buckets[index];
+  const auto term = [&](ValueId value) {
+    return part(replica.placement.of[size_t(value)], DataType::Float32, bucket.offset, bucket.bytes);
+  };
+  builder.add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index),
+                   {term(whole.inputs[0]), term(whole.inputs[1])}, {term(whole.outputs[0])}, whole.attributes);
+}
+
+// The parts of the step, each on the nodes up to a cut, then the update.
+void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, const AverageMemory& memory,
+              const std::string& prefix, Replica& replica) {
+  const Loop& loop = in.training();
+  const auto end = NodeId(loop.graph.nodes.size());
+  NodeId begin = 0;
+  for (size_t i = 0; i < cut.ends.size(); ++i) {
+    const std::string name = cut.ends.size() > 1 ? fmt::format("{}/step {}", prefix, i) : prefix + "/step";
+    add_part(builder, in, loop, replica.placement, name, begin, cut.ends[i], replica);
+    if (cut.accumulate != kNone) add_accumulation(builder, in, cut, i, replica);
+    begin = cut.ends[i];
+  }
+  if (begin < end) {  // without the accumulate node, whose parts are behind those of the step
+    Placement for_update = replica.placement;
+    if (!memory.gradients.empty()) {
+      for_update.of[size_t(cut.averaged_gradients(loop))] = {memory.gradients[size_t(replica.device)], 0, 0};
+    }
+    const NodeId until = cut.accumulate == kNone ? end : cut.accumulate;
+    add_part(builder, in, loop, for_update, prefix + "/update", begin, until, replica);
+    if (cut.accumulate != kNone) {
+      add_launches(builder, replica.step.back(), in.graph_of(loop), for_update, cut.accumulate + 1, end);
+    }
+  }
+  close_step(builder, in, replica);
+}
+
+Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
+                    const StepCut& cut, const AverageMemory& memory, int32_t device, int32_t learner) {
+  const Loop& loop = in.training();
+  const bool resident = in.request.training_resident;
+  const std::string prefix = fmt::format("{}/learner {}", in.device_name(device), learner);
+  Replica replica;
+  replica.device = device;
+  replica.learner = learner;
+  replica.lane = builder.add_lane(Lane::Kind::Compute, device, learner, prefix);
+  add_reader(builder, in, lanes, loop, resident, prefix, clocks.batch, replica);
+  std::vector<std::pair<ValueId, Operand>> given;
+  if (!memory.models
+           .empty()) {  // averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read
+    const BufferId models = memory.models[size_t(device)];
+    given = {{loop.arenas.average, {models, 0, 1}}, {loop.arenas.averaged, {models, 0, 0}}};
+  }
+  memory.place_frozen(loop, device, given);
+  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident), given);
+  add_step(builder, in, cut, memory, prefix, replica);
+  add_read_back(builder, lanes, loop, prefix, clocks.report, replica);
+  for (const TaskId task : replica.step) builder.task(task).learner = learner;
+  for (const TaskId task : {replica.copy, replica.read_back}) builder.task(task).learner = learner;
+  return replica;
+}
+
+}  // namespace
+
+ValueId StepCut::averaged_gradients(const Loop& training) const {
+  return accumulate == kNone ? training.arenas.gradients : training.graph.nodes[size_t(accumulate)].outputs[0];
+}
+
+StepCut cut_step(const PlanInputs& in) {
+  StepCut cut;
+  const std::vector<Node>& nodes = in.training().graph.nodes;
+  switch (in.strategy().kind) {
+    case Strategy::Kind::None:
+    case Strategy::Kind::Local: cut.ends = {NodeId(nodes.size())}; break;
+    case Strategy::Kind::Sma: {
+      const auto is_update = [](const Node& node) { return node.stage == Stage::Update; };
+      cut.ends = {NodeId(std::find_if(nodes.begin(), nodes.end(), is_update) - nodes.begin())};
+      break;
+    }
+    case Strategy::Kind::Ssgd:
+      cut.buckets = find_buckets(in);
+      cut.accumulate = find_accumulate(in);
+      for (const Bucket& bucket : cut.buckets) cut.ends.push_back(bucket.last + 1);
+      break;
+  }
+  return cut;
+}
+
+std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
+                                  const StepCut& cut, const AverageMemory& memory, TaskId report) {
+  std::vector<Replica> learners;
+  for (int32_t learner = 0; learner < int32_t(in.learners()); ++learner) {
+    const int32_t device = learner / in.request.learners;
+    const Replica& replica =
+        learners.emplace_back(add_learner(builder, in, clocks, lanes, cut, memory, device, learner));
+    builder.add_edge(replica.read_back, report, 0, Needs::Done, Why::Data, "tally");
+    builder.add_edge(report, replica.read_back, kReadBackSlots, Needs::Done, Why::Reuse, "pinned tally");
+  }
+  builder.plan.handles.loops.push_back({LoopRole::Train, in.graph_of(in.training()), clocks.batch, learners});
+  return learners;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,125 @@
+// The tasks of one replica of a loop: the way of a batch to its device, the step, and the tally's way back.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "executor/plan/phases.h"
+
+namespace arbalest {
+namespace {
+
+using Needs = Edge::Needs;
+using Why = Edge::Why;
+
+constexpr double kLeastPart = 250;  // µs of work; handing it over takes about one
+
+}  // namespace
+
+int32_t fill_parts(int64_t samples, double fill_time, int32_t threads) {
+  const double worth = double(samples) * fill_time / kLeastPart;
+  const double most = double(std::min<int64_t>({samples, threads, kWidest}));
+  return std::max(1, int32_t(std::min(worth, most)));
+}
+
+void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, bool resident,
+                const std::string& prefix, ClockId clock, Replica& replica) {
+  const int32_t device = replica.device;
+  const int64_t bytes = batch_layout(loop, resident).bytes;
+  const auto depth = int32_t(loop.depth);
+  const ArenaId pinned = builder.add_arena(prefix + "/pinned batches", device, Arena::Memory::Pinned);
+  const ArenaId resident_slots = builder.add_arena(prefix + "/batches", device, Arena::Memory::Device);
+  const BufferId from = add_buffer(builder.plan, pinned, prefix + "/pinned batch slots", bytes, depth, clock);
+  replica.slots =
+      add_buffer(builder.plan, resident_slots, prefix + "/batch slots", bytes, in.request.device_slots, clock);
+
+  const bool validates = loop.role == LoopRole::Validate;
+  const double fill_time = validates ? in.request.validation_fill_time : in.request.training_fill_time;
+  const int32_t parts = resident ? 1 : fill_parts(loop.batch, fill_time, in.request.host_threads);
+  const int32_t width = std::min(depth, kWidest);
+  for (int32_t part = 0; part < parts; ++part) {
+    const std::string name = parts == 1 ? prefix + "/fill" : fmt::format("{}/fill {}", prefix, part);
+    const TaskId fill = builder.add_task(Task::Kind::Fill, name, lanes.host, clock, width);
+    builder.add_operands(fill, {{from, 0, 0}});
+    Task& task = builder.task(fill);
+    task.device = device;
+    task.learner = replica.learner;
+    task.part = part;
+    task.parts = parts;
+    replica.fills.push_back(fill);
+  }
+  replica.copy = builder.add_task(Task::Kind::CopyIn, prefix + "/copy in", lanes.copy_in[size_t(device)], clock);
+  builder.add_operands(replica.copy, {{from, 0, 0}, {replica.slots, 0, 0}});
+
+  for (const TaskId fill : replica.fills) {
+    builder.add_edge(fill, fill, width, Needs::Done, Why::Self);
+    builder.add_edge(fill, replica.copy, 0, Needs::Done, Why::Data, "pinned batch");
+    builder.add_edge(replica.copy, fill, depth, Needs::Done, Why::Reuse, "pinned batch");
+  }
+  builder.add_lane_order(replica.copy);
+}
+
+void add_launches(PlanBuilder& builder, TaskId task, int32_t program, const Placement& placement, NodeId begin,
+                  NodeId end) {
+  Plan& plan = builder.plan;
+  const auto place_of = [&](ValueId v) { return v == kNone ? Operand{} : placement.of[size_t(v)]; };
+  for (NodeId n = begin; n < end; ++n) {
+    const Node& node = plan.graphs[size_t(program)].nodes[size_t(n)];
+    plan.launches.push_back(
+        {program, n, int32_t(plan.operands.size()), int32_t(node.inputs.size()), int32_t(node.outputs.size())});
+    for (const ValueId v : node.inputs) plan.operands.push_back(place_of(v));
+    for (const ValueId v : node.outputs) plan.operands.push_back(place_of(v));
+  }
+  builder.task(task).launches += end - begin;
+}
+
+void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement,
+              const std::string& name, NodeId begin, NodeId end, Replica& replica) {
+  const ClockId clock = builder.task(replica.copy).clock;
+  const TaskId task = builder.add_task(Task::Kind::Compute, name, replica.lane, clock);
+  builder.task(task).scalars = replica.slots;
+  add_launches(builder, task, in.graph_of(loop), placement, begin, std::min(end, NodeId(loop.graph.nodes.size())));
+  replica.step.push_back(task);
+}
+
+void close_step(PlanBuilder& builder, const PlanInputs& in, const Replica& replica) {
+  const std::vector<TaskId>& step = replica.step;
+  builder.add_edge(replica.copy, step.front(), 0, Needs::Issued, Why::Data, "batch");
+  builder.add_edge(step.back(), replica.copy, in.request.device_slots, Needs::Issued, Why::Reuse, "batch");
+  builder.add_edge(step.back(), replica.copy, in.request.run_ahead, Needs::Done, Why::Pace);
+  for (size_t i = 0; i + 1 < step.size(); ++i) builder.add_edge(step[i], step[i + 1], 0, Needs::Issued, Why::Lane);
+  builder.add_edge(step.back(), step.front(), 1, Needs::Issued, Why::Lane);
+}
+
+void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix, ClockId clock,
+                   Replica& replica) {
+  const TaskId sum = replica.step.back();
+  const ArenaId pinned = builder.add_arena(prefix + "/pinned tally", replica.device, Arena::Memory::Pinned);
+  std::vector<Operand> copies;  // from, to
+  const auto copy = [&](ValueId value, const std::string& name) {
+    const int64_t bytes = loop.graph.values[size_t(value)].type.bytes();
+    const BufferId to = add_buffer(builder.plan, pinned, prefix + "/pinned " + name, bytes, kReadBackSlots, clock);
+    copies.insert(copies.end(), {replica.placement.of[size_t(value)], {to, 0, 0}});
+    return to;
+  };
+  replica.tally = copy(loop.arenas.tally, "tally");
+  for (const LoopMetric& metric : loop.metrics) {
+    if (metric.rows != kNone) replica.rows.push_back(copy(metric.rows, metric.name + ".rows"));
+  }
+  const LaneId lane = lanes.copy_out[size_t(replica.device)];
+  replica.read_back = builder.add_task(Task::Kind::CopyOut, prefix + "/copy out", lane, clock);
+  builder.add_operands(replica.read_back, copies);
+  builder.add_edge(sum, replica.read_back, 0, Needs::Issued, Why::Data, "tally");
+  builder.add_edge(replica.read_back, sum, 1, Needs::Issued, Why::Reuse, "tally");
+  builder.add_lane_order(replica.read_back);
+}
+
+std::vector<const Replica*> on_device(const std::vector<Replica>& learners, int32_t device) {
+  std::vector<const Replica*> found;
+  for (const Replica& replica : learners) {
+    if (replica.device == device) found.push_back(&replica);
+  }
+  return found;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,169 @@
+#include "executor/plan/make_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "executor/plan/phases.h"
+#include "graph/checked.h"
+#include "io/sources/data_order.h"
+
+namespace arbalest {
+
+Plan make_plan(const Program& program, const PlanRequest& request) {
+  const PlanInputs in{program, request};
+  check(in);
+  PlanBuilder builder;
+  builder.plan.devices = request.devices;
+  for (const Loop& loop : program.loops) builder.plan.graphs.push_back(loop.graph);
+  const Clocks clocks = add_clocks(builder, in);
+  const Lanes lanes = add_lanes(builder, in);
+  const TaskId report = add_report(builder, clocks, lanes);
+  const StepCut cut = cut_step(in);
+  const AverageMemory memory = add_average_memory(builder, in, clocks);
+  const std::vector<Replica> learners = add_learners(builder, in, clocks, lanes, cut, memory, report);
+  const std::vector<TaskId> averaged = add_synchronisation(builder, in, clocks, lanes, cut, memory, learners);
+  if (clocks.validations > 0) add_validation(builder, in, clocks, lanes, memory, learners, averaged);
+  verify(builder.plan);
+  return std::move(builder.plan);
+}
+
+int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate) {
+  const std::string what =
+      fmt::format("the samples of an update ({} learners, batch {}, accumulate {})", learners, batch, accumulate);
+  const int64_t of_learner = checked_multiply(batch, accumulate, what);
+  const int64_t update = checked_multiply(learners, of_learner, what);
+  if (update < 1) throw GraphError(fmt::format("{}: {}, expected at least 1", what, update));
+  if (samples < update) {
+    const int64_t most = samples / of_learner;
+    throw GraphError(fmt::format("{} training samples, and one update of {} learner{} takes {}: a batch of {} each{}{}",
+                                 samples, learners, learners == 1 ? "" : "s", update, batch,
+                                 accumulate == 1 ? "" : fmt::format(", {} times", accumulate),
+                                 most == 0 ? "" : fmt::format("; there is enough for {}", most)));
+  }
+  return rounds_per_epoch(samples, learners, of_learner) * accumulate;
+}
+
+void check(const PlanInputs& in) {
+  if (in.request.devices.empty()) throw GraphError("no device is given");
+  if (in.request.learners < 1)
+    throw GraphError(fmt::format("{} learners per device, expected at least 1", in.request.learners));
+  constexpr int32_t kMostLearners = 250;  // of a device: what one averaging kernel takes
+  if (in.request.learners > kMostLearners) {
+    throw GraphError(fmt::format("{} learners per device, expected at most {}", in.request.learners, kMostLearners));
+  }
+  if (in.request.rounds % in.program.accumulate != 0) {
+    throw GraphError(fmt::format("{} iterations an epoch, expected a multiple of the {} batches of an update",
+                                 in.request.rounds, in.program.accumulate));
+  }
+  if (in.request.run_ahead < 1)
+    throw GraphError(fmt::format("run-ahead is {}, expected at least 1", in.request.run_ahead));
+  if (in.request.epochs < 1 && in.request.iterations < 1) {
+    throw GraphError(fmt::format("{} epochs to train, expected at least 1", in.request.epochs));
+  }
+  const auto other = std::find_if(in.request.devices.begin(), in.request.devices.end(), [&](const PlanDevice& device) {
+    return device.kind != in.request.devices.front().kind;
+  });
+  if (in.synchronised() && other != in.request.devices.end()) {
+    throw GraphError(fmt::format("{} and {}: learners that synchronise need devices of one kind",
+                                 to_string(in.request.devices.front()), to_string(*other)));
+  }
+}
+
+namespace {
+
+// Whole epochs between validations, such that the last whole epoch of the run is validated: where the last group is
+// short, the whole run is one period.
+void add_validation_clocks(PlanBuilder& builder, const PlanInputs& in, int64_t epochs, int64_t rounds,
+                           int64_t syncs_per_epoch, Clocks& clocks) {
+  Plan& plan = builder.plan;
+  const int64_t every_epochs = std::min(in.program.validate_every, epochs);
+  const int64_t period = epochs % every_epochs == 0 ? every_epochs : epochs;
+  std::tie(clocks.validation, plan.handles.by_validation) =
+      builder.add_coarser("validation", clocks.batch, every_epochs * rounds, period * rounds);
+  clocks.validations = plan.clocks[size_t(clocks.validation)].ticks;
+  clocks.validation_every = every_epochs * rounds;
+  if (clocks.sync != kNone) {
+    plan.relations.push_back(
+        {clocks.sync, clocks.validation, every_epochs * syncs_per_epoch, period * syncs_per_epoch});
+  }
+  if (in.request.validation_samples < 1) throw GraphError("the validation split holds no samples");
+  const auto add_batches = [&](const char* name, int64_t batches) {
+    const ClockId clock = builder.add_clock(name, batches * clocks.validations);
+    plan.relations.push_back({clock, clocks.validation, batches, batches});
+    return clock;
+  };
+  const int64_t validators = validator_count(in.request), batch = in.program.find(LoopRole::Validate)->batch;
+  clocks.validation_batches = (validation_batches(in.request.validation_samples, batch) + validators - 1) / validators;
+  clocks.validation_batch = add_batches("validation batch", clocks.validation_batches);
+  if (const Loop* recalibration = in.program.find(LoopRole::Recalibrate)) {
+    clocks.recalibration_batch = add_batches("recalibration batch", recalibration->batches);
+  }
+}
+
+}  // namespace
+
+Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in) {
+  Plan& plan = builder.plan;
+  const PlanRequest& request = in.request;
+  const int64_t accumulate = in.program.accumulate;
+  const int64_t rounds = request.rounds > 0
+                             ? request.rounds
+                             : rounds_of(request.training_samples, in.learners(), in.training().batch, accumulate);
+  constexpr int64_t kMost = int64_t{1} << 40;  // ticks of any clock
+  if (request.epochs > kMost / rounds || request.iterations > kMost) {
+    const std::string asked = request.iterations > kMost
+                                  ? fmt::format("{} iterations", request.iterations)
+                                  : fmt::format("{} epochs of {} iterations", request.epochs, rounds);
+    throw GraphError(fmt::format("{}; expected at most {} iterations", asked, kMost));
+  }
+  if (request.iterations > 0 && request.iterations < accumulate) {
+    throw GraphError(fmt::format("{} iterations make no update of {} batches each", request.iterations, accumulate));
+  }
+  const int64_t iterations = request.iterations > 0 ? request.iterations : request.epochs * rounds;
+  const int64_t epochs = std::max<int64_t>(1, iterations / rounds);  // whole ones
+  Clocks clocks;
+  clocks.batch = builder.add_clock("batch", iterations);
+  const int64_t within = std::min(rounds, iterations);
+  const int64_t every = request.report_every > 0 ? request.report_every : std::clamp<int64_t>(within / 20, 1, 100);
+  std::tie(clocks.report, plan.handles.by_report) =
+      builder.add_coarser("report", clocks.batch, std::min(every, within), rounds);
+  int64_t syncs_per_epoch = 0;
+  if (in.strategy().kind == Strategy::Kind::Sma || in.strategy().kind == Strategy::Kind::Local) {
+    const int64_t group = std::min(in.strategy().every, within) * accumulate;
+    std::tie(clocks.sync, plan.handles.by_sync) =
+        builder.add_coarser("sync", clocks.batch, std::min(group, within), rounds);
+    syncs_per_epoch = plan.relations[size_t(plan.handles.by_sync)].groups_per_period();
+  }
+  if (in.program.find(LoopRole::Validate) && request.validates) {
+    add_validation_clocks(builder, in, epochs, rounds, syncs_per_epoch, clocks);
+  }
+  return clocks;
+}
+
+Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in) {
+  Lanes lanes;
+  lanes.host = builder.add_lane(Lane::Kind::Host, kNone, kNone, "host");
+  for (int32_t d = 0; d < in.devices(); ++d) {
+    const auto add = [&](Lane::Kind kind, const char* name) {
+      return builder.add_lane(kind, d, kNone, in.device_name(d) + name);
+    };
+    lanes.copy_in.push_back(add(Lane::Kind::CopyIn, "/copy in"));
+    lanes.copy_out.push_back(add(Lane::Kind::CopyOut, "/copy out"));
+    if (in.synchronised()) lanes.averaging.push_back(add(Lane::Kind::Averaging, "/averaging"));
+  }
+  if (in.synchronised() && in.devices() > 1) {
+    lanes.collectives = builder.add_lane(Lane::Kind::Collectives, kNone, kNone, "collectives");
+  }
+  return lanes;
+}
+
+TaskId add_report(PlanBuilder& builder, const Clocks& clocks, const Lanes& lanes) {
+  const TaskId report = builder.add_task(Task::Kind::Report, "report", lanes.host, clocks.report);
+  builder.add_edge(report, report, 1, Edge::Needs::Done, Edge::Why::Self);
+  builder.plan.handles.report = report;
+  return report;
+}
+
+}  // namespace arbalest

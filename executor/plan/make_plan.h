@@ -1,0 +1,90 @@
+#pragma once
+// From a program (the graphs of a training step and a validation batch) to a plan. Pure bookkeeping: no device is
+// needed.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/plan/plan.h"
+#include "graph/passes/program.h"
+#include "ops/replicas/synchronize.h"
+
+namespace arbalest {
+
+struct PlanRequest {
+  std::vector<PlanDevice> devices;
+  int32_t learners = 1;  // per device
+  Strategy strategy{.kind =
+                        Strategy::Kind::None};  // resolved for all learners; Sma: the program has ArenaValues::average
+  int64_t rounds = 0;                           // iterations of an epoch; 0: as many as the samples give
+  int64_t epochs = 1;
+  int64_t iterations = 0;  // of each learner; 0: as the epochs say
+  int64_t training_samples = 0;
+  int64_t validation_samples = 0;
+  bool training_resident = false;  // the batch stays on the device; only its scalars travel
+  bool validation_resident = false;
+  // How long it takes to fill one sample on one thread, in µs: see Source::microseconds_per_sample().
+  double training_fill_time = 0, validation_fill_time = 0;
+  int32_t host_threads = 1;              // of host tasks: how many parts of batches are worth having at once
+  int32_t run_ahead = 2;                 // iterations that may be under way at once
+  int32_t device_slots = 2;              // batches on the device per learner
+  int64_t report_every = 0;              // iterations between progress reports; 0: about 20 an epoch, at most 100 apart
+  bool validates = true;                 // where the program has a validation graph
+  bool keep_validated = false;           // what is validated is copied to the host as well
+  bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
+  int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
+  int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA; a kernel that needs more is not chosen
+};
+
+// Devices that share validation's work: all that have the model which the learners share.
+inline int64_t validator_count(const PlanRequest& request) {
+  return request.strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+}
+
+// Iterations of an epoch in which every update is whole: see rounds_per_epoch() in io/sources/data_order.h.
+int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate);
+
+// In how many parts a batch is filled, each a host task of its own: one for each thread, but none so small that handing
+// it over would count. `fill_time`: of a sample, in µs; 0: the batch is not divided.
+int32_t fill_parts(int64_t samples, double fill_time, int32_t threads);
+
+// What a batch's slot holds: scalars first, so that a resident source's slot is nothing else.
+struct BatchLayout {
+  std::vector<int64_t> offsets;  // by the source's field, in bytes; 0 where it is not in the slot
+  int64_t bytes = 0;
+  bool resident = false;
+};
+BatchLayout batch_layout(const Loop& loop, bool resident);
+
+// The phases are in executor/plan/phases.h. Throws GraphError where the options do not fit the
+// program.
+Plan make_plan(const Program& program, const PlanRequest& request);
+
+// Transient memory: offsets for buffers so that those alive at the same time do not overlap. `first` and `last` are
+// inclusive positions in the lane's order of nodes.
+struct Lifetime {
+  int64_t bytes = 0;
+  int32_t first = 0, last = 0;
+};
+struct Packing {
+  std::vector<int64_t> offsets;  // multiples of 256
+  int64_t bytes = 0;
+};
+Packing pack(const std::vector<Lifetime>& lifetimes);
+
+// Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
+// live elsewhere already.
+Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {});
+
+BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);
+
+// Bytes planned in a device's memory, activations and slots included, workspace not. A CPU's pinned slots are in its
+// memory.
+int64_t planned_bytes(const Plan& plan, int32_t device);
+
+// The plan for reading: devices, clocks, lanes, memory, tasks with their nodes, edges.
+std::string print_plan(const Plan& plan);
+
+}  // namespace arbalest

@@ -1,0 +1,190 @@
+// Where every value lives: persistent arenas, slots, and transient memory packed by lifetime.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "executor/plan/make_plan.h"
+#include "graph/checked.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kAlign = 256;
+constexpr const char* kActivations = "the activations of a replica";
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+// For each value the base whose memory it shares: through views, in-place outputs and carries.
+std::vector<View> shared_storage(const Graph& graph) {
+  std::vector<View> storage(graph.values.size());
+  for (size_t v = 0; v < storage.size(); ++v) storage[v] = storage_of(graph, ValueId(v));
+  for (const Node& node : graph.nodes) {
+    for (const auto& [output, input] : node.op->aliases) {
+      if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
+      const ValueId out = node.outputs[size_t(output)], in = node.inputs[size_t(input)];
+      const bool own = out != kNone && in != kNone && graph.values[size_t(out)].view.base == kNone;
+      if (own) storage[size_t(out)] = storage[size_t(in)];
+    }
+  }
+  for (const Carry& carry : graph.carries) storage[size_t(carry.next)] = storage[size_t(carry.current)];
+  return storage;
+}
+
+// What is written in place must not be read afterwards under its old name.
+void check_carries(const Graph& graph) {
+  for (const Carry& carry : graph.carries) {
+    const NodeId writer = graph.values[size_t(carry.next)].producer;
+    for (size_t n = size_t(writer) + 1; n < graph.nodes.size(); ++n) {
+      const auto& inputs = graph.nodes[n].inputs;
+      if (std::find(inputs.begin(), inputs.end(), carry.current) != inputs.end()) {
+        fail(graph.nodes[n],
+             fmt::format("reads '{}' after it was updated in place", graph.values[size_t(carry.current)].name));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Packing pack(const std::vector<Lifetime>& lifetimes) {
+  Packing packing;
+  packing.offsets.assign(lifetimes.size(), 0);
+  std::vector<size_t> by_size(lifetimes.size()), placed;
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
+  // Largest first, each at the lowest gap among those alive with it. `placed` stays sorted by offset.
+  for (const size_t item : by_size) {
+    const Lifetime& life = lifetimes[item];
+    const int64_t size = aligned(life.bytes);
+    int64_t offset = 0;
+    for (const size_t other : placed) {
+      const bool together = lifetimes[other].first <= life.last && life.first <= lifetimes[other].last;
+      if (!together) continue;
+      if (offset + size <= packing.offsets[other]) break;
+      offset = std::max(offset, packing.offsets[other] + aligned(lifetimes[other].bytes));
+    }
+    packing.offsets[item] = offset;
+    packing.bytes = std::max(packing.bytes, memory_sum(offset, size, kActivations));
+    const auto after = std::upper_bound(placed.begin(), placed.end(), item,
+                                        [&](size_t a, size_t b) { return packing.offsets[a] < packing.offsets[b]; });
+    placed.insert(after, item);
+  }
+  return packing;
+}
+
+BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock) {
+  Arena& home = plan.arenas[size_t(arena)];
+  Buffer buffer;
+  buffer.name = std::move(name);
+  buffer.arena = arena;
+  buffer.offset = aligned(home.bytes);
+  buffer.bytes = bytes;
+  buffer.stride = aligned(bytes);
+  buffer.slots = slots;
+  buffer.clock = slots > 1 ? clock : kNone;
+  const char* what = buffer.name.c_str();
+  home.bytes = memory_sum(buffer.offset, memory_of(buffer.stride, slots, what), what);
+  plan.buffers.push_back(std::move(buffer));
+  return BufferId(plan.buffers.size() - 1);
+}
+
+BatchLayout batch_layout(const Loop& loop, bool resident) {
+  BatchLayout layout;
+  layout.offsets.assign(loop.fields.size(), 0);
+  layout.bytes = sizeof(StepScalars);
+  layout.resident = resident;
+  for (size_t field = 0; field < loop.fields.size() && !resident; ++field) {
+    if (loop.fields[field] == kNone) continue;
+    layout.offsets[field] = aligned(layout.bytes);
+    layout.bytes =
+        memory_sum(layout.offsets[field], loop.graph.values[size_t(loop.fields[field])].type.bytes(), "a batch");
+  }
+  return layout;
+}
+
+Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given) {
+  const Graph& graph = loop.graph;
+  check_carries(graph);
+  const std::vector<View> storage = shared_storage(graph);
+  std::vector<Operand> home(graph.values.size());  // of bases
+  for (const auto& [value, operand] : given) home[size_t(value)] = operand;
+  const auto new_arena = [&](std::string_view what) {
+    plan.arenas.push_back({fmt::format("{}/{}", prefix, what), device, Arena::Memory::Device, 0});
+    return ArenaId(plan.arenas.size() - 1);
+  };
+
+  const ArenaId state = new_arena("state");
+  std::vector<int32_t> first(graph.values.size(), -1), last(graph.values.size(), -1);
+  const auto touch = [&](ValueId value, size_t node) {
+    if (value == kNone) return;
+    const auto base = size_t(storage[size_t(value)].base);
+    if (first[base] < 0) first[base] = int32_t(node);
+    last[base] = int32_t(node);
+  };
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId input : graph.nodes[n].inputs) touch(input, n);
+    for (const ValueId output : graph.nodes[n].outputs) touch(output, n);
+  }
+
+  for (size_t field = 0; field < loop.fields.size() && !layout.resident; ++field) {
+    const ValueId input = loop.fields[field];
+    if (input != kNone) home[size_t(input)] = {batch, layout.offsets[field], 0};
+  }
+
+  std::vector<Lifetime> lifetimes;
+  std::vector<size_t> transient;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Value& value = graph.values[v];
+    const bool base = storage[v].base == ValueId(v);
+    if (home[v].buffer != kNone) continue;
+    if (base && value.role == Role::Activation) {
+      if (first[v] < 0) continue;
+      lifetimes.push_back({value.type.bytes(), first[v], last[v]});
+      transient.push_back(v);
+    } else if (base) {
+      home[v] = {add_buffer(plan, state, fmt::format("{}/{}", prefix, value.name), value.type.bytes(), 1, kNone), 0, 0};
+    }
+  }
+
+  const Packing packing = pack(lifetimes);
+  const ArenaId activations = new_arena("activations");
+  plan.arenas[size_t(activations)].bytes = packing.bytes;
+  for (size_t i = 0; i < transient.size(); ++i) {
+    const Value& value = graph.values[transient[i]];
+    Buffer buffer{fmt::format("{}/{}", prefix, value.name),
+                  activations,
+                  packing.offsets[i],
+                  value.type.bytes(),
+                  aligned(value.type.bytes()),
+                  1,
+                  kNone};
+    plan.buffers.push_back(std::move(buffer));
+    home[transient[i]] = {BufferId(plan.buffers.size() - 1), 0, 0};
+  }
+
+  Placement placement;
+  placement.of.resize(graph.values.size());
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    placement.of[v] = home[size_t(storage[v].base)];
+    placement.of[v].offset += storage[v].offset_bytes;
+  }
+  return placement;
+}
+
+int64_t planned_bytes(const Plan& plan, int32_t device) {
+  int64_t bytes = 0;
+  for (const Arena& arena : plan.arenas) {
+    const bool pinned_elsewhere =
+        arena.memory == Arena::Memory::Pinned && plan.devices[size_t(device)].kind == PlanDevice::Kind::Cuda;
+    if (arena.device == device && !pinned_elsewhere) bytes = memory_sum(bytes, arena.bytes, "a device's memory");
+  }
+  return bytes;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,122 @@
+#pragma once
+// The phases of make_plan(), in their order. Each is a function of the program, the request and what the phases before
+// it returned, and adds its part to the plan.
+
+#include <string>
+#include <vector>
+
+#include "executor/plan/plan_builder.h"
+
+namespace arbalest {
+
+// What a plan is made from, and what follows from it alone.
+struct PlanInputs {
+  const Program& program;
+  const PlanRequest& request;
+
+  const Loop& training() const { return program.training(); }
+  const Strategy& strategy() const { return request.strategy; }
+  bool synchronised() const { return strategy().kind != Strategy::Kind::None; }
+  int32_t devices() const { return int32_t(request.devices.size()); }
+  int64_t learners() const { return int64_t(request.devices.size()) * request.learners; }  // in all
+  std::string device_name(int32_t device) const { return to_string(request.devices[size_t(device)]); }
+  // Of `loop`, one of the program's: its graph in Plan::graphs.
+  int32_t graph_of(const Loop& loop) const { return int32_t(&loop - program.loops.data()); }
+  const TensorType& type_of(ValueId value) const { return training().graph.values[size_t(value)].type; }
+};
+
+// Throws GraphError where the options do not fit the program or each other.
+void check(const PlanInputs& in);
+
+// kNone where the plan has no such clock.
+struct Clocks {
+  ClockId batch = kNone, report = kNone, sync = kNone, validation = kNone, validation_batch = kNone,
+          recalibration_batch = kNone;
+  int64_t validations = 0;         // ticks of `validation`
+  int64_t validation_every = 0;    // batches from one validation to the next
+  int64_t validation_batches = 0;  // of one validation, on each device that takes part
+};
+Clocks add_clocks(PlanBuilder& builder, const PlanInputs& in);
+
+struct Lanes {
+  LaneId host = kNone;
+  LaneId collectives = kNone;                        // over all devices, where several synchronise
+  std::vector<LaneId> copy_in, copy_out, averaging;  // by device
+};
+Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in);
+
+// Gradients that are averaged together, complete once node `last` has run.
+struct Bucket {
+  int64_t offset = 0, bytes = 0;
+  NodeId last = kNone;
+};
+
+// How a training step is cut into tasks, so that others can come in between: parts of forward and backward, then the
+// update.
+struct StepCut {
+  std::vector<NodeId> ends;     // of the parts but the update, which may be empty
+  std::vector<Bucket> buckets;  // Ssgd: one a part
+  NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
+
+  // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
+  ValueId averaged_gradients(const Loop& training) const;
+};
+StepCut cut_step(const PlanInputs& in);
+
+// What the replicas of a device have in common, by device: what averaging writes and updates read, and what never
+// changes.
+struct AverageMemory {
+  std::vector<BufferId> models;                  // Sma: z, two slots of the sync clock
+  std::vector<BufferId> gradients;               // Ssgd with several learners on a device: the mean gradient
+  std::vector<BufferId> frozen, frozen_lowered;  // empty where nothing is frozen, or nothing reads it in bfloat16
+
+  // Where the frozen values of a loop live on a device, for place().
+  void place_frozen(const Loop& loop, int32_t device, std::vector<std::pair<ValueId, Operand>>& given) const;
+};
+AverageMemory add_average_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks);
+
+// The task that tells the observer about training.
+TaskId add_report(PlanBuilder& builder, const Clocks& clocks, const Lanes& lanes);
+
+// The learners, in order, with their readers and steps; what they sum up goes to `report`.
+std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
+                                  const StepCut& cut, const AverageMemory& memory, TaskId report);
+
+// Averaging of gradients or models. Returns, by device, the task after which its models are averaged: empty unless the
+// strategy averages models.
+std::vector<TaskId> add_synchronisation(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks,
+                                        const Lanes& lanes, const StepCut& cut, const AverageMemory& memory,
+                                        const std::vector<Replica>& learners);
+
+// Validation with its readers and snapshots, recalibration included. Fills in the plan's handles of both.
+void add_validation(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
+                    const AverageMemory& memory, const std::vector<Replica>& learners,
+                    const std::vector<TaskId>& averaged);
+
+// Parts that phases share.
+
+// source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Double buffering and
+// read-ahead are the Reuse edges.
+void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, bool resident,
+                const std::string& prefix, ClockId clock, Replica& replica);
+// Runs nodes [begin, end) of the loop's graph on a device slot, as the next part of the replica's step.
+void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement,
+              const std::string& name, NodeId begin, NodeId end, Replica& replica);
+// The same nodes as a further piece of `task`.
+void add_launches(PlanBuilder& builder, TaskId task, int32_t graph, const Placement& placement, NodeId begin,
+                  NodeId end);
+// Ties the parts of a step to each other and to their batch.
+void close_step(PlanBuilder& builder, const PlanInputs& in, const Replica& replica);
+// What the replica sums up and keeps goes to the host at the ticks of `clock`, coarser than the step's.
+void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix, ClockId clock,
+                   Replica& replica);
+// Pinned slots of what travels from devices to the host: one is written while the other is read.
+inline constexpr int32_t kReadBackSlots = 2;
+
+// Sums or averages operands, one a device, in their place: a task on the collectives' lane. Edges are the caller's.
+TaskId add_all_reduce(PlanBuilder& builder, const Lanes& lanes, const std::string& name, ClockId clock,
+                      const std::vector<Term>& operands, bool mean);
+// A device's learners.
+std::vector<const Replica*> on_device(const std::vector<Replica>& learners, int32_t device);
+
+}  // namespace arbalest

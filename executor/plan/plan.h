@@ -1,0 +1,245 @@
+#pragma once
+// A plan: the tasks of one training run and the edges between them, cyclic, for given devices, learners and precision.
+// Flat arrays, immutable once made, printable, and independent of any device being present.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/kernel.h"
+#include "graph/passes/program.h"
+
+namespace arbalest {
+
+using TaskId = int32_t;
+using EdgeId = int32_t;
+using LaneId = int32_t;
+using ClockId = int32_t;
+using BufferId = int32_t;
+using ArenaId = int32_t;
+
+// A clock counts instances: tick 0, 1, … ticks − 1. Every task belongs to one; instance i of a task is its clock's tick
+// i.
+struct Clock {
+  std::string name;  // "batch", "epoch", "validation batch", …
+  int64_t ticks = 0;
+};
+
+// A coarse clock's ticks group a fine clock's: `group` fine ticks make a coarse one, and every `period` fine ticks a
+// group is cut short and a new one begins (the end of an epoch forces a sync). group ≤ period.
+struct ClockRelation {
+  ClockId fine = kNone, coarse = kNone;
+  int64_t group = 1, period = 1;
+
+  int64_t groups_per_period() const { return (period + group - 1) / group; }
+  int64_t coarse_of(int64_t fine_tick) const {
+    return fine_tick / period * groups_per_period() + fine_tick % period / group;
+  }
+  int64_t last_of(int64_t coarse_tick) const {
+    const int64_t end = (coarse_tick % groups_per_period() + 1) * group;
+    return coarse_tick / groups_per_period() * period + (end < period ? end : period) - 1;
+  }
+};
+
+// An edge u → v of distance d says which instance of u an instance of v needs. Instances below 0 count as complete.
+//   same clock:            (v, i) needs (u, i − d)
+//   u's clock the finer:   (v, n) needs (u, last_of(n) − d)       d in ticks of u
+//   u's clock the coarser: (v, i) needs (u, coarse_of(i) − d)     d in ticks of u
+struct Edge {
+  // Issued: u is in its device queue; stream order or an event carries the rest. Done: u has ended.
+  enum class Needs : uint8_t { Issued, Done };
+  enum class Why : uint8_t { Data, Reuse, Lane, Self, Pace, Clock };
+
+  TaskId from = kNone, to = kNone;
+  int64_t distance = 0;
+  int32_t relation = kNone;  // index into Plan::relations where the clocks differ
+  Needs needs = Needs::Done;
+  Why why = Why::Data;
+  std::string what;  // the buffer or value the edge protects, for reading
+};
+
+struct PlanDevice {
+  enum class Kind : uint8_t { Cpu, Cuda };
+  Kind kind = Kind::Cpu;
+  int index = 0;
+  bool operator==(const PlanDevice&) const = default;
+};
+std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3"
+
+// Where tasks run. Host tasks run on threads of the process, several at once; a device lane is an in-order queue.
+struct Lane {
+  // Averaging: of the replicas of one device. Collectives: over all devices.
+  enum class Kind : uint8_t { Host, Compute, CopyIn, CopyOut, Validate, Averaging, Collectives };
+  Kind kind = Kind::Host;
+  int32_t device = kNone;   // index into Plan::devices; kNone for the host, and for collectives over all devices
+  int32_t learner = kNone;  // of a Compute lane
+  std::string name;         // "host", "cuda:0/learner 1", "cuda:0/copy in"
+};
+
+// One allocation.
+struct Arena {
+  enum class Memory : uint8_t { Device, Pinned };
+  std::string name;  // "cuda:0/learner 0 activations"
+  int32_t device = kNone;
+  Memory memory = Memory::Device;
+  int64_t bytes = 0;
+};
+
+// Bytes in an arena; `slots` copies, each `stride` apart. A task's instance uses slot (t + shift) mod slots, where t is
+// its tick of the buffer's clock (tick_at).
+struct Buffer {
+  std::string name;
+  ArenaId arena = kNone;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int64_t stride = 0;
+  int32_t slots = 1;
+  ClockId clock = kNone;  // whose ticks choose the slot; kNone where slots = 1
+};
+
+struct Operand {
+  BufferId buffer = kNone;  // kNone: an operand left out
+  int64_t offset = 0;       // bytes into the slot
+  int32_t shift = 0;        // 1: the slot that the next instance reads as current
+};
+
+// One node bound to memory.
+struct Launch {
+  int32_t program = 0;  // which graph: index into Plan::graphs
+  NodeId node = kNone;
+  int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
+};
+
+// Instances of a host task that may run at once, at most: of so many the dependencies keep which have ended.
+inline constexpr int32_t kWidest = 32;
+
+struct Task {
+  enum class Kind : uint8_t {
+    Fill,             // host: the next batch of a source, or a part of it, into a pinned slot
+    CopyIn,           // pinned slot → device slot
+    Compute,          // a run of nodes on one lane
+    Average,          // replicas of one device → their average, by a run of nodes
+    Collective,       // over all devices at once
+    Snapshot,         // weights and statistics → validation's copy, by copies and a run of nodes
+    CopyOut,          // tallies → pinned
+    ValidationBegin,  // host: opens a validation
+    Report,           // host: training metrics to the log
+    ValidationEnd,    // host: metrics of a validation, merged over devices
+    Work,             // tests and benchmarks: the caller supplies what it does
+  };
+  std::string name;  // "cuda:0/learner 0/step"
+  Kind kind = Kind::Work;
+  LaneId lane = 0;
+  ClockId clock = 0;
+  int32_t width = 1;            // instances that may run at once (host tasks)
+  int32_t part = 0, parts = 1;  // Fill: which of so many parts of a batch; the first writes the StepScalars too
+  int32_t every = 1;            // instances of a device task of which only the last has work: see has_work()
+  int32_t device = kNone;
+  int32_t learner = kNone;                  // global number of the learner
+  int32_t first_launch = 0, launches = 0;   // Compute
+  int32_t first_operand = 0, operands = 0;  // others: pairs (from, to) of a copy, or the slot
+  BufferId scalars = kNone;                 // the slot that holds this task's StepScalars
+  double microseconds = 0;                  // expected duration, for the critical cycle; 0: unknown
+};
+
+// Of every so many instances, counted from 0, the last has work.
+inline bool has_work(int64_t instance, int32_t every) {
+  return instance % every == every - 1;
+}
+
+// Where each value of a loop's graph lives; buffer kNone for values without memory of their own.
+struct Placement {
+  std::vector<Operand> of;  // one a value
+};
+
+// A loop's graph on a device with memory of its own, what brings it batches and what reads its sums: a learner's
+// training, or a device's part in validation or recalibration. Its step is one task, or several where others have to
+// come in between.
+struct Replica {
+  int32_t device = 0;
+  int32_t learner = kNone;  // global number; kNone unless the loop trains
+  LaneId lane = kNone;
+  std::vector<TaskId> fills;  // a batch from its source to a pinned slot, part by part
+  TaskId copy = kNone;        // from there to a device slot
+  BufferId slots = kNone;     // on the device, of batches
+  Placement placement;
+  std::vector<TaskId> step;
+  TaskId read_back = kNone;    // what is measured to the host; kNone where the loop measures nothing
+  BufferId tally = kNone;      // where to: pinned, in slots of that task's clock
+  std::vector<BufferId> rows;  // likewise, of each metric that keeps rows
+
+  TaskId first() const { return step.front(); }
+  TaskId update() const { return step.back(); }
+};
+
+struct LoopPlan {
+  LoopRole role = LoopRole::Train;
+  int32_t graph = 0;              // index into Plan::graphs
+  ClockId clock = kNone;          // ticks with each batch
+  std::vector<Replica> replicas;  // Train: by learner; otherwise by device
+};
+
+// What those who run a plan take from it; names are for reading. kNone, or empty, where the plan has no such thing.
+struct PlanHandles {
+  std::vector<LoopPlan> loops;  // that run, in the program's order
+  TaskId report = kNone, validation_begin = kNone, validation_end = kNone;
+  int32_t by_report = kNone, by_sync = kNone, by_validation = kNone;  // relations of the base clock to coarser ones
+  std::vector<BufferId> averages;                          // by device: z and z_prev in slots of the sync clock
+  BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: what was validated last
+
+  const LoopPlan* find(LoopRole role) const;  // nullptr: the plan does not run that loop
+};
+
+struct Plan {
+  std::vector<PlanDevice> devices;
+  std::vector<Clock> clocks;
+  std::vector<ClockRelation> relations;
+  std::vector<Lane> lanes;
+  std::vector<Task> tasks;
+  std::vector<Edge> edges;
+  std::vector<Arena> arenas;
+  std::vector<Buffer> buffers;
+  std::vector<Operand> operands;
+  std::vector<Launch> launches;
+  // Those of the program's loops in their order, then "synchronisation" where averaging adds nodes.
+  std::vector<Graph> graphs;
+  PlanHandles handles;
+
+  bool on_host(TaskId task) const { return lanes[size_t(tasks[size_t(task)].lane)].kind == Lane::Kind::Host; }
+  // Of a handle; nullptr for kNone.
+  const ClockRelation* relation(int32_t index) const { return index == kNone ? nullptr : &relations[size_t(index)]; }
+};
+
+// A cycle of the plan: its edges in order, what it costs and how far it reaches.
+struct Cycle {
+  std::vector<EdgeId> edges;
+  double microseconds = 0;  // Σ of its tasks' durations over one turn
+  double lag = 0;           // iterations of the base clock (clock 0) from one turn to the next, on average
+  double bound() const { return microseconds / lag; }  // no schedule is faster, per iteration of the base clock
+};
+
+// The tick of `clock` that instance n of a task of clock `of` belongs to: n itself, the coarser tick around it, or the
+// last of the finer ones in it. Throws std::logic_error where the clocks have no relation.
+int64_t tick_at(const Plan& plan, ClockId of, ClockId clock, int64_t n);
+
+// The instance of edge.from that instance n ≥ 0 of edge.to needs; negative: none.
+int64_t needed_instance(const Plan& plan, const Edge& edge, int64_t n);
+
+// How many instances v may start, on account of edge e, once u has completed `completed` instances. Never decreases.
+int64_t allowed_instances(const Plan& plan, const Edge& edge, int64_t completed);
+
+// Proves the plan live, or throws GraphError that names a cycle without lag ("step → copy → step") or an edge that is
+// malformed (clocks without a relation, negative distance, an Issued edge from a host task or to one).
+void verify(const Plan& plan);
+
+// The cycle with the largest bound(). Empty where no task has a duration.
+Cycle critical_cycle(const Plan& plan);
+
+// For each edge, by how many instances of u its completions can be ahead of those that v has already started on: how
+// many events or slots of u must be kept apart. Throws GraphError where an edge lies on no cycle, so that nothing
+// bounds it.
+std::vector<int64_t> edge_leads(const Plan& plan);
+
+}  // namespace arbalest

@@ -1,0 +1,106 @@
+#include "executor/plan/plan_builder.h"
+
+#include <fmt/format.h>
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+Term part(const Operand& whole, DataType type, int64_t offset, int64_t bytes) {
+  Term term{whole, {type, {bytes / int64_t(size_of(type))}}};
+  term.operand.offset += offset;
+  return term;
+}
+
+ClockId PlanBuilder::add_clock(std::string name, int64_t ticks) {
+  plan.clocks.push_back({std::move(name), ticks});
+  return ClockId(plan.clocks.size() - 1);
+}
+
+std::pair<ClockId, int32_t> PlanBuilder::add_coarser(std::string name, ClockId fine, int64_t group, int64_t period) {
+  ClockRelation relation{fine, ClockId(plan.clocks.size()), group, period};
+  const int64_t ticks = plan.clocks[size_t(fine)].ticks;
+  int64_t complete = relation.coarse_of(ticks - 1);
+  if (relation.last_of(complete) < ticks) ++complete;
+  add_clock(std::move(name), complete);
+  plan.relations.push_back(relation);
+  return {relation.coarse, int32_t(plan.relations.size()) - 1};
+}
+
+LaneId PlanBuilder::add_lane(Lane::Kind kind, int32_t device, int32_t learner, std::string name) {
+  plan.lanes.push_back({kind, device, learner, std::move(name)});
+  return LaneId(plan.lanes.size() - 1);
+}
+
+TaskId PlanBuilder::add_task(Task::Kind kind, std::string name, LaneId lane, ClockId clock, int32_t width) {
+  Task task;
+  task.kind = kind;
+  task.name = std::move(name);
+  task.lane = lane;
+  task.clock = clock;
+  task.width = width;
+  task.device = plan.lanes[size_t(lane)].device;
+  task.first_launch = int32_t(plan.launches.size());
+  task.first_operand = int32_t(plan.operands.size());
+  plan.tasks.push_back(std::move(task));
+  return TaskId(plan.tasks.size() - 1);
+}
+
+void PlanBuilder::add_edge(TaskId from, TaskId to, int64_t distance, Edge::Needs needs, Edge::Why why,
+                           std::string what) {
+  const ClockId a = task(from).clock, b = task(to).clock;
+  int32_t relation = kNone;
+  for (size_t r = 0; r < plan.relations.size(); ++r) {
+    const ClockRelation& known = plan.relations[r];
+    if ((known.fine == a && known.coarse == b) || (known.fine == b && known.coarse == a)) relation = int32_t(r);
+  }
+  plan.edges.push_back({from, to, distance, relation, needs, why, std::move(what)});
+}
+
+void PlanBuilder::add_operands(TaskId id, const std::vector<Operand>& operands) {
+  task(id).first_operand = int32_t(plan.operands.size());
+  task(id).operands = int32_t(operands.size());
+  plan.operands.insert(plan.operands.end(), operands.begin(), operands.end());
+}
+
+ArenaId PlanBuilder::add_arena(std::string name, int32_t device, Arena::Memory memory) {
+  plan.arenas.push_back({std::move(name), device, memory, 0});
+  return ArenaId(plan.arenas.size() - 1);
+}
+
+BufferId PlanBuilder::add_device_buffer(const std::string& name, int32_t device, int64_t bytes, int32_t slots,
+                                        ClockId clock) {
+  return add_buffer(plan, add_arena(name, device, Arena::Memory::Device), name, bytes, slots, clock);
+}
+
+void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, const std::vector<Term>& inputs,
+                           const std::vector<Term>& outputs, Attributes attributes) {
+  if (own_graph_ == kNone) {
+    own_graph_ = int32_t(plan.graphs.size());
+    plan.graphs.emplace_back().name = "synchronisation";
+  }
+  Graph& graph = plan.graphs[size_t(own_graph_)];
+  const auto buffer_name = [&](const Term& term) { return plan.buffers[size_t(term.operand.buffer)].name; };
+  Launch launch{own_graph_, kNone, int32_t(plan.operands.size()), int32_t(inputs.size()), int32_t(outputs.size())};
+  std::vector<ValueId> values;
+  for (const Term& input : inputs) {
+    plan.operands.push_back(input.operand);
+    values.push_back(graph.add_value(buffer_name(input), input.type, Role::State));
+  }
+  for (const Term& output : outputs) plan.operands.push_back(output.operand);
+  launch.node = graph.add_node(builtin_ops().get(op), std::move(name), std::move(values), int(outputs.size()),
+                               std::move(attributes));
+  graph.nodes[size_t(launch.node)].stage = Stage::Update;
+  infer(graph, launch.node);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Value& value = graph.values[size_t(graph.nodes[size_t(launch.node)].outputs[i])];
+    if (!(value.type == outputs[i].type)) {
+      throw std::logic_error(fmt::format("{}: output {} is {}, its memory {}", task(id).name, i, to_string(value.type),
+                                         to_string(outputs[i].type)));
+    }
+  }
+  plan.launches.push_back(launch);
+  ++task(id).launches;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,314 @@
+#include "executor/run/binding.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "executor/plan/make_plan.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+TensorType type_of(const Graph& graph, ValueId value) {
+  return value == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(value)].type;
+}
+
+std::vector<TensorType> types_of(const Graph& graph, const std::vector<ValueId>& values) {
+  std::vector<TensorType> types;
+  for (const ValueId value : values) types.push_back(type_of(graph, value));
+  return types;
+}
+
+std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, PlanDevice::Kind kind,
+                                        const BindOptions& options, DeviceContext* context, int concurrent) {
+  const KernelFactory& factory = kind == PlanDevice::Kind::Cuda ? node.op->cuda : node.op->cpu;
+  if (!factory) {
+    fail(node, fmt::format("the operator has no {} kernel", kind == PlanDevice::Kind::Cuda ? "CUDA" : "CPU"));
+  }
+  KernelRequest request{node, types_of(graph, node.inputs), types_of(graph, node.outputs)};
+  request.math = options.math;
+  request.deterministic = options.deterministic;
+  request.workspace_limit = options.workspace_limit;
+  request.device = context;
+  request.concurrent = concurrent;
+  try {
+    return factory(request);
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), error.what()));
+  }
+}
+
+// How many events of an edge's first task must be told apart. A slow task waits for the last instance of a group only;
+// where the fast one waits for the slow one in turn, it cannot run further ahead than that says.
+int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
+  if (edge.relation == kNone) return int32_t(lead) + 1;
+  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+  if (plan.tasks[size_t(edge.from)].clock != relation.fine) return int32_t(lead) + 1;
+  if (edge.needs == Edge::Needs::Done) return 1;  // no queue waits for it, and the pace bounds what is under way
+  for (const Edge& back : plan.edges) {
+    const bool returns = back.from == edge.to && back.to == edge.from && back.relation == edge.relation;
+    if (returns && back.distance >= 1) return int32_t((back.distance - 1) * relation.group) + 1;
+  }
+  return int32_t(lead) + 1;
+}
+
+// Host memory orders the rest: where a task waits for u to be done anyway, as far back or less, its queue need not.
+bool covered(const Plan& plan, const Edge& edge) {
+  return std::any_of(plan.edges.begin(), plan.edges.end(), [&](const Edge& other) {
+    return other.from == edge.from && other.to == edge.to && other.relation == edge.relation &&
+           other.needs == Edge::Needs::Done && other.distance <= edge.distance;
+  });
+}
+
+RunError lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices, int64_t needed, int64_t free) {
+  std::vector<std::string> names;
+  for (const int32_t device : devices) names.push_back(to_string(plan.devices[size_t(device)]));
+  std::vector<const Arena*> largest;
+  for (const Arena& arena : plan.arenas) {
+    const bool here = std::find(devices.begin(), devices.end(), arena.device) != devices.end();
+    if (here && arena.memory == Arena::Memory::Device) largest.push_back(&arena);
+  }
+  std::sort(largest.begin(), largest.end(), [](const Arena* a, const Arena* b) { return a->bytes > b->bytes; });
+  largest.resize(std::min<size_t>(largest.size(), 4));
+  std::string list;
+  for (const Arena* arena : largest) {
+    list += fmt::format("\n  {:>10.1f} MiB  {}", double(arena->bytes) / (1 << 20), arena->name);
+  }
+  return RunError(fmt::format("{}: the plan needs {:.1f} MiB{}, {:.1f} MiB are free; the largest parts:{}",
+                              fmt::join(names, ", "), double(needed) / (1 << 20), names.size() > 1 ? " in all" : "",
+                              double(free) / (1 << 20), list));
+}
+
+}  // namespace
+
+void check_memory(const Plan& plan, const std::vector<int64_t>& free) {
+  std::vector<std::vector<int32_t>> memories;  // the devices of each
+  std::vector<int32_t> cpus;
+  for (int32_t d = 0; d < int32_t(plan.devices.size()); ++d) {
+    const bool cpu = plan.devices[size_t(d)].kind == PlanDevice::Kind::Cpu;
+    if (cpu) cpus.push_back(d);
+    if (!cpu) memories.push_back({d});
+  }
+  if (!cpus.empty()) memories.push_back(std::move(cpus));
+  for (const std::vector<int32_t>& devices : memories) {
+    int64_t needed = 0;
+    for (const int32_t device : devices) needed += planned_bytes(plan, device);
+    if (needed > free[size_t(devices.front())])
+      throw lack_of_memory(plan, devices, needed, free[size_t(devices.front())]);
+  }
+}
+
+void BoundLaunch::run() const {
+  try {
+    kernel->run(context);
+  } catch (const std::exception& error) {
+    throw RunError(fmt::format("node '{}' ({}): {}", node->name, node->op->qualified_name(), error.what()));
+  }
+}
+
+Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Queues> collectives,
+                 const BindOptions& options)
+    : plan_(plan),
+      devices_(std::move(devices)),
+      collectives_(std::move(collectives)),
+      workspace_(plan.lanes.size(), kNone) {
+  for (const auto& device : devices_) all_queues_.push_back(device.get());
+  if (collectives_) all_queues_.push_back(collectives_.get());
+  check_free_memory();
+  make_queues();
+  make_kernels(options);
+  check_free_memory();
+  allocate();
+  tasks_.resize(plan_.tasks.size());
+  const std::vector<int64_t> leads = edge_leads(plan_);
+  for (size_t e = 0; e < leads.size(); ++e) {
+    int32_t& events = tasks_[size_t(plan_.edges[e].from)].events;
+    events = std::max(events, events_for(plan_, plan_.edges[e], leads[e]));
+  }
+  for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) bind(task, options);
+}
+
+void Binding::check_free_memory() const {
+  std::vector<int64_t> free;
+  for (const auto& device : devices_) free.push_back(device->free_bytes());
+  check_memory(plan_, free);
+}
+
+void Binding::make_queues() {
+  for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
+    const Lane& description = plan_.lanes[size_t(lane)];
+    if (description.kind != Lane::Kind::Host) queues_of(lane).make_queue(lane, description.kind);
+  }
+}
+
+Queues& Binding::queues_of(LaneId lane) const {
+  const int32_t device = plan_.lanes[size_t(lane)].device;
+  if (device != kNone) return *devices_[size_t(device)];
+  if (!collectives_) throw std::logic_error(plan_.lanes[size_t(lane)].name + ": nothing runs this lane");
+  return *collectives_;
+}
+
+void Binding::make_kernels(const BindOptions& options) {
+  kernels_.resize(plan_.launches.size());
+  for (const Task& task : plan_.tasks) {
+    if (task.launches == 0) continue;
+    Queues& queues = queues_of(task.lane);
+    const PlanDevice::Kind kind = plan_.devices[task.device == kNone ? 0 : size_t(task.device)].kind;
+    // Validation too runs beside the learners.
+    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
+      return lane.kind == Lane::Kind::Compute && lane.device == task.device;
+    });
+    int64_t workspace = 0;
+    queues.run_there([&] {
+      for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+        const Launch& launch = plan_.launches[size_t(i)];
+        const Graph& graph = plan_.graphs[size_t(launch.program)];
+        kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
+                                              queues.context(task.lane), std::max(1, int(learners)));
+        workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
+      }
+    });
+    ArenaId& arena = workspace_[size_t(task.lane)];
+    if (workspace == 0) continue;
+    if (arena == kNone) {
+      plan_.arenas.push_back(
+          {plan_.lanes[size_t(task.lane)].name + "/workspace", task.device, Arena::Memory::Device, 0});
+      arena = ArenaId(plan_.arenas.size() - 1);
+    }
+    plan_.arenas[size_t(arena)].bytes = std::max(plan_.arenas[size_t(arena)].bytes, workspace);
+  }
+}
+
+void Binding::allocate() {
+  for (const Arena& arena : plan_.arenas) {
+    Device& device = *devices_[size_t(arena.device)];
+    arenas_.push_back(static_cast<std::byte*>(
+        arena.memory == Arena::Memory::Pinned ? device.allocate_pinned(arena.bytes) : device.allocate(arena.bytes)));
+  }
+}
+
+std::byte* Binding::address(const Operand& operand, int64_t tick) const {
+  if (operand.buffer == kNone) return nullptr;
+  const Buffer& buffer = plan_.buffers[size_t(operand.buffer)];
+  return arenas_[size_t(buffer.arena)] + buffer.offset + (tick + operand.shift) % buffer.slots * buffer.stride +
+         operand.offset;
+}
+
+void Binding::put(const Operand& to, int64_t tick, const std::vector<std::byte>& content) const {
+  device_of(to).upload(address(to, tick), content.data(), int64_t(content.size()));
+}
+
+std::vector<std::byte> Binding::get(const Operand& from, int64_t tick, int64_t bytes) const {
+  std::vector<std::byte> content(size_t(bytes), std::byte{0});
+  device_of(from).download(content.data(), address(from, tick), bytes);
+  return content;
+}
+
+Device& Binding::device_of(const Operand& operand) const {
+  return device(plan_.arenas[size_t(plan_.buffers[size_t(operand.buffer)].arena)].device);
+}
+
+int64_t Binding::peak_bytes(int32_t device) const {
+  return planned_bytes(plan_, device);
+}
+
+// Which slots a task's instances use: a choice for each clock of its buffers.
+void Binding::choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const {
+  const auto add = [&](BufferId id) {
+    if (id == kNone || plan_.buffers[size_t(id)].slots == 1) return;
+    const Buffer& buffer = plan_.buffers[size_t(id)];
+    const auto known = std::find(clocks.begin(), clocks.end(), buffer.clock);
+    if (known != clocks.end()) {
+      int64_t& slots = bound.choices[size_t(known - clocks.begin())].slots;
+      slots = std::lcm(slots, int64_t(buffer.slots));
+      return;
+    }
+    SlotChoice choice;
+    choice.slots = buffer.slots;
+    for (const ClockRelation& relation : plan_.relations) {
+      const bool coarser = relation.fine == task.clock && relation.coarse == buffer.clock;
+      const bool finer = relation.coarse == task.clock && relation.fine == buffer.clock;
+      if (!coarser && !finer) continue;
+      choice.tick = coarser ? SlotChoice::Tick::Coarser : SlotChoice::Tick::Finer;
+      choice.relation = relation;
+    }
+    if (buffer.clock != task.clock && choice.tick == SlotChoice::Tick::Same) {
+      throw std::logic_error(task.name + " uses the slots of a clock that is foreign to it: " + buffer.name);
+    }
+    clocks.push_back(buffer.clock);
+    bound.choices.push_back(choice);
+  };
+  for (int32_t i = 0; i < task.operands; ++i) add(plan_.operands[size_t(task.first_operand + i)].buffer);
+  for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+    const Launch& launch = plan_.launches[size_t(i)];
+    for (int32_t o = 0; o < launch.inputs + launch.outputs; ++o) {
+      add(plan_.operands[size_t(launch.first_operand + o)].buffer);
+    }
+  }
+  add(task.scalars);
+}
+
+void Binding::bind(TaskId id, const BindOptions& options) {
+  const Task& task = plan_.tasks[size_t(id)];
+  BoundTask& bound = tasks_[size_t(id)];
+  bound.id = id;
+  if (plan_.on_host(id)) return;
+  std::vector<ClockId> clocks;
+  choose_slots(task, bound, clocks);
+  int64_t variants = 1;
+  for (const SlotChoice& choice : bound.choices) variants *= choice.slots;
+  for (int64_t v = 0; v < variants; ++v) {
+    std::vector<int64_t> slots(bound.choices.size());  // as BoundTask::variant_of() counts them
+    for (auto [c, rest] = std::pair(slots.size(), v); c-- > 0; rest /= bound.choices[c].slots) {
+      slots[c] = rest % bound.choices[c].slots;
+    }
+    bind_variant(task, bound.variants.emplace_back(), [&](const Operand& operand) {
+      if (operand.buffer == kNone) return address(operand, 0);
+      const auto clock = std::find(clocks.begin(), clocks.end(), plan_.buffers[size_t(operand.buffer)].clock);
+      return address(operand, clock == clocks.end() ? 0 : slots[size_t(clock - clocks.begin())]);
+    });
+  }
+  bound.every = task.every;
+  if (task.every > 1) bound.variants.emplace_back();
+  // Collectives over several GPUs of a process are never recorded.
+  bound.capture = options.capture && task.launches > 0 && task.kind != Task::Kind::Collective;
+  for (const Edge& edge : plan_.edges) {
+    const bool other_lane = plan_.tasks[size_t(edge.from)].lane != task.lane;
+    if (edge.to == id && edge.needs == Edge::Needs::Issued && other_lane && !covered(plan_, edge)) {
+      bound.waits.push_back({edge.from, edge});
+    }
+  }
+}
+
+void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
+                           const std::function<std::byte*(const Operand&)>& at) {
+  for (int32_t i = 0; i < task.operands; i += 2) {
+    const Operand &from = plan_.operands[size_t(task.first_operand + i)],
+                  &to = plan_.operands[size_t(task.first_operand + i + 1)];
+    variant.copies.push_back({at(to), at(from), plan_.buffers[size_t(to.buffer)].bytes});
+  }
+  const ArenaId workspace = workspace_[size_t(task.lane)];
+  for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
+    const Launch& launch = plan_.launches[size_t(i)];
+    BoundLaunch ready;
+    ready.kernel = kernels_[size_t(i)].get();
+    ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+    ready.launch = i;
+    const auto operand = [&](int32_t o) { return at(plan_.operands[size_t(launch.first_operand + o)]); };
+    for (int32_t o = 0; o < launch.inputs; ++o) ready.inputs.push_back(operand(o));
+    for (int32_t o = 0; o < launch.outputs; ++o) ready.outputs.push_back(operand(launch.inputs + o));
+    ready.context.stream = queues_of(task.lane).stream(task.lane);
+    ready.context.workspace = workspace == kNone ? nullptr : arenas_[size_t(workspace)];
+    ready.context.scalars = reinterpret_cast<const StepScalars*>(at({task.scalars, 0, 0}));
+    variant.launches.push_back(std::move(ready));
+  }
+  for (BoundLaunch& launch : variant.launches) {
+    launch.context.inputs = launch.inputs.data();
+    launch.context.outputs = launch.outputs.data();
+  }
+}
+
+}  // namespace arbalest

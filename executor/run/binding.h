@@ -1,0 +1,69 @@
+#pragma once
+// A plan bound to devices: memory allocated, kernels made, every address known. After this nothing is looked up.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "executor/devices/device.h"
+#include "executor/plan/plan.h"
+
+namespace arbalest {
+
+struct BindOptions {
+  MathMode math = MathMode::Fp32;
+  bool deterministic = false;
+  int64_t workspace_limit = 64 << 20;  // bytes per compute lane
+  bool capture = true;                 // record steps and replay them, where the device can
+};
+
+// Throws RunError where the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
+// device; CPU devices have one memory, and what they need counts together.
+void check_memory(const Plan& plan, const std::vector<int64_t>& free);
+
+class Binding {
+ public:
+  // `devices` is parallel to plan.devices; `collectives` runs the lanes that span them, nullptr where there are none.
+  // Adds the workspaces' arenas to the plan. Throws RunError, naming the largest arenas, where a device lacks memory:
+  // before the first allocation.
+  Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Queues> collectives,
+          const BindOptions& options);
+
+  const Plan& plan() const { return plan_; }
+  Device& device(int32_t index) const { return *devices_[size_t(index)]; }
+  // Where a device task runs.
+  Queues& queues(TaskId task) const { return queues_of(plan_.tasks[size_t(task)].lane); }
+  const std::vector<Queues*>& all_queues() const { return all_queues_; }
+  const std::vector<BoundTask>& tasks() const { return tasks_; }  // one a task; host tasks have no variants
+
+  // The address of an operand for instance `tick` of its buffer's clock.
+  std::byte* address(const Operand& operand, int64_t tick) const;
+  std::byte* address(BufferId buffer, int64_t tick) const { return address(Operand{buffer, 0, 0}, tick); }
+  // Copies to and from the memory of an operand, for whoever runs the plan: before it starts or once it is at rest.
+  void put(const Operand& to, int64_t tick, const std::vector<std::byte>& content) const;
+  std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
+  // Bytes planned on a device, workspaces included.
+  int64_t peak_bytes(int32_t device) const;
+
+ private:
+  Queues& queues_of(LaneId lane) const;
+  Device& device_of(const Operand& operand) const;
+  void make_queues();
+  void choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const;
+  void bind_variant(const Task& task, BoundTask::Variant& variant, const std::function<std::byte*(const Operand&)>& at);
+  void make_kernels(const BindOptions& options);
+  void check_free_memory() const;
+  void allocate();
+  void bind(TaskId task, const BindOptions& options);
+
+  Plan& plan_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Queues> collectives_;
+  std::vector<Queues*> all_queues_;
+  std::vector<std::byte*> arenas_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
+  std::vector<ArenaId> workspace_;                // one a lane
+  std::vector<BoundTask> tasks_;
+};
+
+}  // namespace arbalest

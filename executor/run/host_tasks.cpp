@@ -1,0 +1,86 @@
+#include "executor/run/host_tasks.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace arbalest {
+
+BatchFiller::BatchFiller(const Binding& binding, const Task& task, const Loop& loop, const Source& source,
+                         const BatchLayout& layout)
+    : binding_(binding),
+      buffer_(binding.plan().operands[size_t(task.first_operand)].buffer),
+      source_(source),
+      layout_(layout),
+      batch_(loop.batch),
+      first_(batch_ * task.part / task.parts),
+      count_(batch_ * (task.part + 1) / task.parts - first_),
+      parts_(size_t(binding.plan().buffers[size_t(buffer_)].slots),
+             {std::vector<int64_t>(size_t(count_)), std::vector<SampleRef>(size_t(count_)),
+              std::vector<std::byte*>(layout.offsets.size())}) {
+  for (const Field& field : source.fields()) strides_.push_back(field.sample().bytes());
+}
+
+void BatchFiller::put_scalars(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number,
+                              StepScalars scalars) const {
+  const int64_t position = number * batch_;
+  scalars.epoch = uint64_t(epoch);
+  scalars.position = uint64_t(position);
+  scalars.valid = int32_t(std::clamp<int64_t>(order.samples() - position, 0, batch_));
+  std::memcpy(binding_.address(buffer_, tick), &scalars, sizeof scalars);
+}
+
+void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number) {
+  if (layout_.resident) return;  // the batch stays on the device
+  std::byte* slot = binding_.address(buffer_, tick);
+  Part& part = parts_[size_t(tick) % parts_.size()];
+  const int64_t position = number * batch_ + first_;
+  order.range(uint64_t(epoch), position, part.order);
+  for (int64_t i = 0; i < count_; ++i) {
+    part.samples[size_t(i)] = {part.order[size_t(i)], uint64_t(epoch), uint64_t(position + i)};
+  }
+  for (size_t field = 0; field < part.fields.size(); ++field) {
+    const int64_t offset = layout_.offsets[field];
+    part.fields[field] = offset > 0 ? slot + offset + first_ * strides_[field] : nullptr;
+  }
+  source_.fill(part.samples, part.fields);
+}
+
+TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t metrics)
+    : binding_(binding), last_(metrics + 1, 0) {
+  const Plan& plan = binding.plan();
+  for (const Replica& replica : loop.replicas) {
+    sums_.push_back(plan.operands[size_t(plan.tasks[size_t(replica.read_back)].first_operand)]);
+    buffers_.push_back(replica.tally);
+  }
+}
+
+std::vector<double> TallyReader::since_last(const std::vector<double>& sums) {
+  std::vector<double> since(sums.size());
+  for (size_t i = 0; i < sums.size(); ++i) since[i] = sums[i] - last_[i];
+  last_ = sums;
+  return since;
+}
+
+std::vector<double> TallyReader::advance(int64_t tick) {
+  std::vector<double> sums(last_.size(), 0);
+  for (const BufferId buffer : buffers_) {
+    const auto* tally = reinterpret_cast<const double*>(binding_.address(buffer, tick));
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += tally[i];
+  }
+  return since_last(sums);
+}
+
+std::vector<double> TallyReader::advance_to_end() {
+  std::vector<double> sums(last_.size(), 0), tally(last_.size());
+  const Plan& plan = binding_.plan();
+  for (const Operand& operand : sums_) {
+    const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
+    binding_.device(arena.device)
+        .download(tally.data(), binding_.address(operand.buffer, 0) + operand.offset,
+                  int64_t(tally.size() * sizeof(double)));
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += tally[i];
+  }
+  return since_last(sums);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,61 @@
+#pragma once
+// What the plan's host tasks are made of: filling slots with batches, and reading sums back.
+
+#include <vector>
+
+#include "executor/plan/make_plan.h"
+#include "executor/run/binding.h"
+#include "io/sources/data_order.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+// Fills slots of one reader, a learner's or validation's, or one part of each: what its task says.
+class BatchFiller {
+ public:
+  BatchFiller(const Binding& binding, const Task& task, const Loop& loop, const Source& source,
+              const BatchLayout& layout);
+
+  // The first part of a batch goes with the scalars.
+  bool has_scalars() const { return first_ == 0; }
+  // For batch `number` of `epoch` in `order`, into the slot of `tick`; adds what follows from the batch.
+  void put_scalars(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number, StepScalars scalars) const;
+  // The part's samples of that batch. Slots of different ticks may be filled at once.
+  void fill(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number);
+
+ private:
+  const Binding& binding_;
+  const BufferId buffer_;
+  const Source& source_;
+  const BatchLayout layout_;
+  const int64_t batch_;
+  const int64_t first_, count_;   // samples of the batch that are the part
+  std::vector<int64_t> strides_;  // of a sample of each field, in bytes
+  struct Part {                   // what a fill works with
+    std::vector<int64_t> order;
+    std::vector<SampleRef> samples;
+    std::vector<std::byte*> fields;
+  };
+  std::vector<Part> parts_;  // one a slot
+};
+
+// Sums that devices keep growing, seen as what came since the last look.
+class TallyReader {
+ public:
+  // Of all replicas of the loop; `metrics` sums follow that of valid samples.
+  TallyReader(const Binding& binding, const LoopPlan& loop, size_t metrics);
+  // Σ valid, Σ metric · valid, … over all replicas, at a tick of the clock that reads them back.
+  std::vector<double> advance(int64_t tick);
+  // The same once the run has ended, from the sums as the devices hold them.
+  std::vector<double> advance_to_end();
+
+ private:
+  std::vector<double> since_last(const std::vector<double>& sums);
+
+  const Binding& binding_;
+  std::vector<Operand> sums_;      // on the devices
+  std::vector<BufferId> buffers_;  // what they are copied into
+  std::vector<double> last_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,286 @@
+#include "executor/run/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "executor/devices/threads.h"
+#include "executor/trace/trace_recorder.h"
+#include "graph/plain_message.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int kIssuingThreads = 2;
+// How long an issuing thread spins before it sleeps, when a GPU may be waiting for what it issues.
+constexpr std::chrono::microseconds kPatience{100};
+constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
+
+std::chrono::microseconds patience(const Plan& plan) {
+  const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
+  const bool gpus = std::any_of(plan.devices.begin(), plan.devices.end(), gpu);
+  return gpus ? kPatience : std::chrono::microseconds{0};
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options)
+    : binding_(binding),
+      plan_(binding.plan()),
+      host_(std::move(host)),
+      options_(std::move(options)),
+      dependencies_(plan_),
+      times_(options_.trace ? plan_.tasks.size() * kTimes : 0),
+      parallelism_(tbb::global_control::max_allowed_parallelism, size_t(std::max(1, options_.threads) + 1)),
+      working_(std::max(1, options_.threads), 0),
+      issuing_(kIssuingThreads, patience(plan_), [this](TaskId task, int64_t instance) { issue(task, instance); }) {
+  for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
+  if (options_.trace) options_.trace->set_threads({std::max(1, options_.threads), kIssuingThreads});
+  start_host_threads();
+}
+
+// TBB starts its workers when work comes, and where the system refuses one, the work waits for ever. So they are
+// started here, by tasks that wait for each other, once it is known that there are as many threads to be had.
+void Scheduler::start_host_threads() {
+  constexpr auto kLongest = std::chrono::seconds(1);  // a program's own limit may allow TBB fewer workers
+  const int threads = std::max(1, options_.threads);
+  const std::string what = fmt::format("host tasks ({} of them)", threads);
+  expect_threads(threads, what, options_.thread_starter);
+  struct Arrivals {
+    std::atomic<int> here{0};
+    std::atomic<bool> go{false};
+  };
+  const auto arrivals = std::make_shared<Arrivals>();
+  working_.initialize();
+  try {
+    for (int i = 0; i < threads; ++i) {
+      working_.enqueue([arrivals] {
+        arrivals->here.fetch_add(1);
+        arrivals->go.wait(false);
+      });
+    }
+  } catch (const std::exception& error) {
+    arrivals->go.store(true);
+    arrivals->go.notify_all();
+    throw RunError(fmt::format("no thread could be started for {}: {}", what, error.what()));
+  }
+  const auto until = std::chrono::steady_clock::now() + kLongest;
+  while (arrivals->here.load() < threads && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  arrivals->go.store(true);
+  arrivals->go.notify_all();
+}
+
+void Scheduler::run(const std::atomic<bool>& interrupted) {
+  // Whatever happens below, nothing of this run outlives it.
+  const struct Guard {
+    Scheduler& scheduler;
+    ~Guard() { scheduler.come_to_rest(); }
+  } guard{*this};
+  for (Queues* queues : binding_.all_queues()) queues->start(plan_, binding_.tasks(), *this, options_.trace);
+  {
+    const Active active(*this);
+    dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+  }
+  wait(interrupted);
+  come_to_rest();
+  if (error_) std::rethrow_exception(error_);
+  if (!dependencies_.complete()) {
+    throw RunError("the plan came to a halt:\n" + describe_waiting());
+  }
+}
+
+// Whatever cannot be handed over ends the run; it is not counted as active then.
+void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
+  enter();
+  try {
+    if (options_.trace) times(task, instance) = {options_.trace->now(), -1};
+    if (on_host_[size_t(task)]) {
+      working_.enqueue([this, task, instance] {
+        taken_over();
+        run_host(task, instance);
+      });
+    } else {
+      issuing_.push(task, instance);
+    }
+  } catch (...) {
+    failed(task, instance, std::current_exception());
+    leave();
+  }
+}
+
+// Both after a run and where an exception ends it; once is enough.
+void Scheduler::come_to_rest() {
+  if (std::exchange(at_rest_, true)) return;
+  if (!dependencies_.idle()) dependencies_.cancel();
+  // Under the mutex, as the last one to leave may still hold it: see leave().
+  const auto busy = [this] {
+    const std::scoped_lock lock(mutex_);
+    return active_.load(std::memory_order_acquire) > 0;
+  };
+  bool aborted = false;
+  const auto abort_once = [&] {
+    if (!failed_.load() || std::exchange(aborted, true)) return;
+    for (Queues* queues : binding_.all_queues()) queues->abort();
+  };
+  for (abort_once(); busy(); abort_once()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  const Deadline until = drain_deadline();
+  for (Queues* queues : binding_.all_queues()) queues->stop(until);
+}
+
+// Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
+void Scheduler::issue(TaskId task, int64_t instance) {
+  while (task != kNone && !failed_.load(std::memory_order_relaxed)) {
+    TaskId next = kNone;
+    int64_t next_instance = 0;
+    try {
+      const int64_t began = options_.trace ? options_.trace->now() : 0;
+      if (options_.trace) times(task, instance).issued = began;
+      binding_.queues(task).issue(binding_.tasks()[size_t(task)], instance);
+      if (options_.trace) options_.trace->record(IssueSpan{task, instance, began, options_.trace->now(), 0});
+      dependencies_.issued(task, instance, [&](TaskId ready, int64_t ready_instance) {
+        if (next == kNone && !on_host_[size_t(ready)]) {
+          next = ready;
+          next_instance = ready_instance;
+          if (options_.trace) times(ready, ready_instance) = {options_.trace->now(), -1};
+        } else {
+          dispatch(ready, ready_instance);
+        }
+      });
+    } catch (...) {
+      failed(task, instance, std::current_exception());
+    }
+    task = next;
+    instance = next_instance;
+  }
+  leave();
+}
+
+void Scheduler::run_host(TaskId task, int64_t instance) {
+  if (failed_.load(std::memory_order_relaxed)) return leave();
+  const int64_t started = options_.trace ? options_.trace->now() : -1;
+  try {
+    host_[size_t(task)](instance);
+    if (options_.trace) times(task, instance).issued = started;
+    completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
+  } catch (...) {
+    failed(task, instance, std::current_exception());
+  }
+  leave();
+}
+
+void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_t ended) {
+  enter();
+  try {
+    if (options_.trace) {
+      const Times known = times(task, instance);
+      options_.trace->record(TaskSpan{task, instance, known.ready, known.issued, started, ended});
+    }
+    if (binding_.all_queues().size() > 1) {
+      for (Queues* queues : binding_.all_queues()) queues->wake();
+    }
+    dependencies_.done(task, instance, [this](TaskId ready, int64_t i) { dispatch(ready, i); });
+    completions_.fetch_add(1, std::memory_order_relaxed);
+  } catch (...) {
+    failed(task, instance, std::current_exception());
+  }
+  leave();
+}
+
+void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) {
+  dependencies_.cancel();
+  const auto placed = [&](const std::exception_ptr& thrown) {
+    std::string message = "an unknown error";
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const TaskError&) {  // of the training as a whole
+      return thrown;
+    } catch (const std::exception& e) {
+      message = plain_message(e);
+    } catch (...) {
+    }
+    const bool tells = task != kNone && plan_.tasks[size_t(task)].clock == 0;
+    const int64_t iteration = tells ? options_.first_iteration + instance : -1;
+    return std::make_exception_ptr(TaskError(fmt::format("{}: {}", error_place(task, instance), message), iteration));
+  };
+  try {
+    error = placed(error);
+  } catch (...) {  // no memory for the words: the error is told without its place
+  }
+  const std::scoped_lock lock(mutex_);
+  failed_.store(true);
+  if (!error_) error_ = error;
+  changed_.notify_all();
+}
+
+std::string Scheduler::error_place(TaskId id, int64_t instance) const {
+  if (id == kNone) return "a device";
+  const Task& task = plan_.tasks[size_t(id)];
+  std::string place = task.name;
+  if (task.device != kNone) place += fmt::format(", device {}", to_string(plan_.devices[size_t(task.device)]));
+  if (task.learner != kNone) place += fmt::format(", learner {}", task.learner);
+  return place + fmt::format(", {} {}", plan_.clocks[size_t(task.clock)].name, instance);
+}
+
+std::string Scheduler::describe_waiting() const {
+  std::string text;
+  for (const Dependencies::Waiting& waiting : dependencies_.describe_waiting()) {
+    text += fmt::format("  {} {}", plan_.tasks[size_t(waiting.task)].name, waiting.instance);
+    if (waiting.running > 0) text += fmt::format(", {} running", waiting.running);
+    for (const auto& lack : waiting.lacks) {
+      const Edge& edge = plan_.edges[size_t(lack.edge)];
+      text += fmt::format(", waits for {} {}{}", plan_.tasks[size_t(edge.from)].name, lack.needs,
+                          edge.what.empty() ? "" : fmt::format(" ({})", edge.what));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+// Once the count is zero at the end of a run, the scheduler may be gone: what comes after belongs under the mutex,
+// which the waiting thread holds when it looks. Where the last one to leave took the short way, that thread finds out
+// at its next look.
+void Scheduler::leave() {
+  if (!dependencies_.idle() && !failed_.load(std::memory_order_relaxed)) {
+    active_.fetch_sub(1, std::memory_order_acq_rel);
+    return;
+  }
+  const std::scoped_lock lock(mutex_);
+  active_.fetch_sub(1, std::memory_order_acq_rel);
+  changed_.notify_all();
+}
+
+void Scheduler::wait(const std::atomic<bool>& interrupted) {
+  std::unique_lock lock(mutex_);
+  int64_t seen = -1;
+  auto since = std::chrono::steady_clock::now();
+  bool stopped = false, reported = false;
+  // After an error a thread may hang in issuing: what frees it follows.
+  const auto at_rest = [&] { return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle()); };
+  while (!at_rest()) {
+    changed_.wait_for(lock, kLookUp);
+    lock.unlock();
+    if (!stopped && (interrupted.load() || stop_requested_.load())) {
+      const Active active(*this);
+      dependencies_.stop([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+      stopped = true;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (const int64_t count = completions_.load(); count != seen) {
+      seen = count;
+      since = now;
+      reported = false;
+    } else if (!reported && std::chrono::duration<double>(now - since).count() > options_.stall_seconds) {
+      reported = true;
+      if (options_.stalled) options_.stalled(describe_waiting());
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,103 @@
+#pragma once
+// Runs a bound plan: counts dependencies, hands ready device tasks to their queues and ready host tasks to threads.
+
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "executor/devices/threads.h"
+#include "executor/plan/dependencies.h"
+#include "executor/run/binding.h"
+#include "executor/run/issuing_threads.h"
+#include "executor/run/task_error.h"
+
+namespace arbalest {
+
+class TraceRecorder;
+
+struct SchedulerOptions {
+  int threads = 2;              // for host tasks
+  double stall_seconds = 60;    // without any completion: a stall report
+  int64_t first_iteration = 0;  // of the run, that the base clock begins with
+  TraceRecorder* trace = nullptr;
+  std::function<void(const std::string&)> stalled;  // gets the report
+  ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
+};
+
+class Scheduler final : private CompletionSink {
+ public:
+  // What a host task does for an instance. Parallel to the plan's tasks; empty for device tasks.
+  using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
+
+  // Throws RunError where the system refuses the threads that a run needs.
+  Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
+
+  // Runs the plan to its end, or until `interrupted` is set (what was already read is trained then). Rethrows the
+  // first error of a task, with the node or task, device, learner and iteration, once what was under way has ended.
+  void run(const std::atomic<bool>& interrupted);
+
+  // Ends the run after the batches already read. Host tasks may call it.
+  void stop() { stop_requested_.store(true); }
+
+  // Iterations of clock 0 that ran: its ticks, or fewer after stop().
+  int64_t iterations() const { return ticks(0); }
+  int64_t ticks(ClockId clock) const { return dependencies_.limit(clock); }
+
+ private:
+  struct Times {
+    int64_t ready = -1, issued = -1;
+  };
+
+  void completed(TaskId task, int64_t instance, int64_t started, int64_t ended) override;
+  void failed(TaskId task, int64_t instance, std::exception_ptr error) override;
+  void dispatch(TaskId task, int64_t instance) noexcept;
+  void issue(TaskId task, int64_t instance);
+  void run_host(TaskId task, int64_t instance);
+  // Hand-over from thread to thread does not rest on what TBB's queues happen to order: enter() releases what the
+  // caller wrote, and a function that was enqueued after it begins with taken_over().
+  void come_to_rest();
+  void start_host_threads();
+  void enter() { active_.fetch_add(1, std::memory_order_release); }
+  void taken_over() const { (void)active_.load(std::memory_order_acquire); }
+  void leave();
+  struct Active {  // entered and left, whatever is thrown in between
+    explicit Active(Scheduler& scheduler) : scheduler(scheduler) { scheduler.enter(); }
+    ~Active() { scheduler.leave(); }
+    Active(const Active&) = delete;
+    Active& operator=(const Active&) = delete;
+    Scheduler& scheduler;
+  };
+  Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
+  void wait(const std::atomic<bool>& interrupted);
+  std::string describe_waiting() const;
+  std::string error_place(TaskId task, int64_t instance) const;
+
+  static constexpr size_t kTimes = 64;  // instances of a task under way at once, at most
+
+  const Binding& binding_;
+  const Plan& plan_;
+  HostFunctions host_;
+  SchedulerOptions options_;
+  Dependencies dependencies_;
+  std::vector<Times> times_;
+  std::vector<uint8_t> on_host_;
+  tbb::global_control parallelism_;      // so many host tasks may run at once, whatever the number of cores
+  tbb::task_arena working_;              // host tasks
+  std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
+  std::atomic<int64_t> completions_{0};  // for the stall report
+  std::atomic<bool> stop_requested_{false}, failed_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  bool at_rest_ = false;    // come_to_rest() has been
+  IssuingThreads issuing_;  // the last: its threads use what is above
+};
+
+}  // namespace arbalest

@@ -1,0 +1,37 @@
+#include "executor/session/cursor.h"
+
+#include <algorithm>
+
+namespace arbalest {
+
+int64_t rounds_left(const PlanRequest& request, const Cursor& from, const Program& program) {
+  if (from.batch == 0) return 0;
+  const int64_t learners = int64_t(request.devices.size()) * request.learners;
+  const int64_t batches = request.training_samples / program.training().batch - from.batch;
+  return batches / (learners * program.accumulate) * program.accumulate;
+}
+
+bool take_rest(PlanRequest& request, Cursor& from, const Program& program) {
+  const int64_t rest = rounds_left(request, from, program);
+  if (from.batch > 0 && rest == 0) {
+    ++from.epoch;
+    from.batch = 0;
+  }
+  const bool counted = request.iterations > 0;  // by iterations, not by epochs
+  const int64_t epochs_left = request.epochs - from.epoch, iterations_left = request.iterations - from.iteration;
+  if (counted ? iterations_left <= 0 : epochs_left <= 0) return false;
+
+  const int64_t every = program.validate_every, to_validation = every - from.epoch % every;  // epochs
+  const bool within = from.batch > 0, in_step = !within && to_validation == every;
+  const bool last = counted ? iterations_left <= rest : epochs_left == 1;
+  if (within) request.rounds = rest;
+  if (within && to_validation > 1 && !last) request.validates = false;
+  const int64_t epochs = within ? 1 : to_validation;
+  request.epochs = in_step ? epochs_left : std::min(epochs, epochs_left);
+  if (counted) {
+    request.iterations = in_step ? iterations_left : std::min(iterations_left, epochs * request.rounds);
+  }
+  return true;
+}
+
+}  // namespace arbalest

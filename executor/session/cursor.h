@@ -1,0 +1,27 @@
+#pragma once
+// Where a run is in its data, and what is left of it from there.
+
+#include <cstdint>
+#include <optional>
+
+#include "executor/plan/make_plan.h"
+
+namespace arbalest {
+
+// Where a plan's part of a run begins: in whole epochs, or, where the part before ended within one, at a batch.
+struct Cursor {
+  int64_t epoch = 0;
+  int64_t batch = 0;  // batches of this epoch that are trained already, by all learners
+  int64_t iteration = 0, images = 0, validations = 0;
+  std::optional<int64_t> rate_drops;  // by the first iteration of the last group before; none: there was no group
+};
+
+// Turns a request for a whole run into one for what is left of it from `from` on, as far as one plan can go: the rest
+// of an epoch by itself, or whole epochs, until validations are in step with the run's epochs again. Where too little
+// of an epoch is left for a round of the request's learners, `from` moves on to the next. False: nothing is left.
+bool take_rest(PlanRequest& request, Cursor& from, const Program& program);
+
+// Iterations that are left of the cursor's epoch with the request's learners; 0 at the beginning of an epoch.
+int64_t rounds_left(const PlanRequest& request, const Cursor& from, const Program& program);
+
+}  // namespace arbalest

@@ -1,0 +1,130 @@
+#include "executor/session/event_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace arbalest {
+
+EventQueue::EventQueue(RunObserver& observer, size_t most_waiting)
+    : observer_(observer), most_waiting_(std::max<size_t>(1, most_waiting)), thread_([this] { serve(); }) {}
+
+EventQueue::~EventQueue() {
+  {
+    const std::scoped_lock lock(mutex_);
+    add_lines(true);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void EventQueue::push(Event event) {
+  const std::scoped_lock lock(mutex_);
+  add(std::move(event));
+}
+
+// Nothing is held back any more: a validation that is still awaited will not come.
+void EventQueue::push_last(Event event) {
+  const std::scoped_lock lock(mutex_);
+  add_lines(true);
+  add(std::move(event));
+}
+
+void EventQueue::epoch(const EpochEnded& event) {
+  const std::scoped_lock lock(mutex_);
+  lines_[event.epoch].end = event;
+  add_lines(false);
+}
+
+void EventQueue::validation(const Validated& event) {
+  const std::scoped_lock lock(mutex_);
+  lines_[event.epoch].validation = event;
+  add_lines(false);
+}
+
+// Called with the mutex held, as are the next three.
+void EventQueue::add(Event event) {
+  if (std::holds_alternative<RunProgress>(event)) {
+    ++waiting_;
+    events_.push_back(std::move(event));
+    if (waiting_ > most_waiting_) make_room();
+  } else {
+    events_.push_back(std::move(event));
+  }
+  changed_.notify_all();
+}
+
+// Drops the oldest report; the next one tells.
+void EventQueue::make_room() {
+  const auto is_report = [](const Event& event) { return std::holds_alternative<RunProgress>(event); };
+  const auto oldest = std::find_if(events_.begin(), events_.end(), is_report);
+  const auto next = std::find_if(oldest + 1, events_.end(), is_report);
+  std::get<RunProgress>(*next).missed += 1 + std::get<RunProgress>(*oldest).missed;
+  events_.erase(oldest);
+  --waiting_;
+}
+
+// Hands on what is complete, epoch by epoch; or all there is.
+void EventQueue::add_lines(bool all) {
+  while (!lines_.empty()) {
+    auto& [epoch, line] = *lines_.begin();
+    if (line.end) {
+      line.ended = true;
+      line.awaits_validation = line.end->validates;
+      last_epoch_ = epoch;
+      add(*std::exchange(line.end, std::nullopt));
+    }
+    const bool complete = line.ended && (line.validation || !line.awaits_validation);
+    const bool late = line.validation && epoch <= last_epoch_;
+    if (!complete && !late && !all) return;
+    if (line.validation) add(*line.validation);
+    lines_.erase(lines_.begin());
+  }
+}
+
+void EventQueue::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return closed_ || !events_.empty(); });
+    if (events_.empty()) return;
+    const Event event = std::move(events_.front());
+    events_.pop_front();
+    waiting_ -= std::holds_alternative<RunProgress>(event);
+    busy_ = true;
+    const bool silent = error_ != nullptr;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      if (!silent) deliver(event);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error) error_ = error;
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void EventQueue::deliver(const Event& event) {
+  struct Call {
+    RunObserver& to;
+    void operator()(const RunStarted& e) const { to.started(e); }
+    void operator()(const RunProgress& e) const { to.progress(e); }
+    void operator()(const EpochEnded& e) const { to.epoch(e); }
+    void operator()(const Validated& e) const { to.validation(e); }
+    void operator()(const Tuned& e) const { to.tuned(e); }
+    void operator()(const CheckpointSaved& e) const { to.checkpoint(e); }
+    void operator()(const RunFinished& e) const { to.finished(e); }
+    void operator()(const RunFailed& e) const { to.failed(e); }
+  };
+  std::visit(Call{observer_}, event);
+}
+
+void EventQueue::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return events_.empty() && !busy_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,71 @@
+#pragma once
+// Between training and its observer: events wait in a queue that a thread of its own serves, so that a slow observer
+// holds up nobody.
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <variant>
+
+#include "executor/session/observer.h"
+
+namespace arbalest {
+
+// Calls return at once, from any thread. The observer is called in the order of the calls, but for lines of epochs: the
+// end of an epoch and its validation (EpochEnded::validates) come before those of the next, whichever is first to be
+// known. Of RunProgress, which alone is frequent, at most `most_waiting` wait: beyond these the oldest is dropped, and
+// RunProgress::missed of the next says so. Everything else is delivered. An observer that throws is called no more.
+class EventQueue final : public RunObserver {
+ public:
+  static constexpr size_t kMostWaiting = 256;
+
+  explicit EventQueue(RunObserver& observer, size_t most_waiting = kMostWaiting);
+  ~EventQueue() override;  // after everything has been delivered
+
+  void started(const RunStarted& event) override { push(event); }
+  void progress(const RunProgress& event) override { push(event); }
+  void epoch(const EpochEnded& event) override;
+  void validation(const Validated& event) override;
+  void tuned(const Tuned& event) override { push(event); }
+  void checkpoint(const CheckpointSaved& event) override { push(event); }
+  void finished(const RunFinished& event) override { push_last(event); }
+  void failed(const RunFailed& event) override { push_last(event); }
+
+  // Waits until everything has been delivered. Throws what the observer threw.
+  void drain();
+
+ private:
+  using Event =
+      std::variant<RunStarted, RunProgress, EpochEnded, Validated, Tuned, CheckpointSaved, RunFinished, RunFailed>;
+  struct Line {  // of an epoch
+    std::optional<EpochEnded> end;
+    std::optional<Validated> validation;
+    bool ended = false, awaits_validation = false;  // handed on already, without its validation
+  };
+
+  void push(Event event);
+  void push_last(Event event);
+  void add(Event event);
+  void make_room();
+  void add_lines(bool all);
+  void serve();
+  void deliver(const Event& event);
+
+  RunObserver& observer_;
+  const size_t most_waiting_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Event> events_;
+  size_t waiting_ = 0;             // RunProgress among them
+  std::map<int64_t, Line> lines_;  // by epoch: what is held back
+  int64_t last_epoch_ = 0;         // whose end was handed on
+  bool busy_ = false, closed_ = false;
+  std::exception_ptr error_;  // the observer's
+  std::thread thread_;        // last: it uses the others
+};
+
+}  // namespace arbalest

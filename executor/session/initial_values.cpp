@@ -1,0 +1,53 @@
+#include "executor/session/initial_values.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace arbalest {
+namespace {
+
+// What a resident source's batch holds.
+std::vector<std::byte> resident_input(const Loop& loop, ValueId input, const Source& source) {
+  std::vector<SampleRef> samples(size_t(loop.batch));
+  for (size_t i = 0; i < samples.size(); ++i) samples[i] = {int64_t(i) % source.size(), 0, i};
+  std::vector<std::byte> content(size_t(loop.graph.values[size_t(input)].type.bytes()));
+  std::vector<std::byte*> fields;
+  for (const ValueId field : loop.fields) fields.push_back(field == input ? content.data() : nullptr);
+  source.fill(samples, fields);
+  return content;
+}
+
+}  // namespace
+
+InitialValues initial_values(const Loop& loop, const Source& source, const Initialisation& start,
+                             const std::vector<ValueId>& without) {
+  const Graph& graph = loop.graph;
+  InitialValues content;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Value& value = graph.values[v];
+    const auto id = ValueId(v);
+    const bool filled_elsewhere = id == loop.arenas.average || id == loop.arenas.averaged ||
+                                  std::find(without.begin(), without.end(), id) != without.end();
+    const bool in_slots = value.role == Role::Input && !source.resident();
+    const bool lowered = id == loop.arenas.weights_lowered || id == loop.arenas.frozen_lowered;
+    const bool stored = value.view.base == kNone && value.role != Role::Activation && !lowered;
+    if (!stored || in_slots || filled_elsewhere) continue;
+    std::vector<std::byte> bytes = value.role == Role::Input ? resident_input(loop, id, source)
+                                                             : initial_content(graph, id, start.seed, start.threads);
+    if (start.file) adopt_tensors(*start.file, graph, id, bytes);
+    if (id == loop.arenas.weights && loop.arenas.weights_lowered != kNone) {
+      content.emplace(loop.arenas.weights_lowered, lowered_content(bytes));
+    }
+    content.emplace(id, std::move(bytes));
+  }
+  return content;
+}
+
+void put_values(const Binding& binding, const Replica& replica, const InitialValues& content) {
+  for (const auto& [value, bytes] : content) {
+    const Operand& home = replica.placement.of[size_t(value)];
+    if (home.buffer != kNone) binding.put(home, 0, bytes);
+  }
+}
+
+}  // namespace arbalest

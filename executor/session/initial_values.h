@@ -1,0 +1,30 @@
+#pragma once
+// What the memory of a replica starts with.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/run/binding.h"
+#include "executor/session/state.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+struct Initialisation {
+  uint64_t seed = 1;
+  const SafetensorsReader* file = nullptr;  // takes the initialisers' place where it is given
+  int threads = 1;                          // to draw numbers with
+};
+
+// What the memory of a replica starts with, by value: weights, optimiser state and statistics from `start`, and the
+// batch of a resident source, once and for all, from `source`. Not the values `without`, which others fill: to draw
+// weights takes a while.
+using InitialValues = std::map<ValueId, std::vector<std::byte>>;
+InitialValues initial_values(const Loop& loop, const Source& source, const Initialisation& start,
+                             const std::vector<ValueId>& without = {});
+
+// Into the replica's memory, before a run.
+void put_values(const Binding& binding, const Replica& replica, const InitialValues& content);
+
+}  // namespace arbalest

@@ -1,0 +1,32 @@
+#pragma once
+// The numbers that validations measure.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/passes/program.h"
+
+namespace arbalest {
+
+// A number that validations measure: a metric, or a part of one ("auc/0").
+struct MeasuredMetric {
+  std::string name;
+  MetricSpec::Better better = MetricSpec::Better::Higher;
+  double least = 0, most = 0;  // its range
+  bool part = false;
+
+  bool improves(double value, double before) const {
+    return better == MetricSpec::Better::Higher ? value > before : value < before;
+  }
+};
+
+// In the order of the loop's metrics, each before its parts.
+std::vector<MeasuredMetric> measured_metrics(const Loop& loop);
+
+struct Measurement {
+  int64_t samples = 0;
+  std::vector<double> values;  // as measured_metrics() names them
+};
+
+}  // namespace arbalest

@@ -1,0 +1,152 @@
+#pragma once
+// What a run tells whoever watches it. Progress lines and the log implement this.
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace arbalest {
+
+// Each metric under its own name, fractions as fractions ("accuracy": 0.9125); without the loss. NaN: undefined.
+using Metrics = std::vector<std::pair<std::string, double>>;
+
+struct RunStarted {
+  std::string graph;                 // the file
+  std::vector<std::string> devices;  // "cuda:0", …
+  int learners = 1;                  // per device
+  std::string strategy;              // "none", "ssgd", "sma", "local"
+  int64_t batch = 0;                 // per learner
+  std::string precision;             // "fp32", "tf32", "bf16"
+  uint64_t seed = 0;
+  bool deterministic = false;
+  std::vector<std::pair<std::string, std::string>> versions;  // "arbalest", "cuda", …
+  int64_t parameters = 0;                                     // elements of one replica
+  int64_t planned_peak_bytes = 0;                             // of the device that needs most
+  int64_t samples_per_epoch = 0;                              // that training consumes, over all learners
+  int64_t iterations_per_epoch = 0;                           // rounds: one batch a learner
+  int64_t iterations = 0;                                     // in all; 0: unknown
+  double setup_seconds = 0;
+  std::string note;  // what is probably not meant; "": nothing
+};
+
+// Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
+struct RunProgress {
+  int64_t epoch = 0, iteration = 0;
+  double epochs = 0;  // of training samples seen, where a whole epoch counts as 1
+  double seconds = 0;
+  double images_per_second = 0;  // since the progress before
+  double learning_rate = 0;
+  double loss = 0;     // mean since the progress before
+  Metrics metrics;     // likewise: those of Validate's that training computes along with the loss
+  int64_t missed = 0;  // reports before this one that are left out, since observers were slow
+};
+
+struct EpochEnded {
+  int64_t epoch = 0, iteration = 0;
+  double seconds = 0;
+  double images_per_second = 0;  // over the epoch
+  double loss = 0;               // mean over the epoch
+  Metrics metrics;               // likewise: those of Validate's that training computes along with the loss
+  bool validates = false;        // a validation of the weights after this epoch is to come
+};
+
+struct Validated {
+  int64_t epoch = 0, iteration = 0;  // of the weights that were validated
+  int64_t samples = 0;
+  double seconds = 0;
+  double loss = 0;  // NaN: not among Validate's metrics
+  Metrics metrics;
+  Metrics parts;           // what metrics are means of, "auc/0"
+  double rate_factor = 1;  // that plateaus have multiplied the learning rate with by now
+};
+
+// --learners auto has measured a number of learners per device, and goes on with `next`.
+struct Tuned {
+  int learners = 1, next = 1;
+  double images_per_second = 0;  // of `learners`; 0: they could not be had
+  std::string reason;
+  std::string strategy;  // with `next`
+  int64_t epoch = 0, iteration = 0;
+  int64_t iterations = 0, iterations_per_epoch = 0;  // of the whole run, about, with that number
+  double seconds = 0;
+};
+
+struct CheckpointSaved {
+  std::string path;
+  int64_t epoch = 0, iteration = 0, bytes = 0;
+  double seconds = 0;
+};
+
+struct TargetReached {
+  std::string target;   // "accuracy >= 0.94"
+  double seconds = -1;  // −1: never
+};
+
+struct RunFinished {
+  std::string reason;  // "complete", "until", "patience", "interrupted"
+  int64_t epoch = 0, iteration = 0, images = 0;
+  double seconds = 0, setup_seconds = 0;
+  double images_per_second = 0;  // over all of training
+  bool validated = false;        // whether the next three mean anything
+  Validated last;
+  Metrics best;            // per metric, over validations
+  int64_t best_epoch = 0;  // of the metric that decides, where there is one
+  std::string best_metric;
+  int learners = 1;     // per device, at the end
+  bool tuning = false;  // learners were still being tried
+  std::vector<TargetReached> targets;
+  std::string weights, best_weights, trace;  // files written, or ""
+  std::string best_error;                    // why the best weights are not in their file, or ""
+  std::string weights_error;                 // why `weights` is another file than was asked for, or ""
+};
+
+struct RunFailed {
+  std::string message;                 // whole, as it is shown
+  int64_t epoch = -1, iteration = -1;  // −1: unknown or none
+  double seconds = 0;
+};
+
+// Implemented by who watches a run, and given to train(). Calls come one at a time, from a thread that serves nothing
+// else: training does not wait for them, and reports of progress are left out where they take too long. started() comes
+// first, finished() or failed() last, before train() returns; where set-up fails, failed() is all. What a call throws,
+// train() throws once the run has ended.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void started(const RunStarted&) {}
+  virtual void progress(const RunProgress&) {}
+  virtual void epoch(const EpochEnded&) {}
+  virtual void validation(const Validated&) {}
+  virtual void tuned(const Tuned&) {}
+  virtual void checkpoint(const CheckpointSaved&) {}
+  virtual void finished(const RunFinished&) {}
+  virtual void failed(const RunFailed&) {}
+};
+
+// Passes events on to several, one event at a time whichever threads they come from.
+class Observers final : public RunObserver {
+ public:
+  explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}
+  void started(const RunStarted& event) override { pass(&RunObserver::started, event); }
+  void progress(const RunProgress& event) override { pass(&RunObserver::progress, event); }
+  void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
+  void validation(const Validated& event) override { pass(&RunObserver::validation, event); }
+  void tuned(const Tuned& event) override { pass(&RunObserver::tuned, event); }
+  void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
+  void finished(const RunFinished& event) override { pass(&RunObserver::finished, event); }
+  void failed(const RunFailed& event) override { pass(&RunObserver::failed, event); }
+
+ private:
+  template <typename Event>
+  void pass(void (RunObserver::*method)(const Event&), const Event& event) {
+    const std::scoped_lock lock(mutex_);
+    for (RunObserver* observer : all_) (observer->*method)(event);
+  }
+
+  const std::vector<RunObserver*> all_;
+  std::mutex mutex_;
+};
+
+}  // namespace arbalest

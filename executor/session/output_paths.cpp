@@ -1,0 +1,111 @@
+#include "executor/session/output_paths.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+void check_output_path(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    throw RunError(fmt::format("{}: cannot be written: there is no folder '{}'", path, folder.string()));
+  }
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    throw RunError(fmt::format("{}: cannot be written: it is there and no regular file", path));
+  }
+  struct stat status = {};
+  if (stat(path.c_str(), &status) == 0 && (status.st_mode & 0222u) == 0) {
+    throw RunError(fmt::format("{}: cannot be written: the file is read-only", path));
+  }
+  if (access(folder.c_str(), W_OK) != 0) {
+    throw RunError(fmt::format("{}: cannot be written: the folder is read-only", path));
+  }
+}
+
+// Absolute first: of a file that is not there, weakly_canonical leaves "a" as it is, but not "./a".
+// Some special files (/dev/stdout into a pipe) have no such path.
+std::filesystem::path canonical(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path);
+  const std::filesystem::path found = std::filesystem::weakly_canonical(absolute, error);
+  return error ? absolute.lexically_normal() : found;
+}
+
+// By whatever name: through links, symbolic or hard.
+bool same_file(const std::string& one, const std::string& other) {
+  if (one.empty() || other.empty()) return false;
+  std::error_code error;
+  return canonical(one) == canonical(other) || std::filesystem::equivalent(one, other, error);
+}
+
+}  // namespace
+
+void check_distinct_paths(const NamedPaths& files) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto& [option, path] = files[i];
+    for (size_t j = 0; j < i; ++j) {
+      if (!same_file(path, files[j].second)) continue;
+      throw GraphError(fmt::format("{} and {} both name '{}'", files[j].first, option, path));
+    }
+  }
+}
+
+void check_inputs_kept(const NamedPaths& inputs, const NamedPaths& outputs) {
+  for (const auto& [reader, input] : inputs) {
+    for (const auto& [writer, output] : outputs) {
+      if (!same_file(input, output)) continue;
+      throw GraphError(fmt::format("{} would overwrite '{}', which {} reads", writer, output, reader));
+    }
+  }
+}
+
+void check_output_paths(const NamedPaths& files) {
+  for (const auto& [option, path] : files) check_output_path(path);
+  check_distinct_paths(files);
+}
+
+std::vector<std::string> other_places(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr int kMostNames = 1000;
+  std::vector<std::string> places;
+  const fs::path file = fs::path(path).filename();
+  std::error_code error;
+  for (const fs::path& folder : {fs::current_path(error), fs::temp_directory_path(error)}) {
+    if (folder.empty()) continue;
+    fs::path free = folder / file;
+    const auto taken = [&] { return fs::symlink_status(free, error).type() != fs::file_type::not_found; };
+    for (int n = 1; n < kMostNames && taken(); ++n) {
+      free = folder / fmt::format("{}-{}{}", file.stem().string(), n, file.extension().string());
+    }
+    if (!taken()) places.push_back(free.string());
+  }
+  return places;
+}
+
+std::string file_name_of(const std::string& text) {
+  constexpr size_t kLongest = 100;
+  std::string name = text.empty() ? "unnamed" : text;
+  if (name.size() > kLongest) {
+    size_t end = kLongest;
+    while (end > 0 && (uint8_t(name[end]) & 0xc0u) == 0x80u) --end;  // not inside a character of UTF-8
+    name.resize(end);
+  }
+  bool in_front = true;
+  for (char& c : name) {
+    in_front = in_front && c == '.';
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+                       c == '_' || c == '.' || uint8_t(c) >= 0x80;
+    if (!plain || in_front) c = '_';
+  }
+  return name;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,102 @@
+#include "executor/session/run_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+namespace arbalest {
+namespace {
+
+std::span<const float> floats(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+std::vector<std::byte> bytes_of(const std::vector<double>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = float(values[i]);
+    std::memcpy(bytes.data() + i * sizeof value, &value, sizeof value);
+  }
+  return bytes;
+}
+
+void add(std::vector<double>& sum, double coefficient, const std::vector<std::byte>& bytes) {
+  const std::span<const float> terms = floats(bytes);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += coefficient * double(terms[i]);
+}
+
+}  // namespace
+
+std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& replicas) {
+  const size_t half = floats(replicas.front().statistics).size() / 2;
+  if (replicas.size() == 1 || half == 0) return replicas.front().statistics;
+  std::vector<double> merged(half * 2, 0);
+  for (const LearnerState& replica : replicas) {
+    const std::span<const float> one = floats(replica.statistics);
+    for (size_t i = 0; i < half; ++i) {
+      merged[i] += double(one[i]);
+      merged[half + i] += double(one[half + i]) + double(one[i]) * double(one[i]);
+    }
+  }
+  for (double& sum : merged) sum /= double(replicas.size());
+  for (size_t i = 0; i < half; ++i) merged[half + i] = std::max(0.0, merged[half + i] - merged[i] * merged[i]);
+  return bytes_of(merged);
+}
+
+ModelState shared_model(const RunState& state, const Strategy& strategy) {
+  ModelState model;
+  const std::vector<LearnerState>& replicas = state.learners;
+  const bool alone = strategy.kind == Strategy::Kind::None;
+  model.statistics = alone ? replicas.front().statistics : merged_statistics(replicas);
+  model.frozen = state.frozen;
+  const size_t count = floats(replicas.front().weights).size();
+  if (strategy.kind == Strategy::Kind::Sma && state.updated) {
+    std::vector<double> average(count, 0);
+    add(average, 1 - strategy.beta + strategy.momentum, state.average);
+    add(average, -strategy.momentum, state.previous);
+    for (const LearnerState& replica : replicas) add(average, strategy.beta / double(replicas.size()), replica.weights);
+    model.weights = bytes_of(average);
+  } else if (strategy.kind == Strategy::Kind::Sma) {
+    model.weights = state.average;
+  } else if (strategy.kind == Strategy::Kind::Local && state.updated) {
+    std::vector<double> mean(count, 0);
+    for (const LearnerState& replica : replicas) add(mean, 1.0 / double(replicas.size()), replica.weights);
+    model.weights = bytes_of(mean);
+  } else {
+    model.weights = replicas.front().weights;
+  }
+  return model;
+}
+
+RunState with_learners(const RunState& state, size_t devices, size_t learners, const Strategy& before,
+                       const Strategy& after) {
+  const ModelState model = shared_model(state, before);
+  const bool averaged = before.kind == Strategy::Kind::Sma && (state.updated || state.averaged);
+  const std::vector<std::byte>& read = state.updated ? state.average : state.previous;  // z of the last averaging
+  const LearnerState& first = state.learners.front();
+  LearnerState fresh{model.weights, model.statistics, {}};
+  for (const std::vector<std::byte>& slot : first.slots) fresh.slots.emplace_back(slot.size());
+  const size_t there = state.learners.size() / devices;
+  const bool alike =
+      devices * learners == 1 || after.kind == Strategy::Kind::Ssgd || before.kind == Strategy::Kind::Local;
+  RunState next;
+  next.frozen = state.frozen;
+  for (size_t d = 0; d < devices; ++d) {
+    for (size_t i = 0; i < learners; ++i) {
+      LearnerState replica = i < there ? state.learners[d * there + i] : fresh;
+      if (averaged && i < there && after.kind == Strategy::Kind::Sma) replica.correction = before.alpha;
+      if (alike) replica.weights = model.weights;
+      if (after.kind == Strategy::Kind::Ssgd) {
+        replica.slots = first.slots;
+        replica.updates = first.updates;
+      }
+      next.learners.push_back(std::move(replica));
+    }
+  }
+  if (after.kind != Strategy::Kind::Sma) return next;
+  next.average = model.weights;
+  next.previous = before.kind == Strategy::Kind::Sma ? read : model.weights;
+  return next;
+}
+
+}  // namespace arbalest

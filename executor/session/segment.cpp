@@ -1,0 +1,321 @@
+#include "executor/session/segment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "executor/session/warn.h"
+#include "executor/trace/trace_recorder.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads, double collective_timeout,
+                                                  const std::shared_ptr<DeviceCache>& cache,
+                                                  std::unique_ptr<Queues>& collectives) {
+  const auto progress = make_cpu_progress(plan.tasks.size());
+  const auto events = make_cuda_events(plan.tasks.size());
+  const auto cpus = std::count_if(plan.devices.begin(), plan.devices.end(),
+                                  [](const PlanDevice& d) { return d.kind == PlanDevice::Kind::Cpu; });
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const PlanDevice& device : plan.devices) {
+    devices.push_back(device.kind == PlanDevice::Kind::Cpu
+                          ? make_cpu_device(device.index, std::max(1, threads / int(cpus)), progress)
+                          : make_cuda_device(device.index, events, cache));
+  }
+  const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(),
+                                 [](const Lane& lane) { return lane.kind == Lane::Kind::Collectives; });
+  if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
+  if (spans && cpus == 0) collectives = make_cuda_collectives(plan.devices, events, collective_timeout, cache);
+  return devices;
+}
+
+BindOptions bind_options(const Prepared& prepared, const SessionOptions& options) {
+  BindOptions bind;
+  bind.math = options.numerics.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
+  bind.deterministic = options.numerics.deterministic;
+  bind.workspace_limit = prepared.request.workspace_limit;
+  return bind;
+}
+
+double scale_of(RateScaling scaling, int64_t learners) {
+  switch (scaling) {
+    case RateScaling::None: break;
+    case RateScaling::Linear: return double(learners);
+    case RateScaling::Sqrt: return std::sqrt(double(learners));
+  }
+  return 1;
+}
+
+// The first fine tick of a group.
+int64_t first_of(const ClockRelation& relation, int64_t group) {
+  return group == 0 ? 0 : relation.last_of(group - 1) + 1;
+}
+
+}  // namespace
+
+Segment::Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor,
+                 const std::shared_ptr<DeviceCache>& cache)
+    : prepared_(prepared),
+      options_(options),
+      from_(from),
+      monitor_(monitor),
+      threads_(thread_count(options)),
+      plan_(make_plan(prepared.program, prepared.request)),
+      learners_per_device_(prepared.request.learners),
+      learners_(int64_t(plan_.devices.size()) * learners_per_device_),
+      rounds_(prepared.request.rounds),
+      schedule_(prepared.program.train),
+      rate_scale_(scale_of(options.learners.rate_scaling, learners_)),
+      order_(options.numerics.seed, prepared.training->size(), true),
+      by_sync_(plan_.relation(plan_.handles.by_sync)),
+      by_validation_(plan_.relation(plan_.handles.by_validation)),
+      drops_before_(from.rate_drops.value_or(rate_drops(0))) {
+  std::unique_ptr<Queues> collectives;
+  auto devices = make_devices(plan_, threads_, options.execution.collective_timeout, cache, collectives);
+  binding_ =
+      std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives), bind_options(prepared, options));
+  make_host_tasks();
+}
+
+Segment::~Segment() = default;
+
+int64_t Segment::peak_bytes() const {
+  int64_t most = 0;
+  for (size_t d = 0; d < plan_.devices.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)));
+  return most;
+}
+
+InitialValues Segment::initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
+                               const SafetensorsReader* file) const {
+  return initial_values(loop, source, {options_.numerics.seed, file, threads_}, without);
+}
+
+void Segment::start_from_initializers(const SafetensorsReader* file) {
+  InitialValues content = initial(training(), *prepared_.training, {}, file);
+  if (training().arenas.frozen != kNone) frozen_ = content.at(training().arenas.frozen);
+  add_frozen(training(), content);
+  corrections_.assign(size_t(learners_), 0);
+  updates_.assign(size_t(learners_), 0);
+  for (const Replica& replica : learner_replicas()) put_values(*binding_, replica, content);
+  const auto& weights = content.at(training().arenas.weights);
+  put_average(weights, weights);
+  put_validation_state();
+}
+
+// Averaging 0 reads slot 0 as z and slot 1 as z_prev.
+void Segment::put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous) const {
+  for (const BufferId buffer : plan_.handles.averages) {
+    binding_->put({buffer, 0, 0}, 0, average);
+    binding_->put({buffer, 0, 0}, 1, previous);
+  }
+}
+
+// What never changes, in the precisions that the loop reads.
+void Segment::add_frozen(const Loop& loop, InitialValues& content) const {
+  if (loop.arenas.frozen != kNone) content[loop.arenas.frozen] = frozen_;
+  if (loop.arenas.frozen_lowered != kNone) content[loop.arenas.frozen_lowered] = lowered_content(frozen_);
+}
+
+// All but the weights, which the snapshot makes.
+void Segment::put_validation_state() const {
+  const auto put = [&](LoopRole role, const Source& source) {
+    const Loop& loop = *prepared_.program.find(role);
+    InitialValues content = initial(loop, source, {loop.arenas.weights, loop.arenas.frozen});
+    add_frozen(loop, content);
+    for (const Replica& replica : plan_.handles.find(role)->replicas) put_values(*binding_, replica, content);
+  };
+  if (plan_.handles.find(LoopRole::Validate)) put(LoopRole::Validate, *prepared_.validation);
+  if (plan_.handles.find(LoopRole::Recalibrate)) put(LoopRole::Recalibrate, *prepared_.training);
+}
+
+void Segment::start_from(const RunState& state) {
+  const ArenaValues& arenas = training().arenas;
+  std::vector<ValueId> carried = {arenas.weights, arenas.statistics, arenas.frozen};
+  for (const ArenaValues::Slot& slot : arenas.slots) carried.push_back(slot.value);
+  InitialValues content = initial(training(), *prepared_.training, carried);
+  frozen_ = state.frozen;
+  add_frozen(training(), content);
+  for (const Replica& learner : learner_replicas()) {
+    const LearnerState& replica = state.learners[size_t(learner.learner)];
+    corrections_.push_back(replica.correction);
+    updates_.push_back(replica.updates);
+    const auto set = [&](ValueId value, std::vector<std::byte> bytes) {
+      if (value != kNone) content[value] = std::move(bytes);
+    };
+    set(arenas.weights, replica.weights);
+    for (size_t k = 0; k < arenas.slots.size(); ++k) set(arenas.slots[k].value, replica.slots[k]);
+    set(arenas.statistics, replica.statistics);
+    if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(replica.weights));
+    put_values(*binding_, learner, content);
+  }
+  put_average(state.average, state.previous);
+  put_validation_state();
+}
+
+RunState Segment::state() const {
+  RunState state;
+  state.frozen = frozen_;
+  const ArenaValues& arenas = training().arenas;
+  for (const Replica& replica : learner_replicas()) {
+    const auto read = [&](ValueId value) {
+      if (value == kNone) return std::vector<std::byte>();
+      const int64_t bytes = training().graph.values[size_t(value)].type.bytes();
+      return binding_->get(replica.placement.of[size_t(value)], 0, bytes);
+    };
+    LearnerState& of = state.learners.emplace_back();
+    of.weights = read(arenas.weights);
+    of.statistics = read(arenas.statistics);
+    for (const ArenaValues::Slot& slot : arenas.slots) of.slots.push_back(read(slot.value));
+    of.updates = updates_before(iterations(), replica.learner);
+  }
+  if (const int64_t done = iterations(); by_sync_ && done > 0) {
+    const int64_t group = by_sync_->coarse_of(done - 1);
+    const bool averaged = by_sync_->last_of(group) == done - 1;
+    state.updated = !averaged && done - first_of(*by_sync_, group) >= prepared_.program.accumulate;
+  }
+  if (plan_.handles.averages.empty()) return state;
+  const BufferId average = plan_.handles.averages.front();
+  const int64_t averagings = scheduler_->ticks(plan_.buffers[size_t(average)].clock);
+  const int64_t bytes = plan_.buffers[size_t(average)].bytes;
+  state.averaged = averagings > 0 && !state.updated;
+  state.average = binding_->get({average, 0, 0}, averagings, bytes);
+  state.previous = binding_->get({average, 0, 0}, averagings + 1, bytes);
+  return state;
+}
+
+ModelState Segment::model() const {
+  return shared_model(state(), prepared_.request.strategy);
+}
+
+void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
+  SchedulerOptions scheduling;
+  scheduling.threads = threads_;
+  scheduling.first_iteration = from_.iteration;
+  scheduling.trace = trace;
+  scheduling.stalled = [](const std::string& report) {
+    warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
+  };
+  scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
+  scheduler_->run(interrupted);
+  report_rest();
+}
+
+void Segment::time_alone(TraceRecorder& trace) {
+  if (learners_per_device_ == 1) return;
+  std::vector<int64_t> alone(plan_.tasks.size(), -1);
+  for (const BoundTask& task : binding_->tasks()) {
+    const Lane& lane = plan_.lanes[size_t(plan_.tasks[size_t(task.id)].lane)];
+    if (lane.kind != Lane::Kind::Compute) continue;
+    alone[size_t(task.id)] = binding_->device(lane.device).time_alone(task);
+  }
+  trace.set_alone(std::move(alone));
+}
+
+// Samples seen ÷ samples of the split, before iteration `tick`.
+double Segment::epochs_seen(int64_t tick) const {
+  const int64_t batches = from_.batch + tick % rounds_ * learners_;
+  const double within = double(batches * training().batch) / double(prepared_.training->size());
+  return double(from_.epoch + tick / rounds_) + within;
+}
+
+// Validations that the rate of iteration `tick` follows: all that were made before, but the latest may still run.
+int64_t Segment::validations_before(int64_t tick) const {
+  return from_.validations + (by_validation_ ? by_validation_->coarse_of(tick) : 0) - 1;
+}
+
+double Segment::rate(int64_t tick) const {
+  return schedule_.rate(epochs_seen(tick), prepared_.total_epochs) * rate_scale_ *
+         monitor_.rate_factor(validations_before(tick));
+}
+
+// Drops of the rate in steps, before iteration `tick`: where their number grows, averaging starts again.
+int64_t Segment::rate_drops(int64_t tick) const {
+  return schedule_.drops(epochs_seen(tick)) + monitor_.rate_drops(validations_before(tick));
+}
+
+// Whether the first update of a group starts again from the average instead: the rate has dropped since the group
+// before.
+bool Segment::restarts(int64_t group) const {
+  const int64_t before = group > 0 ? rate_drops(first_of(*by_sync_, group - 1)) : drops_before_;
+  return rate_drops(first_of(*by_sync_, group)) > before;
+}
+
+// The last group up to `group` that restarts; −1 where there is none. Drops only grow in number.
+int64_t Segment::last_restart(int64_t group) const {
+  const int64_t drops = rate_drops(first_of(*by_sync_, group));
+  if (drops == drops_before_) return -1;
+  int64_t low = 0, high = group;  // the first group of as many drops
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (rate_drops(first_of(*by_sync_, middle)) == drops) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// Updates before iteration `tick` that the optimiser's slots of a learner have seen since they were zeros.
+int64_t Segment::updates_before(int64_t tick, int64_t learner) const {
+  const int64_t accumulate = prepared_.program.accumulate, updates = tick / accumulate;
+  if (by_sync_ && prepared_.request.strategy.kind == Strategy::Kind::Sma && updates > 0) {
+    const int64_t restarted = last_restart(by_sync_->coarse_of(updates * accumulate - 1));
+    // The first update of that group left zeros.
+    if (restarted >= 0) return updates - first_of(*by_sync_, restarted) / accumulate - 1;
+  }
+  return updates_[size_t(learner)] + updates;
+}
+
+StepScalars Segment::scalars_of(int64_t tick, int64_t learner) const {
+  const int64_t accumulate = prepared_.program.accumulate, round = tick % rounds_;
+  StepScalars scalars;
+  scalars.seed = options_.numerics.seed;
+  scalars.iteration = uint64_t(from_.iteration + tick);
+  scalars.learning_rate = float(rate(tick));
+  scalars.accumulated = int32_t(round % accumulate);
+  scalars.update = round % accumulate == accumulate - 1;
+  scalars.updates = int32_t(updates_before(tick, learner));
+  const ClockRelation* sync = by_sync_;
+  if (!sync || prepared_.request.strategy.kind != Strategy::Kind::Sma || !scalars.update) return scalars;
+  // The first update of a group follows the averaging of the group before.
+  const int64_t group = sync->coarse_of(tick), begin = first_of(*sync, group);
+  if (tick != begin + accumulate - 1) return scalars;
+  scalars.restart = restarts(group);
+  scalars.correction = float(group > 0 ? prepared_.request.strategy.alpha : corrections_[size_t(learner)]);
+  return scalars;
+}
+
+// Batches that were accumulated and not yet used for an update are to be read again.
+Cursor Segment::cursor() const {
+  const int64_t ticks = iterations();
+  Cursor cursor = cursor_after(ticks - ticks % rounds_ % prepared_.program.accumulate);
+  const int64_t latest = by_sync_ && ticks > 0 ? by_sync_->coarse_of(ticks - 1) : 0;
+  cursor.rate_drops = by_sync_ && ticks > 0 ? rate_drops(first_of(*by_sync_, latest)) : drops_before_;
+  return cursor;
+}
+
+Cursor Segment::cursor_after(int64_t ticks) const {
+  Cursor cursor = from_;
+  cursor.iteration += ticks;
+  cursor.images += ticks * learners_ * training().batch;
+  cursor.epoch += ticks / rounds_;
+  cursor.batch = (ticks < rounds_ ? from_.batch : 0) + ticks % rounds_ * learners_;
+  if (by_validation_ && ticks > 0) {
+    const int64_t latest = by_validation_->coarse_of(ticks - 1);
+    cursor.validations += latest + (by_validation_->last_of(latest) == ticks - 1);
+  }
+  return cursor;
+}
+
+RunPosition Segment::position_after(int64_t ticks) const {
+  const Cursor cursor = cursor_after(ticks);
+  const int64_t ended = (ticks + rounds_ - 1) / rounds_;
+  // The samples that an epoch leaves out count as seen with its last iteration.
+  const double epochs = ticks % rounds_ == 0 && ticks > 0 ? double(from_.epoch + ended) : epochs_seen(ticks);
+  return {from_.epoch + ended, cursor.iteration, cursor.images, epochs};
+}
+
+}  // namespace arbalest

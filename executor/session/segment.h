@@ -1,0 +1,112 @@
+#pragma once
+// A stretch of a run under one plan: the plan bound to devices, state put in place, host tasks, the scheduler. A run is
+// one segment, or several where the number of learners changes.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "executor/run/binding.h"
+#include "executor/run/host_tasks.h"
+#include "executor/run/scheduler.h"
+#include "executor/session/cursor.h"
+#include "executor/session/initial_values.h"
+#include "executor/session/monitor.h"
+#include "executor/session/run_state.h"
+#include "executor/session/session.h"
+#include "ops/optim/train.h"
+
+namespace arbalest {
+
+class Segment {
+ public:
+  // `prepared` has the request for this segment: learners, rounds and iterations from `from` on.
+  Segment(const Prepared& prepared, const SessionOptions& options, const Cursor& from, Monitor& monitor,
+          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
+  ~Segment();
+
+  const Plan& plan() const { return plan_; }
+  int64_t learners() const { return learners_; }
+  bool validates() const { return by_validation_ && plan_.clocks[size_t(by_validation_->coarse)].ticks > 0; }
+  int64_t peak_bytes() const;  // of the device that needs most, workspaces included
+
+  // One of these before run().
+  void start_from_initializers(const SafetensorsReader* file);
+  void start_from(const RunState& state);
+
+  // Runs to the end of the segment, to what validation decides, or to `interrupted`, and reports what no report has
+  // told of. `trace` may be nullptr.
+  void run(const std::atomic<bool>& interrupted, TraceRecorder* trace);
+
+  // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
+  void time_alone(TraceRecorder& trace);
+
+  int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : 0; }
+  bool complete() const { return iterations() == plan_.clocks[0].ticks; }
+  Cursor cursor() const;  // where the next segment begins
+  RunPosition position() const { return position_after(iterations()); }
+  RunState state() const;
+  ModelState model() const;  // what learners share by now
+
+  // After each report, on a host thread.
+  std::function<void(const RunPosition&)> on_report;
+  // Ends the segment after the batches already read. For what is called while it runs.
+  void stop() { scheduler_->stop(); }
+  // Where the request keeps what is validated: called on a host thread after each validation.
+  std::function<void(const Monitor::Verdict&, const ModelState&, const RunPosition&)> on_validated;
+
+ private:
+  const Loop& training() const { return prepared_.program.training(); }
+  const Loop& validation() const { return *prepared_.program.find(LoopRole::Validate); }
+  InitialValues initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
+                        const SafetensorsReader* file = nullptr) const;
+  const std::vector<Replica>& learner_replicas() const { return plan_.handles.loops.front().replicas; }
+  void make_host_tasks();
+  std::function<void(int64_t)> fill_training(const Replica& replica, TaskId task);
+  std::function<void(int64_t)> fill_validation(const Replica& replica, TaskId task);
+  std::function<void(int64_t)> fill_recalibration(const Replica& replica, TaskId task);
+  std::function<void(int64_t)> report();
+  void report_rest();
+  bool validates_after(int64_t tick) const;
+  std::function<void(int64_t)> end_validation();
+  StepScalars scalars_of(int64_t tick, int64_t learner) const;
+  double epochs_seen(int64_t tick) const;
+  double rate(int64_t tick) const;
+  int64_t rate_drops(int64_t tick) const;
+  bool restarts(int64_t group) const;
+  int64_t last_restart(int64_t group) const;
+  int64_t updates_before(int64_t tick, int64_t learner) const;
+  int64_t validations_before(int64_t tick) const;
+  Cursor cursor_after(int64_t ticks) const;
+  RunPosition position_after(int64_t ticks) const;
+  void put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous) const;
+  void put_validation_state() const;
+  void add_frozen(const Loop& loop, InitialValues& content) const;
+  ModelState validated_model() const;
+
+  const Prepared& prepared_;
+  const SessionOptions& options_;
+  const Cursor from_;
+  Monitor& monitor_;
+  const int threads_;
+  Plan plan_;
+  const int64_t learners_per_device_;
+  const int64_t learners_;  // in all
+  const int64_t rounds_;    // iterations of an epoch, from where this segment begins
+  const LearningRate schedule_;
+  const double rate_scale_;
+  DataOrder order_;
+  std::vector<double> corrections_;                // LearnerState::correction by learner
+  std::vector<int64_t> updates_;                   // LearnerState::updates by learner
+  std::vector<std::byte> frozen_;                  // RunState::frozen
+  const ClockRelation *by_sync_, *by_validation_;  // of plan_; nullptr where there is no such clock
+  const int64_t drops_before_;                     // of the rate, by the group before the first
+  std::unique_ptr<Binding> binding_;
+  Scheduler::HostFunctions host_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<TallyReader> trained_;  // what training has summed since the report before
+  int64_t reported_ = 0;                  // iterations that reports have told of
+};
+
+}  // namespace arbalest

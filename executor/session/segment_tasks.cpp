@@ -1,0 +1,127 @@
+// What a segment's host tasks do: filling slots with batches, reporting, ending a validation.
+
+#include "executor/session/segment.h"
+#include "executor/session/validation_reader.h"
+
+namespace arbalest {
+
+void Segment::make_host_tasks() {
+  const PlanHandles& handles = plan_.handles;
+  host_.resize(plan_.tasks.size());
+  for (const LoopPlan& loop : handles.loops) {
+    for (const Replica& replica : loop.replicas) {
+      for (const TaskId id : replica.fills) {
+        std::function<void(int64_t)>& fill = host_[size_t(id)];
+        switch (loop.role) {
+          case LoopRole::Train: fill = fill_training(replica, id); break;
+          case LoopRole::Validate: fill = fill_validation(replica, id); break;
+          case LoopRole::Recalibrate: fill = fill_recalibration(replica, id); break;
+        }
+      }
+    }
+  }
+  host_[size_t(handles.report)] = report();
+  if (handles.validation_end == kNone) return;
+  host_[size_t(handles.validation_begin)] = [](int64_t) {};
+  host_[size_t(handles.validation_end)] = end_validation();
+}
+
+std::function<void(int64_t)> Segment::fill_training(const Replica& replica, TaskId task) {
+  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)], training(), *prepared_.training,
+                                              batch_layout(training(), prepared_.request.training_resident));
+  return [this, filler, learner = replica.learner](int64_t tick) {
+    const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
+    const int64_t epoch = from_.epoch + tick / rounds_;
+    if (filler->has_scalars()) filler->put_scalars(tick, order_, epoch, batch, scalars_of(tick, learner));
+    filler->fill(tick, order_, epoch, batch);
+  };
+}
+
+std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, TaskId task) {
+  const Loop& loop = validation();
+  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)], loop, *prepared_.validation,
+                                              batch_layout(loop, prepared_.request.validation_resident));
+  const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false);
+  const int64_t validators = validator_count(prepared_.request);
+  const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
+  return [this, filler, order, batches, validators, device = replica.device](int64_t tick) {
+    StepScalars scalars;
+    scalars.seed = options_.numerics.seed;
+    scalars.iteration = uint64_t(tick);
+    const int64_t batch = tick % batches * validators + device;
+    if (filler->has_scalars()) filler->put_scalars(tick, order, tick / batches, batch, scalars);
+    filler->fill(tick, order, tick / batches, batch);
+  };
+}
+
+// Fills recalibration's batches: the first of the epoch that follows the validation, and, where that has too few, of
+// the epochs after it.
+std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica, TaskId task) {
+  const Loop& loop = *prepared_.program.find(LoopRole::Recalibrate);
+  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)], loop, *prepared_.training,
+                                              batch_layout(loop, prepared_.request.training_resident));
+  const int64_t batches = prepared_.program.find(LoopRole::Recalibrate)->batches,
+                in_epoch = prepared_.training->size() / loop.batch, validators = validator_count(prepared_.request);
+  return [this, filler, batches, in_epoch, validators, device = replica.device](int64_t tick) {
+    StepScalars scalars;
+    scalars.seed = options_.numerics.seed;
+    scalars.iteration = uint64_t(tick);
+    scalars.accumulated = int32_t(tick % batches);
+    const int64_t validated = by_validation_->last_of(tick / batches) / rounds_;  // epoch of this segment
+    const int64_t batch = tick % batches * validators + device;
+    const int64_t epoch = from_.epoch + validated + 1 + batch / in_epoch;
+    if (filler->has_scalars()) filler->put_scalars(tick, order_, epoch, batch % in_epoch, scalars);
+    filler->fill(tick, order_, epoch, batch % in_epoch);
+  };
+}
+
+std::function<void(int64_t)> Segment::report() {
+  trained_ = std::make_unique<TallyReader>(*binding_, plan_.handles.loops.front(), training().metrics.size());
+  return [this, relation = *plan_.relation(plan_.handles.by_report)](int64_t tick) {
+    const int64_t last = relation.last_of(tick);
+    const bool ends_epoch = (last + 1) % rounds_ == 0;
+    const RunPosition at = position_after(last + 1);
+    reported_ = last + 1;
+    monitor_.report(at, ends_epoch, validates_after(last), rate(last), trained_->advance(tick));
+    if (on_report) on_report(at);
+  };
+}
+
+// Where the run ends within a group of iterations, nothing has been told of these, nor has their loss been looked at.
+void Segment::report_rest() {
+  const int64_t done = iterations();
+  if (done <= reported_) return;
+  reported_ = done;
+  monitor_.report(position_after(done), false, false, rate(done - 1), trained_->advance_to_end());
+}
+
+// Whether what this iteration leaves is validated.
+bool Segment::validates_after(int64_t tick) const {
+  if (!validates()) return false;
+  const int64_t validation = by_validation_->coarse_of(tick);
+  return by_validation_->last_of(validation) == tick && validation < plan_.clocks[size_t(by_validation_->coarse)].ticks;
+}
+
+ModelState Segment::validated_model() const {
+  const auto kept = [&](BufferId buffer) {
+    if (buffer == kNone) return std::vector<std::byte>();
+    const std::byte* from = binding_->address(buffer, 0);
+    return std::vector<std::byte>(from, from + plan_.buffers[size_t(buffer)].bytes);
+  };
+  return {kept(plan_.handles.kept_weights), kept(plan_.handles.kept_statistics), frozen_};
+}
+
+std::function<void(int64_t)> Segment::end_validation() {
+  ValidationReader reader(*binding_, validation(), *plan_.handles.find(LoopRole::Validate),
+                          prepared_.validation->size());
+  return [this, reader, relation = *by_validation_, over = false](int64_t tick) mutable {
+    if (over) return;  // what is validated until the stop takes hold counts no more
+    const RunPosition at = position_after(relation.last_of(tick) + 1);
+    const Monitor::Verdict verdict = monitor_.validated(at, reader.read(tick));
+    if (on_validated) on_validated(verdict, validated_model(), at);
+    over = verdict.stop;
+    if (over) scheduler_->stop();
+  };
+}
+
+}  // namespace arbalest

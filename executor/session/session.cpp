@@ -1,0 +1,234 @@
+#include "executor/session/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "executor/devices/device.h"
+#include "executor/session/event_queue.h"
+#include "executor/session/training.h"
+#include "graph/op.h"
+#include "graph/plain_message.h"
+#include "io/sources/data_order.h"
+
+namespace arbalest {
+namespace {
+
+// What the program passed, or what Prefetch's source has as the split that `node` names.
+std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
+                                         const Node& node, uint64_t seed) {
+  if (!given) return open_source(string_attribute(prefetch, "source"), string_attribute(node, "split"), seed);
+  check_source(*given);
+  return given;
+}
+
+// Opens what Prefetch and Validate name, and tells Prefetch the fields of a sample.
+void open_sources(Prepared& prepared, const DataSources& given, uint64_t seed) {
+  Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
+  if (!prefetch) return;  // make_program says so
+  try {
+    prepared.training = open_split(given.training, *prefetch, *prefetch, seed);
+    if (const Node* validate = prepared.graph.find_op("arbalest.Validate")) {
+      prepared.validation = open_split(given.validation, *prefetch, *validate, seed);
+    }
+  } catch (const GraphError& error) {
+    fail(*prefetch, error.what());
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("node '{}' (arbalest.Prefetch): {}", prefetch->name, error.what()));
+  }
+  const std::vector<Field> fields = prepared.training->fields();
+  if (prepared.validation && prepared.validation->fields() != fields) {
+    fail(*prefetch, fmt::format("the training split has the fields {}; the validation split {}", to_string(fields),
+                                to_string(prepared.validation->fields())));
+  }
+  set_fields(*prefetch, fields);
+}
+
+// The field that a value of the graph is, unchanged; nullptr where it is none.
+const Field* field_of(const Graph& graph, const std::vector<Field>& fields, ValueId value) {
+  const NodeId producer = graph.values[size_t(value)].producer;
+  if (producer == kNone || graph.nodes[size_t(producer)].op->qualified_name() != "arbalest.Prefetch") return nullptr;
+  const Node& prefetch = graph.nodes[size_t(producer)];
+  const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), value) - prefetch.outputs.begin();
+  return &fields[size_t(fields_of_outputs(graph, prefetch, fields)[size_t(output)])];
+}
+
+// A label beyond the logits would make the loss NaN.
+void check_classes(const Prepared& prepared) {
+  if (!prepared.training) return;
+  const std::vector<Field> fields = prepared.training->fields();
+  for (const Node& node : prepared.graph.nodes) {
+    if (node.op->qualified_name() != "arbalest.SoftmaxCrossEntropy") continue;
+    const int64_t logits = prepared.graph.values[size_t(node.inputs[0])].type.shape.back();
+    const Field* label = field_of(prepared.graph, fields, node.inputs[1]);
+    if (label && logits < label->classes) {
+      fail(node, fmt::format("{} logits for {} classes of field '{}' of '{}'", logits, label->classes, label->name,
+                             prepared.training->describe()));
+    }
+  }
+}
+
+const Node* require_op(const Graph& graph, std::string_view op) {
+  const Node* found = graph.find_op(op);
+  if (!found) throw GraphError(fmt::format("graph '{}' has no {} node; training needs one", graph.name, op));
+  return found;
+}
+
+std::vector<PlanDevice> devices_of(const SessionOptions& options) {
+  return options.learners.devices.empty() ? default_devices() : options.learners.devices;
+}
+
+// Each learner's share of --batch-total.
+void divide_batch(Graph& graph, const SessionOptions& options) {
+  if (options.learners.per_device == 0)
+    throw GraphError("--batch-total needs a number of learners, and --learners is auto");
+  const int64_t learners = int64_t(devices_of(options).size()) * options.learners.per_device;
+  if (options.learners.batch_total % learners != 0) {
+    throw GraphError(fmt::format("--batch-total {}: expected a multiple of the {} learners",
+                                 options.learners.batch_total, learners));
+  }
+  if (Node* prefetch = graph.find_op("arbalest.Prefetch")) {
+    prefetch->attributes.set("batch", options.learners.batch_total / learners);
+  }
+}
+
+int64_t epochs_of(const SessionOptions& options, const Node& train) {
+  if (options.length.epochs) return *options.length.epochs;
+  const double written = float_attribute(train, "epochs");
+  if (written > 1e9) fail(train, fmt::format("attribute 'epochs' is {}, expected at most 1e9", written));
+  if (written != std::floor(written))
+    fail(train, fmt::format("attribute 'epochs' is {}, expected a whole number", written));
+  return written > 0 ? int64_t(written) : 1;
+}
+
+void describe_sources(Prepared& prepared) {
+  PlanRequest& request = prepared.request;
+  request.training_samples = prepared.training->size();
+  request.training_resident = prepared.training->resident();
+  request.training_fill_time = prepared.training->microseconds_per_sample();
+  if (!prepared.validation) return;
+  request.validation_samples = prepared.validation->size();
+  request.validation_resident = prepared.validation->resident();
+  request.validation_fill_time = prepared.validation->microseconds_per_sample();
+}
+
+}  // namespace
+
+Precision parse_precision(std::string_view text) {
+  for (const Precision precision : {Precision::Fp32, Precision::Tf32, Precision::Bf16}) {
+    if (text == name_of(precision)) return precision;
+  }
+  const std::vector<std::string> names = {"fp32", "tf32", "bf16"};
+  throw GraphError(
+      fmt::format("unknown precision '{}'; expected fp32, tf32 or bf16{}", text, did_you_mean(text, names)));
+}
+
+RateScaling parse_rate_scaling(std::string_view text) {
+  const std::vector<std::string> names = {"none", "linear", "sqrt"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (text == names[i]) return RateScaling(i);
+  }
+  throw GraphError(fmt::format("unknown scaling '{}' of the learning rate; expected none, linear or sqrt{}", text,
+                               did_you_mean(text, names)));
+}
+
+std::string_view name_of(Precision precision) {
+  switch (precision) {
+    case Precision::Fp32: return "fp32";
+    case Precision::Tf32: return "tf32";
+    case Precision::Bf16: return "bf16";
+  }
+  return "?";
+}
+
+std::vector<PlanDevice> default_devices() {
+  return {{cuda_device_count() > 0 ? PlanDevice::Kind::Cuda : PlanDevice::Kind::Cpu, 0}};
+}
+
+Prepared prepare(Graph graph, const SessionOptions& options,
+                 const std::function<void(std::string_view, const Graph&)>& after) {
+  Prepared prepared;
+  prepared.graph = std::move(graph);
+  if (options.learners.batch_total > 0) divide_batch(prepared.graph, options);
+  if (options.rules.recalibrate > 0) {
+    Node* validate = prepared.graph.find_op("arbalest.Validate");
+    if (!validate) throw GraphError("--recalibrate needs a graph that validates");
+    validate->attributes.set("recalibrate", options.rules.recalibrate);
+  }
+  open_sources(prepared, options.sources, options.numerics.seed);
+  verify(prepared.graph);
+  check_classes(prepared);
+  set_learners(prepared, std::max(1, options.learners.per_device), options, after);
+  return prepared;
+}
+
+int thread_count(const SessionOptions& options) {
+  return options.execution.threads > 0 ? options.execution.threads
+                                       : int(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {
+  const Node* synchronize = graph.find_op("arbalest.Synchronize");
+  Strategy strategy = synchronize ? strategy_of(*synchronize) : Strategy{};
+  if (options.learners.strategy) strategy.kind = *options.learners.strategy;
+  if (strategy.kind == Strategy::Kind::Ssgd) strategy.every = 1;
+  return resolved(strategy, int64_t(devices_of(options).size()) * learners, *require_op(graph, "arbalest.Train"));
+}
+
+void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
+                  const std::function<void(std::string_view, const Graph&)>& after) {
+  PlanRequest& request = prepared.request;
+  request = {};
+  request.devices = devices_of(options);
+  request.learners = learners;
+  const int64_t all = int64_t(request.devices.size()) * learners;
+  request.strategy = strategy_for(prepared.graph, options, learners);
+
+  ProgramOptions passes;
+  passes.bf16 = options.numerics.precision == Precision::Bf16;
+  passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
+  if (options.learners.rate_scaling != RateScaling::None && request.strategy.kind == Strategy::Kind::None && all > 1) {
+    throw GraphError("--scale-lr follows the learners that train one model; with strategy none each trains its own");
+  }
+  passes.validators = validator_count(request);
+  passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
+  passes.after = after;
+  prepared.program = make_program(prepared.graph, passes);
+
+  request.epochs = epochs_of(options, prepared.program.train);
+  request.iterations = options.length.iterations.value_or(0);
+  request.report_every = options.execution.report_every;
+  request.host_threads = thread_count(options);
+  describe_sources(prepared);
+  request.rounds =
+      rounds_of(request.training_samples, all, prepared.program.training().batch, prepared.program.accumulate);
+  const bool saves_validated =
+      !options.rules.targets.empty() || options.rules.patience > 0 || prepared.program.find(LoopRole::Recalibrate);
+  request.keep_validated = !options.files.save_best.empty() || (!options.files.save.empty() && saves_validated);
+  request.rate_follows_validation = options.rules.plateau > 0;
+  prepared.total_epochs =
+      request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
+}
+
+RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
+                         const std::atomic<bool>& interrupted) {
+  const auto began = std::chrono::steady_clock::now();
+  EventQueue events(observer);
+  std::unique_ptr<Training> training;
+  try {
+    training = std::make_unique<Training>(std::move(graph), options, events);
+    const double setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const RunFinished end = training->run(interrupted, setup_seconds);
+    events.drain();
+    return end;
+  } catch (const std::exception& error) {
+    const auto* task = dynamic_cast<const TaskError*>(&error);
+    events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0});
+    throw;
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,108 @@
+#pragma once
+// A run from a graph to trained weights: what `arbalest run` and the C++ DSL call.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/plan/make_plan.h"
+#include "executor/session/learner_tuner.h"
+#include "executor/session/monitor.h"
+#include "executor/session/observer.h"
+#include "graph/graph.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
+Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
+std::string_view name_of(Precision precision);
+
+// How the learning rate follows the number of learners, on request.
+enum class RateScaling : uint8_t { None, Linear, Sqrt };
+RateScaling parse_rate_scaling(std::string_view text);  // "none", "linear", "sqrt"; throws GraphError otherwise
+
+// Sources that a program passes itself: each takes the place of what the graph's Prefetch names. Nothing is opened for
+// validation where the graph has none, or where it is given. They are read by several threads at once, and they are
+// what `source = "memory:"` stands for.
+struct DataSources {
+  std::shared_ptr<const Source> training, validation;
+};
+
+struct LearnerOptions {
+  std::vector<PlanDevice> devices;         // empty: the first GPU, or cpu:0 where there is none
+  int32_t per_device = 1;                  // 0: found while training
+  LearnerTuner::Options tuning;            // how they are found
+  std::optional<Strategy::Kind> strategy;  // otherwise Synchronize's, otherwise sma
+  RateScaling rate_scaling = RateScaling::None;
+  int64_t batch_total = 0;  // samples of all learners' batches together; 0: the graph's, for each
+};
+
+struct NumericsOptions {
+  Precision precision = Precision::Fp32;
+  uint64_t seed = 1;  // of initialisers, order of data and augmentation
+  bool deterministic = false;
+};
+
+struct LengthOptions {
+  std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
+  std::optional<int64_t> iterations;  // of each learner; ends the run earlier
+};
+
+struct ExecutionOptions {
+  int threads = 0;                 // of the process, for kernels and reading; 0: one a core
+  double collective_timeout = 20;  // seconds; a collective of GPUs that takes longer ends the run
+  int64_t report_every = 0;        // iterations between progress events; 0: by the length of an epoch
+};
+
+struct FileOptions {      // paths; "" for none
+  std::string weights;    // read before training
+  std::string save;       // written at the end
+  std::string save_best;  // written whenever a validation is better than all before
+  std::string trace;      // written at the end
+};
+
+struct SessionOptions {
+  DataSources sources;  // none: the graph's
+  LearnerOptions learners;
+  NumericsOptions numerics;
+  LengthOptions length;
+  ExecutionOptions execution;
+  ValidationRules rules;
+  FileOptions files;
+};
+
+// A graph with its data: what is needed to plan.
+struct Prepared {
+  Graph graph;  // verified, as the user wrote it
+  Program program;
+  std::shared_ptr<const Source> training, validation;
+  PlanRequest request;      // for whole epochs from the first on
+  double total_epochs = 0;  // of the run, for schedules
+};
+
+// The first GPU, or cpu:0.
+std::vector<PlanDevice> default_devices();
+
+// Opens the graph's sources, verifies it, runs the passes. `after`: see ProgramOptions. Throws GraphError or RunError.
+Prepared prepare(Graph graph, const SessionOptions& options,
+                 const std::function<void(std::string_view, const Graph&)>& after = {});
+
+// Threads of the process, for kernels and reading.
+int thread_count(const SessionOptions& options);
+
+// How so many learners per device agree.
+Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
+
+// Runs the passes again for another number of learners per device, and makes the request for them.
+void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
+                  const std::function<void(std::string_view, const Graph&)>& after = {});
+
+// Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(). Returns
+// what observer.finished() was told. `interrupted`: end after the batches already read, saving all the same.
+RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
+                         const std::atomic<bool>& interrupted);
+
+}  // namespace arbalest

@@ -1,0 +1,191 @@
+#include "executor/session/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "graph/random.h"
+#include "io/formats/layout.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<ValueId> members(const Graph& graph, ValueId base) {
+  std::vector<ValueId> found;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Role role = graph.values[v].role;
+    const bool stored = role == Role::Parameter || role == Role::Frozen || role == Role::State;
+    if (stored && graph.values[v].view.base == base) found.push_back(ValueId(v));
+  }
+  std::sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
+    return graph.values[size_t(a)].view.offset_bytes < graph.values[size_t(b)].view.offset_bytes;
+  });
+  return found;
+}
+
+// Box and Muller's transform of two uniform draws.
+double normal(uint64_t key, uint64_t element) {
+  const Random4 draw = philox(key, 0, element);
+  const double u = (double(draw.word[0]) + 1) * 0x1p-32, v = double(draw.word[1]) * 0x1p-32;
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+double draw(const Initializer& initializer, uint64_t key, uint64_t element) {
+  switch (initializer.kind) {
+    case Initializer::Kind::Constant: return initializer.a;
+    case Initializer::Kind::Normal: return initializer.a * normal(key, element);
+    case Initializer::Kind::Uniform: {
+      const Random4 words = philox(key, 0, element);
+      return initializer.a * (2 * (double(words.word[0]) * 0x1p-32) - 1);
+    }
+    case Initializer::Kind::Data: break;
+  }
+  return 0;
+}
+
+// Not by tbb::parallel_for: ThreadSanitizer knows nothing of how TBB orders its own objects, and to suppress a report
+// for each part takes it minutes.
+template <typename T>
+void fill(const Value& value, uint64_t key, int threads, std::vector<std::byte>& bytes) {
+  constexpr int64_t kLeast = 1 << 14;  // elements worth a thread: some 1 ms of normal draws
+  auto* const elements = reinterpret_cast<T*>(bytes.data());
+  const int64_t count = value.type.elements(), parts = std::clamp<int64_t>(count / kLeast, 1, threads);
+  const auto draw_part = [&value, key, elements, count, parts](int64_t part) {
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+      elements[i] = T(draw(value.initializer, key, uint64_t(i)));
+    }
+  };
+  std::vector<std::jthread> others;
+  int64_t part = 1;
+  try {
+    for (; part < parts; ++part) others.emplace_back(draw_part, part);
+  } catch (const std::system_error&) {  // no more threads: this one draws what is left
+  }
+  draw_part(0);
+  for (; part < parts; ++part) draw_part(part);
+}
+
+// Logical row-major bytes of one value.
+std::vector<std::byte> drawn(const Value& value, uint64_t seed, int threads) {
+  if (value.initializer.kind == Initializer::Kind::Data) return *value.initializer.data;
+  std::vector<std::byte> bytes(size_t(value.type.bytes()));
+  const uint64_t key = random_key(seed, hash_name(value.name));
+  switch (value.type.dtype) {
+    case DataType::Float32: fill<float>(value, key, threads, bytes); break;
+    case DataType::Float64: fill<double>(value, key, threads, bytes); break;
+    case DataType::Int32: fill<int32_t>(value, key, threads, bytes); break;
+    case DataType::Int64: fill<int64_t>(value, key, threads, bytes); break;
+    default: break;  // bfloat16 state is made from its master; the rest starts as zeros
+  }
+  return bytes;
+}
+
+// Elements of a float tensor as they are kept: a double beyond a float's range is infinite.
+void check_finite(const std::string& name, const std::vector<std::byte>& floats, const std::string& path) {
+  for (size_t i = 0; i < floats.size() / sizeof(float); ++i) {
+    float element = 0;
+    std::memcpy(&element, floats.data() + i * sizeof element, sizeof element);
+    if (std::isfinite(element)) continue;
+    throw RunError(
+        fmt::format("{}: tensor '{}', element {}: found {}, expected a finite number", path, name, i, element));
+  }
+}
+
+void put(const Value& value, const std::byte* row_major, std::byte* memory) {
+  to_memory_order(value.type, row_major, memory);
+}
+
+}  // namespace
+
+std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads) {
+  const Value& arena = graph.values[size_t(base)];
+  std::vector<std::byte> content(size_t(arena.type.bytes()));
+  put(arena, drawn(arena, seed, threads).data(), content.data());
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    put(value, drawn(value, seed, threads).data(), content.data() + value.view.offset_bytes);
+  }
+  return content;
+}
+
+std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats) {
+  std::vector<std::byte> lowered(floats.size() / 2);
+  for (size_t i = 0; i < floats.size() / sizeof(float); ++i) {
+    float value = 0;
+    std::memcpy(&value, floats.data() + i * sizeof(float), sizeof value);
+    const bfloat16 rounded(value);
+    std::memcpy(lowered.data() + i * sizeof rounded, &rounded, sizeof rounded);
+  }
+  return lowered;
+}
+
+std::vector<std::string> adopt_tensors(const SafetensorsReader& file, const Graph& graph, ValueId base,
+                                       std::vector<std::byte>& content) {
+  std::vector<std::string> used;
+  std::vector<std::byte> elements;
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    const SafetensorsReader::Entry* entry = file.find(value.name);
+    if (!entry) continue;
+    if (entry->shape != value.type.shape || !SafetensorsReader::converts(*entry, value.type.dtype)) {
+      throw RunError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", file.path(), value.name,
+                                 to_string(TensorType{entry->dtype, entry->shape}), to_string(value.type)));
+    }
+    elements.resize(size_t(value.type.bytes()));
+    file.read(*entry, value.type.dtype, elements);
+    if (value.type.dtype == DataType::Float32) check_finite(value.name, elements, file.path());
+    put(value, elements.data(), content.data() + value.view.offset_bytes);
+    used.push_back(value.name);
+  }
+  return used;
+}
+
+void check_tensor_names(const SafetensorsReader& file, const Graph& graph, const std::vector<ValueId>& bases) {
+  std::vector<std::string> expected, found;
+  for (const ValueId base : bases) {
+    if (base == kNone) continue;
+    for (const ValueId member : members(graph, base)) expected.push_back(graph.values[size_t(member)].name);
+  }
+  for (const SafetensorsReader::Entry& entry : file.entries()) found.push_back(entry.name);
+  const std::set<std::string> known(expected.begin(), expected.end()), given(found.begin(), found.end());
+  for (const std::string& name : expected) {
+    if (!given.contains(name)) {
+      throw RunError(
+          fmt::format("{}: no tensor '{}', which the graph needs{}", file.path(), name, did_you_mean(name, found)));
+    }
+  }
+  for (const std::string& name : found) {
+    if (!known.contains(name)) {
+      throw RunError(
+          fmt::format("{}: tensor '{}' is not in the graph{}", file.path(), name, did_you_mean(name, expected)));
+    }
+  }
+}
+
+void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content) {
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    NamedTensor tensor{value.name, value.type.dtype, value.type.shape, {}};
+    tensor.bytes.resize(size_t(value.type.bytes()));
+    to_row_major(value.type, content.data() + value.view.offset_bytes, tensor.bytes.data());
+    file.tensors.push_back(std::move(tensor));
+  }
+}
+
+int64_t parameter_count(const Graph& graph) {
+  int64_t count = 0;
+  for (const Value& value : graph.values) {
+    const bool member =
+        value.role == Role::Parameter && value.view.base != kNone && value.type.dtype == DataType::Float32;
+    if (member) count += value.type.elements();
+  }
+  return count;
+}
+
+}  // namespace arbalest

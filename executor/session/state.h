@@ -1,0 +1,36 @@
+#pragma once
+// What a replica keeps across iterations, on the host: made from initialisers, read from files, written to files.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/passes/program.h"
+#include "io/formats/safetensors.h"
+
+namespace arbalest {
+
+// Bytes of the value `base` (an arena, or a value of its own) as device memory holds it at the start: every member from
+// its initialiser, keyed by `seed` and the member's name. The same for any number of `threads`.
+std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads = 1);
+
+// The same numbers as bfloat16.
+std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats);
+
+// Reads the tensors of `file` into the arena's bytes; those of another floating-point type are converted. Returns the
+// names used. Throws RunError where a tensor's shape or type does not fit the member's, or a number in it is not
+// finite.
+std::vector<std::string> adopt_tensors(const SafetensorsReader& file, const Graph& graph, ValueId base,
+                                       std::vector<std::byte>& content);
+
+// Throws RunError unless the file has every member of the arenas and nothing else: it names what is missing or unknown.
+void check_tensor_names(const SafetensorsReader& file, const Graph& graph, const std::vector<ValueId>& bases);
+
+// The members of an arena by name, in file order.
+void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content);
+
+// Elements of all parameters of one replica that are trained.
+int64_t parameter_count(const Graph& graph);
+
+}  // namespace arbalest

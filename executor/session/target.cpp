@@ -1,0 +1,72 @@
+#include "executor/session/target.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+}  // namespace
+
+bool Target::met(double value) const {
+  switch (op) {
+    case Op::GreaterEqual: return value >= threshold;
+    case Op::Greater: return value > threshold;
+    case Op::LessEqual: return value <= threshold;
+    case Op::Less: return value < threshold;
+  }
+  return false;
+}
+
+std::string to_string(const Target& target) {
+  constexpr std::string_view kNames[] = {">=", ">", "<=", "<"};
+  return fmt::format("{} {} {}", target.metric, kNames[size_t(target.op)], target.threshold);
+}
+
+Target parse_target(std::string_view text) {
+  const auto fail = [&](const std::string& what) {
+    return GraphError(
+        fmt::format("target '{}': {}; expected METRIC, one of >= > <= <, and a number, as in "
+                    "'accuracy >= 0.94'",
+                    text, what));
+  };
+  const size_t at = text.find_first_of("<>=");
+  if (at == text.npos) throw fail("found no comparison");
+  Target target;
+  target.metric = trimmed(text.substr(0, at));
+  if (target.metric.empty()) throw fail("found no metric");
+  if (target.metric.find_first_of(" \t") != target.metric.npos) throw fail("the metric's name has a space");
+
+  const size_t length = text.substr(at).find_first_not_of("<>=");
+  const std::string_view op = text.substr(at, length);
+  if (op == ">=") {
+    target.op = Target::Op::GreaterEqual;
+  } else if (op == ">") {
+    target.op = Target::Op::Greater;
+  } else if (op == "<=") {
+    target.op = Target::Op::LessEqual;
+  } else if (op == "<") {
+    target.op = Target::Op::Less;
+  } else {
+    throw fail(fmt::format("found comparison '{}'", op));
+  }
+  const std::string_view number = length == text.npos ? std::string_view{} : trimmed(text.substr(at + length));
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), target.threshold);
+  if (number.empty() || error != std::errc{} || end != number.data() + number.size()) {
+    throw fail(fmt::format("found '{}' where a number should be", number));
+  }
+  if (!std::isfinite(target.threshold)) throw fail(fmt::format("'{}' is not finite", number));
+  return target;
+}
+
+}  // namespace arbalest

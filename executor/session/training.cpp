@@ -1,0 +1,329 @@
+#include "executor/session/training.h"
+
+#include <fmt/format.h>
+#include <tbb/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "executor/session/initial_values.h"
+#include "executor/session/output_paths.h"
+#include "executor/session/warn.h"
+#include "executor/trace/trace_recorder.h"
+
+namespace arbalest {
+Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
+    : options_(options), prepared_(prepare(std::move(graph), options)), observer_(observer) {
+  const Program& program = prepared_.program;
+  monitor_ = std::make_unique<Monitor>(program, options.rules, observer_);
+  if (options.learners.per_device == 0 && options.numerics.deterministic) {
+    throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
+  }
+  if (options.learners.per_device == 0) {
+    const PlanRequest& request = prepared_.request;
+    const int64_t most = request.training_samples / (int64_t(request.devices.size()) * program.training().batch *
+                                                     program.accumulate);  // that an epoch has batches for
+    LearnerTuner::Options tuning = options.learners.tuning;
+    tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
+    tuner_ = std::make_unique<LearnerTuner>(tuning);
+  }
+  check_output_paths(
+      {{"--save", options.files.save}, {"--save-best", options.files.save_best}, {"--trace", options.files.trace}});
+  check_inputs_kept({{"--weights", options.files.weights}}, {{"--trace", options.files.trace}});
+  whole_ = prepared_.request;
+  make_segment({});
+  check_rules();
+  start();
+}
+
+Training::~Training() = default;
+
+// What validation is to decide or to save needs one to be made.
+void Training::check_rules() const {
+  const ValidationRules& rules = options_.rules;
+  const char* option = !rules.targets.empty()              ? "--until"
+                       : rules.patience > 0                ? "--patience"
+                       : rules.plateau > 0                 ? "--plateau"
+                       : !options_.files.save_best.empty() ? "--save-best"
+                                                           : nullptr;
+  if (!option || segment_->validates() || (tuner_ && prepared_.program.find(LoopRole::Validate))) return;
+  if (!prepared_.program.find(LoopRole::Validate))
+    throw GraphError(fmt::format("{} needs a graph that validates", option));
+  throw GraphError(fmt::format("{} needs a validation, and the run ends before its first: {} iterations, {} an epoch",
+                               option, prepared_.request.iterations, prepared_.request.rounds));
+}
+
+void Training::make_segment(const Cursor& from) {
+  segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_, cache_);
+  if (tuner_ && !tuner_->done()) {
+    segment_->on_report = [this](const RunPosition& at) { observe(at); };
+  }
+  if (!prepared_.request.keep_validated) return;
+  segment_->on_validated = [this](const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
+    keep(verdict, model, at);
+  };
+}
+
+void Training::start() {
+  std::optional<SafetensorsReader> file;
+  const ArenaValues& arenas = prepared_.program.training().arenas;
+  if (!options_.files.weights.empty()) {
+    file.emplace(options_.files.weights);
+    check_tensor_names(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
+  }
+  segment_->start_from_initializers(file ? &*file : nullptr);
+}
+
+RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_seconds) {
+  announce(setup_seconds);
+  monitor_->begin();
+  RunFinished end;
+  try {
+    if (!interrupted.load()) run_segments(interrupted);
+    end = monitor_->finish(segment_->position(), monitor_->seconds(), why_ended());
+    end.setup_seconds = setup_seconds;
+    end.best_error = best_error_;
+    if (end.best_epoch > 0 && best_error_.empty()) end.best_weights = options_.files.save_best;
+    end.learners = prepared_.request.learners;
+    end.tuning = tuner_ && !tuner_->done();
+    save_last(end);
+  } catch (...) {
+    write_trace_of_failure();
+    throw;
+  }
+  if (trace_ && end.iteration > 0) {
+    time_alone();
+    trace_->write(options_.files.trace);
+    end.trace = options_.files.trace;
+  }
+  observer_.finished(end);
+  return end;
+}
+
+// Where a file is wanted.
+void Training::save_last(RunFinished& end) {
+  const bool interrupted = end.reason == "interrupted";
+  if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
+  std::string path = options_.files.save;
+  if (path.empty() && interrupted) path = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
+  if (path.empty()) return;
+  // What ended the run is the model that was validated, not the one some iterations later; and where validation
+  // recalibrates, it has the better statistics.
+  const bool recalibrated = prepared_.program.find(LoopRole::Recalibrate) && validated_.at.iteration == end.iteration;
+  const bool validated = end.reason == "until" || end.reason == "patience" || recalibrated;
+  if (validated && !validated_.model.weights.empty()) {
+    save_somewhere(path, validated_, end);
+  } else {
+    save_somewhere(path, {segment_->model(), segment_->position()}, end);
+  }
+}
+
+// A model that has been trained is not lost because its file cannot be written.
+void Training::save_somewhere(const std::string& path, const Snapshot& last, RunFinished& end) {
+  check_finite(last.model, last.at.iteration, path);
+  end.weights = path;
+  try {
+    return save(path, last.model, last.at, end.seconds);
+  } catch (const RunError& error) {
+    for (const std::string& other : other_places(path)) {
+      try {
+        save(other, last.model, last.at, end.seconds);
+      } catch (const RunError&) {
+        continue;
+      }
+      warn(fmt::format("{}; the model is in '{}'", error.what(), other));
+      end.weights = other;
+      if (!options_.files.save.empty()) end.weights_error = error.what();
+      return;
+    }
+    throw;
+  }
+}
+
+// The trace is of use without it.
+void Training::time_alone() {
+  try {
+    segment_->time_alone(*trace_);
+  } catch (const RunError& error) {
+    warn(fmt::format("how long tasks take alone is not in the trace: {}", error.what()));
+  }
+}
+
+// Now it is wanted most; but what failed first is what is told.
+void Training::write_trace_of_failure() const noexcept {
+  try {
+    if (trace_) trace_->write(options_.files.trace);
+  } catch (const std::exception& error) {
+    warn(error.what());
+  }
+}
+
+std::string Training::why_ended() const {
+  if (monitor_->all_targets_reached()) return "until";
+  if (monitor_->out_of_patience()) return "patience";
+  return complete_ ? "complete" : "interrupted";
+}
+
+// One segment after the other: until the epochs are over, or validation or the user ends the run.
+void Training::run_segments(const std::atomic<bool>& interrupted) {
+  for (;;) {
+    if (!options_.files.trace.empty()) trace_ = std::make_unique<TraceRecorder>(segment_->plan());
+    segment_->run(interrupted, trace_.get());
+    if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
+    PlanRequest rest = whole_;
+    Cursor from = segment_->cursor();
+    complete_ = tuner_ ? !take_rest(rest, from, prepared_.program) : segment_->complete();
+    const bool changes = tuner_ && tuner_->learners() != prepared_.request.learners;
+    if (complete_ || interrupted.load() || (!changes && !segment_->complete())) return;
+    next_segment();
+  }
+}
+
+// The request for what is left of the run with so many learners.
+void Training::request_rest(int32_t learners, Cursor& from) {
+  set_learners(prepared_, learners, options_);
+  PlanRequest& request = prepared_.request;
+  whole_ = request;
+  if (request.iterations > 0) {
+    const double seen = double(from.batch * prepared_.program.training().batch) / double(request.training_samples);
+    prepared_.total_epochs =
+        double(from.epoch) + seen + double(request.iterations - from.iteration) / double(request.rounds);
+  }
+  if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
+}
+
+// A segment for what is left, with the tuner's number of learners or, where that cannot be had, with the number before.
+// Where too little of an epoch is left for a round of more learners, those who began it end it.
+void Training::next_segment() {
+  const RunState state = segment_->state();
+  const Cursor ended = segment_->cursor();
+  const PlanRequest before = whole_;
+  for (;;) {
+    PlanRequest wanted = before;
+    wanted.learners = tuner_->learners();
+    const bool too_little = ended.batch > 0 && rounds_left(wanted, ended, prepared_.program) == 0;
+    const bool finish = too_little && rounds_left(before, ended, prepared_.program) > 0;
+    Cursor from = ended;
+    request_rest(finish ? before.learners : wanted.learners, from);
+    trace_.reset();    // it is of the segment
+    segment_.reset();  // its memory is needed
+    try {
+      make_segment(from);
+      segment_->start_from(with_learners(state, before.devices.size(), size_t(prepared_.request.learners),
+                                         before.strategy, prepared_.request.strategy));
+      return;
+    } catch (const RunError& error) {
+      if (tuner_->done()) throw;
+      tell(tuner_->cannot(error.what()), {ended.epoch + 1, ended.iteration, ended.images});
+    }
+  }
+}
+
+void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& at) {
+  Tuned event;
+  event.learners = decision.measured;
+  event.next = decision.next;
+  event.images_per_second = decision.images_per_second;
+  event.reason = decision.reason;
+  event.strategy = name_of(strategy_for(prepared_.graph, options_, decision.next).kind);
+  event.epoch = at.epoch;
+  event.iteration = at.iteration;
+  const int64_t samples = prepared_.training->size(), batch = prepared_.program.training().batch;
+  const int64_t devices = int64_t(prepared_.request.devices.size());
+  event.iterations_per_epoch = rounds_of(samples, devices * decision.next, batch, prepared_.program.accumulate);
+  const double left = prepared_.total_epochs - double(at.images) / double(samples);
+  event.iterations =
+      options_.length.iterations.value_or(at.iteration + int64_t(left * double(event.iterations_per_epoch)));
+  event.seconds = monitor_->seconds();
+  observer_.tuned(event);
+}
+
+// The tuner looks at every report; where it wants another number of learners, the segment ends.
+void Training::observe(const RunPosition& at) {
+  const int32_t before = tuner_->learners();
+  if (before != prepared_.request.learners) return;  // what comes after the decision
+  const auto decision = tuner_->observe(monitor_->seconds(), at.images);
+  if (!decision) return;
+  tell(*decision, at);
+  if (tuner_->learners() != before) segment_->stop();
+}
+
+void Training::keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
+  validated_ = {model, at};
+  if (!verdict.best || options_.files.save_best.empty()) return;
+  try {
+    check_finite(model, at.iteration, options_.files.save_best);
+    save(options_.files.save_best, model, at, monitor_->seconds());
+    best_error_.clear();
+  } catch (const RunError& error) {  // the disk may have room again by the next
+    best_error_ = error.what();
+    warn(fmt::format("{}; training goes on", best_error_));
+  }
+}
+
+void Training::announce(double setup_seconds) {
+  const PlanRequest& request = prepared_.request;
+  RunStarted event;
+  event.graph = prepared_.graph.name;
+  for (const PlanDevice& device : request.devices) event.devices.push_back(to_string(device));
+  event.learners = request.learners;
+  event.strategy = name_of(request.strategy.kind);
+  event.batch = prepared_.program.training().batch;
+  event.precision = name_of(options_.numerics.precision);
+  event.seed = options_.numerics.seed;
+  event.deterministic = options_.numerics.deterministic;
+  event.versions = {{"arbalest", ARBALEST_VERSION}, {"tbb", TBB_runtime_version()}};
+  for (auto& version : cuda_versions()) event.versions.push_back(std::move(version));
+  event.parameters = parameter_count(prepared_.program.training().graph);
+  event.planned_peak_bytes = segment_->peak_bytes();
+  event.iterations_per_epoch = request.rounds;
+  event.samples_per_epoch = request.rounds * segment_->learners() * event.batch;
+  event.iterations = segment_->plan().clocks[0].ticks;
+  event.setup_seconds = setup_seconds;
+  event.note = schedule_note();
+  observer_.started(event);
+}
+
+// Of a schedule that ends before the run does.
+std::string Training::schedule_note() const {
+  const Node& train = prepared_.program.train;
+  const std::string schedule = string_attribute(train, "schedule");
+  const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
+  if ((schedule != "cosine" && schedule != "linear") || last <= 0 || total <= last) return "";
+  return fmt::format(
+      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
+      last, total, float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
+}
+
+// Nobody is served by a file of numbers that are none, least of all in the place of a good one.
+void Training::check_finite(const ModelState& model, int64_t iteration, const std::string& path) {
+  for (const std::vector<std::byte>* content : {&model.weights, &model.statistics}) {
+    for (size_t i = 0; i + sizeof(float) <= content->size(); i += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, content->data() + i, sizeof value);
+      if (std::isfinite(value)) continue;
+      throw RunError(
+          fmt::format("{}: not written: the weights are no longer finite after iteration {}; try a lower "
+                      "learning rate",
+                      path, iteration));
+    }
+  }
+}
+
+void Training::save(const std::string& path, const ModelState& model, const RunPosition& at, double seconds) {
+  const Loop& loop = prepared_.program.training();
+  TensorFile file;
+  file.metadata = {{"graph", prepared_.graph.name},
+                   {"iteration", std::to_string(at.iteration)},
+                   {"epoch", std::to_string(at.epoch)}};
+  append_tensors(file, loop.graph, loop.arenas.weights, model.weights);
+  if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, model.statistics);
+  if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, model.frozen);
+  write_safetensors(path, file);
+  CheckpointSaved event{path, at.epoch, at.iteration, 0, seconds};
+  for (const NamedTensor& tensor : file.tensors) event.bytes += int64_t(tensor.bytes.size());
+  observer_.checkpoint(event);
+}
+
+}  // namespace arbalest

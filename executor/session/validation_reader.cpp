@@ -1,0 +1,62 @@
+#include "executor/session/validation_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+bool keeps_rows(const LoopMetric& metric) {
+  return metric.spec.keeps == MetricSpec::Keeps::Rows;
+}
+
+size_t count_means(const Loop& loop) {
+  return loop.metrics.size() - size_t(std::count_if(loop.metrics.begin(), loop.metrics.end(), keeps_rows));
+}
+
+}  // namespace
+
+ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples)
+    : binding_(binding), loop_(loop), samples_(samples), tally_(binding, planned, count_means(loop)) {
+  for (const Replica& replica : planned.replicas) rows_.push_back(replica.rows);
+}
+
+// Batch b of the split is batch b / devices of device b mod devices.
+std::vector<float> ValidationReader::rows_of(size_t index, int64_t columns, int64_t tick) const {
+  const auto devices = int64_t(rows_.size());
+  std::vector<float> rows(size_t(samples_ * columns));
+  for (int64_t first = 0; first < samples_; first += loop_.batch) {
+    const int64_t batch = first / loop_.batch, valid = std::min(loop_.batch, samples_ - first);
+    const auto* from = reinterpret_cast<const float*>(binding_.address(rows_[size_t(batch % devices)][index], tick));
+    std::copy_n(from + batch / devices * loop_.batch * columns, valid * columns, rows.begin() + first * columns);
+  }
+  return rows;
+}
+
+Measurement ValidationReader::read(int64_t tick) {
+  const std::vector<double> sums = tally_.advance(tick);
+  Measurement result;
+  result.samples = int64_t(sums[0] + 0.5);
+  size_t mean = 0, row = 0;
+  for (const LoopMetric& metric : loop_.metrics) {
+    if (!keeps_rows(metric)) {
+      result.values.push_back(sums[++mean] / sums[0]);
+      continue;
+    }
+    const int64_t columns = loop_.graph.values[size_t(metric.rows)].type.shape[1];
+    const std::vector<float> rows = rows_of(row++, columns, tick);
+    const std::vector<double> values = metric.spec.finish(metric.node, metric.inputs, {rows, columns});
+    const size_t expected = 1 + (metric.spec.parts ? metric.spec.parts(metric.node, metric.inputs).size() : 0);
+    if (values.size() != expected) {
+      throw RunError(fmt::format("metric '{}': its operator made {} numbers of the rows, and names {}", metric.name,
+                                 values.size(), expected));
+    }
+    result.values.insert(result.values.end(), values.begin(), values.end());
+  }
+  return result;
+}
+
+}  // namespace arbalest

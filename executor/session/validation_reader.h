@@ -1,0 +1,29 @@
+#pragma once
+// From what devices have summed and kept to the numbers of a validation.
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/run/host_tasks.h"
+#include "executor/session/metrics.h"
+
+namespace arbalest {
+
+// Reads what each validation has brought to the host.
+class ValidationReader {
+ public:
+  // `samples` are the split's.
+  ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples);
+  Measurement read(int64_t tick);
+
+ private:
+  std::vector<float> rows_of(size_t index, int64_t columns, int64_t tick) const;
+
+  const Binding& binding_;
+  const Loop& loop_;
+  const int64_t samples_;
+  TallyReader tally_;
+  std::vector<std::vector<BufferId>> rows_;  // by device, by metric that keeps rows
+};
+
+}  // namespace arbalest

@@ -1,0 +1,57 @@
+#pragma once
+// What running a plan cost, measured from a trace: what simulate() replays.
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "executor/trace/contention.h"
+#include "executor/trace/steady_state.h"
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+// Times in ns that are replayed as they were recorded, instance after instance, rather than drawn at random or taken as
+// a mean: so what slows several tasks at once (a busy host, a clock that drops) still does so at once, the rare long
+// instance keeps its share, and the same trace gives the same prediction.
+class Replay {
+ public:
+  Replay() = default;
+  Replay(std::vector<int64_t> recorded) : recorded_(std::move(recorded)) {}
+
+  // Instance n takes what was recorded at n mod size; nothing where nothing was.
+  int64_t of(int64_t instance) const { return recorded_.empty() ? 0 : recorded_[size_t(instance) % recorded_.size()]; }
+  void scale(double factor) {
+    for (int64_t& time : recorded_) time = std::llround(double(time) * factor);
+  }
+
+ private:
+  std::vector<int64_t> recorded_;
+};
+
+struct TaskCosts {
+  Replay duration;
+  Replay dispatch;      // from ready to issuing (a host task: to running), by a thread that was free
+  int64_t issuing = 0;  // ns of an issuing thread for each instance, the median; device tasks
+};
+
+// Latencies in ns, medians.
+struct LaneCosts {
+  int64_t after_issue = 0;  // from the beginning of issuing to the start, where nothing else held it back
+  int64_t after_queue = 0;  // from the end of what it waited for in its queue to the start
+  int64_t notice = 0;       // from an end to what it makes ready
+};
+
+struct Costs {
+  std::vector<TaskCosts> tasks;        // parallel to Plan::tasks
+  std::vector<LaneCosts> lanes;        // parallel to Plan::lanes
+  std::vector<Contention> contention;  // parallel to Plan::devices
+  TraceThreads threads{1, 1};
+};
+
+// Measures in the steady state. For tasks of slower clocks it takes the instances that ran during the steady state, or
+// all of them where none did.
+Costs measure_costs(const TraceFile& trace, const SteadyState& steady);
+
+}  // namespace arbalest

@@ -1,0 +1,82 @@
+#pragma once
+// A trace in memory and as a file: gzipped Chrome-trace JSON that Perfetto opens as it is, with one metadata record
+// that holds the plan, so that the file alone tells what every lane did and what each instance waited for.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/plan/plan.h"
+
+namespace arbalest {
+
+// One instance of a task. Times in ns since the trace began; −1: unknown. `ready`: its last edge was satisfied;
+// `issued`: it entered its device queue (a host task: its thread took it); `started`, `ended`: it ran.
+struct TaskSpan {
+  TaskId task = kNone;
+  int64_t instance = 0;
+  int64_t ready = -1, issued = -1, started = -1, ended = -1;
+  bool operator==(const TaskSpan&) const = default;
+};
+
+// One node inside a Compute task of a CPU device.
+struct NodeSpan {
+  int32_t launch = kNone;  // index into Plan::launches
+  TaskId task = kNone;
+  int64_t instance = 0;
+  int64_t started = -1, ended = -1;
+  bool operator==(const NodeSpan&) const = default;
+};
+
+// Time that a host thread spent on issuing one instance to a device queue.
+struct IssueSpan {
+  TaskId task = kNone;
+  int64_t instance = 0;
+  int64_t started = -1, ended = -1;
+  int32_t thread = 0;  // number of the recording thread; set when the spans are collected
+  bool operator==(const IssueSpan&) const = default;
+};
+
+// Threads of the process that ran host tasks and issued device tasks; 0: unknown.
+struct TraceThreads {
+  int32_t host = 0, issuing = 0;
+  bool operator==(const TraceThreads&) const = default;
+};
+
+struct TraceFile {
+  Plan plan;                          // devices, clocks, relations, lanes, tasks and edges; no memory and no graphs
+  std::string graph;                  // the graph's name
+  std::vector<std::string> launches;  // node names, by NodeSpan::launch
+  std::vector<TaskSpan> tasks;        // these three by start
+  std::vector<NodeSpan> nodes;
+  std::vector<IssueSpan> issues;
+  TraceThreads threads;
+  std::vector<int64_t> alone;  // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
+  int64_t dropped = 0;         // spans that rings overwrote: the oldest
+  int64_t unfinished = 0;      // instances without a start or an end, left out of `tasks`
+};
+
+// Finds the span of (task, instance) in a trace that outlives the index.
+class SpanIndex {
+ public:
+  explicit SpanIndex(const TraceFile& trace);
+  const TaskSpan* find(TaskId task, int64_t instance) const;                                    // nullptr: not recorded
+  const std::vector<const TaskSpan*>& of(TaskId task) const { return by_task_[size_t(task)]; }  // by instance
+
+ private:
+  std::vector<std::vector<const TaskSpan*>> by_task_;
+};
+
+struct TraceWriteOptions {
+  int64_t flows = 100'000;  // arrows between lanes at most: viewers slow down beyond
+  int compression = 4;      // zlib's level
+};
+
+// Writes under a temporary name in the same folder and renames. Throws RunError.
+void write_trace(const TraceFile& trace, const std::string& path, const TraceWriteOptions& options = {});
+
+// Reads a gzipped or plain file. Throws RunError where it cannot be read, GraphError where it is no trace of ours, with
+// line and column where it is not JSON.
+TraceFile read_trace(const std::string& path);
+
+}  // namespace arbalest

@@ -1,0 +1,204 @@
+#include "executor/trace/trace_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/error.h"
+#include "io/formats/json_error.h"
+
+namespace arbalest {
+namespace {
+
+using nlohmann::json;
+
+// Names of enumerators, in their order.
+constexpr std::array kDeviceKinds = {"cpu", "cuda"};
+constexpr std::array kLaneKinds = {"host", "compute", "copy_in", "copy_out", "validate", "averaging", "collectives"};
+constexpr std::array kTaskKinds = {"fill",       "copy_in",        "compute",  "average",
+                                   "collective", "snapshot",       "copy_out", "validation_begin",
+                                   "report",     "validation_end", "work"};
+constexpr std::array kNeeds = {"issued", "done"};
+constexpr std::array kWhys = {"data", "reuse", "lane", "self", "pace", "clock"};
+
+constexpr int64_t kMostWidth = 1 << 16;  // instances of a task at once; instances between two with work
+// Where a pattern of clocks is longer than this, every tick of the run is looked at, so those are bounded.
+constexpr int64_t kLongestPeriod = int64_t{1} << 22, kMostTicksApart = int64_t{1} << 26;
+
+// An index, or −1 for none; check() holds it against what there is.
+int32_t index_of(const json& object, const char* key) {
+  return int32_t(integer_of(object, key, kNone, INT32_MAX));
+}
+
+template <typename Enum, size_t N>
+const char* name_in(const std::array<const char*, N>& names, Enum value) {
+  return names[size_t(value)];
+}
+
+template <typename Enum, size_t N>
+Enum enumerator(const std::array<const char*, N>& names, const json& object, const char* key) {
+  const std::string name = object.at(key).template get<std::string>();
+  for (size_t i = 0; i < N; ++i) {
+    if (name == names[i]) return Enum(i);
+  }
+  const std::vector<std::string> known(names.begin(), names.end());
+  throw GraphError(fmt::format("unknown {} '{}'{}", key, name, did_you_mean(name, known)));
+}
+
+// Traces of earlier versions call lanes that average on one device collectives, as those over all devices.
+Lane lane_of(const json& item) {
+  Lane lane{enumerator<Lane::Kind>(kLaneKinds, item, "kind"), index_of(item, "device"), index_of(item, "learner"),
+            item.at("name")};
+  if (lane.kind == Lane::Kind::Collectives && lane.device != kNone) lane.kind = Lane::Kind::Averaging;
+  return lane;
+}
+
+Task task_of(const json& item) {
+  Task task;
+  task.name = item.at("name");
+  task.kind = enumerator<Task::Kind>(kTaskKinds, item, "kind");
+  task.lane = index_of(item, "lane");
+  task.clock = index_of(item, "clock");
+  task.width = int32_t(integer_of(item, "width", 1, kMostWidth));
+  task.every = item.contains("every") ? int32_t(integer_of(item, "every", 1, kMostWidth)) : 1;
+  task.device = index_of(item, "device");
+  task.learner = index_of(item, "learner");
+  return task;
+}
+
+Edge edge_of(const json& item) {
+  Edge edge;
+  edge.from = index_of(item, "from");
+  edge.to = index_of(item, "to");
+  edge.distance = integer_of(item, "distance", 0, kMostTraceTicks);
+  edge.relation = index_of(item, "relation");
+  edge.needs = enumerator<Edge::Needs>(kNeeds, item, "needs");
+  edge.why = enumerator<Edge::Why>(kWhys, item, "why");
+  edge.what = item.at("what");
+  return edge;
+}
+
+ClockRelation relation_of(const json& item) {
+  return {index_of(item, "fine"), index_of(item, "coarse"), integer_of(item, "group", 1, kMostTraceTicks),
+          integer_of(item, "period", 1, kMostTraceTicks)};
+}
+
+void check_index(int64_t index, size_t count, bool optional, const char* what) {
+  if (index >= (optional ? kNone : 0) && index < int64_t(count)) return;
+  throw GraphError(fmt::format("{} {} is out of range: there are {}", what, index, count));
+}
+
+void check(const Plan& plan) {
+  int64_t most_ticks = 0;
+  for (const Clock& clock : plan.clocks) most_ticks = std::max(most_ticks, clock.ticks);
+  for (const ClockRelation& relation : plan.relations) {
+    check_index(relation.fine, plan.clocks.size(), false, "clock");
+    check_index(relation.coarse, plan.clocks.size(), false, "clock");
+    int64_t product = 0;  // the last instance that a coarse tick stands for
+    if (__builtin_mul_overflow(plan.clocks[size_t(relation.coarse)].ticks + 1, relation.period, &product)) {
+      throw GraphError(fmt::format(
+          "clock '{}' makes {} ticks, and a pattern of its relation has {}: more than can be counted",
+          plan.clocks[size_t(relation.coarse)].name, plan.clocks[size_t(relation.coarse)].ticks, relation.period));
+    }
+    if (relation.period > kLongestPeriod && most_ticks > kMostTicksApart) {
+      throw GraphError(
+          fmt::format("a pattern of {} ticks in a run of {} is longer than can be looked at: at most {} in {}",
+                      relation.period, most_ticks, kLongestPeriod, kMostTicksApart));
+    }
+  }
+  for (const Lane& lane : plan.lanes) check_index(lane.device, plan.devices.size(), true, "device");
+  for (const Task& task : plan.tasks) {
+    check_index(task.lane, plan.lanes.size(), false, "lane");
+    check_index(task.clock, plan.clocks.size(), false, "clock");
+    check_index(task.device, plan.devices.size(), true, "device");
+  }
+  for (const Edge& edge : plan.edges) {
+    check_index(edge.from, plan.tasks.size(), false, "task");
+    check_index(edge.to, plan.tasks.size(), false, "task");
+    check_index(edge.relation, plan.relations.size(), true, "relation");
+  }
+}
+
+}  // namespace
+
+int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {
+  const json& value = object.at(key);
+  const bool fits =
+      value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t(INT64_MAX) : value.is_number_integer();
+  if (fits && value.get<int64_t>() >= least && value.get<int64_t>() <= most) return value.get<int64_t>();
+  throw GraphError(fmt::format("'{}' is {}, expected a whole number from {} to {}", key,
+                               value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60), least, most));
+}
+
+json plan_record(const Plan& plan) {
+  json record = {{"devices", json::array()}, {"clocks", json::array()}, {"relations", json::array()},
+                 {"lanes", json::array()},   {"tasks", json::array()},  {"edges", json::array()}};
+  for (const PlanDevice& device : plan.devices) {
+    record["devices"].push_back({{"kind", name_in(kDeviceKinds, device.kind)}, {"index", device.index}});
+  }
+  for (const Clock& clock : plan.clocks) record["clocks"].push_back({{"name", clock.name}, {"ticks", clock.ticks}});
+  for (const ClockRelation& relation : plan.relations) {
+    record["relations"].push_back(
+        {{"fine", relation.fine}, {"coarse", relation.coarse}, {"group", relation.group}, {"period", relation.period}});
+  }
+  for (const Lane& lane : plan.lanes) {
+    record["lanes"].push_back({{"name", lane.name},
+                               {"kind", name_in(kLaneKinds, lane.kind)},
+                               {"device", lane.device},
+                               {"learner", lane.learner}});
+  }
+  for (const Task& task : plan.tasks) {
+    record["tasks"].push_back({{"name", task.name},
+                               {"kind", name_in(kTaskKinds, task.kind)},
+                               {"lane", task.lane},
+                               {"clock", task.clock},
+                               {"width", task.width},
+                               {"every", task.every},
+                               {"device", task.device},
+                               {"learner", task.learner}});
+  }
+  for (const Edge& edge : plan.edges) {
+    record["edges"].push_back({{"from", edge.from},
+                               {"to", edge.to},
+                               {"distance", edge.distance},
+                               {"relation", edge.relation},
+                               {"needs", name_in(kNeeds, edge.needs)},
+                               {"why", name_in(kWhys, edge.why)},
+                               {"what", edge.what}});
+  }
+  return record;
+}
+
+Plan plan_of_record(const json& record) {
+  const char* part = "";
+  const auto items = [&](const char* key) -> const json& {
+    part = key;
+    return record.at(key);
+  };
+  Plan plan;
+  try {
+    for (const json& item : items("devices")) {
+      const auto kind = enumerator<PlanDevice::Kind>(kDeviceKinds, item, "kind");
+      plan.devices.push_back({kind, int32_t(integer_of(item, "index", 0, INT32_MAX))});
+    }
+    for (const json& item : items("clocks")) {
+      plan.clocks.push_back({item.at("name"), integer_of(item, "ticks", 0, kMostTraceTicks)});
+    }
+    for (const json& item : items("relations")) plan.relations.push_back(relation_of(item));
+    for (const json& item : items("lanes")) plan.lanes.push_back(lane_of(item));
+    for (const json& item : items("tasks")) plan.tasks.push_back(task_of(item));
+    for (const json& item : items("edges")) plan.edges.push_back(edge_of(item));
+  } catch (const json::exception& error) {
+    throw GraphError(fmt::format("the plan's {}: {}", part, message_of(error)));
+  } catch (const GraphError& error) {
+    throw GraphError(fmt::format("the plan's {}: {}", part, error.what()));
+  }
+  check(plan);
+  return plan;
+}
+
+}  // namespace arbalest

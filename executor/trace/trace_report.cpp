@@ -1,0 +1,300 @@
+// The terminal report of trace_summary.h.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <utility>
+
+#include "executor/trace/trace_summary.h"
+
+namespace arbalest {
+namespace {
+
+std::string duration(double ns) {
+  if (ns < 1e3) return fmt::format("{:.0f} ns", ns);
+  if (ns < 1e6) return fmt::format("{:.1f} µs", ns / 1e3);
+  if (ns < 1e9) return fmt::format("{:.2f} ms", ns / 1e6);
+  return fmt::format("{:.2f} s", ns / 1e9);
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+double ratio(int64_t part, int64_t whole) {
+  return whole > 0 ? double(part) / double(whole) : 0;
+}
+
+// "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".
+std::string alike(const std::string& name) {
+  static const std::regex number("(cuda:|cpu:|learner )[0-9]+");
+  return std::regex_replace(name, number, "$1*");
+}
+
+// Lanes or tasks that are told in one line.
+template <typename Item>
+struct Group {
+  std::string name;  // of several: what they share, and how many
+  std::vector<const Item*> members;
+
+  template <typename Number>
+  Number sum(Number Item::*member) const {
+    Number total{};
+    for (const Item* item : members) total += item->*member;
+    return total;
+  }
+};
+
+class Report {
+ public:
+  Report(const TraceFile& trace, const SummaryOptions& options)
+      : trace_(trace), plan_(trace.plan), options_(options), summary_(analyze(trace, options)) {
+    lanes_ = grouped(summary_.lanes, [this](const LaneSummary& lane) { return lane_name(lane.lane); });
+    tasks_ = grouped(summary_.tasks, [this](const TaskSummary& task) { return task_name(task.task); });
+    std::stable_sort(tasks_.begin(), tasks_.end(), [](const Group<TaskSummary>& a, const Group<TaskSummary>& b) {
+      return a.sum(&TaskSummary::total_ns) > b.sum(&TaskSummary::total_ns);
+    });
+    for (const auto& lane : lanes_) name_width_ = std::max(name_width_, lane.name.size());
+    for (const auto& task : tasks_) name_width_ = std::max(name_width_, task.name.size());
+  }
+
+  std::string text() {
+    heading();
+    steady_state();
+    lanes();
+    tasks();
+    slowest();
+    gaps();
+    overlaps();
+    hiding();
+    critical();
+    return std::move(text_);
+  }
+
+ private:
+  template <typename... Arguments>
+  void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+    text_ += '\n';
+  }
+  // In the order of their first members.
+  template <typename Item, typename NameOf>
+  std::vector<Group<Item>> grouped(const std::vector<Item>& items, NameOf name_of) const {
+    std::vector<Group<Item>> groups;
+    for (const Item& item : items) {
+      const std::string name = options_.each ? name_of(item) : alike(name_of(item));
+      auto group = std::find_if(groups.begin(), groups.end(), [&](const Group<Item>& one) { return one.name == name; });
+      if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
+      group->members.push_back(&item);
+    }
+    for (Group<Item>& group : groups) {
+      const bool alone = group.members.size() == 1;
+      group.name = alone ? name_of(*group.members[0]) : fmt::format("{} ({})", group.name, group.members.size());
+    }
+    return groups;
+  }
+
+  const std::string& lane_name(LaneId lane) const { return plan_.lanes[size_t(lane)].name; }
+  const std::string& task_name(TaskId task) const { return plan_.tasks[size_t(task)].name; }
+
+  bool takes_turns() const {
+    std::map<int32_t, int> learners;  // by CPU device
+    for (const Lane& lane : plan_.lanes) {
+      const bool cpu = lane.device != kNone && plan_.devices[size_t(lane.device)].kind == PlanDevice::Kind::Cpu;
+      if (cpu && lane.kind == Lane::Kind::Compute) ++learners[lane.device];
+    }
+    return std::any_of(learners.begin(), learners.end(), [](const auto& device) { return device.second > 1; });
+  }
+
+  void heading() {
+    line("{}{} task instances over {}", trace_.graph.empty() ? "" : trace_.graph + ": ", trace_.tasks.size(),
+         duration(double(summary_.end - summary_.begin)));
+    if (trace_.dropped > 0) line("{} older spans were dropped: the trace holds the newest only", trace_.dropped);
+    if (trace_.unfinished > 0) line("{} instances had no known start or end and are left out", trace_.unfinished);
+  }
+
+  void steady_state() {
+    line("\nSteady state");
+    if (summary_.iteration_ns > 0) {
+      line("  iterations {} to {}: {} each", summary_.first_steady, summary_.last_steady,
+           duration(summary_.iteration_ns));
+    } else {
+      line("  too few iterations");
+    }
+    if (summary_.compute_idle >= 0) {
+      line("  compute lanes idle between tasks: {}{}", percent(summary_.compute_idle),
+           takes_turns() ? ", other learners' turns on a CPU device included" : "");
+    }
+    if (summary_.issuing_ns < 0) {
+      line("  issuing: not recorded");
+    } else {
+      line("  issuing: {} of host time per iteration; {} in the median iteration, other clocks apart",
+           duration(summary_.issuing_ns), duration(summary_.issuing_median_ns));
+    }
+  }
+
+  using Reasons = std::vector<IdleReason> LaneSummary::*;
+  void reasons(const char* label, const Group<LaneSummary>& lanes, Reasons of, int64_t whole) {
+    // Causes that differ in device and learner alone are one.
+    struct Cause {
+      std::string why;
+      int64_t ns = 0;
+    };
+    std::map<std::string, Cause> causes;
+    for (const LaneSummary* lane : lanes.members) {
+      for (const IdleReason& reason : lane->*of) {
+        const std::string key = options_.each ? reason.why : alike(reason.why);
+        Cause& cause = causes.try_emplace(key, Cause{reason.why, 0}).first->second;
+        if (cause.why != reason.why) cause.why = key;
+        cause.ns += reason.ns;
+      }
+    }
+    std::vector<Cause> list;
+    for (auto& [key, cause] : causes) list.push_back(std::move(cause));
+    std::stable_sort(list.begin(), list.end(), [](const Cause& a, const Cause& b) { return a.ns > b.ns; });
+    for (size_t i = 0; i < std::min(list.size(), size_t(options_.reasons)); ++i) {
+      line("  {:<{}}  {:>8} {}: {}", "", name_width_, percent(ratio(list[i].ns, whole)), label, list[i].why);
+    }
+  }
+
+  // Lanes that do the same work are one line: their mean, and how far they are apart.
+  void lanes() {
+    line("\n{:<{}}  {:>8} {:>8}", "Lanes", name_width_ + 2, "busy", "idle");
+    for (const Group<LaneSummary>& lanes : lanes_) {
+      const int64_t busy = lanes.sum(&LaneSummary::busy_ns), whole = busy + lanes.sum(&LaneSummary::idle_ns);
+      std::vector<double> shares;
+      for (const LaneSummary* lane : lanes.members) {
+        shares.push_back(ratio(lane->busy_ns, lane->busy_ns + lane->idle_ns));
+      }
+      const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+      line("  {:<{}}  {:>8} {:>8}{}", lanes.name, name_width_, percent(ratio(busy, whole)),
+           percent(1 - ratio(busy, whole)),
+           shares.size() == 1 ? "" : fmt::format("  busy from {} to {}", percent(*least), percent(*most)));
+      reasons("idle", lanes, &LaneSummary::reasons, whole);
+      const bool compute = plan_.lanes[size_t(lanes.members[0]->lane)].kind == Lane::Kind::Compute;
+      if (!compute || lanes.sum(&LaneSummary::steady_idle_ns) == 0) continue;
+      reasons("idle in the steady state", lanes, &LaneSummary::steady_reasons, lanes.sum(&LaneSummary::steady_ns));
+    }
+  }
+
+  void tasks() {
+    line("\n{:<{}}  {:>9} {:>11} {:>11} {:>11}", "Tasks", name_width_ + 2, "instances", "mean", "longest", "total");
+    for (const Group<TaskSummary>& tasks : tasks_) {
+      const int64_t count = tasks.sum(&TaskSummary::count), total = tasks.sum(&TaskSummary::total_ns);
+      int64_t longest = 0;
+      for (const TaskSummary* task : tasks.members) longest = std::max(longest, task->longest_ns);
+      line("  {:<{}}  {:>9} {:>11} {:>11} {:>11}", tasks.name, name_width_, count,
+           duration(double(total) / double(std::max<int64_t>(1, count))), duration(double(longest)),
+           duration(double(total)));
+    }
+  }
+
+  void slowest() {
+    if (summary_.slowest.empty()) return;
+    line("\nSlowest instances");
+    for (const TaskSpan* span : summary_.slowest) {
+      line("  {:<{}}  {:>11} iteration {} at {}", task_name(span->task), name_width_,
+           duration(double(span->ended - span->started)), span->instance, duration(double(span->started)));
+    }
+  }
+
+  void gaps() {
+    if (summary_.gaps.empty()) return;
+    line("\nLargest gaps");
+    for (const Gap& gap : summary_.gaps) {
+      line("  {:<{}}  {:>11} before {} {} at {}: {}", lane_name(gap.lane), name_width_,
+           duration(double(gap.to - gap.from)), task_name(gap.next->task), gap.next->instance,
+           duration(double(gap.from)), gap.why);
+    }
+  }
+
+  // How much compute lanes overlap with each other, and host work with compute lanes.
+  void overlaps() {
+    std::vector<Overlap> near;
+    for (const Overlap& overlap : summary_.overlaps) {
+      const Lane& lane = plan_.lanes[size_t(overlap.lane)];
+      const Lane& other = plan_.lanes[size_t(overlap.other)];
+      const bool here = lane.kind == Lane::Kind::Compute && lane.device == other.device;
+      if ((here || lane.kind == Lane::Kind::Host) && other.kind == Lane::Kind::Compute) near.push_back(overlap);
+    }
+    if (near.empty()) return;
+    line("\nOverlap");
+    const auto other_of = [this](const Overlap& one) { return lane_name(one.other); };
+    for (const Group<LaneSummary>& lanes : lanes_) {
+      std::vector<Overlap> theirs;
+      for (const Overlap& overlap : near) {
+        const auto same = [&](const LaneSummary* lane) { return lane->lane == overlap.lane; };
+        if (std::any_of(lanes.members.begin(), lanes.members.end(), same)) theirs.push_back(overlap);
+      }
+      for (const Group<Overlap>& others : grouped(theirs, other_of)) {
+        const auto count = double(others.members.size());
+        const std::string name = count == 1 ? other_of(*others.members[0]) : alike(other_of(*others.members[0]));
+        line("  {:<{}}  {:>8} of its busy time {} is busy too{}", lanes.name, name_width_,
+             percent(others.sum(&Overlap::share) / count), name, count == 1 ? "" : ", on average");
+      }
+    }
+  }
+
+  static std::string name_of_all(Lane::Kind kind) {
+    switch (kind) {
+      case Lane::Kind::CopyIn: return "all copies in";
+      case Lane::Kind::CopyOut: return "all copies out";
+      case Lane::Kind::Validate: return "all validation";
+      case Lane::Kind::Averaging: return "all averaging";
+      default: return "all collectives";
+    }
+  }
+
+  void hiding() {
+    if (summary_.hiding.empty()) return;
+    line("\n{:<{}}  {:>11} {:>8} {:>14}", "Beside compute", name_width_ + 2, "busy", "hidden", "compute waits");
+    const auto name_of = [this](const Hiding& part) {
+      return part.lane == kNone ? name_of_all(part.kind) : lane_name(part.lane);
+    };
+    const std::vector<Group<Hiding>> groups = grouped(summary_.hiding, name_of);
+    for (const Group<Hiding>& parts : groups) {
+      const Hiding& first = *parts.members[0];
+      const auto of_kind = std::count_if(groups.begin(), groups.end(), [&](const Group<Hiding>& other) {
+        return other.members[0]->kind == first.kind;
+      });
+      if (first.lane == kNone && of_kind == 2) continue;  // one group and all of its kind
+      const int64_t busy = parts.sum(&Hiding::busy_ns);
+      line("  {:<{}}  {:>11} {:>8} {:>14}", parts.name, name_width_, duration(double(busy)),
+           percent(ratio(parts.sum(&Hiding::hidden_ns), busy)), duration(double(parts.sum(&Hiding::waited_ns))));
+    }
+  }
+
+  void critical() {
+    const Cycle& cycle = summary_.critical;
+    if (cycle.edges.empty()) return;
+    line("\nCritical cycle: no schedule takes less than {} per iteration{}", duration(cycle.bound() * 1000),
+         takes_turns() ? "; that learners of a CPU device take turns is left out" : "");
+    line("  {} of work, {:g} iteration{} from one turn to the next", duration(cycle.microseconds * 1000), cycle.lag,
+         cycle.lag == 1 ? "" : "s");
+    for (const EdgeId id : cycle.edges) {
+      const Edge& edge = plan_.edges[size_t(id)];
+      line("  {} -> {}, distance {}{}", task_name(edge.from), task_name(edge.to), edge.distance,
+           edge.what.empty() ? "" : " (" + edge.what + ")");
+    }
+  }
+
+  const TraceFile& trace_;
+  const Plan& plan_;
+  const SummaryOptions& options_;
+  const TraceSummary summary_;
+  std::vector<Group<LaneSummary>> lanes_;
+  std::vector<Group<TaskSummary>> tasks_;  // by total time
+  size_t name_width_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string summarize(const TraceFile& trace, const SummaryOptions& options) {
+  return Report(trace, options).text();
+}
+
+}  // namespace arbalest

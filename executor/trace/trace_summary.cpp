@@ -1,0 +1,353 @@
+#include "executor/trace/trace_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "executor/trace/steady_state.h"
+#include "executor/trace/trace_intervals.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr ClockId kBaseClock = 0;
+
+// A time in which a lane was idle: from the end of one span to the beginning of `next`.
+struct IdleTime {
+  LaneId lane = kNone;
+  Interval time;
+  const TaskSpan* next = nullptr;
+  std::vector<IdleReason> parts;
+  LaneId awaited = kNone;  // whose task satisfied the last edge of `next`
+  int64_t waited = 0;      // ns until that task had ended
+};
+
+class Analysis {
+ public:
+  Analysis(const TraceFile& trace, const SummaryOptions& options)
+      : trace_(trace), plan_(trace.plan), options_(options), index_(trace), into_(plan_.tasks.size()) {
+    for (const Edge& edge : plan_.edges) into_[size_t(edge.to)].push_back(&edge);
+    lane_spans_.resize(plan_.lanes.size());
+    for (const TaskSpan& span : trace_.tasks) lane_spans_[size_t(lane_of(span))].push_back(&span);
+  }
+
+  TraceSummary run() {
+    summary_.begin = std::numeric_limits<int64_t>::max();
+    for (const TaskSpan& span : trace_.tasks) {
+      summary_.begin = std::min(summary_.begin, span.started);
+      summary_.end = std::max(summary_.end, span.ended);
+    }
+    busy_ = busy_times(plan_, trace_.tasks);
+    steady_ = find_steady_state(plan_, trace_.tasks, options_.warm_up);
+    summary_.first_steady = steady_.first;
+    summary_.last_steady = steady_.last;
+    summary_.iteration_ns = steady_.iteration_ns;
+    for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
+      if (!lane_spans_[lane].empty()) summarize_lane(LaneId(lane));
+    }
+    summarize_tasks();
+    list_slowest();
+    list_gaps();
+    summarize_compute();
+    summarize_issuing();
+    find_overlaps();
+    find_hiding();
+    find_critical_cycle();
+    return std::move(summary_);
+  }
+
+ private:
+  LaneId lane_of(const TaskSpan& span) const { return plan_.tasks[size_t(span.task)].lane; }
+  const std::string& name_of_task(TaskId task) const { return plan_.tasks[size_t(task)].name; }
+
+  void summarize_lane(LaneId lane) {
+    const auto& spans = lane_spans_[size_t(lane)];
+    LaneSummary result;
+    result.lane = lane;
+    result.busy_ns = length(busy_[size_t(lane)]);
+    result.idle_ns = summary_.end - summary_.begin - result.busy_ns;
+
+    int64_t steady_from = -1, steady_to = -1;
+    for (const TaskSpan* span : spans) {
+      if (!steady_.holds(plan_, *span)) continue;
+      if (steady_from < 0) steady_from = span->started;
+      steady_to = std::max(steady_to, span->ended);
+    }
+    result.steady_ns = steady_to - steady_from;
+
+    std::map<std::string, int64_t> reasons, steady_reasons;
+    const auto add = [](std::map<std::string, int64_t>& to, const std::string& why, int64_t ns) {
+      if (ns > 0) to[why] += ns;
+    };
+    add(reasons, "nothing to do (start)", spans.front()->started - summary_.begin);
+    int64_t idle_from = spans.front()->ended;
+    for (size_t i = 1; i < spans.size(); ++i) {
+      if (spans[i]->started > idle_from) {
+        IdleTime idle{lane, {idle_from, spans[i]->started}, spans[i], {}};
+        explain(idle);
+        const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
+        if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
+        for (const IdleReason& part : idle.parts) {
+          add(reasons, part.why, part.ns);
+          if (is_steady) add(steady_reasons, part.why, part.ns);
+        }
+        if (plan_.lanes[size_t(lane)].kind != Lane::Kind::Host) idle_times_.push_back(std::move(idle));
+      }
+      idle_from = std::max(idle_from, spans[i]->ended);
+    }
+    add(reasons, "nothing to do (end)", summary_.end - idle_from);
+    result.reasons = longest_first(reasons);
+    result.steady_reasons = longest_first(steady_reasons);
+    summary_.lanes.push_back(std::move(result));
+  }
+
+  static std::vector<IdleReason> longest_first(const std::map<std::string, int64_t>& reasons) {
+    std::vector<IdleReason> list;
+    for (const auto& [why, ns] : reasons) list.push_back({why, ns});
+    std::stable_sort(list.begin(), list.end(), [](const IdleReason& a, const IdleReason& b) { return a.ns > b.ns; });
+    return list;
+  }
+
+  // Cuts the idle time where what held `next` back changed: its last edge, then the news of it, then issuing, then the
+  // device.
+  void explain(IdleTime& idle) const {
+    const TaskSpan& next = *idle.next;
+    const Edge* last = nullptr;
+    int64_t satisfied = -1;
+    for (const Edge* edge : into_[size_t(next.task)]) {
+      const int64_t instance = needed_instance(plan_, *edge, next.instance);
+      const TaskSpan* needed = instance < 0 ? nullptr : index_.find(edge->from, instance);
+      if (needed == nullptr || needed->ended <= satisfied) continue;
+      satisfied = needed->ended;
+      last = edge;
+    }
+    int64_t at = idle.time.from;
+    LaneId busiest = kNone;
+    int64_t most = 0;
+    const auto until = [&](int64_t time, const std::string& why) {
+      const int64_t end = std::min(time, idle.time.to);
+      if (end <= at) return;
+      int64_t rest = end - at;
+      for (const LaneId other : sharing_thread(idle.lane)) {
+        const int64_t busy = overlap(busy_[size_t(other)], at, end);
+        if (busy == 0) continue;
+        idle.parts.push_back({"thread busy with " + plan_.lanes[size_t(other)].name, busy});
+        rest -= busy;
+        if (busy > most) busiest = other;
+        most = std::max(most, busy);
+      }
+      if (rest > 0) idle.parts.push_back({why, rest});
+      at = end;
+    };
+    if (last != nullptr) {
+      until(satisfied, wait_for(*last));
+      idle.awaited = plan_.tasks[size_t(last->from)].lane;
+      idle.waited = at - idle.time.from;
+    }
+    until(next.ready, "completion not yet noticed");
+    until(next.issued, plan_.on_host(next.task) ? "waiting for a thread" : "issuing");
+    until(idle.time.to, "starting");
+    if (2 * most > idle.time.to - idle.time.from) {
+      idle.awaited = busiest;
+      idle.waited = most;
+    }
+  }
+
+  // Other lanes of the same CPU device: they take turns.
+  std::vector<LaneId> sharing_thread(LaneId lane) const {
+    std::vector<LaneId> others;
+    const int32_t device = plan_.lanes[size_t(lane)].device;
+    if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) return others;
+    for (LaneId other = 0; other < LaneId(plan_.lanes.size()); ++other) {
+      if (other != lane && plan_.lanes[size_t(other)].device == device) others.push_back(other);
+    }
+    return others;
+  }
+
+  static int64_t overlap(const Intervals& busy, int64_t from, int64_t to) {
+    auto at = std::partition_point(busy.begin(), busy.end(), [&](const Interval& one) { return one.to <= from; });
+    int64_t sum = 0;
+    for (; at != busy.end() && at->from < to; ++at) sum += std::min(at->to, to) - std::max(at->from, from);
+    return sum;
+  }
+
+  std::string wait_for(const Edge& edge) const {
+    const std::string& from = name_of_task(edge.from);
+    if (edge.why == Edge::Why::Pace) return fmt::format("pace ({})", from);
+    if (edge.why == Edge::Why::Reuse) {
+      return fmt::format("waiting for {} (to free {})", from, edge.what.empty() ? "a slot" : edge.what);
+    }
+    return edge.what.empty() ? fmt::format("waiting for {}", from)
+                             : fmt::format("waiting for {} ({})", from, edge.what);
+  }
+
+  void summarize_tasks() {
+    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) {
+      TaskSummary result;
+      result.task = task;
+      for (const TaskSpan* span : index_.of(task)) {
+        if (!has_work(span->instance, plan_.tasks[size_t(task)].every)) continue;
+        ++result.count;
+        result.total_ns += span->ended - span->started;
+        result.longest_ns = std::max(result.longest_ns, span->ended - span->started);
+      }
+      if (result.count == 0) continue;
+      result.mean_ns = double(result.total_ns) / double(result.count);
+      summary_.tasks.push_back(result);
+    }
+    std::stable_sort(summary_.tasks.begin(), summary_.tasks.end(),
+                     [](const TaskSummary& a, const TaskSummary& b) { return a.total_ns > b.total_ns; });
+  }
+
+  void list_slowest() {
+    for (const TaskSpan& span : trace_.tasks) summary_.slowest.push_back(&span);
+    const size_t count = std::min(summary_.slowest.size(), size_t(std::max(0, options_.slowest)));
+    std::partial_sort(
+        summary_.slowest.begin(), summary_.slowest.begin() + std::ptrdiff_t(count), summary_.slowest.end(),
+        [](const TaskSpan* a, const TaskSpan* b) { return a->ended - a->started > b->ended - b->started; });
+    summary_.slowest.resize(count);
+  }
+
+  void list_gaps() {
+    const size_t count = std::min(idle_times_.size(), size_t(std::max(0, options_.gaps)));
+    const auto rank = [&](const IdleTime& idle) {
+      return std::pair(plan_.lanes[size_t(idle.lane)].kind == Lane::Kind::Compute, idle.time.to - idle.time.from);
+    };
+    std::partial_sort(idle_times_.begin(), idle_times_.begin() + std::ptrdiff_t(count), idle_times_.end(),
+                      [&](const IdleTime& a, const IdleTime& b) { return rank(a) > rank(b); });
+    for (size_t i = 0; i < count; ++i) {
+      const IdleTime& idle = idle_times_[i];
+      const auto largest = std::max_element(idle.parts.begin(), idle.parts.end(),
+                                            [](const IdleReason& a, const IdleReason& b) { return a.ns < b.ns; });
+      summary_.gaps.push_back({idle.lane, idle.time.from, idle.time.to, idle.next, largest->why});
+    }
+  }
+
+  void summarize_compute() {
+    int64_t time = 0, idle = 0;
+    for (const LaneSummary& lane : summary_.lanes) {
+      if (plan_.lanes[size_t(lane.lane)].kind != Lane::Kind::Compute) continue;
+      time += lane.steady_ns;
+      idle += lane.steady_idle_ns;
+    }
+    if (time > 0) summary_.compute_idle = double(idle) / double(time);
+  }
+
+  // Over the steady state, all threads that issue; instances of slower clocks count where they fall in it.
+  void summarize_issuing() {
+    if (trace_.issues.empty()) return;
+    int64_t from = std::numeric_limits<int64_t>::max(), to = -1;
+    for (const IssueSpan& span : trace_.issues) {
+      const bool base = plan_.tasks[size_t(span.task)].clock == kBaseClock;
+      if (!base || span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
+      from = std::min(from, span.started);
+      to = std::max(to, span.ended);
+    }
+    const int64_t iterations = summary_.last_steady - summary_.first_steady + 1;
+    if (to < from || iterations < 1) return;
+    int64_t sum = 0;
+    std::vector<int64_t> of_iteration(size_t(iterations), 0);
+    for (const IssueSpan& span : trace_.issues) {
+      if (span.started >= from && span.ended <= to) sum += span.ended - span.started;
+      const bool base = plan_.tasks[size_t(span.task)].clock == kBaseClock;
+      if (!base || span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
+      of_iteration[size_t(span.instance - summary_.first_steady)] += span.ended - span.started;
+    }
+    summary_.issuing_ns = double(sum) / double(iterations);
+    std::nth_element(of_iteration.begin(), of_iteration.begin() + iterations / 2, of_iteration.end());
+    summary_.issuing_median_ns = double(of_iteration[size_t(iterations / 2)]);
+  }
+
+  void find_overlaps() {
+    for (const LaneSummary& a : summary_.lanes) {
+      for (const LaneSummary& b : summary_.lanes) {
+        if (a.lane == b.lane || a.busy_ns == 0) continue;
+        const int64_t both = common(busy_[size_t(a.lane)], busy_[size_t(b.lane)]);
+        summary_.overlaps.push_back({a.lane, b.lane, double(both) / double(a.busy_ns)});
+      }
+    }
+  }
+
+  // Compute lanes of a device as one; of all devices for kNone.
+  Intervals compute_of(int32_t device) const {
+    Intervals all;
+    for (size_t lane = 0; lane < busy_.size(); ++lane) {
+      const Lane& known = plan_.lanes[lane];
+      if (known.kind != Lane::Kind::Compute || (device != kNone && known.device != device)) continue;
+      all.insert(all.end(), busy_[lane].begin(), busy_[lane].end());
+    }
+    return merged(std::move(all));
+  }
+
+  void find_hiding() {
+    std::vector<int64_t> waited(plan_.lanes.size(), 0);
+    for (const IdleTime& idle : idle_times_) {
+      const bool compute = plan_.lanes[size_t(idle.lane)].kind == Lane::Kind::Compute;
+      if (compute && idle.awaited != kNone) waited[size_t(idle.awaited)] += idle.waited;
+    }
+    std::map<int32_t, Intervals> compute;  // by device
+    std::map<Lane::Kind, std::vector<Hiding>> by_kind;
+    for (const LaneSummary& summary : summary_.lanes) {
+      const Lane& lane = plan_.lanes[size_t(summary.lane)];
+      if (lane.kind == Lane::Kind::Host || lane.kind == Lane::Kind::Compute) continue;
+      const auto [cover, added] = compute.try_emplace(lane.device);
+      if (added) cover->second = compute_of(lane.device);
+      summary_.hiding.push_back({summary.lane, lane.kind, summary.busy_ns,
+                                 common(busy_[size_t(summary.lane)], cover->second), waited[size_t(summary.lane)]});
+      by_kind[lane.kind].push_back(summary_.hiding.back());
+    }
+    for (const auto& [kind, lanes] : by_kind) {
+      if (lanes.size() < 2) continue;
+      Hiding all{kNone, kind};
+      for (const Hiding& one : lanes) {
+        all.busy_ns += one.busy_ns;
+        all.hidden_ns += one.hidden_ns;
+        all.waited_ns += one.waited_ns;
+      }
+      summary_.hiding.push_back(all);
+    }
+  }
+
+  void find_critical_cycle() {
+    Plan plan = plan_;
+    for (const TaskSummary& task : summary_.tasks) {
+      Task& known = plan.tasks[size_t(task.task)];
+      known.microseconds = task.mean_ns / 1000 / known.every;
+    }
+    std::vector<std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
+    for (const TaskSpan& span : trace_.tasks) {
+      if (!steady_.holds(plan, span)) continue;
+      steady[size_t(span.task)].first += double(span.ended - span.started);
+      ++steady[size_t(span.task)].second;
+    }
+    for (size_t task = 0; task < steady.size(); ++task) {
+      const auto& [ns, instances] = steady[task];
+      if (instances > 0) plan.tasks[task].microseconds = ns / double(instances) / 1000;
+    }
+    summary_.critical = critical_cycle(plan);
+  }
+
+  const TraceFile& trace_;
+  const Plan& plan_;
+  const SummaryOptions& options_;
+  SpanIndex index_;
+  std::vector<std::vector<const Edge*>> into_;            // by task
+  std::vector<std::vector<const TaskSpan*>> lane_spans_;  // by lane, by start
+  std::vector<Intervals> busy_;                           // by lane
+  SteadyState steady_;
+  std::vector<IdleTime> idle_times_;  // of device lanes
+  TraceSummary summary_;
+};
+
+}  // namespace
+
+TraceSummary analyze(const TraceFile& trace, const SummaryOptions& options) {
+  if (trace.tasks.empty()) throw GraphError("the trace holds no task that started and ended");
+  return Analysis(trace, options).run();
+}
+
+}  // namespace arbalest

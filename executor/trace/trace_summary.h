@@ -1,0 +1,89 @@
+#pragma once
+// What a trace says: how busy each lane was and what it waited for, which tasks are slow, and what bounds the schedule.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+struct SummaryOptions {
+  double warm_up = 0.05;  // this share of the iterations at each end is not the steady state
+  int slowest = 5;        // task instances listed
+  int gaps = 5;           // gaps listed
+  int reasons = 3;        // causes of idleness listed a lane
+  bool each = false;      // report every lane and task by itself, not those of all devices and learners together
+};
+
+struct IdleReason {
+  std::string why;  // "waiting for cuda:0/copy in (image)", "pace (…)", "issuing", "nothing to do (start)"
+  int64_t ns = 0;
+};
+
+// A lane's time from the first start to the last end in the whole trace. Host tasks overlap: busy while any of them
+// runs.
+struct LaneSummary {
+  LaneId lane = kNone;
+  int64_t busy_ns = 0, idle_ns = 0;
+  std::vector<IdleReason> reasons;  // longest first; they add up to idle_ns
+  int64_t steady_ns = 0;            // the steady state on this lane: first start to last end; 0: too short
+  int64_t steady_idle_ns = 0;       // between tasks, within steady_ns
+  std::vector<IdleReason> steady_reasons;
+};
+
+struct TaskSummary {
+  TaskId task = kNone;
+  int64_t count = 0;  // instances with work
+  double mean_ns = 0;
+  int64_t longest_ns = 0, total_ns = 0;
+};
+
+struct Gap {
+  LaneId lane = kNone;
+  int64_t from = 0, to = 0;        // ns since the trace began
+  const TaskSpan* next = nullptr;  // what ran then
+  std::string why;                 // the reason with the largest part
+};
+
+// The share of lane `lane`'s busy time during which lane `other` was busy too.
+struct Overlap {
+  LaneId lane = kNone, other = kNone;
+  double share = 0;
+};
+
+// Work beside compute (collectives, copies, validation): how much of it compute covers, and what it costs compute.
+struct Hiding {
+  LaneId lane = kNone;  // kNone: all lanes of the kind
+  Lane::Kind kind = Lane::Kind::Collectives;
+  int64_t busy_ns = 0;
+  int64_t hidden_ns = 0;  // of busy_ns, while a compute lane was busy: of the lane's device; of any where it has none
+  int64_t waited_ns = 0;  // of gaps, over all compute lanes: until a task of this lane, awaited last, had ended
+
+  double share() const { return busy_ns > 0 ? double(hidden_ns) / double(busy_ns) : 0; }
+};
+
+struct TraceSummary {
+  int64_t begin = 0, end = 0;
+  std::vector<LaneSummary> lanes;  // those with tasks, in the plan's order
+  std::vector<TaskSummary> tasks;  // by total time
+  std::vector<const TaskSpan*> slowest;
+  std::vector<Gap> gaps;                       // of device lanes; compute lanes first, then the longest first
+  int64_t first_steady = 0, last_steady = -1;  // iterations of the base clock; empty where the trace is too short
+  double iteration_ns = 0;                     // per iteration of the base clock in the steady state; 0: unknown
+  double compute_idle = -1;                    // idle share between tasks over all compute lanes; −1: unknown
+  double issuing_ns = -1;                      // host time spent issuing per iteration, all clocks; −1: not recorded
+  double issuing_median_ns = -1;               // the same of the base clock's tasks alone, in the median iteration
+  std::vector<Overlap> overlaps;               // every ordered pair of lanes
+  std::vector<Hiding> hiding;                  // lanes that are neither host nor compute; then kinds with several lanes
+  Cycle critical;  // with mean durations of the steady state; empty where the plan has no cycle
+};
+
+// The summary points into `trace`. Throws GraphError where the trace holds no task.
+TraceSummary analyze(const TraceFile& trace, const SummaryOptions& options = {});
+
+// The report for a terminal.
+std::string summarize(const TraceFile& trace, const SummaryOptions& options = {});
+
+}  // namespace arbalest

@@ -1,0 +1,224 @@
+#include "executor/trace/what_if.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr double kMostFactor = 1e6;
+constexpr int64_t kMost = 1024;  // of prefetch.depth and learners
+
+template <typename Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+[[noreturn]] void refuse(std::string_view text, const std::string& found, const std::string& hint = "") {
+  throw GraphError(fmt::format(
+      "--what-if '{}': {}; expected prefetch.depth=N, source*F, learners-N or TASK_PATTERN*F{}", text, found, hint));
+}
+
+int64_t count_of(std::string_view text, std::string_view count) {
+  const std::optional<int64_t> number = number_in<int64_t>(count);
+  if (!number || *number < 1 || *number > kMost) {
+    refuse(text, fmt::format("found '{}' for N, expected a whole number from 1 to {}", count, kMost));
+  }
+  return *number;
+}
+
+double factor_of(std::string_view text, std::string_view factor) {
+  const std::optional<double> number = number_in<double>(factor);
+  if (!number || !(*number > 0) || *number > kMostFactor) {
+    refuse(text, fmt::format("found '{}' for F, expected a number above 0 and at most {:g}", factor, kMostFactor));
+  }
+  return *number;
+}
+
+// Whether the pattern's pieces, between its stars, occur in the name one after the other.
+bool contains(std::string_view name, std::string_view pattern) {
+  size_t at = 0;
+  for (size_t begin = 0; begin <= pattern.size();) {
+    const size_t end = std::min(pattern.find('*', begin), pattern.size());
+    const std::string_view piece = pattern.substr(begin, end - begin);
+    at = name.find(piece, at);
+    if (at == name.npos) return false;
+    at += piece.size();
+    begin = end + 1;
+  }
+  return true;
+}
+
+// Parts of names between slashes: what a pattern is likely to be.
+std::string nearest_pattern(const Plan& plan, const std::string& pattern) {
+  std::set<std::string> parts;
+  for (const Task& task : plan.tasks) {
+    for (size_t at = 0; at <= task.name.size();) {
+      const size_t slash = std::min(task.name.find('/', at), task.name.size());
+      parts.insert(task.name.substr(at, slash - at));
+      at = slash + 1;
+    }
+  }
+  return did_you_mean(pattern, std::vector<std::string>(parts.begin(), parts.end()));
+}
+
+void scale_tasks(const WhatIf& change, Scenario& scenario) {
+  bool found = false;
+  for (size_t task = 0; task < scenario.plan.tasks.size(); ++task) {
+    const Task& known = scenario.plan.tasks[task];
+    const bool meant =
+        change.kind == WhatIf::Kind::Source ? known.kind == Task::Kind::Fill : contains(known.name, change.pattern);
+    if (meant) scenario.costs.tasks[task].duration.scale(change.factor);
+    found = found || meant;
+  }
+  if (found) return;
+  if (change.kind == WhatIf::Kind::Source) {
+    throw GraphError(fmt::format("--what-if '{}': no task of the plan fills batches", change.text));
+  }
+  throw GraphError(fmt::format("--what-if '{}': no task's name contains '{}'{}", change.text, change.pattern,
+                               nearest_pattern(scenario.plan, change.pattern)));
+}
+
+// A fill may run ahead of the copies by as many batches as there are slots.
+void set_depth(const WhatIf& change, Scenario& scenario) {
+  Plan& plan = scenario.plan;
+  const auto width = int32_t(std::min<int64_t>(change.count, kWidest));
+  bool found = false;
+  for (Edge& edge : plan.edges) {
+    Task& to = plan.tasks[size_t(edge.to)];
+    if (to.kind != Task::Kind::Fill) continue;
+    const bool reuse = edge.why == Edge::Why::Reuse && plan.tasks[size_t(edge.from)].kind == Task::Kind::CopyIn;
+    if (reuse) edge.distance = change.count;
+    if (edge.from == edge.to && edge.why == Edge::Why::Self) edge.distance = width;
+    to.width = width;
+    found = found || reuse;
+  }
+  if (!found) {
+    throw GraphError(fmt::format("--what-if '{}': no task of the plan fills slots that a copy frees", change.text));
+  }
+}
+
+// Learners of a device, in order.
+std::vector<int32_t> learners_on(const Plan& plan, int32_t device) {
+  std::set<int32_t> learners;
+  for (const Lane& lane : plan.lanes) {
+    if (lane.kind == Lane::Kind::Compute && lane.device == device) learners.insert(lane.learner);
+  }
+  return {learners.begin(), learners.end()};
+}
+
+// Takes out what belongs to a learner; ids move up.
+void remove_learners(Scenario& scenario, const std::set<int32_t>& gone) {
+  Plan& plan = scenario.plan;
+  const auto removed = [&](const auto& owned) { return owned.learner != kNone && gone.contains(owned.learner); };
+  std::vector<LaneId> lane_now(plan.lanes.size(), kNone);
+  std::vector<TaskId> task_now(plan.tasks.size(), kNone);
+  Plan left = plan;
+  left.lanes.clear();
+  left.tasks.clear();
+  left.edges.clear();
+  Costs costs = scenario.costs;
+  costs.lanes.clear();
+  costs.tasks.clear();
+  for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+    if (removed(plan.lanes[lane])) continue;
+    lane_now[lane] = LaneId(left.lanes.size());
+    left.lanes.push_back(plan.lanes[lane]);
+    costs.lanes.push_back(scenario.costs.lanes[lane]);
+  }
+  for (size_t task = 0; task < plan.tasks.size(); ++task) {
+    if (removed(plan.tasks[task])) continue;
+    task_now[task] = TaskId(left.tasks.size());
+    left.tasks.push_back(plan.tasks[task]);
+    left.tasks.back().lane = lane_now[size_t(plan.tasks[task].lane)];
+    costs.tasks.push_back(scenario.costs.tasks[task]);
+  }
+  for (Edge edge : plan.edges) {
+    edge.from = task_now[size_t(edge.from)];
+    edge.to = task_now[size_t(edge.to)];
+    if (edge.from != kNone && edge.to != kNone) left.edges.push_back(std::move(edge));
+  }
+  for (Contention& contention : costs.contention) {
+    std::map<TaskId, double> alone;
+    for (const auto& [task, part] : contention.alone) {
+      if (task_now[size_t(task)] != kNone) alone[task_now[size_t(task)]] = part;
+    }
+    contention.alone = std::move(alone);
+  }
+  scenario = {std::move(left), std::move(costs)};
+}
+
+// The last learners of each device go: validation looks at the first.
+void drop_learners(const WhatIf& change, Scenario& scenario) {
+  std::set<int32_t> gone;
+  for (int32_t device = 0; device < int32_t(scenario.plan.devices.size()); ++device) {
+    const std::vector<int32_t> learners = learners_on(scenario.plan, device);
+    const auto had = int64_t(learners.size()), left = had - change.count;
+    if (left < 1) {
+      throw GraphError(fmt::format("--what-if '{}': {} has {} learner{}, and one has to stay", change.text,
+                                   to_string(scenario.plan.devices[size_t(device)]), had, had == 1 ? "" : "s"));
+    }
+    gone.insert(learners.begin() + left, learners.end());
+    Contention& contention = scenario.costs.contention[size_t(device)];
+    const double share = double(left - 1) / double(had - 1);  // of the others
+    for (auto& [task, alone] : contention.alone) {
+      const double factor = contention.scale(task, share);
+      scenario.costs.tasks[size_t(task)].duration.scale(factor);
+      alone /= factor;
+    }
+  }
+  remove_learners(scenario, gone);
+}
+
+}  // namespace
+
+WhatIf parse_what_if(std::string_view text) {
+  constexpr std::string_view kLearners = "learners-";
+  WhatIf change;
+  change.text = text;
+  if (const size_t star = text.rfind('*'); star != text.npos) {
+    change.pattern = text.substr(0, star);
+    change.factor = factor_of(text, text.substr(star + 1));
+    if (change.pattern.empty()) refuse(text, "found no task before '*'");
+    if (change.pattern == "source") change.kind = WhatIf::Kind::Source;
+    return change;
+  }
+  const size_t equals = text.find('=');
+  if (text.substr(0, equals) == "prefetch.depth" && equals != text.npos) {
+    change.kind = WhatIf::Kind::Depth;
+    change.count = count_of(text, text.substr(equals + 1));
+    return change;
+  }
+  if (text.starts_with(kLearners)) {
+    change.kind = WhatIf::Kind::Learners;
+    change.count = count_of(text, text.substr(kLearners.size()));
+    return change;
+  }
+  const std::vector<std::string> known = {"prefetch.depth", "source", "learners"};
+  const std::string name(text.substr(0, text.find_first_of("=-+/")));
+  const std::string_view rest = text.substr(name.size());
+  const bool right = std::find(known.begin(), known.end(), name) != known.end();
+  if (right && !rest.empty()) refuse(text, fmt::format("found '{}' after '{}'", rest, name));
+  refuse(text, fmt::format("found '{}'", name), right ? "" : did_you_mean(name, known));
+}
+
+void apply(const WhatIf& change, Scenario& scenario) {
+  switch (change.kind) {
+    case WhatIf::Kind::Depth: set_depth(change, scenario); break;
+    case WhatIf::Kind::Learners: drop_learners(change, scenario); break;
+    case WhatIf::Kind::Source:
+    case WhatIf::Kind::Tasks: scale_tasks(change, scenario); break;
+  }
+  verify(scenario.plan);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,46 @@
+#pragma once
+// What would change if: a trace's plan and costs, edited and simulated again.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "executor/trace/trace_costs.h"
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+// A plan as a trace carries it (tasks, edges, lanes, clocks) with what running it costs.
+struct Scenario {
+  Plan plan;
+  Costs costs;
+};
+
+// One change:
+//   prefetch.depth=N   N pinned batches per reader, and as many fills at once as make_plan would allow
+//   source*F           tasks that fill batches take F times as long
+//   learners-N         N learners fewer on each device. What they ran is gone; what is left runs with less beside it
+//                      (contention.h). Collectives and averaging stay, at the cost that they had, and so do the clocks:
+//                      an epoch keeps its number of iterations
+//   PATTERN*F          tasks whose names contain PATTERN take F times as long
+struct WhatIf {
+  enum class Kind : uint8_t { Depth, Source, Learners, Tasks };
+  Kind kind = Kind::Tasks;
+  std::string text;     // as it was written
+  std::string pattern;  // Tasks
+  double factor = 1;    // Source, Tasks
+  int64_t count = 0;    // Depth, Learners
+};
+
+// Throws GraphError that says what was found and what forms there are.
+WhatIf parse_what_if(std::string_view text);
+
+// Edits the scenario, which stays live. Throws GraphError where there is nothing that the change applies to.
+void apply(const WhatIf& change, Scenario& scenario);
+
+// A table for the terminal: time per iteration as measured, as simulated, and after each change by itself. Throws
+// GraphError where the trace has too few iterations.
+std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes);
+
+}  // namespace arbalest

@@ -1,0 +1,126 @@
+// The terminal report of what_if.h.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "executor/trace/simulate.h"
+#include "executor/trace/trace_summary.h"
+#include "executor/trace/what_if.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kLeastIterations = 5;      // of the steady state
+constexpr int64_t kMostIterations = 10'000;  // simulated: long enough for any pattern, short enough to wait for
+
+class Prediction {
+ public:
+  Prediction(const TraceFile& trace, const std::vector<WhatIf>& changes)
+      : trace_(trace), steady_(find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up)) {
+    verify(trace.plan);
+    if (steady_.last - steady_.first + 1 < kLeastIterations) {
+      throw GraphError("--what-if: the trace has too few iterations to tell how long one takes");
+    }
+    measured_ = {trace.plan, measure_costs(trace, steady_)};
+    for (const WhatIf& change : changes) name_width_ = std::max(name_width_, change.text.size());
+  }
+
+  std::string text(const std::vector<WhatIf>& changes) {
+    const Simulation base = simulate_for_as_long(measured_);
+    line("What if: durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
+         base.steady.last - base.steady.first + 1);
+    line("  {:<{}}  {:>16} {:>12} {:>9}  {}", "", name_width_, "per iteration", "batches/s", "change", "busiest lane");
+    row("measured", steady_.iteration_ns, measured_.plan, "");
+    row("simulated as it is", base.steady.iteration_ns, measured_.plan,
+        outcome(measured_.plan, base, batches_of(measured_.plan) * 1e9 / steady_.iteration_ns));
+    for (const WhatIf& change : changes) {
+      Scenario changed = measured_;
+      apply(change, changed);
+      const Simulation simulation = simulate_for_as_long(changed);
+      row(change.text, simulation.steady.iteration_ns, changed.plan,
+          outcome(changed.plan, simulation, batches_of(measured_.plan) * 1e9 / base.steady.iteration_ns));
+    }
+    line(
+        "  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the "
+        "simulation.");
+    const bool fewer = std::any_of(changes.begin(), changes.end(),
+                                   [](const WhatIf& change) { return change.kind == WhatIf::Kind::Learners; });
+    if (fewer) contention();
+    return std::move(text_);
+  }
+
+ private:
+  template <typename... Arguments>
+  void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
+    text_ += '\n';
+  }
+
+  // Simulates as many iterations as were recorded, so that rare tasks (reports, validation) have their share.
+  Simulation simulate_for_as_long(const Scenario& scenario) const {
+    SimulationOptions options;
+    options.warm_up = SummaryOptions{}.warm_up;
+    const double recorded = double(steady_.last - steady_.first + 1) / (1 - 2 * options.warm_up);
+    options.iterations = std::min(kMostIterations, int64_t(recorded) + 1);
+    return simulate(scenario.plan, scenario.costs, options);
+  }
+
+  void row(const std::string& name, double iteration_ns, const Plan& plan, const std::string& outcome) {
+    line("  {:<{}}  {:>13.1f} µs {:>12.1f}{}", name, name_width_, iteration_ns / 1e3,
+         batches_of(plan) * 1e9 / iteration_ns, outcome);
+  }
+
+  static double batches_of(const Plan& plan) {
+    std::set<int32_t> learners;
+    for (const Lane& lane : plan.lanes) {
+      if (lane.kind == Lane::Kind::Compute) learners.insert(lane.learner);
+    }
+    return double(learners.size());
+  }
+
+  // `against`: batches/s.
+  static std::string outcome(const Plan& plan, const Simulation& simulation, double against) {
+    const double rate = batches_of(plan) * 1e9 / simulation.steady.iteration_ns;
+    const std::string change = fmt::format("{:+.1f} %", 100 * (rate / against - 1));
+    const auto most = std::max_element(simulation.busy.begin(), simulation.busy.end());
+    const std::string& lane = plan.lanes[size_t(most - simulation.busy.begin())].name;
+    return fmt::format(" {:>9}  {} {:.1f} %", change, lane, 100 * *most);
+  }
+
+  // What the prediction for fewer learners rests on.
+  void contention() {
+    for (size_t device = 0; device < trace_.plan.devices.size(); ++device) {
+      const Contention& known = measured_.costs.contention[device];
+      const std::string name = to_string(trace_.plan.devices[device]);
+      if (known.measured) {
+        const auto longest = std::max_element(known.alone.begin(), known.alone.end(), [&](auto& a, auto& b) {
+          return trace_.alone[size_t(a.first)] < trace_.alone[size_t(b.first)];
+        });
+        line("  {}: alone, '{}' takes {:.0f} % of its time beside all learners (measured after the run)", name,
+             trace_.plan.tasks[size_t(longest->first)].name, 100 * longest->second);
+      } else if (!known.alone.empty()) {
+        line("  {}: learners taken as sharing its throughput, so this is the most saved", name);
+      } else {
+        line("  {}: its learners take turns", name);
+      }
+    }
+  }
+
+  const TraceFile& trace_;
+  const SteadyState steady_;
+  Scenario measured_;
+  size_t name_width_ = std::string_view("simulated as it is").size();
+  std::string text_;
+};
+
+}  // namespace
+
+std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes) {
+  return Prediction(trace, changes).text(changes);
+}
+
+}  // namespace arbalest

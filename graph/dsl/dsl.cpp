@@ -1,0 +1,219 @@
+#include "graph/dsl/dsl.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cctype>
+
+#include "graph/file/graph_file.h"
+#include "graph/file/onnx_file.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// "softmax_cross_entropy" for "arbalest.SoftmaxCrossEntropy": values are named after what makes them.
+std::string snake_case(std::string_view op) {
+  std::string name;
+  for (const char c : op.substr(op.rfind('.') + 1)) {
+    if (std::isupper(uint8_t(c)) && !name.empty()) name += '_';
+    name += char(std::tolower(uint8_t(c)));
+  }
+  return name;
+}
+
+Tensor unary(std::string_view op, Tensor x, Attributes attributes = {}) {
+  return x.model().add(op, {x}, std::move(attributes))[0];
+}
+
+Attributes attributes_of(const PrefetchOptions& options) {
+  return {{"source", options.source}, {"split", options.split}, {"batch", options.batch}, {"depth", options.depth}};
+}
+
+Ints four(int64_t pad) {
+  return {pad, pad, pad, pad};
+}
+
+}  // namespace
+
+Model::Model(std::string name) {
+  graph_.name = std::move(name);
+  graph_.opsets = {{"", 17}, {"arbalest", 1}};
+}
+
+std::vector<Tensor> Model::add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
+                               int outputs) {
+  const Op* found = builtin_ops().find(op);
+  if (!found || found->internal) {
+    std::vector<std::string> names;
+    for (const Op& known : builtin_ops().all()) {
+      if (!known.internal) names.push_back(known.qualified_name());
+    }
+    throw GraphError(fmt::format("unknown operator '{}'{}", op, did_you_mean(op, names)));
+  }
+  std::vector<ValueId> values;
+  for (const Tensor& input : inputs) {
+    if (input.value() != kNone && &input.model() != this) {
+      throw GraphError(fmt::format("'{}' belongs to another model", input.name()));
+    }
+    values.push_back(input.value());
+  }
+  const NodeId node = graph_.add_node(*found, snake_case(op), std::move(values), outputs, std::move(attributes));
+  graph_.nodes[size_t(node)].name = graph_.values[size_t(graph_.nodes[size_t(node)].outputs[0])].name;
+  std::vector<Tensor> made;
+  for (const ValueId output : graph_.nodes[size_t(node)].outputs) made.emplace_back(*this, output);
+  return made;
+}
+
+void Model::save(const std::string& path) const {
+  path.ends_with(".onnx") ? write_onnx(graph_, path) : write_graph_file(graph_, path);
+}
+
+Tensor Tensor::named(const std::string& name) const {
+  Graph& graph = model_->graph_;
+  const ValueId holder = graph.find_value(name);
+  if (holder == value_) return *this;
+  if (holder != kNone) throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
+  Value& value = graph.values[size_t(value_)];
+  value.name = name;
+  if (value.producer != kNone) {
+    Node& producer = graph.nodes[size_t(value.producer)];
+    if (producer.outputs[0] == value_) producer.name = name;
+  }
+  return *this;
+}
+
+const std::string& Tensor::name() const {
+  return model_->graph().values[size_t(value_)].name;
+}
+
+std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options) {
+  const auto made = model.add("arbalest.Prefetch", {}, attributes_of(options), 2);
+  return {made[0].named("image"), made[1].named("label")};
+}
+
+Batch prefetch(Model& model, const PrefetchOptions& options, const std::vector<std::string>& fields) {
+  if (fields.empty()) throw GraphError("prefetch: no field is asked for, expected one or more");
+  Attributes attributes = attributes_of(options);
+  attributes.set("by_name", int64_t{1});
+  std::vector<Tensor> made = model.add("arbalest.Prefetch", {}, std::move(attributes), int(fields.size()));
+  for (size_t i = 0; i < fields.size(); ++i) made[i].named(fields[i]);
+  return Batch(std::move(made));
+}
+
+Tensor Batch::operator[](std::string_view name) const {
+  std::vector<std::string> names;
+  for (const Tensor& field : fields_) {
+    if (field.name() == name) return field;
+    names.push_back(field.name());
+  }
+  throw GraphError(fmt::format("the batch has no field '{}': it was made with {}{}", name, fmt::join(names, ", "),
+                               did_you_mean(name, names)));
+}
+
+Tensor augment(Tensor image, const AugmentOptions& options) {
+  return unary("arbalest.Augment", image,
+               {{"pad", options.pad}, {"flip", int64_t(options.flip)}, {"mean", options.mean}, {"std", options.std}});
+}
+
+Tensor conv(Tensor x, const ConvOptions& options) {
+  Attributes attributes = {{"filters", options.filters},
+                           {"kernel_shape", Ints{options.kernel, options.kernel}},
+                           {"strides", Ints{options.stride, options.stride}},
+                           {"dilations", Ints{options.dilation, options.dilation}},
+                           {"group", options.group},
+                           {"bias", int64_t(options.bias)},
+                           {"init", options.init}};
+  if (options.pad) attributes.set("pads", four(*options.pad));
+  return unary("arbalest.Conv", x, std::move(attributes));
+}
+
+Tensor batch_norm(Tensor x, const BatchNormOptions& options) {
+  return unary("arbalest.BatchNorm", x, {{"epsilon", options.epsilon}, {"momentum", options.momentum}});
+}
+
+Tensor linear(Tensor x, const LinearOptions& options) {
+  return unary("arbalest.Linear", x,
+               {{"units", options.units}, {"bias", int64_t(options.bias)}, {"init", options.init}});
+}
+
+Tensor max_pool(Tensor x, const PoolOptions& options) {
+  const int64_t stride = options.stride.value_or(options.kernel);
+  return unary("MaxPool", x,
+               {{"kernel_shape", Ints{options.kernel, options.kernel}},
+                {"strides", Ints{stride, stride}},
+                {"pads", four(options.pad)}});
+}
+
+Tensor global_average_pool(Tensor x) {
+  return unary("GlobalAveragePool", x);
+}
+Tensor relu(Tensor x) {
+  return unary("Relu", x);
+}
+Tensor flatten(Tensor x) {
+  return unary("Flatten", x);
+}
+Tensor add(Tensor a, Tensor b) {
+  return a.model().add("Add", {a, b}, {})[0];
+}
+
+Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options) {
+  return logits.model().add("arbalest.SoftmaxCrossEntropy", {logits, label},
+                            {{"label_smoothing", options.label_smoothing}})[0];
+}
+
+Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options) {
+  return logits.model().add("arbalest.Accuracy", {logits, label}, {{"top_k", options.top_k}})[0];
+}
+
+Tensor train(Tensor loss, const TrainOptions& options) {
+  return unary("arbalest.Train", loss,
+               {{"optimizer", options.optimizer},
+                {"lr", options.lr},
+                {"momentum", options.momentum},
+                {"nesterov", int64_t(options.nesterov)},
+                {"beta1", options.beta1},
+                {"beta2", options.beta2},
+                {"epsilon", options.epsilon},
+                {"decay_norms", int64_t(options.decay_norms)},
+                {"no_decay", options.no_decay},
+                {"frozen", options.frozen},
+                {"rate_patterns", options.rate_patterns},
+                {"rate_factors", options.rate_factors},
+                {"clip_norm", options.clip_norm},
+                {"weight_decay", options.weight_decay},
+                {"schedule", options.schedule},
+                {"milestones", options.milestones},
+                {"step_size", options.step_size},
+                {"gamma", options.gamma},
+                {"warmup", options.warmup},
+                {"warmup_from", options.warmup_from},
+                {"epochs", options.epochs},
+                {"lr_end", options.lr_end},
+                {"accumulate", options.accumulate}});
+}
+
+Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
+  return trained.model().add("arbalest.Synchronize", {trained},
+                             {{"strategy", options.strategy},
+                              {"every", options.every},
+                              {"alpha", options.alpha},
+                              {"beta", options.beta},
+                              {"momentum", options.momentum},
+                              {"bucket_mib", options.bucket_mib}})[0];
+}
+
+Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options) {
+  std::vector<Tensor> inputs = {trained};
+  inputs.insert(inputs.end(), metrics.begin(), metrics.end());
+  return trained.model().add("arbalest.Validate", inputs,
+                             {{"split", options.split},
+                              {"batch", options.batch},
+                              {"every_epochs", options.every_epochs},
+                              {"recalibrate", options.recalibrate}})[0];
+}
+
+}  // namespace arbalest

@@ -1,0 +1,175 @@
+#pragma once
+// Models in C++: free functions on Tensor build the same graph that a graph file says.
+//
+//   Model model("lenet");
+//   auto [image, label] = prefetch(model, {.source = "mnist:data/mnist", .batch = 64});
+//   Tensor x = augment(image, {.mean = {0.1307}, .std = {0.3081}});
+//   x = max_pool(relu(conv(x, {.filters = 20, .kernel = 5, .pad = 0})), {.kernel = 2});
+//   Tensor loss = softmax_cross_entropy(linear(x, {.units = 10}), label);
+//   train(loss, {.lr = 0.05});
+//
+// Types are inferred when the graph is verified (saved or run), because the shape of a sample is the source's to say.
+// Everything throws GraphError; a Tensor must not outlive its Model.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace arbalest {
+
+class Model;
+
+// A value of a model's graph.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Model& model, ValueId value) : model_(&model), value_(value) {}
+
+  // Gives the value a name: in the graph file, in traces, and in front of its layer's parameters ("h1.weight").
+  Tensor named(const std::string& name) const;
+  const std::string& name() const;
+  Model& model() const { return *model_; }
+  ValueId value() const { return value_; }
+
+ private:
+  Model* model_ = nullptr;
+  ValueId value_ = kNone;
+};
+
+class Model {
+ public:
+  explicit Model(std::string name);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const Graph& graph() const { return graph_; }
+  // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors where the operator allows it.
+  std::vector<Tensor> add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
+                          int outputs = 1);
+  // Text or binary, by the extension: .onnxtxt, .onnx.
+  void save(const std::string& path) const;
+
+ private:
+  friend class Tensor;
+  Graph graph_;
+};
+
+struct PrefetchOptions {
+  // "mnist:DIR", "cifar10:DIR", "glyphs:", "synthetic:", any registered scheme, or what the program passes to the run
+  std::string source = "memory:";
+  std::string split = "train";
+  int64_t batch = 64;  // per learner
+  int64_t depth = 3;   // batches read ahead
+};
+// The first two fields of the source: images uint8 (N, C, H, W) and labels int32 (N) of all that come with the library.
+std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options);
+
+// Fields of a batch, by name.
+class Batch {
+ public:
+  explicit Batch(std::vector<Tensor> fields) : fields_(std::move(fields)) {}
+  Tensor operator[](std::string_view name) const;  // throws GraphError where the field was not asked for
+
+ private:
+  std::vector<Tensor> fields_;
+};
+// The fields of these names, any of those that the source has: batch["points"]. Each adds a dimension, the batch's, in
+// front of its shape.
+Batch prefetch(Model& model, const PrefetchOptions& options, const std::vector<std::string>& fields);
+
+struct AugmentOptions {
+  int64_t pad = 0;
+  bool flip = false;
+  std::vector<double> mean, std;  // per channel, in 0 … 1
+};
+Tensor augment(Tensor image, const AugmentOptions& options);
+
+struct ConvOptions {
+  int64_t filters = 0;
+  int64_t kernel = 1, stride = 1, dilation = 1, group = 1;
+  std::optional<int64_t> pad;  // each side; none: what keeps the size at stride 1
+  bool bias = true;
+  std::string init = "kaiming_uniform";
+};
+Tensor conv(Tensor x, const ConvOptions& options);
+
+struct BatchNormOptions {
+  double epsilon = 1e-5, momentum = 0.1;  // momentum: the weight of the new batch
+};
+Tensor batch_norm(Tensor x, const BatchNormOptions& options = {});
+
+struct LinearOptions {
+  int64_t units = 0;
+  bool bias = true;
+  std::string init = "kaiming_uniform";
+};
+Tensor linear(Tensor x, const LinearOptions& options);
+
+struct PoolOptions {
+  int64_t kernel = 2;
+  std::optional<int64_t> stride;  // none: the kernel
+  int64_t pad = 0;
+};
+Tensor max_pool(Tensor x, const PoolOptions& options = {});
+Tensor global_average_pool(Tensor x);
+Tensor relu(Tensor x);
+Tensor flatten(Tensor x);
+Tensor add(Tensor a, Tensor b);
+inline Tensor operator+(Tensor a, Tensor b) {
+  return add(a, b);
+}
+
+struct LossOptions {
+  double label_smoothing = 0;
+};
+Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options = {});
+struct AccuracyOptions {
+  int64_t top_k = 1;
+};
+Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {});
+
+struct TrainOptions {
+  double lr = 0.1, momentum = 0, weight_decay = 0;
+  bool nesterov = false;
+  std::string schedule = "constant";    // "step", "multistep", "cosine", "linear"
+  std::vector<double> milestones = {};  // epochs
+  double step_size = 30, gamma = 0.1;
+  double warmup = 0, warmup_from = 0;  // epochs; the share of lr to begin with
+  double epochs = 0, lr_end = 0;       // of "cosine" and "linear"; 0: the run's
+  int64_t accumulate = 1;              // batches of an update
+  std::string optimizer = "sgd";       // "adamw" has no momentum, but these:
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  bool decay_norms = true;  // false: no weight decay of parameters of one dimension
+  // Names of parameters as files show them; * stands for any characters.
+  std::vector<std::string> no_decay = {}, frozen = {}, rate_patterns = {};
+  std::vector<double> rate_factors = {};  // for each of rate_patterns
+  double clip_norm = 0;                   // of all gradients; 0: they are not clipped
+};
+// A token: what is validated comes after it.
+Tensor train(Tensor loss, const TrainOptions& options);
+
+struct SynchronizeOptions {
+  std::string strategy = "sma";  // "ssgd", "local", "none"
+  int64_t every = 1;             // updates from one averaging to the next
+  double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
+  double momentum = -1;          // sma: of the average; negative: 0.9 where Train is sgd without momentum, else 0
+  double bucket_mib = 32;        // ssgd: gradients that travel together, at least
+};
+// A token, as Train's: how the learners agree, where there are several.
+Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
+
+struct ValidateOptions {
+  std::string split = "test";
+  int64_t batch = 0;  // 0: as in training
+  int64_t every_epochs = 1;
+  int64_t recalibrate = 0;  // training batches to estimate batch norms' statistics with; 0: those of training are used
+};
+Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
+
+}  // namespace arbalest

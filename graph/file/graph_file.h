@@ -1,0 +1,42 @@
+#pragma once
+// Graph files: ONNX's textual syntax (.onnxtxt), read with positions and written so that it reads back the same.
+//
+// The grammar is libonnx 1.12's, plus: lists that mix integers and reals (they become floats), escapes in strings
+// (\" \\ \n \t \r \xHH), inf and nan, quoted names, labels of nodes (`["name"] y = Op (x)`), defaults of function
+// attributes, untyped names, and operands left out anywhere.
+//
+// The writer stays inside libonnx 1.12's grammar except where the graph needs more: names that are no identifiers
+// ([A-Za-z_][A-Za-z0-9_]*) are quoted, nodes not named after their first output get a label, empty lists carry a type,
+// outputs of unknown type none, and strings are escaped.
+
+#include <string>
+#include <string_view>
+
+#include "graph/graph.h"
+#include "graph/op.h"
+
+namespace arbalest {
+
+// The graph that a text states, with functions inlined; not yet verified: sources of data have to be opened first.
+// `file` is for error messages. `batch` > 0 is the extent of the inputs' first symbolic dimension ("N" in float[N,3]);
+// dimensions that stay unknown are -1, which verify() refuses.
+// Throws GraphError with the place, what was found, what was expected and the nearest valid name.
+Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch = 0);
+Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch = 0);
+
+// Any graph file: by its extension text (.onnxtxt, .txt) or binary (.onnx), otherwise by its content.
+Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch = 0);
+
+// Reads back as the same graph: nodes, names, attributes, roles, initial values to the last bit. Types of intermediate
+// values are left to inference. Throws GraphError for what no graph file can state: carries, states, random initial
+// values, operators that only passes make.
+std::string write_graph_text(const Graph& graph);
+// The file is complete or not there at all: written under another name, then renamed. Throws RunError.
+void write_graph_file(const Graph& graph, const std::string& path);
+
+// Throws GraphError unless a graph file can state the graph; both writers start with it.
+void check_writable(const Graph& graph);
+// The whole file. Throws GraphError where it cannot be read.
+std::string read_whole_file(const std::string& path);
+
+}  // namespace arbalest

@@ -1,0 +1,264 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "graph/file/graph_file.h"
+#include "graph/file/graph_source.h"
+#include "graph/file/literals.h"
+#include "graph/file/onnx_file.h"
+
+namespace arbalest {
+namespace {
+
+const std::vector<std::string> kKindNames = {"int", "float", "string", "ints", "floats", "strings"};
+const std::vector<std::string> kHeaderKeys = {"ir_version", "opset_import",  "producer_name", "producer_version",
+                                              "domain",     "model_version", "doc_string",    "metadata_props"};
+
+// Recursive descent without recursion: nothing in the accepted grammar nests.
+class Parser : private LiteralReader {
+ public:
+  Parser(std::string_view text, const std::string& file) : LiteralReader(text, file) { source_.file = file; }
+
+  GraphSource parse() {
+    if (token_.is("<")) parse_header();
+    source_.name = parse_name("the graph's name").text;
+    source_.inputs = parse_values("(", ")");
+    expect("=>");
+    source_.outputs = parse_values("(", ")");
+    if (token_.is("<")) source_.values = parse_values("<", ">");
+    source_.nodes = parse_nodes();
+    while (token_.kind != Token::Kind::End) source_.functions.push_back(parse_function());
+    return std::move(source_);
+  }
+
+ private:
+  Opsets parse_opsets() {
+    Opsets opsets;
+    expect("[");
+    if (accept("]")) return opsets;
+    do {
+      std::string domain = parse_string("a domain");
+      expect(":");
+      opsets.emplace_back(std::move(domain), parse_integer("the domain's version"));
+    } while (more("]"));
+    return opsets;
+  }
+
+  void parse_metadata() {
+    expect("[");
+    if (accept("]")) return;
+    do {
+      parse_string("a key");
+      expect(":");
+      parse_string("a value");
+    } while (more("]"));
+  }
+
+  // <key: value, …>: what a graph has no place for is checked and dropped.
+  void parse_header() {
+    expect("<");
+    do {
+      const Token key = expect_kind(Token::Kind::Identifier, "a key of the model's header");
+      const std::string name(key.text);
+      if (std::find(kHeaderKeys.begin(), kHeaderKeys.end(), name) == kHeaderKeys.end()) {
+        fail(key, fmt::format("unknown header key '{}', expected one of {}{}", name, fmt::join(kHeaderKeys, ", "),
+                              did_you_mean(name, kHeaderKeys)));
+      }
+      expect(":");
+      if (name == "opset_import") {
+        source_.opsets_place = place(key);
+        source_.opsets = parse_opsets();
+      } else if (name == "metadata_props") {
+        parse_metadata();
+      } else if (name == "ir_version" || name == "model_version") {
+        parse_integer("a whole number");
+      } else {
+        parse_string("text");
+      }
+    } while (more(">"));
+  }
+
+  // A node's operands or results: names, any of which may be left out.
+  std::vector<SourceName> parse_operands(std::string_view close) {
+    std::vector<SourceName> names;
+    if (token_.is(close)) return names;
+    while (true) {
+      const bool left_out = token_.is(",") || token_.is(close);
+      names.push_back(left_out ? SourceName{"", place(token_)}
+                               : parse_name(fmt::format("a value's name or '{}'", close)));
+      if (!accept(",")) return names;
+    }
+  }
+
+  std::vector<SourceNode> parse_nodes() {
+    std::vector<SourceNode> nodes;
+    expect("{");
+    while (!accept("}")) nodes.push_back(parse_node());
+    return nodes;
+  }
+
+  // [label] outputs = domain.Op <attributes> (inputs), or with the attributes last
+  SourceNode parse_node() {
+    SourceNode node;
+    if (token_.kind == Token::Kind::End) unexpected("a node or '}'");
+    if (accept("[")) {
+      node.label = parse_name("the node's name");
+      expect("]");
+    }
+    node.outputs = parse_operands("=");
+    expect("=");
+    Token part = expect_kind(Token::Kind::Identifier, "an operator");
+    node.op.place = place(part);
+    while (accept(".")) {
+      node.domain += (node.domain.empty() ? "" : ".") + std::string(part.text);
+      part = expect_kind(Token::Kind::Identifier, "an operator");
+    }
+    node.op.text = part.text;
+    if (token_.is("<")) node.attributes = parse_attributes();
+    if (!accept("(")) unexpected(node.attributes.empty() ? "'<' or '('" : "'('");
+    node.inputs = parse_operands(")");
+    if (!accept(")")) unexpected("',' or ')'");
+    if (node.attributes.empty() && token_.is("<")) node.attributes = parse_attributes();
+    return node;
+  }
+
+  std::vector<SourceAttribute> parse_attributes() {
+    std::vector<SourceAttribute> attributes;
+    expect("<");
+    if (accept(">")) return attributes;
+    do {
+      attributes.push_back(parse_attribute(false));
+    } while (more(">"));
+    return attributes;
+  }
+
+  // name [: kind] = value; in a function's list the value may be missing.
+  SourceAttribute parse_attribute(bool of_function) {
+    SourceAttribute attribute;
+    const Token name = expect_kind(Token::Kind::Identifier, "an attribute's name");
+    attribute.name = {std::string(name.text), place(name)};
+    if (accept(":")) {
+      const Token kind = expect_kind(Token::Kind::Identifier, "an attribute's type");
+      const auto found = std::find(kKindNames.begin(), kKindNames.end(), kind.text);
+      if (found != kKindNames.end()) {
+        attribute.kind = AttributeKind(found - kKindNames.begin());
+      } else if (kind.text != "tensor") {
+        fail(kind, fmt::format("unknown or unsupported attribute type {}, expected one of {}, tensor{}", describe(kind),
+                               fmt::join(kKindNames, ", "), did_you_mean(kind.text, kKindNames)));
+      }
+    }
+    if (of_function && !token_.is("=")) return attribute;
+    expect("=");
+    const Token start = token_;
+    parse_attribute_value(attribute);
+    if (attribute.kind && attribute.value) {
+      auto converted = convert(*attribute.value, *attribute.kind);
+      if (!converted) {
+        fail(start, fmt::format("attribute '{}' is {}, expected {}", attribute.name.text, to_string(*attribute.value),
+                                name_of(*attribute.kind)));
+      }
+      attribute.value = std::move(*converted);
+    }
+    if (of_function && !attribute.value) {
+      fail(start, fmt::format("found {}, expected a number, text in quotes or a list: a default", describe(start)));
+    }
+    return attribute;
+  }
+
+  void parse_attribute_value(SourceAttribute& attribute) {
+    if (accept("@")) {
+      attribute.reference = expect_kind(Token::Kind::Identifier, "the name of a function's attribute").text;
+    } else if (accept("[")) {
+      attribute.value = parse_list();
+    } else if (token_.kind == Token::Kind::Identifier && !at_word()) {
+      attribute.tensor = parse_tensor();
+    } else {
+      attribute.value = parse_scalar();
+    }
+  }
+
+  void parse_function_header(SourceFunction& function) {
+    static const std::vector<std::string> keys = {"domain", "opset_import", "doc_string"};
+    expect("<");
+    do {
+      const Token key = expect_kind(Token::Kind::Identifier, "a key of the function's header");
+      expect(":");
+      if (key.text == "domain") {
+        function.domain = parse_string("the function's domain");
+      } else if (key.text == "opset_import") {
+        function.opsets = parse_opsets();
+      } else if (key.text == "doc_string") {
+        parse_string("text");
+      } else {
+        fail(key, fmt::format("unknown key {} of a function, expected one of {}{}", describe(key),
+                              fmt::join(keys, ", "), did_you_mean(key.text, keys)));
+      }
+    } while (more(">"));
+  }
+
+  // <domain: "block", …> name <attributes> (inputs) => (outputs) <types> { nodes }
+  SourceFunction parse_function() {
+    SourceFunction function;
+    if (token_.is("<")) parse_function_header(function);
+    if (token_.kind != Token::Kind::Identifier && token_.kind != Token::Kind::String) {
+      unexpected("a function or the end of the file");
+    }
+    function.name = parse_name("the function's name");
+    if (accept("<") && !accept(">")) {
+      do {
+        function.attributes.push_back(parse_attribute(true));
+      } while (more(">"));
+    }
+    function.inputs = parse_values("(", ")");
+    expect("=>");
+    function.outputs = parse_values("(", ")");
+    if (token_.is("<")) function.values = parse_values("<", ">");
+    function.nodes = parse_nodes();
+    return function;
+  }
+
+  GraphSource source_;
+};
+
+bool ends_with(const std::string& path, std::string_view extension) {
+  return path.ends_with(extension);
+}
+
+}  // namespace
+
+Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch) {
+  return build_graph(Parser(text, file).parse(), registry, batch);
+}
+
+std::string read_whole_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (file && file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
+  if (!file.is_open() || file.bad() || content.fail()) {
+    throw GraphError(Position{path, 0, 0}, fmt::format("cannot read the file: {}", std::strerror(errno)));
+  }
+  return std::move(content).str();
+}
+
+Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch) {
+  return read_graph_text(read_whole_file(path), path, registry, batch);
+}
+
+Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch) {
+  if (ends_with(path, ".onnx")) return read_onnx(path, registry, batch);
+  if (ends_with(path, ".onnxtxt") || ends_with(path, ".txt")) return read_graph_file(path, registry, batch);
+  // A binary model starts with the tag of a field (ir_version: byte 8); text does not contain such bytes.
+  const std::string content = read_whole_file(path);
+  const std::string_view start = std::string_view(content).substr(0, 256);
+  const bool binary = std::any_of(start.begin(), start.end(), [](char c) {
+    return uint8_t(c) < 0x20 && c != '\n' && c != '\r' && c != '\t' && c != '\f' && c != '\v';
+  });
+  return binary ? read_onnx(path, registry, batch) : read_graph_text(content, path, registry, batch);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,254 @@
+#include "graph/file/onnx_file.h"
+
+#include <fmt/format.h>
+
+#include "graph/file/graph_file.h"
+
+#ifndef ARBALEST_ONNX
+
+namespace arbalest {
+
+Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
+  throw GraphError(Position{path, 0, 0}, "binary ONNX needs a build with libonnx; this one reads graph files as text");
+}
+
+}  // namespace arbalest
+
+#else
+
+#include <onnx/onnx_pb.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <unordered_set>
+
+#include "graph/file/graph_source.h"
+
+namespace arbalest {
+namespace {
+
+using Attr = onnx::AttributeProto;
+
+constexpr std::pair<onnx::TensorProto_DataType, DataType> kTypes[] = {
+    {onnx::TensorProto::FLOAT, DataType::Float32},     {onnx::TensorProto::DOUBLE, DataType::Float64},
+    {onnx::TensorProto::BFLOAT16, DataType::Bfloat16}, {onnx::TensorProto::UINT8, DataType::Uint8},
+    {onnx::TensorProto::INT32, DataType::Int32},       {onnx::TensorProto::INT64, DataType::Int64}};
+
+// ONNX keeps attributes in single precision. The double that is meant is the one a person would have written: 0.1f is
+// 0.1.
+double widen(float value) {
+  char text[64];
+  const auto written = std::to_chars(text, text + sizeof text, value);
+  double wide = value;
+  std::from_chars(text, written.ptr, wide);
+  return wide;
+}
+
+class Importer {
+ public:
+  Importer(const onnx::ModelProto& model, const std::string& path) : model_(model) { source_.file = path; }
+
+  GraphSource run() {
+    const onnx::GraphProto& graph = model_.graph();
+    source_.name = graph.name();
+    for (const auto& opset : model_.opset_import()) source_.opsets.emplace_back(opset.domain(), opset.version());
+    if (graph.sparse_initializer_size()) fail("sparse initialisers are not supported");
+    std::unordered_set<std::string_view> initialized;
+    for (const onnx::TensorProto& tensor : graph.initializer()) initialized.insert(tensor.name());
+    for (const onnx::ValueInfoProto& input : graph.input()) {
+      if (!initialized.count(input.name())) source_.inputs.push_back(value(input));
+    }
+    for (const onnx::ValueInfoProto& output : graph.output()) source_.outputs.push_back(value(output));
+    for (const onnx::TensorProto& initializer : graph.initializer()) {
+      SourceTensor content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name()));
+      SourceValue& added = source_.values.emplace_back();
+      added.name.text = initializer.name();
+      added.type = std::move(content.type);
+      added.data = std::move(content.data);
+    }
+    source_.nodes = nodes(graph.node());
+    for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));
+    return std::move(source_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{source_.file, 0, 0}, message); }
+
+  DataType type(int32_t theirs, const std::string& what) const {
+    for (const auto& [candidate, ours] : kTypes) {
+      if (candidate == theirs) return ours;
+    }
+    const bool known = onnx::TensorProto_DataType_IsValid(theirs);
+    fail(fmt::format(
+        "{} has the unsupported type {}, expected float, double, bfloat16, uint8, int32 or int64", what,
+        known ? onnx::TensorProto_DataType_Name(onnx::TensorProto_DataType(theirs)) : std::to_string(theirs)));
+  }
+
+  void check_size(const Shape& shape, const std::string& what) const {
+    Shape known = shape;
+    std::replace(known.begin(), known.end(), int64_t{-1}, int64_t{1});
+    if (!checked_element_count(known)) fail(fmt::format("the shape {} of {} is not valid", to_string(shape), what));
+  }
+
+  SourceValue value(const onnx::ValueInfoProto& info) const {
+    SourceValue result;
+    result.name.text = info.name();
+    const std::string what = fmt::format("'{}'", info.name());
+    if (!info.has_type()) return result;
+    if (!info.type().has_tensor_type()) fail(fmt::format("{} is not a tensor", what));
+    const auto& tensor = info.type().tensor_type();
+    const DataType dtype = type(tensor.elem_type(), what);
+    if (!tensor.has_shape()) return result;
+    result.type = TensorType{dtype, {}};
+    for (const auto& dim : tensor.shape().dim()) {
+      const bool number = dim.has_dim_value() && dim.dim_value() >= 0;
+      result.type->shape.push_back(number ? dim.dim_value() : -1);
+      result.symbols.push_back(dim.dim_param());
+    }
+    check_size(result.type->shape, what);
+    return result;
+  }
+
+  // As many numbers as the shape says, from raw bytes or one of the typed lists.
+  SourceTensor tensor(const onnx::TensorProto& proto, const std::string& what) const {
+    SourceTensor result;
+    result.type = {type(proto.data_type(), what), Shape(proto.dims().begin(), proto.dims().end())};
+    const auto count = checked_element_count(result.type.shape);
+    if (!count) fail(fmt::format("the shape {} of {} is not valid", to_string(result.type.shape), what));
+    if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+      fail(fmt::format("the data of {} is kept in another file; export the model as one file", what));
+    }
+    auto bytes = std::make_shared<std::vector<std::byte> >();
+    if (proto.has_raw_data()) {
+      const auto* data = reinterpret_cast<const std::byte*>(proto.raw_data().data());
+      bytes->assign(data, data + proto.raw_data().size());  // little-endian, as every host here
+    } else {
+      switch (result.type.dtype) {
+        case DataType::Float32: append<float>(*bytes, proto.float_data()); break;
+        case DataType::Float64: append<double>(*bytes, proto.double_data()); break;
+        case DataType::Bfloat16: append<uint16_t>(*bytes, proto.int32_data()); break;
+        case DataType::Uint8: append<uint8_t>(*bytes, proto.int32_data()); break;
+        case DataType::Int32: append<int32_t>(*bytes, proto.int32_data()); break;
+        case DataType::Int64: append<int64_t>(*bytes, proto.int64_data()); break;
+        case DataType::Token: break;
+      }
+    }
+    if (int64_t(bytes->size()) != result.type.bytes()) {
+      fail(fmt::format("{} is {} of {} bytes, found {} bytes", what, to_string(result.type), result.type.bytes(),
+                       bytes->size()));
+    }
+    result.data = std::move(bytes);
+    return result;
+  }
+
+  template <typename T, typename Numbers>
+  static void append(std::vector<std::byte>& bytes, const Numbers& numbers) {
+    bytes.resize(size_t(numbers.size()) * sizeof(T));
+    for (int i = 0; i < numbers.size(); ++i) {
+      const T number = T(numbers.Get(i));
+      std::memcpy(bytes.data() + size_t(i) * sizeof(T), &number, sizeof(T));
+    }
+  }
+
+  std::vector<SourceNode> nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& protos) const {
+    std::vector<SourceNode> result;
+    std::unordered_set<std::string> taken;  // names of nodes are optional and need not be unique
+    for (const onnx::NodeProto& proto : protos) {
+      for (const std::string& output : proto.output()) taken.insert(output);
+    }
+    for (const onnx::NodeProto& proto : protos) {
+      SourceNode node;
+      const bool first = proto.output_size() && proto.output(0) == proto.name();
+      if (!proto.name().empty() && !first && taken.insert(proto.name()).second) node.label.text = proto.name();
+      node.domain = proto.domain();
+      node.op.text = proto.op_type();
+      for (const std::string& input : proto.input()) node.inputs.push_back({input, {}});
+      for (const std::string& output : proto.output()) node.outputs.push_back({output, {}});
+      const std::string what =
+          fmt::format("node '{}' ({})", proto.output_size() ? proto.output(0) : proto.name(), proto.op_type());
+      for (const Attr& each : proto.attribute()) node.attributes.push_back(attribute(each, what));
+      result.push_back(std::move(node));
+    }
+    return result;
+  }
+
+  SourceAttribute attribute(const Attr& proto, const std::string& owner) const {
+    SourceAttribute result;
+    result.name.text = proto.name();
+    result.reference = proto.ref_attr_name();
+    result.kind = kind(proto.type());
+    if (!result.reference.empty()) return result;
+    switch (proto.type()) {
+      case Attr::INT: result.value = proto.i(); break;
+      case Attr::FLOAT: result.value = widen(proto.f()); break;
+      case Attr::STRING: result.value = proto.s(); break;
+      case Attr::INTS: result.value = std::vector<int64_t>(proto.ints().begin(), proto.ints().end()); break;
+      case Attr::FLOATS: {
+        std::vector<double> numbers;
+        for (const float number : proto.floats()) numbers.push_back(widen(number));
+        result.value = std::move(numbers);
+        break;
+      }
+      case Attr::STRINGS:
+        result.value = std::vector<std::string>(proto.strings().begin(), proto.strings().end());
+        break;
+      case Attr::TENSOR:
+        result.tensor = tensor(proto.t(), fmt::format("attribute '{}' of {}", proto.name(), owner));
+        break;
+      default:
+        fail(fmt::format("{}: attribute '{}' has the unsupported type {}", owner, proto.name(),
+                         onnx::AttributeProto_AttributeType_Name(proto.type())));
+    }
+    return result;
+  }
+
+  static std::optional<AttributeKind> kind(Attr::AttributeType type) {
+    switch (type) {
+      case Attr::INT: return AttributeKind::Int;
+      case Attr::FLOAT: return AttributeKind::Float;
+      case Attr::STRING: return AttributeKind::String;
+      case Attr::INTS: return AttributeKind::Ints;
+      case Attr::FLOATS: return AttributeKind::Floats;
+      case Attr::STRINGS: return AttributeKind::Strings;
+      default: return std::nullopt;
+    }
+  }
+
+  SourceFunction import(const onnx::FunctionProto& proto) const {
+    SourceFunction function;
+    function.domain = proto.domain();
+    function.name.text = proto.name();
+    for (const auto& opset : proto.opset_import()) function.opsets.emplace_back(opset.domain(), opset.version());
+    for (const std::string& name : proto.attribute()) {
+      SourceAttribute required;
+      required.name.text = name;
+      function.attributes.push_back(std::move(required));
+    }
+    for (const std::string& input : proto.input()) function.inputs.emplace_back().name.text = input;
+    for (const std::string& output : proto.output()) function.outputs.emplace_back().name.text = output;
+    function.nodes = nodes(proto.node());
+    return function;
+  }
+
+  const onnx::ModelProto& model_;
+  GraphSource source_;
+};
+
+}  // namespace
+
+Graph read_onnx(const std::string& path, const OpRegistry& registry, int64_t batch) {
+  const std::string content = read_whole_file(path);
+  onnx::ModelProto model;
+  // Protobuf bounds the nesting and refuses lengths beyond the content.
+  if (content.size() > size_t(std::numeric_limits<int>::max()) ||
+      !model.ParseFromArray(content.data(), int(content.size())) || !model.has_graph()) {
+    throw GraphError(Position{path, 0, 0}, "not a binary ONNX model, or a damaged one");
+  }
+  return build_graph(Importer(model, path).run(), registry, batch);
+}
+
+}  // namespace arbalest
+
+#endif

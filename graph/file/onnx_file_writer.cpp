@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include "graph/file/graph_file.h"
+#include "graph/file/onnx_file.h"
+
+#ifndef ARBALEST_ONNX
+
+namespace arbalest {
+
+void write_onnx(const Graph&, const std::string& path) {
+  throw GraphError(Position{path, 0, 0}, "binary ONNX needs a build with libonnx; this one writes graph files as text");
+}
+
+}  // namespace arbalest
+
+#else
+
+#include <onnx/onnx_pb.h>
+
+#include <limits>
+
+#include "graph/op.h"
+#include "io/formats/atomic_file.h"
+
+namespace arbalest {
+namespace {
+
+using Attr = onnx::AttributeProto;
+
+int32_t onnx_type(DataType type) {
+  switch (type) {
+    case DataType::Float32: return onnx::TensorProto::FLOAT;
+    case DataType::Float64: return onnx::TensorProto::DOUBLE;
+    case DataType::Bfloat16: return onnx::TensorProto::BFLOAT16;
+    case DataType::Uint8: return onnx::TensorProto::UINT8;
+    case DataType::Int32: return onnx::TensorProto::INT32;
+    case DataType::Int64: return onnx::TensorProto::INT64;
+    case DataType::Token: break;
+  }
+  return onnx::TensorProto::UNDEFINED;
+}
+
+void fill(onnx::TensorProto& proto, const Value& value) {
+  proto.set_name(value.name);
+  proto.set_data_type(onnx_type(value.type.dtype));
+  for (const int64_t extent : value.type.shape) proto.add_dims(extent);
+  std::string& raw = *proto.mutable_raw_data();
+  if (value.initializer.kind == Initializer::Kind::Data) {
+    raw.assign(reinterpret_cast<const char*>(value.initializer.data->data()), value.initializer.data->size());
+    return;
+  }
+  const double constant = value.initializer.a;
+  const auto repeat = [&](auto number) {
+    for (int64_t i = 0; i < value.type.elements(); ++i)
+      raw.append(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  switch (value.type.dtype) {
+    case DataType::Float32: repeat(float(constant)); break;
+    case DataType::Float64: repeat(constant); break;
+    case DataType::Bfloat16: repeat(bfloat16(float(constant)).bits); break;
+    case DataType::Uint8: repeat(uint8_t(constant)); break;
+    case DataType::Int32: repeat(int32_t(constant)); break;
+    case DataType::Int64: repeat(int64_t(constant)); break;
+    case DataType::Token: break;
+  }
+}
+
+void fill(onnx::ValueInfoProto& info, const Value& value) {
+  info.set_name(value.name);
+  const TensorType& type = value.declared ? *value.declared : value.type;
+  if (type.dtype == DataType::Token) return;
+  auto& tensor = *info.mutable_type()->mutable_tensor_type();
+  tensor.set_elem_type(onnx_type(type.dtype));
+  auto& shape = *tensor.mutable_shape();
+  for (const int64_t extent : type.shape) {
+    auto& dim = *shape.add_dim();
+    if (extent >= 0) dim.set_dim_value(extent);
+  }
+}
+
+void fill(Attr& proto, const NamedAttribute& attribute) {
+  proto.set_name(attribute.name);
+  switch (AttributeKind(attribute.value.index())) {
+    case AttributeKind::Int:
+      proto.set_type(Attr::INT);
+      proto.set_i(std::get<int64_t>(attribute.value));
+      break;
+    case AttributeKind::Float:
+      proto.set_type(Attr::FLOAT);
+      proto.set_f(float(std::get<double>(attribute.value)));
+      break;
+    case AttributeKind::String:
+      proto.set_type(Attr::STRING);
+      proto.set_s(std::get<std::string>(attribute.value));
+      break;
+    case AttributeKind::Ints:
+      proto.set_type(Attr::INTS);
+      for (const int64_t number : std::get<std::vector<int64_t> >(attribute.value)) proto.add_ints(number);
+      break;
+    case AttributeKind::Floats:
+      proto.set_type(Attr::FLOATS);
+      for (const double number : std::get<std::vector<double> >(attribute.value)) proto.add_floats(float(number));
+      break;
+    case AttributeKind::Strings:
+      proto.set_type(Attr::STRINGS);
+      for (const std::string& text : std::get<std::vector<std::string> >(attribute.value)) proto.add_strings(text);
+      break;
+  }
+}
+
+void add_constant(onnx::GraphProto& graph, const Value& value) {
+  onnx::NodeProto& node = *graph.add_node();
+  node.set_op_type("Constant");
+  node.add_output(value.name);
+  Attr& content = *node.add_attribute();
+  content.set_name("value");
+  content.set_type(Attr::TENSOR);
+  fill(*content.mutable_t(), value);
+}
+
+}  // namespace
+
+void write_onnx(const Graph& graph, const std::string& path) {
+  check_writable(graph);
+  onnx::ModelProto model;
+  model.set_ir_version(8);
+  model.set_producer_name("arbalest");
+  for (const auto& [domain, version] : graph.opsets) {
+    auto& opset = *model.add_opset_import();
+    opset.set_domain(domain);
+    opset.set_version(version);
+  }
+  onnx::GraphProto& proto = *model.mutable_graph();
+  proto.set_name(graph.name);
+  const auto name = [&](ValueId id) { return id == kNone ? std::string() : graph.values[size_t(id)].name; };
+  for (const ValueId input : graph.inputs) fill(*proto.add_input(), graph.values[size_t(input)]);
+  for (const ValueId output : graph.outputs) fill(*proto.add_output(), graph.values[size_t(output)]);
+  for (const Value& value : graph.values) {
+    if (value.producer != kNone || value.role == Role::Input) continue;
+    const bool constant = value.role == Role::Constant && is_floating(value.type.dtype);
+    constant ? add_constant(proto, value) : fill(*proto.add_initializer(), value);
+  }
+  for (const Node& node : graph.nodes) {
+    onnx::NodeProto& each = *proto.add_node();
+    each.set_name(node.name);
+    each.set_domain(node.op->domain);
+    each.set_op_type(node.op->name);
+    for (const ValueId input : node.inputs) each.add_input(name(input));
+    for (const ValueId output : node.outputs) each.add_output(name(output));
+    for (const NamedAttribute& attribute : node.attributes) fill(*each.add_attribute(), attribute);
+  }
+  std::string content;
+  if (model.ByteSizeLong() > size_t(std::numeric_limits<int>::max()) || !model.SerializeToString(&content)) {
+    throw RunError(fmt::format("{}: the model exceeds 2 GiB, which ONNX cannot state", path));
+  }
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+}  // namespace arbalest
+
+#endif

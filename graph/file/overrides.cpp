@@ -1,0 +1,159 @@
+#include "graph/file/overrides.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "graph/file/lexer.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+bool is_upper(char c) {
+  return c >= 'A' && c <= 'Z';
+}
+char lower(char c) {
+  return is_upper(c) ? char(c - 'A' + 'a') : c;
+}
+
+// "ConvBnRelu" → "conv_bn_relu"
+std::string snake_case(std::string_view name) {
+  std::string snake;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool word_starts = i > 0 && is_upper(name[i]) && !is_upper(name[i - 1]);
+    if (word_starts) snake += '_';
+    snake += lower(name[i]);
+  }
+  return snake;
+}
+
+std::string first_output(const Graph& graph, const Node& node) {
+  const auto first = std::find_if(node.outputs.begin(), node.outputs.end(), [](ValueId id) { return id != kNone; });
+  return first == node.outputs.end() ? node.name : graph.values[size_t(*first)].name;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+class Override {
+ public:
+  explicit Override(std::string_view assignment) : assignment_(assignment) {
+    const size_t equals = assignment.find('=');
+    const size_t dot = assignment.substr(0, equals).rfind('.');
+    if (equals == std::string_view::npos || dot == std::string_view::npos) fail("expected NODE.ATTRIBUTE=VALUE");
+    target_ = trim(assignment.substr(0, dot));
+    attribute_ = trim(assignment.substr(dot + 1, equals - dot - 1));
+    value_ = trim(assignment.substr(equals + 1));
+    if (target_.empty() || attribute_.empty()) fail("expected NODE.ATTRIBUTE=VALUE");
+  }
+
+  void apply(Graph& graph) const {
+    Node& node = graph.nodes[size_t(find_node(graph))];
+    const AttributeSpec* spec = node.op->attribute_spec(attribute_);
+    if (!spec) {
+      std::vector<std::string> known;
+      for (const AttributeSpec& each : node.op->attributes) known.push_back(each.name);
+      fail(fmt::format("{} has no attribute '{}'; it has: {}{}", node.op->qualified_name(), attribute_,
+                       known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")),
+                       did_you_mean(attribute_, known)));
+    }
+    node.attributes.set(attribute_, parse(spec->kind), Position{place(), 0, 0});
+  }
+
+ private:
+  std::string place() const { return fmt::format("--set {}", assignment_); }
+  [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{place(), 0, 0}, message); }
+
+  NodeId find_node(const Graph& graph) const {
+    std::vector<NodeId> matches;
+    std::vector<std::string> known;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const Node& node = graph.nodes[n];
+      const std::string output = first_output(graph, node), op = snake_case(node.op->name);
+      if (output == target_ || node.name == target_) return NodeId(n);
+      if (op == target_) matches.push_back(NodeId(n));
+      known.push_back(output);
+      if (std::find(known.begin(), known.end(), op) == known.end()) known.push_back(op);
+    }
+    if (matches.size() == 1) return matches[0];
+    if (matches.empty()) {
+      fail(fmt::format("the graph has no node '{}' and no operator of that name{}", target_,
+                       did_you_mean(target_, known)));
+    }
+    std::vector<std::string> candidates;
+    for (const NodeId id : matches) candidates.push_back(first_output(graph, graph.nodes[size_t(id)]));
+    constexpr size_t kMost = 20;
+    const bool cut = candidates.size() > kMost;
+    if (cut) candidates.resize(kMost);
+    fail(fmt::format("{} nodes apply '{}'; name one by its first output: {}{}", matches.size(), target_,
+                     fmt::join(candidates, ", "), cut ? ", …" : ""));
+  }
+
+  Attribute parse(AttributeKind kind) const {
+    switch (kind) {
+      case AttributeKind::Int: return number<int64_t>(value_);
+      case AttributeKind::Float: return number<double>(value_);
+      case AttributeKind::String: return text(value_);
+      case AttributeKind::Ints: return list<int64_t>([&](auto item) { return number<int64_t>(item); });
+      case AttributeKind::Floats: return list<double>([&](auto item) { return number<double>(item); });
+      case AttributeKind::Strings: return list<std::string>([&](auto item) { return text(item); });
+    }
+    return {};
+  }
+
+  template <typename T>
+  T number(std::string_view item) const {
+    T parsed{};
+    const auto [end, status] = std::from_chars(item.data(), item.data() + item.size(), parsed);
+    if (item.empty() || status != std::errc() || end != item.data() + item.size()) {
+      fail(fmt::format("found '{}', expected {}", item, std::is_integral_v<T> ? "a whole number" : "a number"));
+    }
+    return parsed;
+  }
+
+  // As it is, or a literal of the graph file where it is one whole quoted string.
+  std::string text(std::string_view item) const {
+    if (item.empty() || item.front() != '"') return std::string(item);
+    const std::string source = place();
+    Lexer lexer(item, source);
+    const Token token = lexer.next();
+    return lexer.next().kind == Token::Kind::End ? lexer.decode(token) : std::string(item);
+  }
+
+  // [1, 2], 1,2, or nothing at all for an empty list. Commas inside quotes do not separate.
+  template <typename T, typename Parse>
+  std::vector<T> list(Parse parse_item) const {
+    std::string_view rest = value_;
+    if (rest.starts_with('[')) {
+      if (!rest.ends_with(']') || rest.size() < 2) fail(fmt::format("found '{}', expected ']' at the end", value_));
+      rest = rest.substr(1, rest.size() - 2);
+    }
+    std::vector<T> items;
+    if (trim(rest).empty()) return items;
+    size_t from = 0;
+    bool in_quotes = false;
+    for (size_t i = 0; i <= rest.size(); ++i) {
+      if (i < rest.size() && rest[i] == '"') in_quotes = !in_quotes;
+      if (i < rest.size() && (rest[i] != ',' || in_quotes)) continue;
+      items.push_back(parse_item(trim(rest.substr(from, i - from))));
+      from = i + 1;
+    }
+    return items;
+  }
+
+  std::string_view assignment_, target_, attribute_, value_;
+};
+
+}  // namespace
+
+void apply_override(Graph& graph, std::string_view assignment) {
+  Override(assignment).apply(graph);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,47 @@
+#pragma once
+// What makes an operator a metric: what a loop keeps of its output, how that becomes numbers, and which way is better.
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/types.h"
+
+namespace arbalest {
+
+struct Node;
+
+// What a metric of MetricSpec::Keeps::Rows has kept: a row of each sample, in the order of the data, over all devices.
+struct MetricRows {
+  std::span<const float> values;  // (samples, columns), row-major
+  int64_t columns = 0;
+
+  int64_t samples() const { return columns > 0 ? int64_t(values.size()) / columns : 0; }
+  float at(int64_t sample, int64_t column) const { return values[size_t(sample * columns + column)]; }
+};
+
+struct MetricSpec {
+  enum class Better : uint8_t { Higher, Lower };
+  // Mean: output 0 is a scalar, the mean over the batch's valid samples. The device sums it, weighted by their number;
+  // sums of several devices are added; the metric is the mean over all samples.
+  // Rows: output 0 is float (batch, columns). The device keeps the row of every valid sample; rows of several devices
+  // are put in the order of the data; finish() makes the metric of them, on the host. Only validations have these.
+  enum class Keeps : uint8_t { Mean, Rows };
+
+  Better better = Better::Higher;
+  double least = -std::numeric_limits<double>::infinity();  // the range of the metric
+  double most = std::numeric_limits<double>::infinity();
+  Keeps keeps = Keeps::Mean;
+
+  // For Rows. finish() returns the metric and then its parts, NaN for what the samples leave undefined. parts() names
+  // these: "0" of the metric "auc" is called "auc/0". None: there are none. `inputs` are the types of the node's
+  // inputs.
+  std::function<std::vector<std::string>(const Node& node, const std::vector<TensorType>& inputs)> parts = nullptr;
+  std::function<std::vector<double>(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& rows)>
+      finish = nullptr;
+};
+
+}  // namespace arbalest

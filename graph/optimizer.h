@@ -1,0 +1,47 @@
+#pragma once
+// What makes an operator the rule by which an optimiser updates parameters.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace arbalest {
+
+// `name` is what arbalest.Train's attribute `optimizer` calls it. A slot is what the optimiser keeps of every element
+// of a parameter beside the weight itself (velocity; first and second moment): one flat float array of a replica each,
+// which starts from zeros.
+struct OptimizerSpec {
+  std::string name;
+  std::vector<std::string> slots;
+};
+
+// Parameters begin at multiples of so many elements in the flat arrays: 256 bytes in float, 128 in bfloat16.
+inline constexpr int64_t kParameterAlignment = 64;
+
+// Where the operands of such an operator stand. All are flat arrays of a replica's P elements but for the last two
+// inputs; those marked ? may be left out.
+//   inputs:  gradients, weights, the slots, average?, averaged?,
+//            clip? (1: a factor of the gradients), groups? (P / 64, rounded up: the parameter group of 64 elements
+//            each)
+//   outputs: new_weights, the new slots, lowered_weights? (bfloat16), restarted?
+class UpdateOperands {
+ public:
+  explicit UpdateOperands(const OptimizerSpec& optimizer) : slots_(optimizer.slots.size()) {}
+  static constexpr size_t kGradients = 0, kWeights = 1, kFirstSlot = 2;
+  size_t average() const { return slots_ + 2; }
+  size_t averaged() const { return slots_ + 3; }
+  size_t clip() const { return slots_ + 4; }
+  size_t groups() const { return slots_ + 5; }
+  size_t inputs() const { return slots_ + 6; }
+
+  static constexpr size_t kNewWeights = 0, kFirstNewSlot = 1;
+  size_t lowered() const { return slots_ + 1; }
+  size_t restarted() const { return slots_ + 2; }
+  size_t outputs() const { return slots_ + 3; }
+
+ private:
+  size_t slots_;
+};
+
+}  // namespace arbalest

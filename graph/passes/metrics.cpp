@@ -1,0 +1,61 @@
+#include <optional>
+
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+// The state that `op` updates from `inputs`.
+ValueId add_state(Graph& graph, std::string name, TensorType type, std::string_view op, std::vector<ValueId> inputs,
+                  Attributes attributes) {
+  const ValueId state = graph.add_value(name, std::move(type), Role::State);
+  inputs.insert(inputs.begin(), state);
+  const NodeId node = graph.add_node(builtin_ops().get(op), name + ".sum", std::move(inputs), 1, std::move(attributes));
+  infer(graph, node);
+  graph.carries.push_back({state, graph.nodes[size_t(node)].outputs[0]});
+  return state;
+}
+
+// Which way is better for all metrics that the value is computed from; none where there is no metric, or two disagree.
+std::optional<MetricSpec::Better> direction(const Graph& graph, ValueId value) {
+  const NodeId producer = graph.values[size_t(value)].producer;
+  if (producer == kNone) return std::nullopt;
+  const Node& node = graph.nodes[size_t(producer)];
+  if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
+  const bool passes_on = node.op->name == "Identity" || node.op->name == "Cast" || node.op->name == "Add";
+  if (!passes_on) return std::nullopt;
+  std::optional<MetricSpec::Better> all;
+  for (const ValueId input : node.inputs) {
+    // Beyond scalars there are activations, no metrics.
+    if (input == kNone || !graph.values[size_t(input)].type.shape.empty()) continue;
+    const auto one = direction(graph, input);
+    if (one && all && *one != *all) return std::nullopt;
+    if (one) all = one;
+  }
+  return all;
+}
+
+}  // namespace
+
+ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics) {
+  const TensorType type{DataType::Float64, {int64_t(metrics.size()) + 1}};
+  return add_state(graph, "tally", type, "arbalest.Tally", metrics, {});
+}
+
+ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices) {
+  const Value of = graph.values[size_t(rows)];
+  const TensorType type{of.type.dtype, {batches * of.type.shape[0], of.type.shape[1]}};
+  return add_state(graph, of.name + ".rows", type, "arbalest.KeepRows", {rows}, {{"devices", devices}});
+}
+
+MetricSpec metric_of(const Graph& graph, ValueId value) {
+  const NodeId producer = graph.values[size_t(value)].producer;
+  const Node* node = producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
+  if (node && node->op->metric && node->outputs[0] == value) return *node->op->metric;
+  MetricSpec spec;
+  spec.better = direction(graph, value).value_or(MetricSpec::Better::Higher);
+  return spec;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,217 @@
+#include "graph/passes/program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "graph/field.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+const Node* find_only(const Graph& graph, std::string_view op) {
+  const Node* found = graph.find_op(op);
+  for (const Node& node : graph.nodes) {
+    const bool second = found && &node != found && node.op == found->op;
+    if (second) fail(node, fmt::format("the graph has a second {}; expected one", op));
+  }
+  return found;
+}
+
+const Node& require_only(const Graph& graph, std::string_view op) {
+  const Node* found = find_only(graph, op);
+  if (!found) throw GraphError(fmt::format("graph '{}' has no {} node; training needs one", graph.name, op));
+  return *found;
+}
+
+void erase_nodes(Graph& graph, std::initializer_list<std::string_view> ops) {
+  std::vector<int64_t> key(graph.nodes.size());
+  for (size_t n = 0; n < key.size(); ++n) {
+    key[n] = int64_t(n);
+    for (const std::string_view op : ops) {
+      if (graph.nodes[n].op->qualified_name() == op) key[n] = -1;
+    }
+  }
+  reorder_nodes(graph, key);
+}
+
+Loop make_loop(LoopRole role, Graph graph) {
+  Loop loop;
+  loop.role = role;
+  const Node& prefetch = require_only(graph, "arbalest.Prefetch");
+  loop.batch = int_attribute(prefetch, "batch");
+  loop.depth = int_attribute(prefetch, "depth");
+  constexpr int64_t kDeepest = 1024;
+  if (loop.depth < 1 || loop.depth > kDeepest) {
+    fail(prefetch, fmt::format("attribute 'depth' is {}, expected 1 to {}", loop.depth, kDeepest));
+  }
+  loop.graph = std::move(graph);
+  return loop;
+}
+
+// Prefetch is the plan's business: its outputs become inputs of the graph.
+void take_inputs(Loop& loop) {
+  const Node prefetch = require_only(loop.graph, "arbalest.Prefetch");
+  const std::vector<Field> fields = fields_of(prefetch);
+  const std::vector<int> chosen = fields_of_outputs(loop.graph, prefetch, fields);
+  loop.fields.assign(fields.size(), kNone);
+  for (size_t output = 0; output < chosen.size(); ++output) {
+    const ValueId input = prefetch.outputs[output];
+    if (input == kNone) continue;
+    loop.fields[size_t(chosen[output])] = input;
+    loop.graph.values[size_t(input)].role = Role::Input;
+    loop.graph.inputs.push_back(input);
+  }
+  erase_nodes(loop.graph, {"arbalest.Prefetch"});
+}
+
+// The graph as it is before anything is lowered: finish() is told of the types that the kernel's rows are made of.
+LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
+  LoopMetric metric{graph.values[size_t(value)].name, metric_of(graph, value), {}, {}, kNone};
+  if (value == loss) metric.spec.better = MetricSpec::Better::Lower;
+  if (metric.spec.keeps == MetricSpec::Keeps::Mean) return metric;
+  metric.node = graph.nodes[size_t(graph.values[size_t(value)].producer)];
+  for (const ValueId input : metric.node.inputs) {
+    metric.inputs.push_back(input == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(input)].type);
+  }
+  return metric;
+}
+
+// Sums the means, and keeps rows where a metric is made of these.
+void measure(Loop& loop, std::vector<ValueId> values, ValueId loss, const ProgramOptions& options) {
+  std::vector<ValueId> means;
+  for (const ValueId value : values) {
+    LoopMetric& metric = loop.metrics.emplace_back(metric_from(loop.graph, value, loss));
+    if (metric.spec.keeps == MetricSpec::Keeps::Mean) {
+      means.push_back(value);
+      continue;
+    }
+    const int64_t batches = std::max<int64_t>(1, (options.validation_samples + loop.batch - 1) / loop.batch);
+    const int64_t of_device = (batches + options.validators - 1) / options.validators;
+    metric.rows = add_rows(loop.graph, value, of_device, options.validators);
+  }
+  loop.arenas.tally = add_tally(loop.graph, means);
+}
+
+// Ids survive remove_dead by name.
+void finish(Loop& loop) {
+  std::vector<ValueId*> ids;
+  for (ValueId& field : loop.fields) ids.push_back(&field);
+  for (LoopMetric& metric : loop.metrics) ids.push_back(&metric.rows);
+  std::vector<std::string> names;
+  for (const ValueId* id : ids) names.push_back(*id == kNone ? std::string() : loop.graph.values[size_t(*id)].name);
+  loop.graph.outputs.clear();
+  remove_dead(loop.graph, loop.arenas);
+  for (size_t i = 0; i < ids.size(); ++i) *ids[i] = names[i].empty() ? kNone : loop.graph.find_value(names[i]);
+}
+
+// The loss is measured as well where all metrics that are asked for keep rows.
+Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, const ProgramOptions& options) {
+  std::vector<ValueId> metrics(validate.inputs.begin() + 1, validate.inputs.end());
+  const bool means = std::any_of(metrics.begin(), metrics.end(), [&](ValueId value) {
+    return metric_of(graph, value).keeps == MetricSpec::Keeps::Mean;
+  });
+  if (!means) metrics.insert(metrics.begin(), loss);
+  int64_t batch = int_attribute(validate, "batch");
+  if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  Graph slice = slice_validation(graph, metrics, string_attribute(validate, "split"), batch);
+  Loop loop = make_loop(LoopRole::Validate, std::move(slice));
+  measure(loop, metrics, loss, options);
+  return loop;
+}
+
+bool normalises(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const Node& node) { return node.op->name == "BatchNormTraining"; });
+}
+
+}  // namespace
+
+const Loop* Program::find(LoopRole role) const {
+  const auto found = std::find_if(loops.begin(), loops.end(), [&](const Loop& loop) { return loop.role == role; });
+  return found == loops.end() ? nullptr : &*found;
+}
+
+Loop* Program::find(LoopRole role) {
+  return const_cast<Loop*>(std::as_const(*this).find(role));
+}
+
+const std::vector<std::string>& pass_names() {
+  static const std::vector<std::string> names = {"expand_layers", "fuse_batch_norm", "freeze",     "place_layouts",
+                                                 "add_update",    "lower_precision", "remove_dead"};
+  return names;
+}
+
+Program make_program(Graph graph, const ProgramOptions& options) {
+  const auto after = [&](std::string_view pass, const Graph& g) {
+    if (options.after) options.after(pass, g);
+  };
+  Program program;
+  require_only(graph, "arbalest.Prefetch");
+  const Node train = require_only(graph, "arbalest.Train");
+  program.train = train;
+  program.accumulate = int_attribute(train, "accumulate");
+  find_only(graph, "arbalest.Synchronize");  // not two
+
+  expand_layers(graph);
+  after("expand_layers", graph);
+  fuse_batch_norm(graph);
+  after("fuse_batch_norm", graph);
+  freeze(graph, train);
+  after("freeze", graph);
+  place_layouts(graph);
+  after("place_layouts", graph);
+
+  // Read again: expansion renames the values that layers computed.
+  const ValueId loss = require_only(graph, "arbalest.Train").inputs[0];
+  std::optional<Loop> validation, recalibration;
+  std::vector<ValueId> validated;  // what Validate lists
+  int64_t recalibrate = 0;         // batches over all devices
+  if (const Node* validate = find_only(graph, "arbalest.Validate")) {
+    program.validate_every = int_attribute(*validate, "every_epochs");
+    recalibrate = int_attribute(*validate, "recalibrate");
+    if (recalibrate > 0 && !normalises(graph)) {
+      fail(*validate, fmt::format("attribute 'recalibrate' is {}, and the graph has no batch norm", recalibrate));
+    }
+    validation = validation_loop(graph, *validate, loss, options);
+    validated.assign(validate->inputs.begin() + 1, validate->inputs.end());
+  }
+
+  Loop training = make_loop(LoopRole::Train, std::move(graph));
+  erase_nodes(training.graph, {"arbalest.Train", "arbalest.Synchronize", "arbalest.Validate"});
+  std::vector<ValueId> reported = {loss};
+  if (const ValueId accuracy = fuse_accuracy(training.graph, loss, validated); accuracy != kNone) {
+    reported.push_back(accuracy);
+  }
+  training.arenas =
+      add_update(training.graph, loss, train, {.averaging = options.averaging, .accumulate = program.accumulate});
+  if (recalibrate > 0) {
+    recalibration = training;
+    recalibration->role = LoopRole::Recalibrate;
+    recalibration->batches = (recalibrate + options.validators - 1) / options.validators;
+    average_statistics(recalibration->graph, recalibration->arenas, recalibration->batches);
+  }
+  measure(training, reported, loss, options);
+  after("add_update", training.graph);
+  if (validation) {
+    const ValueId tally = validation->arenas.tally;
+    validation->arenas = adopt_arenas(validation->graph, training.graph, training.arenas);
+    validation->arenas.tally = tally;
+  }
+  program.loops.push_back(std::move(training));
+  if (validation) program.loops.push_back(std::move(*validation));
+  if (recalibration) program.loops.push_back(std::move(*recalibration));
+  for (Loop& loop : program.loops) {
+    take_inputs(loop);
+    if (options.bf16) lower_precision(loop.graph, loop.arenas);
+  }
+  after("lower_precision", program.training().graph);
+  for (Loop& loop : program.loops) finish(loop);
+  after("remove_dead", program.training().graph);
+  return program;
+}
+
+}  // namespace arbalest

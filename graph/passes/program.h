@@ -1,0 +1,70 @@
+#pragma once
+// What a graph asks for, as the loops that a plan repeats: one training step, one validation batch.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+
+struct ProgramOptions {
+  bool bf16 = false;
+  bool averaging = false;          // updates correct towards an average of all learners (Strategy::Kind::Sma)
+  int64_t validators = 1;          // devices that share validation's work
+  int64_t validation_samples = 0;  // for metrics that keep a row of each; 0: as many as one batch of each device
+  // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
+  std::function<void(std::string_view pass, const Graph&)> after;
+};
+
+enum class LoopRole : uint8_t {
+  Train,        // a batch through forward, backward and the update
+  Validate,     // a batch of the validation split through the slice that computes its metrics
+  Recalibrate,  // before a validation: a training batch adds to averages of what batch norms see
+};
+
+// What a loop measures. Means are in the loop's tally, in the order of its metrics.
+struct LoopMetric {
+  std::string name;  // of the graph's value
+  MetricSpec spec;
+  Node node;                       // for MetricSpec::Keeps::Rows: what spec.finish() is told of
+  std::vector<TensorType> inputs;  // likewise
+  ValueId rows = kNone;            // likewise: the State that keeps them, float[samples, columns]
+};
+
+// One graph that the plan repeats, batch after batch, with the facts of its Prefetch node.
+struct Loop {
+  LoopRole role = LoopRole::Train;
+  Graph graph;
+  ArenaValues arenas;
+  int64_t batch = 0;
+  int64_t depth = 0;    // batches read ahead
+  int64_t batches = 0;  // of one run of the loop on each device that runs it; 0: as many as the split gives
+  std::vector<ValueId>
+      fields;  // by the source's field: the input that holds it; kNone where the graph has no use for it
+  std::vector<LoopMetric> metrics;
+};
+
+struct Program {
+  std::vector<Loop> loops;     // at most one of a role; Train, which every program has, is the first
+  Node train;                  // learning rate, schedule, epochs
+  int64_t accumulate = 1;      // batches of an update
+  int64_t validate_every = 1;  // epochs
+
+  const Loop* find(LoopRole role) const;  // nullptr: the program has no such loop
+  Loop* find(LoopRole role);
+  const Loop& training() const { return loops.front(); }
+  Loop& training() { return loops.front(); }
+};
+
+// Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,
+// or more than one Synchronize or Validate.
+Program make_program(Graph graph, const ProgramOptions& options);
+
+// The names of the passes, in order.
+const std::vector<std::string>& pass_names();
+
+}  // namespace arbalest

@@ -1,0 +1,107 @@
+#include "io/formats/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <random>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+
+namespace arbalest {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr unsigned kPermissions = 07777;
+
+// Through a symbolic link, what it points to is replaced.
+fs::path behind_links(const fs::path& path) {
+  std::error_code error;
+  const fs::path linked = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
+  return linked.empty() ? path : linked;
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.parent_path().empty() ? fs::path(".") : path.parent_path();
+}
+
+// The permissions of the file that is to be replaced; 0 where there is none.
+unsigned replaceable_mode(const fs::path& target) {
+  struct stat status = {};
+  if (stat(target.c_str(), &status) != 0) return 0;
+  if (!S_ISREG(status.st_mode)) {
+    throw RunError(fmt::format("{}: cannot be replaced: it is {}, expected a regular file", target.string(),
+                               S_ISDIR(status.st_mode) ? "a folder" : "a special file"));
+  }
+  if ((status.st_mode & 0222u) == 0 || access(target.c_str(), W_OK) != 0) {
+    throw RunError(fmt::format("{}: cannot be replaced: the file is read-only (mode {:04o})", target.string(),
+                               status.st_mode & kPermissions));
+  }
+  return status.st_mode & kPermissions;
+}
+
+// A name that nobody can foresee, short enough for every file system, and still telling whose it is.
+std::string temporary_name(const fs::path& target) {
+  constexpr size_t kLongestStem = 100;
+  std::random_device random;
+  const uint64_t number = uint64_t(random()) << 32 | random();
+  const std::string stem = target.filename().string().substr(0, kLongestStem);
+  return (folder_of(target) / fmt::format(".{}.tmp-{:016x}", stem, number)).string();
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const fs::path& path) : target_(behind_links(path)), mode_(replaceable_mode(target_)) {
+  constexpr int kAttempts = 100;
+  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+    temporary_ = temporary_name(target_);
+    // What replaces a private file is private from the start; commit() gives it the old file's permissions.
+    const mode_t mode = mode_ != 0 ? 0600 : 0666;
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (descriptor_ >= 0 || (errno == EEXIST && attempt < kAttempts)) continue;
+    temporary_.clear();
+    fail_file("created", target_);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_file("written", target_);
+    bytes = bytes.subspan(size_t(written));
+  }
+}
+
+void AtomicFile::write(std::string_view text) {
+  write(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+void AtomicFile::commit() {
+  if (mode_ != 0 && fchmod(descriptor_, mode_) != 0) fail_file("given its permissions", target_);
+  if (fsync(descriptor_) != 0) fail_file("flushed", target_);
+  const int descriptor = descriptor_;
+  descriptor_ = -1;
+  if (close(descriptor) != 0) fail_file("closed", target_);
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_file("renamed", target_);
+  temporary_.clear();
+  // The new name is durable once its folder is flushed. Some file systems cannot do that; the file is complete then
+  // too.
+  if (const int folder = open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); folder >= 0) {
+    fsync(folder);
+    close(folder);
+  }
+}
+
+}  // namespace arbalest

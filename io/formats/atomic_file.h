@@ -1,0 +1,41 @@
+#pragma once
+// Replacing a file as a whole. New content is written into a temporary file in the same folder, flushed to the disk and
+// renamed over the old file, so that a reader finds either the old content or the new, whatever happens in between.
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace arbalest {
+
+// The temporary file has a random name, is created anew (never opened where something lies already), and is removed
+// unless commit() renames it. An existing file keeps its permissions; a new one gets those that the umask leaves. A
+// symbolic link stays, and what it points to is replaced. All functions throw RunError.
+class AtomicFile {
+ public:
+  // Refuses a path that names something other than a regular file, and a file that is write-protected: a rename would
+  // replace it all the same.
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const uint8_t> bytes);
+  void write(std::string_view text);
+
+  // For a library that writes by itself: the open temporary file, which stays this object's own.
+  int descriptor() const { return descriptor_; }
+
+  // Makes what was written the content of the file.
+  void commit();
+
+ private:
+  std::filesystem::path target_;
+  std::string temporary_;  // empty once renamed
+  unsigned mode_ = 0;      // of the file that is replaced; 0: there is none
+  int descriptor_ = -1;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,56 @@
+#pragma once
+// Files: looking for them with errors that help, reading them plain or gzipped.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace arbalest {
+
+// "which holds a, b, c and 4 more", "which is empty", "which does not exist", "which is not a folder".
+std::string describe_folder(const std::filesystem::path& folder);
+
+// The first of `names` that is a file in one of `folders`, folder by folder. Throws RunError that says what was looked
+// for, where, and what is there instead; `what` is for whom ("mnist: training images").
+std::filesystem::path find_file(const std::string& what, std::span<const std::filesystem::path> folders,
+                                std::span<const std::string> names);
+
+// Throws RunError from errno: "PATH: cannot be WHAT: No such file or directory (folder 'F', which holds a, b)".
+[[noreturn]] void fail_file(const char* what, const std::filesystem::path& path);
+
+// A file as it is. Throws RunError.
+std::vector<uint8_t> read_file(const std::filesystem::path& path);
+
+// Reads a file from the start, decompressing it where it is gzipped. Offsets are those of the decompressed content.
+class InputFile {
+ public:
+  explicit InputFile(std::filesystem::path path);  // throws RunError
+
+  // Exactly `count` bytes. Throws RunError (file, offset, expected, found) where the file ends sooner or is corrupt.
+  // Memory grows with what is there, not with `count`, which may come from the file itself.
+  std::vector<uint8_t> read(uint64_t count, const std::string& what);
+
+  // Throws RunError unless the file ends here.
+  void expect_end();
+
+  // Throws RunError: "FILE: at byte OFFSET: expected EXPECTED, found FOUND".
+  [[noreturn]] void fail(uint64_t offset, const std::string& expected, const std::string& found) const;
+
+  uint64_t offset() const { return offset_; }
+
+ private:
+  size_t read_some(uint8_t* bytes, size_t count);  // fewer than count at the end of the file
+
+  struct Close {
+    void operator()(void* file) const;
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<void, Close> file_;  // gzFile
+  uint64_t offset_ = 0;
+  bool truncated_ = false;  // the last read met the end of a gzip stream that has none
+};
+
+}  // namespace arbalest

@@ -1,0 +1,62 @@
+#include "io/formats/file_kind.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace arbalest {
+
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+struct Signature {
+  std::string_view start;
+  const char* kind;
+};
+constexpr Signature kSignatures[] = {
+    {"\x89HDF\r\n\x1a\n"sv, "an HDF5 file, as Keras writes"},
+    {"\x93NUMPY"sv, "a NumPy array"},
+    {"GGUF"sv, "a GGUF model"},
+    {"\x1f\x8b"sv, "a gzipped file"},
+    {"\x7f"
+     "ELF"sv,
+     "a program"},
+    {"\x89PNG"sv, "a PNG image"},
+    {"\xff\xd8\xff"sv, "a JPEG image"},
+    {"\x80\x02"sv, kPyTorchFile},  // Python's pickle: torch.save() before PyTorch 1.6
+    {"\x80\x03"sv, "a Python pickle"},
+    {"\x80\x04"sv, "a Python pickle"},
+    {"\x80\x05"sv, "a Python pickle"},
+};
+
+// A protocol buffer that starts with ir_version, then another of ModelProto's fields.
+bool is_onnx(std::string_view head) {
+  constexpr std::string_view kNextFields = "\x12\x1a\x22\x28\x32\x3a\x42\x72";
+  return head.size() > 2 && head[0] == 0x08 && head[1] > 0 && head[1] < 32 && kNextFields.find(head[2]) != head.npos;
+}
+
+bool is_text(std::string_view head) {
+  return std::none_of(head.begin(), head.end(),
+                      [](char c) { return uint8_t(c) < 0x20 && c != '\n' && c != '\r' && c != '\t'; });
+}
+
+}  // namespace
+
+std::string kind_of_file(std::span<const uint8_t> bytes) {
+  const std::string_view head(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (head.empty()) return "an empty file";
+  for (const Signature& signature : kSignatures) {
+    if (head.starts_with(signature.start)) return signature.kind;
+  }
+  if (head.starts_with("PK\x03\x04")) {
+    return head.find("data.pkl") != head.npos ? kPyTorchFile : "a zip archive";
+  }
+  if (is_onnx(head)) return "an ONNX model";
+  if (!is_text(head)) return "";
+  if (head.find("ir_version") != head.npos || head.find("opset_import") != head.npos) return "a graph file";
+  const size_t first = head.find_first_not_of(" \t\r\n");
+  if (first != head.npos && (head[first] == '{' || head[first] == '[')) return "JSON";
+  return "";
+}
+
+}  // namespace arbalest

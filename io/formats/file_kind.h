@@ -1,0 +1,17 @@
+#pragma once
+// What a file is, told from its first bytes: for errors about a file that is not what was asked for.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace arbalest {
+
+// "a PyTorch checkpoint", "an ONNX model", "a graph file", "JSON", "an empty file", …; "" where the bytes tell nothing.
+// `head`: the beginning of the file, some hundred bytes of it; all of it where it is shorter.
+std::string kind_of_file(std::span<const uint8_t> head);
+
+// What kind_of_file() says of PyTorch's files: how a user makes safetensors of them differs from all others.
+inline constexpr const char* kPyTorchFile = "a PyTorch checkpoint";
+
+}  // namespace arbalest

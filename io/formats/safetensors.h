@@ -1,0 +1,80 @@
+#pragma once
+// Weights in safetensors: a little-endian length, a JSON header, the tensors' bytes in logical row-major order (NCHW,
+// KCRS; io/formats/layout.h converts). Other frameworks read and write the same files.
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/types.h"
+
+namespace arbalest {
+
+// Opens a file and reads its header; tensors are read one by one, straight to where they are wanted, so that a file
+// larger than memory can be looked at and no tensor lies in memory twice. Not by a memory map: a file that shrinks
+// while it is read would end the process. Element types: F64, F32, F16, BF16, I64, I32, U8.
+class SafetensorsReader {
+ public:
+  struct Entry {
+    std::string name;
+    DataType dtype = DataType::Float32;  // F16 is delivered as Float32
+    Shape shape;
+    bool half = false;            // F16 in the file
+    uint64_t begin = 0, end = 0;  // into the data that follows the header; within the file, without gaps or overlaps
+  };
+
+  // Throws RunError for a file that is missing, malformed or of another kind: file, tensor, expected, found. Sizes,
+  // offsets and their products are checked here, once.
+  explicit SafetensorsReader(const std::filesystem::path& path);
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::vector<Entry>& entries() const { return entries_; }  // in the header's order; names are unique
+  const Entry* find(const std::string& name) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }  // __metadata__
+
+  // Whether read() delivers the entry's elements as `type`: they are of it, or both are floating point.
+  static bool converts(const Entry& entry, DataType type);
+  // The elements as `type`, rounded to nearest where it is narrower. `to` has exactly the bytes that they take. Throws
+  // RunError where the file cannot be read or has become shorter.
+  void read(const Entry& entry, DataType type, std::span<std::byte> to) const;
+
+ private:
+  void parse(uint64_t file_bytes);
+  void read_bytes(uint64_t offset, std::span<std::byte> to) const;
+
+  std::string path_;
+  int descriptor_ = -1;
+  uint64_t data_ = 0;  // where the header ends
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, size_t> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct NamedTensor {
+  std::string name;
+  DataType dtype = DataType::Float32;  // not Token
+  Shape shape;
+  std::vector<uint8_t> bytes;  // little-endian elements, row-major
+};
+
+struct TensorFile {
+  std::vector<NamedTensor> tensors;             // in the header's order; names are unique
+  std::map<std::string, std::string> metadata;  // __metadata__
+
+  const NamedTensor* find(const std::string& name) const;
+};
+
+// The whole file, F16 as Float32. Throws as SafetensorsReader does.
+TensorFile read_safetensors(const std::filesystem::path& path);
+
+// Replaces the file at once and whole: after a failure (RunError) the old one is as it was.
+void write_safetensors(const std::filesystem::path& path, const TensorFile& file);
+
+}  // namespace arbalest

@@ -1,0 +1,43 @@
+#pragma once
+// What the reader and the writer of safetensors share: element types, sizes, errors.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "graph/types.h"
+
+namespace arbalest::safetensors {
+
+using Json = nlohmann::ordered_json;  // keeps the order of the tensors
+
+inline constexpr size_t kLengthBytes = 8;  // of the header's length, which comes first
+
+struct FormatType {
+  const char* name;
+  DataType dtype;
+  bool half = false;  // read as Float32
+};
+inline constexpr FormatType kTypes[] = {{"F64", DataType::Float64},       {"F32", DataType::Float32},
+                                        {"F16", DataType::Float32, true}, {"BF16", DataType::Bfloat16},
+                                        {"I64", DataType::Int64},         {"I32", DataType::Int32},
+                                        {"U8", DataType::Uint8}};
+
+// What a message starts with. A tensor's name may be anything, so it is quoted as JSON and cut where it is long.
+class Reporter {
+ public:
+  explicit Reporter(const std::filesystem::path& path, const std::string* tensor = nullptr);
+  // Throws RunError: "FILE: tensor "NAME": WHAT: expected EXPECTED, found FOUND".
+  [[noreturn]] void fail(const std::string& what, const std::string& expected, const std::string& found) const;
+
+ private:
+  std::string where_;
+};
+
+// A value as it stands in the header, cut where it is long.
+std::string shown(const Json& value);
+
+// Bytes of a tensor with elements of `element_bytes`; fails where they exceed what memory can address.
+uint64_t byte_count(uint64_t element_bytes, const Shape& shape, const Reporter& report);
+
+}  // namespace arbalest::safetensors

@@ -1,0 +1,302 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+#include "io/formats/file_kind.h"
+#include "io/formats/json_error.h"
+#include "io/formats/safetensors.h"
+#include "io/formats/safetensors_format.h"
+
+namespace arbalest {
+
+static_assert(std::endian::native == std::endian::little, "tensors are copied as they lie in memory");
+
+namespace {
+
+using namespace safetensors;
+using Entry = SafetensorsReader::Entry;
+
+constexpr uint64_t kLongestHeader = 100'000'000;  // the format's own limit
+constexpr size_t kLongestMessage = 200;           // of the JSON library's, which quotes what it found
+
+const FormatType& parse_type(const Json& value, const Reporter& report) {
+  std::string expected;
+  for (const FormatType& type : kTypes) {
+    if (value.is_string() && value.get_ref<const std::string&>() == type.name) return type;
+    expected += (expected.empty() ? "" : ", ") + std::string(type.name);
+  }
+  report.fail("dtype", "one of " + expected, shown(value));
+}
+
+// Unsigned integers that fit int64_t.
+std::vector<int64_t> parse_numbers(const Json& value, const char* what, const Reporter& report) {
+  std::vector<int64_t> numbers;
+  bool good = value.is_array();
+  for (size_t i = 0; good && i < value.size(); ++i) {
+    good = value[i].is_number_unsigned() && value[i].get<uint64_t>() <= uint64_t(INT64_MAX);
+    if (good) numbers.push_back(value[i].get<int64_t>());
+  }
+  if (!good) report.fail(what, "a list of integers from 0", shown(value));
+  return numbers;
+}
+
+uint64_t stored_size(const Entry& entry) {
+  return entry.half ? sizeof(uint16_t) : size_of(entry.dtype);
+}
+
+Entry parse_entry(const std::filesystem::path& path, const std::string& name, const Json& value, uint64_t data_bytes) {
+  const Reporter report(path, &name);
+  if (!value.is_object()) report.fail("entry", "an object", shown(value));
+  for (const char* key : {"dtype", "shape", "data_offsets"})
+    if (!value.contains(key)) report.fail("entry", fmt::format("the key '{}'", key), shown(value));
+  const FormatType& type = parse_type(value["dtype"], report);
+  Entry entry{.name = name, .dtype = type.dtype, .shape = {}, .half = type.half};
+  entry.shape = parse_numbers(value["shape"], "shape", report);
+  const std::vector<int64_t> offsets = parse_numbers(value["data_offsets"], "data_offsets", report);
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || uint64_t(offsets[1]) > data_bytes)
+    report.fail("data_offsets", fmt::format("a begin and an end within the {} bytes of data", data_bytes),
+                shown(value["data_offsets"]));
+  entry.begin = uint64_t(offsets[0]);
+  entry.end = uint64_t(offsets[1]);
+  const uint64_t expected = byte_count(stored_size(entry), entry.shape, report);
+  if (entry.end - entry.begin != expected)
+    report.fail("data_offsets", fmt::format("{} bytes for {} of shape {}", expected, type.name, shown(value["shape"])),
+                fmt::format("{} bytes", entry.end - entry.begin));
+  return entry;
+}
+
+// JSON objects keep one of several equal keys silently; here that is an error, in the header and in its entries. Deep
+// nesting is refused while it is parsed, before it takes memory.
+Json parse_header(const std::filesystem::path& path, std::span<const uint8_t> text) {
+  constexpr int kDepth = 3;  // header, entry, list
+  const Reporter report(path);
+  std::set<std::string> keys[kDepth];
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
+      if (depth >= kDepth) report.fail("header", fmt::format("at most {} levels", kDepth), "more");
+      keys[depth].clear();
+    } else if (event == Json::parse_event_t::key && !keys[depth - 1].insert(parsed.get<std::string>()).second) {
+      report.fail("header", "unique names", shown(parsed) + " twice");
+    }
+    return true;
+  };
+  Json header;
+  try {
+    header = Json::parse(text.begin(), text.end(), watch);
+  } catch (const Json::exception& error) {
+    report.fail("header", "JSON", message_of(error).substr(0, kLongestMessage));
+  }
+  if (!header.is_object()) report.fail("header", "an object", shown(header));
+  return header;
+}
+
+std::map<std::string, std::string> parse_metadata(const std::filesystem::path& path, const Json& value) {
+  const Reporter report(path);
+  if (!value.is_object()) report.fail("__metadata__", "an object", shown(value));
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) report.fail("__metadata__", "strings", fmt::format("'{}': {}", key, shown(text)));
+    metadata[key] = text.get<std::string>();
+  }
+  return metadata;
+}
+
+// The tensors cover the data exactly once: no overlap, no hole, nothing behind.
+void check_coverage(const std::filesystem::path& path, const std::vector<Entry>& entries, uint64_t data_bytes) {
+  std::vector<const Entry*> order;
+  for (const Entry& entry : entries) order.push_back(&entry);
+  std::sort(order.begin(), order.end(),
+            [](const Entry* a, const Entry* b) { return std::tie(a->begin, a->end) < std::tie(b->begin, b->end); });
+  uint64_t end = 0;
+  for (const Entry* entry : order) {
+    if (entry->begin != end)
+      Reporter(path, &entry->name)
+          .fail("data_offsets", fmt::format("data from byte {}, where the tensor before it ends", end),
+                fmt::format("from byte {}", entry->begin));
+    end = entry->end;
+  }
+  if (end != data_bytes)
+    Reporter(path).fail("data", fmt::format("{} bytes, as the header says", end), fmt::format("{}", data_bytes));
+}
+
+// Throws where the file is of a known other kind.
+void expect_safetensors(const std::filesystem::path& path, std::span<const uint8_t> head) {
+  const std::string kind = kind_of_file(head);
+  if (kind.empty()) return;
+  std::string message = fmt::format("{}: expected safetensors, found {}", path.string(), kind);
+  if (kind == kPyTorchFile) {
+    message +=
+        "; convert it in Python: safetensors.torch.save_file(torch.load(\"FILE\", map_location=\"cpu\"), "
+        "\"FILE.safetensors\")";
+  }
+  throw RunError(message);
+}
+
+float float_of_half(uint16_t half) {
+  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
+  float magnitude = 0;
+  if (exponent == 31) {
+    magnitude = mantissa ? std::nanf("") : HUGE_VALF;
+  } else {
+    magnitude = std::ldexp(float(exponent ? mantissa | 1024 : mantissa), std::max(exponent, 1) - 25);
+  }
+  return std::copysign(magnitude, half & 0x8000 ? -1.0f : 1.0f);
+}
+
+template <typename From, typename To>
+void convert(const std::byte* from, size_t count, std::byte* to) {
+  for (size_t i = 0; i < count; ++i) {
+    From element;
+    std::memcpy(&element, from + i * sizeof element, sizeof element);
+    double wide = 0;
+    if constexpr (std::is_same_v<From, uint16_t>) {
+      wide = double(float_of_half(element));
+    } else {
+      wide = double(element);
+    }
+    To result;
+    if constexpr (std::is_same_v<To, bfloat16>) {
+      result = bfloat16(float(wide));
+    } else {
+      result = To(wide);
+    }
+    std::memcpy(to + i * sizeof result, &result, sizeof result);
+  }
+}
+
+template <typename From>
+void convert_to(DataType type, const std::byte* from, size_t count, std::byte* to) {
+  switch (type) {
+    case DataType::Float64: return convert<From, double>(from, count, to);
+    case DataType::Bfloat16: return convert<From, bfloat16>(from, count, to);
+    default: return convert<From, float>(from, count, to);
+  }
+}
+
+// Between floating-point types; SafetensorsReader::converts() has said that both are.
+void convert_elements(const Entry& entry, DataType type, const std::byte* from, size_t count, std::byte* to) {
+  if (entry.half) return convert_to<uint16_t>(type, from, count, to);
+  switch (entry.dtype) {
+    case DataType::Float64: return convert_to<double>(type, from, count, to);
+    case DataType::Bfloat16: return convert_to<bfloat16>(type, from, count, to);
+    default: return convert_to<float>(type, from, count, to);
+  }
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(path.string()) {
+  errno = 0;
+  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer blocks nobody
+  if (descriptor_ < 0) fail_file("opened", path);
+  try {
+    struct stat status = {};
+    if (fstat(descriptor_, &status) != 0) fail_file("looked at", path);
+    if (!S_ISREG(status.st_mode)) {
+      throw RunError(fmt::format("{}: expected safetensors, found {}", path_,
+                                 S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
+    }
+    parse(uint64_t(status.st_size));
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+SafetensorsReader::~SafetensorsReader() {
+  close(descriptor_);
+}
+
+void SafetensorsReader::parse(uint64_t file_bytes) {
+  constexpr uint64_t kHead = 1024;
+  const Reporter report(path_);
+  std::vector<uint8_t> head(size_t(std::min(file_bytes, kHead)));
+  read_bytes(0, std::as_writable_bytes(std::span(head)));
+  if (head.size() <= kLengthBytes || head[kLengthBytes] != '{') expect_safetensors(path_, head);
+  if (file_bytes < kLengthBytes)
+    report.fail("file", fmt::format("at least {} bytes", kLengthBytes), fmt::format("{}", file_bytes));
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, head.data(), kLengthBytes);
+  const uint64_t most = std::min<uint64_t>(file_bytes - kLengthBytes, kLongestHeader);
+  if (header_bytes > most)
+    report.fail("length of the header", fmt::format("at most {} in a file of {} bytes", most, file_bytes),
+                fmt::format("{}", header_bytes));
+  std::vector<uint8_t> text(header_bytes);
+  read_bytes(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  const Json header = parse_header(path_, text);
+  data_ = kLengthBytes + header_bytes;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") {
+      metadata_ = parse_metadata(path_, value);
+    } else {
+      index_.emplace(name, entries_.size());
+      entries_.push_back(parse_entry(path_, name, value, file_bytes - data_));
+    }
+  }
+  check_coverage(path_, entries_, file_bytes - data_);
+}
+
+void SafetensorsReader::read_bytes(uint64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    errno = 0;
+    const ssize_t found = pread(descriptor_, to.data(), to.size(), off_t(offset));
+    if (found < 0 && errno == EINTR) continue;
+    if (found < 0) fail_file("read", path_);
+    if (found == 0) throw RunError(fmt::format("{}: the file became shorter while it was read", path_));
+    offset += uint64_t(found);
+    to = to.subspan(size_t(found));
+  }
+}
+
+const Entry* SafetensorsReader::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+bool SafetensorsReader::converts(const Entry& entry, DataType type) {
+  return entry.dtype == type || (is_floating(entry.dtype) && is_floating(type));
+}
+
+void SafetensorsReader::read(const Entry& entry, DataType type, std::span<std::byte> to) const {
+  constexpr size_t kStep = 1 << 18;  // elements converted at a time
+  const uint64_t begin = data_ + entry.begin;
+  if (entry.dtype == type && !entry.half) return read_bytes(begin, to);
+  const size_t from_size = size_t(stored_size(entry)), to_size = size_of(type);
+  const size_t count = size_t(entry.end - entry.begin) / from_size;
+  std::vector<std::byte> stored(std::min(count, kStep) * from_size);
+  for (size_t i = 0; i < count; i += kStep) {
+    const size_t step = std::min(kStep, count - i);
+    read_bytes(begin + i * from_size, std::span(stored).first(step * from_size));
+    convert_elements(entry, type, stored.data(), step, to.data() + i * to_size);
+  }
+}
+
+const NamedTensor* TensorFile::find(const std::string& name) const {
+  for (const NamedTensor& tensor : tensors)
+    if (tensor.name == name) return &tensor;
+  return nullptr;
+}
+
+TensorFile read_safetensors(const std::filesystem::path& path) {
+  const SafetensorsReader reader(path);
+  TensorFile file{{}, reader.metadata()};
+  for (const Entry& entry : reader.entries()) {
+    NamedTensor tensor{entry.name, entry.dtype, entry.shape, {}};
+    tensor.bytes.resize(size_t(entry.end - entry.begin) / size_t(stored_size(entry)) * size_of(entry.dtype));
+    reader.read(entry, entry.dtype, std::as_writable_bytes(std::span(tensor.bytes)));
+    file.tensors.push_back(std::move(tensor));
+  }
+  return file;
+}
+
+}  // namespace arbalest

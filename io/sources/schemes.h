@@ -1,0 +1,27 @@
+#pragma once
+// The schemes that come with the library; each is opened in the file named after it. Internal to io.
+
+#include <memory>
+
+#include "io/sources/memory_source.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+std::unique_ptr<Source> open_mnist(const SourceSpec& spec);
+std::unique_ptr<Source> open_cifar10(const SourceSpec& spec);
+std::unique_ptr<Source> open_synthetic(const SourceSpec& spec);
+std::unique_ptr<Source> open_glyphs(const SourceSpec& spec);
+
+// What most data sets of images hold.
+inline std::vector<Field> image_and_label(Shape image, int64_t classes) {
+  return {{"image", DataType::Uint8, std::move(image)}, {"label", DataType::Int32, {}, classes}};
+}
+inline std::unique_ptr<Source> image_source(const SourceSpec& spec, Shape shape, int64_t classes,
+                                            std::vector<uint8_t> images, std::vector<int32_t> labels) {
+  return memory_source(
+      {owned_array("image", std::move(shape), std::move(images)), owned_array("label", {}, std::move(labels), classes)},
+      spec.label());
+}
+
+}  // namespace arbalest

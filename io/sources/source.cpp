@@ -1,0 +1,184 @@
+#include "io/sources/source.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <mutex>
+
+#include "graph/error.h"
+#include "io/sources/schemes.h"
+
+namespace arbalest {
+
+namespace {
+
+std::unique_ptr<Source> open_memory(const SourceSpec& spec) {
+  throw GraphError(fmt::format("source '{}' is what a program passes to the run, and none was passed for split '{}'",
+                               spec.text, spec.split));
+}
+
+// Known schemes, those of the library first.
+class Schemes {
+ public:
+  void add(SourceScheme scheme) {
+    const std::scoped_lock lock(mutex_);
+    const auto taken = std::find_if(all_.begin(), all_.end(), [&](const auto& s) { return s.name == scheme.name; });
+    if (taken != all_.end()) throw GraphError(fmt::format("the scheme '{}' of a source is taken", scheme.name));
+    all_.push_back(std::move(scheme));
+  }
+
+  SourceScheme find(const std::string& text, const std::string& name) const {
+    const std::scoped_lock lock(mutex_);
+    std::vector<std::string> names;
+    for (const SourceScheme& scheme : all_) {
+      if (scheme.name == name) return scheme;
+      names.push_back(scheme.name);
+    }
+    throw GraphError(fmt::format("source '{}': unknown scheme '{}', expected {} and a colon{}", text, name,
+                                 fmt::join(names, ", "), did_you_mean(name, names)));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<SourceScheme> all_ = {
+      {.name = "mnist", .needs_path = true, .open = open_mnist},
+      {.name = "cifar10", .needs_path = true, .open = open_cifar10},
+      {.name = "synthetic", .options = {"shape", "classes", "size", "test", "delay"}, .open = open_synthetic},
+      {.name = "glyphs", .options = {"train", "test", "size"}, .open = open_glyphs},
+      {.name = "memory", .open = open_memory},
+  };
+};
+
+Schemes& schemes() {
+  static Schemes all;
+  return all;
+}
+
+void check_split(const SourceSpec& spec, const SourceScheme& scheme) {
+  if (std::find(scheme.splits.begin(), scheme.splits.end(), spec.split) != scheme.splits.end()) return;
+  throw GraphError(fmt::format("source '{}': unknown split '{}', expected {}{}", spec.text, spec.split,
+                               fmt::join(scheme.splits, " or "), did_you_mean(spec.split, scheme.splits)));
+}
+
+void parse_options(SourceSpec& spec, std::string_view rest, const SourceScheme& scheme) {
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0)
+      throw GraphError(fmt::format("source '{}': found option '{}', expected key=value", spec.text, item));
+    const std::string key(item.substr(0, equals));
+    if (std::find(scheme.options.begin(), scheme.options.end(), key) == scheme.options.end()) {
+      const std::string expected = scheme.options.empty() ? "none" : fmt::format("{}", fmt::join(scheme.options, ", "));
+      throw GraphError(fmt::format("source '{}': unknown option '{}', expected {}{}", spec.text, key, expected,
+                                   did_you_mean(key, scheme.options)));
+    }
+    if (spec.find(key)) throw GraphError(fmt::format("source '{}': option '{}' is given twice", spec.text, key));
+    spec.options.emplace_back(key, item.substr(equals + 1));
+  }
+}
+
+bool parse_integer(std::string_view text, int64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+double Source::microseconds_per_sample() const {
+  constexpr double kBytesPerMicrosecond = 4000;  // of one thread that copies
+  int64_t bytes = 0;
+  for (const Field& field : fields()) bytes += field.sample().bytes();
+  return double(bytes) / kBytesPerMicrosecond;
+}
+
+std::string dimensions(const Shape& shape) {
+  return fmt::format("{}", fmt::join(shape, "x"));
+}
+
+const std::string* SourceSpec::find(const std::string& key) const {
+  for (const auto& [name, value] : options)
+    if (name == key) return &value;
+  return nullptr;
+}
+
+int64_t SourceSpec::integer(const std::string& key, int64_t otherwise, int64_t least, int64_t most) const {
+  const std::string* value = find(key);
+  if (!value) return otherwise;
+  int64_t number = 0;
+  if (!parse_integer(*value, number) || number < least || number > most)
+    throw GraphError(fmt::format("source '{}': option '{}' is '{}', expected an integer from {} to {}", text, key,
+                                 *value, least, most));
+  return number;
+}
+
+Shape SourceSpec::image_shape(const std::string& key, Shape otherwise) const {
+  const std::string* value = find(key);
+  if (!value) return otherwise;
+  constexpr int64_t kMost = 65536;
+  Shape extents(3);
+  std::string_view rest = *value;
+  bool good = std::count(rest.begin(), rest.end(), 'x') == 2;
+  for (int64_t& extent : extents) {
+    const std::string_view part = rest.substr(0, rest.find('x'));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+    good = good && parse_integer(part, extent) && extent >= 1 && extent <= kMost;
+  }
+  if (!good)
+    throw GraphError(fmt::format("source '{}': option '{}' is '{}', expected CHANNELSxHEIGHTxWIDTH, each from 1 to {}",
+                                 text, key, *value, kMost));
+  return extents;
+}
+
+void register_source(SourceScheme scheme) {
+  const auto fits = [](char c) { return std::isalnum(uint8_t(c)) || c == '_' || c == '-' || c == '.'; };
+  if (scheme.name.empty() || !std::all_of(scheme.name.begin(), scheme.name.end(), fits)) {
+    throw GraphError(
+        fmt::format("the scheme of a source is '{}', expected letters, digits, '_', '-' and '.'", scheme.name));
+  }
+  if (!scheme.open)
+    throw GraphError(fmt::format("the scheme '{}' of a source has no function to open it", scheme.name));
+  schemes().add(std::move(scheme));
+}
+
+void check_source(const Source& source) {
+  const std::string what = source.describe();
+  check_fields(source.fields(), what);
+  const double microseconds = source.microseconds_per_sample();
+  if (!(microseconds >= 0 && std::isfinite(microseconds))) {
+    throw GraphError(fmt::format("{} takes {} µs per sample, expected 0 or more", what, microseconds));
+  }
+  if (source.size() < 1) throw GraphError(fmt::format("{} has {} samples, expected at least one", what, source.size()));
+}
+
+std::unique_ptr<Source> open_source(const std::string& text, const std::string& split, uint64_t seed) {
+  SourceSpec spec;
+  spec.text = text;
+  spec.seed = seed;
+  spec.split = split;
+  const size_t colon = text.find(':');
+  spec.scheme = text.substr(0, colon);
+  const SourceScheme scheme = schemes().find(text, spec.scheme);
+  if (colon == std::string::npos)
+    throw GraphError(fmt::format("source '{}': expected a colon after the scheme: '{}:{}'", text, scheme.name,
+                                 scheme.needs_path ? "DIR" : ""));
+  check_split(spec, scheme);
+  const size_t question = text.find('?', colon);
+  spec.path = text.substr(colon + 1, question == std::string::npos ? question : question - colon - 1);
+  if (scheme.needs_path && spec.path.empty())
+    throw GraphError(fmt::format("source '{}': found no folder, expected '{}:DIR'", text, scheme.name));
+  if (!scheme.needs_path && !spec.path.empty())
+    throw GraphError(
+        fmt::format("source '{}': found '{}' after the colon, expected nothing or '?key=value&...'", text, spec.path));
+  if (question != std::string::npos) parse_options(spec, std::string_view(text).substr(question + 1), scheme);
+  std::unique_ptr<Source> source = scheme.open(spec);
+  if (!source) throw GraphError(fmt::format("source '{}': the scheme '{}' opened nothing", text, scheme.name));
+  check_source(*source);
+  return source;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,104 @@
+#pragma once
+// Sources of samples: all that the executor knows of data.
+//
+// A sample is a list of fields (graph/field.h): an image and a label, a vector of floats, several labels, a mask. A
+// source states them, and writes samples into memory that others provide. It knows no batch and no thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/field.h"
+
+namespace arbalest {
+
+// One sample of a batch.
+struct SampleRef {
+  int64_t index = 0;      // in the split: 0 … size() − 1
+  uint64_t epoch = 0;     // of the run
+  uint64_t position = 0;  // in the epoch's order. Random choices are keyed by seed, epoch and position, so that a
+                          // sample is prepared the same on any thread, learner or machine
+};
+
+// One split of a data set. Everything is const and may be called by several threads at once.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  virtual std::vector<Field> fields() const = 0;  // at least one; names differ
+  virtual int64_t size() const = 0;               // samples in this split, at least one
+
+  // Writes a part of a batch. fields[f] is where field f of the first of the samples goes, those of the others follow
+  // without gaps; nullptr where nobody reads the field. Samples of three dimensions, which are images (C, H, W), are
+  // channels-last in memory: height, width, channels; all others are row-major. May allocate, and may take long: it
+  // runs on threads that nothing else waits for. What it throws ends the run.
+  virtual void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const = 0;
+
+  // About how long fill() takes for one sample, on one thread. Batches that take long are filled in parts, several
+  // threads at once. Not below 0. The default is the time to copy the sample; 0: batches are never divided.
+  virtual double microseconds_per_sample() const;
+
+  // True where the content of a batch does not matter (noise): fill() is called once per slot when the run is set up,
+  // and the batch then stays on the device.
+  virtual bool resident() const { return false; }
+
+  virtual std::string describe() const = 0;  // one line: "mnist:DIR train: 60000 samples of image uint8[1,28,28], …"
+};
+
+// What a graph's `source`, as in "scheme:path?key=value&key=value", and `split` ask for.
+struct SourceSpec {
+  std::string text;    // the source as written
+  std::string scheme;  // "mnist"
+  std::string path;    // between ':' and '?'
+  std::vector<std::pair<std::string, std::string>> options;
+  std::string split;  // "train"
+  uint64_t seed = 0;  // the run's
+
+  std::string label() const { return text + " " + split; }
+
+  const std::string* find(const std::string& key) const;
+  // The option as an integer in [least, most]; `otherwise` where it was left out. Throws GraphError.
+  int64_t integer(const std::string& key, int64_t otherwise, int64_t least, int64_t most) const;
+  // The option as CHANNELSxHEIGHTxWIDTH. Throws GraphError.
+  Shape image_shape(const std::string& key, Shape otherwise) const;
+};
+
+// How sources of a scheme are opened.
+struct SourceScheme {
+  std::string name;                                     // before the colon: letters, digits, '_', '-' and '.'
+  bool needs_path = false;                              // what is between ':' and '?' is required, or refused
+  std::vector<std::string> options;                     // keys that may follow '?'
+  std::vector<std::string> splits = {"train", "test"};  // that there are
+  // Throws GraphError where the spec is wrong, RunError where files are missing or malformed.
+  std::function<std::unique_ptr<Source>(const SourceSpec&)> open;
+};
+
+// Makes a scheme known to open_source(), and so to graph files. Any thread may call it. Throws GraphError where the
+// scheme's name is taken or is none, or where it cannot be opened.
+void register_source(SourceScheme scheme);
+
+// Opens a split of the source that `spec` names:
+//   mnist:DIR                          idx files, plain or gzipped
+//   cifar10:DIR                        the official binary layout, in DIR or in DIR/cifar-10-batches-bin
+//   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits;
+//                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
+//   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
+//   memory:                            what the program passes to the run itself (DataSources in session.h)
+//   and whatever was registered. Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme,
+//   option or split), and where what was opened states no fields or no samples; RunError for files that are missing or
+//   malformed.
+std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
+
+// What open_source() asks of any source: fields as check_fields() wants them, samples, and a time that is one. Throws
+// GraphError.
+void check_source(const Source& source);
+
+// "3x32x32"
+std::string dimensions(const Shape& shape);
+
+}  // namespace arbalest

@@ -1,0 +1,72 @@
+#pragma once
+// Takes operators through their samples: draws inputs, runs kernels between guard bytes, compares with the same
+// operator in double on the CPU, and gradients with finite differences.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/op.h"
+#include "ops/check/test_device.h"
+
+namespace arbalest::test {
+
+// Elements in memory order.
+struct Tensor {
+  TensorType type;
+  std::vector<std::byte> bytes;
+};
+
+Tensor make_tensor(const TensorType& type, const std::vector<double>& values);
+std::vector<double> values_of(const Tensor& tensor);
+Tensor converted(const Tensor& tensor, DataType type);
+
+// The operator in a graph of its own, with types inferred from `inputs`.
+struct Case {
+  Graph graph;
+  NodeId node = kNone;
+
+  Case(const Op& op, const std::vector<TensorType>& inputs, int output_count, const Attributes& attributes,
+       const std::string& name = "under_test");
+  const Node& get() const { return graph.nodes[size_t(node)]; }
+  std::vector<TensorType> input_types() const;
+  std::vector<TensorType> output_types() const;
+};
+
+struct RunOptions {
+  StepScalars scalars = {};
+  MathMode math = MathMode::Fp32;
+  bool share_aliases = true;  // outputs in the memory of their inputs, where Op::aliases says so
+  int replays = 0;            // CUDA: run from a recording; the inputs change after the recording was made
+};
+
+struct Outcome {
+  std::vector<Tensor> outputs;
+  std::string fault;  // "" or what the kernel touched that it must not
+};
+
+// Runs one kernel between guard bytes, its outputs poisoned before.
+Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<TensorType>& output_types,
+                   const std::vector<Tensor>& inputs, const RunOptions& options);
+
+// ‖out − reference‖ / ‖reference‖; NaN where either holds one; ‖out‖ where the reference is 0.
+double relative_error(const Tensor& out, const Tensor& reference);
+
+// The sample's inputs, drawn with `seed`; floating ones as `type` where the operand is lowered.
+std::vector<Tensor> draw_inputs(const Op& op, const Sample& sample, DataType type, uint64_t seed);
+
+// Runs the sample on `device` in `type` and compares each output with the oracle, by norm and element by element. "" or
+// what is wrong.
+std::string compare_with_oracle(TestDevice& device, const Op& op, const Sample& sample, DataType type,
+                                const RunOptions& options, double tolerance);
+
+// Compares op.grad with central finite differences of Σ r·Y, in double. "" or what is wrong.
+std::string check_gradient(const Op& op, const Sample& sample);
+
+// What is wrong with any of the operator's samples, in a sentence each: its CPU kernel against the oracle in every
+// precision; its gradient; its CUDA kernel against the oracle.
+std::vector<std::string> faults_on_cpu(const Op& op);
+std::vector<std::string> faults_of_gradient(const Op& op);
+std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op);
+
+}  // namespace arbalest::test

@@ -1,0 +1,172 @@
+#pragma once
+// Reductions over the rows of a channels-last tensor, and passes that broadcast per-channel values back over them.
+//
+// The tensor is a matrix (rows, channels), cut into slices of channels and chunks of rows; a block takes one of each.
+// In a block, thread t holds pack t % lanes of row t / lanes: neighbouring threads read neighbouring bytes, and a
+// thread's channels stay the same while it walks down its chunk. A first kernel writes one partial result a chunk and
+// channel; the kernel that needs the whole sums the partials itself, in every block: fewer launches than a pass of its
+// own, no atomics, and the same order, hence the same bits, each time.
+
+#include "ops/cuda/cuda_math.cuh"
+
+namespace arbalest::cuda {
+
+inline constexpr int kUnroll = 4;          // rows that a thread loads before it uses the first
+inline constexpr int kSliceChannels = 32;  // of a reduction, at most: bounds the partials that each block reads again
+
+struct Columns {
+  int64_t rows = 0;
+  int64_t chunk_rows = 0;
+  int channels = 0;
+  int lanes = 1;  // packs of a slice's row
+  int slices = 1;
+  int chunks = 1;  // all of them hold rows; at least one even where rows = 0
+
+  dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
+};
+
+struct ColumnLimits {
+  int slice_channels;  // at most
+  int blocks;          // about
+  int chunks;          // at most
+};
+
+// Packs of `width` channels, which divides `channels`.
+inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLimits limits) {
+  Columns columns;
+  columns.rows = rows;
+  columns.channels = int(channels);
+  const int packs = std::max(1, columns.channels / width);
+  const int most = std::max(1, limits.slice_channels / width);
+  columns.slices = (packs + most - 1) / most;
+  columns.lanes = (packs + columns.slices - 1) / columns.slices;
+  const int depth = kThreads / columns.lanes;
+  const int64_t batch = int64_t(depth) * kUnroll;  // rows of a block whose loads are in flight together
+  const int64_t most_chunks = std::max<int64_t>(1, std::min(limits.chunks, limits.blocks / columns.slices));
+  const int64_t batches = (rows + batch - 1) / batch;
+  columns.chunk_rows = std::max<int64_t>(1, (batches + most_chunks - 1) / most_chunks) * batch;
+  columns.chunks = int(std::max<int64_t>(1, (rows + columns.chunk_rows - 1) / columns.chunk_rows));
+  return columns;
+}
+
+// For a kernel that writes partials. Small tensors sit in L2 and their passes last a few µs, so the partials are kept
+// few.
+inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
+  const bool large = bytes > (int64_t{16} << 20);
+  return make_columns(
+      rows, channels, width,
+      {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 3 : 1), .chunks = large ? 192 : 132});
+}
+
+// For a kernel that reads partials of the same slices and writes every row.
+inline Columns broadcast_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
+  const bool large = bytes > (int64_t{16} << 20);
+  return make_columns(rows, channels, width,
+                      {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535});
+}
+
+// Where a thread stands; W channels a pack.
+template <int W>
+struct Place {
+  int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block
+  int slice_channels;    // of a full slice
+  int channel;           // the first of the thread's W
+  bool active;
+  int64_t begin, end;  // rows of the chunk
+
+  __device__ explicit Place(const Columns& columns) {
+    lane = int(threadIdx.x) % columns.lanes;
+    row = int(threadIdx.x) / columns.lanes;
+    depth = kThreads / columns.lanes;
+    slice_channels = columns.lanes * W;
+    channel = (int(blockIdx.x) * columns.lanes + lane) * W;
+    active = row < depth && channel < columns.channels;
+    begin = int64_t(blockIdx.y) * columns.chunk_rows;
+    end = min(begin + columns.chunk_rows, columns.rows);
+  }
+};
+
+template <typename T, int W>
+struct RowPacks {
+  Pack<T, W> pack[kUnroll];
+};
+
+// f(offset in elements, packs of each tensor there) for the thread's rows of the chunk, in order; the loads of kUnroll
+// rows are issued before the first is used.
+template <int W, typename Function, typename... T>
+__device__ inline void for_rows(const Columns& columns, const Place<W>& place, Function f, const T*... tensor) {
+  if (!place.active) return;
+  const int64_t step = int64_t(place.depth) * columns.channels;
+  int64_t row = place.begin + place.row, at = row * columns.channels + place.channel;
+  const auto batch = [&](RowPacks<T, W>... rows) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) ((rows.pack[u] = load<W>(tensor + at + u * step)), ...);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) f(at + u * step, rows.pack[u]...);
+  };
+  for (; row + (kUnroll - 1) * place.depth < place.end; row += kUnroll * place.depth, at += kUnroll * step) {
+    batch(RowPacks<T, W>()...);
+  }
+  for (; row < place.end; row += place.depth, at += step) f(at, load<W>(tensor + at)...);
+}
+
+// Thread t of the block brings what it has summed for channel t % slice_channels; thread t < slice_channels leaves with
+// the block's total for channel t. All threads of the block call it. `scratch`: Q × kThreads floats.
+template <int Q>
+__device__ inline void fold_groups(int slice_channels, float* scratch, float (&value)[Q]) {
+  const int t = int(threadIdx.x), groups = kThreads / slice_channels;
+#pragma unroll
+  for (int q = 0; q < Q; ++q) scratch[q * kThreads + t] = value[q];
+  __syncthreads();
+  if (t < slice_channels) {
+#pragma unroll
+    for (int q = 0; q < Q; ++q) value[q] = 0;
+#pragma unroll 8
+    for (int group = 0; group < groups; ++group) {
+#pragma unroll
+      for (int q = 0; q < Q; ++q) value[q] += scratch[q * kThreads + group * slice_channels + t];
+    }
+  }
+  __syncthreads();
+}
+
+// Each thread brings sums over its rows for its W channels; thread t < slice_channels leaves with the block's totals
+// for channel t of the slice. All threads call it; inactive ones bring zeros. slice_channels ≤ kThreads.
+template <int W, int Q>
+__device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W], float (&total)[Q]) {
+  __shared__ __align__(16) float scratch[Q * kThreads * W];
+  if (place.row < place.depth) {
+#pragma unroll
+    for (int q = 0; q < Q; ++q) {
+      Pack<float, W> pack;
+#pragma unroll
+      for (int w = 0; w < W; ++w) pack.element[w] = sums[q][w];
+      store(scratch + q * kThreads * W + (place.row * (place.slice_channels / W) + place.lane) * W, pack);
+    }
+  }
+  __syncthreads();
+  const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
+  const int channel = t % place.slice_channels, group = t / place.slice_channels;
+#pragma unroll
+  for (int q = 0; q < Q; ++q) total[q] = 0;
+  if (group < groups) {
+    for (int row = group; row < place.depth; row += groups) {
+#pragma unroll
+      for (int q = 0; q < Q; ++q) total[q] += scratch[q * kThreads * W + row * place.slice_channels + channel];
+    }
+  }
+  __syncthreads();
+  fold_groups(place.slice_channels, scratch, total);
+}
+
+// f(chunk, channel) for the thread's share of a slice's partials: channel t % slice_channels, every groups-th chunk.
+template <int W, typename Function>
+__device__ inline void for_partials(const Columns& partials, const Place<W>& place, Function f) {
+  const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
+  const int channel = int(blockIdx.x) * place.slice_channels + t % place.slice_channels;
+  if (t / place.slice_channels >= groups || channel >= partials.channels) return;
+#pragma unroll 4
+  for (int chunk = t / place.slice_channels; chunk < partials.chunks; chunk += groups) f(chunk, channel);
+}
+
+}  // namespace arbalest::cuda

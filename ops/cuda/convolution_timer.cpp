@@ -1,0 +1,168 @@
+#include "ops/cuda/convolution_timer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace arbalest {
+namespace {
+
+using Kind = ConvolutionProblem::Kind;
+
+constexpr int kRepetitions = 4;  // timings; the least counts
+constexpr int kCallsPerTiming = 8;
+constexpr double kLongCall = 300;  // µs, from which on one call is enough to tell
+constexpr double kHopeless = 2;    // times the best: such a long call is timed by itself only
+
+cudaStream_t make_stream() {
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+cudaEvent_t make_event() {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreate(&event));
+  return event;
+}
+
+}  // namespace
+
+// What a stream records between the start of a capture and end().
+class ConvolutionTimer::RecordedGraph {
+ public:
+  RecordedGraph() = default;
+  ~RecordedGraph() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+  }
+  RecordedGraph(const RecordedGraph&) = delete;
+  RecordedGraph& operator=(const RecordedGraph&) = delete;
+
+  // False where the stream was not recording, or something in between cannot be recorded.
+  bool end(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone &&
+           cudaStreamEndCapture(stream, &graph_) == cudaSuccess && graph_ != nullptr &&
+           cudaGraphInstantiate(&executable_, graph_, 0) == cudaSuccess;
+  }
+  cudaGraphExec_t executable() const { return executable_; }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes)
+    : context_(context), problem_(problem), start_(make_event()), stop_(make_event()) {
+  copies_.push_back(operands(workspace_bytes));
+  try {
+    while (int(copies_.size()) < problem.concurrent) {
+      beside_.emplace_back(make_stream());
+      copies_.push_back(operands(workspace_bytes));
+    }
+  } catch (const RunError&) {
+    cudaGetLastError();
+    if (copies_.size() > 1) copies_.pop_back();  // engines and recordings need memory too
+  }
+}
+
+ConvolutionOperands ConvolutionTimer::operands(int64_t workspace_bytes) {
+  const bool grad_input = problem_.kind == Kind::GradInput, grad_weight = problem_.kind == Kind::GradWeight;
+  return {noise(element_count(grad_input ? problem_.y : problem_.x), problem_.type),
+          noise(element_count(grad_weight ? problem_.y : problem_.w), problem_.type),
+          noise(problem_.y[1], DataType::Float32),
+          DeviceBuffer(element_count(problem_.output_shape()) * int64_t(size_of(problem_.output_type))),
+          DeviceBuffer(workspace_bytes)};
+}
+
+double ConvolutionTimer::time(const Call& call, double best) {
+  const cudaStream_t stream = context_.stream;
+  RecordedGraph recorded;
+  try {
+    call(copies_[0], stream);  // loads what the engine needs
+    const double hopeless = best > 0 ? std::max(kLongCall, kHopeless * best * double(copies_.size())) : HUGE_VAL;
+    double alone = one_call(call);
+    if (alone > hopeless) alone = std::min(alone, one_call(call));  // whatever else held up the first
+    if (alone > hopeless) return alone;
+    const int calls = alone > kLongCall ? 1 : kCallsPerTiming;
+    if (!record(call, calls, recorded)) return 0;
+    CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
+    double least = 0;
+    for (int i = 0; i < kRepetitions; ++i) {
+      CUDA_CHECK(cudaEventRecord(start_.get(), stream));
+      CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
+      CUDA_CHECK(cudaEventRecord(stop_.get(), stream));
+      const double each = microseconds() / double(calls) / double(copies_.size());
+      if (i == 0 || each < least) least = each;
+    }
+    return least;
+  } catch (const RunError&) {
+    recorded.end(stream);
+    cudaGetLastError();
+    CUDA_CHECK(cudaStreamSynchronize(stream));  // a fault of the device, rather than a refusal, ends here
+    return 0;
+  }
+}
+
+// µs of a call by itself.
+double ConvolutionTimer::one_call(const Call& call) {
+  CUDA_CHECK(cudaEventRecord(start_.get(), context_.stream));
+  call(copies_[0], context_.stream);
+  CUDA_CHECK(cudaEventRecord(stop_.get(), context_.stream));
+  return microseconds();
+}
+
+// All copies' calls, each copy on a stream of its own.
+bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
+  const cudaStream_t stream = context_.stream;
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CUDA_CHECK(cudaEventRecord(start_.get(), stream));
+  for (size_t copy = 0; copy < copies_.size(); ++copy) {
+    const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
+    if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
+    for (int k = 0; k < calls; ++k) call(copies_[copy], own);
+    if (copy == 0) continue;
+    CUDA_CHECK(cudaEventRecord(stop_.get(), own));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
+  }
+  if (recorded.end(stream)) return true;
+  cudaGetLastError();
+  return false;
+}
+
+double ConvolutionTimer::microseconds() {
+  CUDA_CHECK(cudaEventSynchronize(stop_.get()));
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()));
+  return double(milliseconds) * 1000;
+}
+
+// Random numbers in [-1, 1): on zeros matrix units draw less power and run faster than they will.
+DeviceBuffer ConvolutionTimer::noise(int64_t elements, DataType type) {
+  DeviceBuffer buffer(elements * int64_t(size_of(type)));
+  constexpr int64_t kBlock = 1 << 16;  // elements drawn; the rest repeats them
+  std::vector<float> values(size_t(std::min(elements, kBlock)));
+  uint32_t state = 0x9E3779B9u;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = float(state >> 8) * 0x1p-23f - 1.0f;
+  }
+  std::vector<bfloat16> lowered;
+  if (type == DataType::Bfloat16) {
+    for (const float value : values) lowered.push_back(bfloat16(value));
+  }
+  const void* from = type == DataType::Bfloat16 ? static_cast<const void*>(lowered.data()) : values.data();
+  const auto size = int64_t(size_of(type));
+  auto* memory = static_cast<char*>(buffer.data());
+  int64_t filled = int64_t(values.size());
+  CUDA_CHECK(cudaMemcpyAsync(memory, from, size_t(filled * size), cudaMemcpyHostToDevice, context_.stream));
+  for (; filled < elements; filled *= 2) {
+    const int64_t count = std::min(filled, elements - filled);
+    CUDA_CHECK(cudaMemcpyAsync(memory + filled * size, memory, size_t(count * size), cudaMemcpyDeviceToDevice,
+                               context_.stream));
+  }
+  CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // `values` goes away
+  return buffer;
+}
+
+}  // namespace arbalest

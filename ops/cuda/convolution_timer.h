@@ -1,0 +1,53 @@
+#pragma once
+// Times convolutions on noise, recorded, as many at a time as will run.
+
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "ops/cuda/cudnn_graph.h"
+
+namespace arbalest {
+
+// Of one call, as ConvolutionPlan::run() takes them.
+struct ConvolutionOperands {
+  DeviceBuffer a, b, bias, result, workspace;
+};
+
+class ConvolutionTimer {
+ public:
+  using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;
+
+  // Where the device is too full for as many as are concurrent, fewer are timed. Throws RunError where it lacks memory
+  // for one. `problem` outlives the timer.
+  ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
+
+  // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
+  // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
+  // convolution is shorter than its launch. Where one by itself takes much longer than `best` (0: none yet): that time.
+  double time(const Call& call, double best);
+
+ private:
+  struct Destroy {
+    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+    void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+  };
+  using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy>;
+  using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
+  class RecordedGraph;
+
+  ConvolutionOperands operands(int64_t workspace_bytes);
+  DeviceBuffer noise(int64_t elements, DataType type);
+  double one_call(const Call& call);
+  bool record(const Call& call, int calls, RecordedGraph& recorded);
+  double microseconds();
+
+  CudaContext& context_;
+  const ConvolutionProblem& problem_;
+  std::vector<ConvolutionOperands> copies_;
+  std::vector<Stream> beside_;  // of the copies but the first
+  Event start_, stop_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,166 @@
+#pragma once
+// What our CUDA kernels share: element types, 16-byte loads and stores, launches, elementwise kernels, warp sums.
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <type_traits>
+
+#include "graph/graph.h"
+#include "graph/op.h"
+#include "ops/cuda/cuda_context.h"
+
+namespace arbalest::cuda {
+
+inline constexpr int kThreads = 256;  // of a block, in every kernel that does not say otherwise
+
+// Arithmetic is in float whatever the storage.
+__device__ inline float widen(float x) {
+  return x;
+}
+__device__ inline float widen(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+template <typename T>
+__device__ inline T narrow(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    return __float2bfloat16_rn(x);
+  }
+}
+
+// W elements, moved by accesses of up to 16 bytes.
+template <typename T, int W>
+struct alignas(W * sizeof(T) < 16 ? W * sizeof(T) : 16) Pack {
+  T element[W];
+};
+
+template <int Bytes>
+using Word = std::conditional_t<
+    Bytes % 16 == 0, uint4,
+    std::conditional_t<Bytes == 8, uint2,
+                       std::conditional_t<Bytes == 4, uint32_t, std::conditional_t<Bytes == 2, uint16_t, uint8_t>>>>;
+
+template <int W, typename T>
+__device__ inline Pack<T, W> load(const T* from) {
+  using Unit = Word<int(W * sizeof(T))>;
+  Pack<T, W> pack;
+#pragma unroll
+  for (int i = 0; i < int(W * sizeof(T) / sizeof(Unit)); ++i) {
+    reinterpret_cast<Unit*>(&pack)[i] = reinterpret_cast<const Unit*>(from)[i];
+  }
+  return pack;
+}
+
+template <int W, typename T>
+__device__ inline void store(T* to, const Pack<T, W>& pack) {
+  using Unit = Word<int(W * sizeof(T))>;
+#pragma unroll
+  for (int i = 0; i < int(W * sizeof(T) / sizeof(Unit)); ++i) {
+    reinterpret_cast<Unit*>(to)[i] = reinterpret_cast<const Unit*>(&pack)[i];
+  }
+}
+
+inline bool aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+// Sums over a warp in a fixed order; every lane gets the result.
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+
+// Sums over a block of up to 1024 threads (a multiple of 32) in a fixed order; every thread gets the result.
+__device__ inline float block_sum(float x) {
+  __shared__ float sums[32];
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, warps = int(blockDim.x) / 32;
+  x = warp_sum(x);
+  __syncthreads();  // an earlier call's readers are done
+  if (lane == 0) sums[warp] = x;
+  __syncthreads();
+  return warp_sum(lane < warps ? sums[lane] : 0.0f);
+}
+
+// Blocks for `items` of one thread each: no more than fill the device a few times over; kernels stride over the rest.
+inline unsigned blocks_for(int64_t items, int multiprocessors, int threads = kThreads) {
+  const int64_t needed = (items + threads - 1) / threads;
+  return unsigned(std::clamp<int64_t>(needed, 1, int64_t(multiprocessors) * (4096 / threads)));
+}
+
+__device__ inline int64_t thread_index() {
+  return int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline int64_t thread_count() {
+  return int64_t(gridDim.x) * blockDim.x;
+}
+
+template <typename T>
+const T* input(const KernelContext& context, size_t i) {
+  return static_cast<const T*>(context.inputs[i]);
+}
+template <typename T>
+T* output(const KernelContext& context, size_t i) {
+  return static_cast<T*>(context.outputs[i]);
+}
+inline cudaStream_t stream_of(const KernelContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+[[noreturn]] inline void fail_type(const KernelRequest& request, DataType found, std::string_view expected) {
+  throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() + "): CUDA kernels take " +
+                 std::string(expected) + "; found " + std::string(name_of(found)));
+}
+
+// function(T{}) with T the element type of `type`.
+template <typename Function>
+std::unique_ptr<Kernel> with_type(const KernelRequest& request, DataType type, Function function) {
+  switch (type) {
+    case DataType::Float32: return function(float{});
+    case DataType::Bfloat16: return function(__nv_bfloat16{});
+    default: fail_type(request, type, "float and bfloat16");
+  }
+}
+
+// out[i] = function(in[i]...), in float; `in` and `out` may be the same memory.
+template <int W, typename Function, typename Out, typename... In>
+__global__ void __launch_bounds__(kThreads)
+    elementwise_kernel(int64_t count, Function function, Out* out, const In*... in) {
+  const int64_t packs = count / W;
+  for (int64_t i = thread_index(); i < packs; i += thread_count()) {
+    const auto apply = [&](const Pack<In, W>&... pack) {
+      Pack<Out, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) result.element[w] = narrow<Out>(function(widen(pack.element[w])...));
+      store(out + i * W, result);
+    };
+    apply(load<W>(in + i * W)...);
+  }
+  const int64_t rest = packs * W + thread_index();
+  if (rest < count) out[rest] = narrow<Out>(function(widen(in[rest])...));
+}
+
+template <typename Function, typename Out, typename... In>
+void launch_elementwise(const char* name, cudaStream_t stream, int multiprocessors, int64_t count, Function function,
+                        Out* out, const In*... in) {
+  if (count == 0) return;
+  constexpr int W = int(16 / std::min({sizeof(Out), sizeof(In)...}));
+  if (aligned(out) && (aligned(in) && ...)) {
+    elementwise_kernel<W>
+        <<<blocks_for((count + W - 1) / W, multiprocessors), kThreads, 0, stream>>>(count, function, out, in...);
+  } else {
+    elementwise_kernel<1><<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, function, out, in...);
+  }
+  check_launch(name);
+}
+
+}  // namespace arbalest::cuda

@@ -1,0 +1,245 @@
+// The only file that includes cudnn-frontend, which takes long to compile.
+
+#include "ops/cuda/cudnn_graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include "ops/cuda/convolution_choices.h"
+#include "ops/cuda/convolution_timer.h"
+
+namespace arbalest {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Kind = ConvolutionProblem::Kind;
+
+// Identifiers of the operands in every graph.
+enum Uid : int64_t { kA = 1, kB = 2, kBias = 3, kResult = 4 };
+
+constexpr int kCandidates = 12;  // engines tried, in the heuristics' order
+
+fe::DataType_t frontend_type(DataType type) {
+  switch (type) {
+    case DataType::Float32: return fe::DataType_t::FLOAT;
+    case DataType::Bfloat16: return fe::DataType_t::BFLOAT16;
+    default: throw RunError(fmt::format("cuDNN convolutions take float and bfloat16; found {}", name_of(type)));
+  }
+}
+
+// Of a channels-last tensor, for its logical extents.
+std::vector<int64_t> channels_last_strides(const Shape& shape) {
+  const int64_t c = shape[1], h = shape[2], w = shape[3];
+  return {c * h * w, 1, w * c, c};
+}
+
+ConvolutionChoices& choices() {
+  static ConvolutionChoices choices;
+  return choices;
+}
+
+}  // namespace
+
+std::string ConvolutionProblem::key() const {
+  return fmt::format("{} {}>{} x{} w{} y{} s{} d{} p{}+{} {}{} {} {}", int(kind), int(type), int(output_type), x, w, y,
+                     stride, dilation, pad_begin, pad_end, tf32 ? "tf32" : "", deterministic ? "deterministic" : "",
+                     workspace_limit, concurrent);
+}
+
+const Shape& ConvolutionProblem::output_shape() const {
+  return kind == Kind::GradInput ? x : kind == Kind::GradWeight ? w : y;
+}
+
+struct ConvolutionPlan::State {
+  fe::graph::Graph graph;
+  int64_t index = 0;  // of the engine
+  bool has_bias = false;
+  std::mutex mutex;  // the frontend keeps scratch in its graph
+};
+
+ConvolutionPlan::ConvolutionPlan() : state_(std::make_unique<State>()) {}
+ConvolutionPlan::~ConvolutionPlan() = default;
+
+void ConvolutionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const void* a, const void* b, const void* bias,
+                          void* result, void* workspace) const {
+  CUDNN_CHECK(cudnnSetStream(handle, stream));
+  std::unordered_map<int64_t, void*> operands = {
+      {kA, const_cast<void*>(a)}, {kB, const_cast<void*>(b)}, {kResult, result}};
+  if (state_->has_bias) operands.emplace(kBias, const_cast<void*>(bias));
+  const std::scoped_lock lock(state_->mutex);
+  auto status = state_->graph.execute_plan_at_index(handle, operands, workspace, state_->index);
+  if (status.is_bad()) throw RunError(fmt::format("cuDNN convolution ({}): {}", engine_, status.get_message()));
+}
+
+// Makes the plan of one problem for one context.
+class ConvolutionPlanner {
+ public:
+  ConvolutionPlanner(CudaContext& context, const ConvolutionProblem& problem)
+      : context_(context), problem_(problem), plan_(std::make_shared<ConvolutionPlan>()) {}
+
+  std::shared_ptr<const ConvolutionPlan> make() {
+    plan_->state_->has_bias = problem_.kind == Kind::ForwardBias;
+    if (!propose()) return nullptr;
+    // The heuristics repeat themselves on devices of one kind; where they do not, an engine is chosen anew.
+    const auto fits = [this](const ConvolutionChoice& known) {
+      return engine_at(known.index) == known.engine && build(known.index);
+    };
+    const ConvolutionChoice choice =
+        choices().find(context_.device_name + ' ' + problem_.key(), fits, [this] { return choose(); });
+    if (choice.index < 0) return nullptr;
+    plan_->state_->index = choice.index;
+    plan_->workspace_bytes_ = workspace_at(choice.index);
+    plan_->microseconds_ = choice.microseconds;
+    plan_->engine_ = choice.engine;
+    return plan_;
+  }
+
+ private:
+  fe::graph::Graph& graph() { return plan_->state_->graph; }
+
+  std::shared_ptr<fe::graph::Tensor_attributes> tensor(const char* name, Uid uid, const Shape& shape, DataType type) {
+    return graph().tensor(fe::graph::Tensor_attributes()
+                              .set_name(name)
+                              .set_uid(uid)
+                              .set_dim(shape)
+                              .set_stride(channels_last_strides(shape))
+                              .set_data_type(frontend_type(type)));
+  }
+
+  template <typename Attributes>
+  Attributes convolution() const {
+    const auto list = [](const std::array<int64_t, 2>& pair) { return std::vector<int64_t>(pair.begin(), pair.end()); };
+    Attributes attributes;
+    attributes.set_pre_padding(list(problem_.pad_begin))
+        .set_post_padding(list(problem_.pad_end))
+        .set_stride(list(problem_.stride))
+        .set_dilation(list(problem_.dilation));
+    return attributes;
+  }
+
+  // The result tensor of the operation graph.
+  std::shared_ptr<fe::graph::Tensor_attributes> operation() {
+    switch (problem_.kind) {
+      case Kind::Forward:
+      case Kind::ForwardBias: {
+        auto y =
+            graph().conv_fprop(tensor("x", kA, problem_.x, problem_.type), tensor("w", kB, problem_.w, problem_.type),
+                               convolution<fe::graph::Conv_fprop_attributes>());
+        if (problem_.kind == Kind::Forward) return y;
+        y->set_dim(problem_.y).set_stride(channels_last_strides(problem_.y));
+        return graph().pointwise(y, tensor("bias", kBias, {1, problem_.y[1], 1, 1}, DataType::Float32),
+                                 fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
+      }
+      case Kind::GradInput:
+        return graph().conv_dgrad(tensor("dy", kA, problem_.y, problem_.type),
+                                  tensor("w", kB, problem_.w, problem_.type),
+                                  convolution<fe::graph::Conv_dgrad_attributes>());
+      case Kind::GradWeight: {
+        const auto x = tensor("x", kA, problem_.x, problem_.type);
+        return graph().conv_wgrad(tensor("dy", kB, problem_.y, problem_.type), x,
+                                  convolution<fe::graph::Conv_wgrad_attributes>());
+      }
+    }
+    return nullptr;
+  }
+
+  // Asks the heuristics for engines, and bars those that break the problem's numerical rules. False: there are none.
+  bool propose() {
+    graph()
+        .set_io_data_type(frontend_type(problem_.type))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    operation()
+        ->set_output(true)
+        .set_uid(kResult)
+        .set_dim(problem_.output_shape())
+        .set_stride(channels_last_strides(problem_.output_shape()))
+        .set_data_type(frontend_type(problem_.output_type));
+    if (graph().validate().is_bad() || graph().build_operation_graph(context_.cudnn).is_bad() ||
+        graph().create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) {
+      return false;
+    }
+    std::vector<fe::NumericalNote_t> barred = {fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION,
+                                               fe::NumericalNote_t::WINOGRAD_TILE_13x13};
+    if (problem_.type == DataType::Float32) {
+      barred.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
+      barred.push_back(fe::NumericalNote_t::WINOGRAD_TILE_6x6);
+      if (!problem_.tf32) barred.push_back(fe::NumericalNote_t::TENSOR_CORE);
+    }
+    if (problem_.deterministic) barred.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
+    graph().deselect_numeric_notes(barred);
+    graph().deselect_workspace_greater_than(problem_.workspace_limit);
+    return graph().get_execution_plan_count() > 0;
+  }
+
+  bool build(int64_t index) {
+    return graph().build_plan_at_index(index).is_good() && workspace_at(index) <= problem_.workspace_limit;
+  }
+  int64_t workspace_at(int64_t index) { return std::max<int64_t>(0, graph().get_workspace_size_plan_at_index(index)); }
+  std::string engine_at(int64_t index) {
+    std::string name;
+    return graph().get_plan_name_at_index(index, name).is_good() ? name : std::string();
+  }
+
+  ConvolutionChoice choose() {
+    std::vector<int64_t> built;
+    const int64_t proposals = graph().get_execution_plan_count(), most = problem_.deterministic ? 1 : kCandidates;
+    for (int64_t index = 0; index < proposals && int64_t(built.size()) < most; ++index) {
+      if (build(index)) built.push_back(index);
+    }
+    if (built.empty()) return {};
+    if (problem_.deterministic) return {built[0], engine_at(built[0]), 0};
+    return fastest(built);
+  }
+
+  ConvolutionChoice fastest(const std::vector<int64_t>& candidates) {
+    int64_t workspace = 0;
+    for (const int64_t index : candidates) workspace = std::max(workspace, workspace_at(index));
+    ConvolutionTimer timer(context_, problem_, workspace);
+    ConvolutionChoice best;
+    for (const int64_t index : candidates) {
+      plan_->state_->index = index;
+      plan_->engine_ = engine_at(index);
+      const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+        plan_->run(context_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
+                   with.workspace.data());
+      };
+      const double microseconds = timer.time(call, best.microseconds);
+      if (microseconds > 0 && (best.index < 0 || microseconds < best.microseconds)) {
+        best = {index, plan_->engine_, microseconds};
+      }
+    }
+    return best;
+  }
+
+  CudaContext& context_;
+  const ConvolutionProblem& problem_;
+  std::shared_ptr<ConvolutionPlan> plan_;
+};
+
+std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {
+  if (!context.cache) context.cache = std::make_shared<CudaKernelCache>(context.device);
+  CudaKernelCache& cache = *context.cache;
+  const std::scoped_lock lock(cache.mutex);
+  const auto [entry, added] = cache.convolution_plans.try_emplace(problem.key());
+  if (added) {
+    try {
+      entry->second = ConvolutionPlanner(*cache.context, problem).make();
+    } catch (...) {
+      cache.convolution_plans.erase(entry);
+      throw;
+    }
+  }
+  return entry->second;
+}
+
+}  // namespace arbalest

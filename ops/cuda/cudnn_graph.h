@@ -1,0 +1,66 @@
+#pragma once
+// Convolution plans from cuDNN: channels-last images, K·R·S·C filters, float accumulation. The engine is the fastest of
+// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device: by
+// itself, or, where several learners will run it at the same time, several at a time. What is fastest by itself may
+// keep the others from running beside it.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "graph/types.h"
+#include "ops/cuda/cuda_context.h"
+
+namespace arbalest {
+
+struct ConvolutionProblem {
+  enum class Kind : uint8_t {
+    Forward,      // (x, w) → y
+    ForwardBias,  // (x, w, bias) → y; bias: (K) floats
+    GradInput,    // (dy, w) → dx
+    GradWeight,   // (x, dy) → dw
+  };
+  Kind kind = Kind::Forward;
+  DataType type = DataType::Float32;         // of the operands, but for the bias
+  DataType output_type = DataType::Float32;  // of the result
+  Shape x, w, y;                             // logical, in every kind: (N,C,H,W), (K,C/g,R,S), (N,K,P,Q)
+  std::array<int64_t, 2> stride{1, 1}, dilation{1, 1}, pad_begin{0, 0}, pad_end{0, 0};
+  bool tf32 = false;           // whether matrix units may round float operands
+  bool deterministic = false;  // only engines that give the same bits, and the heuristics' first of them, untimed
+  int64_t workspace_limit = 0;
+  int concurrent = 1;  // that run at the same time on the device, and are timed so
+
+  std::string key() const;  // everything above
+  const Shape& output_shape() const;
+};
+
+class ConvolutionPlan {
+ public:
+  ConvolutionPlan();
+  ~ConvolutionPlan();
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  // As timed, a share of the concurrent ones'; 0 where it was not.
+  double microseconds() const { return microseconds_; }
+  const std::string& engine() const { return engine_; }
+
+  // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.
+  // Any thread may call it. Throws RunError.
+  void run(cudnnHandle_t handle, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
+           void* workspace) const;
+
+ private:
+  friend class ConvolutionPlanner;
+  struct State;
+  std::unique_ptr<State> state_;
+  int64_t workspace_bytes_ = 0;
+  double microseconds_ = 0;
+  std::string engine_;
+};
+
+// The plan for a problem, shared by all kernels of the context's cache; nullptr where no engine supports it. Throws
+// RunError where the device fails.
+std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem);
+
+}  // namespace arbalest

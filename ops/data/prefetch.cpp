@@ -1,0 +1,44 @@
+// Prefetch: the batches of a source, some of them ahead; the executor plans reading and copying.
+
+#include "graph/field.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+void infer_prefetch(InferContext& context) {
+  const Node& node = context.node();
+  const int64_t batch = int_attribute_from(node, "batch", 1);
+  int_attribute_from(node, "depth", 1);
+  flag_attribute(node, "by_name");
+  const std::vector<Field> fields = fields_of(node);
+  if (fields.empty() && string_attribute(node, "source").empty()) {
+    context.fail("attribute 'source' is empty; expected KIND:PATH, such as \"mnist:data/mnist\"");
+  }
+  if (fields.empty()) context.fail("the source's fields are not known");
+  const std::vector<int> chosen = fields_of_outputs(context.graph(), node, fields);
+  for (size_t output = 0; output < chosen.size(); ++output) {
+    if (chosen[output] != kNone) context.set_output(output, fields[size_t(chosen[output])].batch(batch));
+  }
+}
+
+}  // namespace
+
+void register_data_prefetch(OpRegistry& registry) {
+  registry.add(
+      {.domain = "arbalest",
+       .name = "Prefetch",
+       .doc = "batches of a source's fields, such as image and label, `depth` batches ahead",
+       .outputs = {{.name = "field", .arity = OperandSpec::Variadic}},
+       .attributes = {required_spec("source", AttributeKind::String, "KIND:PATH, such as mnist:data/mnist"),
+                      string_spec("split", "train", "the part of the source"),
+                      required_spec("batch", AttributeKind::Int, "samples of a batch, per learner"),
+                      int_spec("depth", 3, "batches that are made ahead"),
+                      int_spec("by_name", 0,
+                               "1: outputs are fields by their names; 0: by their places where the names differ"),
+                      strings_spec("fields", {}, "the source's fields, set once the source is open")},
+       .layout = std::nullopt,
+       .infer = infer_prefetch});
+}
+
+}  // namespace arbalest

@@ -1,0 +1,172 @@
+// Elementwise operators of two inputs that broadcast, and their gradients: the lines of ops/math/elementwise_table.h.
+
+#include "ops/math/elementwise.h"
+#include "ops/math/elementwise_cpu.h"
+
+namespace arbalest {
+namespace {
+
+struct Line {
+  std::string name, doc;
+  double low, high;
+};
+
+// Equal shapes, a scalar, one number a channel, a row, columns that meet rows, channels-last images and more axes.
+struct Shapes {
+  Shape a, b, out;
+};
+const std::vector<Shapes>& sample_shapes() {
+  static const std::vector<Shapes> shapes = {
+      {{}, {}, {}},
+      {{3, 5}, {3, 5}, {3, 5}},
+      {{2, 7, 5, 3}, {2, 7, 5, 3}, {2, 7, 5, 3}},
+      {{4, 32, 16, 16}, {4, 32, 16, 16}, {4, 32, 16, 16}},
+      {{3, 5}, {}, {3, 5}},
+      {{1}, {4, 6}, {4, 6}},
+      {{9, 7}, {7}, {9, 7}},
+      {{64, 40}, {40}, {64, 40}},
+      {{2, 16, 5, 3}, {1, 16, 1, 1}, {2, 16, 5, 3}},
+      {{2, 8, 6, 4}, {8, 1, 1}, {2, 8, 6, 4}},
+      {{2, 3, 5, 7}, {2, 3, 1, 1}, {2, 3, 5, 7}},
+      {{2, 3, 5, 7}, {7}, {2, 3, 5, 7}},
+      {{4, 1}, {1, 5}, {4, 5}},
+      {{1, 3, 1, 8}, {2, 1, 4, 1}, {2, 3, 4, 8}},
+      {{3, 8}, {1, 3, 8}, {1, 3, 8}},
+      {{2, 1, 3, 1, 2, 4}, {5, 3, 2, 1, 4}, {2, 5, 3, 2, 2, 4}},
+  };
+  return shapes;
+}
+
+std::vector<Sample> forward_samples(const Line& line) {
+  std::vector<Sample> samples;
+  for (const Shapes& s : sample_shapes()) {
+    samples.push_back(
+        {.name = to_string(s.a) + " and " + to_string(s.b),
+         .inputs = {{{DataType::Float32, s.a}, line.low, line.high}, {{DataType::Float32, s.b}, line.low, line.high}},
+         .tolerance = 2e-6});
+  }
+  return samples;
+}
+
+template <typename Gradient>
+std::vector<Sample> gradient_samples(const Line& line) {
+  std::vector<Sample> samples;
+  for (const Shapes& s : sample_shapes()) {
+    Sample sample{
+        .name = to_string(s.a) + " and " + to_string(s.b), .inputs = {{{DataType::Float32, s.out}}}, .tolerance = 2e-6};
+    if (Gradient::kFirst) sample.inputs.push_back({{DataType::Float32, s.a}, line.low, line.high});
+    if (Gradient::kSecond) sample.inputs.push_back({{DataType::Float32, s.b}, line.low, line.high});
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+// The output's type, then those of the inputs.
+std::vector<TensorType> walked(const KernelRequest& request) {
+  std::vector<TensorType> types = {request.outputs[0]};
+  types.insert(types.end(), request.inputs.begin(), request.inputs.end());
+  return types;
+}
+
+template <typename Functor, size_t... I>
+KernelFactory strided_kernel(std::index_sequence<I...>) {
+  return floating_kernel([](const KernelRequest& request, auto element) {
+    using T = decltype(element);
+    return make_kernel(
+        [walk = Strided(walked(request)), count = request.outputs[0].elements()](const KernelContext& c) {
+          map_strided(walk, count, Functor{}, output<T>(c, 0), input<T>(c, I)...);
+        });
+  });
+}
+
+void infer_forward(InferContext& context) {
+  const TensorType &a = floating_input(context, 0), &b = floating_input(context, 1);
+  if (a.dtype != b.dtype) expect_input(context, 1, {a.dtype, b.shape}, "elements of the type of 'A'");
+  TensorType c{a.dtype, elementwise::broadcast_shape(context, 0, 1)};
+  for (const TensorType* like : {&b, &a}) {  // laid out as A, if that is not broadcast
+    if (like->shape == c.shape) c.layout = like->layout;
+  }
+  context.set_output(0, c);
+}
+
+void infer_gradient(InferContext& context) {
+  const TensorType& dy = floating_input(context, 0);
+  for (size_t i = 1; i < context.input_count(); ++i) {
+    if (elementwise::broadcast_shape(context, 0, i) != dy.shape)
+      expect_input(context, i, dy, "or what broadcasts to it");
+  }
+  context.set_output(0, dy);
+}
+
+// "arbalest.MulGradA": dY times the derivative by A, in dY's shape; A and B are inputs where the formula mentions them.
+template <typename Gradient>
+void add_gradient(OpRegistry& registry, const Line& line, const char* operand) {
+  std::vector<OperandSpec> inputs = {{.name = "dY", .lowered = true}};
+  if (Gradient::kFirst) inputs.push_back({.name = "A", .lowered = true});
+  if (Gradient::kSecond) inputs.push_back({.name = "B", .lowered = true});
+  registry.add({.domain = "arbalest",
+                .name = line.name + "Grad" + operand,
+                .doc = "the gradient of " + line.name + "'s " + operand + ", before it is summed over broadcast axes",
+                .inputs = inputs,
+                .outputs = {{.name = "dX", .lowered = true}},
+                .internal = true,
+                .layout = std::nullopt,
+                .infer = infer_gradient,
+                .cost = elementwise_cost(1),
+                .samples = [line] { return gradient_samples<Gradient>(line); },
+                .cpu = strided_kernel<Gradient>(std::make_index_sequence<1 + Gradient::kFirst + Gradient::kSecond>())});
+}
+
+template <typename Gradient>
+ValueId gradient_of(GradContext& c, const std::string& op, const char* label) {
+  std::vector<ValueId> inputs = {c.output_gradient(0)};
+  if (Gradient::kFirst) inputs.push_back(c.input(0));
+  if (Gradient::kSecond) inputs.push_back(c.input(1));
+  return c.add(op, label, inputs, 1)[0];
+}
+
+// The gradient of input i: what flows back into the output, times the derivative, summed over the axes along which the
+// input was broadcast.
+template <typename Formula, typename Gradient>
+void set_gradient(GradContext& c, size_t i, const std::string& op) {
+  if (!c.needs_gradient(i)) return;
+  const char* operand = i == 0 ? "a" : "b";
+  ValueId gradient = c.output_gradient(0);
+  if constexpr (!Formula::kPassedOn) gradient = gradient_of<Gradient>(c, op, i == 0 ? "grad_a" : "grad_b");
+  if (c.type(c.input(i)).shape != c.type(c.output(0)).shape) {
+    gradient = c.add("arbalest.SumTo", std::string("sum_") + operand, {gradient, c.input(i)}, 1)[0];
+  }
+  c.set_input_gradient(i, gradient);
+}
+
+template <typename Functor>
+void add_binary(OpRegistry& registry, const Line& line) {
+  registry.add({.domain = "",
+                .name = line.name,
+                .doc = line.doc,
+                .inputs = {{.name = "A", .lowered = true}, {.name = "B", .lowered = true}},
+                .outputs = {{.name = "C", .lowered = true}},
+                .layout = std::nullopt,
+                .infer = infer_forward,
+                .grad =
+                    [op = "arbalest." + line.name](GradContext& c) {
+                      set_gradient<typename Functor::FormulaA, typename Functor::GradA>(c, 0, op + "GradA");
+                      set_gradient<typename Functor::FormulaB, typename Functor::GradB>(c, 1, op + "GradB");
+                    },
+                .cost = elementwise_cost(1),
+                .samples = [line] { return forward_samples(line); },
+                .cpu = strided_kernel<Functor>(std::make_index_sequence<2>())});
+  if constexpr (!Functor::FormulaA::kPassedOn) add_gradient<typename Functor::GradA>(registry, line, "A");
+  if constexpr (!Functor::FormulaB::kPassedOn) add_gradient<typename Functor::GradB>(registry, line, "B");
+}
+
+}  // namespace
+
+void register_math_binary(OpRegistry& registry) {
+#define ARBALEST_ADD(Name, doc, low, high, value, gradient_a, gradient_b) \
+  add_binary<elementwise::Name>(registry, {#Name, doc, low, high});
+  ARBALEST_BINARY_OPERATORS(ARBALEST_ADD)
+#undef ARBALEST_ADD
+}
+
+}  // namespace arbalest

@@ -1,0 +1,75 @@
+#pragma once
+// Sums of the columns of a matrix: of the channels of a channels-last tensor, and over leading broadcast axes.
+
+#include "ops/cuda/columns.cuh"
+
+namespace arbalest::cuda {
+
+// partials: (chunks, channels).
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns, const T* x, float* partials) {
+  const Place<W> place(columns);
+  float sums[1][W] = {};
+  for_rows(
+      columns, place,
+      [&](int64_t, const Pack<T, W>& pack) {
+#pragma unroll
+        for (int w = 0; w < W; ++w) sums[0][w] += widen(pack.element[w]);
+      },
+      x);
+  float total[1];
+  sum_rows(place, sums, total);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) {
+    partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
+  }
+}
+
+// One block a slice.
+template <int W>
+__global__ void __launch_bounds__(kThreads)
+    total_sums_kernel(Columns columns, const float* partials, float scale, float* sums) {
+  __shared__ float scratch[kThreads];
+  const Place<W> place(columns);
+  float total[1] = {};
+  for_partials(columns, place,
+               [&](int chunk, int channel) { total[0] += partials[int64_t(chunk) * columns.channels + channel]; });
+  fold_groups(place.slice_channels, scratch, total);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) sums[channel] = scale * total[0];
+}
+
+template <int W, typename T>
+void column_sum(const KernelContext& c, const Columns& columns, float scale) {
+  // The sums of a single chunk are the result, but for the scale, which the second kernel applies.
+  const bool direct = columns.chunks == 1 && scale == 1.0f;
+  float* first = direct ? output<float>(c, 0) : static_cast<float*>(c.workspace);
+  partial_sums_kernel<W><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, input<T>(c, 0), first);
+  check_launch("column sum: partial sums");
+  if (direct) return;
+  total_sums_kernel<W>
+      <<<unsigned(columns.slices), kThreads, 0, stream_of(c)>>>(columns, first, scale, output<float>(c, 0));
+  check_launch("column sum: totals");
+}
+
+// Σ over rows of x (rows, channels), times `scale`: (channels), in float.
+template <typename T>
+std::unique_ptr<Kernel> make_column_sum(int64_t rows, int64_t channels, float scale, int multiprocessors) {
+  constexpr int W = 16 / sizeof(T);
+  const int64_t bytes = rows * channels * int64_t(sizeof(T));
+  const Columns wide = reduction_columns(rows, channels, W, bytes, multiprocessors);
+  const Columns narrow = reduction_columns(rows, channels, 1, bytes, multiprocessors);
+  const int64_t workspace = std::max(wide.chunks, narrow.chunks) * channels * int64_t(sizeof(float));
+  return make_kernel(
+      [=](const KernelContext& c) {
+        if (channels == 0) return;
+        if (channels % W == 0 && aligned(c.inputs[0])) {
+          column_sum<W, T>(c, wide, scale);
+        } else {
+          column_sum<1, T>(c, narrow, scale);
+        }
+      },
+      workspace);
+}
+
+}  // namespace arbalest::cuda

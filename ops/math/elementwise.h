@@ -1,0 +1,28 @@
+#pragma once
+// What the two kinds of elementwise operators share: attributes of their lines, samples, shapes that broadcast.
+
+#include <string>
+#include <vector>
+
+#include "ops/definition.h"
+#include "ops/math/elementwise_table.h"
+
+namespace arbalest::elementwise {
+
+// The attributes of a line. A choice is 0 for its first name, the default, and 1 for its second.
+std::vector<AttributeSpec> none();
+std::vector<AttributeSpec> one(std::string name, double fallback);
+std::vector<AttributeSpec> two(std::string first, double first_fallback, std::string second, double second_fallback);
+std::vector<AttributeSpec> choice(std::string name, std::string first, std::string second);
+
+// The values of the node's attributes, in the order of its operator's.
+Parameters parameters_of(const Node& node);
+
+// The attributes of samples: the defaults, and where there are any, others.
+std::vector<Attributes> sample_attributes(const std::vector<AttributeSpec>& specs);
+
+// ONNX's multidirectional broadcasting: shapes are aligned at their last axes, and an extent of 1 fits any. Fails where
+// the shapes of inputs `a` and `b` do not fit.
+Shape broadcast_shape(const InferContext& context, size_t a, size_t b);
+
+}  // namespace arbalest::elementwise

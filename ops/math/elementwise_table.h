@@ -1,0 +1,203 @@
+#pragma once
+// The elementwise operators, a line each: the line gives the operator, its gradient, their CPU and CUDA kernels and
+// their samples. The file is compiled for the CPU (W: float or double) and for CUDA (W: float; bfloat16 is storage
+// only).
+
+#include <cmath>
+#include <string_view>
+
+#include "graph/host_device.h"
+
+namespace arbalest::elementwise {
+
+using std::abs, std::atan, std::cos, std::erf, std::erfc, std::exp, std::expm1, std::log, std::log1p, std::pow,
+    std::sin, std::sqrt, std::tanh;
+
+template <typename W>
+ARBALEST_HOST_DEVICE inline W sigmoid(W x) {
+  return 1 / (1 + exp(-x));
+}
+// log(1 + exp(x)), without overflow.
+template <typename W>
+ARBALEST_HOST_DEVICE inline W softplus(W x) {
+  return (x > 0 ? x : W(0)) + log1p(exp(-abs(x)));
+}
+template <typename W>
+ARBALEST_HOST_DEVICE inline W clamp(W x, W low, W high) {
+  return x < low ? low : x > high ? high : x;
+}
+// The normal distribution's Φ(x) and x times its density.
+template <typename W>
+ARBALEST_HOST_DEVICE inline W normal_cdf(W x) {
+  return W(0.5) * erfc(x * W(-0.70710678118654752));  // exact in the tail, where 1 + erf cancels
+}
+template <typename W>
+ARBALEST_HOST_DEVICE inline W normal_slope(W x) {
+  return x * W(0.39894228040143268) * exp(W(-0.5) * x * x);
+}
+// The approximation of Φ(x) by tanh that Gelu's attribute asks for, and x times its derivative.
+template <typename W>
+ARBALEST_HOST_DEVICE inline W tanh_cdf(W x) {
+  return sigmoid(2 * W(0.79788456080286536) * (x + W(0.044715) * x * x * x));  // (1 + tanh(u)) / 2 = sigmoid(2u)
+}
+template <typename W>
+ARBALEST_HOST_DEVICE inline W tanh_slope(W x) {
+  const W t = tanh_cdf(x);
+  return 2 * x * t * (1 - t) * W(0.79788456080286536) * (1 + 3 * W(0.044715) * x * x);
+}
+template <typename W>
+ARBALEST_HOST_DEVICE inline W mish_gradient(W x) {
+  const W t = tanh(softplus(x));
+  return t + x * (1 - t * t) * sigmoid(x);
+}
+
+// ROW(name, documentation, attributes, low, high, value, gradient)
+//   name:       ONNX's; the gradient's operator is arbalest.<name>Grad
+//   attributes: of at most two (ops/math/elementwise.h), whose values are `alpha` and `beta` in the formulas
+//   low, high:  inputs of the samples are drawn from here
+//   value:      of x; a ternary takes a NaN to its last branch
+//   gradient:   of dy, x and y, the value. Only what it mentions is kept for backward.
+// clang-format off
+#define ARBALEST_UNARY_OPERATORS(ROW) \
+  ROW(Abs, "|X|", none(), -1, 1, abs(x), x < 0 ? -dy : x > 0 ? dy : W(0)) \
+  ROW(Atan, "the angle whose tangent is X", none(), -3, 3, atan(x), dy / (1 + x * x)) \
+  ROW(Celu, "X, below 0 alpha · (exp(X / alpha) − 1)", one("alpha", 1.0), -3, 3, x < 0 ? alpha * expm1(x / alpha) : x, x < 0 ? dy * exp(x / alpha) : dy) \
+  ROW(Cos, "cos(X)", none(), -4, 4, cos(x), -dy * sin(x)) \
+  ROW(Elu, "X, below 0 alpha · (exp(X) − 1)", one("alpha", 1.0), -3, 3, x < 0 ? alpha * expm1(x) : x, x < 0 ? dy * alpha * exp(x) : dy) \
+  ROW(Erf, "the error function of X", none(), -2, 2, erf(x), dy * W(1.1283791670955126) * exp(-x * x)) \
+  ROW(Exp, "exp(X)", none(), -3, 3, exp(x), dy * y) \
+  ROW(Gelu, "X · Φ(X), Φ the normal distribution", choice("approximate", "none", "tanh"), -3, 3, x * (alpha > 0 ? tanh_cdf(x) : normal_cdf(x)), dy * (alpha > 0 ? tanh_cdf(x) + tanh_slope(x) : normal_cdf(x) + normal_slope(x))) \
+  ROW(HardSigmoid, "alpha · X + beta, between 0 and 1", two("alpha", 0.2, "beta", 0.5), -4, 4, clamp(alpha * x + beta, W(0), W(1)), alpha * x + beta > 0 && alpha * x + beta < 1 ? dy * alpha : W(0)) \
+  ROW(HardSwish, "X · (X / 6 + 1 / 2 between 0 and 1)", none(), -4, 4, x * clamp(x / 6 + W(0.5), W(0), W(1)), x <= -3 ? W(0) : x >= 3 ? dy : dy * (x / 3 + W(0.5))) \
+  ROW(LeakyRelu, "X, below 0 alpha · X", one("alpha", 0.01), -1, 1, x < 0 ? alpha * x : x, x < 0 ? dy * alpha : dy) \
+  ROW(Log, "the natural logarithm of X", none(), 0.1, 4, log(x), dy / x) \
+  ROW(Mish, "X · tanh(log(1 + exp(X)))", none(), -3, 3, x * tanh(softplus(x)), dy * mish_gradient(x)) \
+  ROW(Neg, "−X", none(), -1, 1, -x, -dy) \
+  ROW(Reciprocal, "1 / X", none(), 0.5, 2, 1 / x, -dy * y * y) \
+  ROW(Relu, "max(X, 0)", none(), -1, 1, x < 0 ? W(0) : x, y > 0 ? dy : W(0)) \
+  ROW(Selu, "gamma · X, below 0 gamma · alpha · (exp(X) − 1)", two("alpha", 1.67326319217681884765625, "gamma", 1.05070102214813232421875), -3, 3, x < 0 ? beta * alpha * expm1(x) : beta * x, x < 0 ? dy * beta * alpha * exp(x) : dy * beta) \
+  ROW(Sigmoid, "1 / (1 + exp(−X))", none(), -4, 4, sigmoid(x), dy * y * (1 - y)) \
+  ROW(Sign, "−1, 0 or 1", none(), -1, 1, x < 0 ? W(-1) : x > 0 ? W(1) : x, 0 * dy) \
+  ROW(Sin, "sin(X)", none(), -4, 4, sin(x), dy * cos(x)) \
+  ROW(Softplus, "log(1 + exp(X))", none(), -4, 4, softplus(x), dy * sigmoid(x)) \
+  ROW(Softsign, "X / (1 + |X|)", none(), -3, 3, x / (1 + abs(x)), dy / ((1 + abs(x)) * (1 + abs(x)))) \
+  ROW(Sqrt, "the square root of X", none(), 0.1, 4, sqrt(x), dy / (2 * y)) \
+  ROW(Tanh, "tanh(X)", none(), -2, 2, tanh(x), dy * (1 - y * y)) \
+  ROW(ThresholdedRelu, "X where X > alpha, else 0", one("alpha", 1.0), -3, 3, x > alpha ? x : W(0), x > alpha ? dy : W(0))
+
+// ROW(name, documentation, low, high, value, gradient of A, gradient of B)
+//   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, or none where a gradient is dy itself
+//   low, high:  inputs of the samples are drawn from here
+//   value:      of a and b, which are broadcast
+//   gradients:  of dy, a and b. Only what they mention is kept for backward; sums over broadcast axes follow.
+#define ARBALEST_BINARY_OPERATORS(ROW) \
+  ROW(Add, "A + B, broadcast", -1, 1, a + b, dy, dy) \
+  ROW(Div, "A / B, broadcast", 0.5, 2, a / b, dy / b, -dy * a / (b * b)) \
+  ROW(Max, "the greater of A and B, broadcast; where they are equal A gets the gradient", -1, 1, a > b || a != a ? a : b, a >= b ? dy : W(0), a >= b ? W(0) : dy) \
+  ROW(Min, "the lesser of A and B, broadcast; where they are equal A gets the gradient", -1, 1, a < b || a != a ? a : b, a <= b ? dy : W(0), a <= b ? W(0) : dy) \
+  ROW(Mul, "A · B, broadcast", -1, 1, a * b, dy * b, dy * a) \
+  ROW(Pow, "A to the power of B, broadcast", 0.5, 2, pow(a, b), dy * b * pow(a, b - 1), a > 0 ? dy * pow(a, b) * log(a) : W(0)) \
+  ROW(Sub, "A - B, broadcast", -1, 1, a - b, dy, -dy)
+// clang-format on
+
+// The values of a line's attributes.
+struct Parameters {
+  double alpha = 0, beta = 0;
+};
+
+// Whether a formula names the variable, a single letter.
+consteval bool mentions(std::string_view formula, char variable) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  for (size_t i = 0; i < formula.size(); ++i) {
+    const bool begins = i == 0 || !letter(formula[i - 1]);
+    if (formula[i] == variable && begins && (i + 1 == formula.size() || !letter(formula[i + 1]))) return true;
+  }
+  return false;
+}
+
+// A gradient as a functor of dy and those of two further operands that its formula mentions. Formula::at(row, dy, p,
+// q).
+template <typename Formula>
+struct Gradient {
+  static constexpr bool kFirst = Formula::kFirst, kSecond = Formula::kSecond;
+  Parameters parameters;
+
+  template <typename W, typename... Rest>
+  ARBALEST_HOST_DEVICE W operator()(W dy, Rest... rest) const {
+    static_assert(sizeof...(Rest) == size_t(kFirst) + size_t(kSecond));
+    if constexpr (kFirst && kSecond) {
+      return Formula::at(parameters, dy, rest...);
+    } else if constexpr (kFirst) {
+      return Formula::at(parameters, dy, rest..., W(0));
+    } else {
+      return Formula::at(parameters, dy, W(0), rest...);
+    }
+  }
+  template <typename W>
+  ARBALEST_HOST_DEVICE W operator()(W dy) const {
+    static_assert(!kFirst && !kSecond);
+    return Formula::at(parameters, dy, W(0), W(0));
+  }
+};
+
+#define ARBALEST_PARAMETERS                                          \
+  [[maybe_unused]] const W alpha = static_cast<W>(parameters.alpha); \
+  [[maybe_unused]] const W beta = static_cast<W>(parameters.beta);
+
+#define ARBALEST_UNARY_FUNCTOR(Name, doc, attributes, low, high, value, gradient)                                 \
+  struct Name {                                                                                                   \
+    Parameters parameters;                                                                                        \
+    template <typename W>                                                                                         \
+    ARBALEST_HOST_DEVICE W operator()(W x) const {                                                                \
+      ARBALEST_PARAMETERS                                                                                         \
+      return value;                                                                                               \
+    }                                                                                                             \
+    struct Formula {                                                                                              \
+      static constexpr bool kFirst = mentions(#gradient, 'x'), kSecond = mentions(#gradient, 'y');                \
+      template <typename W>                                                                                       \
+      ARBALEST_HOST_DEVICE static W at([[maybe_unused]] const Parameters& parameters, W dy, [[maybe_unused]] W x, \
+                                       [[maybe_unused]] W y) {                                                    \
+        ARBALEST_PARAMETERS                                                                                       \
+        return gradient;                                                                                          \
+      }                                                                                                           \
+    };                                                                                                            \
+    using Grad = Gradient<Formula>;                                                                               \
+  };
+
+#define ARBALEST_BINARY_FUNCTOR(Name, doc, low, high, value, gradient_a, gradient_b)                   \
+  struct Name {                                                                                        \
+    Parameters parameters;                                                                             \
+    template <typename W>                                                                              \
+    ARBALEST_HOST_DEVICE W operator()(W a, W b) const {                                                \
+      return value;                                                                                    \
+    }                                                                                                  \
+    struct FormulaA {                                                                                  \
+      static constexpr bool kFirst = mentions(#gradient_a, 'a'), kSecond = mentions(#gradient_a, 'b'); \
+      static constexpr bool kPassedOn = std::string_view(#gradient_a) == "dy";                         \
+      template <typename W>                                                                            \
+      ARBALEST_HOST_DEVICE static W at(const Parameters&, [[maybe_unused]] W dy, [[maybe_unused]] W a, \
+                                       [[maybe_unused]] W b) {                                         \
+        return gradient_a;                                                                             \
+      }                                                                                                \
+    };                                                                                                 \
+    struct FormulaB {                                                                                  \
+      static constexpr bool kFirst = mentions(#gradient_b, 'a'), kSecond = mentions(#gradient_b, 'b'); \
+      static constexpr bool kPassedOn = std::string_view(#gradient_b) == "dy";                         \
+      template <typename W>                                                                            \
+      ARBALEST_HOST_DEVICE static W at(const Parameters&, [[maybe_unused]] W dy, [[maybe_unused]] W a, \
+                                       [[maybe_unused]] W b) {                                         \
+        return gradient_b;                                                                             \
+      }                                                                                                \
+    };                                                                                                 \
+    using GradA = Gradient<FormulaA>;                                                                  \
+    using GradB = Gradient<FormulaB>;                                                                  \
+  };
+
+ARBALEST_UNARY_OPERATORS(ARBALEST_UNARY_FUNCTOR)
+ARBALEST_BINARY_OPERATORS(ARBALEST_BINARY_FUNCTOR)
+
+#undef ARBALEST_UNARY_FUNCTOR
+#undef ARBALEST_BINARY_FUNCTOR
+#undef ARBALEST_PARAMETERS
+
+}  // namespace arbalest::elementwise

@@ -1,0 +1,134 @@
+// Softmax along an axis, and its gradient. With a loss, SoftmaxCrossEntropy is one operator for both.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+#include "ops/math/strided.h"
+
+namespace arbalest {
+namespace {
+
+void infer_softmax(InferContext& context) {
+  const TensorType& x = floating_input(context, 0);
+  const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(context.node(), "axis");
+  if (axis < -rank || axis >= rank) {
+    context.fail(fmt::format("attribute 'axis' is {}; expected {} to {} for input 'X', {}", axis, -rank, rank - 1,
+                             to_string(x)));
+  }
+  context.set_output(0, x);
+}
+
+void infer_grad(InferContext& context) {
+  expect_input(context, 1, floating_input(context, 0), "the type of 'dY'");
+  context.set_output(0, context.input(0));
+}
+
+// f(first element) for each of the vectors along the axis.
+template <typename F>
+void for_each_vector(const AxisVectors& vectors, const F& f) {
+  parallel_for(vectors.count, vectors.length * 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(vectors.first(i));
+  });
+}
+
+AxisVectors vectors_of(const KernelRequest& request) {
+  return {request.inputs[0], int_attribute(request.node, "axis")};
+}
+
+std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  using W = Wide<T>;
+  return make_kernel([v = vectors_of(request)](const KernelContext& context) {
+    const T* x = input<T>(context, 0);
+    T* y = output<T>(context, 0);
+    for_each_vector(v, [=](int64_t first) {
+      W largest = widen(x[first]);
+      for (int64_t k = 1; k < v.length; ++k) largest = std::max(largest, widen(x[first + k * v.step]));
+      W sum = 0;
+      for (int64_t k = 0; k < v.length; ++k) sum += std::exp(widen(x[first + k * v.step]) - largest);
+      for (int64_t k = 0; k < v.length; ++k) {
+        y[first + k * v.step] = narrow<T>(std::exp(widen(x[first + k * v.step]) - largest) / sum);
+      }
+    });
+  });
+}
+
+std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  using W = Wide<T>;
+  return make_kernel([v = vectors_of(request)](const KernelContext& context) {
+    const T *dy = input<T>(context, 0), *y = input<T>(context, 1);
+    T* dx = output<T>(context, 0);
+    for_each_vector(v, [=](int64_t first) {
+      W dot = 0;
+      for (int64_t k = 0; k < v.length; ++k) dot += widen(dy[first + k * v.step]) * widen(y[first + k * v.step]);
+      for (int64_t k = 0; k < v.length; ++k) {
+        const int64_t i = first + k * v.step;
+        dx[i] = narrow<T>(widen(y[i]) * (widen(dy[i]) - dot));
+      }
+    });
+  });
+}
+
+std::vector<Sample> samples(size_t inputs) {
+  struct Case {
+    Shape shape;
+    int64_t axis;
+  };
+  std::vector<Sample> samples;
+  for (const Case& c : {Case{{1}, 0},
+                        {{7}, -1},
+                        {{3, 5}, -1},
+                        {{4, 6}, 0},
+                        {{2, 3, 5, 4}, 1},
+                        {{2, 3, 40, 33}, -1},
+                        {{64, 1000}, 1},
+                        {{5, 3000}, 1}}) {
+    Sample sample{.name = fmt::format("{}, axis {}", to_string(c.shape), c.axis),
+                  .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, c.shape}, -4, 4}),
+                  .attributes = {{"axis", c.axis}},
+                  .tolerance = 1e-5};
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+}  // namespace
+
+void register_math_softmax(OpRegistry& registry) {
+  const AttributeSpec axis = int_spec("axis", -1, "the axis of the sums; negative counts from the end");
+  registry.add({.domain = "",
+                .name = "Softmax",
+                .doc = "exp(X) divided by its sum along `axis`",
+                .inputs = {{.name = "input", .lowered = true}},
+                .outputs = {{.name = "output", .lowered = true}},
+                .attributes = {axis},
+                .layout = std::nullopt,
+                .infer = infer_softmax,
+                .grad =
+                    [](GradContext& c) {
+                      if (!c.needs_gradient(0)) return;
+                      c.set_input_gradient(0, c.add("arbalest.SoftmaxGrad", "grad_input",
+                                                    {c.output_gradient(0), c.output(0)}, 1, c.node().attributes)[0]);
+                    },
+                .cost = elementwise_cost(5),
+                .samples = [] { return samples(1); },
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "SoftmaxGrad",
+                .doc = "Y · (dY − the sum of dY · Y along `axis`)",
+                .inputs = {{.name = "dY", .lowered = true}, {.name = "Y", .lowered = true}},
+                .outputs = {{.name = "dX", .lowered = true}},
+                .attributes = {axis},
+                .internal = true,
+                .layout = std::nullopt,
+                .infer = infer_grad,
+                .cost = elementwise_cost(4),
+                .samples = [] { return samples(2); },
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_grad_cpu(r, t); })});
+}
+
+}  // namespace arbalest

@@ -1,0 +1,117 @@
+// CUDA kernels of Softmax and arbalest.SoftmaxGrad: a warp a vector, or a block where vectors are long and few.
+
+#include "ops/cuda/cuda_math.cuh"
+#include "ops/math/strided.h"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+// Sums over a group of G threads, a warp or a block of kThreads, in a fixed order.
+template <int G>
+__device__ inline float group_sum(float x) {
+  static_assert(G == 32 || G == kThreads);
+  if constexpr (G == 32) {
+    return warp_sum(x);
+  } else {
+    return block_sum(x);
+  }
+}
+
+template <int G>
+__device__ inline float group_max(float x) {
+  x = warp_max(x);
+  if constexpr (G > 32) {
+    __shared__ float largest[G / 32];
+    __syncthreads();  // an earlier call's readers are done
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = x;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < G / 32; ++warp) x = fmaxf(x, largest[warp]);
+  }
+  return x;
+}
+
+// f(first element, this thread's place in the group) for each vector; all threads of a group call it together.
+template <int G, typename Function>
+__device__ inline void for_each_vector(const AxisVectors& v, Function f) {
+  for (int64_t i = thread_index() / G; i < v.count; i += thread_count() / G) {
+    f(v.first(i), int(threadIdx.x) % G);
+  }
+}
+
+template <int G, typename T>
+__global__ void __launch_bounds__(kThreads) softmax_kernel(AxisVectors v, const T* x, T* y) {
+  for_each_vector<G>(v, [&](int64_t first, int lane) {
+    float largest = -INFINITY, sum = 0;
+    for (int64_t k = lane; k < v.length; k += G) largest = fmaxf(largest, widen(x[first + k * v.step]));
+    largest = group_max<G>(largest);
+    for (int64_t k = lane; k < v.length; k += G) sum += expf(widen(x[first + k * v.step]) - largest);
+    sum = group_sum<G>(sum);
+    for (int64_t k = lane; k < v.length; k += G) {
+      y[first + k * v.step] = narrow<T>(expf(widen(x[first + k * v.step]) - largest) / sum);
+    }
+  });
+}
+
+template <int G, typename T>
+__global__ void __launch_bounds__(kThreads) softmax_grad_kernel(AxisVectors v, const T* dy, const T* y, T* dx) {
+  for_each_vector<G>(v, [&](int64_t first, int lane) {
+    float dot = 0;
+    for (int64_t k = lane; k < v.length; k += G) {
+      dot += widen(dy[first + k * v.step]) * widen(y[first + k * v.step]);
+    }
+    dot = group_sum<G>(dot);
+    for (int64_t k = lane; k < v.length; k += G) {
+      const int64_t i = first + k * v.step;
+      dx[i] = narrow<T>(widen(y[i]) * (widen(dy[i]) - dot));
+    }
+  });
+}
+
+// launch(integral constant of the group's threads, blocks)
+template <typename Launch>
+void with_group(const AxisVectors& v, int multiprocessors, const Launch& launch) {
+  if (v.count == 0 || v.length == 0) return;
+  if (v.length > 1024 && v.count < int64_t(multiprocessors) * 16) {
+    launch(std::integral_constant<int, kThreads>(), unsigned(v.count));
+  } else {
+    launch(std::integral_constant<int, 32>(), blocks_for(v.count * 32, multiprocessors));
+  }
+  check_launch("softmax");
+}
+
+}  // namespace
+
+void register_math_softmax_cuda(OpRegistry& registry) {
+  registry.find("Softmax")->cuda = [](const KernelRequest& request) {
+    const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
+    const int multiprocessors = cuda_context(request).multiprocessors;
+    return with_type(request, request.inputs[0].dtype, [=](auto element) {
+      using T = decltype(element);
+      return make_kernel([=](const KernelContext& c) {
+        with_group(v, multiprocessors, [&](auto group, unsigned blocks) {
+          softmax_kernel<decltype(group)::value>
+              <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), output<T>(c, 0));
+        });
+      });
+    });
+  };
+  registry.find("arbalest.SoftmaxGrad")->cuda = [](const KernelRequest& request) {
+    const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
+    const int multiprocessors = cuda_context(request).multiprocessors;
+    return with_type(request, request.inputs[0].dtype, [=](auto element) {
+      using T = decltype(element);
+      return make_kernel([=](const KernelContext& c) {
+        with_group(v, multiprocessors, [&](auto group, unsigned blocks) {
+          softmax_grad_kernel<decltype(group)::value>
+              <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
+        });
+      });
+    });
+  };
+}
+
+}  // namespace arbalest

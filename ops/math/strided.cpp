@@ -1,0 +1,71 @@
+#include "ops/math/strided.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace arbalest {
+namespace {
+
+// The strides of a tensor along the axes of the shape it is broadcast to.
+std::vector<int64_t> broadcast_strides(const TensorType& type, size_t rank) {
+  const std::vector<int64_t> own = memory_strides(type);
+  std::vector<int64_t> strides(rank, 0);
+  const size_t missing = rank - own.size();
+  for (size_t axis = 0; axis < own.size(); ++axis) {
+    strides[missing + axis] = type.shape[axis] == 1 ? 0 : own[axis];
+  }
+  return strides;
+}
+
+std::vector<std::vector<int64_t>> all_strides(const std::vector<TensorType>& tensors) {
+  std::vector<std::vector<int64_t>> strides;
+  for (const TensorType& type : tensors) strides.push_back(broadcast_strides(type, tensors[0].shape.size()));
+  return strides;
+}
+
+}  // namespace
+
+std::vector<int64_t> memory_strides(const TensorType& type) {
+  const size_t rank = type.shape.size();
+  std::vector<size_t> order(rank);  // outermost first
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (type.layout == Layout::ChannelsLast) std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+  std::vector<int64_t> strides(rank);
+  int64_t stride = 1;
+  for (size_t i = rank; i-- > 0;) {
+    strides[order[i]] = stride;
+    stride *= type.shape[order[i]];
+  }
+  return strides;
+}
+
+Strided::Strided(const std::vector<TensorType>& tensors) : Strided(tensors[0].shape, all_strides(tensors)) {}
+
+Strided::Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& strides) {
+  std::vector<size_t> axes;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] != 1) axes.push_back(axis);
+  }
+  std::stable_sort(axes.begin(), axes.end(), [&](size_t a, size_t b) { return strides[0][a] > strides[0][b]; });
+  rank = 0;
+  for (const size_t axis : axes) {
+    const auto goes_on = [&](size_t t) { return stride[t][rank - 1] == strides[t][axis] * shape[axis]; };
+    bool merge = rank > 0;
+    for (size_t t = 0; t < strides.size(); ++t) merge = merge && goes_on(t);
+    if (!merge) extent[rank++] = 1;
+    extent[rank - 1] *= shape[axis];
+    for (size_t t = 0; t < strides.size(); ++t) stride[t][rank - 1] = strides[t][axis];
+  }
+  if (rank > 0) return;
+  rank = 1;
+  extent[0] = 1;
+}
+
+AxisVectors::AxisVectors(const TensorType& type, int64_t axis) {
+  const size_t place = size_t(axis < 0 ? axis + int64_t(type.shape.size()) : axis);
+  length = type.shape[place];
+  step = memory_strides(type)[place];
+  count = length == 0 ? 0 : type.elements() / length;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,94 @@
+#pragma once
+// out[i] = function(in[i]...) where inputs are broadcast to the output's shape or lie in another order.
+
+#include <utility>
+
+#include "ops/cuda/cuda_math.cuh"
+#include "ops/math/strided.h"
+
+namespace arbalest::cuda {
+
+// Where element `index` of the walk lies in each of N tensors; tensor 0, which has no gaps, is left out. Divisions are
+// of 32 bits where the walk has fewer than 2³¹ elements.
+template <int N>
+__device__ inline void find_offsets(const Strided& walk, bool small, int64_t index, int64_t (&offset)[N]) {
+#pragma unroll
+  for (int t = 0; t < N; ++t) offset[t] = 0;
+  for (int axis = walk.rank - 1; axis > 0; --axis) {
+    const int64_t extent = walk.extent[axis];
+    const int64_t rest = small ? int64_t(uint32_t(index) / uint32_t(extent)) : index / extent;
+    const int64_t place = index - rest * extent;
+    index = rest;
+#pragma unroll
+    for (int t = 0; t < N; ++t) offset[t] += place * walk.stride[t + 1][axis];
+  }
+#pragma unroll
+  for (int t = 0; t < N; ++t) offset[t] += index * walk.stride[t + 1][0];
+}
+
+// A thread takes W neighbours of the innermost axis: of a tensor they are a pack, or where its stride is 0 one element.
+template <int W, typename T, typename Function, typename... In>
+__global__ void __launch_bounds__(kThreads)
+    strided_kernel(int64_t count, Strided walk, bool small, Function function, T* out, const In*... in) {
+  constexpr int N = int(sizeof...(In));
+  for (int64_t i = thread_index() * W; i < count; i += thread_count() * W) {
+    int64_t offset[N];
+    find_offsets<N>(walk, small, i, offset);
+    const auto fetch = [&](size_t t, const T* from) {
+      if (W > 1 && walk.stride[t + 1][walk.rank - 1] == 1) return load<W>(from + offset[t]);
+      const T element = from[offset[t]];
+      Pack<T, W> pack;
+#pragma unroll
+      for (int w = 0; w < W; ++w) pack.element[w] = element;
+      return pack;
+    };
+    const auto apply = [&](const Pack<In, W>&... pack) {
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(function(widen(pack.element[w])...));
+      store(out + i, result);
+    };
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      apply(fetch(I, in)...);
+    }
+    (std::index_sequence_for<In...>());
+  }
+}
+
+// Whether packs of W serve every tensor of the walk: along the innermost axis they go on or stand still, and every pack
+// starts at a multiple of W.
+inline bool packs_fit(const Strided& walk, size_t tensors, int width) {
+  if (walk.inner() % width != 0) return false;
+  for (size_t t = 0; t < tensors; ++t) {
+    const int64_t inner = walk.inner_stride(t);
+    if (inner != 0 && inner != 1) return false;
+    for (int axis = 0; axis + 1 < walk.rank && inner == 1; ++axis) {
+      if (walk.stride[t][axis] % width != 0) return false;
+    }
+  }
+  return true;
+}
+
+// Tensor 0 of the walk is `out`; the inputs follow. All in one order: today's elementwise kernel.
+template <typename T, typename Function, typename... In>
+void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, int64_t count, const Strided& walk,
+                    Function function, T* out, const In*... in) {
+  constexpr size_t tensors = sizeof...(In) + 1;
+  constexpr int W = int(16 / sizeof(T));
+  if (count == 0) return;
+  if (walk.contiguous(tensors)) {
+    launch_elementwise(name, stream, multiprocessors, count, function, out, in...);
+    return;
+  }
+  const bool small = count < (int64_t{1} << 31);
+  if (packs_fit(walk, tensors, W) && aligned(out) && (aligned(in) && ...)) {
+    strided_kernel<W>
+        <<<blocks_for(count / W, multiprocessors), kThreads, 0, stream>>>(count, walk, small, function, out, in...);
+  } else {
+    strided_kernel<1>
+        <<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, walk, small, function, out, in...);
+  }
+  check_launch(name);
+}
+
+}  // namespace arbalest::cuda

@@ -1,0 +1,54 @@
+#pragma once
+// How tensors of one broadcast shape are walked through together: elementwise operators with operands of other shapes,
+// sums over broadcast axes, permutations of axes.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "graph/host_device.h"
+#include "graph/types.h"
+
+namespace arbalest {
+
+// For each axis of the tensor, how many elements further in memory its next index is.
+std::vector<int64_t> memory_strides(const TensorType& type);
+
+// Axes in the order in which the first tensor lies in memory, outermost first; axes along which every tensor goes on as
+// along one are merged, and extents of 1 are left out. Rank 0 becomes one axis of extent 1.
+struct Strided {
+  static constexpr size_t kMaxRank = 8, kMaxTensors = 4;
+  int rank = 1;
+  int64_t extent[kMaxRank] = {1};
+  int64_t stride[kMaxTensors][kMaxRank] = {};  // in elements; 0 where the tensor is broadcast
+
+  // The first tensor has the shape that is walked through; those of the others broadcast to it.
+  explicit Strided(const std::vector<TensorType>& tensors);
+  // The same from strides for each axis.
+  Strided(const Shape& shape, const std::vector<std::vector<int64_t>>& strides);
+
+  int64_t inner() const { return extent[rank - 1]; }
+  int64_t inner_stride(size_t tensor) const { return stride[tensor][rank - 1]; }
+  // Whether the first `tensors` tensors all hold the elements in one order, without gaps.
+  bool contiguous(size_t tensors) const {
+    if (rank != 1) return false;
+    for (size_t t = 0; t < tensors; ++t) {
+      if (stride[t][0] != 1 && extent[0] != 1) return false;
+    }
+    return true;
+  }
+};
+
+// The vectors of a tensor along one axis, in whatever layout; a negative axis counts from the end.
+struct AxisVectors {
+  int64_t count = 0;   // of vectors
+  int64_t length = 0;  // of each
+  int64_t step = 1;    // between neighbours in a vector, in elements
+
+  AxisVectors(const TensorType& type, int64_t axis);
+
+  // Where vector i begins.
+  ARBALEST_HOST_DEVICE int64_t first(int64_t i) const { return i / step * step * length + i % step; }
+};
+
+}  // namespace arbalest

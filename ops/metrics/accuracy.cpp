@@ -1,0 +1,84 @@
+// Accuracy: the fraction of samples whose label is among the top k classes.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+void infer_accuracy(InferContext& context) {
+  const TensorType& logits = floating_input(context, 0, {2});
+  expect_input(context, 1, {DataType::Int32, {logits.shape[0]}}, "one label a row of 'logits'");
+  const int64_t top_k = int_attribute_from(context.node(), "top_k", 1);
+  if (top_k > logits.shape[1]) {
+    context.fail(fmt::format("attribute 'top_k' is {}; expected at most the {} classes of input 'logits'", top_k,
+                             logits.shape[1]));
+  }
+  context.set_output(0, {master_type(logits.dtype), {}});
+}
+
+// Fewer than k classes are ahead of the label: greater, or equal with a lower index. NaN is ahead of all, and a label
+// whose own logit is NaN is wrong.
+template <typename T>
+bool among_top(const T* row, int64_t classes, int64_t label, int64_t top_k) {
+  if (label < 0 || label >= classes || std::isnan(widen(row[label]))) return false;
+  const Wide<T> own = widen(row[label]);
+  int64_t ahead = 0;
+  for (int64_t c = 0; c < label; ++c) ahead += !(widen(row[c]) < own);
+  for (int64_t c = label + 1; c < classes; ++c) ahead += !(widen(row[c]) <= own);
+  return ahead < top_k;
+}
+
+std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const int64_t batch = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
+  const int64_t top_k = int_attribute(request.node, "top_k");
+  return make_kernel([=](const KernelContext& context) {
+    const T* logits = input<T>(context, 0);
+    const int32_t* label = input<int32_t>(context, 1);
+    const int64_t valid = valid_samples(context, batch);
+    int64_t right = 0;
+    for (int64_t n = 0; n < valid; ++n) right += among_top(logits + n * classes, classes, label[n], top_k);
+    *output<Wide<T>>(context, 0) = valid ? Wide<T>(double(right) / double(valid)) : Wide<T>(0);
+  });
+}
+
+std::vector<Sample> samples() {
+  const auto sample = [](std::string name, Shape shape, int64_t top_k, int32_t valid) {
+    const int64_t batch = shape[0], classes = shape[1];
+    return Sample{.name = std::move(name),
+                  .inputs = {{.type = {DataType::Float32, shape}, .distinct = true},
+                             {{DataType::Int32, {batch}}, 0, double(classes - 1), false}},
+                  .attributes = {{"top_k", top_k}},
+                  .tolerance = 1e-6,
+                  .scalars = {.valid = valid}};
+  };
+  return {sample("top 1", {64, 10}, 1, 64), sample("top 5", {33, 100}, 5, 33),
+          sample("part of the batch", {16, 4}, 1, 5), sample("nothing valid", {8, 3}, 1, 0),
+          sample("one class", {1, 1}, 1, 1)};
+}
+
+}  // namespace
+
+void register_metrics_accuracy(OpRegistry& registry) {
+  registry.add({.domain = "arbalest",
+                .name = "Accuracy",
+                .doc = "the fraction of the valid samples whose label is among the top_k classes",
+                .inputs = {{.name = "logits", .lowered = true}, {.name = "label"}},
+                .outputs = {{.name = "fraction"}},
+                .attributes = {int_spec("top_k", 1, "how many of the greatest logits count as right")},
+                .infer = infer_accuracy,
+                .cost =
+                    [](const Graph& graph, const Node& node) {
+                      return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+                    },
+                .samples = samples,
+                .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1},
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return accuracy_cpu(r, t); })});
+}
+
+}  // namespace arbalest

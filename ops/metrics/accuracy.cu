@@ -1,0 +1,53 @@
+// CUDA kernel of arbalest.Accuracy: a warp a row.
+
+#include "ops/cuda/row_mean.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+// 1 where fewer than top_k classes are ahead of the label: greater, or equal with a lower index. NaN is ahead of all,
+// and a label whose own logit is NaN, or that is out of range, is wrong.
+template <typename T>
+struct RowHit {
+  const T* logits;  // (N, K)
+  const int32_t* label;
+  int classes, top_k;
+
+  __device__ float operator()(int64_t row, int lane) const {
+    const T* x = logits + row * classes;
+    const int own = label[row];
+    if (own < 0 || own >= classes) return 0.0f;
+    const float value = widen(x[own]);
+    if (value != value) return 0.0f;
+    unsigned ahead = 0;
+    for (int k = lane; k < classes; k += 32) {
+      const float other = widen(x[k]);
+      ahead += k < own ? !(other < value) : k > own && !(other <= value);
+    }
+    return __reduce_add_sync(0xffffffffu, ahead) < unsigned(top_k) ? 1.0f : 0.0f;
+  }
+};
+
+}  // namespace
+
+void register_metrics_accuracy_cuda(OpRegistry& registry) {
+  registry.find("arbalest.Accuracy")->cuda = [](const KernelRequest& request) {
+    const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
+    const int top_k = int(int_attribute(request.node, "top_k"));
+    const int multiprocessors = cuda_context(request).multiprocessors;
+    return with_type(request, request.inputs[0].dtype, [=](auto element) {
+      using T = decltype(element);
+      return make_kernel(
+          [=](const KernelContext& c) {
+            const RowHit<T> hit{input<T>(c, 0), input<int32_t>(c, 1), int(classes), top_k};
+            launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, output<float>(c, 0));
+          },
+          row_mean_workspace(rows, classes));
+    });
+  };
+}
+
+}  // namespace arbalest

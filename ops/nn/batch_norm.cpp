@@ -1,0 +1,327 @@
+// Batch normalisation: ONNX's operator expands into training or inference form; only those have kernels. The layer
+// arbalest.BatchNorm is in layers.cpp. Momentum is PyTorch's (the weight of the batch) everywhere but in ONNX's
+// operator.
+
+#include <fmt/format.h>
+
+#include "ops/definition.h"
+#include "ops/nn/batch_norm_cpu.h"
+
+namespace arbalest {
+namespace {
+
+// X, and (C) parameters at inputs `first` to `last`.
+const TensorType& check_operands(InferContext& context, size_t x, size_t first, size_t last) {
+  const TensorType& type = floating_input(context, x, {2, 4});
+  if (rows_of(type).rows == 0) context.fail(fmt::format("input 'X' is {}: nothing to normalise", to_string(type)));
+  const TensorType channels{master_type(type.dtype), {type.shape[1]}};
+  for (size_t i = first; i <= last; ++i) {
+    expect_input(context, i, channels, fmt::format("since input 'X' has {} channels", type.shape[1]));
+  }
+  return type;
+}
+
+void check_epsilon(InferContext& context) {
+  const double epsilon = float_attribute(context.node(), "epsilon");
+  if (!(epsilon > 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected more than 0", epsilon));
+}
+
+void check_momentum(InferContext& context) {
+  const double momentum = float_attribute(context.node(), "momentum");
+  if (!(momentum >= 0 && momentum <= 1)) {
+    context.fail(fmt::format("attribute 'momentum' is {}; expected 0 to 1", momentum));
+  }
+}
+
+void infer_onnx(InferContext& context) {
+  const TensorType x = check_operands(context, 0, 1, 4);
+  check_epsilon(context);
+  check_momentum(context);
+  const bool training = flag_attribute(context.node(), "training_mode");
+  context.set_output(0, x);
+  for (size_t i = 1; i < context.output_count(); ++i) {
+    if (!training) context.fail("outputs 'running_mean' and 'running_var' exist only where 'training_mode' is 1");
+    context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+  }
+}
+
+void expand_onnx(ExpandContext& context) {
+  const Node& node = context.node();
+  const std::vector<ValueId> inputs(node.inputs.begin(), node.inputs.begin() + 5);
+  Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}};
+  if (!flag_attribute(node, "training_mode")) {
+    context.replace_output(0, context.add("arbalest.BatchNormInference", "", inputs, 1, attributes)[0]);
+    return;
+  }
+  attributes.set("momentum", 1 - float_attribute(node, "momentum"));
+  attributes.set("correction", int64_t{0});
+  const auto outputs = context.add("arbalest.BatchNormTraining", "", inputs, 5, attributes);
+  for (size_t i = 0; i < node.outputs.size(); ++i) context.replace_output(i, outputs[i]);
+  context.carry(inputs[3], outputs[1]);
+  context.carry(inputs[4], outputs[2]);
+}
+
+void check_residual(InferContext& context, const TensorType& x) {
+  if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
+}
+
+void infer_training(InferContext& context) {
+  const TensorType x = check_operands(context, 0, 1, 4);
+  check_epsilon(context);
+  check_momentum(context);
+  flag_attribute(context.node(), "correction");
+  check_residual(context, x);
+  context.set_output(0, x);
+  for (size_t i = 1; i < 5; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
+void grad_training(GradContext& c) {
+  const bool residual = c.input(5) != kNone && c.needs_gradient(5);
+  const Attributes attributes{{"relu", int_attribute(c.node(), "relu")}, {"residual", int64_t{residual}}};
+  const auto gradients = c.add("arbalest.BatchNormGrad", "grad",
+                               {c.output_gradient(0), c.input(0), c.output(0), c.input(1), c.output(3), c.output(4)},
+                               residual ? 4 : 3, attributes);
+  for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+    if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
+  }
+  if (residual) c.set_input_gradient(5, gradients[3]);
+}
+
+// Inference form of BatchNormTraining: the same inputs, running statistics instead of the batch's, one output.
+void training_for_inference(Graph& graph, NodeId id) {
+  Node& node = graph.nodes[size_t(id)];
+  Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
+  node.op = &builtin_ops().get("arbalest.BatchNormInference");
+  node.attributes = std::move(attributes);
+  node.outputs.resize(1);
+}
+
+void infer_training_grad(InferContext& context) {
+  const TensorType x = check_operands(context, 1, 3, 5);
+  expect_input(context, 0, x, "the type of 'X'");
+  expect_input(context, 2, x, "the type of 'X'");
+  const bool residual = flag_attribute(context.node(), "residual");
+  if (residual != (context.output_count() > 3)) {
+    context.fail(fmt::format("attribute 'residual' is {} with {} outputs", int(residual), context.output_count()));
+  }
+  context.set_output(0, x);
+  for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+  if (residual) context.set_output(3, x);
+}
+
+void infer_inference(InferContext& context) {
+  const TensorType x = check_operands(context, 0, 1, 4);
+  check_epsilon(context);
+  check_residual(context, x);
+  context.set_output(0, x);
+}
+
+void grad_inference(GradContext& c) {
+  ValueId dy = c.output_gradient(0);
+  if (int_attribute(c.node(), "relu") != 0) dy = c.add("arbalest.ReluGrad", "grad_relu", {dy, c.output(0)}, 1)[0];
+  if (c.input(5) != kNone && c.needs_gradient(5)) c.set_input_gradient(5, dy);
+  const bool parameters = c.needs_gradient(1) || c.needs_gradient(2);
+  if (!parameters && !c.needs_gradient(0)) return;
+  const auto gradients =
+      c.add("arbalest.BatchNormInferenceGrad", "grad", {dy, c.input(0), c.input(1), c.input(3), c.input(4)},
+            parameters ? 3 : 1, {{"epsilon", float_attribute(c.node(), "epsilon")}});
+  for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+    if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
+  }
+}
+
+void infer_inference_grad(InferContext& context) {
+  const TensorType x = check_operands(context, 1, 2, 4);
+  check_epsilon(context);
+  expect_input(context, 0, x, "the type of 'X'");
+  context.set_output(0, x);
+  for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
+// Inputs of the samples: images, channel vectors, and positive ones (variances).
+struct SampleShape {
+  const char* name;
+  Shape shape;
+  double low = -2, high = 2;
+};
+const std::vector<SampleShape>& sample_shapes() {
+  static const std::vector<SampleShape> shapes = {{"matrix", {7, 5}},
+                                                  {"odd image", {2, 3, 5, 7}},
+                                                  {"one sample", {1, 13, 4, 4}},
+                                                  {"one channel", {3, 1, 3, 3}},
+                                                  {"stage", {16, 16, 32, 32}},
+                                                  {"large mean", {8, 6, 12, 12}, 999, 1001}};
+  return shapes;
+}
+Sample::Input tensor(const Shape& shape, double low, double high) {
+  return {{DataType::Float32, shape}, low, high};
+}
+Sample::Input channels(const Shape& shape, double low, double high, bool differentiable = true) {
+  return {{DataType::Float32, {shape[1]}}, low, high, differentiable};
+}
+
+// Without and with relu and residual; `inputs` makes the operands before the residual.
+template <typename Inputs>
+std::vector<Sample> fused_samples(int outputs, bool running_statistics, Inputs inputs) {
+  std::vector<Sample> samples;
+  for (const SampleShape& s : sample_shapes()) {
+    for (const bool fused : {false, true}) {
+      Sample sample{.name = fmt::format("{}{}", s.name, fused ? ", residual and relu" : ""),
+                    .inputs = inputs(s),
+                    .output_count = outputs,
+                    .attributes = {{"epsilon", 1e-5}},
+                    // One rounding of x at 1000 is 6e-5 of a deviation.
+                    .tolerance = s.low > 100 ? 2e-3 : 2e-5};
+      if (running_statistics) sample.attributes.set("momentum", 0.3);
+      if (running_statistics) sample.attributes.set("correction", int64_t{!fused});
+      if (fused) {
+        sample.inputs.push_back(tensor(s.shape, -1, 1));
+        sample.attributes.set("relu", int64_t{1});
+      }
+      samples.push_back(std::move(sample));
+    }
+  }
+  return samples;
+}
+
+std::vector<Sample> training_samples() {
+  return fused_samples(5, true, [](const SampleShape& s) {
+    return std::vector<Sample::Input>{tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
+                                      channels(s.shape, -1, 1), channels(s.shape, -1, 1, false),
+                                      channels(s.shape, 0.5, 2, false)};
+  });
+}
+
+std::vector<Sample> inference_samples() {
+  return fused_samples(1, false, [](const SampleShape& s) {
+    return std::vector<Sample::Input>{tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
+                                      channels(s.shape, -1, 1), channels(s.shape, s.low, s.high, false),
+                                      channels(s.shape, 0.5, 2, false)};
+  });
+}
+
+std::vector<Sample> training_grad_samples() {
+  std::vector<Sample> samples;
+  for (const SampleShape& s : sample_shapes()) {
+    for (const int64_t relu : {0, 1}) {
+      for (const int64_t residual : {0, 1}) {
+        samples.push_back(
+            {.name = fmt::format("{}, relu {}, residual {}", s.name, relu, residual),
+             .inputs = {tensor(s.shape, -1, 1), tensor(s.shape, s.low, s.high), tensor(s.shape, -1, 1),
+                        channels(s.shape, 0.5, 2), channels(s.shape, s.low, s.high), channels(s.shape, 0.5, 2)},
+             .output_count = residual ? 4 : 3,
+             .attributes = {{"relu", relu}, {"residual", residual}},
+             .tolerance = s.low > 100 ? 2e-3 : 2e-5});
+      }
+    }
+  }
+  return samples;
+}
+
+std::vector<Sample> inference_grad_samples() {
+  std::vector<Sample> samples;
+  for (const SampleShape& s : sample_shapes()) {
+    samples.push_back({.name = s.name,
+                       .inputs = {tensor(s.shape, -1, 1), tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
+                                  channels(s.shape, s.low, s.high), channels(s.shape, 0.5, 2)},
+                       .output_count = 3,
+                       .tolerance = s.low > 100 ? 2e-3 : 2e-5});
+  }
+  samples.push_back(samples[1]);
+  samples.back().name += ", statistics, scale and bias frozen";
+  samples.back().output_count = 1;
+  return samples;
+}
+
+AttributeSpec epsilon_spec() {
+  return float_spec("epsilon", 1e-5, "added to the variance");
+}
+AttributeSpec relu_spec() {
+  return int_spec("relu", 0, "1: Relu after the sum");
+}
+
+OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
+  return {.name = std::move(name), .arity = arity, .lowered = true};
+}
+OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
+  return {.name = std::move(name), .arity = arity};
+}
+
+}  // namespace
+
+void register_nn_batch_norm(OpRegistry& registry) {
+  using enum OperandSpec::Arity;
+  registry.add(
+      {.domain = "",
+       .name = "BatchNormalization",
+       .doc = "batch normalisation with explicit parameters and statistics",
+       .inputs = {lowered("X"), plain("scale"), plain("B"), plain("input_mean"), plain("input_var")},
+       .outputs = {lowered("Y"), plain("running_mean", Optional), plain("running_var", Optional)},
+       .attributes = {epsilon_spec(), float_spec("momentum", 0.9, "weight of the old running statistics, as in ONNX"),
+                      int_spec("training_mode", 0, "1: by the batch's statistics; 0: by the running ones")},
+       .layout = Layout::ChannelsLast,
+       .infer = infer_onnx,
+       .expand = expand_onnx});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormTraining",
+       .doc = "[relu](normalised X * scale + bias [+ residual]) by the batch's statistics; updates the running ones",
+       .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("running_mean"), plain("running_var"),
+                  lowered("residual", Optional)},
+       .outputs = {lowered("Y"), plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
+       .attributes = {epsilon_spec(), float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"), relu_spec(),
+                      int_spec("correction", 1,
+                               "what the divisor of the running variance lacks of the batch's rows: 1 as in PyTorch, "
+                               "0 as in ONNX")},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_training,
+       .grad = grad_training,
+       .for_inference = training_for_inference,
+       .cost = elementwise_cost(8),
+       .samples = training_samples,
+       .aliases = {{1, 3}, {2, 4}},
+       .cpu = batch_norm_training_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "BatchNormGrad",
+                .doc = "the gradients of BatchNormTraining; Y is read only with relu",
+                .inputs = {lowered("dY"), lowered("X"), lowered("Y"), plain("scale"), plain("saved_mean"),
+                           plain("saved_inv_std")},
+                .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dresidual", Optional)},
+                .attributes = {relu_spec(), int_spec("residual", 0, "1: with the gradient of the residual")},
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_training_grad,
+                .cost = elementwise_cost(10),
+                .samples = training_grad_samples,
+                .cpu = batch_norm_grad_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "BatchNormInference",
+                .doc = "[relu](normalised X * scale + bias [+ residual]) by given statistics",
+                .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("mean"), plain("var"),
+                           lowered("residual", Optional)},
+                .outputs = {lowered("Y")},
+                .attributes = {epsilon_spec(), relu_spec()},
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_inference,
+                .grad = grad_inference,
+                .cost = elementwise_cost(3),
+                .samples = inference_samples,
+                .cpu = batch_norm_inference_cpu});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormInferenceGrad",
+       .doc = "the gradients of BatchNormInference, without relu and residual; of X alone where no other is asked for",
+       .inputs = {lowered("dY"), lowered("X"), plain("scale"), plain("mean"), plain("var")},
+       .outputs = {lowered("dX"), plain("dscale", Optional), plain("dbias", Optional)},
+       .attributes = {epsilon_spec()},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_inference_grad,
+       .cost = elementwise_cost(6),
+       .samples = inference_grad_samples,
+       .cpu = batch_norm_inference_grad_cpu});
+}
+
+}  // namespace arbalest

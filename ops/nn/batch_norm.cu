@@ -1,0 +1,196 @@
+// CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
+
+#include "ops/nn/batch_norm.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+// Layouts for 16-byte packs and for single elements, and what the kernels' templates branch on.
+struct Shapes {
+  Columns wide_reduction, wide_broadcast, reduction, broadcast;
+  int64_t rows = 0, channels = 0;
+  int width = 1;  // of a 16-byte pack
+  bool relu = false;
+
+  explicit Shapes(const KernelRequest& request, const TensorType& x) {
+    const int multiprocessors = cuda_context(request).multiprocessors;
+    channels = x.shape[1];
+    rows = channels == 0 ? 0 : x.elements() / channels;
+    width = int(16 / size_of(x.dtype));
+    wide_reduction = reduction_columns(rows, channels, width, x.bytes(), multiprocessors);
+    wide_broadcast = broadcast_columns(rows, channels, width, x.bytes(), multiprocessors);
+    reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
+    broadcast = broadcast_columns(rows, channels, 1, x.bytes(), multiprocessors);
+  }
+  int64_t workspace_bytes() const {
+    return std::max(wide_reduction.chunks, reduction.chunks) * channels * int64_t(sizeof(Partial));
+  }
+};
+
+template <typename Function>
+void with_flag(bool flag, Function function) {
+  flag ? function(std::true_type{}) : function(std::false_type{});
+}
+
+// function(W, reduction layout, broadcast layout): wide where the channels and every pointer allow.
+template <typename T, typename Function>
+void with_width(const Shapes& shapes, bool all_aligned, Function function) {
+  if (shapes.rows == 0 || shapes.channels == 0) return;
+  if (all_aligned && shapes.channels % shapes.width == 0) {
+    function(std::integral_constant<int, int(16 / sizeof(T))>{}, shapes.wide_reduction, shapes.wide_broadcast);
+  } else {
+    function(std::integral_constant<int, 1>{}, shapes.reduction, shapes.broadcast);
+  }
+}
+
+std::unique_ptr<Kernel> training(const KernelRequest& request) {
+  Shapes shapes(request, request.inputs[0]);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
+  const float epsilon = float(float_attribute(request.node, "epsilon"));
+  const float momentum = float(float_attribute(request.node, "momentum"));
+  const float correction = float(int_attribute(request.node, "correction"));
+  std::array<bool, 5> has{};
+  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel(
+        [=](const KernelContext& c) {
+          const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
+          const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
+          T* y = output<T>(c, 0);
+          auto* partials = static_cast<Partial*>(c.workspace);
+          const Statistics statistics{input<float>(c, 1),
+                                      input<float>(c, 2),
+                                      input<float>(c, 3),
+                                      input<float>(c, 4),
+                                      out(1),
+                                      out(2),
+                                      out(3),
+                                      out(4),
+                                      epsilon,
+                                      momentum,
+                                      correction};
+          with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
+                        [&](auto width, const Columns& reduced, const Columns& columns) {
+                          constexpr int W = decltype(width)::value;
+                          statistics_kernel<W><<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, x, partials);
+                          check_launch("batch_norm statistics");
+                          with_flag(relu, [&](auto with_relu) {
+                            with_flag(residual, [&](auto with_residual) {
+                              normalize_kernel<W, with_relu.value, with_residual.value>
+                                  <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, statistics,
+                                                                                  partials, x, added, y);
+                            });
+                          });
+                          check_launch("batch_norm normalize");
+                        });
+        },
+        shapes.workspace_bytes());
+  });
+}
+
+std::unique_ptr<Kernel> inference(const KernelRequest& request) {
+  Shapes shapes(request, request.inputs[0]);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
+  const float epsilon = float(float_attribute(request.node, "epsilon"));
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
+      T* y = output<T>(c, 0);
+      with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
+                    [&](auto width, const Columns&, const Columns& columns) {
+                      constexpr int W = decltype(width)::value;
+                      with_flag(relu, [&](auto with_relu) {
+                        with_flag(residual, [&](auto with_residual) {
+                          inference_kernel<W, with_relu.value, with_residual.value>
+                              <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, input<float>(c, 1),
+                                                                              input<float>(c, 2), input<float>(c, 3),
+                                                                              input<float>(c, 4), epsilon, added, y);
+                        });
+                      });
+                      check_launch("batch_norm inference");
+                    });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+  Shapes shapes(request, request.inputs[1]);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
+  std::array<bool, 3> has{};
+  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
+  return with_type(request, request.inputs[1].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel(
+        [=](const KernelContext& c) {
+          const T *dy = input<T>(c, 0), *x = input<T>(c, 1), *y = relu ? input<T>(c, 2) : nullptr;
+          T *dx = has[0] ? output<T>(c, 0) : nullptr, *masked = residual ? output<T>(c, 3) : nullptr;
+          float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
+          const float *scale = input<float>(c, 3), *mean = input<float>(c, 4), *inv_std = input<float>(c, 5);
+          auto* partials = static_cast<Partial*>(c.workspace);
+          const bool all_aligned = aligned(dy) && aligned(x) && aligned(y) && aligned(dx) && aligned(masked);
+          with_width<T>(shapes, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
+            constexpr int W = decltype(width)::value;
+            with_flag(relu, [&](auto with_relu) {
+              with_flag(residual, [&](auto with_residual) {
+                gradient_sums_kernel<W, with_relu.value, with_residual.value>
+                    <<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, dy, x, y, mean, masked, partials);
+              });
+            });
+            check_launch("batch_norm gradient sums");
+            // The masked gradient, where it was written, needs no mask again.
+            with_flag(relu && !residual, [&](auto with_mask) {
+              gradient_kernel<W, with_mask.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
+                  columns, reduced, partials, residual ? masked : dy, x, y, scale, mean, inv_std, dx, dscale, dbias);
+            });
+            check_launch("batch_norm gradient");
+          });
+        },
+        shapes.workspace_bytes());
+  });
+}
+
+std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
+  Shapes shapes(request, request.inputs[1]);
+  const float epsilon = float(float_attribute(request.node, "epsilon"));
+  std::array<bool, 3> has{};
+  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
+  return with_type(request, request.inputs[1].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel(
+        [=](const KernelContext& c) {
+          const T *dy = input<T>(c, 0), *x = input<T>(c, 1);
+          T* dx = has[0] ? output<T>(c, 0) : nullptr;
+          float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
+          const float *scale = input<float>(c, 2), *mean = input<float>(c, 3), *var = input<float>(c, 4);
+          auto* partials = static_cast<Partial*>(c.workspace);
+          with_width<T>(shapes, aligned(dy) && aligned(x) && aligned(dx),
+                        [&](auto width, const Columns& reduced, const Columns&) {
+                          constexpr int W = decltype(width)::value;
+                          inference_gradient_kernel<W><<<reduced.grid(), kThreads, 0, stream_of(c)>>>(
+                              reduced, dy, x, scale, mean, var, epsilon, dx, partials);
+                          check_launch("batch_norm frozen gradient");
+                          if (dscale == nullptr && dbias == nullptr) return;
+                          parameter_gradients_kernel<W><<<unsigned(reduced.slices), kThreads, 0, stream_of(c)>>>(
+                              reduced, partials, var, epsilon, dscale, dbias);
+                          check_launch("batch_norm frozen parameter gradients");
+                        });
+        },
+        shapes.workspace_bytes());
+  });
+}
+
+}  // namespace
+
+void register_nn_batch_norm_cuda(OpRegistry& registry) {
+  registry.find("arbalest.BatchNormTraining")->cuda = training;
+  registry.find("arbalest.BatchNormInference")->cuda = inference;
+  registry.find("arbalest.BatchNormGrad")->cuda = gradient;
+  registry.find("arbalest.BatchNormInferenceGrad")->cuda = inference_gradient;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,317 @@
+#pragma once
+// Kernels of batch normalisation over a channels-last (rows, channels) matrix, with residual and ReLU fused. Training
+// takes two launches each way: one writes partial sums of chunks of rows, the other sums those and writes the rows.
+
+#include "ops/cuda/columns.cuh"
+
+namespace arbalest::cuda {
+
+// Partial of a chunk: its mean and its sum of squared deviations from that mean; or two plain sums in the backward
+// pass.
+using Partial = float2;
+
+__device__ inline int64_t rows_in_chunk(const Columns& columns, int64_t chunk) {
+  return min(columns.chunk_rows, columns.rows - chunk * columns.chunk_rows);
+}
+
+// partials: (chunks, channels). Sums are taken relative to the chunk's first row, so that a mean far from zero costs no
+// precision.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, const T* x, Partial* partials) {
+  const Place<W> place(columns);
+  float sums[2][W] = {};
+  if (place.active) {
+    const Pack<T, W> first = load<W>(x + place.begin * columns.channels + place.channel);
+    for_rows(
+        columns, place,
+        [&](int64_t, const Pack<T, W>& pack) {
+#pragma unroll
+          for (int w = 0; w < W; ++w) {
+            const float deviation = widen(pack.element[w]) - widen(first.element[w]);
+            sums[0][w] += deviation;
+            sums[1][w] += deviation * deviation;
+          }
+        },
+        x);
+  }
+  float total[2];
+  sum_rows(place, sums, total);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) {
+    const float shift = widen(x[place.begin * columns.channels + channel]);
+    const float mean = total[0] / float(place.end - place.begin);
+    partials[int64_t(blockIdx.y) * columns.channels + channel] =
+        make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
+  }
+}
+
+// What the channels of a slice are normalised with: y = (x − mean) · gain + bias.
+struct SliceTerms {
+  float mean[kSliceChannels], gain[kSliceChannels], bias[kSliceChannels];
+};
+
+template <int W, bool Relu, bool Residual, typename T>
+__device__ void normalize_rows(const Columns& columns, const Place<W>& place, const SliceTerms& terms, const T* x,
+                               const T* residual, T* y) {
+  float mean[W], gain[W], bias[W];
+#pragma unroll
+  for (int w = 0; w < W; ++w) {
+    const int channel = place.active ? place.lane * W + w : 0;
+    mean[w] = terms.mean[channel];
+    gain[w] = terms.gain[channel];
+    bias[w] = terms.bias[channel];
+  }
+  const auto normalize = [&](float value, int w) { return (value - mean[w]) * gain[w] + bias[w]; };
+  const auto activate = [](float value) { return Relu && value < 0 ? 0.0f : value; };  // NaN stays NaN
+  if constexpr (Residual) {
+    for_rows(
+        columns, place,
+        [&](int64_t at, const Pack<T, W>& pack, const Pack<T, W>& added) {
+          Pack<T, W> result;
+#pragma unroll
+          for (int w = 0; w < W; ++w) {
+            result.element[w] = narrow<T>(activate(normalize(widen(pack.element[w]), w) + widen(added.element[w])));
+          }
+          store(y + at, result);
+        },
+        x, residual);
+  } else {
+    for_rows(
+        columns, place,
+        [&](int64_t at, const Pack<T, W>& pack) {
+          Pack<T, W> result;
+#pragma unroll
+          for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(activate(normalize(widen(pack.element[w]), w)));
+          store(y + at, result);
+        },
+        x);
+  }
+}
+
+// (C) each; the saved and new ones may be null, and new ones the memory of the running ones.
+struct Statistics {
+  const float *scale, *bias, *running_mean, *running_var;
+  float *new_mean, *new_var, *saved_mean, *saved_inv_std;
+  float epsilon, momentum;
+  float correction;  // what the divisor of the running variance lacks of the rows: 0 or 1
+};
+
+// `reduced`: the layout that wrote the partials; `columns`: this kernel's, with the same slices.
+template <int W, bool Relu, bool Residual, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_kernel(Columns columns, Columns reduced, Statistics statistics, const Partial* partials, const T* x,
+                     const T* residual, T* y) {
+  __shared__ float scratch[2 * kThreads];
+  __shared__ SliceTerms terms;
+  const Place<W> place(columns);
+  float sums[2] = {};  // of deviations from the first chunk's mean, and of their squares
+  for_partials(reduced, place, [&](int chunk, int channel) {
+    const Partial partial = partials[int64_t(chunk) * columns.channels + channel];
+    const float count = float(rows_in_chunk(reduced, chunk)), deviation = partial.x - partials[channel].x;
+    sums[0] += count * deviation;
+    sums[1] += partial.y + count * deviation * deviation;
+  });
+  fold_groups(place.slice_channels, scratch, sums);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) {
+    const float rows = float(columns.rows), shift = sums[0] / rows;
+    const float mean = partials[channel].x + shift, squares = fmaxf(sums[1] - sums[0] * shift, 0.0f);
+    const float inv_std = 1.0f / sqrtf(squares / rows + statistics.epsilon);
+    terms.mean[t] = mean;
+    terms.gain[t] = statistics.scale[channel] * inv_std;
+    terms.bias[t] = statistics.bias[channel];
+    if (blockIdx.y == 0) {
+      const float keep = 1.0f - statistics.momentum;
+      const float variance = squares / fmaxf(rows - statistics.correction, 1.0f);
+      if (statistics.saved_mean != nullptr) statistics.saved_mean[channel] = mean;
+      if (statistics.saved_inv_std != nullptr) statistics.saved_inv_std[channel] = inv_std;
+      if (statistics.new_mean != nullptr) {
+        statistics.new_mean[channel] = keep * statistics.running_mean[channel] + statistics.momentum * mean;
+      }
+      if (statistics.new_var != nullptr) {
+        statistics.new_var[channel] = keep * statistics.running_var[channel] + statistics.momentum * variance;
+      }
+    }
+  }
+  __syncthreads();
+  normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
+}
+
+template <int W, bool Relu, bool Residual, typename T>
+__global__ void __launch_bounds__(kThreads)
+    inference_kernel(Columns columns, const T* x, const float* scale, const float* bias, const float* mean,
+                     const float* var, float epsilon, const T* residual, T* y) {
+  __shared__ SliceTerms terms;
+  const Place<W> place(columns);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) {
+    terms.mean[t] = mean[channel];
+    terms.gain[t] = scale[channel] / sqrtf(var[channel] + epsilon);
+    terms.bias[t] = bias[channel];
+  }
+  __syncthreads();
+  normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
+}
+
+// Partials of Σ g and Σ g · (x − mean), where g is dY masked by Y > 0 if Relu. With Masked, g is written as well: it is
+// the residual's gradient, and spares the next kernel reading dY and Y again.
+template <int W, bool Relu, bool Masked, typename T>
+__global__ void __launch_bounds__(kThreads)
+    gradient_sums_kernel(Columns columns, const T* dy, const T* x, const T* y, const float* saved_mean, T* masked,
+                         Partial* partials) {
+  const Place<W> place(columns);
+  float sums[2][W] = {}, mean[W];
+#pragma unroll
+  for (int w = 0; w < W; ++w) mean[w] = place.active ? saved_mean[place.channel + w] : 0.0f;
+  const auto add = [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const float g = widen(gradient.element[w]);
+      sums[0][w] += g;
+      sums[1][w] += g * (widen(value.element[w]) - mean[w]);
+    }
+    if constexpr (Masked) store(masked + at, gradient);
+  };
+  if constexpr (Relu) {
+    for_rows(
+        columns, place,
+        [&](int64_t at, Pack<T, W> gradient, const Pack<T, W>& value, const Pack<T, W>& result) {
+#pragma unroll
+          for (int w = 0; w < W; ++w) {
+            if (!(widen(result.element[w]) > 0)) gradient.element[w] = narrow<T>(0.0f);
+          }
+          add(at, gradient, value);
+        },
+        dy, x, y);
+  } else {
+    for_rows(columns, place, add, dy, x);
+  }
+  float total[2];
+  sum_rows(place, sums, total);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) {
+    partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
+  }
+}
+
+// Totals of a slice's partials: thread t < slice_channels leaves with those of channel t.
+template <int W>
+__device__ void total_partials(const Columns& reduced, const Place<W>& place, const Partial* partials,
+                               float (&total)[2]) {
+  __shared__ float scratch[2 * kThreads];
+  total[0] = total[1] = 0;
+  for_partials(reduced, place, [&](int chunk, int channel) {
+    const Partial partial = partials[int64_t(chunk) * reduced.channels + channel];
+    total[0] += partial.x;
+    total[1] += partial.y;
+  });
+  fold_groups(place.slice_channels, scratch, total);
+}
+
+// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. dx may be null.
+template <int W, bool Relu, typename T>
+__global__ void __launch_bounds__(kThreads)
+    gradient_kernel(Columns columns, Columns reduced, const Partial* partials, const T* g, const T* x, const T* y,
+                    const float* scale, const float* saved_mean, const float* saved_inv_std, T* dx, float* dscale,
+                    float* dbias) {
+  __shared__ SliceTerms terms;  // dX = gain · g + (x − mean) · slope + bias, the slope below
+  __shared__ float slopes[kSliceChannels];
+  const Place<W> place(columns);
+  float total[2];
+  total_partials(reduced, place, partials, total);
+  const int t = int(threadIdx.x), first = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && first < columns.channels) {
+    const float inv_std = saved_inv_std[first], gain = scale[first] * inv_std, rows = float(columns.rows);
+    terms.mean[t] = saved_mean[first];
+    terms.gain[t] = gain;
+    terms.bias[t] = -gain * (total[0] / rows);
+    slopes[t] = -gain * inv_std * inv_std * (total[1] / rows);
+    if (blockIdx.y == 0 && dbias != nullptr) dbias[first] = total[0];
+    if (blockIdx.y == 0 && dscale != nullptr) dscale[first] = total[1] * inv_std;
+  }
+  __syncthreads();
+  if (dx == nullptr) return;
+  float mean[W], gain[W], bias[W], slope[W];
+#pragma unroll
+  for (int w = 0; w < W; ++w) {
+    const int channel = place.active ? place.lane * W + w : 0;
+    mean[w] = terms.mean[channel];
+    gain[w] = terms.gain[channel];
+    bias[w] = terms.bias[channel];
+    slope[w] = slopes[channel];
+  }
+  const auto write = [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
+    Pack<T, W> result;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const float deviation = widen(value.element[w]) - mean[w];
+      result.element[w] = narrow<T>(gain[w] * widen(gradient.element[w]) + (deviation * slope[w] + bias[w]));
+    }
+    store(dx + at, result);
+  };
+  if constexpr (Relu) {
+    for_rows(
+        columns, place,
+        [&](int64_t at, Pack<T, W> gradient, const Pack<T, W>& value, const Pack<T, W>& result) {
+#pragma unroll
+          for (int w = 0; w < W; ++w) {
+            if (!(widen(result.element[w]) > 0)) gradient.element[w] = narrow<T>(0.0f);
+          }
+          write(at, gradient, value);
+        },
+        g, x, y);
+  } else {
+    for_rows(columns, place, write, g, x);
+  }
+}
+
+// Frozen statistics: dX = dY · scale · inv_std, and the partials of dscale and dbias. dx may be null.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    inference_gradient_kernel(Columns columns, const T* dy, const T* x, const float* scale, const float* means,
+                              const float* vars, float epsilon, T* dx, Partial* partials) {
+  const Place<W> place(columns);
+  float sums[2][W] = {}, mean[W], gain[W];
+#pragma unroll
+  for (int w = 0; w < W; ++w) {
+    mean[w] = place.active ? means[place.channel + w] : 0.0f;
+    gain[w] = place.active ? scale[place.channel + w] / sqrtf(vars[place.channel + w] + epsilon) : 0.0f;
+  }
+  for_rows(
+      columns, place,
+      [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
+        Pack<T, W> result;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          const float g = widen(gradient.element[w]);
+          sums[0][w] += g;
+          sums[1][w] += g * (widen(value.element[w]) - mean[w]);
+          result.element[w] = narrow<T>(g * gain[w]);
+        }
+        if (dx != nullptr) store(dx + at, result);
+      },
+      dy, x);
+  float total[2];
+  sum_rows(place, sums, total);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < columns.channels) {
+    partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
+  }
+}
+
+// One block a slice: dbias and dscale from their partials.
+template <int W>
+__global__ void __launch_bounds__(kThreads)
+    parameter_gradients_kernel(Columns reduced, const Partial* partials, const float* vars, float epsilon,
+                               float* dscale, float* dbias) {
+  const Place<W> place(reduced);
+  float total[2];
+  total_partials(reduced, place, partials, total);
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  if (t < place.slice_channels && channel < reduced.channels) {
+    if (dbias != nullptr) dbias[channel] = total[0];
+    if (dscale != nullptr) dscale[channel] = total[1] / sqrtf(vars[channel] + epsilon);
+  }
+}
+
+}  // namespace arbalest::cuda

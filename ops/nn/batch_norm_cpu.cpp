@@ -1,0 +1,289 @@
+// Rows are all elements of a channel, whatever the rank: X is rows × channels in memory. Sums run over parts of fixed
+// size, merged in order, so that results do not depend on the number of threads.
+
+#include "ops/nn/batch_norm_cpu.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kRowsPerPart = 256;
+
+int64_t parts_of(const Rows& size) {
+  return (size.rows + kRowsPerPart - 1) / kRowsPerPart;
+}
+
+struct Norm {
+  Rows size;
+  double epsilon, momentum = 0;
+  bool relu = false;
+
+  int64_t parts() const { return parts_of(size); }
+  int64_t part_rows(int64_t part) const { return std::min(kRowsPerPart, size.rows - part * kRowsPerPart); }
+};
+
+// Mean and Σ (x − mean)² of each part: two passes over rows that stay in the cache, so that large means cost no digits.
+template <typename T>
+void part_moments(const Norm& norm, const T* x, Wide<T>* means, Wide<T>* squares) {
+  using W = Wide<T>;
+  const int64_t channels = norm.size.channels;
+  parallel_for(norm.parts(), 3 * kRowsPerPart * channels, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t rows = norm.part_rows(part);
+      const T* first = x + part * kRowsPerPart * channels;
+      W *mean = means + part * channels, *square = squares + part * channels;
+      std::fill(mean, mean + channels, W(0));
+      std::fill(square, square + channels, W(0));
+      // Sums are of differences from the part's first row, which are small where the mean is large.
+      for (int64_t row = 1; row < rows; ++row) {
+        const T* from = first + row * channels;
+        for (int64_t c = 0; c < channels; ++c) mean[c] += widen(from[c]) - widen(first[c]);
+      }
+      for (int64_t c = 0; c < channels; ++c) mean[c] = widen(first[c]) + mean[c] / W(rows);
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* from = first + row * channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          const W difference = widen(from[c]) - mean[c];
+          square[c] += difference * difference;
+        }
+      }
+    }
+  });
+}
+
+struct Moments {
+  double mean, variance;  // biased
+};
+
+// Chan's merge of the parts' moments of one channel.
+template <typename W>
+Moments merge_moments(const Norm& norm, const W* means, const W* squares, int64_t channel) {
+  double count = 0, mean = 0, square = 0;
+  for (int64_t part = 0; part < norm.parts(); ++part) {
+    const double rows = double(norm.part_rows(part)), total = count + rows;
+    const double difference = double(means[part * norm.size.channels + channel]) - mean;
+    square += double(squares[part * norm.size.channels + channel]) + difference * difference * count * rows / total;
+    mean += difference * rows / total;
+    count = total;
+  }
+  return {mean, square / count};
+}
+
+// y = [relu]((x − mean) · factor + bias [+ residual]), each per channel.
+template <typename T>
+void normalise(const Norm& norm, const T* x, const Wide<T>* mean, const Wide<T>* factor, const Wide<T>* bias,
+               const T* residual, T* y) {
+  using W = Wide<T>;
+  const int64_t channels = norm.size.channels;
+  const W least = norm.relu ? W(0) : -std::numeric_limits<W>::infinity();
+  parallel_for(norm.size.rows, 2 * channels, [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T *from = x + row * channels, *add = residual ? residual + row * channels : nullptr;
+      T* to = y + row * channels;
+      if (add) {
+        for (int64_t c = 0; c < channels; ++c) {
+          const W value = (widen(from[c]) - mean[c]) * factor[c] + bias[c] + widen(add[c]);
+          to[c] = narrow<T>(value < least ? least : value);
+        }
+      } else {
+        for (int64_t c = 0; c < channels; ++c) {
+          const W value = (widen(from[c]) - mean[c]) * factor[c] + bias[c];
+          to[c] = narrow<T>(value < least ? least : value);
+        }
+      }
+    }
+  });
+}
+
+// dY, where `kMasked` only where Y > 0. Both are loaded in any case, so that loops over channels vectorise.
+template <bool kMasked, typename T>
+inline Wide<T> masked(const T* dy, const T* y, int64_t i) {
+  const Wide<T> gradient = widen(dy[i]);
+  if constexpr (kMasked) return widen(y[i]) > 0 ? gradient : Wide<T>(0);
+  return gradient;
+}
+
+// Σ g and Σ g·(x − mean) of each channel, with g = dY, masked or not. `sums` has room for 2·channels for each part; the
+// totals end in its first 2·channels.
+template <bool kMasked, typename T>
+void gradient_sums(const Norm& norm, const T* dy, const T* x, const T* y, const Wide<T>* mean, Wide<T>* sums) {
+  using W = Wide<T>;
+  const int64_t channels = norm.size.channels;
+  parallel_for(norm.parts(), 3 * kRowsPerPart * channels, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      W *sum = sums + 2 * part * channels, *product = sum + channels;
+      std::fill(sum, sum + 2 * channels, W(0));
+      const int64_t first = part * kRowsPerPart;
+      for (int64_t row = first; row < first + norm.part_rows(part); ++row) {
+        const T *g = dy + row * channels, *from = x + row * channels, *mask = kMasked ? y + row * channels : nullptr;
+        ARBALEST_INDEPENDENT
+        for (int64_t c = 0; c < channels; ++c) {
+          const W gradient = masked<kMasked>(g, mask, c);
+          sum[c] += gradient;
+          product[c] += gradient * (widen(from[c]) - mean[c]);
+        }
+      }
+    }
+  });
+  for (int64_t i = 0; i < 2 * channels; ++i) {
+    double total = 0;
+    for (int64_t part = 0; part < norm.parts(); ++part) total += sums[2 * part * channels + i];
+    sums[i] = W(total);
+  }
+}
+
+// dx = (g − a − (x − mean)·b) · factor, and g itself into d_residual where that is asked for.
+template <bool kMasked, typename T>
+void input_gradient(const Norm& norm, const T* dy, const T* x, const T* y, const Wide<T>* mean, const Wide<T>* a,
+                    const Wide<T>* b, const Wide<T>* factor, T* dx, T* d_residual) {
+  const int64_t channels = norm.size.channels;
+  parallel_for(norm.size.rows, 3 * channels, [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t at = row * channels;
+      const T *g = dy + at, *from = x + at, *mask = kMasked ? y + at : nullptr;
+      T* to = dx + at;
+      ARBALEST_INDEPENDENT
+      for (int64_t c = 0; c < channels; ++c) {
+        to[c] = narrow<T>((masked<kMasked>(g, mask, c) - a[c] - (widen(from[c]) - mean[c]) * b[c]) * factor[c]);
+      }
+      if (!d_residual) continue;
+      T* residual = d_residual + at;
+      ARBALEST_INDEPENDENT
+      for (int64_t c = 0; c < channels; ++c) residual[c] = narrow<T>(masked<kMasked>(g, mask, c));
+    }
+  });
+}
+
+// The workspace, cut into arrays of Wide<T>.
+template <typename W>
+W* array(const KernelContext& context, int64_t offset) {
+  return static_cast<W*>(context.workspace) + offset;
+}
+
+template <typename T>
+std::unique_ptr<Kernel> training(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"),
+                  float_attribute(request.node, "momentum"), int_attribute(request.node, "relu") != 0};
+  const int64_t channels = norm.size.channels, partial = norm.parts() * channels;
+  const bool residual = request.has_input(5);
+  const double correction = double(int_attribute(request.node, "correction"));
+  auto run = [=](const KernelContext& context) {
+    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2);
+    const W *old_mean = input<W>(context, 3), *old_variance = input<W>(context, 4);
+    W *new_mean = output<W>(context, 1), *new_variance = output<W>(context, 2);
+    W *saved_mean = output<W>(context, 3), *saved_inv_std = output<W>(context, 4);
+    W *means = array<W>(context, 0), *squares = array<W>(context, partial), *factor = array<W>(context, 2 * partial);
+    part_moments(norm, input<T>(context, 0), means, squares);
+    const double rows = double(norm.size.rows), corrected = rows / std::max(rows - correction, 1.0);
+    for (int64_t c = 0; c < channels; ++c) {
+      const Moments moments = merge_moments(norm, means, squares, c);
+      saved_mean[c] = W(moments.mean);
+      saved_inv_std[c] = W(1 / std::sqrt(moments.variance + norm.epsilon));
+      factor[c] = scale[c] * saved_inv_std[c];
+      new_mean[c] = W((1 - norm.momentum) * double(old_mean[c]) + norm.momentum * moments.mean);
+      new_variance[c] = W((1 - norm.momentum) * double(old_variance[c]) + norm.momentum * moments.variance * corrected);
+    }
+    normalise(norm, input<T>(context, 0), saved_mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
+              output<T>(context, 0));
+  };
+  return make_kernel(run, (2 * partial + channels) * int64_t(sizeof(W)));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Norm norm{rows_of(request.inputs[1]), 0, 0, int_attribute(request.node, "relu") != 0};
+  const int64_t channels = norm.size.channels, partial = 2 * norm.parts() * channels;
+  const bool residual = request.has_output(3);
+  auto run = [=](const KernelContext& context) {
+    const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *y = input<T>(context, 2);  // y: read with relu only
+    const W *scale = input<W>(context, 3), *mean = input<W>(context, 4), *inv_std = input<W>(context, 5);
+    W *d_scale = output<W>(context, 1), *d_bias = output<W>(context, 2);
+    W* sums = array<W>(context, 0);
+    W *a = array<W>(context, partial), *b = a + channels, *factor = b + channels;
+    if (norm.relu) {
+      gradient_sums<true>(norm, dy, x, y, mean, sums);
+    } else {
+      gradient_sums<false>(norm, dy, x, y, mean, sums);
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      const W rows = W(norm.size.rows);
+      d_bias[c] = sums[c];
+      d_scale[c] = sums[channels + c] * inv_std[c];
+      a[c] = d_bias[c] / rows;
+      b[c] = d_scale[c] * inv_std[c] / rows;
+      factor[c] = scale[c] * inv_std[c];
+    }
+    T *dx = output<T>(context, 0), *d_residual = residual ? output<T>(context, 3) : nullptr;
+    if (norm.relu) {
+      input_gradient<true>(norm, dy, x, y, mean, a, b, factor, dx, d_residual);
+    } else {
+      input_gradient<false>(norm, dy, x, y, mean, a, b, factor, dx, d_residual);
+    }
+  };
+  return make_kernel(run, (partial + 3 * channels) * int64_t(sizeof(W)));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> inference(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"), 0,
+                  int_attribute(request.node, "relu") != 0};
+  const bool residual = request.has_input(5);
+  auto run = [=](const KernelContext& context) {
+    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
+            *variance = input<W>(context, 4);
+    W* factor = array<W>(context, 0);
+    for (int64_t c = 0; c < norm.size.channels; ++c) factor[c] = scale[c] / std::sqrt(variance[c] + W(norm.epsilon));
+    normalise(norm, input<T>(context, 0), mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
+              output<T>(context, 0));
+  };
+  return make_kernel(run, norm.size.channels * int64_t(sizeof(W)));
+}
+
+template <typename T>
+std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Norm norm{rows_of(request.inputs[1]), float_attribute(request.node, "epsilon")};
+  const int64_t channels = norm.size.channels, partial = 2 * norm.parts() * channels;
+  const bool has_scale = request.has_output(1), has_bias = request.has_output(2);
+  auto run = [=](const KernelContext& context) {
+    const T *dy = input<T>(context, 0), *x = input<T>(context, 1);
+    const W *scale = input<W>(context, 2), *mean = input<W>(context, 3), *variance = input<W>(context, 4);
+    W *d_scale = has_scale ? output<W>(context, 1) : nullptr, *d_bias = has_bias ? output<W>(context, 2) : nullptr;
+    W *sums = array<W>(context, 0), *zero = array<W>(context, partial), *factor = zero + channels;
+    if (d_scale || d_bias) gradient_sums<false, T>(norm, dy, x, nullptr, mean, sums);
+    for (int64_t c = 0; c < channels; ++c) {
+      const W inv_std = 1 / std::sqrt(variance[c] + W(norm.epsilon));
+      if (d_bias) d_bias[c] = sums[c];
+      if (d_scale) d_scale[c] = sums[channels + c] * inv_std;
+      zero[c] = 0;
+      factor[c] = scale[c] * inv_std;
+    }
+    input_gradient<false, T>(norm, dy, x, nullptr, mean, zero, zero, factor, output<T>(context, 0), nullptr);
+  };
+  return make_kernel(run, (partial + 2 * channels) * int64_t(sizeof(W)));
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training_grad<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_inference_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_inference_grad_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference_grad<decltype(t)>(request); });
+}
+
+}  // namespace arbalest

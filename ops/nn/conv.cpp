@@ -1,0 +1,194 @@
+// Conv and its gradients: ONNX's operator with explicit filters. The layer arbalest.Conv is in layers.cpp.
+
+#include <fmt/format.h>
+
+#include "ops/definition.h"
+#include "ops/nn/conv_cpu.h"
+
+namespace arbalest {
+namespace {
+
+// Y's type from X's and W's; fails where they do not fit the attributes.
+TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_index) {
+  const Node& node = context.node();
+  const TensorType &x = floating_input(context, x_index, {4}), &w = floating_input(context, w_index, {4});
+  if (w.dtype != x.dtype) expect_input(context, w_index, {x.dtype, w.shape}, "the element type of 'X'");
+  const int64_t group = int_attribute_from(node, "group", 1);
+  if (x.shape[1] % group != 0 || w.shape[0] % group != 0) {
+    context.fail(
+        fmt::format("attribute 'group' is {}; expected a divisor of the {} channels of input 'X' and of the {} "
+                    "filters of input 'W'",
+                    group, x.shape[1], w.shape[0]));
+  }
+  if (w.shape[1] * group != x.shape[1]) {
+    context.fail(fmt::format("input 'W' is {}, for {} channels in {} group{}; input 'X' is {}, of {} channels",
+                             to_string(w), w.shape[1] * group, group, group == 1 ? "" : "s", to_string(x), x.shape[1]));
+  }
+  const std::vector<int64_t> extents = {w.shape[2], w.shape[3]}, declared = ints_attribute(node, "kernel_shape");
+  if (!declared.empty() && declared != extents) {
+    context.fail(
+        fmt::format("attribute 'kernel_shape' is {}; input 'W' is {}", to_string(declared, '[', ']'), to_string(w)));
+  }
+  if (w.shape[0] < 1 || extents[0] < 1 || extents[1] < 1) {
+    context.fail(fmt::format("input 'W' is {}: there are no filters", to_string(w)));
+  }
+  const Window window = window_of(node, extents);
+  check_fits(node, window, x);
+  return {x.dtype, {x.shape[0], w.shape[0], window.output_extent(0, x.shape[2]), window.output_extent(1, x.shape[3])}};
+}
+
+void infer_conv(InferContext& context) {
+  const TensorType y = convolved_type(context, 0, 1);
+  if (context.has_input(2)) expect_input(context, 2, {master_type(y.dtype), {y.shape[1]}}, "one bias a filter");
+  context.set_output(0, y);
+}
+
+void grad_conv(GradContext& c) {
+  const ValueId dy = c.output_gradient(0), x = c.input(0), w = c.input(1);
+  const Attributes attributes = window_attributes(c.node(), {"group"});
+  if (c.needs_gradient(1)) {
+    c.set_input_gradient(1, c.add("arbalest.ConvGradWeight", "grad_weight", {x, dy, w}, 1, attributes)[0]);
+  }
+  if (c.input(2) != kNone && c.needs_gradient(2)) {
+    c.set_input_gradient(2, c.add("arbalest.ChannelSum", "grad_bias", {dy}, 1)[0]);
+  }
+  if (c.needs_gradient(0)) {
+    c.set_input_gradient(0, c.add("arbalest.ConvGradInput", "grad_input", {dy, w, x}, 1, attributes)[0]);
+  }
+}
+
+void infer_grad_input(InferContext& context) {
+  expect_input(context, 0, convolved_type(context, 2, 1), "the type of Conv's output");
+  context.set_output(0, context.input(2));
+}
+
+void infer_grad_weight(InferContext& context) {
+  expect_input(context, 1, convolved_type(context, 0, 2), "the type of Conv's output");
+  context.set_output(0, {master_type(context.input(0).dtype), context.input(2).shape});
+}
+
+// Multiplications and additions, whichever of the three is asked for; x, w and y tell where the shapes are.
+std::function<Cost(const Graph&, const Node&)> conv_cost(bool y_is_output, size_t x, size_t w, size_t y) {
+  return [=](const Graph& graph, const Node& node) {
+    const TensorType& out = y_is_output ? output_type(graph, node, 0) : input_type(graph, node, y);
+    double bytes = operand_bytes(graph, node);
+    if (!y_is_output) bytes -= double(input_type(graph, node, 2).bytes());  // its shape only
+    return Cost{Convolution(node, input_type(graph, node, x), input_type(graph, node, w), out).flops(), bytes};
+  };
+}
+
+struct Case {
+  const char* name;
+  Shape x;
+  int64_t filters, kernel, stride, pad, dilation, group;
+  bool bias;
+};
+const std::vector<Case>& cases() {
+  static const std::vector<Case> cases = {{"1x1", {2, 8, 5, 5}, 16, 1, 1, 0, 1, 1, false},
+                                          {"1x1, stride 2", {2, 16, 9, 7}, 32, 1, 2, 0, 1, 1, false},
+                                          {"one pixel", {1, 1, 1, 1}, 1, 1, 1, 0, 1, 1, true},
+                                          {"3x3, odd", {2, 3, 7, 9}, 5, 3, 1, 1, 1, 1, true},
+                                          {"stride 2", {3, 16, 9, 9}, 24, 3, 2, 1, 1, 1, false},
+                                          {"13 channels", {1, 13, 6, 5}, 11, 3, 1, 1, 1, 1, true},
+                                          {"groups", {2, 8, 6, 6}, 12, 3, 1, 1, 1, 4, true},
+                                          {"depthwise", {2, 16, 8, 8}, 16, 3, 2, 1, 1, 16, false},
+                                          {"dilated", {1, 6, 11, 10}, 4, 3, 1, 2, 2, 1, true},
+                                          {"7x7, stride 2", {2, 3, 23, 21}, 16, 7, 2, 3, 1, 1, false},
+                                          {"2x2, gaps", {2, 4, 8, 8}, 4, 2, 3, 0, 1, 1, false},
+                                          {"LeNet 1", {64, 1, 28, 28}, 20, 5, 1, 0, 1, 1, true},
+                                          {"LeNet 2", {16, 20, 12, 12}, 50, 5, 1, 0, 1, 1, true},
+                                          {"ResNet stage 1", {8, 16, 32, 32}, 16, 3, 1, 1, 1, 1, false},
+                                          {"ResNet stage 2", {4, 16, 32, 32}, 32, 3, 2, 1, 1, 1, false},
+                                          {"ResNet stage 3", {8, 64, 8, 8}, 64, 3, 1, 1, 1, 1, false}};
+  return cases;
+}
+
+// Operands of each case, by name: X, W, B and Y (as dY).
+enum Operand : uint8_t { X, W, B, Y };
+std::vector<Sample> samples(std::initializer_list<Operand> operands) {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    Window window;
+    for (const int axis : {0, 1}) {
+      window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
+      window.pad_begin[axis] = window.pad_end[axis] = c.pad;
+    }
+    const Shape shapes[] = {c.x,
+                            {c.filters, c.x[1] / c.group, c.kernel, c.kernel},
+                            {c.filters},
+                            {c.x[0], c.filters, window.output_extent(0, c.x[2]), window.output_extent(1, c.x[3])}};
+    Sample sample{.name = c.name,
+                  .attributes = {{"strides", std::vector<int64_t>{c.stride, c.stride}},
+                                 {"pads", std::vector<int64_t>(4, c.pad)},
+                                 {"dilations", std::vector<int64_t>{c.dilation, c.dilation}},
+                                 {"group", c.group}}};
+    for (const Operand operand : operands) {
+      if (operand != B || c.bias) sample.inputs.push_back({{DataType::Float32, shapes[operand]}});
+    }
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+std::vector<AttributeSpec> specs() {
+  std::vector<AttributeSpec> specs = window_specs();
+  specs.insert(specs.begin(), ints_spec("kernel_shape", {}, "height and width of a filter; default: W's"));
+  specs.push_back(int_spec("group", 1, "groups of channels that do not mix"));
+  return specs;
+}
+
+OperandSpec lowered(std::string name) {
+  return {.name = std::move(name), .lowered = true};
+}
+
+}  // namespace
+
+void register_nn_conv(OpRegistry& registry) {
+  registry.add({.domain = "",
+                .name = "Conv",
+                .doc = "a convolution (cross-correlation) with explicit filters",
+                .inputs = {lowered("X"), lowered("W"), {.name = "B", .arity = OperandSpec::Optional}},
+                .outputs = {lowered("Y")},
+                .attributes = specs(),
+                .layout = Layout::ChannelsLast,
+                .infer = infer_conv,
+                .grad = grad_conv,
+                .cost = conv_cost(true, 0, 1, 0),
+                .samples =
+                    [] {
+                      return samples({X, W, B});
+                    },
+                .cpu = conv_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "ConvGradInput",
+                .doc = "the gradient of Conv's X; X is not read",
+                .inputs = {lowered("dY"), lowered("W"), lowered("X")},
+                .outputs = {lowered("dX")},
+                .attributes = specs(),
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_grad_input,
+                .cost = conv_cost(false, 2, 1, 0),
+                .samples =
+                    [] {
+                      return samples({Y, W, X});
+                    },
+                .cpu = conv_grad_input_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "ConvGradWeight",
+                .doc = "the gradient of Conv's W; W is not read",
+                .inputs = {lowered("X"), lowered("dY"), lowered("W")},
+                .outputs = {{.name = "dW"}},
+                .attributes = specs(),
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_grad_weight,
+                .cost = conv_cost(false, 0, 2, 1),
+                .samples =
+                    [] {
+                      return samples({X, Y, W});
+                    },
+                .cpu = conv_grad_weight_cpu});
+}
+
+}  // namespace arbalest

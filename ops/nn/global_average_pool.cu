@@ -1,0 +1,120 @@
+// CUDA kernels of GlobalAveragePool and its gradient, channels-last.
+
+#include "ops/cuda/columns.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+// x: (N,H,W,C) → y: (N,C). Block (slice of channels, image): each image is a matrix of its own, in one chunk.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads) average_kernel(Columns columns, int64_t images, const T* x, T* y) {
+  const Place<W> place(columns);
+  for (int64_t image = blockIdx.z; image < images; image += gridDim.z) {
+    float sums[1][W] = {};
+    for_rows(
+        columns, place,
+        [&](int64_t, const Pack<T, W>& pack) {
+#pragma unroll
+          for (int w = 0; w < W; ++w) sums[0][w] += widen(pack.element[w]);
+        },
+        x + image * columns.rows * columns.channels);
+    float total[1];
+    sum_rows(place, sums, total);
+    const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+    if (t < place.slice_channels && channel < columns.channels) {
+      y[image * columns.channels + channel] = narrow<T>(total[0] / float(columns.rows));
+    }
+  }
+}
+
+// dy: (N,C) → dx: (N,H,W,C). Block (chunk of the image, image).
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    average_gradient_kernel(int64_t images, int64_t pixels, int channels, const T* dy, T* dx) {
+  const int packs = channels / W;
+  const float share = 1.0f / float(pixels);
+  for (int64_t image = blockIdx.z; image < images; image += gridDim.z) {
+    for (int64_t i = thread_index(); i < pixels * packs; i += thread_count()) {
+      const int64_t pack = i < INT32_MAX ? int64_t(uint32_t(i) % uint32_t(packs)) : i % packs;
+      const Pack<T, W> gradient = load<W>(dy + image * channels + pack * W);
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(widen(gradient.element[w]) * share);
+      store(dx + image * pixels * channels + i * W, result);
+    }
+  }
+}
+
+struct Extents {
+  int64_t images, pixels, channels;
+  unsigned grid_images;
+
+  explicit Extents(const TensorType& image)
+      : images(image.shape[0]),
+        pixels(image.shape[2] * image.shape[3]),
+        channels(image.shape[1]),
+        grid_images(unsigned(std::clamp<int64_t>(images, 1, 65535))) {}
+  bool empty() const { return images == 0 || pixels == 0 || channels == 0; }
+};
+
+std::unique_ptr<Kernel> average(const KernelRequest& request) {
+  const Extents size(request.inputs[0]);
+  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+    using T = decltype(element);
+    constexpr int kWide = 16 / sizeof(T);
+    // Narrow slices, so that a small batch has blocks enough for the device.
+    const auto layout = [=](int width) {
+      return make_columns(size.pixels, size.channels, width, {.slice_channels = 64, .blocks = 1, .chunks = 1});
+    };
+    const Columns wide = layout(kWide), narrow = layout(1);
+    return make_kernel([=](const KernelContext& c) {
+      if (size.empty()) return;
+      const T* x = input<T>(c, 0);
+      T* y = output<T>(c, 0);
+      if (size.channels % kWide == 0 && aligned(x)) {
+        const dim3 grid(unsigned(wide.slices), 1, size.grid_images);
+        average_kernel<kWide><<<grid, kThreads, 0, stream_of(c)>>>(wide, size.images, x, y);
+      } else {
+        const dim3 grid(unsigned(narrow.slices), 1, size.grid_images);
+        average_kernel<1><<<grid, kThreads, 0, stream_of(c)>>>(narrow, size.images, x, y);
+      }
+      check_launch("global_average_pool");
+    });
+  });
+}
+
+std::unique_ptr<Kernel> average_gradient(const KernelRequest& request) {
+  const Extents size(request.outputs[0]);
+  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+    using T = decltype(element);
+    constexpr int kWide = 16 / sizeof(T);
+    return make_kernel([=](const KernelContext& c) {
+      if (size.empty()) return;
+      const T* dy = input<T>(c, 0);
+      T* dx = output<T>(c, 0);
+      const bool packed = size.channels % kWide == 0 && aligned(dy) && aligned(dx);
+      const int64_t items = size.pixels * size.channels / (packed ? kWide : 1);
+      const dim3 grid(unsigned(std::clamp<int64_t>((items + kThreads - 1) / kThreads, 1, 64)), 1, size.grid_images);
+      if (packed) {
+        average_gradient_kernel<kWide>
+            <<<grid, kThreads, 0, stream_of(c)>>>(size.images, size.pixels, int(size.channels), dy, dx);
+      } else {
+        average_gradient_kernel<1>
+            <<<grid, kThreads, 0, stream_of(c)>>>(size.images, size.pixels, int(size.channels), dy, dx);
+      }
+      check_launch("global_average_pool gradient");
+    });
+  });
+}
+
+}  // namespace
+
+void register_nn_global_average_pool_cuda(OpRegistry& registry) {
+  registry.find("GlobalAveragePool")->cuda = average;
+  registry.find("arbalest.GlobalAveragePoolGrad")->cuda = average_gradient;
+}
+
+}  // namespace arbalest

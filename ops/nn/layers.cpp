@@ -1,0 +1,269 @@
+// Layers: operators that own their parameters. They expand into operators with explicit parameters.
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "ops/definition.h"
+#include "ops/nn/window.h"
+
+namespace arbalest {
+namespace {
+
+const std::vector<std::string> kInitializers = {
+    "kaiming_normal", "kaiming_uniform", "xavier_uniform", "xavier_normal", "zeros", "ones", "normal:STD"};
+constexpr const char* kInitializerDoc =
+    "kaiming_uniform (PyTorch's default: weight and bias within 1/sqrt(fan_in)), kaiming_normal (variance 2/fan_out), "
+    "xavier_uniform, xavier_normal, zeros, ones, normal:STD; biases are 0 but for kaiming_uniform";
+
+struct Fans {
+  double in, out;
+};
+
+Initializer constant(double value) {
+  return {.kind = Initializer::Kind::Constant, .a = value};
+}
+Initializer normal(double deviation) {
+  return {.kind = Initializer::Kind::Normal, .a = deviation};
+}
+Initializer uniform(double bound) {
+  return {.kind = Initializer::Kind::Uniform, .a = bound};
+}
+
+Initializer weight_initializer(const Node& node, Fans fans) {
+  const std::string name = string_attribute(node, "init");
+  if (name == "kaiming_normal") return normal(std::sqrt(2 / fans.out));
+  if (name == "kaiming_uniform") return uniform(1 / std::sqrt(fans.in));
+  if (name == "xavier_uniform") return uniform(std::sqrt(6 / (fans.in + fans.out)));
+  if (name == "xavier_normal") return normal(std::sqrt(2 / (fans.in + fans.out)));
+  if (name == "zeros") return constant(0);
+  if (name == "ones") return constant(1);
+  if (name.starts_with("normal:")) {
+    double deviation = 0;
+    const char *begin = name.data() + 7, *end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(begin, end, deviation);
+    if (error == std::errc() && stop == end && deviation >= 0 && std::isfinite(deviation)) return normal(deviation);
+    fail(node, fmt::format("attribute 'init' is \"{}\"; expected normal:STD with a number of at least 0", name));
+  }
+  std::string list;
+  for (const std::string& choice : kInitializers) list += (list.empty() ? "" : ", ") + choice;
+  fail(node,
+       fmt::format("attribute 'init' is \"{}\"; expected one of {}{}", name, list, did_you_mean(name, kInitializers)));
+}
+
+Initializer bias_initializer(const Node& node, Fans fans) {
+  return string_attribute(node, "init") == "kaiming_uniform" ? uniform(1 / std::sqrt(fans.in)) : constant(0);
+}
+
+// The window of a Conv or ConvBnRelu layer. Without `pads` it is centred: the image keeps its size at stride 1.
+struct ConvLayer {
+  int64_t filters, group;
+  Window window;
+  std::vector<int64_t> pads;
+
+  explicit ConvLayer(const Node& node)
+      : filters(int_attribute_from(node, "filters", 1)), group(int_attribute_from(node, "group", 1)) {
+    const std::vector<int64_t> kernel = kernel_shape_of(node);
+    pads = ints_attribute(node, "pads");
+    Node explicit_node = node;
+    if (pads.empty()) {
+      explicit_node.attributes.set("pads", std::vector<int64_t>{0, 0, 0, 0});
+      const Window unpadded = window_of(explicit_node, kernel);
+      const int64_t vertical = (unpadded.span(0) - 1) / 2, horizontal = (unpadded.span(1) - 1) / 2;
+      pads = {vertical, horizontal, vertical, horizontal};
+      explicit_node.attributes.set("pads", pads);
+    }
+    window = window_of(explicit_node, kernel);
+  }
+
+  Shape filter_shape(const TensorType& x) const {
+    return {filters, x.shape[1] / group, window.kernel[0], window.kernel[1]};
+  }
+  Fans fans(const TensorType& x) const {
+    const double pixels = double(window.kernel[0]) * double(window.kernel[1]);
+    return {double(x.shape[1] / group) * pixels, double(filters) * pixels};
+  }
+  TensorType output_type(const TensorType& x) const {
+    return {x.dtype, {x.shape[0], filters, window.output_extent(0, x.shape[2]), window.output_extent(1, x.shape[3])}};
+  }
+  Attributes attributes() const {
+    return {{"kernel_shape", std::vector<int64_t>(window.kernel, window.kernel + 2)},
+            {"strides", std::vector<int64_t>(window.stride, window.stride + 2)},
+            {"pads", pads},
+            {"dilations", std::vector<int64_t>(window.dilation, window.dilation + 2)},
+            {"group", group}};
+  }
+};
+
+void infer_conv_layer(InferContext& context) {
+  const Node& node = context.node();
+  const TensorType& x = floating_input(context, 0, {4});
+  const ConvLayer layer(node);
+  if (x.shape[1] % layer.group != 0 || layer.filters % layer.group != 0) {
+    context.fail(
+        fmt::format("attribute 'group' is {}; expected a divisor of the {} channels of input 'X' and of the {} "
+                    "filters",
+                    layer.group, x.shape[1], layer.filters));
+  }
+  check_fits(node, layer.window, x);
+  weight_initializer(node, layer.fans(x));
+  context.set_output(0, layer.output_type(x));
+}
+
+void expand_conv(ExpandContext& context) {
+  const Node& node = context.node();
+  const TensorType x = context.type(context.input(0));
+  const ConvLayer layer(node);
+  const Fans fans = layer.fans(x);
+  std::vector<ValueId> inputs = {context.input(0)};
+  inputs.push_back(context.parameter("weight", layer.filter_shape(x), weight_initializer(node, fans)));
+  if (flag_attribute(node, "bias")) {
+    inputs.push_back(context.parameter("bias", {layer.filters}, bias_initializer(node, fans)));
+  }
+  context.replace_output(0, context.add("Conv", "", inputs, 1, layer.attributes())[0]);
+}
+
+// Adds BatchNormTraining with its parameters and statistics, named "<output>.<prefix>weight" and so on.
+ValueId add_batch_norm(ExpandContext& context, ValueId x, const std::string& prefix, std::string_view label) {
+  const Node& node = context.node();
+  const Shape channels{context.type(x).shape[1]};
+  const ValueId scale = context.parameter(prefix + "weight", channels, constant(1));
+  const ValueId bias = context.parameter(prefix + "bias", channels, constant(0));
+  const ValueId mean = context.state(prefix + "running_mean", channels, constant(0));
+  const ValueId variance = context.state(prefix + "running_var", channels, constant(1));
+  if (!flag_attribute(node, "training_mode")) {
+    return context.add("arbalest.BatchNormInference", label, {x, scale, bias, mean, variance}, 1,
+                       {{"epsilon", float_attribute(node, "epsilon")}})[0];
+  }
+  const auto outputs =
+      context.add("arbalest.BatchNormTraining", label, {x, scale, bias, mean, variance}, 5,
+                  {{"epsilon", float_attribute(node, "epsilon")}, {"momentum", float_attribute(node, "momentum")}});
+  context.carry(mean, outputs[1]);
+  context.carry(variance, outputs[2]);
+  return outputs[0];
+}
+
+void check_normalisation(const Node& node) {
+  flag_attribute(node, "training_mode");
+  if (const double epsilon = float_attribute(node, "epsilon"); !(epsilon > 0)) {
+    fail(node, fmt::format("attribute 'epsilon' is {}; expected more than 0", epsilon));
+  }
+  if (const double momentum = float_attribute(node, "momentum"); !(momentum >= 0 && momentum <= 1)) {
+    fail(node, fmt::format("attribute 'momentum' is {}; expected 0 to 1", momentum));
+  }
+}
+
+void infer_batch_norm_layer(InferContext& context) {
+  check_normalisation(context.node());
+  context.set_output(0, floating_input(context, 0, {2, 4}));
+}
+
+void expand_batch_norm(ExpandContext& context) {
+  context.replace_output(0, add_batch_norm(context, context.input(0), "", ""));
+}
+
+void infer_conv_bn_relu(InferContext& context) {
+  check_normalisation(context.node());
+  flag_attribute(context.node(), "relu");
+  infer_conv_layer(context);
+}
+
+void expand_conv_bn_relu(ExpandContext& context) {
+  const Node& node = context.node();
+  const TensorType x = context.type(context.input(0));
+  const ConvLayer layer(node);
+  const bool relu = flag_attribute(node, "relu");
+  const ValueId weight =
+      context.parameter("conv.weight", layer.filter_shape(x), weight_initializer(node, layer.fans(x)));
+  const ValueId conv = context.add("Conv", "conv", {context.input(0), weight}, 1, layer.attributes())[0];
+  const ValueId normal = add_batch_norm(context, conv, "bn.", relu ? "bn" : "");
+  context.replace_output(0, relu ? context.add("Relu", "", {normal}, 1)[0] : normal);
+}
+
+void infer_linear(InferContext& context) {
+  const TensorType& x = floating_input(context, 0, {2, 4});
+  const int64_t units = int_attribute_from(context.node(), "units", 1);
+  const double features = double(element_count({x.shape.begin() + 1, x.shape.end()}));
+  weight_initializer(context.node(), {features, double(units)});
+  context.set_output(0, {x.dtype, {x.shape[0], units}});
+}
+
+void expand_linear(ExpandContext& context) {
+  const Node& node = context.node();
+  ValueId x = context.input(0);
+  if (context.type(x).shape.size() == 4) x = context.add("Flatten", "flatten", {x}, 1)[0];
+  const int64_t units = int_attribute(node, "units"), features = context.type(x).shape[1];
+  const Fans fans{double(features), double(units)};
+  std::vector<ValueId> inputs = {x, context.parameter("weight", {units, features}, weight_initializer(node, fans))};
+  if (flag_attribute(node, "bias")) inputs.push_back(context.parameter("bias", {units}, bias_initializer(node, fans)));
+  context.replace_output(0, context.add("Gemm", "", inputs, 1, {{"transB", int64_t{1}}})[0]);
+}
+
+std::vector<AttributeSpec> conv_layer_specs(const char* init) {
+  return {required_spec("filters", AttributeKind::Int, "output channels"),
+          required_spec("kernel_shape", AttributeKind::Ints, "height and width of a filter"),
+          ints_spec("strides", {1, 1}, "pixels from one window to the next: vertical, horizontal"),
+          ints_spec("pads", {}, "zeros around the image: top, left, bottom, right; default: the window is centred"),
+          ints_spec("dilations", {1, 1}, "pixels from one element of a filter to the next"),
+          int_spec("group", 1, "groups of channels that do not mix"),
+          string_spec("auto_pad", "NOTSET", "only NOTSET: padding is explicit"),
+          string_spec("init", init, kInitializerDoc)};
+}
+
+std::vector<AttributeSpec> batch_norm_specs() {
+  return {float_spec("epsilon", 1e-5, "added to the variance"),
+          float_spec("momentum", 0.1, "weight of the batch in the running statistics, as in PyTorch"),
+          int_spec("training_mode", 1, "0: by the running statistics, which stay as they are, in training too")};
+}
+
+}  // namespace
+
+void register_nn_layers(OpRegistry& registry) {
+  const std::vector<OperandSpec> x = {{.name = "X", .lowered = true}}, y = {{.name = "Y", .lowered = true}};
+  std::vector<AttributeSpec> conv_specs = conv_layer_specs("kaiming_uniform");
+  conv_specs.push_back(int_spec("bias", 1, "1: a bias is added to each output channel"));
+  registry.add({.domain = "arbalest",
+                .name = "Conv",
+                .doc = "a convolution with its own filters and bias",
+                .inputs = x,
+                .outputs = y,
+                .attributes = conv_specs,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_conv_layer,
+                .expand = expand_conv});
+  registry.add({.domain = "arbalest",
+                .name = "BatchNorm",
+                .doc = "batch normalisation with its own scale, bias and running statistics",
+                .inputs = x,
+                .outputs = y,
+                .attributes = batch_norm_specs(),
+                .layout = Layout::ChannelsLast,
+                .infer = infer_batch_norm_layer,
+                .expand = expand_batch_norm});
+  registry.add({.domain = "arbalest",
+                .name = "Linear",
+                .doc = "a matrix product with its own weights and bias; images are flattened first",
+                .inputs = x,
+                .outputs = y,
+                .attributes = {required_spec("units", AttributeKind::Int, "output features"),
+                               int_spec("bias", 1, "1: a bias is added to each unit"),
+                               string_spec("init", "kaiming_uniform", kInitializerDoc)},
+                .layout = std::nullopt,
+                .infer = infer_linear,
+                .expand = expand_linear});
+  std::vector<AttributeSpec> block_specs = conv_layer_specs("kaiming_normal");
+  for (AttributeSpec& spec : batch_norm_specs()) block_specs.push_back(std::move(spec));
+  block_specs.push_back(int_spec("relu", 1, "0: without the activation"));
+  registry.add({.domain = "arbalest",
+                .name = "ConvBnRelu",
+                .doc = "a convolution without bias, batch normalisation, and Relu",
+                .inputs = x,
+                .outputs = y,
+                .attributes = block_specs,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_conv_bn_relu,
+                .expand = expand_conv_bn_relu});
+}
+
+}  // namespace arbalest

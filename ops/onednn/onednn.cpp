@@ -1,0 +1,173 @@
+#include "ops/onednn/onednn.h"
+
+#include <string>
+#include <string_view>
+
+#include "graph/error.h"
+
+namespace arbalest::onednn {
+namespace {
+
+dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+
+}  // namespace
+
+const dnnl::engine& engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+bool supported(DataType type) {
+  return type == DataType::Float32 || type == DataType::Bfloat16;
+}
+
+dnnl::memory::data_type type_of(DataType type) {
+  return type == DataType::Bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+Desc image_desc(const Dims& shape, DataType type) {
+  const int64_t channels = shape[1], width = shape[3];
+  return {shape, type_of(type), Dims{shape[2] * width * channels, 1, width * channels, channels}};
+}
+
+Desc filter_desc(int64_t filters, int64_t group_channels, int64_t height, int64_t width, int64_t group, DataType type) {
+  const Dims strides = {height * width * group_channels, 1, width * group_channels, group_channels};
+  if (group == 1) return {Dims{filters, group_channels, height, width}, type_of(type), strides};
+  const int64_t group_filters = filters / group;
+  return {Dims{group, group_filters, group_channels, height, width}, type_of(type),
+          Dims{group_filters * strides[0], strides[0], strides[1], strides[2], strides[3]}};
+}
+
+Desc matrix_desc(int64_t rows, int64_t columns, bool transposed, DataType type) {
+  return {Dims{rows, columns}, type_of(type), transposed ? Dims{1, rows} : Dims{columns, 1}};
+}
+
+Desc vector_desc(int64_t count, DataType type) {
+  return {Dims{count}, type_of(type), Dims{1}};
+}
+
+Desc any_layout(const Dims& dims, DataType type) {
+  return {dims, type_of(type), dnnl::memory::format_tag::any};
+}
+
+OnednnKernel::OnednnKernel() : stream_(engine()) {}
+
+Operand OnednnKernel::reserve(const Desc& desc) {
+  constexpr int64_t kAlignment = 256;
+  const int64_t at = workspace_;
+  workspace_ += (int64_t(desc.get_size()) + kAlignment - 1) / kAlignment * kAlignment;
+  return {Operand::Place::Workspace, at, desc};
+}
+
+Operand OnednnKernel::arranged(const Operand& from, const Desc& wanted) {
+  if (from.desc == wanted) return from;
+  const Operand to = reserve(wanted);
+  reorder(from, to);
+  return to;
+}
+
+Operand OnednnKernel::before(const Operand& to, const Desc& wanted) {
+  return to.desc == wanted ? to : reserve(wanted);
+}
+
+void OnednnKernel::finish(const Operand& from, const Operand& to) {
+  if (from.desc != to.desc) reorder(from, to);
+}
+
+void OnednnKernel::reorder(const Operand& from, const Operand& to) {
+  const dnnl::reorder::primitive_desc desc(engine(), from.desc, engine(), to.desc, user_scratchpad());
+  add<dnnl::reorder>(desc, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+}
+
+void OnednnKernel::append(dnnl::primitive primitive, const Desc& scratchpad,
+                          std::vector<std::pair<int, Operand>> arguments) {
+  if (scratchpad.get_size() > 0) arguments.emplace_back(DNNL_ARG_SCRATCHPAD, reserve(scratchpad));
+  Step step{std::move(primitive), {}, {}};
+  for (auto& [id, operand] : arguments) {
+    dnnl::memory memory(operand.desc, engine(), DNNL_MEMORY_NONE);
+    step.arguments.push_back({id, memory.get()});
+    step.bindings.push_back({std::move(operand), std::move(memory)});
+  }
+  steps_.push_back(std::move(step));
+}
+
+void OnednnKernel::run(const KernelContext& context) const {
+  for (const Step& step : steps_) {
+    for (const Binding& binding : step.bindings) {
+      const size_t index = size_t(binding.operand.index);
+      void* address = nullptr;
+      switch (binding.operand.place) {
+        case Operand::Place::Input: address = const_cast<void*>(context.inputs[index]); break;
+        case Operand::Place::Output: address = context.outputs[index]; break;
+        case Operand::Place::Workspace: address = static_cast<std::byte*>(context.workspace) + index; break;
+      }
+      // Setting an address has a price (padding is cleared), so it is done only where it changes.
+      if (binding.memory.get_data_handle() != address) binding.memory.set_data_handle(address);
+    }
+    const dnnl_status_t status =
+        dnnl_primitive_execute(step.primitive.get(), stream_.get(), int(step.arguments.size()), step.arguments.data());
+    if (status != dnnl_success) throw RunError("oneDNN: execution failed with status " + std::to_string(int(status)));
+  }
+}
+
+dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& d) {
+  const auto kind = dnnl::prop_kind::forward_training;
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(), kind,      kAlgorithm,  d.src,       d.weights, d.bias,
+          d.dst,    d.strides, d.dilations, d.pad_begin, d.pad_end, user_scratchpad()};
+#else
+  return {{kind, kAlgorithm, d.src, d.weights, d.bias, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
+          user_scratchpad(),
+          engine()};
+#endif
+}
+
+// Gradients need the forward primitive as a hint.
+dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& d) {
+  const auto forward = make_convolution(d);
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(),    kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
+          d.pad_begin, d.pad_end,  forward, user_scratchpad()};
+#else
+  return {{kAlgorithm, d.src, d.weights, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
+          user_scratchpad(),
+          engine(),
+          forward};
+#endif
+}
+
+dnnl::convolution_backward_weights::primitive_desc make_convolution_backward_weights(const ConvDescs& d,
+                                                                                     const Desc& forward_weights) {
+  ConvDescs forward_descs = d;
+  forward_descs.weights = forward_weights;
+  const auto forward = make_convolution(forward_descs);
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(),    kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
+          d.pad_begin, d.pad_end,  forward, user_scratchpad()};
+#else
+  return {{kAlgorithm, d.src, d.weights, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
+          user_scratchpad(),
+          engine(),
+          forward};
+#endif
+}
+
+dnnl::matmul::primitive_desc make_matmul(const Desc& a, const Desc& b, const Desc& bias, const Desc& y) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(), a, b, bias, y, user_scratchpad()};
+#else
+  return {{a, b, bias, y}, user_scratchpad(), engine()};
+#endif
+}
+
+bool is_reference(const dnnl::primitive_desc_base& desc) {
+  return std::string_view(desc.impl_info_str()).find("ref") != std::string_view::npos;
+}
+
+}  // namespace arbalest::onednn

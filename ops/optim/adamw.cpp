@@ -1,0 +1,27 @@
+// Adamw: the optimiser "adamw".
+
+#include "ops/optim/adamw.h"
+
+#include "ops/definition.h"
+#include "ops/optim/update_cpu.h"
+
+namespace arbalest {
+
+void register_optim_adamw(OpRegistry& registry) {
+  const OptimizerSpec optimizer{"adamw", {"first_moment", "second_moment"}};
+  Op op = update_op("Adamw", "one step of AdamW on flat arrays, with the step's learning rate", optimizer,
+                    {float_spec("beta1", 0.9, "as in Train"), float_spec("beta2", 0.999, "as in Train"),
+                     float_spec("epsilon", 1e-8, "as in Train")});
+  op.cost = elementwise_cost(14);
+  op.samples = [optimizer] {
+    return update_samples(optimizer,
+                          {{"defaults", {}},
+                           {"decay", {{"weight_decay", 0.1}, {"beta1", 0.8}, {"beta2", 0.95}, {"epsilon", 1e-3}}},
+                           {"no memory", {{"beta1", 0.0}, {"beta2", 0.0}}}},
+                          {-1, 0});
+  };
+  op.cpu = update_cpu<AdamwRule>;
+  registry.add(std::move(op));
+}
+
+}  // namespace arbalest

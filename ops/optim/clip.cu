@@ -1,0 +1,81 @@
+// CUDA kernels of arbalest.ClipFactor: sums of squares by block, then their sum by one block. Both are in double, since
+// squares of finite gradients may leave the range of float, and in an order that depends on the number of elements and
+// the device alone.
+
+#include "ops/cuda/cuda_math.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+// Every thread gets the result.
+__device__ double block_sum_of(double x) {
+  __shared__ double sums[kThreads / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  double total = 0;
+  for (int warp = 0; warp < kThreads / 32; ++warp) total += sums[warp];
+  return total;
+}
+
+template <int W>
+__device__ double sum_of_squares(const float* values) {
+  const Pack<float, W> pack = load<W>(values);
+  double sum = 0;
+#pragma unroll
+  for (int k = 0; k < W; ++k) sum += double(pack.element[k]) * double(pack.element[k]);
+  return sum;
+}
+
+// gradients (P); sums (blocks of the grid).
+template <int W>
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(int64_t count, const StepScalars* scalars, const float* gradients, double* sums) {
+  if (scalars->update == 0) return;
+  const int64_t packs = count / W, rest = packs * W + thread_index();
+  double sum = 0;
+  for (int64_t i = thread_index(); i < packs; i += thread_count()) sum += sum_of_squares<W>(gradients + i * W);
+  if (rest < count) sum += sum_of_squares<1>(gradients + rest);
+  sum = block_sum_of(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// One block.
+__global__ void __launch_bounds__(kThreads)
+    factor_kernel(int blocks, double bound, const StepScalars* scalars, const double* sums, float* factor) {
+  if (scalars->update == 0) return;
+  double sum = 0;
+  for (int i = int(threadIdx.x); i < blocks; i += kThreads) sum += sums[i];
+  const double norm = sqrt(block_sum_of(sum));
+  if (threadIdx.x == 0) *factor = isfinite(norm) && norm > bound ? float(bound / norm) : 1.0f;
+}
+
+}  // namespace
+
+void register_optim_clip_cuda(OpRegistry& registry) {
+  registry.find("arbalest.ClipFactor")->cuda = [](const KernelRequest& request) {
+    if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
+    const int64_t count = request.inputs[0].elements();
+    const double bound = float_attribute(request.node, "norm");
+    const unsigned blocks = blocks_for((count + 3) / 4, cuda_context(request).multiprocessors);
+    auto run = [=](const KernelContext& c) {
+      const float* gradients = input<float>(c, 0);
+      auto* sums = static_cast<double*>(c.workspace);
+      if (aligned(gradients)) {
+        squares_kernel<4><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
+      } else {
+        squares_kernel<1><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
+      }
+      check_launch("squares of gradients");
+      factor_kernel<<<1, kThreads, 0, stream_of(c)>>>(int(blocks), bound, c.scalars, sums, output<float>(c, 0));
+      check_launch("clip factor");
+    };
+    return make_kernel(run, int64_t(blocks) * int64_t(sizeof(double)));
+  };
+}
+
+}  // namespace arbalest

@@ -1,0 +1,160 @@
+#include "ops/optim/update.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+void infer_groups(const InferContext& context, const UpdateOperands& place, const TensorType& gradients) {
+  const Node& node = context.node();
+  const int64_t blocks = (gradients.elements() + kParameterAlignment - 1) / kParameterAlignment;
+  expect_input(context, place.groups(), {DataType::Uint8, {blocks}},
+               fmt::format("the group of {} elements each", kParameterAlignment));
+  const GroupNumbers groups(node);
+  if (groups.decays.empty() || groups.decays.size() > kMostGroups) {
+    context.fail(fmt::format("attribute 'decays' has {} numbers; expected 1 to {}", groups.decays.size(), kMostGroups));
+  }
+  if (groups.rate_factors.size() != groups.decays.size()) {
+    context.fail(fmt::format("attribute 'rate_factors' has {} numbers; expected {}, as 'decays' has",
+                             groups.rate_factors.size(), groups.decays.size()));
+  }
+}
+
+void infer_update(InferContext& context) {
+  const UpdateOperands place(*context.node().op->optimizer);
+  const TensorType gradients = floating_input(context, 0, {1});
+  expect_input(context, 0, {master_type(gradients.dtype), gradients.shape}, "since updates are in full precision");
+  for (size_t i = 1; i <= place.averaged(); ++i) {
+    if (context.has_input(i)) expect_input(context, i, gradients, "the type of 'gradients'");
+  }
+  if (context.has_input(place.clip())) expect_input(context, place.clip(), {gradients.dtype, {1}}, "one factor");
+  if (context.has_input(place.groups())) infer_groups(context, place, gradients);
+  const std::vector<ValueId>& outputs = context.node().outputs;
+  const bool restarts = outputs.size() > place.restarted() && outputs[place.restarted()] != kNone;
+  if (restarts && !(context.has_input(place.average()) && context.has_input(place.averaged()))) {
+    context.fail("output 'restarted' needs the inputs 'average' and 'averaged'");
+  }
+  for (size_t i = 0; i < context.output_count(); ++i) {
+    context.set_output(i, {i == place.lowered() ? DataType::Bfloat16 : gradients.dtype, gradients.shape});
+  }
+}
+
+// Samples of one rule.
+class Samples {
+ public:
+  Samples(const OptimizerSpec& optimizer, const std::vector<double>& slot_lows, std::string rule, Attributes attributes)
+      : place_(optimizer), slot_lows_(slot_lows), rule_(std::move(rule)), attributes_(std::move(attributes)) {}
+
+  // With all inputs up to `inputs` and outputs up to `outputs`, exclusive.
+  Sample& add(const std::string& name, int64_t count, size_t inputs, size_t outputs, StepScalars scalars = {}) {
+    Sample sample{.name = fmt::format("{}, {}", rule_, name),
+                  .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, {count}}}),
+                  .output_count = int(outputs),
+                  .attributes = attributes_,
+                  .tolerance = outputs > place_.lowered() ? 4e-3 : 1e-6};
+    for (size_t k = 0; k < slot_lows_.size(); ++k) sample.inputs[place_.kFirstSlot + k].low = slot_lows_[k];
+    if (inputs > place_.clip()) sample.inputs[place_.clip()] = {{DataType::Float32, {1}}, 0.2, 0.8};
+    if (inputs > place_.groups()) {
+      const std::vector<double> decays = {0.01, 0, 0.5}, rate_factors = {1, 10, 0.1};
+      const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
+      sample.inputs[place_.groups()] = {{DataType::Uint8, {blocks}}, 0, double(decays.size()) - 1};
+      sample.attributes.set("decays", decays);
+      sample.attributes.set("rate_factors", rate_factors);
+    }
+    scalars.learning_rate = 0.1f;
+    sample.scalars = scalars;
+    return samples_.emplace_back(std::move(sample));
+  }
+
+  // Inputs [first, end) are infinite: the kernel must not read them, as others may be writing there.
+  static void unread(Sample& sample, size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      sample.inputs[i].low = sample.inputs[i].high = std::numeric_limits<double>::infinity();
+    }
+  }
+
+  std::vector<Sample> all() && {
+    const size_t plain = place_.average(), corrected = place_.averaged(), restarting = place_.clip();
+    const size_t master = place_.lowered(), lowered = place_.restarted(), restarted = place_.outputs();
+    add("few elements", 7, plain, master);
+    add("a large model", 100003, plain, master, {.updates = 3});
+    add("with bfloat16 weights", 1001, plain, lowered, {.updates = 1});
+    add("after many updates", 1000, plain, master, {.updates = 100000});
+    add("towards an average", 1003, corrected, master, {.correction = 0.25f});
+    add("towards an average, bfloat16", 4096, restarting, lowered, {.correction = 0.5f});
+    unread(add("no correction now", 1001, restarting, master), place_.average(), restarting);
+    unread(add("restart", 1003, restarting, lowered, {.correction = 0.5f, .restart = 1}), 0, place_.averaged());
+    unread(add("restart, average too", 1024, restarting, restarted, {.restart = 1}), 0, place_.averaged());
+    unread(add("clipped", 1001, place_.groups(), master, {.updates = 2}), place_.average(), place_.clip());
+    add("clipped, towards an average", 4096, place_.groups(), lowered, {.correction = 0.5f});
+    unread(add("groups", 1001, place_.inputs(), master, {.updates = 2}), place_.average(), place_.clip());
+    add("groups, towards an average", 100003, place_.inputs(), lowered, {.correction = 0.5f});
+    // What stays as it was is defined in place only.
+    add("no restart now", 1001, restarting, restarted, {.correction = 0.25f}).in_place = true;
+    Sample& idle = add("no update", 1001, restarting, master, {.restart = 1, .update = 0});
+    unread(idle, 0, 1);
+    idle.in_place = true;
+    return std::move(samples_);
+  }
+
+ private:
+  UpdateOperands place_;
+  const std::vector<double>& slot_lows_;
+  std::string rule_;
+  Attributes attributes_;
+  std::vector<Sample> samples_;
+};
+
+std::vector<AttributeSpec> attributes_of_all_rules() {
+  return {float_spec("weight_decay", 0.0, "as in Train"),
+          floats_spec("decays", {}, "with 'groups': the weight decay of each group, instead of weight_decay"),
+          floats_spec("rate_factors", {}, "with 'groups': the factor of the learning rate of each group")};
+}
+
+}  // namespace
+
+GroupNumbers::GroupNumbers(const Node& update)
+    : decays(floats_attribute(update, "decays")), rate_factors(floats_attribute(update, "rate_factors")) {}
+
+Op update_op(std::string name, std::string doc, OptimizerSpec optimizer, std::vector<AttributeSpec> rule_attributes) {
+  using enum OperandSpec::Arity;
+  const UpdateOperands place(optimizer);
+  Op op{.domain = "arbalest", .name = std::move(name), .doc = std::move(doc)};
+  op.inputs = {{.name = "gradients"}, {.name = "weights"}};
+  op.outputs = {{.name = "new_weights"}};
+  op.aliases = {{int(place.kNewWeights), int(place.kWeights)}};
+  for (size_t k = 0; k < optimizer.slots.size(); ++k) {
+    op.inputs.push_back({.name = optimizer.slots[k]});
+    op.outputs.push_back({.name = "new_" + optimizer.slots[k]});
+    op.aliases.emplace_back(int(place.kFirstNewSlot + k), int(place.kFirstSlot + k));
+  }
+  for (const char* input : {"average", "averaged", "clip", "groups"}) {
+    op.inputs.push_back({.name = input, .arity = Optional});
+  }
+  op.outputs.push_back({.name = "lowered_weights", .arity = Optional});
+  op.outputs.push_back({.name = "restarted", .arity = Optional});
+  op.aliases.emplace_back(int(place.restarted()), int(place.average()));
+  op.attributes = std::move(rule_attributes);
+  for (AttributeSpec& spec : attributes_of_all_rules()) op.attributes.push_back(std::move(spec));
+  op.internal = true;
+  op.side_effect = true;
+  op.infer = infer_update;
+  op.optimizer = std::move(optimizer);
+  return op;
+}
+
+std::vector<Sample> update_samples(const OptimizerSpec& optimizer,
+                                   const std::vector<std::pair<std::string, Attributes>>& rules,
+                                   const std::vector<double>& slot_lows) {
+  std::vector<Sample> all;
+  for (const auto& [name, attributes] : rules) {
+    for (Sample& sample : Samples(optimizer, slot_lows, name, attributes).all()) all.push_back(std::move(sample));
+  }
+  return all;
+}
+
+}  // namespace arbalest

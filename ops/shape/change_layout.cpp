@@ -1,0 +1,55 @@
+// ChangeLayout: the same tensor in another memory order; the pass place_layouts inserts it.
+
+#include "ops/definition.h"
+#include "ops/shape/reorder_cpu.h"
+
+namespace arbalest {
+namespace {
+
+Layout target(const Node& node) {
+  return string_attribute(node, "to") == name_of(Layout::ChannelsLast) ? Layout::ChannelsLast : Layout::RowMajor;
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> samples;
+  for (const Layout to : {Layout::ChannelsLast, Layout::RowMajor}) {
+    for (const Shape& shape : {Shape{2, 3, 5, 7}, Shape{3, 16, 1, 1}, Shape{2, 1, 4, 5}, Shape{3, 4, 9},
+                               Shape{2, 3, 2, 4, 5}, Shape{16, 50, 12, 12}}) {
+      const TensorType from =
+          TensorType{DataType::Float32, shape}.in(to == Layout::RowMajor ? Layout::ChannelsLast : Layout::RowMajor);
+      samples.push_back({.name = to_string(shape) + " to " + std::string(name_of(to)),
+                         .inputs = {{from}},
+                         .attributes = {{"to", std::string(name_of(to))}},
+                         .tolerance = 0});
+    }
+  }
+  return samples;
+}
+
+}  // namespace
+
+void register_shape_change_layout(OpRegistry& registry) {
+  AttributeSpec to = required_spec("to", AttributeKind::String, "row_major or channels_last");
+  to.choices = {std::string(name_of(Layout::RowMajor)), std::string(name_of(Layout::ChannelsLast))};
+  registry.add({.domain = "arbalest",
+                .name = "ChangeLayout",
+                .doc = "X in another order in memory",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = {to},
+                .internal = true,
+                .layout = std::nullopt,
+                .infer = [](InferContext& c) { c.set_output(0, c.input(0).in(target(c.node()))); },
+                .grad =
+                    [](GradContext& c) {
+                      if (!c.needs_gradient(0)) return;
+                      const std::string back(name_of(c.type(c.input(0)).layout));
+                      c.set_input_gradient(0, c.add("arbalest.ChangeLayout", "grad_input", {c.output_gradient(0)}, 1,
+                                                    {{"to", back}})[0]);
+                    },
+                .cost = elementwise_cost(0),
+                .samples = samples,
+                .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], r.outputs[0].layout); }});
+}
+
+}  // namespace arbalest

@@ -1,0 +1,17 @@
+// CUDA kernels of Flatten and arbalest.Unflatten: what is channels-last in memory comes into logical order and back.
+
+#include "ops/shape/reorder.cuh"
+
+namespace arbalest {
+
+void register_shape_flatten_cuda(OpRegistry& registry) {
+  registry.find("Flatten")->cuda = [](const KernelRequest& request) {
+    return cuda::make_reorder(request, request.inputs[0], Layout::RowMajor);
+  };
+  registry.find("arbalest.Unflatten")->cuda = [](const KernelRequest& request) {
+    const TensorType& x = request.outputs[0];
+    return cuda::make_reorder(request, {x.dtype, x.shape}, x.layout);
+  };
+}
+
+}  // namespace arbalest

@@ -1,0 +1,42 @@
+#pragma once
+// CPU kernel between the memory layouts of one tensor.
+
+#include "ops/cpu.h"
+#include "ops/shape/reorder.h"
+
+namespace arbalest {
+
+template <typename T>
+void reorder(const Reordering& order, const T* x, T* y) {
+  const int64_t rows = order.rows, columns = order.columns, matrix = rows * columns;
+  if (order.copies()) {
+    if (const int64_t count = order.batch * matrix; count > 0) std::memcpy(y, x, size_t(count) * sizeof(T));
+    return;
+  }
+  parallel_for(order.batch, matrix * 2, [=](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const T* from = x + n * matrix;
+      T* to = y + n * matrix;
+      for (int64_t column = 0; column < columns; ++column) {
+        for (int64_t row = 0; row < rows; ++row) to[column * rows + row] = from[row * columns + column];
+      }
+    }
+  });
+}
+
+// A kernel that brings input 0, of type `type`, into `layout`. Elements are moved, whatever they are.
+inline std::unique_ptr<Kernel> reorder_cpu(const TensorType& type, Layout layout) {
+  const auto kernel = [order = Reordering(type, layout)](auto word) {
+    using Word = decltype(word);
+    return make_kernel(
+        [order](const KernelContext& context) { reorder(order, input<Word>(context, 0), output<Word>(context, 0)); });
+  };
+  switch (size_of(type.dtype)) {
+    case 1: return kernel(uint8_t{});
+    case 2: return kernel(uint16_t{});
+    case 4: return kernel(uint32_t{});
+    default: return kernel(uint64_t{});
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,112 @@
+// Transpose: the axes of a tensor in another order. Attention splits heads with it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/definition.h"
+#include "ops/math/elementwise_cpu.h"
+#include "ops/shape/transpose.h"
+
+namespace arbalest {
+
+std::vector<int64_t> permutation_of(const Node& node, size_t rank) {
+  std::vector<int64_t> permutation = ints_attribute(node, "perm");
+  if (permutation.empty()) {
+    permutation.resize(rank);
+    std::iota(permutation.rbegin(), permutation.rend(), int64_t{0});
+  }
+  return permutation;
+}
+
+Strided transposing_walk(const KernelRequest& request) {
+  const std::vector<int64_t> from = memory_strides(request.inputs[0]);
+  std::vector<int64_t> permuted;
+  for (const int64_t axis : permutation_of(request.node, from.size())) permuted.push_back(from[size_t(axis)]);
+  return Strided(request.outputs[0].shape, {memory_strides(request.outputs[0]), permuted});
+}
+
+namespace {
+
+void infer_transpose(InferContext& context) {
+  const TensorType& x = floating_input(context, 0);
+  const size_t rank = x.shape.size();
+  if (rank > Strided::kMaxRank) {
+    context.fail(fmt::format("input 'X' is {}; expected a rank of at most {}", to_string(x), Strided::kMaxRank));
+  }
+  const std::vector<int64_t> permutation = permutation_of(context.node(), rank);
+  std::vector<int64_t> sorted = permutation, axes(rank);
+  std::sort(sorted.begin(), sorted.end());
+  std::iota(axes.begin(), axes.end(), int64_t{0});
+  if (sorted != axes) {
+    context.fail(fmt::format("attribute 'perm' is {}; expected the axes 0 to {} of input 'X', {}, each once",
+                             to_string(permutation, '[', ']'), int64_t(rank) - 1, to_string(x)));
+  }
+  TensorType y{x.dtype, {}};
+  for (const int64_t axis : permutation) y.shape.push_back(x.shape[size_t(axis)]);
+  context.set_output(0, y);
+}
+
+void grad_transpose(GradContext& c) {
+  if (!c.needs_gradient(0)) return;
+  const std::vector<int64_t> permutation = permutation_of(c.node(), c.type(c.input(0)).shape.size());
+  std::vector<int64_t> back(permutation.size());
+  for (size_t axis = 0; axis < back.size(); ++axis) back[size_t(permutation[axis])] = int64_t(axis);
+  c.set_input_gradient(0, c.add("Transpose", "grad_input", {c.output_gradient(0)}, 1, {{"perm", back}})[0]);
+}
+
+std::unique_ptr<Kernel> transpose_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  return make_kernel([walk = transposing_walk(request), count = request.outputs[0].elements()](const KernelContext& c) {
+    map_strided(
+        walk, count, [](auto x) { return x; }, output<T>(c, 0), input<T>(c, 0));
+  });
+}
+
+std::vector<Sample> samples() {
+  using Ints = std::vector<int64_t>;
+  struct Case {
+    TensorType x;
+    Ints permutation;
+  };
+  const DataType type = DataType::Float32;
+  std::vector<Sample> samples;
+  for (const Case& c : {Case{{type, {}}, {}},
+                        {{type, {7}}, {0}},
+                        {{type, {5, 7}}, {}},
+                        {{type, {40, 33}}, {1, 0}},
+                        {{type, {2, 3, 5}}, {0, 2, 1}},
+                        {{type, {2, 7, 4, 16}}, {0, 2, 1, 3}},
+                        {{type, {2, 3, 5, 7}}, {0, 2, 3, 1}},
+                        {{type, {2, 1, 5, 1}}, {3, 1, 2, 0}},
+                        {TensorType{type, {2, 3, 5, 7}}.in(Layout::ChannelsLast), {0, 2, 3, 1}},
+                        {TensorType{type, {2, 8, 5, 4}}.in(Layout::ChannelsLast), {0, 1, 2, 3}},
+                        {{type, {2, 3, 2, 3, 2, 3}}, {5, 0, 3, 2, 4, 1}}}) {
+    samples.push_back({.name = to_string(c.x.shape) + " by " + to_string(c.permutation, '[', ']') +
+                               (c.x.layout == Layout::ChannelsLast ? ", channels-last" : ""),
+                       .inputs = {{c.x}},
+                       .attributes = c.permutation.empty() ? Attributes{} : Attributes{{"perm", c.permutation}},
+                       .tolerance = 0});
+  }
+  return samples;
+}
+
+}  // namespace
+
+void register_shape_transpose(OpRegistry& registry) {
+  registry.add({.domain = "",
+                .name = "Transpose",
+                .doc = "X with its axes in the order `perm`; row-major in memory",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = {ints_spec("perm", {}, "axis i of Y is axis perm[i] of X; default: the axes reversed")},
+                .layout = std::nullopt,
+                .infer = infer_transpose,
+                .grad = grad_transpose,
+                .cost = elementwise_cost(0),
+                .samples = samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return transpose_cpu(r, t); })});
+}
+
+}  // namespace arbalest

@@ -1,0 +1,17 @@
+#pragma once
+// Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may be
+// added to both (operators, sources, observers).
+
+#include "executor/plan/device_list.h"
+#include "executor/session/observer.h"
+#include "executor/session/session.h"
+#include "graph/dsl/dsl.h"
+#include "graph/error.h"
+#include "graph/file/graph_file.h"
+#include "graph/file/overrides.h"
+#include "graph/op.h"
+#include "graph/random.h"
+#include "io/formats/safetensors.h"
+#include "io/sources/memory_source.h"
+#include "io/sources/source.h"
+#include "ops/check/check_operator.h"

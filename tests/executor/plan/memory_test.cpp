@@ -1,0 +1,261 @@
+// The memory planner: packing by lifetime, and where the values of real programs live.
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "executor/plan/make_plan.h"
+#include "executor/run/binding.h"
+#include "tests/executor/fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+bool together(const Lifetime& a, const Lifetime& b) {
+  return a.first <= b.last && b.first <= a.last;
+}
+
+int64_t rounded(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+struct Range {
+  int64_t begin = 0, end = 0;
+};
+bool overlap(const Range& a, const Range& b) {
+  return a.begin < b.end && b.begin < a.end;
+}
+
+// The training step's memory, as one learner's operands say it.
+struct Step {
+  Plan plan;
+  const Task* task = nullptr;
+
+  explicit Step(const Program& program) {
+    PlanRequest request;
+    request.devices = cpus(1);
+    request.training_samples = 1000;
+    request.validation_samples = 100;
+    plan = make_plan(program, request);
+    for (const Task& each : plan.tasks) {
+      if (each.kind == Task::Kind::Compute && !task) task = &each;
+    }
+  }
+
+  const Launch& launch(int32_t i) const { return plan.launches[size_t(task->first_launch + i)]; }
+  const Node& node(int32_t i) const { return plan.graphs[0].nodes[size_t(launch(i).node)]; }
+  const Operand& operand(int32_t i, int32_t o) const { return plan.operands[size_t(launch(i).first_operand + o)]; }
+  // (value, operand) of a node: inputs, then outputs.
+  std::vector<std::pair<ValueId, Operand>> operands(int32_t i) const {
+    std::vector<std::pair<ValueId, Operand>> all;
+    std::vector<ValueId> values = node(i).inputs;
+    values.insert(values.end(), node(i).outputs.begin(), node(i).outputs.end());
+    for (size_t o = 0; o < values.size(); ++o) {
+      if (values[o] != kNone) all.emplace_back(values[o], operand(i, int32_t(o)));
+    }
+    return all;
+  }
+  Operand of(std::string_view value) const {
+    for (int32_t i = 0; i < task->launches; ++i) {
+      for (const auto& [v, operand] : operands(i)) {
+        if (plan.graphs[0].values[size_t(v)].name == value) return operand;
+      }
+    }
+    return {};
+  }
+  bool transient(const Operand& operand) const {
+    const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
+    return contains(arena.name, "/activations");
+  }
+};
+
+Prepared prepared(const TinyNet& net, Precision precision) {
+  SessionOptions options = on_cpus();
+  options.numerics.precision = precision;
+  return prepare(tiny(net), options);
+}
+
+// Blocks that branch, project and join, as in a residual network.
+TinyNet residual_net() {
+  TinyNet net;
+  net.source = "synthetic:?shape=1x16x16&size=1000";
+  net.layers = "h0 = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n";
+  for (int block = 0; block < 3; ++block) {
+    net.layers += fmt::format(
+        "a{0} = arbalest.ConvBnRelu <filters = {2}, kernel_shape = [3, 3], strides = [2, 2]> (h{0})\n"
+        "b{0} = arbalest.ConvBnRelu <filters = {2}, kernel_shape = [3, 3], relu = 0> (a{0})\n"
+        "p{0} = arbalest.ConvBnRelu <filters = {2}, kernel_shape = [1, 1], strides = [2, 2], relu = 0> (h{0})\n"
+        "s{0} = Add (b{0}, p{0})\nh{1} = Relu (s{0})\n",
+        block, block + 1, 8 << block);
+  }
+  net.layers += "h = GlobalAveragePool (h3)\n";
+  return net;
+}
+
+}  // namespace
+
+TEST_CASE("CPU devices need their memory together, GPUs each their own") {
+  SessionOptions options = on_cpus(4);
+  options.learners.strategy = Strategy::Kind::None;
+  const Prepared ready = prepare(tiny({}), options);
+  Plan plan = make_plan(ready.program, ready.request);
+  int64_t all = 0;
+  for (int32_t device = 0; device < 4; ++device) all += planned_bytes(plan, device);
+  CHECK_NOTHROW(check_memory(plan, {all, all, all, all}));
+  const std::string refusal = message_of([&] { check_memory(plan, {all - 1, all - 1, all - 1, all - 1}); });
+  INFO(refusal);
+  CHECK(refusal.starts_with(
+      fmt::format("cpu:0, cpu:1, cpu:2, cpu:3: the plan needs {:.1f} MiB in all, ", double(all) / (1 << 20))));
+  CHECK(contains(refusal, "MiB  cpu:0/"));
+
+  for (int32_t device = 0; device < 4; ++device) plan.devices[size_t(device)] = {PlanDevice::Kind::Cuda, device};
+  std::vector<int64_t> needed;
+  for (int32_t device = 0; device < 4; ++device) needed.push_back(planned_bytes(plan, device));
+  CHECK_NOTHROW(check_memory(plan, needed));
+  --needed[2];
+  CHECK(message_of([&] { check_memory(plan, needed); }).starts_with("cuda:2: the plan needs "));
+}
+
+TEST_CASE("packed buffers that live together do not overlap") {
+  std::mt19937 random(3);
+  const auto pick = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Lifetime> lifetimes(size_t(pick(0, 60)));
+    const int length = pick(1, 40);
+    for (Lifetime& life : lifetimes) {
+      life.bytes = pick(0, 9) == 0 ? 0 : pick(1, 5000);
+      life.first = pick(0, length);
+      life.last = std::min(length, life.first + pick(0, 8));
+    }
+    const Packing packing = pack(lifetimes);
+    REQUIRE(packing.offsets.size() == lifetimes.size());
+    int64_t peak = 0, all = 0;
+    for (int at = 0; at <= length; ++at) {
+      int64_t live = 0;
+      for (const Lifetime& life : lifetimes) live += life.first <= at && at <= life.last ? rounded(life.bytes) : 0;
+      peak = std::max(peak, live);
+    }
+    for (size_t a = 0; a < lifetimes.size(); ++a) {
+      all += rounded(lifetimes[a].bytes);
+      const Range mine{packing.offsets[a], packing.offsets[a] + lifetimes[a].bytes};
+      REQUIRE(mine.begin % 256 == 0);
+      REQUIRE(mine.end <= packing.bytes);
+      for (size_t b = 0; b < a; ++b) {
+        const Range other{packing.offsets[b], packing.offsets[b] + lifetimes[b].bytes};
+        REQUIRE_FALSE((together(lifetimes[a], lifetimes[b]) && overlap(mine, other)));
+      }
+    }
+    REQUIRE(packing.bytes >= peak);
+    REQUIRE(packing.bytes <= std::min(all, 2 * peak));  // first fit stays near the peak
+  }
+}
+
+TEST_CASE("packing uses the gap that fits and the memory of what has ended") {
+  CHECK(pack({}).bytes == 0);
+  const Packing chain = pack({{1000, 0, 1}, {1000, 1, 2}, {1000, 2, 3}, {1000, 3, 4}});
+  CHECK(chain.bytes == 2048);
+  CHECK(pack({{256, 0, 0}, {256, 1, 1}, {256, 2, 2}}).bytes == 256);
+  CHECK(pack({{256, 0, 2}, {256, 1, 1}, {256, 2, 2}}).bytes == 512);
+}
+
+TEST_CASE("values of a step that are needed at the same node do not share memory") {
+  for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+    const Prepared ready = prepared(residual_net(), precision);
+    const Step step(ready.program);
+    REQUIRE(step.task);
+    REQUIRE(step.task->launches == int32_t(ready.program.training().graph.nodes.size()));
+
+    // From the first node that names a place to the last one that names the same value.
+    struct Life {
+      ValueId value;
+      Range bytes;
+      int32_t first, last;
+    };
+    std::vector<Life> lives;
+    for (int32_t i = 0; i < step.task->launches; ++i) {
+      for (const auto& [value, operand] : step.operands(i)) {
+        if (!step.transient(operand)) continue;
+        const auto known = std::find_if(lives.begin(), lives.end(), [&](const Life& l) { return l.value == value; });
+        if (known != lives.end()) {
+          known->last = i;
+          continue;
+        }
+        const int64_t begin = step.plan.buffers[size_t(operand.buffer)].offset + operand.offset;
+        lives.push_back({value, {begin, begin + step.plan.graphs[0].values[size_t(value)].type.bytes()}, i, i});
+      }
+    }
+    REQUIRE(lives.size() > 40);
+    int64_t all = 0;
+    for (size_t a = 0; a < lives.size(); ++a) {
+      all += lives[a].bytes.end - lives[a].bytes.begin;
+      for (size_t b = 0; b < a; ++b) {
+        const bool alive = lives[a].first <= lives[b].last && lives[b].first <= lives[a].last;
+        const auto& values = step.plan.graphs[0].values;
+        INFO(values[size_t(lives[a].value)].name, " and ", values[size_t(lives[b].value)].name);
+        REQUIRE_FALSE((alive && overlap(lives[a].bytes, lives[b].bytes)));
+      }
+    }
+    for (const Arena& arena : step.plan.arenas) {
+      if (!contains(arena.name, "learner 0/activations")) continue;
+      CHECK(arena.bytes < all);
+      for (const Life& life : lives) CHECK(life.bytes.end <= arena.bytes);
+    }
+  }
+}
+
+TEST_CASE("weights, gradients and what is updated in place live where they should") {
+  const Prepared ready = prepared(residual_net(), Precision::Bf16);
+  const Step step(ready.program);
+  const Graph& graph = step.plan.graphs[0];
+  const auto same = [](const Operand& a, const Operand& b) {
+    return a.buffer != kNone && a.buffer == b.buffer && a.offset == b.offset && a.shift == b.shift;
+  };
+  for (const Carry& carry : graph.carries) {
+    const std::string& name = graph.values[size_t(carry.current)].name;
+    if (name == "weights.bf16") continue;  // read through its views only, below
+    INFO(name);
+    CHECK(same(step.of(name), step.of(graph.values[size_t(carry.next)].name)));
+  }
+  const Operand weights = step.of("weights"), gradients = step.of("gradients"), lowered = step.of("update.bf16");
+  CHECK(weights.buffer != gradients.buffer);
+  for (const char* name : {"a1.conv.weight", "logits.weight"}) {
+    const Operand gradient = step.of(name + std::string(".gradient")), bf16 = step.of(name + std::string(".bf16"));
+    CHECK(gradient.buffer == gradients.buffer);
+    CHECK(bf16.buffer == lowered.buffer);
+    CHECK(gradient.offset == 2 * bf16.offset);
+  }
+  CHECK(step.of("a1.bn.weight").buffer == weights.buffer);
+  CHECK(step.of("a1.bn.running_mean").buffer == step.of("b2.bn.running_var").buffer);
+}
+
+TEST_CASE("a value that is read after it was updated in place is an error") {
+  Prepared ready = prepared(TinyNet{}, Precision::Fp32);
+  Graph& graph = ready.program.training().graph;
+  const NodeId late = graph.add_node(builtin_ops().get("Identity"), "late", {graph.carries[0].current}, 1);
+  infer(graph, late);
+  CHECK(contains(message_of([&] { Step{ready.program}; }), "'late' (Identity): reads 'weights' after it was updated"));
+}
+
+TEST_CASE("a batch's slot holds the scalars, then the fields; a resident one only the scalars") {
+  const Prepared ready = prepared(TinyNet{}, Precision::Fp32);
+  const Loop& loop = ready.program.training();
+  const BatchLayout layout = batch_layout(loop, false);
+  CHECK(layout.offsets == std::vector<int64_t>{256, 256 + 8 * 16 * 16});
+  CHECK(layout.bytes == layout.offsets[1] + 8 * 4);
+  const BatchLayout resident = batch_layout(loop, true);
+  CHECK(resident.bytes == sizeof(StepScalars));
+  CHECK(resident.offsets == std::vector<int64_t>{0, 0});
+}
+
+TEST_CASE("memory is summed without wrapping, and more than any machine has is refused") {
+  constexpr int64_t kHuge = int64_t{1} << 46;
+  CHECK_THROWS_AS(pack({{kHuge, 0, 3}, {kHuge, 1, 3}, {kHuge, 2, 3}}), GraphError);
+  CHECK_NOTHROW(pack({{kHuge, 0, 0}, {kHuge, 1, 1}, {kHuge, 2, 2}}));
+  Plan plan;
+  plan.arenas.push_back({"arena", 0, Arena::Memory::Device, 0});
+  CHECK_THROWS_AS(add_buffer(plan, 0, "slots", kHuge, 1 << 30, 0), GraphError);
+  CHECK_NOTHROW(add_buffer(plan, 0, "one", kHuge, 1, kNone));
+  CHECK_THROWS_AS(add_buffer(plan, 0, "two", kHuge, 2, kNone), GraphError);
+}

@@ -1,0 +1,310 @@
+// How runs end, and what they leave behind: interrupts, targets, losses that diverge, files that cannot be written.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "executor/trace/trace_file.h"
+#include "io/formats/safetensors.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// Takes away the folder that a file is to be saved in, and ends the run so many validations later.
+class Removing final : public Recorder {
+ public:
+  explicit Removing(std::filesystem::path folder, size_t more = 0) : folder_(std::move(folder)), more_(more) {}
+  void progress(const RunProgress& event) override {
+    Recorder::progress(event);
+    std::filesystem::remove_all(folder_);
+    ended = ended || validations.size() >= seen_ + more_;
+  }
+  void validation(const Validated& event) override {
+    Recorder::validation(event);
+    if (reports.empty()) seen_ = validations.size();
+  }
+
+  std::atomic<bool> ended{false};
+
+ private:
+  const std::filesystem::path folder_;
+  const size_t more_;
+  size_t seen_ = 0;  // validations before the folder was gone
+};
+
+// The working directory and the folder for temporary files, as long as it lives.
+class Surroundings {
+ public:
+  Surroundings(const std::string& working, const std::string& temporary) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(working);
+    if (const char* folder = std::getenv("TMPDIR")) temporary_ = folder;
+    setenv("TMPDIR", temporary.c_str(), 1);
+  }
+  ~Surroundings() {
+    std::filesystem::current_path(before_);
+    if (temporary_.empty()) unsetenv("TMPDIR");
+    if (!temporary_.empty()) setenv("TMPDIR", temporary_.c_str(), 1);
+  }
+
+ private:
+  const std::filesystem::path before_;
+  std::string temporary_;
+};
+
+// A run without end, which ends once its folder is gone.
+RunFinished interrupted_run(SessionOptions options, Removing& story) {
+  options.length.epochs = 1'000'000;
+  options.execution.report_every = 3;
+  TinyNet net;
+  net.train = "lr = 0.0005";  // every validation is better than the one before
+  return run_training(tiny(net), options, story, story.ended);
+}
+
+}  // namespace
+
+TEST_CASE("a loss that is not finite ends the run, which tells after how many iterations") {
+  SessionOptions options = on_cpus();
+  options.execution.report_every = 3;
+  TinyNet net;
+  net.train = "lr = 1e30";
+  Recorder recorder;
+  const std::atomic<bool> interrupted{false};
+  const std::string message = message_of([&] { run_training(tiny(net), options, recorder, interrupted); });
+  REQUIRE(recorder.failures.size() == 1);
+  CHECK(message == recorder.failures[0].message);
+  CHECK(message.starts_with("the loss is no longer finite after iteration "));
+  CHECK(recorder.failures[0].iteration == recorder.reports.back().iteration);
+  CHECK(recorder.failures[0].iteration % 3 == 0);
+}
+
+TEST_CASE("a run too short for an epoch neither validates nor reports an epoch") {
+  for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+    SessionOptions options = on_cpus();
+    options.numerics.precision = precision;
+    options.length.iterations = 5;
+    const Recorder story = run(tiny({}), options);
+    CHECK(story.validations.empty());
+    CHECK(story.epochs.empty());
+    CHECK(story.reports.size() == 5);
+    CHECK(story.ends.at(0).iteration == 5);
+    CHECK_FALSE(story.ends[0].validated);
+  }
+}
+
+TEST_CASE("an interrupt ends the run after an iteration, and saves") {
+  class Interrupting final : public Recorder {
+   public:
+    explicit Interrupting(std::atomic<bool>& flag) : flag_(flag) {}
+    void progress(const RunProgress& event) override {
+      Recorder::progress(event);
+      flag_.store(true);
+    }
+
+   private:
+    std::atomic<bool>& flag_;
+  };
+  const TestFolder folder;
+  SessionOptions options = on_cpus();
+  options.length.epochs = 100000;
+  options.execution.report_every = 3;
+  options.files.save = folder / "weights.safetensors";
+  std::atomic<bool> flag{false};
+  Interrupting story(flag);
+  const RunFinished end = run_training(tiny({}), options, story, flag);
+  CHECK(end.reason == "interrupted");
+  CHECK(end.iteration >= 3);
+  CHECK(end.iteration < 1200000);
+  CHECK(end.images == end.iteration * 8);
+  CHECK(read_safetensors(options.files.save).metadata.at("iteration") == std::to_string(end.iteration));
+  CHECK(story.ends.size() == 1);
+}
+
+TEST_CASE("an interrupt before the first iteration leaves an earlier run's file as it is") {
+  const TestFolder folder;
+  SessionOptions options = on_cpus();
+  options.files.save = folder / "weights.safetensors";
+  std::ofstream(options.files.save) << "an earlier run's";
+  options.files.trace = folder / "run.json.gz";
+  Recorder story;
+  const std::atomic<bool> interrupted{true};
+  const RunFinished end = run_training(tiny({}), options, story, interrupted);
+  CHECK(end.reason == "interrupted");
+  CHECK(end.iteration == 0);
+  CHECK(end.weights.empty());
+  CHECK(end.trace.empty());
+  CHECK(read_whole_file(options.files.save) == "an earlier run's");
+  CHECK(story.reports.empty());
+}
+
+TEST_CASE("a best model that cannot be saved is told and does not end the run") {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "best");
+  SessionOptions options = on_cpus();
+  options.rules.metric = "loss";
+  options.files.save = folder / "weights.safetensors";
+  options.files.save_best = folder / "best" / "weights.safetensors";
+  Removing story(folder / "best", 4);
+  const RunFinished end = interrupted_run(options, story);
+  CHECK(end.reason == "interrupted");
+  CHECK(contains(end.best_error, options.files.save_best));
+  CHECK(end.best_weights.empty());
+  CHECK(end.weights == options.files.save);
+  CHECK(std::filesystem::exists(options.files.save));
+}
+
+TEST_CASE("where the last model cannot be saved, the trace is written") {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "last");
+  std::filesystem::create_directory(folder / "working");
+  SessionOptions options = on_cpus();
+  options.files.save = folder / "last" / "weights.safetensors";
+  options.files.trace = folder / "run.json.gz";
+  Removing story(folder / "last");
+  const Surroundings nowhere(folder / "working", folder / "missing");
+  std::filesystem::remove(folder / "working");
+  CHECK(contains(message_of([&] { interrupted_run(options, story); }), options.files.save));
+  CHECK(read_trace(options.files.trace).tasks.size() > 10);
+  CHECK(story.ends.empty());
+  CHECK(story.failures.size() == 1);
+}
+
+TEST_CASE("a model whose file cannot be written is saved elsewhere, over no other file") {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "working");
+  const auto saved = [&](const std::string& temporary) {
+    std::filesystem::create_directory(folder / "last");
+    SessionOptions options = on_cpus();
+    options.files.save = folder / "last" / "weights.safetensors";
+    Removing story(folder / "last");
+    const Surroundings here(folder / "working", temporary);
+    const RunFinished end = interrupted_run(options, story);
+    CHECK(end.reason == "interrupted");
+    CHECK(contains(end.weights_error, options.files.save));
+    REQUIRE(story.checkpoints.size() == 1);
+    CHECK(story.checkpoints[0].path == end.weights);
+    CHECK(read_safetensors(end.weights).metadata.at("iteration") == std::to_string(end.iteration));
+    return end.weights;
+  };
+  CHECK(std::filesystem::equivalent(saved(folder.string()), folder / "working" / "weights.safetensors"));
+  std::ofstream(folder / "working" / "weights.safetensors") << "another";
+  CHECK(std::filesystem::equivalent(saved(folder.string()), folder / "working" / "weights-1.safetensors"));
+  CHECK(read_whole_file(folder / "working" / "weights.safetensors") == "another");
+  // Where there is no working directory either.
+  std::filesystem::create_directory(folder / "temporary");
+  {
+    std::filesystem::create_directory(folder / "last");
+    std::filesystem::create_directory(folder / "gone");
+    SessionOptions options = on_cpus();
+    options.files.save = folder / "last" / "weights.safetensors";
+    Removing story(folder / "last");
+    const Surroundings here(folder / "gone", folder / "temporary");
+    std::filesystem::remove(folder / "gone");
+    CHECK(interrupted_run(options, story).weights == folder / "temporary" / "weights.safetensors");
+  }
+  CHECK(std::filesystem::exists(folder / "temporary" / "weights.safetensors"));
+}
+
+TEST_CASE("what is left of a group of iterations at the end is reported") {
+  SessionOptions options = on_cpus();
+  options.execution.report_every = 1;
+  options.length.iterations = 17;  // an epoch has 12
+  options.numerics.deterministic = true;
+  const Recorder each = run(tiny({}), options);
+  REQUIRE(each.reports.size() == 17);
+  options.execution.report_every = 3;
+  const Recorder story = run(tiny({}), options);
+  std::vector<int64_t> told;
+  for (const RunProgress& report : story.reports) told.push_back(report.iteration);
+  CHECK(told == std::vector<int64_t>{3, 6, 9, 12, 15, 17});
+  const double expected = (each.reports[15].loss + each.reports[16].loss) / 2;
+  CHECK(story.reports.back().loss == doctest::Approx(expected).epsilon(1e-6));
+  CHECK(story.reports.back().images_per_second > 0);
+  CHECK(story.epochs.size() == 1);
+}
+
+TEST_CASE("a model that is not finite fails the run and replaces no file") {
+  const TestFolder folder;
+  // The loss is not finite in iterations that no whole group has; the last update makes weights that are not.
+  for (const auto& [rate, iterations] : {std::pair{"1e30", 5}, {"1e39", 1}}) {
+    SessionOptions options = on_cpus();
+    options.execution.report_every = 100;
+    options.length.iterations = iterations;
+    options.files.save = folder.write("weights.safetensors", std::string("an earlier run's"));
+    TinyNet net;
+    net.train = fmt::format("lr = {}", rate);
+    INFO(rate);
+    Recorder story;
+    const std::atomic<bool> interrupted{false};
+    const std::string message = message_of([&] { run_training(tiny(net), options, story, interrupted); });
+    CHECK(contains(message, fmt::format("no longer finite after iteration {}", iterations)));
+    CHECK(story.ends.empty());
+    CHECK(story.failures.size() == 1);
+    CHECK(read_whole_file(options.files.save) == "an earlier run's");
+  }
+}
+
+TEST_CASE("a slow observer holds up no training") {
+  class Slow final : public Recorder {
+   public:
+    explicit Slow(std::atomic<bool>& flag) : flag_(flag) {}
+    void progress(const RunProgress& event) override {
+      Recorder::progress(event);
+      if (reports.size() > 1) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      flag_ = true;
+    }
+
+   private:
+    std::atomic<bool>& flag_;
+  };
+  std::atomic<bool> flag{false};
+  Slow story(flag);
+  SessionOptions options = on_cpus();
+  options.length.epochs = 1'000'000;
+  options.execution.report_every = 3;
+  const RunFinished end = run_training(tiny({}), options, story, flag);
+  // It trained on while its first report was being looked at.
+  CHECK(end.iteration > 100);
+  CHECK(story.epochs.size() > 5);
+  CHECK(std::is_sorted(story.epochs.begin(), story.epochs.end(),
+                       [](const EpochEnded& a, const EpochEnded& b) { return a.epoch < b.epoch; }));
+  CHECK(story.validations.size() + 2 >= story.epochs.size());
+}
+
+TEST_CASE("a schedule that ends before the run is noted") {
+  SessionOptions options = on_cpus();
+  options.length.epochs = 4;
+  TinyNet net;
+  net.train = "lr = 0.1, schedule = \"linear\", epochs = 2.0, lr_end = 0.01";
+  CHECK(contains(run(tiny(net), options).starts.at(0).note,
+                 "ends after epoch 2 of 4, with its last rate; --set train.epochs=4 stretches it"));
+  options.length.epochs = 2;
+  CHECK(run(tiny(net), options).starts.at(0).note.empty());
+  options.length.epochs = 4;
+  net.train = "lr = 0.1, schedule = \"linear\"";
+  CHECK(run(tiny(net), options).starts.at(0).note.empty());
+}
+
+TEST_CASE("a target that is met ends the run") {
+  SessionOptions options = on_cpus();
+  options.length.epochs = 1000;
+  options.rules.targets = {parse_target("accuracy >= 0.5"), parse_target("loss < 2")};
+  const Recorder story = run(tiny(convolutional()), options);
+  REQUIRE(story.ends.size() == 1);
+  CHECK(story.ends[0].reason == "until");
+  CHECK(story.ends[0].iteration < 1000 * 40);
+  REQUIRE(story.ends[0].targets.size() == 2);
+  CHECK(story.ends[0].targets[0].seconds > 0);
+  options.rules.targets = {parse_target("acuracy >= 0.5")};
+  CHECK(contains(message_of([&] { run(tiny(convolutional()), options); }),
+                 "validation has no metric 'acuracy'; expected loss or accuracy; did you mean 'accuracy'?"));
+}

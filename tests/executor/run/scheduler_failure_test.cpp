@@ -1,0 +1,145 @@
+// What the scheduler does where the system fails it: no threads, no memory, devices that must be aborted.
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <sstream>
+#include <system_error>
+
+#include "tests/executor/run/scheduler_harness.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// Passes everything on, and counts what the scheduler does in the end.
+struct Watched final : Device {
+  Watched(std::unique_ptr<Device> inner, std::atomic<int>& aborts) : inner(std::move(inner)), aborts(aborts) {}
+
+  void make_queue(LaneId lane, Lane::Kind kind) override { inner->make_queue(lane, kind); }
+  DeviceContext* context(LaneId lane) override { return inner->context(lane); }
+  void* stream(LaneId lane) override { return inner->stream(lane); }
+  void run_there(const std::function<void()>& function) override { inner->run_there(function); }
+  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
+             TraceRecorder* trace) override {
+    inner->start(plan, tasks, sink, trace);
+  }
+  void issue(const BoundTask& task, int64_t instance) override { inner->issue(task, instance); }
+  void wake() override { inner->wake(); }
+  void abort() override {
+    ++aborts;
+    inner->abort();
+  }
+  void stop(Deadline until) override { inner->stop(until); }
+  void* allocate(int64_t bytes) override { return inner->allocate(bytes); }
+  void* allocate_pinned(int64_t bytes) override { return inner->allocate_pinned(bytes); }
+  void upload(void* to, const void* from, int64_t bytes) override { inner->upload(to, from, bytes); }
+  void download(void* to, const void* from, int64_t bytes) override { inner->download(to, from, bytes); }
+  int64_t free_bytes() const override { return inner->free_bytes(); }
+
+  std::unique_ptr<Device> inner;
+  std::atomic<int>& aborts;
+};
+
+// A system that gives `left` threads.
+ThreadStarter limited(int& left) {
+  return [&left](std::function<void()> work) {
+    if (left-- > 0) return start_std_thread(std::move(work));
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  };
+}
+
+}  // namespace
+
+TEST_CASE("after an error devices are aborted once, after a good run never") {
+  for (const bool fails : {false, true}) {
+    std::atomic<int> aborts{0};
+    Harness harness(epochs(on_cpus(), 2), true, [&](std::unique_ptr<Device> device) {
+      return std::make_unique<Watched>(std::move(device), aborts);
+    });
+    if (fails) harness.host[size_t(harness.task("report"))] = [](int64_t) { throw RunError("broken"); };
+    CHECK((harness.run() == "") == !fails);
+    CHECK(aborts == (fails ? 1 : 0));
+  }
+}
+
+TEST_CASE("memory that runs out is told in words") {
+  const auto told = [](const std::function<void(int64_t)>& report) {
+    Harness harness(epochs(on_cpus(), 2));
+    harness.host[size_t(harness.task("report"))] = report;
+    return harness.run();
+  };
+  CHECK(told([](int64_t) { throw std::bad_alloc(); }) == "report, report 0: not enough memory on the host");
+  CHECK(told([](int64_t) { throw std::length_error("vector::reserve"); }) ==
+        "report, report 0: a size exceeds what memory can address");
+}
+
+TEST_CASE("where threads for host tasks cannot be had, that is said before anything runs") {
+  Harness harness(epochs(on_cpus(), 2));
+  for (int threads = 0; threads < 4; ++threads) {
+    int left = threads;
+    SchedulerOptions options;
+    options.threads = 4;
+    options.thread_starter = limited(left);
+    const std::string message =
+        message_of([&] { Scheduler scheduler(*harness.binding, harness.host, std::move(options)); });
+    CHECK(contains(message, "no thread could be started for host tasks (4 of them)"));
+    CHECK(contains(message, "ulimit -u"));
+  }
+}
+
+// Bytes of this process's address space that are in use: its libraries, CUDA's among them, may take gigabytes.
+size_t address_space() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * size_t(sysconf(_SC_PAGESIZE));
+}
+
+TEST_CASE("child: a run of this process" * doctest::skip()) {
+  // Room for some of the 64 threads, each of which takes 8 MiB of stack.
+  const size_t most = address_space() + (size_t{300} << 20);
+  const rlimit memory{most, most};
+  REQUIRE(setrlimit(RLIMIT_AS, &memory) == 0);
+  SessionOptions options = on_cpus();
+  options.execution.threads = 64;
+  options.length.iterations = 3;
+  const std::string message = message_of([&] { run(tiny({}), options); });
+  if (const char* file = std::getenv("ARBALEST_CHILD_SAYS")) std::ofstream(file) << message << "\n";
+}
+
+// Run in a process of its own: a limit cannot be raised again.
+TEST_CASE("with too little address space for its threads a run ends with an error, and in time") {
+  const TestFolder folder;
+  const std::string said = (folder / "said").string(), program = std::filesystem::read_symlink("/proc/self/exe");
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const rlimit stack{size_t{8} << 20, size_t{8} << 20};
+    setrlimit(RLIMIT_STACK, &stack);
+    setenv("ARBALEST_CHILD_SAYS", said.c_str(), 1);
+    alarm(60);
+    execl(program.c_str(), program.c_str(), "-tc=child: a run of this process", "-ns", "-m", nullptr);
+    _exit(99);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK_MESSAGE(!WIFSIGNALED(status), "ended by signal ", WTERMSIG(status));
+  std::ostringstream text;
+  text << std::ifstream(said).rdbuf();
+  INFO(text.str());
+  CHECK((contains(text.str(), "no thread could be started for") || contains(text.str(), "not enough memory")));
+}
+
+TEST_CASE("docs say how long a queue has to end what it was given") {
+  const char* source = std::getenv("ARBALEST_SOURCE");
+  std::ostringstream text;
+  text << std::ifstream(std::filesystem::path(source ? source : ".") / "docs/design.md").rdbuf();
+  CHECK(contains(text.str(), fmt::format("Each GPU gets {} s to finish", kDrainTime.count())));
+}

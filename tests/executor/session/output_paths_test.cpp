@@ -1,0 +1,56 @@
+// What a run writes must be writable, and must not be what it reads.
+
+#include "executor/session/output_paths.h"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "graph/error.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+
+TEST_CASE("outputs do not overwrite what the run reads, whatever the name or link") {
+  TestFolder folder;
+  const std::string weights = folder.write("w.safetensors", std::string("weights")).string();
+  std::filesystem::create_symlink("w.safetensors", folder / "symbolic");
+  std::filesystem::create_hard_link(weights, folder / "hard");
+  const NamedPaths inputs = {{"GRAPH", "net.onnxtxt"}, {"--weights", weights}};
+  for (const std::string& path :
+       {weights, folder.string() + "/./w.safetensors", (folder / "symbolic").string(), (folder / "hard").string()}) {
+    CAPTURE(path);
+    CHECK(message_of<GraphError>([&] {
+            check_inputs_kept(inputs, {{"--trace", ""}, {"--log", path}});
+          }) == "--log would overwrite '" + path + "', which --weights reads");
+    CHECK_THROWS_AS(check_distinct_paths({{"--save", weights}, {"--log", path}}), GraphError);
+  }
+  CHECK_NOTHROW(check_inputs_kept(inputs, {{"--log", (folder / "other").string()}, {"--trace", ""}}));
+  CHECK_NOTHROW(check_inputs_kept({{"--weights", ""}}, {{"--log", ""}}));
+}
+
+TEST_CASE("a file that cannot be written is told before the run") {
+  TestFolder folder;
+  const std::string kept = folder.write("kept", std::string("old")).string();
+  REQUIRE(chmod(kept.c_str(), 0444) == 0);
+  const auto refusal = [&](const std::string& path) {
+    return message_of<RunError>([&] { check_output_paths({{"--save", path}}); });
+  };
+  check_parts(refusal(kept), {"kept: cannot be written", "read-only"});
+  check_parts(refusal(folder.string()), {"no regular file"});
+  check_parts(refusal((folder / "none/w").string()), {"there is no folder"});
+  CHECK_NOTHROW(check_output_paths({{"--save", (folder / "new").string()}}));
+}
+
+TEST_CASE("a graph of any name gives the name of one file in one folder") {
+  CHECK(file_name_of("resnet20") == "resnet20");
+  CHECK(file_name_of("gr\u00fcn-2.1_b") == "gr\u00fcn-2.1_b");
+  CHECK(file_name_of("../x/y") == "___x_y");
+  CHECK(file_name_of(std::string("a\0b\nc", 5)) == "a_b_c");
+  CHECK(file_name_of(".hidden") == "_hidden");
+  CHECK(file_name_of("") == "unnamed");
+  CHECK(file_name_of(std::string(300, 'n')) == std::string(100, 'n'));
+  const std::string cut = file_name_of(std::string(99, 'n') + "\u00fc");
+  CHECK(cut == std::string(99, 'n'));
+}

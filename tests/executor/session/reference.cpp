@@ -1,0 +1,388 @@
+#include "tests/executor/session/reference.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "executor/session/state.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/batch.h"
+#include "tests/io/test_folder.h"
+
+namespace arbalest::test {
+namespace {
+
+constexpr double kMean = 0.2, kDeviation = 0.3;  // of TinyNet's Augment
+constexpr uint64_t kSeed = 1;
+constexpr double kBeta1 = 0.8, kBeta2 = 0.95, kEpsilon = 1e-3;
+
+std::vector<double> pixels(const Source& source, int64_t sample, int32_t& label) {
+  const ImageBatch one = image_batch(source, {sample});
+  label = one.labels[0];
+  std::vector<double> x;
+  for (const uint8_t pixel : one.images) x.push_back((pixel / 255.0 - kMean) / kDeviation);
+  return x;
+}
+
+std::vector<double> first_weights(const Setting& setting) {
+  const Prepared prepared = prepare(graph_of(setting), options_of(setting));
+  const Loop& loop = prepared.program.training();
+  TensorFile file;
+  for (const ValueId arena : {loop.arenas.weights, loop.arenas.frozen}) {
+    if (arena != kNone) append_tensors(file, loop.graph, arena, initial_content(loop.graph, arena, kSeed));
+  }
+  return weights_of(file);
+}
+
+}  // namespace
+
+std::string Setting::source() const {
+  return fmt::format("glyphs:?train={}&test={}&size=16", samples(), std::max<int64_t>(1, test_samples));
+}
+
+Graph graph_of(const Setting& s) {
+  TinyNet net;
+  net.source = s.source();
+  net.batch = s.batch;
+  net.layers = s.hidden > 0 ? fmt::format("hidden = arbalest.Linear <units = {}> (x)\nh = Relu (hidden)\n", s.hidden)
+                            : "h = Flatten (x)\n";
+  net.train = fmt::format("lr = {}, momentum = {}, weight_decay = {}, nesterov = {}, accumulate = {}", s.rate,
+                          s.momentum, s.decay, int(s.nesterov), s.accumulate);
+  if (s.adamw) {
+    net.train += fmt::format(", optimizer = \"adamw\", beta1 = {}, beta2 = {}, epsilon = {}", kBeta1, kBeta2, kEpsilon);
+  }
+  if (s.clip > 0) net.train += fmt::format(", clip_norm = {}", s.clip);
+  if (!s.decay_biases) net.train += ", decay_norms = 0";
+  if (s.freeze_hidden) net.train += ", frozen = [\"hidden.*\"]";
+  if (s.logits_factor != 1) {
+    net.train += fmt::format(", rate_patterns = [\"logits.*\"], rate_factors = [{}]", s.logits_factor);
+  }
+  if (!s.milestones.empty()) {
+    net.train +=
+        fmt::format(", schedule = \"multistep\", milestones = [{}], gamma = 0.5", fmt::join(s.milestones, ", "));
+  }
+  net.synchronize = fmt::format("strategy = \"{}\", every = {}, alpha = {}, beta = {}, momentum = {}, bucket_mib = {}",
+                                name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta,
+                                s.strategy.momentum, double(s.strategy.bucket_bytes) / (1 << 20));
+  net.validate = s.test_samples > 0 ? fmt::format("batch = {}", s.test_batch) : "";
+  return tiny(net);
+}
+
+SessionOptions options_of(const Setting& setting) {
+  SessionOptions options = on_cpus(setting.devices, setting.learners);
+  options.numerics.seed = kSeed;
+  options.length.iterations = setting.iterations;
+  for (size_t i = 0; i < setting.gpus.size(); ++i)
+    options.learners.devices[i] = {PlanDevice::Kind::Cuda, setting.gpus[i]};
+  options.learners.rate_scaling = setting.scaling;
+  return options;
+}
+
+std::string to_string(const Setting& s) {
+  return fmt::format(
+      "{} every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, decay {}, nesterov "
+      "{}, "
+      "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
+      "{}",
+      name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices,
+      s.learners, s.rate, s.adamw ? "adamw" : "momentum", s.momentum, s.decay, s.nesterov, s.accumulate,
+      fmt::join(s.milestones, ", "), s.hidden, s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases,
+      s.logits_factor);
+}
+
+std::vector<double> weights_of(const TensorFile& file) {
+  std::vector<double> weights;
+  for (const char* name : {"hidden.weight", "hidden.bias", "logits.weight", "logits.bias"}) {
+    const NamedTensor* tensor = file.find(name);
+    if (!tensor) continue;
+    for (size_t at = 0; at < tensor->bytes.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, tensor->bytes.data() + at, sizeof value);
+      weights.push_back(double(value));
+    }
+  }
+  return weights;
+}
+
+TensorFile trained(Graph graph, SessionOptions options) {
+  const TestFolder folder;
+  options.files.save = folder / "weights.safetensors";
+  run(std::move(graph), options);
+  return read_safetensors(options.files.save);
+}
+
+std::vector<double> executed(const Setting& setting) {
+  return weights_of(trained(graph_of(setting), options_of(setting)));
+}
+
+std::vector<double> simulated(const Setting& setting) {
+  Reference reference(setting);
+  reference.advance(setting.iterations);
+  return reference.model();
+}
+
+Bits bits_of(TensorFile file) {
+  Bits all;
+  for (NamedTensor& tensor : file.tensors) all.push_back(std::move(tensor.bytes));
+  return all;
+}
+
+void check_validations(const Setting& setting, double loss_tolerance) {
+  INFO(to_string(setting));
+  const Recorder story = run(graph_of(setting), options_of(setting));
+  REQUIRE(int64_t(story.validations.size()) == setting.iterations / setting.rounds);
+  Reference reference(setting);
+  for (const Validated& validation : story.validations) {
+    reference.advance(setting.rounds);
+    const Reference::Metrics metrics = reference.validate(reference.model());
+    CHECK(validation.samples == setting.test_samples);
+    CHECK(validation.loss == doctest::Approx(metrics.loss).epsilon(loss_tolerance));
+    CHECK(validation.metrics.at(0).second == doctest::Approx(metrics.accuracy).epsilon(1e-6));
+  }
+}
+
+double greatest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size() || a.empty()) throw std::logic_error("weights of different models");
+  double greatest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(a[i] - b[i]);
+    if (std::isnan(difference)) return difference;
+    greatest = std::max(greatest, difference);
+  }
+  return greatest;
+}
+
+Perceptron::Perceptron(int64_t inputs, int64_t hidden, int64_t classes) {
+  std::vector<size_t> widths = {size_t(inputs), size_t(hidden), size_t(classes)};
+  if (hidden == 0) widths.erase(widths.begin() + 1);
+  size_t at = 0;
+  for (size_t l = 0; l + 1 < widths.size(); ++l) {
+    const size_t features = widths[l], units = widths[l + 1];
+    layers_.push_back({features, units, at, at + features * units});
+    at += (features + 1) * units;
+  }
+}
+
+bool Perceptron::is_bias(size_t weight) const {
+  return std::any_of(layers_.begin(), layers_.end(),
+                     [&](const Layer& layer) { return weight >= layer.bias && weight < layer.bias + layer.units; });
+}
+
+Perceptron::Outcome Perceptron::run(const std::vector<double>& weights, const std::vector<double>& x, int32_t label,
+                                    double share, std::vector<double>* gradient) const {
+  std::vector<std::vector<double>> inputs = {x};  // of each layer; then the logits
+  for (const Layer& layer : layers_) {
+    const std::vector<double>& in = inputs.back();
+    std::vector<double> out(weights.begin() + ptrdiff_t(layer.bias),
+                            weights.begin() + ptrdiff_t(layer.bias + layer.units));
+    for (size_t u = 0; u < layer.units; ++u) {
+      for (size_t f = 0; f < layer.features; ++f) out[u] += weights[layer.weight + u * layer.features + f] * in[f];
+      if (&layer != &layers_.back()) out[u] = std::max(0.0, out[u]);
+    }
+    inputs.push_back(std::move(out));
+  }
+  const std::vector<double>& logits = inputs.back();
+  const auto greatest = std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit - *greatest);
+  const double log_sum = *greatest + std::log(sum);
+  const Outcome outcome{log_sum - logits[size_t(label)], greatest - logits.begin() == label};
+  if (!gradient) return outcome;
+
+  std::vector<double> slope;  // of the loss, by the layer's output
+  for (const double logit : logits) slope.push_back(std::exp(logit - log_sum));
+  slope[size_t(label)] -= 1;
+  for (size_t l = layers_.size(); l-- > 0;) {
+    const Layer& layer = layers_[l];
+    const std::vector<double>& in = inputs[l];
+    std::vector<double> before(layer.features, 0);
+    for (size_t u = 0; u < layer.units; ++u) {
+      (*gradient)[layer.bias + u] += share * slope[u];
+      for (size_t f = 0; f < layer.features; ++f) {
+        const size_t w = layer.weight + u * layer.features + f;
+        (*gradient)[w] += share * slope[u] * in[f];
+        if (in[f] > 0) before[f] += weights[w] * slope[u];
+      }
+    }
+    slope = std::move(before);
+  }
+  return outcome;
+}
+
+Reference::Reference(const Setting& s)
+    : setting_(s),
+      kind_(s.all_learners() == 1 ? Strategy::Kind::None : s.strategy.kind),
+      alpha_(s.strategy.alpha),
+      beta_(s.strategy.beta),
+      mu_(s.strategy.momentum >= 0    ? s.strategy.momentum
+          : s.momentum > 0 || s.adamw ? 0.0
+                                      : 0.9),
+      training_(open_source(s.source(), "train", kSeed)),
+      test_(open_source(s.source(), "test", kSeed)),
+      order_(kSeed, training_->size(), true),
+      perceptron_(training_->fields()[0].sample().bytes(), s.hidden, training_->fields()[1].classes),
+      rounds_(s.rounds / s.accumulate * s.accumulate) {
+  const std::vector<double> start = first_weights(s);
+  const std::vector<double> zeros(start.size(), 0);
+  learners_.assign(size_t(s.all_learners()), Learner{start, zeros, zeros, zeros});
+  for (size_t i = 0; i < start.size(); ++i) {
+    decay_.push_back(s.decay_biases || !perceptron_.is_bias(i) ? s.decay : 0);
+    factor_.push_back(perceptron_.is_last(i) ? s.logits_factor : 1);
+    frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
+  }
+  z_ = z_before_ = start;
+}
+
+double Reference::epochs_at(int64_t iteration) const {
+  const int64_t seen = iteration % rounds_ * setting_.all_learners() * setting_.batch;
+  return double(iteration / rounds_) + double(seen) / double(training_->size());
+}
+
+int Reference::drops_at(int64_t iteration) const {
+  int drops = 0;
+  for (const double milestone : setting_.milestones) drops += milestone <= epochs_at(iteration);
+  return drops;
+}
+
+double Reference::rate_at(int64_t iteration) const {
+  const auto k = double(setting_.all_learners());
+  const double rate = std::ldexp(setting_.rate, -drops_at(iteration));
+  switch (setting_.scaling) {
+    case RateScaling::None: break;
+    case RateScaling::Linear: return rate * k;
+    case RateScaling::Sqrt: return rate * std::sqrt(k);
+  }
+  return rate;
+}
+
+// Of the mean loss over a batch, as one of those that make an update.
+void Reference::add_gradient(Learner& learner, int64_t epoch, int64_t batch) const {
+  std::vector<int64_t> samples(size_t(setting_.batch));
+  order_.batch(uint64_t(epoch), batch, samples);
+  const double share = 1.0 / double(setting_.batch * setting_.accumulate);
+  for (const int64_t sample : samples) {
+    int32_t label = 0;
+    const std::vector<double> x = pixels(*training_, sample, label);
+    perceptron_.run(learner.weights, x, label, share, &learner.gradient);
+  }
+}
+
+std::vector<double> Reference::mean(std::vector<double> Learner::*of) const {
+  std::vector<double> sum(z_.size(), 0);
+  for (const Learner& learner : learners_) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += (learner.*of)[i] / double(learners_.size());
+  }
+  return sum;
+}
+
+void Reference::advance(int64_t iterations) {
+  for (const int64_t end = iteration_ + iterations; iteration_ < end; ++iteration_) {
+    const int64_t epoch = iteration_ / rounds_, round = iteration_ % rounds_;
+    const int64_t k = setting_.all_learners();
+    if (updates_ == 0 && round % setting_.accumulate == 0) {
+      last_begin_ = group_begin_;
+      group_begin_ = iteration_;
+    }
+    for (int64_t j = 0; j < k; ++j) add_gradient(learners_[size_t(j)], epoch, round * k + j);
+    if ((round + 1) % setting_.accumulate != 0) continue;
+    update(iteration_);
+    ++updates_;
+    if (updates_ == setting_.strategy.every || round + 1 == rounds_) synchronise();
+  }
+}
+
+void Reference::update(int64_t iteration) {
+  if (kind_ == Strategy::Kind::Ssgd) {
+    const std::vector<double> shared = mean(&Learner::gradient);
+    for (Learner& learner : learners_) learner.gradient = shared;
+  }
+  const bool restarts = averaged_ && drops_at(group_begin_) > drops_at(last_begin_);
+  const double rate = rate_at(iteration);
+  for (Learner& learner : learners_) {
+    clip(learner);
+    for (size_t i = 0; i < z_.size() && !restarts; ++i) {
+      const double pull = averaged_ ? alpha_ * (learner.weights[i] - z_before_[i]) : 0;
+      if (!frozen_[i]) learner.weights[i] -= rate * factor_[i] * step(learner, i) + pull;
+    }
+    ++learner.updates;
+    if (restarts) restart(learner);
+    learner.gradient.assign(z_.size(), 0);
+  }
+  if (restarts) z_before_ = z_;
+  averaged_ = false;
+}
+
+void Reference::clip(Learner& learner) const {
+  double squares = 0;
+  for (size_t i = 0; i < z_.size(); ++i) squares += frozen_[i] ? 0 : learner.gradient[i] * learner.gradient[i];
+  if (setting_.clip == 0 || std::sqrt(squares) <= setting_.clip) return;
+  for (double& g : learner.gradient) g *= setting_.clip / std::sqrt(squares);
+}
+
+// What the rate is multiplied by.
+double Reference::step(Learner& learner, size_t i) const {
+  const double w = learner.weights[i], m = setting_.momentum;
+  double g = learner.gradient[i], &v = learner.velocity[i], &squares = learner.squares[i];
+  if (setting_.adamw) {
+    v = kBeta1 * v + (1 - kBeta1) * g;
+    squares = kBeta2 * squares + (1 - kBeta2) * g * g;
+    const auto t = double(learner.updates + 1);
+    const double mean = v / (1 - std::pow(kBeta1, t)), mean_square = squares / (1 - std::pow(kBeta2, t));
+    return decay_[i] * w + mean / (std::sqrt(mean_square) + kEpsilon);
+  }
+  g += decay_[i] * w;
+  v = m * v + g;
+  return setting_.nesterov ? g + m * v : v;
+}
+
+void Reference::restart(Learner& learner) const {
+  learner.weights = z_;
+  learner.velocity.assign(z_.size(), 0);
+  learner.squares.assign(z_.size(), 0);
+  learner.updates = 0;
+}
+
+std::vector<double> Reference::next_average() const {
+  std::vector<double> next(z_.size());
+  for (size_t i = 0; i < next.size(); ++i) {
+    next[i] = z_[i] + mu_ * (z_[i] - z_before_[i]);
+    for (const Learner& learner : learners_) next[i] += beta_ / double(learners_.size()) * (learner.weights[i] - z_[i]);
+  }
+  return next;
+}
+
+void Reference::synchronise() {
+  updates_ = 0;
+  if (kind_ == Strategy::Kind::Local) {
+    const std::vector<double> shared = mean(&Learner::weights);
+    for (Learner& learner : learners_) learner.weights = shared;
+  } else if (kind_ == Strategy::Kind::Sma) {
+    z_before_ = std::exchange(z_, next_average());
+    averaged_ = true;
+  }
+}
+
+std::vector<double> Reference::model() const {
+  if (kind_ == Strategy::Kind::Sma) return updates_ > 0 ? next_average() : z_;
+  return kind_ == Strategy::Kind::Local ? mean(&Learner::weights) : learners_.front().weights;
+}
+
+Reference::Metrics Reference::validate(const std::vector<double>& weights) const {
+  Metrics metrics;
+  for (int64_t sample = 0; sample < test_->size(); ++sample) {
+    int32_t label = 0;
+    const std::vector<double> x = pixels(*test_, sample, label);
+    const Perceptron::Outcome outcome = perceptron_.run(weights, x, label, 1, nullptr);
+    metrics.loss += outcome.loss / double(test_->size());
+    metrics.accuracy += double(outcome.correct) / double(test_->size());
+  }
+  return metrics;
+}
+
+}  // namespace arbalest::test

@@ -1,0 +1,291 @@
+// Runs whose plan changes on the way: what is carried from one to the next, and where the data go on.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "executor/session/cursor.h"
+#include "executor/session/segment.h"
+#include "executor/session/state.h"
+#include "graph/file/overrides.h"
+#include "tests/executor/fixture.h"
+#include "tests/executor/session/reference.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+constexpr double kTolerance = 1e-6;
+
+std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// The setting's run, with a new plan after each of `lengths` iterations.
+std::vector<double> in_segments(const Setting& setting, const std::vector<int64_t>& lengths) {
+  const SessionOptions options = options_of(setting);
+  Prepared prepared = prepare(graph_of(setting), options);
+  const Strategy strategy = prepared.request.strategy;
+  Recorder story;
+  Monitor monitor(prepared.program, options.rules, story);
+  Cursor from;
+  RunState state;
+  ModelState model;
+  for (const int64_t length : lengths) {
+    prepared.request.iterations = length;
+    Segment segment(prepared, options, from, monitor);
+    if (state.learners.empty()) segment.start_from_initializers(nullptr);
+    if (!state.learners.empty()) segment.start_from(state);
+    segment.run(std::atomic<bool>(false), nullptr);
+    REQUIRE(segment.complete());
+    from = segment.cursor();
+    model = segment.model();
+    state = with_learners(segment.state(), size_t(setting.devices), size_t(setting.learners), strategy, strategy);
+  }
+  TensorFile file;
+  const Loop& loop = prepared.program.training();
+  append_tensors(file, loop.graph, loop.arenas.weights, model.weights);
+  if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, model.frozen);
+  return weights_of(file);
+}
+
+LearnerState replica(float weight, float velocity) {
+  return {bytes_of({weight, -weight}), {}, {bytes_of({velocity, velocity})}};
+}
+
+Strategy of(Strategy::Kind kind, double alpha = 0) {
+  return {.kind = kind, .alpha = alpha, .beta = alpha * 2, .momentum = 0};
+}
+
+}  // namespace
+
+// The end of an epoch forces averaging, so that a plan that ends there changes nothing.
+TEST_CASE("a run in several plans is the run in one") {
+  const std::vector<Strategy> strategies = {{.kind = Strategy::Kind::None},
+                                            {.kind = Strategy::Kind::Ssgd},
+                                            {.kind = Strategy::Kind::Sma, .momentum = 0},
+                                            {.kind = Strategy::Kind::Sma, .momentum = 0.9},
+                                            {.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0.9},
+                                            {.kind = Strategy::Kind::Local, .every = 4}};
+  for (const Strategy& strategy : strategies) {
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
+      Setting setting;
+      setting.strategy = strategy;
+      setting.devices = devices;
+      setting.learners = learners;
+      setting.momentum = strategy.momentum > 0 ? 0 : 0.9;
+      setting.rate = setting.momentum > 0 ? 0.01 : 0.05;
+      setting.milestones = {2, 4.3};  // where the second plan begins, and within the third
+      INFO(to_string(setting));
+      const std::vector<double> expected = simulated(setting);
+      CHECK(greatest_difference(in_segments(setting, {14, 7, 29}), expected) < kTolerance);
+      if (strategy.momentum <= 0) {
+        Setting adaptive = setting;
+        adaptive.momentum = 0;
+        adaptive.adamw = true;
+        adaptive.hidden = 12;
+        adaptive.freeze_hidden = true;
+        CHECK(greatest_difference(in_segments(adaptive, {14, 7, 29}), simulated(adaptive)) < kTolerance);
+      }
+      if (strategy.kind != Strategy::Kind::Ssgd) continue;
+      setting.rounds = 8;
+      setting.accumulate = 2;
+      CHECK(greatest_difference(in_segments(setting, {16, 8, 26}), simulated(setting)) < kTolerance);
+    }
+  }
+}
+
+TEST_CASE("a plan that ends within an epoch leaves the rest of its batches to the next") {
+  Setting setting;
+  setting.strategy = {.kind = Strategy::Kind::Ssgd};
+  setting.devices = 2;
+  setting.accumulate = 2;
+  setting.rounds = 8;
+  setting.iterations = 8;
+  const SessionOptions options = options_of(setting);
+  Prepared prepared = prepare(graph_of(setting), options);
+  Recorder story;
+  Monitor monitor(prepared.program, options.rules, story);
+  prepared.request.iterations = 5;
+  Segment segment(prepared, options, {}, monitor);
+  segment.start_from_initializers(nullptr);
+  segment.run(std::atomic<bool>(false), nullptr);
+  const Cursor cursor = segment.cursor();  // the fifth iteration's batches made no update yet
+  CHECK(cursor.epoch == 0);
+  CHECK(cursor.batch == 4 * 2);
+  CHECK(cursor.iteration == 4);
+  CHECK(cursor.images == 4 * 2 * setting.batch);
+}
+
+// 2 devices with `learners` each, batch 5, 1000 samples: 200 batches an epoch.
+struct Rest {
+  PlanRequest request;
+  Cursor from;
+  bool left = false;
+};
+
+Rest rest_of(int32_t learners, int64_t epochs, int64_t iterations, const Cursor& from, int64_t every = 1,
+             int64_t accumulate = 1) {
+  Program program;
+  program.loops.emplace_back().batch = 5;
+  program.accumulate = accumulate;
+  program.validate_every = every;
+  Rest rest;
+  rest.request.devices = cpus(2);
+  rest.request.learners = learners;
+  rest.request.training_samples = 1000;
+  rest.request.rounds = rounds_of(1000, 2 * learners, 5, accumulate);
+  rest.request.epochs = epochs;
+  rest.request.iterations = iterations;
+  rest.from = from;
+  rest.left = take_rest(rest.request, rest.from, program);
+  return rest;
+}
+
+TEST_CASE("what is left of a run is the rest of an epoch, then whole epochs in step with validation") {
+  Rest rest = rest_of(3, 10, 0, {.epoch = 4, .batch = 20});
+  REQUIRE(rest.left);
+  CHECK(rest.request.epochs == 1);
+  CHECK(rest.request.rounds == 30);  // 180 batches for 6 learners
+  CHECK(rest.request.validates);
+  rest = rest_of(3, 10, 0, {.epoch = 5});
+  CHECK(rest.request.epochs == 5);
+  CHECK(rest.request.rounds == 33);
+
+  // Every 4 epochs: the rest of epoch 5 is not validated, then three epochs up to the 8th, then the others.
+  rest = rest_of(3, 10, 0, {.epoch = 4, .batch = 20}, 4);
+  CHECK_FALSE(rest.request.validates);
+  rest = rest_of(3, 10, 0, {.epoch = 5}, 4);
+  CHECK(rest.request.epochs == 3);
+  CHECK(rest.request.validates);
+  rest = rest_of(3, 10, 0, {.epoch = 8}, 4);
+  CHECK(rest.request.epochs == 2);
+  rest = rest_of(3, 10, 0, {.epoch = 9, .batch = 20}, 4);  // the last is validated in any case
+  CHECK(rest.request.validates);
+  rest = rest_of(3, 6, 0, {.epoch = 5}, 4);
+  CHECK(rest.request.epochs == 1);
+}
+
+TEST_CASE("too little of an epoch for a round is left out, and nothing follows the last") {
+  Rest rest = rest_of(3, 10, 0, {.epoch = 4, .batch = 196});
+  REQUIRE(rest.left);
+  CHECK(rest.from.epoch == 5);
+  CHECK(rest.from.batch == 0);
+  CHECK(rest.request.epochs == 5);
+  CHECK_FALSE(rest_of(3, 5, 0, {.epoch = 4, .batch = 196}).left);
+  CHECK_FALSE(rest_of(3, 5, 0, {.epoch = 5}).left);
+  CHECK(rest_of(3, 5, 0, {.epoch = 4, .batch = 194}).request.rounds == 1);
+  CHECK_FALSE(rest_of(3, 5, 0, {.epoch = 4, .batch = 194}, 1, 2).left);  // two rounds an update
+}
+
+TEST_CASE("a run of so many iterations ends with them, whatever the plans before") {
+  CHECK(rest_of(1, 1, 500, {.epoch = 3, .iteration = 400}).request.iterations == 100);
+  Rest rest = rest_of(1, 1, 500, {.epoch = 3, .batch = 100, .iteration = 430});
+  CHECK(rest.request.rounds == 50);
+  CHECK(rest.request.iterations == 50);  // to the end of the epoch
+  CHECK(rest_of(1, 1, 500, {.epoch = 3, .batch = 100, .iteration = 470}).request.iterations == 30);
+  CHECK(rest_of(1, 1, 900, {.epoch = 5, .iteration = 400}, 4).request.iterations == 300);  // three epochs of 100
+  CHECK_FALSE(rest_of(1, 1, 500, {.epoch = 3, .iteration = 500}).left);
+}
+
+TEST_CASE("replicas take the correction of the last averaging with them") {
+  RunState state;
+  state.learners = {replica(1, 10), replica(3, 20)};
+  state.average = bytes_of({2, -2});
+  state.previous = bytes_of({1, -1});
+  const Strategy sma = of(Strategy::Kind::Sma, 0.5);
+  const auto next = [&](size_t learners, const Strategy& after) {
+    return with_learners(state, 1, learners, sma, after);
+  };
+
+  RunState carried = next(2, sma);  // neither an averaging nor an update has been: nothing is asked of anyone
+  CHECK(carried.learners[0].correction == 0);
+
+  state.averaged = true;  // of 1 and 3 with what was z then, 1
+  carried = next(3, of(Strategy::Kind::Sma, 1.0 / 3));
+  CHECK(floats_of(carried.learners[1].weights) == std::vector<float>{3, -3});
+  CHECK(carried.learners[1].correction == 0.5);
+  CHECK(carried.learners[2].correction == 0);
+  CHECK(floats_of(carried.learners[1].slots[0]) == std::vector<float>{20, 20});
+  CHECK(floats_of(carried.learners[2].weights) == std::vector<float>{2, -2});  // new: z
+  CHECK(floats_of(carried.learners[2].slots[0]) == std::vector<float>{0, 0});
+  CHECK(carried.average == state.average);
+  CHECK(carried.previous == state.previous);
+
+  state.averaged = false;
+  state.updated = true;  // since: averaged once more, with z = 2
+  carried = next(2, sma);
+  CHECK(floats_of(carried.average) == std::vector<float>{2, -2});  // 2 + (1 − 2)/2 + (3 − 2)/2
+  CHECK(carried.previous == state.average);
+  CHECK(carried.learners[0].correction == 0.5);
+
+  carried = next(1, of(Strategy::Kind::None));  // a single learner goes on from z
+  CHECK(floats_of(carried.learners[0].weights) == std::vector<float>{2, -2});
+  CHECK(carried.learners[0].correction == 0);
+}
+
+TEST_CASE("learners that average gradients stay alike when there are more") {
+  RunState state;
+  state.learners = {replica(5, 7)};
+  const RunState next = with_learners(state, 1, 3, of(Strategy::Kind::None), of(Strategy::Kind::Ssgd));
+  REQUIRE(next.learners.size() == 3);
+  for (const LearnerState& one : next.learners) {
+    CHECK(one.weights == state.learners[0].weights);
+    CHECK(one.slots == state.learners[0].slots);
+  }
+}
+
+TEST_CASE("learners that are replaced by their mean go on from it") {
+  RunState state;
+  state.learners = {replica(1, 10), replica(3, 20)};
+  state.updated = true;
+  const Strategy local = of(Strategy::Kind::Local);
+  const RunState next = with_learners(state, 1, 3, local, local);
+  for (const LearnerState& one : next.learners) CHECK(floats_of(one.weights) == std::vector<float>{2, -2});
+}
+
+// However far the tuner gets, and wherever the run ends meanwhile.
+TEST_CASE("with learners found while training every run comes to its end") {
+  const TestFolder folder;
+  TinyNet net;
+  net.source = "synthetic:?shape=1x16x16&classes=10&size=2400&test=100";
+  net.batch = 50;
+  net.train = "lr = 0.0001";
+  for (const int64_t reports : {1, 2, 5, 9, 16}) {
+    for (const int64_t iterations : {0, 40, 67, 96}) {
+      SessionOptions options = on_cpus();
+      options.learners.per_device = 0;
+      options.learners.tuning = {.threshold = -1,
+                                 .warmup_seconds = 0,
+                                 .warmup_reports = reports,
+                                 .window_seconds = 0,
+                                 .steadiness = 0,
+                                 .most_windows = 1,
+                                 .most_learners = 8};  // always more, soon
+      options.execution.report_every = 1;
+      options.length.epochs = 5;
+      if (iterations > 0) options.length.iterations = iterations;
+      options.files.save = folder / "weights.safetensors";
+      INFO("a decision after ", reports, " reports, ", iterations, " iterations");
+      const Recorder story = run(tiny(net), options);
+      REQUIRE(story.ends.size() == 1);
+      CHECK(story.ends[0].reason == "complete");
+      CHECK(story.tunings.size() >= 1);
+      if (iterations > 0) CHECK(story.ends[0].iteration == iterations);
+      if (iterations == 0) CHECK(story.ends[0].epoch == 5);
+      if (iterations == 0) CHECK(story.validations.size() == 5);
+      CHECK(read_safetensors(options.files.save).find("logits.weight"));
+    }
+  }
+}

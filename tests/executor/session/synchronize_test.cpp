@@ -1,0 +1,385 @@
+// Several learners against the equations of their synchronisation, simulated in double precision.
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "executor/trace/trace_file.h"
+#include "graph/file/overrides.h"
+#include "tests/executor/fixture.h"
+#include "tests/executor/session/reference.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// Runs compute in single precision. Over all settings below their weights, which reach ±0.6, differ from the
+// simulation's by less than 3e-7; by 6e-7 where a mean of three is taken 50 times, as 1/3 in single precision is 3e-8
+// too much.
+constexpr double kTolerance = 1e-6;
+
+void check_against_simulation(const Setting& setting) {
+  INFO(to_string(setting));
+  CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);
+}
+
+Strategy ssgd() {
+  return {.kind = Strategy::Kind::Ssgd};
+}
+
+Strategy sma(int64_t every, double momentum, double alpha = 0.5, double beta = 1) {
+  return {.kind = Strategy::Kind::Sma, .every = every, .alpha = alpha, .beta = beta, .momentum = momentum};
+}
+
+Strategy local(int64_t every) {
+  return {.kind = Strategy::Kind::Local, .every = every};
+}
+
+const std::vector<Strategy> kStrategies = {ssgd(), sma(1, 0), sma(1, 0.9), sma(4, 0), sma(4, 0.9), local(1), local(4)};
+
+struct Optimizer {
+  double momentum, decay;
+  bool nesterov;
+};
+
+// On top of the average's momentum, an optimiser's own is unstable.
+std::vector<Optimizer> optimizers(const Strategy& strategy) {
+  std::vector<Optimizer> all = {{0, 0, false}, {0, 0.02, false}};
+  if (strategy.momentum <= 0) all.insert(all.end(), {{0.9, 0, false}, {0.9, 0.02, true}});
+  return all;
+}
+
+Setting setting_of(const Strategy& strategy, const Optimizer& optimizer, int devices, int learners) {
+  Setting setting;
+  setting.strategy = strategy;
+  setting.devices = devices;
+  setting.learners = learners;
+  setting.momentum = optimizer.momentum;
+  setting.decay = optimizer.decay;
+  setting.nesterov = optimizer.nesterov;
+  setting.rate = optimizer.momentum > 0 ? 0.01 : 0.05;
+  return setting;
+}
+
+}  // namespace
+
+// 50 iterations in epochs of 7: groups of 4 are cut to 3 at the end of each epoch, and the run ends within one.
+TEST_CASE("learners on one device and on several train as the equations say") {
+  for (const Strategy& strategy : kStrategies) {
+    for (const Optimizer& optimizer : optimizers(strategy)) {
+      for (int layout = 0; layout < 9; ++layout) {
+        check_against_simulation(setting_of(strategy, optimizer, 1 + layout / 3, 1 + layout % 3));
+      }
+    }
+  }
+}
+
+TEST_CASE("AdamW trains by every strategy as the equations say") {
+  for (Strategy strategy : kStrategies) {
+    if (strategy.momentum > 0) continue;
+    strategy.momentum = -1;  // of the average: 0, as the first moment is a momentum
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 2}, {2, 1}, {2, 2}}) {
+      for (const int64_t accumulate : {1, 2}) {
+        Setting setting = setting_of(strategy, {0, 0.1, false}, devices, learners);
+        setting.adamw = true;
+        setting.hidden = 12;
+        setting.accumulate = accumulate;
+        setting.milestones = {2.4, 4};  // SMA restarts: the moments begin anew
+        check_against_simulation(setting);
+      }
+    }
+  }
+}
+
+TEST_CASE("clipping, parameter groups and frozen layers are the same under every strategy and optimiser") {
+  std::vector<Strategy> strategies = {{.kind = Strategy::Kind::None}, ssgd(), sma(2, 0), local(2)};
+  for (const Strategy& strategy : strategies) {
+    for (const auto& [devices, learners] : {std::pair{1, 2}, {2, 1}, {2, 2}}) {
+      for (const bool adamw : {false, true}) {
+        Setting setting = setting_of(strategy, {adamw ? 0 : 0.9, 0.1, !adamw}, devices, learners);
+        setting.adamw = adamw;
+        setting.hidden = 12;
+        setting.accumulate = devices;
+        setting.rounds = 8;
+        setting.clip = 0.5;
+        setting.logits_factor = 0.25;
+        setting.decay_biases = false;
+        setting.milestones = {2.4};
+        setting.strategy.bucket_bytes = 64;  // the norm is that of all buckets
+        check_against_simulation(setting);
+        setting.freeze_hidden = true;
+        setting.test_samples = 20;
+        setting.iterations = 4 * setting.rounds;
+        check_validations(setting, 1e-5);
+        check_against_simulation(setting);
+      }
+    }
+  }
+}
+
+TEST_CASE("what is compared tells clipping, groups and frozen layers from plain updates") {
+  Setting plain = setting_of(ssgd(), {0.9, 0.1, false}, 1, 2);
+  plain.hidden = 12;
+  std::vector<Setting> settings(6, plain);
+  settings[1].clip = 0.5;
+  settings[2].logits_factor = 0.25;
+  settings[3].decay_biases = false;
+  settings[4].freeze_hidden = true;
+  settings[5].momentum = 0;
+  settings[5].adamw = true;
+  for (size_t a = 0; a < settings.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      INFO(a, " and ", b);
+      CHECK(greatest_difference(simulated(settings[a]), simulated(settings[b])) > 100 * kTolerance);
+    }
+  }
+}
+
+TEST_CASE("a model of two layers trains as the equations say") {
+  for (const Strategy& strategy : kStrategies) {
+    for (const auto& [devices, learners] : {std::pair{1, 3}, {3, 1}, {2, 2}}) {
+      Setting setting = setting_of(strategy, optimizers(strategy).back(), devices, learners);
+      setting.hidden = 12;
+      check_against_simulation(setting);
+    }
+  }
+}
+
+TEST_CASE("of learners that do not synchronise the first is saved") {
+  for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
+    check_against_simulation(setting_of({.kind = Strategy::Kind::None}, {0.9, 0.02, false}, devices, learners));
+  }
+}
+
+TEST_CASE("what is compared tells strategies apart") {
+  std::vector<std::vector<double>> models;
+  for (const Strategy& strategy : kStrategies) {
+    // Averaging models after every update comes to the same as averaging gradients.
+    if (strategy == local(1)) continue;
+    models.push_back(simulated(setting_of(strategy, {0, 0, false}, 2, 2)));
+  }
+  models.push_back(simulated(setting_of(sma(1, 0, 0.1), {0, 0, false}, 2, 2)));
+  models.push_back(simulated(setting_of(ssgd(), {0, 0, false}, 1, 1)));
+  models.push_back(simulated(setting_of(ssgd(), {0, 0.02, false}, 2, 2)));
+  for (size_t a = 0; a < models.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      INFO(a, " and ", b);
+      CHECK(greatest_difference(models[a], models[b]) > 100 * kTolerance);
+    }
+  }
+}
+
+TEST_CASE("gradients may travel in buckets") {
+  for (const auto& [devices, learners] : {std::pair{1, 2}, {3, 1}, {2, 2}}) {
+    Setting setting = setting_of(ssgd(), {0.9, 0, false}, devices, learners);
+    setting.hidden = 12;
+    setting.strategy.bucket_bytes = 64;
+    check_against_simulation(setting);
+    setting.accumulate = 2;
+    check_against_simulation(setting);
+  }
+}
+
+TEST_CASE("learners may give up any share of their distance from the average") {
+  for (const double alpha : {0.05, 0.25, 0.75}) {
+    for (const double beta : {0.2, 1.0, 1.2}) {
+      check_against_simulation(setting_of(sma(1, 0, alpha, beta), {0.9, 0, false}, 2, 2));
+      check_against_simulation(setting_of(sma(3, 0.5, alpha, beta / 2), {0, 0, false}, 2, 2));
+    }
+  }
+}
+
+// Without momentum the averaging's own is 0.9, with it 0.
+TEST_CASE("the average has momentum unless the optimiser has it") {
+  for (const double momentum : {0.0, 0.9}) {
+    check_against_simulation(setting_of(sma(1, -1), {momentum, 0, false}, 2, 2));
+  }
+}
+
+TEST_CASE("a run may end anywhere in a group") {
+  for (const Strategy& strategy : {sma(4, 0), sma(4, 0.9), local(4)}) {
+    for (int64_t iterations = 1; iterations <= 12; ++iterations) {
+      Setting setting = setting_of(strategy, {0, 0, false}, 2, 2);
+      setting.rounds = 9;
+      setting.iterations = iterations;
+      check_against_simulation(setting);
+    }
+  }
+}
+
+TEST_CASE("averaging starts again where the rate drops") {
+  for (const int64_t every : {1, 2, 4}) {
+    for (const double momentum : {0.0, 0.9}) {
+      for (const auto& [devices, learners] : {std::pair{1, 2}, {2, 1}, {2, 2}}) {
+        Setting setting = setting_of(sma(every, momentum > 0 ? 0 : 0.9), {momentum, 0, false}, devices, learners);
+        setting.milestones = {1, 2.4, 2.8, 5};  // at the end of an epoch, and within groups
+        check_against_simulation(setting);
+      }
+    }
+  }
+  // Learners that average gradients or are replaced by their mean go on.
+  for (const Strategy& strategy : {ssgd(), local(4)}) {
+    Setting setting = setting_of(strategy, {0.9, 0, false}, 2, 2);
+    setting.milestones = {1, 2.4};
+    check_against_simulation(setting);
+  }
+}
+
+TEST_CASE("the rate may follow the number of learners") {
+  for (const RateScaling scaling : {RateScaling::Linear, RateScaling::Sqrt}) {
+    for (const Strategy& strategy : {ssgd(), sma(1, 0)}) {
+      Setting setting = setting_of(strategy, {0, 0, false}, 2, 2);
+      setting.rate = 0.02;
+      setting.scaling = scaling;
+      setting.milestones = {3};
+      check_against_simulation(setting);
+    }
+  }
+}
+
+TEST_CASE("several batches may make an update") {
+  for (const Strategy& strategy : {ssgd(), sma(1, 0), sma(3, 0), local(2), sma(2, 0.9)}) {
+    const Optimizer optimizer{strategy.momentum > 0 ? 0 : 0.9, 0.01, false};
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 3}, {2, 2}}) {
+      for (const int64_t iterations : {60, 57, 55, 50}) {  // whole epochs; within a group; within an update
+        Setting setting = setting_of(strategy, optimizer, devices, learners);
+        setting.accumulate = 3;
+        setting.rounds = 13;  // 12 in whole updates
+        setting.iterations = iterations;
+        setting.milestones = {2.3};
+        check_against_simulation(setting);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients of several batches travel once an update") {
+  const TestFolder folder;
+  Setting setting = setting_of(ssgd(), {0.9, 0, false}, 2, 2);
+  setting.hidden = 12;
+  setting.strategy.bucket_bytes = 64;
+  setting.accumulate = 3;
+  setting.rounds = 6;
+  setting.iterations = 24;
+  SessionOptions options = options_of(setting);
+  options.files.trace = folder / "run.json.gz";
+  trained(graph_of(setting), options);
+  const TraceFile trace = read_trace(options.files.trace);
+  std::map<std::string, std::vector<int64_t>> instances;
+  for (const NodeSpan& span : trace.nodes) instances[trace.launches[size_t(span.launch)]].push_back(span.instance);
+  const std::vector<int64_t> last_of_update = {2, 5, 8, 11, 14, 17, 20, 23};
+  for (const char* name : {"all-reduce gradients 0", "all-reduce gradients 1", "cpu:1/mean gradients 0"}) {
+    INFO(name);
+    CHECK(instances[name] == last_of_update);
+  }
+  CHECK(instances["accumulate 0"].size() == 4 * 24);
+}
+
+// The average is taken while training goes on, and read by validation as it was at the end of its epoch.
+TEST_CASE("what is validated is the model at the end of the epoch") {
+  for (const Strategy& strategy : kStrategies) {
+    for (const auto& [devices, learners] : {std::pair{1, 3}, {2, 2}, {3, 1}}) {
+      Setting setting = setting_of(strategy, {0, 0, false}, devices, learners);
+      setting.test_samples = 61;
+      setting.iterations = 4 * setting.rounds;
+      setting.milestones = {2};  // averaging starts again while validation reads its model
+      check_validations(setting, 1e-5);
+    }
+  }
+}
+
+// A sample is augmented the same whichever learner gets it, and the mean over learners is the mean over their batches.
+TEST_CASE("averaged gradients of small batches are the gradient of a large one") {
+  Setting small;
+  small.strategy = ssgd();
+  small.devices = 2;
+  small.learners = 3;
+  small.hidden = 12;
+  small.momentum = 0.9;
+  small.rate = 0.02;
+  Setting large = small, accumulating = small;
+  large.devices = accumulating.devices = large.learners = accumulating.learners = 1;
+  large.batch = 6 * small.batch;
+  accumulating.accumulate = 6;
+  accumulating.rounds = 6 * small.rounds;
+  accumulating.iterations = 6 * small.iterations;
+  REQUIRE(large.samples() == small.samples());
+  REQUIRE(accumulating.samples() == small.samples());
+  const auto augmented = [](const Setting& setting) {
+    Graph graph = graph_of(setting);
+    apply_override(graph, "augment.pad=2");
+    apply_override(graph, "augment.flip=1");
+    return weights_of(trained(std::move(graph), options_of(setting)));
+  };
+  const std::vector<double> weights = augmented(small);
+  CHECK(greatest_difference(weights, augmented(large)) < kTolerance);
+  CHECK(greatest_difference(weights, augmented(accumulating)) < kTolerance);
+  CHECK(greatest_difference(weights, executed(small)) > 100 * kTolerance);
+}
+
+TEST_CASE("learners give the same bits each time, and others with another seed") {
+  for (const Strategy& strategy : kStrategies) {
+    Setting setting = setting_of(strategy, {0, 0.01, false}, 2, 2);
+    setting.hidden = 12;
+    setting.test_samples = 20;
+    setting.milestones = {2};
+    SessionOptions options = options_of(setting);
+    options.numerics.deterministic = true;
+    const auto bits = [&] { return bits_of(trained(graph_of(setting), options)); };
+    INFO(to_string(setting));
+    const auto first = bits();
+    CHECK(first == bits());
+    options.numerics.seed = 2;
+    CHECK(first != bits());
+  }
+}
+
+TEST_CASE("synchronisation that cannot be is refused") {
+  const Setting setting = setting_of(sma(1, 0), {0, 0, false}, 2, 2);
+  const auto refusal = [&](const std::string& assignment, SessionOptions options) {
+    return message_of([&] {
+      Graph graph = graph_of(setting);
+      if (!assignment.empty()) apply_override(graph, assignment);
+      run(std::move(graph), options);
+    });
+  };
+  const SessionOptions options = options_of(setting);
+  CHECK(contains(refusal("synchronize.strategy=smaa", options),
+                 "node 'synced' (arbalest.Synchronize): attribute 'strategy': unknown strategy 'smaa'; expected none, "
+                 "ssgd, sma or local; did you mean 'sma'?"));
+  CHECK(contains(refusal("synchronize.alpha=1.5", options),
+                 "attribute 'alpha' is 1.5; expected more than 0 and at most 1"));
+  CHECK(contains(refusal("synchronize.alpha=-0.5", options), "attribute 'alpha' is -0.5"));
+  CHECK(contains(refusal("synchronize.beta=2.5", options),
+                 "attribute 'beta' is 2.5; expected more than 0 and at most 2"));
+  CHECK(contains(refusal("synchronize.momentum=1", options), "attribute 'momentum' is 1; expected less than 1"));
+  CHECK(contains(refusal("synchronize.every=0", options), "attribute 'every' is 0"));
+  CHECK(contains(message_of([&] {
+                   Graph graph = graph_of(setting);
+                   apply_override(graph, "synchronize.strategy=ssgd");
+                   apply_override(graph, "synchronize.every=2");
+                   run(std::move(graph), options);
+                 }),
+                 "attribute 'every' is 2; ssgd averages gradients at every update"));
+
+  SessionOptions mixed = options;
+  mixed.learners.devices = {{PlanDevice::Kind::Cpu, 0}, {PlanDevice::Kind::Cuda, 0}};
+  CHECK(contains(refusal("", mixed), "cpu:0 and cuda:0: learners that synchronise need devices of one kind"));
+  SessionOptions divided = options;
+  divided.learners.batch_total = 18;
+  CHECK(contains(refusal("", divided), "--batch-total 18: expected a multiple of the 4 learners"));
+  SessionOptions crowded = options;
+  crowded.learners.per_device = 100;
+  CHECK(contains(refusal("", crowded), "115 training samples, and one update of 200 learners takes 800"));
+}
+
+TEST_CASE("a batch of all learners is divided among them") {
+  const Setting setting = setting_of(ssgd(), {0, 0, false}, 2, 2);
+  Graph graph = graph_of(setting);
+  apply_override(graph, "prefetch.batch=1");
+  SessionOptions options = options_of(setting);
+  options.learners.batch_total = 16;
+  CHECK(weights_of(trained(std::move(graph), options)) == executed(setting));
+}

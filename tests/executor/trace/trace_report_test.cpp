@@ -1,0 +1,101 @@
+// The report of a trace; with several learners, alike lanes and tasks in one line, or each by itself.
+
+#include <doctest/doctest.h>
+
+#include "executor/trace/simulate.h"
+#include "executor/trace/trace_summary.h"
+#include "tests/executor/fixture.h"
+#include "tests/executor/trace/simulate_fixture.h"
+#include "tests/executor/trace/trace_fixture.h"
+
+using namespace arbalest;
+
+namespace {
+
+using test::Builder;
+using test::contains;
+using test::costs_of;
+using test::small_plan;
+using test::steady_trace;
+
+// Two GPUs with two learners each, and one sum for all. Learner k takes 10 (k + 1) µs for its step, which waits for the
+// sum.
+TraceFile four_learners() {
+  Builder builder;
+  builder.plan.devices = {{PlanDevice::Kind::Cuda, 0}, {PlanDevice::Kind::Cuda, 1}};
+  const LaneId collectives = builder.lane(Lane::Kind::Collectives, kNone);
+  builder.plan.lanes.back().name = "collectives";
+  const TaskId sum = builder.device("sum", 5, collectives);
+  for (int32_t k = 0; k < 4; ++k) {
+    const std::string name = "cuda:" + std::to_string(k / 2) + "/learner " + std::to_string(k);
+    const LaneId lane = builder.lane(Lane::Kind::Compute, k / 2, k);
+    builder.plan.lanes.back().name = name;
+    const TaskId step = builder.device(name + "/step", 10 * (k + 1), lane);
+    builder.plan.tasks.back().kind = Task::Kind::Compute;
+    builder.edge(step, sum, 0, Edge::Needs::Issued);
+    builder.edge(sum, step, 1, Edge::Needs::Issued);
+  }
+  TraceFile trace;
+  trace.plan = builder.plan;
+  trace.tasks = simulate(builder.plan, costs_of(builder.plan)).spans;
+  return trace;
+}
+
+// The line that begins so.
+std::string line_of(const std::string& report, const std::string& begin) {
+  const size_t at = report.find("\n  " + begin);
+  return at == report.npos ? "" : report.substr(at + 3, report.find('\n', at + 1) - at - 3);
+}
+
+}  // namespace
+
+TEST_CASE("lanes and tasks of all devices and learners are told together") {
+  const std::string report = summarize(four_learners());
+  INFO(report);
+  // Of 45 µs an iteration 10, 20, 30 and 40.
+  const std::string lanes = line_of(report, "cuda:*/learner * (4) ");
+  CHECK(contains(lanes, "55."));
+  CHECK(contains(lanes, "busy from 22."));
+  CHECK(contains(lanes, "to 88."));
+  CHECK(contains(report, "idle in the steady state: waiting for sum"));
+  const std::string tasks = report.substr(report.find("\nTasks"));
+  CHECK(contains(line_of(tasks, "cuda:*/learner */step (4)"), "1600     25.0 µs     40.0 µs"));
+  CHECK(contains(line_of(tasks, "sum "), "400      5.0 µs"));
+  CHECK(contains(line_of(report.substr(report.find("\nOverlap")), "cuda:*/learner * (4)"),
+                 "of its busy time cuda:*/learner * is busy too, on average"));
+  CHECK_FALSE(contains(line_of(report, "collectives"), "busy from"));
+  // Whichever learner's step the sum waited for, it is one cause.
+  CHECK_FALSE(contains(report, "waiting for cuda:1/learner 2/step"));
+  CHECK_FALSE(contains(report, "take turns"));
+
+  TraceFile on_cpus = four_learners();
+  for (PlanDevice& device : on_cpus.plan.devices) device.kind = PlanDevice::Kind::Cpu;
+  CHECK(contains(summarize(on_cpus), "that learners of a CPU device take turns is left out"));
+}
+
+TEST_CASE("each lane and task may be told by itself") {
+  SummaryOptions options;
+  options.each = true;
+  const std::string report = summarize(four_learners(), options);
+  INFO(report);
+  CHECK_FALSE(contains(report, "*/"));
+  CHECK(contains(line_of(report, "cuda:0/learner 0 "), "22."));
+  CHECK(contains(line_of(report, "cuda:1/learner 3 "), "88."));
+  CHECK(contains(line_of(report.substr(report.find("\nTasks")), "cuda:1/learner 3/step"), "400     40.0 µs"));
+  CHECK(contains(report, "of its busy time cuda:1/learner 3 is busy too"));
+}
+
+TEST_CASE("the report names lanes, tasks, causes and the cycle") {
+  const std::string report = summarize(steady_trace());
+  for (const char* part :
+       {"steady: 120 task instances over 4.00 ms", "iterations 2 to 37: 100.0 µs each",
+        "compute lanes idle between tasks: 19.6 %", "issuing: 4.0 µs of host time per iteration", "cuda:0/learner 0",
+        "idle: waiting for copy (batch)", "Slowest instances", "Largest gaps",
+        "Critical cycle: no schedule takes less than 80.0 µs per iteration", "step -> step, distance 1"}) {
+    INFO(part, "\n", report);
+    CHECK(report.find(part) != std::string::npos);
+  }
+  TraceFile empty;
+  empty.plan = small_plan();
+  CHECK_THROWS_AS(analyze(empty), GraphError);
+}

@@ -1,0 +1,251 @@
+// Traces: recording, and the file.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "executor/trace/trace_plan.h"
+#include "executor/trace/trace_recorder.h"
+#include "graph/error.h"
+#include "tests/executor/trace/trace_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& suffix = ".json.gz")
+      : path_(std::filesystem::temp_directory_path() /
+              ("arbalest-trace-" + std::to_string(getpid()) + "-" + std::to_string(count_++) + suffix)) {}
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+  void write(const std::string& text) const { std::ofstream(path_) << text; }
+
+ private:
+  static inline int count_ = 0;
+  std::filesystem::path path_;
+};
+
+nlohmann::json events_of(const std::string& path) {
+  gzFile file = gzopen(path.c_str(), "rb");
+  std::string text(16 << 20, '\0');
+  const int length = gzread(file, text.data(), unsigned(text.size()));
+  gzclose(file);
+  REQUIRE(length > 0);
+  text.resize(size_t(length));
+  return nlohmann::json::parse(text).at("traceEvents");
+}
+
+std::string message_of(const std::string& path) {
+  try {
+    read_trace(path);
+  } catch (const GraphError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("needed instances follow the clocks") {
+  const Plan plan = small_plan();
+  CHECK(needed_instance(plan, plan.edges[2], 5) == 3);
+  CHECK(needed_instance(plan, plan.edges[7], 0) == 9);  // the epoch's last batch
+  CHECK(needed_instance(plan, plan.edges[7], 3) == 39);
+  const Edge slow_to_fast = {3, 0, 1, 0, Edge::Needs::Done, Edge::Why::Data, ""};
+  CHECK(needed_instance(plan, slow_to_fast, 9) == -1);
+  CHECK(needed_instance(plan, slow_to_fast, 10) == 0);
+}
+
+TEST_CASE("a recorder keeps the newest spans of each thread and counts the dropped") {
+  const Plan plan = small_plan();
+  TraceRecorder recorder(plan, 8);
+  const auto record = [&](TaskId task, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) recorder.record(TaskSpan{task, i, 1, 2, 10 * i + 3, 10 * i + 4});
+  };
+  std::thread other(record, 1, 20);
+  record(0, 5);
+  other.join();
+  recorder.record(TaskSpan{2, 0, 1, 2, -1, -1});
+  recorder.record(IssueSpan{1, 0, 5, 6});
+
+  const TraceFile trace = recorder.collect();
+  CHECK(trace.dropped == 12);
+  CHECK(trace.unfinished == 1);
+  REQUIRE(trace.tasks.size() == 13);
+  const SpanIndex index(trace);
+  CHECK(index.of(0).size() == 5);
+  REQUIRE(index.of(1).size() == 8);
+  CHECK(index.of(1).front()->instance == 12);
+  CHECK(index.find(1, 11) == nullptr);
+  CHECK(index.find(1, 19)->started == 193);
+  CHECK(trace.issues.size() == 1);
+  CHECK(std::is_sorted(trace.tasks.begin(), trace.tasks.end(),
+                       [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; }));
+}
+
+TEST_CASE("the recorder's clock starts at its construction and moves") {
+  const Plan plan = small_plan();
+  const TraceRecorder recorder(plan);
+  const int64_t first = recorder.now();
+  CHECK(first >= 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  CHECK(recorder.now() - first >= 2'000'000);
+}
+
+TEST_CASE("a trace file gives back what was written") {
+  TraceFile trace = steady_trace();
+  trace.launches = {"conv1", "relu \\ 1"};
+  trace.nodes = {{0, 2, 0, 20'000, 50'001}, {1, 2, 0, 50'001, 100'000}};
+  trace.dropped = 3;
+  trace.unfinished = 4;
+  trace.threads = {16, 2};
+  trace.alone.assign(trace.plan.tasks.size(), -1);
+  trace.alone[2] = 40'000;
+  trace.tasks[0].ready = -1;
+  trace.plan.tasks[1].every = 4;
+  std::sort(trace.tasks.begin(), trace.tasks.end(),
+            [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
+  const TemporaryFile file;
+  write_trace(trace, file.path());
+  CHECK_FALSE(std::filesystem::exists(file.path() + ".part"));
+
+  const TraceFile back = read_trace(file.path());
+  CHECK(back.graph == "steady");
+  CHECK(back.launches == trace.launches);
+  CHECK(back.tasks == trace.tasks);
+  CHECK(back.nodes == trace.nodes);
+  CHECK(back.issues == trace.issues);
+  CHECK(back.dropped == 3);
+  CHECK(back.unfinished == 4);
+  CHECK(back.threads == trace.threads);
+  CHECK(back.alone == trace.alone);
+  CHECK(back.plan.devices == trace.plan.devices);
+  REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());
+  CHECK(back.plan.tasks[3].name == "report \"epoch\"");
+  CHECK(back.plan.tasks[3].kind == Task::Kind::Report);
+  CHECK(back.plan.tasks[0].width == 2);
+  CHECK(back.plan.tasks[0].every == 1);
+  CHECK(back.plan.tasks[1].every == 4);
+  REQUIRE(back.plan.edges.size() == trace.plan.edges.size());
+  CHECK(back.plan.edges[2].why == Edge::Why::Reuse);
+  CHECK(back.plan.edges[2].needs == Edge::Needs::Issued);
+  CHECK(back.plan.edges[2].distance == 2);
+  CHECK(back.plan.edges[7].relation == 0);
+  CHECK(back.plan.relations[0].period == 10);
+  CHECK(back.plan.lanes[2].kind == Lane::Kind::Compute);
+}
+
+TEST_CASE("a trace keeps averaging and collectives apart, and tells them apart in traces that do not") {
+  Plan plan;
+  plan.devices = {{PlanDevice::Kind::Cuda, 0}, {PlanDevice::Kind::Cuda, 1}};
+  plan.lanes = {{Lane::Kind::Averaging, 1, kNone, "cuda:1/averaging"},
+                {Lane::Kind::Collectives, kNone, kNone, "collectives"}};
+  nlohmann::json record = plan_record(plan);
+  CHECK(record["lanes"][0]["kind"] == "averaging");
+  CHECK(record["lanes"][1]["kind"] == "collectives");
+  for (int i = 0; i < 2; ++i) {
+    const Plan back = plan_of_record(record);
+    CHECK(back.lanes[0].kind == Lane::Kind::Averaging);
+    CHECK(back.lanes[1].kind == Lane::Kind::Collectives);
+    record["lanes"][0]["kind"] = "collectives";  // as earlier versions wrote it
+  }
+}
+
+TEST_CASE("slices of a track never overlap, flows lie inside slices and counters return to zero") {
+  TraceFile trace = steady_trace();
+  // Two fills at once, and a step that seems to begin before the one before it ended.
+  trace.tasks.push_back({0, 40, 0, 2'000, 2'000, 3'000});
+  trace.tasks.push_back({2, 40, 0, 0, 3'999'000, 4'080'000});
+  std::stable_sort(trace.tasks.begin(), trace.tasks.end(),
+                   [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
+  const TemporaryFile file;
+  write_trace(trace, file.path());
+  const nlohmann::json events = events_of(file.path());
+
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> slices;
+  for (const auto& event : events) {
+    if (event.at("ph") != "X" || event.at("cat") != "task") continue;
+    slices[{event.at("pid"), event.at("tid")}].emplace_back(event.at("ts"),
+                                                            double(event.at("ts")) + double(event.at("dur")));
+  }
+  CHECK(slices.size() == 4);  // two host tracks, copies, compute
+  for (auto& [track, list] : slices) {
+    std::sort(list.begin(), list.end());
+    for (size_t i = 1; i < list.size(); ++i) CHECK(list[i].first >= list[i - 1].second - 1e-6);
+  }
+
+  int flows = 0;
+  std::map<std::string, int> last_slots, most_slots;
+  std::set<std::string> names;
+  for (const auto& event : events) {
+    const std::string phase = event.at("ph");
+    if (phase == "s" || phase == "f") {
+      const auto& list = slices.at({event.at("pid"), event.at("tid")});
+      const double time = event.at("ts");
+      CHECK(std::any_of(list.begin(), list.end(),
+                        [&](const auto& slice) { return slice.first <= time && time < slice.second; }));
+      flows += phase == "s";
+    } else if (phase == "C") {
+      const int slots = event.at("args").at("filled");
+      last_slots[event.at("name")] = slots;
+      most_slots[event.at("name")] = std::max(most_slots[event.at("name")], slots);
+      CHECK(slots >= 0);
+    } else if (phase == "M" && event.at("name") != "arbalest") {
+      if (event.at("args").contains("name")) names.insert(event.at("args").at("name"));
+    }
+  }
+  CHECK(flows == 80);  // fill → copy and copy → step, forty times each
+  CHECK(last_slots.at("copy slots") == 0);
+  CHECK(most_slots.at("copy slots") == 1);
+  CHECK(names == std::set<std::string>{"host", "cuda:0", "cuda:0/copy in", "cuda:0/learner 0", "host tasks 0",
+                                       "host tasks 1", "issuing 0"});
+
+  write_trace(trace, file.path(), {.flows = 7});
+  const nlohmann::json fewer = events_of(file.path());
+  CHECK(std::count_if(fewer.begin(), fewer.end(), [](const auto& event) { return event.at("ph") == "s"; }) == 7);
+}
+
+TEST_CASE("files that are no traces are refused with the place") {
+  const TemporaryFile file(".json");
+  file.write("{\"traceEvents\":[\n{\"ph\":\"X\",]}");
+  CHECK(message_of(file.path()).find(file.path() + ":2:11: not JSON: syntax error") == 0);
+  file.write("{\"traceEvents\":[{\"name\":\"x\"}]}");
+  CHECK(message_of(file.path()) == file.path() + ": event 1: key 'ph' not found");
+  file.write("{\"traceEvents\":[]}");
+  CHECK(message_of(file.path()).find("not written by arbalest") != std::string::npos);
+  file.write("[1, 2]");
+  CHECK(message_of(file.path()).find("traceEvents") != std::string::npos);
+  file.write(
+      "{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"arbalest\",\"args\":{\"plan\":{\"devices\":[{\"kind\":\"cpus\","
+      "\"index\":0}]}}}]}");
+  const std::string message = message_of(file.path());
+  CHECK(message.find("event 1") != std::string::npos);
+  CHECK(message.find("unknown kind 'cpus'; did you mean 'cpu'?") != std::string::npos);
+  TraceFile idle = steady_trace();
+  idle.plan.tasks[2].every = 0;
+  write_trace(idle, file.path());
+  CHECK(message_of(file.path()).find("'every' is 0, expected a whole number from 1") != std::string::npos);
+  TraceFile wrong = steady_trace();
+  wrong.alone = {1};
+  write_trace(wrong, file.path());
+  CHECK(message_of(file.path()).find("times alone of 1 tasks, but the plan has") != std::string::npos);
+  CHECK_THROWS_AS(read_trace("/nonexistent/trace.json.gz"), RunError);
+  CHECK_THROWS_AS(write_trace(steady_trace(), "/nonexistent/trace.json.gz"), RunError);
+}
+
+TEST_CASE("a truncated file is an error") {
+  const TemporaryFile file;
+  write_trace(steady_trace(), file.path());
+  std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) / 2);
+  CHECK_THROWS_AS(read_trace(file.path()), std::runtime_error);
+}

@@ -1,0 +1,189 @@
+// Whole training graphs, as the passes leave them, on CPU kernels in double: the gradients in their arena against
+// differences of the loss, and the update against its formula.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "graph/passes/program.h"
+#include "tests/graph/net.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// A loop's graph with every float replaced by double, and memory of its own for each value that is no view.
+class InDouble {
+ public:
+  explicit InDouble(const Loop& loop) : loop_(loop), graph_(loop.graph) {
+    for (Value& value : graph_.values) {
+      if (value.type.dtype == DataType::Float32) value.type.dtype = DataType::Float64;
+      value.view.offset_bytes *= 2;
+    }
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const bool own = graph_.values[v].view.base == kNone;
+      memory_.emplace_back(own ? size_t(graph_.values[v].type.bytes()) / 8 + 1 : 0, 0.0);
+    }
+    for (Node& node : graph_.nodes) {
+      KernelRequest request{node, {}, {}};
+      for (const ValueId v : node.inputs) request.inputs.push_back(type(v));
+      for (const ValueId v : node.outputs) request.outputs.push_back(type(v));
+      kernels_.push_back(node.op->cpu(request));
+    }
+    draw();
+  }
+
+  double* of(ValueId v) {
+    const View storage = storage_of(graph_, v);
+    return memory_[size_t(storage.base)].data() + storage.offset_bytes / 8;
+  }
+  double* of(std::string_view name) { return of(graph_.find_value(name)); }
+  const Graph& graph() const { return graph_; }
+
+  void run() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      std::vector<const void*> inputs;
+      std::vector<void*> outputs;
+      for (const ValueId v : graph_.nodes[n].inputs) inputs.push_back(v == kNone ? nullptr : of(v));
+      for (const ValueId v : graph_.nodes[n].outputs) outputs.push_back(v == kNone ? nullptr : of(v));
+      std::vector<double> workspace(size_t(kernels_[n]->workspace_bytes()) / 8 + 1);
+      kernels_[n]->run({nullptr, inputs.data(), outputs.data(), workspace.data(), &scalars_});
+    }
+  }
+
+  double loss() {
+    run();
+    return *of(loop_.metrics[0].name);
+  }
+
+ private:
+  TensorType type(ValueId v) const {
+    return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
+  }
+
+  void draw() {
+    std::mt19937 random(5);
+    std::uniform_real_distribution<double> uniform(-0.6, 0.6);
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const Value& value = graph_.values[v];
+      if (value.role == Role::Constant) std::fill(memory_[v].begin(), memory_[v].end(), value.initializer.a);
+      const bool trained = value.role == Role::Parameter, frozen = value.role == Role::Frozen;
+      if (value.view.base == kNone || !(trained || frozen)) continue;
+      // Variances are among what is frozen, and far from 0.
+      for (int64_t i = 0; i < value.type.elements(); ++i) of(ValueId(v))[i] = uniform(random) + (frozen ? 1 : 0);
+    }
+    for (double& velocity : memory_[size_t(loop_.arenas.slots.at(0).value)]) velocity = uniform(random);
+    const ValueId images = loop_.fields[0], labels = loop_.fields[1];
+    auto* image = reinterpret_cast<uint8_t*>(of(images));
+    for (int64_t i = 0; i < type(images).elements(); ++i) image[i] = uint8_t(random());
+    auto* label = reinterpret_cast<int32_t*>(of(labels));
+    for (int64_t i = 0; i < type(labels).elements(); ++i) label[i] = int32_t(random() % 3);
+    scalars_.seed = 3;
+    scalars_.valid = int32_t(loop_.batch);
+    scalars_.learning_rate = 0.25f;
+  }
+
+  const Loop& loop_;
+  Graph graph_;
+  std::vector<std::vector<double>> memory_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;
+  StepScalars scalars_;
+};
+
+void check_gradients(const std::string& body, const std::vector<std::string>& frozen = {}) {
+  Graph graph = net(body);
+  graph.nodes[size_t(graph.find_node("trained"))].attributes.set("frozen", frozen);
+  const Program program = make_program(graph, {});
+  const Loop& loop = program.training();
+  InDouble net(loop);
+  net.run();
+  constexpr double kStep = 1e-6;
+  constexpr int64_t kPerParameter = 6;
+  int64_t nonzero = 0;
+  for (size_t v = 0; v < net.graph().values.size(); ++v) {
+    const Value& value = net.graph().values[v];
+    if (value.role != Role::Parameter || value.view.base == kNone) continue;
+    const double* gradient = net.of(value.name + ".gradient");
+    const int64_t count = value.type.elements();
+    std::vector<double> computed(gradient, gradient + count);  // run() computes it anew
+    for (int64_t k = 0; k < std::min(count, kPerParameter); ++k) {
+      const int64_t i = k * count / std::min(count, kPerParameter);
+      double& parameter = net.of(ValueId(v))[i];
+      const double at = parameter;
+      parameter = at + kStep;
+      const double above = net.loss();
+      parameter = at - kStep;
+      const double below = net.loss();
+      parameter = at;
+      const double difference = (above - below) / (2 * kStep);
+      INFO(value.name, "[", i, "]: gradient ", computed[size_t(i)], ", difference ", difference);
+      CHECK(std::abs(computed[size_t(i)] - difference) < 1e-6 + 1e-5 * std::abs(difference));
+      nonzero += std::abs(difference) > 1e-4;
+    }
+  }
+  CHECK(nonzero > 5);
+}
+
+const std::string kHead = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
+
+}  // namespace
+
+TEST_CASE("gradients of a residual block, fused, are the loss's differences") {
+  check_gradients(
+      "a = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
+      "b = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3], relu = 0> (a)\n"
+      "s = Add (a, b)\nr = Relu (s)\nh = GlobalAveragePool (r)\n" +
+      kHead);
+}
+
+TEST_CASE("gradients of convolutions, pools and sums are the loss's differences") {
+  check_gradients(
+      "a = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (x)\n"
+      "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)\n"
+      "n = arbalest.BatchNorm (p)\nr = Relu (n)\nh = Add (r, n)\n" +
+      kHead);
+}
+
+TEST_CASE("gradients through batch norms that run by their statistics are the loss's differences") {
+  const std::string body =
+      "c = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (x)\n"
+      "n = BatchNormalization (c, scale, bias, mean, variance)\n"
+      "m = Relu (n)\n"
+      "b = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3], relu = 0, training_mode = 0> (m)\n"
+      "s = Add (b, m)\nr = Relu (s)\n"
+      "d = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3]> (r)\n"
+      "h = GlobalAveragePool (d)\n" +
+      kHead +
+      "#initial float[3] scale = {1, 1, 1}, float[3] bias = {0, 0, 0}, float[3] mean = {0, 0, 0}, "
+      "float[3] variance = {1, 1, 1}";
+  check_gradients(body);
+  check_gradients(body, {"d.bn.*"});
+  check_gradients(body, {"scale", "bias", "b.*", "d.bn.running_*"});
+}
+
+TEST_CASE("an update follows its formula and leaves the gaps of the arenas at zero") {
+  Graph graph = net("h = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3]> (x)\n" + kHead);
+  const Program program = make_program(graph, {});
+  InDouble net(program.training());
+  const ArenaValues& arenas = program.training().arenas;
+  net.run();
+  const NodeId update = net.graph().find_node("update");
+  REQUIRE(update != kNone);
+  const double* weights = net.of(arenas.weights);
+  const double* next = net.of(net.graph().nodes[size_t(update)].outputs[0]);
+  const double* velocity = net.of(arenas.slots.at(0).value);
+  const double* gradient = net.of(arenas.gradients);
+  double moved = 0;
+  for (int64_t i = 0; i < net.graph().values[size_t(arenas.weights)].type.elements(); ++i) {
+    const double expected = weights[i] - 0.25 * (0.9 * velocity[i] + gradient[i] + 0.001 * weights[i]);
+    REQUIRE(next[i] == doctest::Approx(expected).epsilon(1e-12));
+    moved += std::abs(next[i] - weights[i]);
+  }
+  CHECK(moved > 1);
+  // Between two members: 3 biases, then nothing up to the next multiple of 64 elements.
+  const Value& bias = net.graph().values[size_t(net.graph().find_value("logits.bias.gradient"))];
+  for (int64_t i = 3; i < 64; ++i) CHECK(gradient[bias.view.offset_bytes / 8 + i] == 0);
+}

@@ -1,0 +1,257 @@
+// Binary ONNX: round trips, models as other programs write them, damaged files, and libonnx's own view of our text.
+
+#include <doctest/doctest.h>
+
+#include "graph/file/graph_file.h"
+#include "graph/file/onnx_file.h"
+#include "tests/graph/file_fixture.h"
+
+#ifdef ARBALEST_ONNX
+
+#include <onnx/defs/parser.h>
+#include <onnx/onnx_pb.h>
+
+#include <fstream>
+#include <random>
+
+using namespace arbalest;
+
+namespace {
+
+const char* const kNetwork = R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
+net (float[4, 3] x) => (float[4, 3] y, float z)
+<
+  float[2, 2] w = {1, 2.5, -0.03, 1e+10},
+  int64[3] shape = {1, -2, 9223372036854775807},
+  double[1] precise = {0.1},
+  uint8[2] bytes = {0, 255},
+  int32[1] count = {-7},
+  float s = {0.5}
+>
+{
+  fixed = Constant <value = float[2] {1, 2}> ()
+  image, label = arbalest.Prefetch <source = "mnist:data", tags = ["a", "b"]> ()
+  c = Conv <strides = [2, 1], group = 3> (x, w)
+  e = Clip (c, , w)
+  y = Concat <axis = -1> (e, fixed, s)
+  z = Relu (s)
+  trained = arbalest.Train <lr = 0.1, milestones = [80.0, 120.5], schedule = "step"> (z)
+}
+)";
+
+Graph network() {
+  return read_graph_text(kNetwork, "f", file_test_ops());
+}
+
+void write(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+std::string save(const FileTestFolder& folder, const onnx::ModelProto& model) {
+  const std::string path = folder.file("model.onnx");
+  write(path, model.SerializeAsString());
+  return path;
+}
+
+onnx::ModelProto parse(const std::string& text) {
+  onnx::ModelProto model;
+  const auto status = onnx::OnnxParser::Parse(model, text.c_str());
+  CAPTURE(text);
+  REQUIRE_MESSAGE(status.IsOK(), status.ErrorMessage());
+  return model;
+}
+
+onnx::NodeProto& add_node(onnx::ModelProto& model, const char* op, const char* input, const char* output) {
+  onnx::NodeProto& node = *model.mutable_graph()->add_node();
+  node.set_op_type(op);
+  node.add_input(input);
+  node.add_output(output);
+  return node;
+}
+
+// x: float[batch, 2]
+onnx::ModelProto small_model() {
+  onnx::ModelProto model;
+  onnx::ValueInfoProto& x = *model.mutable_graph()->add_input();
+  x.set_name("x");
+  x.mutable_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+  auto& shape = *x.mutable_type()->mutable_tensor_type()->mutable_shape();
+  shape.add_dim()->set_dim_param("batch");
+  shape.add_dim()->set_dim_value(2);
+  return model;
+}
+
+std::string failure(const FileTestFolder& folder, const onnx::ModelProto& model) {
+  return error_of([&] { read_onnx(save(folder, model), file_test_ops()); });
+}
+
+bool has(const std::string& text, const std::string& phrase) {
+  return text.find(phrase) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("onnx: graph to binary to graph is the identity, text and binary agree") {
+  const FileTestFolder folder;
+  const Graph graph = network();
+  const std::string path = folder.file("net.onnx");
+  write_onnx(graph, path);
+  CHECK(difference(graph, read_onnx(path, file_test_ops())) == "");
+  CHECK(difference(graph, load_graph(path, file_test_ops())) == "");
+  std::filesystem::rename(path, folder.file("net"));
+  CHECK(difference(graph, load_graph(folder.file("net"), file_test_ops())) == "");
+  Graph state = graph;
+  state.add_value("running", {DataType::Float32, {2}}, Role::State);
+  CHECK(has(error_of([&] { write_onnx(state, path); }), "'running' is a state"));
+}
+
+TEST_CASE("onnx: libonnx's parser reads what we write, and finds the same graph") {
+  const FileTestFolder folder;
+  const Graph graph = network();
+  const onnx::ModelProto model = parse(write_graph_text(graph));
+  CHECK(model.graph().node_size() == int(graph.nodes.size()) + 1);  // and Constant
+  CHECK(difference(graph, read_onnx(save(folder, model), file_test_ops())) == "");
+}
+
+TEST_CASE("onnx: libonnx's parser reads the examples as we write them") {
+  const char* source = std::getenv("ARBALEST_SOURCE");
+  REQUIRE(source);
+  const FileTestFolder folder;
+  for (const char* name : {"lenet", "mlp"}) {  // values inside functions have names that it cannot read
+    const Graph graph = load_graph(fmt::format("{}/examples/{}.onnxtxt", source, name), builtin_ops());
+    const onnx::ModelProto model = parse(write_graph_text(graph));
+    CHECK(difference(graph, read_onnx(save(folder, model), builtin_ops())) == "");
+  }
+}
+
+TEST_CASE("onnx: models as exporters write them") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = small_model();
+  onnx::TensorProto& weight = *model.mutable_graph()->add_initializer();
+  weight.set_name("conv.weight");
+  weight.set_data_type(onnx::TensorProto::FLOAT);
+  weight.add_dims(2);
+  weight.add_float_data(1.5f);
+  weight.add_float_data(-2);
+  *model.mutable_graph()->add_input() = model.graph().input(0);
+  model.mutable_graph()->mutable_input(1)->set_name("conv.weight");  // old models list initialisers as inputs too
+  onnx::NodeProto& conv = add_node(model, "Conv", "x", "h");
+  conv.set_name("/conv/Conv");
+  conv.add_input("conv.weight");
+  onnx::AttributeProto& group = *conv.add_attribute();
+  group.set_name("group");
+  group.set_type(onnx::AttributeProto::INT);
+  group.set_i(2);
+  onnx::NodeProto& call = add_node(model, "block", "h", "y");
+  call.set_name("/conv/Conv");  // names of nodes need not be unique
+  call.set_domain("local");
+  onnx::AttributeProto& filters = *call.add_attribute();
+  filters.set_name("filters");
+  filters.set_type(onnx::AttributeProto::INT);
+  filters.set_i(8);
+  onnx::FunctionProto& function = *model.add_functions();
+  function.set_name("block");
+  function.set_domain("local");
+  function.add_attribute("filters");
+  function.add_input(std::string("a"));
+  function.add_output(std::string("b"));
+  onnx::NodeProto& inner = *function.add_node();
+  inner.set_op_type("Conv");
+  inner.set_domain("arbalest");
+  inner.add_input(std::string("a"));
+  inner.add_output(std::string("c"));
+  onnx::AttributeProto& reference = *inner.add_attribute();
+  reference.set_name("filters");
+  reference.set_type(onnx::AttributeProto::INT);
+  reference.set_ref_attr_name("filters");
+  onnx::NodeProto& last = *function.add_node();
+  last.set_op_type("Relu");
+  last.add_input(std::string("c"));
+  last.add_output(std::string("b"));
+  model.mutable_graph()->add_output()->set_name("y");
+
+  Graph graph = read_onnx(save(folder, model), file_test_ops(), 32);
+  CHECK(graph.inputs.size() == 1);
+  CHECK(graph.values[size_t(graph.inputs[0])].type.shape == Shape{32, 2});
+  CHECK(graph.values.at(size_t(graph.find_value("conv.weight"))).role == Role::Parameter);
+  REQUIRE(graph.find_node("/conv/Conv") != kNone);
+  CHECK(int_attribute(graph.nodes.at(size_t(graph.find_node("/conv/Conv"))), "group") == 2);
+  CHECK(int_attribute(graph.nodes.at(size_t(graph.find_node("y/c"))), "filters") == 8);
+  verify(graph);
+  CHECK(graph.values.at(size_t(graph.find_value("y"))).type.shape == Shape{32, 2});
+
+  Graph symbolic = read_onnx(save(folder, model), file_test_ops());
+  CHECK(has(error_of([&] { verify(symbolic); }), "'x'"));
+}
+
+TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operator") {
+  const FileTestFolder folder;
+  onnx::ModelProto unknown = small_model();
+  add_node(unknown, "Relo", "x", "y");
+  CHECK(
+      has(failure(folder, unknown), "model.onnx: node 'y': unknown operator or function 'Relo'; did you mean 'Relu'?"));
+
+  onnx::ModelProto undefined = small_model();
+  add_node(undefined, "Relu", "xx", "y");
+  CHECK(has(failure(folder, undefined), "'xx' is not defined"));
+
+  onnx::ModelProto half = small_model();
+  half.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
+      onnx::TensorProto::FLOAT16);
+  CHECK(has(failure(folder, half), "unsupported type FLOAT16"));
+
+  onnx::ModelProto subgraph = small_model();
+  onnx::AttributeProto& branch = *add_node(subgraph, "Relu", "x", "y").add_attribute();
+  branch.set_name("then_branch");
+  branch.set_type(onnx::AttributeProto::GRAPH);
+  CHECK(has(failure(folder, subgraph), "node 'y' (Relu): attribute 'then_branch' has the unsupported type GRAPH"));
+
+  onnx::ModelProto data = small_model();
+  onnx::TensorProto& weight = *data.mutable_graph()->add_initializer();
+  weight.set_name("w");
+  weight.set_data_type(onnx::TensorProto::FLOAT);
+  weight.add_dims(1'000'000'000);
+  weight.set_raw_data("1234");
+  CHECK(has(failure(folder, data), "4000000000 bytes, found 4 bytes"));
+  weight.set_dims(0, -1);
+  CHECK(has(failure(folder, data), "is not valid"));
+  weight.add_dims(std::numeric_limits<int64_t>::max());
+  weight.set_dims(0, std::numeric_limits<int64_t>::max());
+  CHECK(has(failure(folder, data), "is not valid"));
+  weight.set_data_location(onnx::TensorProto::EXTERNAL);
+  weight.set_dims(0, 1);
+  weight.set_dims(1, 1);
+  CHECK(has(failure(folder, data), "another file"));
+}
+
+TEST_CASE("onnx: damaged files are refused or read, never worse") {
+  const FileTestFolder folder;
+  const std::string path = folder.file("damaged.onnx");
+  write_onnx(network(), path);
+  const std::string content = read_whole_file(path);
+  for (size_t length : {size_t{0}, size_t{1}, content.size() / 2, content.size() - 1}) {
+    write(path, content.substr(0, length));
+    CHECK(has(error_of([&] { read_onnx(path, file_test_ops()); }), "damaged.onnx: not a binary ONNX model"));
+  }
+  std::mt19937 random(3);
+  int refused = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::string damaged = content;
+    for (int edits = 1 + int(random() % 3); edits > 0; --edits)
+      damaged[random() % damaged.size()] = char(random() % 256);
+    write(path, damaged);
+    refused += error_of([&] { read_onnx(path, file_test_ops()); }) != "";
+  }
+  CHECK(refused > 50);
+}
+
+#else
+
+TEST_CASE("onnx: a build without libonnx says so") {
+  const arbalest::FileTestFolder folder;
+  const std::string message =
+      arbalest::error_of([&] { arbalest::load_graph(folder.file("model.onnx"), arbalest::file_test_ops()); });
+  CHECK(message.find("needs a build with libonnx") != std::string::npos);
+}
+
+#endif

@@ -1,0 +1,84 @@
+// --set: attributes changed from the command line.
+
+#include "graph/file/overrides.h"
+
+#include <doctest/doctest.h>
+
+#include "graph/file/graph_file.h"
+#include "tests/graph/file_fixture.h"
+
+using namespace arbalest;
+
+namespace {
+
+Graph network() {
+  return read_graph_text(R"(g (float[2] x, float[2] w) => ()
+{
+  image, label = arbalest.Prefetch <source = "glyphs:"> ()
+  h1 = block (x)
+  plain = Conv (h1, w)
+  trained = arbalest.Train <lr = 0.1> (plain)
+}
+block (a) => (b) { c1 = arbalest.Conv <filters = 4> (a) b = arbalest.Conv <filters = 4> (c1) }
+)",
+                         "f", file_test_ops());
+}
+
+template <typename T>
+T after(const char* assignment, const char* node, const char* attribute) {
+  Graph graph = network();
+  apply_override(graph, assignment);
+  const Node& changed = graph.nodes.at(size_t(graph.find_node(node)));
+  return std::get<T>(*changed.attributes.find(attribute));
+}
+
+std::string failure(const char* assignment) {
+  return error_of([&] {
+    Graph graph = network();
+    apply_override(graph, assignment);
+  });
+}
+
+bool has(const std::string& text, const char* phrase) {
+  return text.find(phrase) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("overrides: a node by its output, or by its operator where that is unique") {
+  CHECK(after<double>("train.lr=0.05", "trained", "lr") == 0.05);
+  CHECK(after<double>("trained.lr=1", "trained", "lr") == 1.0);
+  CHECK(after<std::string>("prefetch.source=mnist:a=b.c", "image", "source") == "mnist:a=b.c");
+  CHECK(after<int64_t>("h1/c1.filters=32", "h1/c1", "filters") == 32);
+  CHECK(after<int64_t>("plain.group = 2", "plain", "group") == 2);
+}
+
+TEST_CASE("overrides: values are read as the attribute's kind") {
+  using Reals = std::vector<double>;
+  using Texts = std::vector<std::string>;
+  CHECK(after<std::vector<int64_t>>("plain.strides=[1, 2]", "plain", "strides") == std::vector<int64_t>{1, 2});
+  CHECK(after<std::vector<int64_t>>("plain.strides=1,2", "plain", "strides") == std::vector<int64_t>{1, 2});
+  CHECK(after<std::vector<int64_t>>("plain.strides=[]", "plain", "strides").empty());
+  CHECK(after<Reals>("train.milestones=80,120.5", "trained", "milestones") == Reals{80, 120.5});
+  CHECK(after<std::string>("train.schedule=cosine", "trained", "schedule") == "cosine");
+  CHECK(after<std::string>("train.schedule=\"a \\\"b\\\"\"", "trained", "schedule") == "a \"b\"");
+  CHECK(after<Texts>("prefetch.tags=[a, \"b, c\"]", "image", "tags") == Texts{"a", "b, c"});
+}
+
+TEST_CASE("overrides: what does not fit is refused with the nearest name") {
+  CHECK(has(failure("train.lrr=1"),
+            "no attribute 'lrr'; it has: lr, momentum, schedule, milestones; did you mean 'lr'?"));
+  CHECK(has(failure("trian.lr=1"), "no node 'trian'"));
+  CHECK(has(failure("trian.lr=1"), "did you mean 'train"));
+  CHECK(has(failure("train.lr=fast"), "--set train.lr=fast: found 'fast', expected a number"));
+  CHECK(has(failure("h1/c1.filters=1.5"), "expected a whole number"));
+  CHECK(has(failure("h1/c1.filters="), "expected a whole number"));
+  CHECK(has(failure("plain.strides=[1, 2"), "expected ']'"));
+  CHECK(has(failure("plain.strides=1,,2"), "found '', expected a whole number"));
+  CHECK(has(failure("train.lr"), "expected NODE.ATTRIBUTE=VALUE"));
+  CHECK(has(failure("lr=1"), "expected NODE.ATTRIBUTE=VALUE"));
+  CHECK(has(failure("=.x"), "expected NODE.ATTRIBUTE=VALUE"));
+  const std::string ambiguous = failure("conv.strides=1,1");
+  CHECK(has(ambiguous, "3 nodes apply 'conv'"));
+  CHECK(has(ambiguous, "h1/c1, h1, plain"));
+}

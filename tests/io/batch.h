@@ -1,0 +1,27 @@
+#pragma once
+// Samples of a source whose fields are an image and a label.
+
+#include <cstdint>
+#include <vector>
+
+#include "io/sources/source.h"
+
+namespace arbalest::test {
+
+struct ImageBatch {
+  std::vector<uint8_t> images;
+  std::vector<int32_t> labels;
+};
+
+inline ImageBatch image_batch(const Source& source, const std::vector<int64_t>& samples) {
+  std::vector<SampleRef> wanted;
+  for (const int64_t sample : samples) wanted.push_back({sample, 0, wanted.size()});
+  ImageBatch batch{std::vector<uint8_t>(samples.size() * size_t(source.fields()[0].sample().bytes())),
+                   std::vector<int32_t>(samples.size())};
+  std::byte* const fields[] = {reinterpret_cast<std::byte*>(batch.images.data()),
+                               reinterpret_cast<std::byte*>(batch.labels.data())};
+  source.fill(wanted, fields);
+  return batch;
+}
+
+}  // namespace arbalest::test

@@ -1,0 +1,58 @@
+// Files: what errors say, layouts.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+#include "io/formats/layout.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+
+TEST_CASE("file: a file that is missing is reported with what is there") {
+  TestFolder folder;
+  folder.write("b.txt", std::string("b"));
+  folder.write("a/c.txt", std::string("c"));
+  CHECK(describe_folder(folder.string()) == "which holds a/, b.txt");
+  CHECK(describe_folder(folder / "a/none") == "which does not exist");
+  CHECK(describe_folder(folder / "b.txt") == "which is not a folder");
+  check_parts(message_of<RunError>([&] { read_file(folder / "d.txt"); }), {"d.txt: cannot be opened", "b.txt"});
+  check_parts(message_of<RunError>([&] { read_file(folder / "a"); }), {"cannot be read"});
+}
+
+TEST_CASE("layout: tensors turn channels-last and back, for every element size") {
+  for (const DataType dtype : {DataType::Uint8, DataType::Bfloat16, DataType::Float32, DataType::Float64}) {
+    const TensorType type = TensorType{dtype, {2, 3, 4, 5}}.in(Layout::ChannelsLast);
+    const size_t size = size_of(dtype);
+    std::vector<uint8_t> rows(size * 120), memory(rows.size()), back(rows.size());
+    std::iota(rows.begin(), rows.end(), uint8_t{0});
+    to_memory_order(type, rows.data(), memory.data());
+    int wrong = 0;
+    for (size_t n = 0; n < 2; ++n)
+      for (size_t c = 0; c < 3; ++c)
+        for (size_t h = 0; h < 4; ++h)
+          for (size_t w = 0; w < 5; ++w)
+            wrong += std::memcmp(&rows[(((n * 3 + c) * 4 + h) * 5 + w) * size],
+                                 &memory[(((n * 4 + h) * 5 + w) * 3 + c) * size], size) != 0;
+    CAPTURE(size);
+    CHECK(wrong == 0);
+    CHECK(memory != rows);
+    to_row_major(type, memory.data(), back.data());
+    CHECK(back == rows);
+  }
+}
+
+TEST_CASE("layout: what is row-major stays as it is, of any rank") {
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  std::vector<float> memory(6), back(6);
+  to_memory_order({DataType::Float32, {1, 2, 3, 1}}, values.data(), memory.data());
+  CHECK(memory == values);
+  to_row_major({DataType::Float32, {2, 3}}, memory.data(), back.data());
+  CHECK(back == values);
+  const TensorType empty = TensorType{DataType::Float32, {2, 0, 3, 3}}.in(Layout::ChannelsLast);
+  to_memory_order(empty, nullptr, nullptr);  // nothing to copy
+  to_row_major(empty, nullptr, nullptr);
+}

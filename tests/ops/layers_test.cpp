@@ -1,0 +1,132 @@
+// Layers: the parameters they own, how those start, and the operators they become.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "graph/passes/passes.h"
+#include "ops/check/harness.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// The graph of one layer "h1", expanded.
+Graph expanded(const char* layer, const TensorType& x, const Attributes& attributes) {
+  Case test(builtin_ops().get(layer), {x}, 1, attributes, "h1");
+  test.graph.outputs = {test.get().outputs[0]};
+  expand_layers(test.graph);
+  for (size_t n = 0; n < test.graph.nodes.size(); ++n) infer(test.graph, NodeId(n));
+  return test.graph;
+}
+
+const Value& value(const Graph& graph, const char* name) {
+  const ValueId id = graph.find_value(name);
+  INFO("value ", name);
+  REQUIRE(id != kNone);
+  return graph.values[size_t(id)];
+}
+
+std::vector<std::string> op_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes) names.push_back(node.op->qualified_name());
+  return names;
+}
+
+TensorType image(const Shape& shape) {
+  return {DataType::Float32, shape};
+}
+
+}  // namespace
+
+TEST_CASE("a Conv layer is centred and starts as PyTorch's") {
+  const Graph graph = expanded("arbalest.Conv", image({2, 3, 9, 9}),
+                               {{"filters", int64_t{8}}, {"kernel_shape", std::vector<int64_t>{5, 3}}});
+  CHECK(op_names(graph) == std::vector<std::string>{"Conv"});
+  CHECK(value(graph, "h1").type.shape == Shape{2, 8, 9, 9});
+  const Value &weight = value(graph, "h1.weight"), &bias = value(graph, "h1.bias");
+  CHECK(weight.type.shape == Shape{8, 3, 5, 3});
+  CHECK(weight.role == Role::Parameter);
+  CHECK(weight.initializer.kind == Initializer::Kind::Uniform);
+  CHECK(weight.initializer.a == doctest::Approx(1 / std::sqrt(45.0)));
+  CHECK(bias.type.shape == Shape{8});
+  CHECK(bias.initializer.kind == Initializer::Kind::Uniform);
+  CHECK(bias.initializer.a == doctest::Approx(1 / std::sqrt(45.0)));
+}
+
+TEST_CASE("a Conv layer with groups, dilation and no bias") {
+  const Graph graph = expanded("arbalest.Conv", image({2, 4, 9, 9}),
+                               {{"filters", int64_t{8}},
+                                {"kernel_shape", std::vector<int64_t>{3, 3}},
+                                {"dilations", std::vector<int64_t>{2, 2}},
+                                {"strides", std::vector<int64_t>{2, 2}},
+                                {"group", int64_t{2}},
+                                {"bias", int64_t{0}},
+                                {"init", "normal:0.02"}});
+  CHECK(value(graph, "h1").type.shape == Shape{2, 8, 5, 5});
+  CHECK(value(graph, "h1.weight").type.shape == Shape{8, 2, 3, 3});
+  CHECK(value(graph, "h1.weight").initializer.kind == Initializer::Kind::Normal);
+  CHECK(value(graph, "h1.weight").initializer.a == doctest::Approx(0.02));
+  CHECK(graph.find_value("h1.bias") == kNone);
+}
+
+TEST_CASE("a Linear layer flattens images") {
+  const Graph graph =
+      expanded("arbalest.Linear", image({2, 3, 4, 5}), {{"units", int64_t{7}}, {"init", "xavier_uniform"}});
+  CHECK(op_names(graph) == std::vector<std::string>{"Flatten", "Gemm"});
+  CHECK(value(graph, "h1").type.shape == Shape{2, 7});
+  CHECK(value(graph, "h1.weight").type.shape == Shape{7, 60});
+  CHECK(value(graph, "h1.weight").initializer.a == doctest::Approx(std::sqrt(6.0 / 67)));
+  CHECK(value(graph, "h1.bias").initializer.kind == Initializer::Kind::Constant);
+  CHECK(value(graph, "h1.bias").initializer.a == 0);
+}
+
+TEST_CASE("ConvBnRelu owns filters, scale, bias and carried running statistics") {
+  const Attributes attributes{{"filters", int64_t{16}}, {"kernel_shape", std::vector<int64_t>{3, 3}}};
+  const Graph graph = expanded("arbalest.ConvBnRelu", image({2, 3, 8, 8}), attributes);
+  CHECK(op_names(graph) == std::vector<std::string>{"Conv", "arbalest.BatchNormTraining", "Relu"});
+  CHECK(value(graph, "h1").type.shape == Shape{2, 16, 8, 8});
+  CHECK(value(graph, "h1.conv.weight").initializer.kind == Initializer::Kind::Normal);
+  CHECK(value(graph, "h1.conv.weight").initializer.a == doctest::Approx(std::sqrt(2.0 / (16 * 9))));
+  CHECK(value(graph, "h1.bn.weight").initializer.a == 1);
+  CHECK(value(graph, "h1.bn.weight").role == Role::Parameter);
+  CHECK(value(graph, "h1.bn.bias").initializer.a == 0);
+  CHECK(value(graph, "h1.bn.running_mean").role == Role::State);
+  CHECK(value(graph, "h1.bn.running_var").initializer.a == 1);
+  REQUIRE(graph.carries.size() == 2);
+  CHECK(graph.carries[0].current == graph.find_value("h1.bn.running_mean"));
+  CHECK(graph.carries[1].current == graph.find_value("h1.bn.running_var"));
+  const Node& norm = graph.nodes[1];
+  CHECK(graph.carries[0].next == norm.outputs[1]);
+  CHECK(graph.carries[1].next == norm.outputs[2]);
+
+  Attributes without = attributes;
+  without.set("relu", int64_t{0});
+  CHECK(op_names(expanded("arbalest.ConvBnRelu", image({2, 3, 8, 8}), without)) ==
+        std::vector<std::string>{"Conv", "arbalest.BatchNormTraining"});
+}
+
+TEST_CASE("a BatchNorm layer takes matrices") {
+  const Graph graph = expanded("arbalest.BatchNorm", image({4, 6}), {{"momentum", 0.2}});
+  CHECK(op_names(graph) == std::vector<std::string>{"arbalest.BatchNormTraining"});
+  CHECK(float_attribute(graph.nodes[0], "momentum") == doctest::Approx(0.2));
+  CHECK(value(graph, "h1.running_mean").type.shape == Shape{6});
+}
+
+TEST_CASE("ONNX's BatchNormalization becomes the training or the inference form") {
+  const TensorType x = image({2, 3, 4, 4}), c = image({3});
+  Case inference(builtin_ops().get("BatchNormalization"), {x, c, c, c, c}, 1, {});
+  expand_layers(inference.graph);
+  CHECK(op_names(inference.graph) == std::vector<std::string>{"arbalest.BatchNormInference"});
+
+  Case training(builtin_ops().get("BatchNormalization"), {x, c, c, c, c}, 3,
+                {{"training_mode", int64_t{1}}, {"momentum", 0.8}});
+  const std::vector<ValueId> inputs = training.get().inputs;
+  expand_layers(training.graph);
+  CHECK(op_names(training.graph) == std::vector<std::string>{"arbalest.BatchNormTraining"});
+  CHECK(float_attribute(training.graph.nodes[0], "momentum") == doctest::Approx(0.2));  // PyTorch's sense
+  REQUIRE(training.graph.carries.size() == 2);
+  CHECK(training.graph.carries[0].current == inputs[3]);
+  CHECK(training.graph.carries[1].current == inputs[4]);
+}

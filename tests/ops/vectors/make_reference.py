@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Makes reference_vectors.json: outputs and gradients of operators as JAX computes them in double precision.
+
+    python3 -m venv /tmp/jax && /tmp/jax/bin/pip install jax==0.10.2 optax==0.2.8
+    /tmp/jax/bin/python tests/ops/vectors/make_reference.py
+
+Formulas follow the definitions of ONNX and of the papers; nothing is taken from the kernels that are tested. Gradients
+are JAX's own (jax.vjp), for a random gradient that flows back into the first output. Inputs are multiples of 1/64, which
+float holds exactly.
+"""
+import json
+import math
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+jax.config.update("jax_enable_x64", True)
+random = np.random.default_rng(20)
+cases = []
+updates = []
+
+
+def draw(*shape, low=-2.0, high=2.0):
+    return np.round(random.uniform(low, high, shape) * 64) / 64
+
+
+def distinct(*shape):
+    count = math.prod(shape)
+    return (random.permutation(count).reshape(shape) - count // 2) / 64.0
+
+
+def plain(array):
+    return {"shape": list(np.shape(array)), "values": [float(f"{v:.12g}") for v in np.ravel(np.asarray(array, float))]}
+
+
+def case(name, op, function, inputs, attributes=None, labels=(), gradients=True, differentiable=None):
+    """`function` maps the inputs to one output or a tuple of them; gradients flow back from the first."""
+    arrays = [jnp.asarray(x) for x in inputs]
+    outputs = function(*arrays)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    entry = {"name": name, "op": op, "attributes": attributes or {},
+             "inputs": [plain(x) | ({"type": "int32"} if i in labels else {}) for i, x in enumerate(inputs)],
+             "outputs": [plain(y) for y in outputs]}
+    if gradients:
+        chosen = differentiable if differentiable is not None else [i for i in range(len(inputs)) if i not in labels]
+
+        def first(*wrt):
+            full = list(arrays)
+            for i, value in zip(chosen, wrt):
+                full[i] = value
+            found = function(*full)
+            return found[0] if isinstance(found, tuple) else found
+
+        back = jnp.asarray(draw(*outputs[0].shape, low=-1, high=1))
+        _, pull = jax.vjp(first, *[arrays[i] for i in chosen])
+        entry["output_gradient"] = plain(back)
+        entry["input_gradients"] = {str(i): plain(g) for i, g in zip(chosen, pull(back))}
+    cases.append(entry)
+
+
+def patches(x, kernel, strides, pads, dilations, fill):
+    """(R*S, N, C, P, Q): what each position of the window sees."""
+    (kr, ks), (sh, sw), (top, left, bottom, right), (dh, dw) = kernel, strides, pads, dilations
+    x = jnp.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+    p = (x.shape[2] - dh * (kr - 1) - 1) // sh + 1
+    q = (x.shape[3] - dw * (ks - 1) - 1) // sw + 1
+    return jnp.stack([x[:, :, r * dh:r * dh + sh * (p - 1) + 1:sh, s * dw:s * dw + sw * (q - 1) + 1:sw]
+                      for r in range(kr) for s in range(ks)])
+
+
+def conv(strides, pads, dilations, group):
+    def run(x, w, bias=None):
+        y = jax.lax.conv_general_dilated(x, w, strides, [(pads[0], pads[2]), (pads[1], pads[3])],
+                                         rhs_dilation=dilations, feature_group_count=group,
+                                         dimension_numbers=("NCHW", "OIHW", "NCHW"))
+        return y if bias is None else y + bias[None, :, None, None]
+    return run
+
+
+def add_convolutions():
+    for name, x, w, bias, strides, pads, dilations, group in [
+            ("plain", (2, 2, 5, 4), (3, 2, 3, 3), True, [1, 1], [0, 0, 0, 0], [1, 1], 1),
+            ("strides and uneven pads", (1, 2, 6, 7), (4, 2, 3, 2), True, [2, 1], [1, 0, 2, 1], [1, 1], 1),
+            ("dilations", (1, 3, 7, 8), (2, 3, 3, 3), False, [1, 2], [1, 2, 1, 2], [2, 3], 1),
+            ("two groups", (2, 4, 4, 4), (6, 2, 3, 3), True, [1, 1], [1, 1, 1, 1], [1, 1], 2),
+            ("depthwise, strided", (1, 3, 5, 5), (3, 1, 3, 3), False, [2, 2], [1, 1, 1, 1], [1, 1], 3),
+            ("one by one", (2, 3, 3, 2), (5, 3, 1, 1), True, [1, 1], [0, 0, 0, 0], [1, 1], 1),
+            ("one by one, strided", (2, 3, 5, 4), (2, 3, 1, 1), False, [2, 2], [0, 0, 0, 0], [1, 1], 1)]:
+        inputs = [draw(*x), draw(*w)] + ([draw(w[0])] if bias else [])
+        case(f"Conv, {name}", "Conv", conv(strides, pads, dilations, group), inputs,
+             {"kernel_shape": list(w[2:]), "strides": strides, "pads": pads, "dilations": dilations, "group": group})
+
+
+def add_products():
+    def gemm(alpha, beta, trans_a, trans_b):
+        def run(a, b, c=None):
+            y = alpha * ((a.T if trans_a else a) @ (b.T if trans_b else b))
+            return y if c is None else y + beta * c
+        return run
+
+    for name, a, b, c, alpha, beta, trans_a, trans_b in [
+            ("plain", (3, 4), (4, 5), None, 1.0, 1.0, 0, 0),
+            ("B transposed, bias", (3, 4), (5, 4), (5,), 1.0, 1.0, 0, 1),
+            ("A transposed, alpha, a matrix C", (4, 3), (4, 5), (3, 5), 0.75, 1.0, 1, 0),
+            ("both transposed, a row of C", (4, 3), (5, 4), (1, 5), 0.5, -1.0, 1, 1)]:
+        case(f"Gemm, {name}", "Gemm", gemm(alpha, beta, trans_a, trans_b),
+             [draw(*a), draw(*b)] + ([draw(*c)] if c else []),
+             {"alpha": alpha, "beta": beta, "transA": trans_a, "transB": trans_b})
+
+
+def add_normalisation():
+    def training(epsilon, momentum):
+        def run(x, scale, bias, mean, variance):
+            axes = (0,) + tuple(range(2, x.ndim))
+            shape = (1, -1) + (1,) * (x.ndim - 2)
+            batch_mean, batch_variance = x.mean(axes), x.var(axes)
+            y = (x - batch_mean.reshape(shape)) / jnp.sqrt(batch_variance.reshape(shape) + epsilon)
+            return (y * scale.reshape(shape) + bias.reshape(shape),
+                    momentum * mean + (1 - momentum) * batch_mean,
+                    momentum * variance + (1 - momentum) * batch_variance)
+        return run
+
+    def inference(epsilon):
+        def run(x, scale, bias, mean, variance):
+            shape = (1, -1) + (1,) * (x.ndim - 2)
+            y = (x - mean.reshape(shape)) / jnp.sqrt(variance.reshape(shape) + epsilon)
+            return y * scale.reshape(shape) + bias.reshape(shape)
+        return run
+
+    for shape in [(6, 3), (3, 2, 4, 3)]:
+        channels = shape[1]
+        inputs = [draw(*shape), draw(channels, low=0.5), draw(channels), draw(channels), draw(channels, low=0.5)]
+        for mode, function, attributes in [
+                ("training", training(1e-3, 0.7), {"epsilon": 1e-3, "momentum": 0.7, "training_mode": 1}),
+                ("inference", inference(1e-3), {"epsilon": 1e-3})]:
+            case(f"BatchNormalization, {mode}, rank {len(shape)}", "BatchNormalization", function, inputs, attributes,
+                 differentiable=[0, 1, 2])
+
+
+def add_pooling():
+    def max_pool(kernel, strides, pads, dilations):
+        return lambda x: patches(x, kernel, strides, pads, dilations, -jnp.inf).max(0)
+
+    for name, shape, kernel, strides, pads, dilations in [
+            ("plain", (2, 2, 4, 6), [2, 2], [2, 2], [0, 0, 0, 0], [1, 1]),
+            ("overlapping, padded", (1, 3, 6, 5), [3, 3], [2, 2], [1, 1, 1, 1], [1, 1]),
+            ("dilated, uneven pads", (1, 2, 7, 7), [2, 3], [1, 2], [0, 1, 1, 0], [2, 2])]:
+        case(f"MaxPool, {name}", "MaxPool", max_pool(kernel, strides, pads, dilations), [distinct(*shape)],
+             {"kernel_shape": kernel, "strides": strides, "pads": pads, "dilations": dilations})
+    case("GlobalAveragePool", "GlobalAveragePool", lambda x: x.mean((2, 3), keepdims=True), [draw(2, 3, 4, 5)])
+
+
+def add_shapes():
+    for axis in [0, 1, 2, 3, -1]:
+        case(f"Flatten, axis {axis}", "Flatten",
+             lambda x, a=axis: x.reshape(math.prod(x.shape[:a]), -1), [draw(2, 3, 2, 4)], {"axis": axis})
+    case("Identity", "Identity", lambda x: x, [draw(2, 3, 2)])
+
+
+def add_losses():
+    def loss(smoothing):
+        def run(logits, label):
+            k = logits.shape[1]
+            target = (1 - smoothing) * jax.nn.one_hot(label.astype(int), k) + smoothing / k
+            return -(target * jax.nn.log_softmax(logits)).sum(1).mean()
+        return run
+
+    label = np.array([2, 0, 4, 4, 1])
+    for smoothing in [0.0, 0.1]:
+        case(f"SoftmaxCrossEntropy, smoothing {smoothing}", "arbalest.SoftmaxCrossEntropy", loss(smoothing),
+             [draw(5, 5, low=-4, high=4), label], {"label_smoothing": smoothing}, labels=[1])
+
+
+def add_elementwise():
+    """Inputs keep away from corners, where a gradient is a choice."""
+    def apart(x, *corners):
+        for corner in corners:
+            x = np.where(np.abs(x - corner) < 1 / 16, corner + 1 / 8, x)
+        return x
+
+    inverse_sqrt2 = 1 / math.sqrt(2)
+    selu = (1.67326319217681884765625, 1.05070102214813232421875)
+    unary = {  # function, attributes, corners, range
+        "Abs": (jnp.abs, {}, [0], (-3, 3)),
+        "Celu": (lambda x: jnp.maximum(x, 0) + jnp.minimum(0, 1.5 * (jnp.exp(x / 1.5) - 1)), {"alpha": 1.5}, [0], (-3, 3)),
+        "Cos": (jnp.cos, {}, [], (-4, 4)),
+        "Elu": (lambda x: jnp.where(x < 0, 0.75 * (jnp.exp(x) - 1), x), {"alpha": 0.75}, [0], (-3, 3)),
+        "Erf": (jax.scipy.special.erf, {}, [], (-2, 2)),
+        "Exp": (jnp.exp, {}, [], (-3, 3)),
+        "Gelu": (lambda x: 0.5 * x * (1 + jax.scipy.special.erf(x * inverse_sqrt2)), {}, [], (-3, 3)),
+        "HardSigmoid": (lambda x: jnp.clip(0.25 * x + 0.5, 0, 1), {"alpha": 0.25, "beta": 0.5}, [-2, 2], (-4, 4)),
+        "HardSwish": (lambda x: x * jnp.clip(x / 6 + 0.5, 0, 1), {}, [-3, 3], (-4, 4)),
+        "LeakyRelu": (lambda x: jnp.where(x < 0, 0.125 * x, x), {"alpha": 0.125}, [0], (-3, 3)),
+        "Log": (jnp.log, {}, [], (0.25, 4)),
+        "Mish": (lambda x: x * jnp.tanh(jnp.log1p(jnp.exp(x))), {}, [], (-3, 3)),
+        "Neg": (jnp.negative, {}, [], (-3, 3)),
+        "Reciprocal": (lambda x: 1 / x, {}, [], (0.5, 3)),
+        "Relu": (lambda x: jnp.maximum(x, 0), {}, [0], (-3, 3)),
+        "Selu": (lambda x: selu[1] * jnp.where(x > 0, x, selu[0] * (jnp.exp(x) - 1)), {}, [0], (-3, 3)),
+        "Sigmoid": (lambda x: 1 / (1 + jnp.exp(-x)), {}, [], (-4, 4)),
+        "Sign": (jnp.sign, {}, [0], (-3, 3)),
+        "Sin": (jnp.sin, {}, [], (-4, 4)),
+        "Softplus": (lambda x: jnp.log1p(jnp.exp(x)), {}, [], (-4, 4)),
+        "Softsign": (lambda x: x / (1 + jnp.abs(x)), {}, [], (-3, 3)),
+        "Sqrt": (jnp.sqrt, {}, [], (0.25, 4)),
+        "Tanh": (jnp.tanh, {}, [], (-3, 3)),
+        "ThresholdedRelu": (lambda x: jnp.where(x > 0.75, x, 0), {"alpha": 0.75}, [0.75], (-3, 3)),
+    }
+    for name, (function, attributes, corners, (low, high)) in unary.items():
+        case(name, name, function, [apart(draw(3, 5, low=low, high=high), *corners)], attributes)
+    case("Gelu, approximate", "Gelu",
+         lambda x: 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), [draw(3, 5, low=-3, high=3)],
+         {"approximate": "tanh"})
+
+    binary = {"Add": (jnp.add, -2), "Div": (jnp.divide, 0.5), "Max": (jnp.maximum, -2), "Min": (jnp.minimum, -2),
+              "Mul": (jnp.multiply, -2), "Pow": (jnp.power, 0.5), "Sub": (jnp.subtract, -2)}
+    for name, (function, low) in binary.items():
+        for first, second in [((2, 3, 2, 2), (2, 3, 2, 2)), ((2, 3, 4), (4,)), ((3, 1), (2, 1, 4)), ((), (2, 3)),
+                              ((2, 3, 2, 3), (3, 1, 1)), ((1, 3, 1, 2), (2, 1, 4, 2))]:
+            a, b = draw(*first, low=low), draw(*second, low=low)
+            if name in ("Max", "Min"):
+                b = b + 1 / 128  # never equal
+            case(f"{name}, {first} and {second}", name, function, [a, b])
+
+
+def add_updates():
+    """Optimisers as Optax has them, over four updates with a rate that changes."""
+    rates = [0.125, 0.125, 0.0625, 0.03125]
+
+    def add(name, op, attributes, transformation):
+        weights = jnp.asarray(draw(7))
+        state = transformation.init(weights)
+        entry = {"name": name, "op": op, "attributes": attributes, "weights": plain(weights), "steps": []}
+        for rate in rates:
+            gradients = jnp.asarray(draw(7))
+            change, state = transformation.update(gradients, state, weights)
+            weights = optax.apply_updates(weights, change)
+            entry["steps"].append({"learning_rate": rate, "gradients": plain(gradients), "weights": plain(weights)})
+        updates.append(entry)
+
+    def rate(step):
+        return jnp.asarray(rates)[step]
+
+    for name, momentum, decay, nesterov in [("plain", 0.0, 0.0, False), ("momentum and decay", 0.875, 0.125, False),
+                                            ("Nesterov", 0.75, 0.0625, True)]:
+        attributes = {"momentum": momentum, "weight_decay": decay} | ({"nesterov": 1} if nesterov else {})
+        add(f"Sgd, {name}", "arbalest.Sgd", attributes,
+            optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate, momentum or None, nesterov)))
+    for name, beta1, beta2, epsilon, decay in [("defaults", 0.9, 0.999, 1e-8, 0.0),
+                                               ("decay, large epsilon", 0.75, 0.9375, 0.125, 0.25)]:
+        add(f"Adamw, {name}", "arbalest.Adamw",
+            {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay},
+            optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=decay))
+
+
+for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_updates]:
+    add()
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
+with open(path, "w") as file:
+    file.write('{"made_with": %s, "cases": [\n' % json.dumps(f"jax {jax.__version__}, optax {optax.__version__}, numpy {np.__version__}, float64"))
+    file.write(",\n".join(json.dumps(entry, separators=(",", ":")) for entry in cases))
+    file.write('\n], "updates": [\n')
+    file.write(",\n".join(json.dumps(entry, separators=(",", ":")) for entry in updates))
+    file.write("\n]}\n")
+print(len(cases), "cases,", len(updates), "optimisers,", os.path.getsize(path), "bytes")

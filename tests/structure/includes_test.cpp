@@ -1,0 +1,146 @@
+// The rooms of the house: docs/design.md lists every folder with what it may include; here the sources are held against
+// that list.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path root() {
+  const char* folder = std::getenv("ARBALEST_SOURCE");
+  return folder ? folder : ".";
+}
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path);
+  REQUIRE_MESSAGE(file.good(), path.string());
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Folder {
+  size_t order = 0;  // of its line in the table
+  std::set<std::string> uses;
+};
+
+// A line of the table: "| `executor/plan` | what it holds | `graph`, `graph/passes` |".
+std::map<std::string, Folder> read_table(const std::string& text) {
+  std::map<std::string, Folder> table;
+  const std::regex row(R"(\n\| `([a-z/_]+)` \| [^|\n]+ \|([^|\n]*)\|)"), name("`([a-z/_]+)`");
+  for (std::sregex_iterator i(text.begin(), text.end(), row), end; i != end; ++i) {
+    Folder folder{.order = table.size(), .uses = {}};
+    const std::string uses = (*i)[2];
+    for (std::sregex_iterator use(uses.begin(), uses.end(), name); use != end; ++use) folder.uses.insert((*use)[1]);
+    CHECK_MESSAGE(table.emplace((*i)[1], folder).second, "the table lists '", (*i)[1].str(), "' twice");
+  }
+  return table;
+}
+
+bool is_source(const fs::path& path) {
+  const std::string extension = path.extension();
+  return extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh" || extension == ".in";
+}
+
+struct Include {
+  std::string file, folder, of;  // "executor/plan/plan.h" in folder "executor/plan" includes from folder `of`
+};
+
+std::vector<Include> find_includes(const std::vector<std::string>& tops) {
+  std::vector<Include> found;
+  const std::regex include("#include \"([^\"]+)\"");
+  for (const std::string& top : tops) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      const fs::path file = fs::relative(entry.path(), root());
+      const std::string text = content(entry.path());
+      found.push_back({file, file.parent_path(), file.parent_path()});
+      for (std::sregex_iterator i(text.begin(), text.end(), include), end; i != end; ++i) {
+        const fs::path folder = fs::path((*i)[1].str()).parent_path();  // none: beside the file
+        found.push_back({file, file.parent_path(), folder.empty() ? file.parent_path() : folder});
+      }
+    }
+  }
+  return found;
+}
+
+const std::vector<std::string> kProduct = {"graph", "io", "ops", "executor", "tools", "examples"};
+
+}  // namespace
+
+TEST_CASE("includes run the way that docs/design.md says, and no other") {
+  const std::string design = content(root() / "docs/design.md");
+  const std::map<std::string, Folder> table = read_table(design.substr(0, design.find("\n## ")));  // before the first
+  REQUIRE(table.size() > 20);
+  for (const auto& [name, folder] : table) {
+    for (const std::string& use : folder.uses) {
+      REQUIRE_MESSAGE(table.contains(use), "'", name, "' uses '", use, "', which has no line of its own");
+      CHECK_MESSAGE(table.at(use).order < folder.order, "'", use, "' stands after '", name, "', which uses it");
+    }
+  }
+  std::map<std::string, std::set<std::string>> unused;
+  for (const auto& [name, folder] : table) unused[name] = folder.uses;
+  std::set<std::string> empty;
+  for (const auto& [name, folder] : table) empty.insert(name);
+  for (const Include& include : find_includes(kProduct)) {
+    REQUIRE_MESSAGE(table.contains(include.folder), include.file, ": docs/design.md has no line for its folder");
+    empty.erase(include.folder);
+    if (include.of == include.folder) continue;
+    CHECK_MESSAGE(table.at(include.folder).uses.contains(include.of), include.file, " includes from '", include.of,
+                  "', which '", include.folder, "' may not");
+    unused[include.folder].erase(include.of);
+  }
+  for (const std::string& name : empty) CHECK_MESSAGE(false, "'", name, "' is in the table and has no source");
+  for (const auto& [name, uses] : unused) {
+    for (const std::string& use : uses) CHECK_MESSAGE(false, "'", name, "' may include '", use, "' but never does");
+  }
+}
+
+TEST_CASE("a folder's listing fits on a screen, files are short") {
+  std::map<fs::path, int> entries;
+  std::vector<int64_t> lines;
+  std::vector<std::string> tops = kProduct;
+  tops.push_back("tests");
+  for (const std::string& top : tops) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root() / top)) {
+      if (entry.path().filename() == "__pycache__") continue;
+      ++entries[entry.path().parent_path()];
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      const std::string text = content(entry.path());
+      lines.push_back(std::count(text.begin(), text.end(), '\n'));
+    }
+  }
+  for (const auto& [folder, count] : entries) {
+    CHECK_MESSAGE(count <= 32, fs::relative(folder, root()).string(), " has ", count, " entries");
+  }
+  std::nth_element(lines.begin(), lines.begin() + int64_t(lines.size() / 2), lines.end());
+  CHECK(lines[lines.size() / 2] <= 200);
+}
+
+TEST_CASE("links between the documents and the sources lead to files that are there") {
+  const std::regex link(R"(\]\(([^)#\s]+)[^)]*\))");
+  int links = 0;
+  for (const char* name : {"README.md", "CONTRIBUTING.md", "docs/design.md", "docs/notes.md"}) {
+    const fs::path file = root() / name;
+    const std::string text = content(file);
+    for (std::sregex_iterator i(text.begin(), text.end(), link), end; i != end; ++i) {
+      const std::string target = (*i)[1];
+      if (target.starts_with("http")) continue;
+      CHECK_MESSAGE(fs::exists(file.parent_path() / target), name, " links to ", target);
+      ++links;
+    }
+  }
+  CHECK(links > 20);
+}

@@ -1,0 +1,28 @@
+#pragma once
+// What command lines parse to.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tools/command/commands.h"
+#include "tools/command/options.h"
+
+namespace arbalest::test {
+
+inline Command parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "arbalest");
+  return parse_command_line(int(words.size()), words.data());
+}
+
+// The message of a command line that is refused.
+inline std::string fault(const std::vector<const char*>& words) {
+  const Command command = parse(words);
+  const Exit* exit = std::get_if<Exit>(&command);
+  REQUIRE(exit != nullptr);
+  CHECK(exit->status == kWrong);
+  return exit->text;
+}
+
+}  // namespace arbalest::test

@@ -1,0 +1,150 @@
+// The command line: what parses, and what the errors say.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/tools/command_line.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+TEST_CASE("run takes all its options") {
+  const Command command = parse({"run",           "lenet.onnxtxt",
+                                 "--devices",     "cpu:0-1",
+                                 "--learners",    "2",
+                                 "--precision",   "bf16",
+                                 "--seed=7",      "--deterministic",
+                                 "--epochs",      "3",
+                                 "--iterations",  "100",
+                                 "--until",       "accuracy >= 0.94",
+                                 "--until",       "loss < 1",
+                                 "--set",         "train.lr=0.05",
+                                 "--set",         "h1/c1.weight.filters=2",
+                                 "--weights",     "a.safetensors",
+                                 "--save",        "b.safetensors",
+                                 "--trace",       "t.json.gz",
+                                 "--log",         "l.jsonl",
+                                 "--log-every",   "10",
+                                 "--threads",     "4",
+                                 "--recalibrate", "200"});
+  const RunOptions* run = std::get_if<RunOptions>(&command);
+  REQUIRE(run != nullptr);
+  CHECK(run->graph == "lenet.onnxtxt");
+  CHECK(run->devices == "cpu:0-1");
+  CHECK(run->session.learners.per_device == 2);
+  CHECK(run->session.numerics.precision == Precision::Bf16);
+  CHECK(run->session.numerics.seed == 7);
+  CHECK(run->session.numerics.deterministic);
+  CHECK(run->session.length.epochs == 3);
+  CHECK(run->session.length.iterations == 100);
+  REQUIRE(run->session.rules.targets.size() == 2);
+  CHECK(run->session.rules.targets[1] == Target{"loss", Target::Op::Less, 1.0});
+  CHECK(run->set == std::vector<std::string>{"train.lr=0.05", "h1/c1.weight.filters=2"});
+  CHECK(run->session.files.weights == "a.safetensors");
+  CHECK(run->session.files.save == "b.safetensors");
+  CHECK(run->session.files.trace == "t.json.gz");
+  CHECK(run->log == "l.jsonl");
+  CHECK(run->session.execution.report_every == 10);
+  CHECK(run->session.execution.threads == 4);
+  CHECK(run->session.rules.recalibrate == 200);
+}
+
+TEST_CASE("options may precede the graph and defaults hold") {
+  const Command command = parse({"run", "--set", "train.lr=1", "g.onnxtxt"});
+  const RunOptions* run = std::get_if<RunOptions>(&command);
+  REQUIRE(run != nullptr);
+  CHECK(run->graph == "g.onnxtxt");
+  CHECK(run->devices == "auto");
+  CHECK(run->session.learners.per_device == 1);
+  CHECK(run->session.numerics.precision == Precision::Fp32);
+  CHECK_FALSE(run->session.length.epochs.has_value());
+  CHECK_FALSE(run->session.numerics.deterministic);
+  CHECK(run->session.rules.recalibrate == 0);
+}
+
+TEST_CASE("plan, check and trace") {
+  const Command plan = parse({"plan", "g", "--after", "fuse", "--json", "--devices", "cuda:0-7"});
+  REQUIRE(std::holds_alternative<PlanCommandOptions>(plan));
+  CHECK(std::get<PlanCommandOptions>(plan).after == "fuse");
+  CHECK(std::get<PlanCommandOptions>(plan).json);
+  CHECK(std::get<PlanCommandOptions>(plan).devices == "cuda:0-7");
+  CHECK(std::holds_alternative<CheckOptions>(parse({"check", "g"})));
+  const Command trace = parse({"trace", "t.json.gz", "--slowest", "9"});
+  REQUIRE(std::holds_alternative<TraceOptions>(trace));
+  CHECK(std::get<TraceOptions>(trace).file == "t.json.gz");
+  CHECK(std::get<TraceOptions>(trace).slowest == 9);
+  const Command what_if = parse({"trace", "t.json.gz", "--what-if", "learners-1", "--what-if", "step*0.5"});
+  REQUIRE(std::holds_alternative<TraceOptions>(what_if));
+  REQUIRE(std::get<TraceOptions>(what_if).what_if.size() == 2);
+  CHECK(std::get<TraceOptions>(what_if).what_if[0].kind == WhatIf::Kind::Learners);
+  CHECK(std::get<TraceOptions>(what_if).what_if[1].pattern == "step");
+}
+
+TEST_CASE("help is everywhere and succeeds") {
+  for (const std::vector<const char*>& words : {std::vector<const char*>{"--help"},
+                                                {"run", "--help"},
+                                                {"check", "-h"},
+                                                {"plan", "--help"},
+                                                {"trace", "--help"}}) {
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<Exit>(command));
+    CHECK(std::get<Exit>(command).status == kDone);
+    CHECK(std::get<Exit>(command).text.find("--help") != std::string::npos);
+  }
+  CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("--until") != std::string::npos);
+  CHECK(std::get<Exit>(parse({"run", "--help"})).text.find("Ctrl-C") != std::string::npos);
+  CHECK(std::get<Exit>(parse({"--version"})).text.find("arbalest ") == 0);
+}
+
+TEST_CASE("operators are described by name") {
+  CHECK(std::get<OpsOptions>(parse({"ops"})).name.empty());
+  CHECK(std::get<OpsOptions>(parse({"ops", "Relu"})).name == "Relu");
+  CHECK(describe_operators("Conv").starts_with("Conv: a convolution (cross-correlation) with explicit filters\n"));
+  CHECK(describe_operators("arbalest.Conv").starts_with("arbalest.Conv: "));
+  CHECK(describe_operators("Train").find("\n  accumulate     int = 1 ") != std::string::npos);
+  CHECK(describe_operators("").find("\narbalest.Train ") != std::string::npos);
+  CHECK(describe_operators("").find("Grad") == std::string::npos);  // those that passes make
+  CHECK_THROWS_WITH_AS(describe_operators("arbalest.Trian"),
+                       "unknown operator 'arbalest.Trian'; did you mean 'arbalest.Train'?; 'arbalest ops' lists them",
+                       GraphError);
+}
+
+TEST_CASE("faults name what was found and the nearest valid word") {
+  for (const char* option : {"--save", "--save-best", "--weights", "--trace", "--log", "--metric"}) {
+    CHECK(fault({"run", "g", option, ""}) == fmt::format("arbalest: {}: found '', expected a name\n", option));
+  }
+  CHECK(fault({"run", "g", "--precision", "fp8"}).starts_with("arbalest: --precision: unknown precision 'fp8'"));
+  CHECK(fault({"run", "g", "--strategy", "ring"}).starts_with("arbalest: --strategy: unknown strategy 'ring'"));
+  const auto says = [](const std::vector<const char*>& words, const char* part) {
+    const std::string text = fault(words);
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  says({"tarce", "g"}, "unknown command 'tarce'; did you mean 'trace'?");
+  says({"run", "g", "--epoch", "3"}, "unknown option '--epoch'; did you mean '--epochs'?");
+  says({"run", "g", "--epoch=3"}, "unknown option '--epoch'; did you mean '--epochs'?");
+  says({"run", "--hlep"}, "did you mean '--help'?");
+  says({"--verison"}, "did you mean '--version'?");
+  says({"trace", "t", "--save", "x"}, "unknown option '--save'");
+  says({"run", "g", "h"}, "unexpected argument 'h'");
+  says({"run"}, "GRAPH is missing");
+  says({"trace"}, "FILE is missing");
+  says({"trace", "t", "--what-if", "prefech.depth=1"}, "did you mean 'prefetch.depth'?");
+  says({"run", "g", "--epochs", "zero"}, "zero");
+  says({"run", "g", "--epochs", "0"}, "--epochs");
+  says({"run", "g", "--learners", "0"}, "--learners");
+  says({"run", "g", "--recalibrate", "-3"}, "--recalibrate: found '-3', expected a whole number from 0 to 1000000");
+  says({"run", "g", "--recalibrate", "1.5"}, "--recalibrate: found '1.5', expected a whole number from 0 to 1000000");
+  says({"run", "g", "--seed", "abc"}, "--seed: found 'abc', expected a whole number from 0");
+  says({"run", "g", "--collective-timeout", "0"},
+       "--collective-timeout: found '0', expected a number from 0.001 to 1e+06");
+  says({"run", "g", "--precision", "bf61"}, "did you mean 'bf16'?");
+  says({"run", "g", "--until", "accuracy"}, "found no comparison");
+  says({"run", "g", "--set", "lr=1"}, "NODE.ATTRIBUTE=VALUE");
+  says({"run", "g", "--set", "train.=1"}, "NODE.ATTRIBUTE=VALUE");
+  says({"run", "g", "--save"}, "--save");
+  says({}, "run");
+}

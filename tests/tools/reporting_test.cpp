@@ -1,0 +1,378 @@
+// Progress, the log and interrupts.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "graph/error.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/log.h"
+#include "tools/command/progress.h"
+
+using namespace arbalest;
+
+namespace {
+
+RunStarted ten_epochs() {
+  RunStarted run;
+  run.graph = "lenet.onnxtxt";
+  run.devices = {"cpu:0"};
+  run.precision = "fp32";
+  run.batch = 64;
+  run.iterations_per_epoch = 100;
+  run.iterations = 1000;
+  return run;
+}
+
+RunProgress some_progress() {
+  RunProgress progress;
+  progress.epoch = 3;
+  progress.epochs = 2.5;
+  progress.iteration = 250;
+  progress.seconds = 30;
+  progress.images_per_second = 12345;
+  progress.learning_rate = 0.05;
+  progress.loss = 0.12345;
+  return progress;
+}
+
+std::string content(std::FILE* file) {
+  std::string text(size_t(std::ftell(file)), '\0');
+  std::rewind(file);
+  REQUIRE(std::fread(text.data(), 1, text.size(), file) == text.size());
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a progress line sheds what matters least") {
+  const RunStarted run = ten_epochs();
+  const RunProgress progress = some_progress();
+  CHECK(progress_text(run, progress, 200) == "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, 60) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, 24) == "epoch 3/10  loss 0.1235");
+  RunProgress with_accuracy = progress;
+  with_accuracy.metrics = {{"accuracy", 0.9612}};
+  CHECK(progress_text(run, with_accuracy, 200) ==
+        "epoch 3/10  50 %  loss 0.1235  accuracy 0.9612  lr 0.05  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, with_accuracy, 65) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
+  for (size_t width = 1; width < 100; ++width) CHECK(progress_text(run, progress, width).size() <= width);
+}
+
+TEST_CASE("times and counts for reading") {
+  CHECK(clock_time(7) == "0:07");
+  CHECK(clock_time(3723) == "1:02:03");
+  CHECK(clock_time(std::nan("")) == "?");
+  CHECK(short_count(950) == "950");
+  CHECK(short_count(12345) == "12.3k");
+  CHECK(short_count(1.2e6) == "1.20M");
+}
+
+TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  {
+    ProgressLine line(file);
+    line.started(ten_epochs());
+    RunProgress progress = some_progress();
+    for (int i = 0; i < 25; ++i) {
+      progress.seconds = i;
+      line.progress(progress);
+    }
+    RunFinished finished;
+    finished.reason = "interrupted";
+    finished.iteration = 251;
+    finished.weights = "w.safetensors";
+    line.finished(finished);
+  }
+  const std::string text = content(file);
+  std::fclose(file);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 6);  // start, at 0, 10 and 20 s, end, weights
+  CHECK(text.find('\r') == std::string::npos);
+  CHECK(text.find("\033") == std::string::npos);
+  CHECK(text.find("interrupted after 251 iterations") != std::string::npos);
+  CHECK(text.find("weights: w.safetensors") != std::string::npos);
+}
+
+TEST_CASE("the first line has devices in ranges, and a note behind it") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  ProgressLine line(file);
+  RunStarted run = ten_epochs();
+  run.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:5", "cuda:10"};
+  run.note = "probably not meant";
+  line.started(run);
+  const std::string text = content(file);
+  CHECK(text.find(" on cuda:0-2, cuda:5, cuda:10, 5 learners") != std::string::npos);
+  CHECK(text.ends_with("\nnote: probably not meant\n"));
+  std::fclose(file);
+}
+
+TEST_CASE("progress that cannot be written ends nothing") {
+  std::FILE* file = std::fopen("/dev/full", "w");
+  if (file == nullptr) {
+    MESSAGE("SKIP: no /dev/full to fail on");
+    return;
+  }
+  ProgressLine line(file);
+  CHECK_NOTHROW(line.started(ten_epochs()));
+  CHECK_NOTHROW(line.progress(some_progress()));
+  CHECK_NOTHROW(line.finished({}));
+  std::fclose(file);
+}
+
+TEST_CASE("the log is one object a line, event first") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("arbalest-log-" + std::to_string(getpid()))).string();
+  Validated validated;
+  validated.epoch = 1;
+  validated.loss = 0.5;
+  validated.metrics = {{"accuracy", 0.9125}, {"auc", 0.75}};
+  validated.parts = {{"auc/0", 0.5}, {"auc/1", std::nan("")}};
+  {
+    JsonLog log(path);
+    log.started(ten_epochs());
+    RunProgress progress = some_progress();
+    progress.metrics = {{"accuracy", 0.5}};
+    progress.missed = 3;
+    log.progress(progress);
+    EpochEnded epoch;
+    epoch.loss = std::nan("");
+    epoch.metrics = {{"accuracy", 0.625}};
+    log.epoch(epoch);
+    log.validation(validated);
+    log.checkpoint({"w", 1, 100, 4096, 2.0});
+    RunFinished finished;
+    finished.reason = "until";
+    finished.validated = true;
+    finished.last = validated;
+    finished.best = {{"accuracy", 0.95}};
+    finished.targets = {{"accuracy >= 0.9", 1.5}, {"accuracy >= 0.99", -1}};
+    finished.best_error = "no room";
+    log.finished(finished);
+    // What is written is there at once.
+    std::ifstream early(path);
+    CHECK(std::count(std::istreambuf_iterator<char>(early), {}, '\n') == 6);
+    log.failed({"boom", 1, 100, 3.0});
+  }
+  std::ifstream file(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) {
+    CHECK(line.rfind("{\"event\":", 0) == 0);
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  std::filesystem::remove(path);
+  REQUIRE(lines.size() == 7);
+  const char* events[] = {"start", "progress", "epoch", "validation", "checkpoint", "end", "error"};
+  for (size_t i = 0; i < lines.size(); ++i) CHECK(lines[i].at("event") == events[i]);
+  CHECK(lines[0].at("iterations_per_epoch") == 100);
+  CHECK(lines[1].at("images_per_second") == 12345.0);
+  CHECK(lines[1].at("loss") == 0.12345);
+  CHECK(lines[2].at("loss").is_null());
+  CHECK(lines[1].at("accuracy") == 0.5);
+  CHECK(lines[1].at("missed") == 3);
+  CHECK(lines[2].at("accuracy") == 0.625);
+  CHECK(lines[3].at("accuracy") == 0.9125);
+  CHECK(lines[3].at("auc/0") == 0.5);
+  CHECK(lines[3].at("auc/1").is_null());
+  CHECK(lines[4].at("bytes") == 4096);
+  CHECK(lines[5].at("accuracy") == 0.9125);
+  CHECK(lines[5].at("best").at("accuracy") == 0.95);
+  CHECK(lines[5].at("best_error") == "no room");
+  CHECK_FALSE(lines[0].contains("note"));
+  CHECK(lines[5].at("targets")[0].at("seconds") == 1.5);
+  CHECK(lines[5].at("targets")[1].at("seconds").is_null());
+  CHECK(lines[6].at("message") == "boom");
+}
+
+TEST_CASE("a log that cannot be created is an error, one that cannot be written is not") {
+  CHECK_THROWS_AS(JsonLog("/nonexistent/log.jsonl"), RunError);
+  if (!std::filesystem::exists("/dev/full")) {
+    MESSAGE("SKIP: no /dev/full to fail on");
+    return;
+  }
+  JsonLog log("/dev/full");
+  CHECK_FALSE(log.failed());
+  CHECK_NOTHROW(log.progress(some_progress()));
+  CHECK(log.failed());
+  CHECK_NOTHROW(log.progress(some_progress()));
+}
+
+TEST_CASE("a log that cannot be written is in the exit status; training goes on and saves") {
+  if (!std::filesystem::exists("/dev/full")) {
+    MESSAGE("SKIP: no /dev/full to fail on");
+    return;
+  }
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("arbalest_full_log_" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(options.graph)
+      << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+         "g () => () {\n"
+         "  image, label = arbalest.Prefetch <source = \"glyphs:?train=96&size=16\", batch = 8> ()\n"
+         "  x = arbalest.Augment (image)\n"
+         "  logits = arbalest.Linear <units = 10> (x)\n"
+         "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+         "  trained = arbalest.Train <lr = 0.01> (loss)\n"
+         "}\n";
+  options.devices = "cpu:0";
+  options.session.execution.threads = 2;
+  options.session.files.save = (folder / "w.safetensors").string();
+  CHECK(command_run(options) == kDone);
+  REQUIRE(std::filesystem::remove(options.session.files.save));
+  options.log = "/dev/full";
+  CHECK(command_run(options) == kFailed);
+  CHECK(std::filesystem::exists(options.session.files.save));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("lines that stay are wrapped at blanks, and no line is longer than the terminal") {
+  CHECK(wrapped("one two three", 80) == "one two three");
+  CHECK(wrapped("loss 0.1234  accuracy 0.9612  top5 0.9912", 30) == "loss 0.1234  accuracy 0.9612\n    top5 0.9912");
+  CHECK(wrapped("abcdefghijklmnopqrstuvwxyz", 20) == "abcdefghijklmnopqrst\n    uvwxyz");
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += std::string(size_t(i * 7 % 31 + 1), i % 2 ? 'x' : '.') + (i % 3 ? " " : "\u00e4 ");
+  for (size_t width = 20; width < 90; ++width) {
+    std::istringstream lines(wrapped(text, width));
+    std::string words;
+    for (std::string line; std::getline(lines, line);) {
+      const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; });
+      CHECK(size_t(columns) <= width);
+      for (const char c : line) words += c == ' ' ? "" : std::string(1, c);
+    }
+    std::string expected = text;
+    std::erase(expected, ' ');
+    CHECK(words == expected);
+  }
+}
+
+TEST_CASE("names from files reach the terminal without control characters") {
+  CHECK(printable("caf\u00e9 \u2192 \U0001f3f9") == "caf\u00e9 \u2192 \U0001f3f9");
+  CHECK(printable("a\033[2Jb\nc\td\x7f") == "a\\x1b[2Jb\\x0ac\\x09d\\x7f");
+  CHECK(printable("a\n\033", true) == "a\n\\x1b");
+  CHECK(printable("\xc2\x9b"
+                  "31m") == "\\xc2\\x9b31m");  // the escape of C1
+  CHECK(printable("\xff\xc3") == "\\xff\\xc3");
+  CHECK(printable("\xc0\x80 \xed\xa0\x80") == "\\xc0\\x80 \\xed\\xa0\\x80");
+  CHECK(printable("x\u202ey") == "x\\xe2\\x80\\xaey");
+
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  ProgressLine line(file);
+  RunStarted run = ten_epochs();
+  run.graph = "\033]0;owned\007.onnxtxt";
+  line.started(run);
+  RunProgress progress = some_progress();
+  progress.metrics = {{"acc\033[31m", 0.5}};
+  line.progress(progress);
+  Validated validated;
+  validated.metrics = progress.metrics;
+  line.validation(validated);
+  line.checkpoint({"w\033.safetensors", 1, 1, 1, 1});
+  const std::string text = content(file);
+  std::fclose(file);
+  CHECK(text.find('\033') == std::string::npos);
+  CHECK(text.find('\007') == std::string::npos);
+  CHECK(text.find("acc\\x1b[31m 0.5000") != std::string::npos);
+}
+
+TEST_CASE("no file of a run is another of its files") {
+  const auto refusal = [](RunOptions options) {
+    options.graph = "net.onnxtxt";
+    try {
+      command_run(options);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  RunOptions over_graph, over_log;
+  over_graph.session.files.save = "./net.onnxtxt";
+  over_log.log = over_log.session.files.save_best = "out";
+  CHECK(refusal(over_graph) == "GRAPH and --save both name './net.onnxtxt'");
+  CHECK(refusal(over_log) == "--save-best and --log both name 'out'");
+  RunOptions log_over_weights, trace_over_weights;
+  log_over_weights.session.files.weights = log_over_weights.log = "w";
+  trace_over_weights.session.files.weights = trace_over_weights.session.files.trace = "w";
+  CHECK(refusal(log_over_weights) == "--log would overwrite 'w', which --weights reads");
+  CHECK(refusal(trace_over_weights) == "--trace would overwrite 'w', which --weights reads");
+}
+
+TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("arbalest_kept_log_" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string graph = (folder / "g.onnxtxt").string();
+  std::ofstream(graph) << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                          "g () => () {\n"
+                          "  image, label = arbalest.Prefetch <source = \"glyphs:\", batch = 4> ()\n"
+                          "}\n";
+  RunOptions options;
+  options.log = (folder / "log.jsonl").string();
+  std::ofstream(options.log) << "earlier\n";
+  const auto keeps_log = [&] {
+    CHECK_THROWS_AS(command_run(options), GraphError);
+    std::string line;
+    CHECK(std::getline(std::ifstream(options.log), line));
+    CHECK(line == "earlier");
+  };
+  options.graph = (folder / "typo.onnxtxt").string();
+  keeps_log();
+  options.graph = graph;
+  options.set = {"prefetch.bacth=8"};
+  keeps_log();
+  options.set = {};
+  options.devices = "gpu:0";
+  keeps_log();
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("the first signal sets the flag, the second kills") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      const InterruptHandler handler;
+      if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
+      raise(signal);
+      if (!InterruptHandler::requested()) _exit(11);
+      raise(signal);  // right behind: part of the same interrupt
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      raise(signal);
+      _exit(12);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == signal);
+  }
+}
+
+TEST_CASE("under nohup a terminal that goes away is no interrupt") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::signal(SIGHUP, SIG_IGN);
+    const InterruptHandler handler;
+    raise(SIGHUP);
+    _exit(InterruptHandler::requested() ? 11 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}

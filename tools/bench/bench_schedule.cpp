@@ -1,0 +1,309 @@
+// What scheduling costs: a million instances of empty tasks on one thread, by Arbalest's dependency engine, TBB's flow
+// graph and a TBB task group with atomic counters, over the same graphs. Prints nanoseconds per task instance and the
+// allocations of the steady state.
+//
+// The plans are cyclic; flow graph and task group know no iterations, so they run one iteration's edges of distance 0
+// at a time and wait for it: less than what the plan asks for (no overlap of iterations, no slots, no pace).
+
+#include <fmt/format.h>
+#include <oneapi/tbb/flow_graph.h>
+#include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/task_group.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "executor/plan/dependencies.h"
+#include "executor/plan/plan.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+
+void* counted(size_t bytes, size_t alignment) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  void* memory = alignment > alignof(std::max_align_t)
+                     ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
+                     : std::malloc(bytes > 0 ? bytes : 1);
+  return memory != nullptr ? memory : throw std::bad_alloc();
+}
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  return counted(bytes, 0);
+}
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, size_t(alignment));
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kInstances = 1'000'000;
+constexpr int kRepeats = 5;        // the fastest counts
+constexpr int64_t kWarmUp = 1000;  // iterations before allocations count
+
+struct Builder {
+  Plan plan;
+
+  explicit Builder(int64_t iterations) {
+    plan.clocks = {{"batch", iterations}};
+    plan.devices.resize(1);
+    for (const Lane::Kind kind : {Lane::Kind::Host, Lane::Kind::Compute, Lane::Kind::CopyIn, Lane::Kind::CopyOut}) {
+      Lane lane;
+      lane.kind = kind;
+      plan.lanes.push_back(lane);
+    }
+  }
+
+  TaskId task(const std::string& name, Lane::Kind lane, int width = 1) {
+    Task task;
+    task.name = name;
+    task.width = width;
+    while (plan.lanes[size_t(task.lane)].kind != lane) ++task.lane;
+    plan.tasks.push_back(task);
+    const TaskId id = TaskId(plan.tasks.size() - 1);
+    const bool device = lane != Lane::Kind::Host;
+    edge(id, id, device ? 1 : width, device ? Edge::Needs::Issued : Edge::Needs::Done);
+    return id;
+  }
+
+  void edge(TaskId from, TaskId to, int64_t distance, Edge::Needs needs) {
+    Edge edge;
+    edge.from = from;
+    edge.to = to;
+    edge.distance = distance;
+    edge.needs = needs;
+    plan.edges.push_back(edge);
+  }
+};
+
+constexpr Edge::Needs kIssued = Edge::Needs::Issued, kDone = Edge::Needs::Done;
+
+// One task a node, as where nothing is captured: fill, copy, 48 nodes forward and 48 backward with a shortcut every
+// third, update, tallies, report; activations that backward reads have one slot.
+Plan resnet_plan() {
+  constexpr int kDepth = 48;
+  Builder builder(kInstances / (2 * kDepth + 5));
+  const TaskId fill = builder.task("fill", Lane::Kind::Host, 4), copy = builder.task("copy in", Lane::Kind::CopyIn);
+  std::vector<TaskId> nodes;
+  for (int k = 0; k < 2 * kDepth; ++k) nodes.push_back(builder.task(fmt::format("node {}", k), Lane::Kind::Compute));
+  const TaskId update = builder.task("update", Lane::Kind::Compute);
+  const TaskId out = builder.task("copy out", Lane::Kind::CopyOut), report = builder.task("report", Lane::Kind::Host);
+  builder.edge(fill, copy, 0, kDone);
+  builder.edge(copy, fill, 4, kDone);
+  builder.edge(copy, nodes.front(), 0, kIssued);
+  builder.edge(nodes.back(), copy, 2, kIssued);
+  for (int k = 1; k < 2 * kDepth; ++k) builder.edge(nodes[size_t(k) - 1], nodes[size_t(k)], 0, kIssued);
+  for (int k = 3; k < 2 * kDepth; k += 3) builder.edge(nodes[size_t(k) - 3], nodes[size_t(k)], 0, kIssued);
+  for (int k = 0; k < kDepth; ++k) {
+    const TaskId forward = nodes[size_t(k)], backward = nodes[size_t(2 * kDepth - 1 - k)];
+    if (backward != forward + 1) builder.edge(forward, backward, 0, kIssued);
+    builder.edge(backward, forward, 1, kIssued);
+  }
+  builder.edge(nodes.back(), update, 0, kIssued);
+  builder.edge(update, nodes.front(), 1, kIssued);
+  builder.edge(update, out, 0, kIssued);
+  builder.edge(out, report, 0, kDone);
+  builder.edge(report, out, 2, kDone);
+  builder.edge(update, fill, 8, kDone);
+  builder.edge(update, copy, 2, kDone);  // pace
+  return builder.plan;
+}
+
+// One captured step an iteration, for each of two learners.
+Plan step_plan() {
+  constexpr int kLearners = 2;
+  Builder builder(kInstances / (kLearners * 5));
+  for (int learner = 0; learner < kLearners; ++learner) {
+    const TaskId fill = builder.task("fill", Lane::Kind::Host, 3), copy = builder.task("copy in", Lane::Kind::CopyIn);
+    const TaskId step = builder.task("step", Lane::Kind::Compute), out = builder.task("copy out", Lane::Kind::CopyOut);
+    const TaskId report = builder.task("report", Lane::Kind::Host);
+    builder.edge(fill, copy, 0, kDone);
+    builder.edge(copy, fill, 3, kDone);
+    builder.edge(copy, step, 0, kIssued);
+    builder.edge(step, copy, 2, kIssued);
+    builder.edge(step, out, 0, kIssued);
+    builder.edge(out, step, 2, kIssued);
+    builder.edge(out, report, 0, kDone);
+    builder.edge(report, out, 2, kDone);
+    builder.edge(step, fill, 5, kDone);
+    builder.edge(step, copy, 2, kDone);  // pace
+  }
+  return builder.plan;
+}
+
+// All three run on one thread; its processor time is their cost also on a machine that others use.
+double processor_nanoseconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return double(time.tv_sec) * 1e9 + double(time.tv_nsec);
+}
+
+struct Result {
+  double nanoseconds = 0;  // per task instance
+  int64_t allocations = 0;
+};
+
+// Runs `iteration` for the plan's number of iterations and takes the fastest of several runs.
+template <class Iteration>
+Result measure(const Plan& plan, Iteration&& iteration) {
+  const int64_t iterations = plan.clocks[0].ticks, instances = iterations * int64_t(plan.tasks.size());
+  for (int64_t k = 0; k < kWarmUp; ++k) iteration();
+  Result result{1e30, 0};
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const int64_t before = allocations;
+    const double start = processor_nanoseconds();
+    for (int64_t k = 0; k < iterations; ++k) iteration();
+    const double time = processor_nanoseconds() - start;
+    result.nanoseconds = std::min(result.nanoseconds, time / double(instances));
+    result.allocations = allocations - before;
+  }
+  return result;
+}
+
+// The whole plan, with its slots, pace and lanes: every instance is fired, device instances are issued and then done.
+Result measure_dependencies(const Plan& plan) {
+  Result result{1e30, 0};
+  struct Instance {
+    TaskId task;
+    int64_t instance;
+  };
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    Dependencies dependencies(plan);
+    std::vector<Instance> ready(4 * plan.tasks.size());
+    size_t count = 0;
+    int64_t ran = 0;
+    const auto put = [&](TaskId task, int64_t instance) { ready[count++] = {task, instance}; };
+    std::vector<char> on_host;
+    for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) on_host.push_back(plan.on_host(task));
+    const int64_t before = allocations;
+    const double start = processor_nanoseconds();
+    dependencies.start(put);
+    for (; count > 0; ++ran) {
+      const Instance next = ready[--count];
+      if (!on_host[size_t(next.task)]) dependencies.issued(next.task, next.instance, put);
+      dependencies.done(next.task, next.instance, put);
+    }
+    const double time = processor_nanoseconds() - start;
+    result.allocations = allocations - before;
+    result.nanoseconds = std::min(result.nanoseconds, time / double(ran));
+    if (!dependencies.complete()) std::abort();
+  }
+  return result;
+}
+
+// The edges of one iteration: distance 0, each pair of tasks once.
+std::vector<std::vector<TaskId>> iteration_edges(const Plan& plan) {
+  std::vector<std::vector<TaskId>> out(plan.tasks.size());
+  for (const Edge& edge : plan.edges) {
+    if (edge.distance == 0) out[size_t(edge.from)].push_back(edge.to);
+  }
+  return out;
+}
+
+Result measure_flow_graph(const Plan& plan) {
+  namespace flow = oneapi::tbb::flow;
+  const std::vector<std::vector<TaskId>> out = iteration_edges(plan);
+  flow::graph graph;
+  std::vector<std::unique_ptr<flow::continue_node<flow::continue_msg>>> nodes;
+  std::vector<int> needs(plan.tasks.size(), 0);
+  for (size_t k = 0; k < plan.tasks.size(); ++k) {
+    nodes.push_back(std::make_unique<flow::continue_node<flow::continue_msg>>(graph, [](const flow::continue_msg&) {}));
+  }
+  for (size_t from = 0; from < out.size(); ++from) {
+    for (TaskId to : out[from]) {
+      flow::make_edge(*nodes[from], *nodes[size_t(to)]);
+      ++needs[size_t(to)];
+    }
+  }
+  return measure(plan, [&] {
+    for (size_t k = 0; k < nodes.size(); ++k) {
+      if (needs[k] == 0) nodes[k]->try_put(flow::continue_msg());
+    }
+    graph.wait_for_all();
+  });
+}
+
+// Counters count down to the last in-edge; the first ready successor runs inline, the others are spawned.
+class CounterGroup {
+ public:
+  explicit CounterGroup(const Plan& plan)
+      : out_(iteration_edges(plan)), needs_(plan.tasks.size(), 0), left_(plan.tasks.size()) {
+    for (const std::vector<TaskId>& targets : out_) {
+      for (TaskId to : targets) ++needs_[size_t(to)];
+    }
+  }
+
+  void iterate() {
+    for (size_t k = 0; k < needs_.size(); ++k) left_[k].store(needs_[k], std::memory_order_relaxed);
+    for (size_t k = 0; k < needs_.size(); ++k) {
+      if (needs_[k] == 0) group_.run([this, k] { run(TaskId(k)); });
+    }
+    group_.wait();
+  }
+
+ private:
+  void run(TaskId task) {
+    while (task != kNone) {
+      TaskId next = kNone;
+      for (TaskId to : out_[size_t(task)]) {
+        if (left_[size_t(to)].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+        if (next == kNone) {
+          next = to;
+        } else {
+          group_.run([this, to] { run(to); });
+        }
+      }
+      task = next;
+    }
+  }
+
+  oneapi::tbb::task_group group_;
+  std::vector<std::vector<TaskId>> out_;
+  std::vector<int> needs_;
+  std::vector<std::atomic<int>> left_;
+};
+
+void compare(const std::string& name, const Plan& plan) {
+  verify(plan);
+  CounterGroup group(plan);
+  const Result ours = measure_dependencies(plan);
+  const Result flow = measure_flow_graph(plan), counters = measure(plan, [&] { group.iterate(); });
+  size_t within = 0;
+  for (const Edge& edge : plan.edges) within += edge.distance == 0;
+  fmt::print("{}: {} tasks, {} edges ({} within an iteration), {} iterations\n", name, plan.tasks.size(),
+             plan.edges.size(), within, plan.clocks[0].ticks);
+  const auto row = [](const char* what, const Result& result) {
+    fmt::print("  {:<36} {:8.1f} {:14}\n", what, result.nanoseconds, result.allocations);
+  };
+  fmt::print("  {:<36} {:>8} {:>14}\n", "", "ns/task", "operator new");
+  row("arbalest::Dependencies", ours);
+  row("tbb::flow::graph, an iteration a time", flow);
+  row("tbb::task_group with counters", counters);
+}
+
+}  // namespace
+}  // namespace arbalest
+
+int main() {
+  const oneapi::tbb::global_control one_thread(oneapi::tbb::global_control::max_allowed_parallelism, 1);
+  arbalest::compare("ResNet, a task a node", arbalest::resnet_plan());
+  arbalest::compare("two learners, a task a step", arbalest::step_plan());
+}

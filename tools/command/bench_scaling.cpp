@@ -1,0 +1,225 @@
+#include "tools/command/bench_scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "executor/session/observer.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+// An interrupted run saves its weights; those of a benchmark go where they vanish.
+class VanishingFolder {
+ public:
+  VanishingFolder() {
+    std::string path = (std::filesystem::temp_directory_path() / "arbalest-bench-XXXXXX").string();
+    if (!mkdtemp(path.data())) {
+      throw RunError(fmt::format("{}: cannot be created: {}", path, std::generic_category().message(errno)));
+    }
+    path_ = path;
+  }
+  ~VanishingFolder() {
+    std::error_code ignored;  // a file left behind is no reason to lose what was measured
+    std::filesystem::remove_all(path_, ignored);
+  }
+  VanishingFolder(const VanishingFolder&) = delete;
+  VanishingFolder& operator=(const VanishingFolder&) = delete;
+
+  std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Follows one run and ends it once its windows are measured.
+class CellObserver final : public RunObserver {
+ public:
+  CellObserver(ScalingCell& cell, const WindowRule& rule, const std::atomic<bool>& interrupted)
+      : cell_(cell), meter_(rule), interrupted_(interrupted) {}
+
+  void started(const RunStarted& event) override {
+    cell_.batch = event.batch;
+    cell_.strategy = event.strategy;
+    cell_.planned_peak_bytes = event.planned_peak_bytes;
+    cell_.setup_seconds = event.setup_seconds;
+    images_per_iteration_ = double(event.samples_per_epoch) / double(event.iterations_per_epoch);
+    if (interrupted_) stop_ = true;
+  }
+
+  void progress(const RunProgress& event) override {
+    meter_.add(event.iteration, event.seconds);
+    if (meter_.complete() || interrupted_) stop_ = true;
+  }
+
+  const std::atomic<bool>& stop() const { return stop_; }
+  bool complete() const { return meter_.complete(); }
+  std::vector<double> images_per_second() const {
+    std::vector<double> rates = meter_.rates();
+    for (double& rate : rates) rate *= images_per_iteration_;
+    return rates;
+  }
+
+ private:
+  ScalingCell& cell_;
+  WindowMeter meter_;
+  double images_per_iteration_ = 0;  // over all learners
+  const std::atomic<bool>& interrupted_;
+  std::atomic<bool> stop_{false};
+};
+
+// Errors may list what they found over several lines.
+std::string on_one_line(std::string text) {
+  std::string line;
+  for (const char c : text) {
+    const bool space = c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    if (!space) line += c;
+    if (space && !line.empty() && line.back() != ' ') line += ' ';
+  }
+  return line;
+}
+
+std::string rate_text(double rate) {
+  return rate < 1000 ? fmt::format("{:.1f}", rate) : fmt::format("{:.0f}", rate);
+}
+
+std::string or_dash(const std::optional<double>& value, const char* format) {
+  return value ? fmt::format(fmt::runtime(format), *value) : "-";
+}
+
+}  // namespace
+
+void WindowMeter::add(int64_t iteration, double seconds) {
+  if (complete()) return;
+  if (warm_) {
+    if (seconds - seconds_ < rule_.window_seconds) return;
+    rates_.push_back(double(iteration - iteration_) / (seconds - seconds_));
+  } else if (iteration < rule_.warmup_iterations || seconds < rule_.warmup_seconds) {
+    return;
+  }
+  warm_ = true;
+  iteration_ = iteration;
+  seconds_ = seconds;
+}
+
+RateSummary summarize(std::vector<double> rates) {
+  std::sort(rates.begin(), rates.end());
+  const size_t middle = rates.size() / 2;
+  const double median = rates.size() % 2 == 1 ? rates[middle] : (rates[middle - 1] + rates[middle]) / 2;
+  return {median, rates.front(), rates.back()};
+}
+
+std::vector<int> device_counts(const std::vector<int>& asked, size_t pool) {
+  std::vector<int> counts = asked;
+  if (counts.empty()) {
+    for (size_t count = 1; count < pool; count *= 2) counts.push_back(int(count));
+    counts.push_back(int(pool));
+  }
+  for (const int count : counts) {
+    if (size_t(count) <= pool) continue;
+    throw GraphError(
+        fmt::format("--device-counts: found {}, expected at most {}: --devices names no more", count, pool));
+  }
+  return counts;
+}
+
+ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
+                         const std::atomic<bool>& interrupted) {
+  constexpr int64_t kEndless = int64_t{1} << 40;  // as many iterations as a run can count
+  ScalingCell cell;
+  for (const PlanDevice& device : session.learners.devices) cell.devices.push_back(to_string(device));
+  cell.learners = session.learners.per_device;
+  CellObserver observer(cell, rule, interrupted);
+  try {
+    const VanishingFolder folder;
+    session.length.epochs = 1;  // iterations decide
+    session.length.iterations = kEndless;
+    session.files.save = folder.file("weights.safetensors");
+    run_training(graph, session, observer, observer.stop());
+    if (!observer.complete()) cell.error = "interrupted";
+  } catch (const std::exception& error) {
+    cell.error = on_one_line(error.what());
+  }
+  cell.windows = observer.images_per_second();
+  return cell;
+}
+
+ScalingRow ScalingTable::add(ScalingCell cell) {
+  ScalingRow row;
+  row.cell = std::move(cell);
+  if (row.cell.measured()) {
+    row.images_per_second = summarize(row.cell.windows);
+    const double rate = row.images_per_second.median;
+    const double devices = double(row.cell.devices.size());
+    if (rows_.empty()) row.speedup = 1;
+    if (!rows_.empty() && rows_[0].cell.measured()) row.speedup = rate / rows_[0].images_per_second.median;
+    if (devices == 1) row.efficiency = 1;
+    for (const ScalingRow& single : rows_) {
+      if (devices == 1 || single.cell.devices.size() != 1 || single.cell.learners != row.cell.learners) continue;
+      if (single.cell.measured()) row.efficiency = rate / (devices * single.images_per_second.median);
+    }
+    if (sweep_.price_per_hour) {
+      row.images_per_money_unit = rate * 3600 / (*sweep_.price_per_hour * devices / double(sweep_.pool));
+    }
+  }
+  rows_.push_back(row);
+  return row;
+}
+
+bool ScalingTable::any_measured() const {
+  return std::any_of(rows_.begin(), rows_.end(), [](const ScalingRow& row) { return row.cell.measured(); });
+}
+
+std::string ScalingTable::heading() const {
+  return fmt::format("{:>7} {:>8} {:>8} {:>11} {:>11} {:>11} {:>8} {:>10} {:>13}{}\n", "devices", "learners",
+                     "strategy", "images/s", "min", "max", "speed-up", "efficiency", "peak/device",
+                     sweep_.price_per_hour ? fmt::format(" {:>15}", "images/money") : "");
+}
+
+std::string ScalingTable::line(const ScalingRow& row) const {
+  const std::string which = fmt::format("{:>7} {:>8}", row.cell.devices.size(), row.cell.learners);
+  if (!row.cell.measured()) return fmt::format("{}  failed: {}\n", which, row.cell.error);
+  const RateSummary& rate = row.images_per_second;
+  std::string text = fmt::format("{} {:>8} {:>11} {:>11} {:>11}", which, row.cell.strategy, rate_text(rate.median),
+                                 rate_text(rate.min), rate_text(rate.max));
+  const auto percent = row.efficiency ? std::optional(*row.efficiency * 100) : std::nullopt;
+  text += fmt::format(" {:>8} {:>10}", or_dash(row.speedup, "{:.2f}"), or_dash(percent, "{:.1f} %"));
+  text += fmt::format(" {:>9.1f} MiB", double(row.cell.planned_peak_bytes) / double(1 << 20));
+  if (row.images_per_money_unit) text += fmt::format(" {:>15.0f}", *row.images_per_money_unit);
+  return text + "\n";
+}
+
+std::string ScalingTable::json(const ScalingRow& row) const {
+  using Json = nlohmann::ordered_json;  // keeps the order written
+  const auto or_null = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
+  const ScalingCell& cell = row.cell;
+  Json line = {{"event", "cell"},
+               {"graph", sweep_.graph},
+               {"precision", sweep_.precision},
+               {"devices", cell.devices},
+               {"device_count", cell.devices.size()},
+               {"learners", cell.learners}};
+  if (!cell.measured()) {
+    line["error"] = cell.error;
+  } else {
+    line["batch"] = cell.batch;
+    line["strategy"] = cell.strategy;
+    line["images_per_second"] = row.images_per_second.median;
+    line["images_per_second_min"] = row.images_per_second.min;
+    line["images_per_second_max"] = row.images_per_second.max;
+    line["window_images_per_second"] = cell.windows;
+    line["speedup"] = or_null(row.speedup);
+    line["efficiency"] = or_null(row.efficiency);
+    line["planned_peak_bytes"] = cell.planned_peak_bytes;
+    line["setup_seconds"] = cell.setup_seconds;
+    if (row.images_per_money_unit) line["images_per_money_unit"] = *row.images_per_money_unit;
+  }
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace arbalest

@@ -1,0 +1,104 @@
+#pragma once
+// Training throughput over devices × learners: what `arbalest bench scaling` measures and prints.
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "executor/session/session.h"
+#include "graph/graph.h"
+
+namespace arbalest {
+
+// When a run is warm and how its windows are cut.
+struct WindowRule {
+  int windows = 5;
+  double window_seconds = 1;  // at least: a window ends at a report
+  double warmup_seconds = 1;
+  int64_t warmup_iterations = 10;  // recording and the first use of every slot are over by then
+};
+
+// Cuts a run's reports into windows that follow one another without gaps.
+class WindowMeter {
+ public:
+  explicit WindowMeter(const WindowRule& rule) : rule_(rule) {}
+
+  // Iterations complete and seconds, both since training began; both grow. What comes after the last window is ignored.
+  void add(int64_t iteration, double seconds);
+  bool complete() const { return rates_.size() == size_t(rule_.windows); }
+  const std::vector<double>& rates() const { return rates_; }  // iterations per second, one a complete window
+
+ private:
+  WindowRule rule_;
+  bool warm_ = false;
+  int64_t iteration_ = 0;  // at which the current window began
+  double seconds_ = 0;
+  std::vector<double> rates_;
+};
+
+struct RateSummary {
+  double median = 0, min = 0, max = 0;
+};
+RateSummary summarize(std::vector<double> rates);  // of at least one
+
+// One combination of devices and learners as measured, or why it was not.
+struct ScalingCell {
+  std::vector<std::string> devices;  // "cuda:0", …
+  int learners = 1;                  // per device
+  int64_t batch = 0;                 // per learner
+  std::string strategy;              // "sma", …; "none" for a single learner in all
+  std::vector<double> windows;       // images/s over all devices
+  int64_t planned_peak_bytes = 0;    // of the device that needs most
+  double setup_seconds = 0;
+  std::string error;  // one line; "" where measured
+
+  bool measured() const { return error.empty(); }
+};
+
+// The sizes asked for, or powers of two up to the pool's size and that size. Throws GraphError for one that is larger.
+std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
+
+// Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node; of `session` the
+// devices, learners, precision and report_every count. Whatever fails becomes the cell's error.
+ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
+                         const std::atomic<bool>& interrupted);
+
+// What all cells of a sweep have in common.
+struct ScalingSweep {
+  std::string graph;                     // its name
+  std::string precision;                 // "bf16", …
+  size_t pool = 1;                       // devices
+  std::optional<double> price_per_hour;  // of the pool
+};
+
+// A cell against the cells before it; absent where what it would be compared with was not measured.
+struct ScalingRow {
+  ScalingCell cell;
+  RateSummary images_per_second;
+  std::optional<double> speedup;     // against the first cell
+  std::optional<double> efficiency;  // a fraction: against as many single devices with as many learners
+  std::optional<double> images_per_money_unit;
+};
+
+// Cells by the order in which they are measured. A cell on n devices is compared with the one on a single device, so
+// that comes first.
+class ScalingTable {
+ public:
+  explicit ScalingTable(ScalingSweep sweep) : sweep_(std::move(sweep)) {}
+
+  ScalingRow add(ScalingCell cell);
+  bool any_measured() const;
+
+  std::string heading() const;                    // with a line feed, as the others
+  std::string line(const ScalingRow& row) const;  // columns under the heading, or the error
+  std::string json(const ScalingRow& row) const;  // one object; null where a comparison is absent
+
+ private:
+  ScalingSweep sweep_;
+  std::vector<ScalingRow> rows_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,72 @@
+// arbalest bench: measurements.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "graph/file/graph_file.h"
+#include "graph/file/overrides.h"
+#include "graph/op.h"
+#include "tools/command/bench_scaling.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/session_setup.h"
+
+namespace arbalest {
+namespace {
+
+// Noise that is learnt by heart for minutes may make a loss diverge, and what is measured does not depend on the rate.
+constexpr double kHarmlessRate = 1e-6;
+
+Graph graph_to_measure(const ScalingOptions& options) {
+  Graph graph = load_graph(options.graph, builtin_ops());
+  for (Node& node : graph.nodes) {
+    if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
+  }
+  for (const std::string& assignment : options.set) apply_override(graph, assignment);
+  if (options.batch) apply_override(graph, fmt::format("prefetch.batch={}", *options.batch));
+  return without_validation(std::move(graph));
+}
+
+// What is wrong with the graph or its data is wrong in every cell: found before the first. Returns the batch.
+int64_t check(const Graph& graph, SessionOptions session) {
+  session.learners.devices.resize(1);
+  return prepare(graph, session).program.training().batch;
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);  // a sweep takes minutes: what is measured is there to read
+}
+
+}  // namespace
+
+int command_bench_scaling(const ScalingOptions& options) {
+  SessionOptions session = session_options(options);
+  const std::vector<PlanDevice> pool = session.learners.devices;
+  const std::vector<int> counts = device_counts(options.device_counts, pool.size());
+  const Graph graph = graph_to_measure(options);
+  const int64_t batch = check(graph, session);
+  const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
+
+  ScalingTable table(
+      {graph.name, std::string(name_of(session.numerics.precision)), pool.size(), options.price_per_hour});
+  if (!options.json) {
+    print(fmt::format("{}: {}, batch {} per learner; images/s: median of {} windows of {} s\n", graph.name,
+                      name_of(session.numerics.precision), batch, options.windows, options.window_seconds));
+    print(table.heading());
+  }
+  const InterruptHandler interrupt;
+  for (const int devices : counts) {
+    for (const int learners : options.learners) {
+      session.learners.devices.assign(pool.begin(), pool.begin() + devices);
+      session.learners.per_device = learners;
+      const ScalingRow row = table.add(measure_cell(graph, session, rule, InterruptHandler::requested()));
+      print(options.json ? table.json(row) : table.line(row));
+      if (InterruptHandler::requested()) return kInterrupted;
+    }
+  }
+  return table.any_measured() ? kDone : kFailed;
+}
+
+}  // namespace arbalest

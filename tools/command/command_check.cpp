@@ -1,0 +1,67 @@
+// arbalest check: parse, verify, infer; what a run would take. Runs nothing.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "executor/session/state.h"
+#include "graph/error.h"
+#include "graph/op.h"
+#include "tools/command/commands.h"
+#include "tools/command/session_setup.h"
+
+namespace arbalest {
+namespace {
+
+double flops_of(const Graph& graph) {
+  double flops = 0;
+  for (const Node& node : graph.nodes) flops += node.op->cost ? node.op->cost(graph, node).flops : 0;
+  return flops;
+}
+
+}  // namespace
+
+int command_check(const CheckOptions& options) {
+  const Prepared prepared = prepare(load_with_overrides(options), session_options(options));
+  const Plan plan = make_plan(prepared.program, prepared.request);
+  const Loop& loop = prepared.program.training();
+  const int64_t parameters = parameter_count(loop.graph);
+  const double flops = flops_of(loop.graph) / double(loop.batch);
+
+  if (options.json) {
+    nlohmann::ordered_json memory;
+    for (size_t d = 0; d < plan.devices.size(); ++d)
+      memory[to_string(plan.devices[d])] = planned_bytes(plan, int32_t(d));
+    const nlohmann::ordered_json report = {{"graph", prepared.graph.name},
+                                           {"parameters", parameters},
+                                           {"training_flops_per_sample", flops},
+                                           {"nodes", loop.graph.nodes.size()},
+                                           {"iterations_per_epoch", prepared.request.rounds},
+                                           {"planned_bytes", memory}};
+    fmt::print("{}\n", report.dump(2));
+    return kDone;
+  }
+  fmt::print("{}: the graph is sound\n", printable(options.graph));
+  fmt::print("  data        {}\n", prepared.training->describe());
+  if (prepared.validation) fmt::print("  validation  {}\n", prepared.validation->describe());
+  fmt::print("  parameters  {}\n", parameters);
+  fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,
+             loop.graph.nodes.size());
+  fmt::print("  epoch       {} iterations of batch {}\n", prepared.request.rounds, loop.batch);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    fmt::print("  memory      {:.1f} MiB on {}, workspace apart\n", double(planned_bytes(plan, int32_t(d))) / (1 << 20),
+               to_string(plan.devices[d]));
+  }
+  fmt::print("values\n");
+  for (const Node& node : prepared.graph.nodes) {
+    for (const ValueId output : node.outputs) {
+      if (output == kNone) continue;
+      const Value& value = prepared.graph.values[size_t(output)];
+      fmt::print("  {:<24} {:<28} {}\n", printable(value.name), to_string(value.type), node.op->qualified_name());
+    }
+  }
+  return kDone;
+}
+
+}  // namespace arbalest

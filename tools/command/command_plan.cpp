@@ -1,0 +1,88 @@
+// arbalest plan: the plan, or the graph as a pass leaves it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "executor/trace/trace_plan.h"
+#include "graph/error.h"
+#include "graph/op.h"
+#include "tools/command/commands.h"
+#include "tools/command/graph_listing.h"
+#include "tools/command/session_setup.h"
+
+namespace arbalest {
+namespace {
+
+using nlohmann::json;
+
+json operand_record(const Plan& plan, const Graph& graph, ValueId value, const Operand& operand) {
+  const Buffer& buffer = plan.buffers[size_t(operand.buffer)];
+  return {{"value", graph.values[size_t(value)].name},
+          {"type", to_string(graph.values[size_t(value)].type)},
+          {"arena", plan.arenas[size_t(buffer.arena)].name},
+          {"offset", buffer.offset + operand.offset},
+          {"slots", buffer.slots}};
+}
+
+// What a trace carries of the plan, and besides it memory and the nodes of each task.
+json full_record(const Plan& plan) {
+  json record = plan_record(plan);
+  for (const Arena& arena : plan.arenas) {
+    record["arenas"].push_back({{"name", arena.name},
+                                {"device", arena.device},
+                                {"memory", arena.memory == Arena::Memory::Pinned ? "pinned" : "device"},
+                                {"bytes", arena.bytes}});
+  }
+  for (size_t t = 0; t < plan.tasks.size(); ++t) {
+    const Task& task = plan.tasks[t];
+    json nodes = json::array();
+    for (int32_t i = 0; i < task.launches; ++i) {
+      const Launch& launch = plan.launches[size_t(task.first_launch + i)];
+      const Graph& graph = plan.graphs[size_t(launch.program)];
+      const Node& node = graph.nodes[size_t(launch.node)];
+      json entry = {{"name", node.name},
+                    {"op", node.op->qualified_name()},
+                    {"inputs", json::array()},
+                    {"outputs", json::array()}};
+      const auto list = [&](const char* key, const std::vector<ValueId>& values, int32_t first) {
+        for (size_t v = 0; v < values.size(); ++v) {
+          if (values[v] != kNone)
+            entry[key].push_back(operand_record(plan, graph, values[v], plan.operands[size_t(first) + v]));
+        }
+      };
+      list("inputs", node.inputs, launch.first_operand);
+      list("outputs", node.outputs, launch.first_operand + launch.inputs);
+      nodes.push_back(std::move(entry));
+    }
+    if (!nodes.empty()) record["tasks"][t]["nodes"] = std::move(nodes);
+  }
+  return record;
+}
+
+}  // namespace
+
+int command_plan(const PlanCommandOptions& options) {
+  const SessionOptions session = session_options(options);
+  if (options.after.empty()) {
+    const Prepared prepared = prepare(load_with_overrides(options), session);
+    const Plan plan = make_plan(prepared.program, prepared.request);
+    const std::string text = options.json ? full_record(plan).dump(2) + "\n" : printable(print_plan(plan), true);
+    std::fputs(text.c_str(), stdout);
+    return kDone;
+  }
+  const auto& passes = pass_names();
+  if (std::find(passes.begin(), passes.end(), options.after) == passes.end()) {
+    throw GraphError(fmt::format("unknown pass '{}'; the passes are {}{}", options.after, fmt::join(passes, ", "),
+                                 did_you_mean(options.after, passes)));
+  }
+  prepare(load_with_overrides(options), session, [&](std::string_view pass, const Graph& graph) {
+    if (pass != options.after) return;
+    std::fputs((options.json ? graph_record(graph).dump(2) + "\n" : printable(list_graph(graph), true)).c_str(),
+               stdout);
+  });
+  return kDone;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,50 @@
+// arbalest run: train as the graph says.
+
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include "executor/session/output_paths.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/log.h"
+#include "tools/command/progress.h"
+#include "tools/command/session_setup.h"
+
+namespace arbalest {
+namespace {
+
+// The log's reader that is gone, or a limit on a file's size, fails the write that meets it, not the training.
+void let_writes_fail() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+}
+
+}  // namespace
+
+int command_run(const RunOptions& options) {
+  const FileOptions& files = options.session.files;
+  check_distinct_paths({{"GRAPH", options.graph},
+                        {"--save", files.save},
+                        {"--save-best", files.save_best},
+                        {"--trace", files.trace},
+                        {"--log", options.log}});
+  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+  Graph graph = load_with_overrides(options);
+  const SessionOptions session = session_options(options);
+
+  std::optional<JsonLog> log;  // opened once the graph is read: a typo leaves the log of an earlier run as it is
+  if (!options.log.empty()) log.emplace(options.log);
+  ProgressLine progress(stderr);
+  std::vector<RunObserver*> watching = {&progress};
+  if (log) watching.push_back(&*log);
+  Observers observers(std::move(watching));
+
+  let_writes_fail();
+  const InterruptHandler interrupt;
+  const RunFinished end = run_training(std::move(graph), session, observers, InterruptHandler::requested());
+  if (!end.weights_error.empty() || !end.best_error.empty() || (log && log->failed())) return kFailed;
+  if (end.reason == "interrupted") return kInterrupted;
+  return !session.rules.targets.empty() && end.reason != "until" ? kNotReached : kDone;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,22 @@
+#pragma once
+// The subcommands. Each returns the exit status; a wrong graph is thrown as GraphError, a failed run as RunError.
+
+#include "tools/command/options.h"
+
+namespace arbalest {
+
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;         // the run failed
+inline constexpr int kWrong = 2;          // the command or the graph is wrong
+inline constexpr int kNotReached = 3;     // --until was not reached
+inline constexpr int kInterrupted = 130;  // interrupted, after saving
+
+int command_run(const RunOptions& options);
+int command_check(const CheckOptions& options);
+int command_plan(const PlanCommandOptions& options);
+int command_trace(const TraceOptions& options);
+int command_ops(const OpsOptions& options);
+std::string describe_operators(const std::string& name);  // as `arbalest ops` prints it; "": the list
+int command_bench_scaling(const ScalingOptions& options);
+
+}  // namespace arbalest

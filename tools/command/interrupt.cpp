@@ -1,0 +1,69 @@
+#include "tools/command/interrupt.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iterator>
+
+namespace arbalest {
+namespace {
+
+// A signal handler reaches static storage only.
+std::atomic<bool> interrupted{false};
+std::atomic<int64_t> since{0};  // ms
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+
+constexpr int64_t kTogether = 500;  // ms
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+struct sigaction before[std::size(kSignals)];  // what the handler took the place of
+
+// Async-signal-safe: atomics, clock_gettime(), write(), sigaction() and raise().
+void on_signal(int signal) {
+  const int saved = errno;
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t milliseconds = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+  if (interrupted.exchange(true)) {
+    // timeout and other wrappers signal a process and then its group: that is one interrupt.
+    if (milliseconds - since.load() < kTogether) return;
+    struct sigaction fallback = {};
+    fallback.sa_handler = SIG_DFL;
+    sigaction(signal, &fallback, nullptr);
+    raise(signal);  // delivered once this handler returns
+    errno = saved;
+    return;
+  }
+  since = milliseconds;
+  constexpr char kMessage[] =
+      "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  errno = saved;
+}
+
+}  // namespace
+
+InterruptHandler::InterruptHandler() {
+  interrupted = false;
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    sigaction(kSignals[i], &action, &before[i]);
+    const bool nohup = kSignals[i] == SIGHUP && before[i].sa_handler == SIG_IGN;
+    if (nohup) sigaction(SIGHUP, &before[i], nullptr);
+  }
+}
+
+InterruptHandler::~InterruptHandler() {
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before[i], nullptr);
+}
+
+const std::atomic<bool>& InterruptHandler::requested() {
+  return interrupted;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,166 @@
+#include "tools/command/log.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "executor/session/warn.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+using Json = nlohmann::ordered_json;  // keeps the order written: "event" first
+
+// Metrics stand beside the other keys under their own names; not-a-number becomes null.
+void add(Json& line, const Metrics& metrics) {
+  for (const auto& [name, value] : metrics) line[name] = value;
+}
+
+Json object(const Metrics& metrics) {
+  Json result = Json::object();
+  add(result, metrics);
+  return result;
+}
+
+Json validation_line(const char* event, const Validated& validated) {
+  Json line = {{"event", event},
+               {"epoch", validated.epoch},
+               {"iteration", validated.iteration},
+               {"seconds", validated.seconds},
+               {"samples", validated.samples},
+               {"loss", validated.loss}};
+  add(line, validated.metrics);
+  add(line, validated.parts);
+  if (validated.rate_factor != 1) line["rate_factor"] = validated.rate_factor;
+  return line;
+}
+
+}  // namespace
+
+JsonLog::JsonLog(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w"), std::fclose) {
+  if (!file_) throw RunError(fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
+}
+
+template <typename Line>
+void JsonLog::write(const Line& line) {
+  if (!file_) return;
+  const std::string text = line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0) return;
+  warn(fmt::format("{}: cannot write: {}; the log ends here, training goes on", path_, std::strerror(errno)));
+  file_.reset();
+}
+
+void JsonLog::started(const RunStarted& event) {
+  Json versions = Json::object();
+  for (const auto& [name, version] : event.versions) versions[name] = version;
+  Json line = {{"event", "start"},
+               {"graph", event.graph},
+               {"devices", event.devices},
+               {"learners", event.learners},
+               {"strategy", event.strategy},
+               {"batch", event.batch},
+               {"precision", event.precision},
+               {"seed", event.seed},
+               {"deterministic", event.deterministic},
+               {"versions", versions},
+               {"parameters", event.parameters},
+               {"planned_peak_bytes", event.planned_peak_bytes},
+               {"samples_per_epoch", event.samples_per_epoch},
+               {"iterations_per_epoch", event.iterations_per_epoch},
+               {"iterations", event.iterations},
+               {"setup_seconds", event.setup_seconds}};
+  if (!event.note.empty()) line["note"] = event.note;
+  write(line);
+}
+
+void JsonLog::progress(const RunProgress& event) {
+  Json line = {{"event", "progress"},
+               {"epoch", event.epoch},
+               {"iteration", event.iteration},
+               {"seconds", event.seconds},
+               {"images_per_second", event.images_per_second},
+               {"learning_rate", event.learning_rate},
+               {"loss", event.loss}};
+  add(line, event.metrics);
+  if (event.missed > 0) line["missed"] = event.missed;
+  write(line);
+}
+
+void JsonLog::epoch(const EpochEnded& event) {
+  Json line = {{"event", "epoch"},
+               {"epoch", event.epoch},
+               {"iteration", event.iteration},
+               {"seconds", event.seconds},
+               {"images_per_second", event.images_per_second},
+               {"loss", event.loss}};
+  add(line, event.metrics);
+  write(line);
+}
+
+void JsonLog::validation(const Validated& event) {
+  write(validation_line("validation", event));
+}
+
+void JsonLog::tuned(const Tuned& event) {
+  write(Json{{"event", "tune"},
+             {"epoch", event.epoch},
+             {"iteration", event.iteration},
+             {"seconds", event.seconds},
+             {"learners", event.learners},
+             {"images_per_second", event.images_per_second},
+             {"next_learners", event.next},
+             {"strategy", event.strategy},
+             {"reason", event.reason}});
+}
+
+void JsonLog::checkpoint(const CheckpointSaved& event) {
+  write(Json{{"event", "checkpoint"},
+             {"epoch", event.epoch},
+             {"iteration", event.iteration},
+             {"seconds", event.seconds},
+             {"path", event.path},
+             {"bytes", event.bytes}});
+}
+
+void JsonLog::finished(const RunFinished& event) {
+  Json line = {{"event", "end"},
+               {"reason", event.reason},
+               {"epoch", event.epoch},
+               {"iteration", event.iteration},
+               {"images", event.images},
+               {"seconds", event.seconds},
+               {"setup_seconds", event.setup_seconds},
+               {"images_per_second", event.images_per_second},
+               {"learners", event.learners}};
+  if (event.validated) {
+    line["loss"] = event.last.loss;
+    add(line, event.last.metrics);
+    line["best"] = object(event.best);
+    line["best_epoch"] = event.best_epoch;
+  }
+  if (!event.targets.empty()) {
+    line["targets"] = Json::array();
+    for (const TargetReached& target : event.targets) {
+      Json seconds = target.seconds < 0 ? Json() : Json(target.seconds);
+      line["targets"].push_back(Json{{"target", target.target}, {"seconds", seconds}});
+    }
+  }
+  if (!event.weights.empty()) line["weights"] = event.weights;
+  if (!event.weights_error.empty()) line["weights_error"] = event.weights_error;
+  if (!event.best_weights.empty()) line["best_weights"] = event.best_weights;
+  if (!event.best_error.empty()) line["best_error"] = event.best_error;
+  if (!event.trace.empty()) line["trace"] = event.trace;
+  write(line);
+}
+
+void JsonLog::failed(const RunFailed& event) {
+  Json line = {{"event", "error"}, {"message", event.message}, {"seconds", event.seconds}};
+  if (event.epoch >= 0) line["epoch"] = event.epoch;
+  if (event.iteration >= 0) line["iteration"] = event.iteration;
+  write(line);
+}
+
+}  // namespace arbalest

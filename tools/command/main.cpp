@@ -1,0 +1,52 @@
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "graph/error.h"
+#include "graph/plain_message.h"
+#include "tools/command/commands.h"
+
+namespace {
+
+using namespace arbalest;
+
+struct Execute {
+  int operator()(const Exit& exit) const {
+    std::fputs(exit.text.c_str(), exit.status == kDone ? stdout : stderr);
+    return exit.status;
+  }
+  int operator()(const RunOptions& options) const { return command_run(options); }
+  int operator()(const CheckOptions& options) const { return command_check(options); }
+  int operator()(const PlanCommandOptions& options) const { return command_plan(options); }
+  int operator()(const TraceOptions& options) const { return command_trace(options); }
+  int operator()(const OpsOptions& options) const { return command_ops(options); }
+  int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
+};
+
+int report(const std::exception& error, int status) {
+  std::fprintf(stderr, "arbalest: %s\n", printable(plain_message(error), true).c_str());
+  return status;
+}
+
+void flush_output() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  throw RunError(fmt::format("standard output: cannot write: {}", std::strerror(errno != 0 ? errno : EIO)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int status = std::visit(Execute{}, parse_command_line(argc, argv));
+    flush_output();
+    return status;
+  } catch (const GraphError& error) {
+    return report(error, kWrong);
+  } catch (const std::exception& error) {
+    return report(error, kFailed);
+  }
+}

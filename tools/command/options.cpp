@@ -1,0 +1,263 @@
+#include "tools/command/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "graph/error.h"
+#include "tools/command/commands.h"
+#include "tools/command/session_binding.h"
+
+namespace arbalest {
+namespace {
+
+// "1,2,4", ascending whatever the order written.
+std::vector<int> parse_counts(std::string_view option, std::string_view text) {
+  const auto fail = [&](const std::string& what) {
+    throw GraphError(fmt::format("{} '{}': {}; expected whole numbers from 1 to {} with commas between them", option,
+                                 text, what, kMostReplicas));
+  };
+  std::vector<int> counts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string_view item = text.substr(at, comma - at);
+    int count = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (error != std::errc{} || end != item.data() + item.size() || count < 1 || count > kMostReplicas) {
+      fail(fmt::format("found '{}'", item));
+    }
+    if (std::find(counts.begin(), counts.end(), count) != counts.end()) fail(fmt::format("{} is named twice", count));
+    counts.push_back(count);
+    at = comma + 1;
+  }
+  std::sort(counts.begin(), counts.end());
+  return counts;
+}
+
+// Options and positionals are declared here; what they mean beyond their type is checked where it is used.
+class CommandLine {
+ public:
+  CommandLine() : app_("Arbalest trains neural networks from graph files.", "arbalest") {
+    app_.set_help_flag("-h,--help", "this text");
+    app_.set_version_flag("--version", ARBALEST_VERSION);
+    app_.allow_extras();
+    app_.footer(
+        "Exit status: 0 done, 1 the run failed or could not save its best weights, 2 the command or the graph is "
+        "wrong,\n"
+        "3 --until was not reached, 130 interrupted.  'arbalest COMMAND --help' lists a command's options.");
+    declare_run();
+    declare_check();
+    declare_plan();
+    declare_trace();
+    declare_bench();
+    declare_ops();
+  }
+
+  Command parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+      return chosen();
+    } catch (const CLI::CallForHelp&) {
+      return Exit{kDone, app_.help()};  // the chosen subcommand's
+    } catch (const CLI::CallForVersion&) {
+      return Exit{kDone, fmt::format("arbalest {}\n", ARBALEST_VERSION)};
+    } catch (const CLI::ParseError& error) {
+      return wrong(error.what());
+    } catch (const GraphError& error) {
+      return wrong(error.what());
+    }
+  }
+
+ private:
+  CLI::App* declare(const std::string& name, const std::string& description) {
+    return declare(app_, name, description);
+  }
+
+  static CLI::App* declare(CLI::App& parent, const std::string& name, const std::string& description) {
+    CLI::App* command = parent.add_subcommand(name, description);
+    command->allow_extras();
+    return command;
+  }
+
+  void declare_run() {
+    run_command_ = declare("run", "train as the graph says");
+    bind_graph(*run_command_, run_);
+    bind_plan(*run_command_, run_.session);
+    bind_run(*run_command_, run_.session);
+    run_command_->add_option("--log", run_.log, "write events as JSON lines")->type_name("FILE")->check(not_empty());
+    run_command_->footer(
+        "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
+        "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.");
+  }
+
+  void declare_check() {
+    check_command_ = declare("check", "parse, verify, infer shapes, count parameters, work and memory; run nothing");
+    bind_graph(*check_command_, check_);
+    bind_plan(*check_command_, check_.session);
+    check_command_->add_flag("--json", check_.json, "as JSON");
+  }
+
+  void declare_plan() {
+    plan_command_ = declare("plan", "print the plan, or the graph after a pass");
+    bind_graph(*plan_command_, plan_);
+    bind_plan(*plan_command_, plan_.session);
+    plan_command_->add_option("--after", plan_.after, "print the graph as this pass leaves it")
+        ->type_name("PASS")
+        ->check(not_empty());
+    plan_command_->add_flag("--json", plan_.json, "as JSON");
+  }
+
+  void declare_trace() {
+    trace_command_ = declare("trace", "summarise a trace");
+    trace_command_->add_option("FILE", trace_.file, "trace written by run --trace")->type_name("");
+    const auto count = [&](const char* name, int& value, const char* description) {
+      trace_command_->add_option(name, value, description)->capture_default_str()->type_name("N")->check(whole(0));
+    };
+    trace_command_->add_flag("--each", trace_.each, "every lane and task by itself, not all learners' together");
+    count("--slowest", trace_.slowest, "task instances to list");
+    count("--gaps", trace_.gaps, "gaps to list");
+    count("--reasons", trace_.reasons, "causes of idleness to list a lane");
+    trace_command_->add_option("--what-if", what_if_, "predict the time per iteration after a change; repeatable")
+        ->type_name("CHANGE")
+        ->take_all()
+        ->allow_extra_args(false);
+    trace_command_->footer(
+        "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
+        "(learners fewer on each device) or TASK_PATTERN*F (tasks whose names contain the pattern take F times as\n"
+        "long; in the pattern, * stands for anything, as in 'cuda:*/update*0.5'). Each is predicted by itself, from a\n"
+        "simulation of the trace's plan with the measured durations.");
+  }
+
+  void declare_bench() {
+    bench_command_ = declare("bench", "measure throughput");
+    scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
+    bind_graph(*scaling_command_, scaling_);
+    const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
+      return scaling_command_->add_option(name, value, description)->type_name(type);
+    };
+    option("--device-counts", device_counts_, "LIST",
+           "how many of the devices to measure on: 1,2,4; default: powers of two and all of them");
+    option("--learners", learner_counts_, "LIST", "replicas per device: 1,2,4")->capture_default_str();
+    option("--batch", scaling_.batch, "N", "samples per learner; short for --set prefetch.batch=N")->check(whole(1));
+    option("--windows", scaling_.windows, "N", "measurements of each cell; their median is its throughput")
+        ->capture_default_str()
+        ->check(whole(1, 1000));
+    option("--window-seconds", scaling_.window_seconds, "S", "how long a window is at least")
+        ->capture_default_str()
+        ->check(real(1e-3, 1e6));
+    option("--warmup-seconds", scaling_.warmup_seconds, "S", "before the first window; at least 10 iterations")
+        ->capture_default_str()
+        ->check(real(0, 1e6));
+    option("--report-every", scaling_.session.execution.report_every, "N",
+           "iterations between timestamps: fewer where one takes seconds")
+        ->capture_default_str()
+        ->check(whole(1));
+    option("--price-per-hour", scaling_.price_per_hour, "X",
+           "of all devices together; adds images per unit of money, a cell paying for the devices that it uses")
+        ->check(real(1e-6, 1e9));
+    scaling_command_->add_flag("--json", scaling_.json, "one JSON object a line and cell");
+    scaling_command_->footer(
+        "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise: noise could make a loss "
+        "diverge.\nA cell that fails says why and the others go on; the exit status is 1 where all "
+        "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
+  }
+
+  void declare_ops() {
+    ops_command_ = declare("ops", "list operators, or describe one");
+    ops_command_->add_option("OPERATOR", ops_.name, "as a graph file has it: Relu, arbalest.Train")
+        ->type_name("")
+        ->check(not_empty());
+  }
+
+  // What CLI11 could not place comes back as leftovers: here they become errors that name the nearest valid word.
+  Command chosen() {
+    const auto parsed = app_.get_subcommands();
+    if (parsed.empty()) {
+      const auto rest = app_.remaining();
+      if (rest.empty()) return Exit{kWrong, app_.help()};
+      reject(app_, rest);
+    }
+    CLI::App* command = parsed.front();
+    if (const auto rest = command->remaining(); !rest.empty()) reject(*command, rest);
+    if (const auto inner = command->get_subcommands(); !inner.empty()) {
+      command = inner.front();
+      if (const auto rest = command->remaining(); !rest.empty()) reject(*command, rest);
+    }
+    if (const auto rest = app_.remaining(); !rest.empty()) reject(*command, rest);
+    if (command == trace_command_) {
+      require(trace_.file, "FILE", *command);
+      for (const std::string& change : what_if_) trace_.what_if.push_back(parse_what_if(change));
+      return trace_;
+    }
+    if (command == ops_command_) return ops_;
+    if (command == check_command_) return checked(check_, *command);
+    if (command == plan_command_) return checked(plan_, *command);
+    if (command == bench_command_) return Exit{kWrong, app_.help()};  // bench's, with what it measures
+    if (command == scaling_command_) {
+      if (device_counts_) scaling_.device_counts = parse_counts("--device-counts", *device_counts_);
+      scaling_.learners = parse_counts("--learners", learner_counts_);
+      return checked(scaling_, *command);
+    }
+    return checked(run_, *command);
+  }
+
+  template <typename Options>
+  static Options checked(Options options, const CLI::App& command) {
+    require(options.graph, "GRAPH", command);
+    for (const std::string& text : options.set) {
+      const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
+      if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;
+      throw GraphError(fmt::format("--set '{}': expected NODE.ATTRIBUTE=VALUE, as in train.lr=0.05", text));
+    }
+    return options;
+  }
+
+  static void require(const std::string& value, const char* what, const CLI::App& command) {
+    if (!value.empty()) return;
+    const bool nested = command.get_parent()->get_parent() != nullptr;
+    const std::string name = (nested ? command.get_parent()->get_name() + " " : "") + command.get_name();
+    throw GraphError(fmt::format("{0}: {1} is missing; 'arbalest {0} --help' says more", name, what));
+  }
+
+  [[noreturn]] static void reject(const CLI::App& command, const std::vector<std::string>& rest) {
+    const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
+    const auto option = std::find_if(rest.begin(), rest.end(), is_option);
+    if (option != rest.end()) {
+      const std::string name = option->substr(0, option->find('='));
+      std::vector<std::string> known;
+      for (const CLI::Option* candidate : command.get_options()) {
+        for (const std::string& word : candidate->get_lnames()) known.push_back("--" + word);
+      }
+      throw GraphError(fmt::format("unknown option '{}'{}", name, did_you_mean(name, known)));
+    }
+    std::vector<std::string> commands;
+    for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
+    if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
+    throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
+  }
+
+  static Exit wrong(const std::string& message) { return {kWrong, fmt::format("arbalest: {}\n", message)}; }
+
+  CLI::App app_;
+  CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
+           *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr;
+  RunOptions run_;
+  CheckOptions check_;
+  PlanCommandOptions plan_;
+  TraceOptions trace_;
+  ScalingOptions scaling_;
+  OpsOptions ops_;
+  std::optional<std::string> device_counts_;
+  std::string learner_counts_ = "1";
+  std::vector<std::string> what_if_;
+};
+
+}  // namespace
+
+Command parse_command_line(int argc, const char* const* argv) {
+  return CommandLine().parse(argc, argv);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,76 @@
+#pragma once
+// The command line as structs, one a subcommand.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "executor/session/session.h"
+#include "executor/session/target.h"
+#include "executor/trace/what_if.h"
+
+namespace arbalest {
+
+// A graph and what a session is asked of it; common to all commands that take a graph.
+struct GraphOptions {
+  std::string graph;             // the file
+  std::string devices = "auto";  // see executor/plan/device_list.h
+  std::vector<std::string> set;  // each "node.attribute=value"
+  SessionOptions session;        // without devices: see session_options()
+};
+
+struct RunOptions : GraphOptions {
+  std::string log;  // JSON lines
+};
+
+struct CheckOptions : GraphOptions {
+  bool json = false;
+};
+
+struct PlanCommandOptions : GraphOptions {
+  std::string after;  // a pass: print the graph as it leaves it
+  bool json = false;
+};
+
+struct TraceOptions {
+  std::string file;
+  int slowest = 5;
+  bool each = false;
+  int gaps = 5;
+  int reasons = 3;
+  std::vector<WhatIf> what_if;
+};
+
+// Throughput over devices × learners. `devices` is the pool that the cells take theirs from.
+struct ScalingOptions : GraphOptions {
+  ScalingOptions() { session.execution.report_every = 20; }  // windows begin and end at reports
+
+  std::vector<int> device_counts;   // ascending; empty: powers of two up to the pool's size, and that size
+  std::vector<int> learners = {1};  // per device, ascending
+  std::optional<int64_t> batch;     // per learner; otherwise the graph's
+  int windows = 5;
+  double window_seconds = 1;
+  double warmup_seconds = 1;
+  std::optional<double> price_per_hour;  // of all devices of the pool
+  bool json = false;
+};
+
+struct OpsOptions {
+  std::string name;  // empty: all
+};
+
+// The process ends with `status` after printing `text`: help on standard output (0), faults on standard error (2).
+struct Exit {
+  int status = 0;
+  std::string text;
+};
+
+using Command =
+    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions, OpsOptions>;
+
+Command parse_command_line(int argc, const char* const* argv);
+
+}  // namespace arbalest

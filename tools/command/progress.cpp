@@ -1,0 +1,245 @@
+#include "tools/command/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr double kPlainInterval = 10;  // seconds between progress lines where they are not redrawn
+
+struct Part {
+  std::string text;
+  int importance = 0;  // the least goes first
+};
+
+std::string join(const std::vector<Part>& parts) {
+  std::string line;
+  for (const Part& part : parts) line += (line.empty() ? "" : "  ") + part.text;
+  return line;
+}
+
+std::string join(const Metrics& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) text += fmt::format("  {} {:.4f}", printable(name), value);
+  return text;
+}
+
+std::string loss_and_metrics(double loss, const Metrics& metrics) {
+  return (std::isnan(loss) && !metrics.empty() ? std::string() : fmt::format(" loss {:.4f}", loss)) + join(metrics);
+}
+
+// Characters of UTF-8; each takes one column, but for those of some scripts.
+size_t columns(std::string_view text) {
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
+}
+
+std::string_view first_columns(std::string_view text, size_t count) {
+  size_t end = 0;
+  for (size_t taken = 0; end < text.size(); ++end) {
+    if ((uint8_t(text[end]) & 0xc0) != 0x80 && taken++ == count) break;
+  }
+  return text.substr(0, end);
+}
+
+// "cuda:0-2, cuda:5" of cuda:0, cuda:1, cuda:2, cuda:5.
+std::string ranges(const std::vector<std::string>& devices) {
+  const auto kind = [&](size_t i) { return devices[i].substr(0, devices[i].find(':') + 1); };
+  const auto index = [&](size_t i) { return std::atoi(devices[i].c_str() + kind(i).size()); };
+  std::string text;
+  for (size_t first = 0, last = 0; first < devices.size(); first = ++last) {
+    while (last + 1 < devices.size() && kind(last + 1) == kind(first) && index(last + 1) == index(last) + 1) ++last;
+    text += (text.empty() ? "" : ", ") + devices[first];
+    if (last > first) text += fmt::format("-{}", index(last));
+  }
+  return text;
+}
+
+bool can_redraw(std::FILE* out) {
+  const char* terminal = std::getenv("TERM");
+  return isatty(fileno(out)) && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+}  // namespace
+
+std::string short_count(double value) {
+  if (!(value >= 0)) return "?";
+  if (value < 1e3) return fmt::format("{:.0f}", value);
+  if (value < 1e6) return fmt::format("{:.1f}k", value / 1e3);
+  return fmt::format("{:.2f}M", value / 1e6);
+}
+
+std::string clock_time(double seconds) {
+  if (!(seconds >= 0 && seconds < 1e9)) return "?";
+  const auto whole = std::llround(seconds);
+  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest) : fmt::format("{}:{:02}", minutes, rest);
+}
+
+std::string progress_text(const RunStarted& run, const RunProgress& progress, size_t width) {
+  std::vector<Part> parts;
+  const int64_t per_epoch = run.iterations_per_epoch;
+  const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
+  parts.push_back(
+      {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 7});
+  if (progress.epochs > 0) {
+    const double within = progress.epochs - double(progress.epoch - 1);
+    parts.push_back({fmt::format("{:2} %", std::clamp(int(within * 100 + 1e-9), 0, 100)), 3});
+  }
+  parts.push_back({fmt::format("loss {:.4f}", progress.loss), 6});
+  for (const auto& [name, value] : progress.metrics) {
+    parts.push_back({fmt::format("{} {:.4f}", printable(name), value), 2});
+  }
+  parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
+  parts.push_back({short_count(progress.images_per_second) + " images/s", 5});
+  if (run.iterations > progress.iteration && progress.iteration > 0) {
+    const double each = progress.seconds / double(progress.iteration);
+    parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 4});
+  }
+  while (parts.size() > 1 && columns(join(parts)) > width) {
+    const auto least = [](const Part& a, const Part& b) { return a.importance < b.importance; };
+    parts.erase(std::min_element(parts.begin(), parts.end(), least));
+  }
+  return std::string(first_columns(join(parts), width));
+}
+
+std::string wrapped(const std::string& text, size_t width) {
+  constexpr std::string_view kIndent = "    ";
+  constexpr size_t kNarrowest = 8;
+  width = std::max(width, kNarrowest);
+  std::string lines;
+  std::string_view rest = text;
+  while (columns(rest) > width - (lines.empty() ? 0 : kIndent.size())) {
+    if (!lines.empty()) lines += kIndent;
+    const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : kIndent.size()));
+    // Behind the last blank that fits; a word longer than a line is cut.
+    const size_t blank = rest.substr(0, fits.size() + 1).rfind(' ');
+    const bool indented_only = blank == rest.npos || rest.substr(0, blank).find_first_not_of(' ') == rest.npos;
+    const size_t end = indented_only ? fits.size() : blank;
+    lines += rest.substr(0, rest.substr(0, end).find_last_not_of(' ') + 1);
+    lines += '\n';
+    rest.remove_prefix(end);
+    rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
+  }
+  return lines + std::string(lines.empty() || rest.empty() ? "" : kIndent) + std::string(rest);
+}
+
+ProgressLine::ProgressLine(std::FILE* out) : out_(out), terminal_(can_redraw(out)) {}
+
+size_t ProgressLine::width() const {
+  winsize size = {};
+  constexpr size_t kUnknown = 80;
+  if (ioctl(fileno(out_), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUnknown;
+  return size.ws_col - 1u;  // the last column would wrap the cursor
+}
+
+// Where nobody can read it any more, training goes on.
+void ProgressLine::put(const std::string& text) {
+  std::fputs(text.c_str(), out_);
+  std::fflush(out_);
+}
+
+void ProgressLine::clear() {
+  if (!drawn_) return;
+  put("\r\033[K");
+  drawn_ = false;
+}
+
+void ProgressLine::draw(const std::string& line) {
+  put("\r" + line + "\033[K");
+  drawn_ = true;
+}
+
+void ProgressLine::print(const std::string& line) {
+  clear();
+  const std::string shown = printable(line);
+  put((terminal_ ? wrapped(shown, width()) : shown) + "\n");
+}
+
+void ProgressLine::started(const RunStarted& event) {
+  run_ = event;
+  const int64_t learners = event.learners * int64_t(event.devices.size());
+  std::string who = fmt::format("{} learner{}", learners, learners == 1 ? "" : "s");
+  if (learners > 1) who += fmt::format(" ({})", event.strategy);
+  print(fmt::format("{}: {} parameters on {}, {}, batch {}{}, {}, planned peak {:.1f} MiB, set up in {:.1f} s",
+                    event.graph, event.parameters, ranges(event.devices), who, event.batch, learners > 1 ? " each" : "",
+                    event.precision, double(event.planned_peak_bytes) / double(1 << 20), event.setup_seconds));
+  if (!event.note.empty()) print("note: " + event.note);
+}
+
+void ProgressLine::progress(const RunProgress& event) {
+  missed_ += event.missed;
+  if (terminal_) return draw(progress_text(run_, event, width()));
+  if (event.seconds - last_plain_ < kPlainInterval) return;
+  last_plain_ = event.seconds;
+  print(progress_text(run_, event, std::string::npos));
+}
+
+void ProgressLine::epoch(const EpochEnded& event) {
+  print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event.loss, event.metrics),
+                    short_count(event.images_per_second), clock_time(event.seconds)));
+}
+
+void ProgressLine::validation(const Validated& event) {
+  const bool drops = event.rate_factor != rate_factor_;
+  rate_factor_ = event.rate_factor;
+  print(
+      fmt::format("epoch {}: validation{}{}", event.epoch, loss_and_metrics(event.loss, event.metrics),
+                  drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
+}
+
+void ProgressLine::tuned(const Tuned& event) {
+  run_.iterations = event.iterations;
+  run_.iterations_per_epoch = event.iterations_per_epoch;
+  print(fmt::format(
+      "learners: {}{}", event.reason,
+      event.images_per_second > 0 ? fmt::format(" ({} images/s)", short_count(event.images_per_second)) : ""));
+}
+
+void ProgressLine::checkpoint(const CheckpointSaved& event) {
+  print(fmt::format("saved {}", event.path));
+}
+
+void ProgressLine::finished(const RunFinished& event) {
+  const char* how = event.reason == "interrupted" ? "interrupted"
+                    : event.reason == "until"     ? "target reached"
+                    : event.reason == "patience"  ? "out of patience"
+                                                  : "done";
+  print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
+                    event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
+  if (event.tuning) print("  learners auto: the run was too short to settle on a number");
+  if (event.validated) {
+    print(fmt::format("  last validation (epoch {}):{}", event.last.epoch,
+                      loss_and_metrics(event.last.loss, event.last.metrics)));
+  }
+  if (event.best_epoch > 0 && event.best_epoch != event.last.epoch) {
+    print(fmt::format("  best {}: epoch {}", event.best_metric, event.best_epoch));
+  }
+  for (const TargetReached& target : event.targets) {
+    print(target.seconds < 0 ? fmt::format("  {}: not reached", target.target)
+                             : fmt::format("  {}: reached after {:.1f} s", target.target, target.seconds));
+  }
+  if (!event.weights.empty()) print(fmt::format("  weights: {}", event.weights));
+  if (!event.weights_error.empty()) print(fmt::format("           not in the file asked for: {}", event.weights_error));
+  if (!event.best_weights.empty()) print(fmt::format("  best:    {}", event.best_weights));
+  if (!event.best_error.empty()) print(fmt::format("  best:    not saved: {}", event.best_error));
+  if (missed_ > 0)
+    print(fmt::format("  {} reports of progress are left out: this terminal or the log was slow", missed_));
+  if (!event.trace.empty()) print(fmt::format("  trace:   {}", event.trace));
+}
+
+// The message itself is printed once, where the error ends up.
+void ProgressLine::failed(const RunFailed&) {
+  clear();
+}
+
+}  // namespace arbalest

@@ -1,0 +1,52 @@
+#pragma once
+// What a run shows while it runs: on a terminal one line redrawn in place, elsewhere plain lines.
+
+#include <cstdio>
+#include <string>
+
+#include "executor/session/observer.h"
+
+namespace arbalest {
+
+// "epoch 3/10  37 %  loss 0.1234  accuracy 0.9612  12.3k images/s  ETA 1:23", no longer than `width` columns: what
+// matters least (learning rate, metrics, the share of the epoch) goes first.
+std::string progress_text(const RunStarted& run, const RunProgress& progress, size_t width);
+
+// Lines of no more than `width` columns, those after the first indented.
+std::string wrapped(const std::string& text, size_t width);
+
+std::string short_count(double value);   // "950", "12.3k", "1.20M"
+std::string clock_time(double seconds);  // "0:07", "1:02:03"
+
+class ProgressLine : public RunObserver {
+ public:
+  // Redraws where `out` is a terminal that can; `out` must outlive this.
+  explicit ProgressLine(std::FILE* out);
+  ~ProgressLine() override { clear(); }
+
+  void started(const RunStarted& event) override;
+  void progress(const RunProgress& event) override;
+  void epoch(const EpochEnded& event) override;
+  void validation(const Validated& event) override;
+  void tuned(const Tuned& event) override;
+  void checkpoint(const CheckpointSaved& event) override;
+  void finished(const RunFinished& event) override;
+  void failed(const RunFailed& event) override;
+
+ private:
+  void put(const std::string& text);
+  void print(const std::string& line);  // a line that stays
+  void draw(const std::string& line);   // a line that the next one replaces
+  void clear();
+  size_t width() const;  // columns, as of now
+
+  std::FILE* out_;
+  bool terminal_;
+  double rate_factor_ = 1;  // of the validation before
+  bool drawn_ = false;
+  int64_t missed_ = 0;        // reports that were left out
+  double last_plain_ = -1e9;  // seconds of the last progress shown as a plain line
+  RunStarted run_;
+};
+
+}  // namespace arbalest

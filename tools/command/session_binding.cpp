@@ -1,0 +1,193 @@
+#include "tools/command/session_binding.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+// What a parser refuses, with the option in front.
+template <typename Parse>
+void named(const char* option, const Parse& parse) {
+  try {
+    parse();
+  } catch (const GraphError& error) {
+    throw GraphError(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+// An option that is a word, which `set` parses into the field it stands for.
+CLI::Option* add_word(CLI::App& command, const char* name, std::function<void(const std::string&)> set,
+                      const char* description) {
+  const auto parse = [name, set = std::move(set)](const std::string& word) { named(name, [&] { set(word); }); };
+  return command.add_option_function<std::string>(name, parse, description);
+}
+
+CLI::Option* add_path(CLI::App& command, const char* name, std::string& path, const char* description) {
+  return command.add_option(name, path, description)->type_name("FILE")->check(not_empty());
+}
+
+int32_t learners_of(const std::string& text) {
+  if (text == "auto") return 0;
+  int32_t learners = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), learners);
+  if (error == std::errc{} && end == text.data() + text.size() && learners >= 1 && learners <= kMostReplicas) {
+    return learners;
+  }
+  throw GraphError(fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", text, kMostReplicas));
+}
+
+void bind_rules(CLI::App& command, ValidationRules& rules) {
+  const auto add_targets = [&rules](const std::vector<std::string>& targets) {
+    for (const std::string& target : targets) {
+      named("--until", [&] { rules.targets.push_back(parse_target(target)); });
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--until", add_targets, "end when a validation metric gets there: 'accuracy >= 0.94'; repeatable")
+      ->type_name("TARGET")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--metric", rules.metric, "what the best is judged by; otherwise the first that is no loss")
+      ->type_name("NAME")
+      ->check(not_empty());
+  command.add_option("--patience", rules.patience, "end after this many validations without a new best; 0: never")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+  command
+      .add_option("--plateau", rules.plateau,
+                  "lower the learning rate after this many validations without a new best; 0: never")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+  command.add_option("--plateau-factor", rules.plateau_factor, "what --plateau multiplies the rate with")
+      ->capture_default_str()
+      ->type_name("F")
+      ->check(real(0, 1));
+}
+
+void bind_files(CLI::App& command, FileOptions& files) {
+  add_path(command, "--weights", files.weights, "start from these weights (safetensors)");
+  add_path(command, "--save", files.save, "write the weights here (safetensors)");
+  add_path(command, "--save-best", files.save_best, "write the weights here whenever a validation is the best so far");
+  add_path(command, "--trace", files.trace, "write a trace that Perfetto opens (.json.gz)");
+}
+
+}  // namespace
+
+// CLI11's own checks print limits of 300 digits and say nothing of what they expect of a word that is no number.
+CLI::Validator whole(int64_t least, int64_t most) {
+  return {[=](std::string& text) {
+            int64_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = error == std::errc{} && end == text.data() + text.size();
+            if (number && value >= least && value <= most) return std::string();
+            return fmt::format("found '{}', expected a whole number from {}{}", text, least,
+                               most == INT64_MAX ? "" : fmt::format(" to {}", most));
+          },
+          ""};
+}
+
+CLI::Validator real(double least, double most) {
+  return {[=](std::string& text) {
+            double value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool number = error == std::errc{} && end == text.data() + text.size();
+            if (number && value >= least && value <= most) return std::string();
+            return fmt::format("found '{}', expected a number from {:g} to {:g}", text, least, most);
+          },
+          ""};
+}
+
+CLI::Validator not_empty() {  // a script's variable that is not set
+  return {[](std::string& text) { return text.empty() ? std::string("found '', expected a name") : std::string(); },
+          ""};
+}
+
+void bind_graph(CLI::App& command, GraphOptions& options) {
+  SessionOptions& session = options.session;
+  command.add_option("GRAPH", options.graph, "graph file (.onnxtxt or .onnx)")->type_name("");
+  command.add_option("--devices", options.devices, "cpu:0-1, cuda:0, cuda:0,2-3 or auto")
+      ->capture_default_str()
+      ->type_name("LIST");
+  add_word(
+      command, "--strategy", [&session](const std::string& word) { session.learners.strategy = parse_strategy(word); },
+      "how learners agree: sma, ssgd, local or none; otherwise the graph's")
+      ->type_name("NAME");
+  add_word(
+      command, "--precision",
+      [&session](const std::string& word) { session.numerics.precision = parse_precision(word); },
+      "fp32, tf32 or bf16 (master weights stay fp32)")
+      ->default_str(std::string(name_of(session.numerics.precision)))
+      ->type_name("P");
+  command.add_option("--seed", session.numerics.seed, "of initialisers, order of data and augmentation")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+  command.add_flag("--deterministic", session.numerics.deterministic, "the same bits each time");
+  command.add_option("--set", options.set, "change a node's attribute; repeatable")
+      ->type_name("NODE.ATTR=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--threads", session.execution.threads, "host threads; 0: one a core")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0, 1024));
+}
+
+void bind_plan(CLI::App& command, SessionOptions& session) {
+  command
+      .add_option_function<std::string>(
+          "--learners", [&session](const std::string& text) { session.learners.per_device = learners_of(text); },
+          "replicas per device; auto: as many as pay, found while training")
+      ->default_str("1")
+      ->type_name("N|auto");
+  command
+      .add_option("--batch-total", session.learners.batch_total,
+                  "samples of all learners' batches together; 0: not given")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+  command
+      .add_option("--recalibrate", session.rules.recalibrate,
+                  "before each validation, estimate batch norm's statistics with this many training batches")
+      ->type_name("N")
+      ->check(whole(0, 1'000'000));
+  command.add_option("--epochs", session.length.epochs, "epochs to train for")->type_name("N")->check(whole(1));
+  command.add_option("--iterations", session.length.iterations, "end after this many iterations")
+      ->type_name("N")
+      ->check(whole(1));
+}
+
+void bind_run(CLI::App& command, SessionOptions& session) {
+  bind_rules(command, session.rules);
+  add_word(
+      command, "--scale-lr",
+      [&session](const std::string& word) { session.learners.rate_scaling = parse_rate_scaling(word); },
+      "the learning rate by the learners: none, linear or sqrt")
+      ->default_str("none")
+      ->type_name("HOW");
+  bind_files(command, session.files);
+  command
+      .add_option("--collective-timeout", session.execution.collective_timeout,
+                  "seconds after which a collective of GPUs that has not ended ends the run")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(real(1e-3, 1e6));
+  command
+      .add_option("--log-every", session.execution.report_every,
+                  "iterations between progress events; 0: by the length of an epoch")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+}
+
+}  // namespace arbalest

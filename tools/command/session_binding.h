@@ -1,0 +1,27 @@
+#pragma once
+// Where the command line meets SessionOptions: each option that sets one of its fields is declared here, once for all
+// commands that take it. What is written wrong is refused as it is parsed: GraphError, with the option in front.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
+
+#include "tools/command/options.h"
+
+namespace arbalest {
+
+// Checks with messages that say what was found and what is expected.
+CLI::Validator whole(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
+CLI::Validator real(double least, double most);
+CLI::Validator not_empty();
+
+inline constexpr int kMostReplicas = 1024;  // and devices: a typing error makes no plan of millions
+
+// What all commands take that take a graph.
+void bind_graph(CLI::App& command, GraphOptions& options);
+// What makes a plan: how many learners, how long.
+void bind_plan(CLI::App& command, SessionOptions& session);
+// What a run does besides: rules, files, reports.
+void bind_run(CLI::App& command, SessionOptions& session);
+
+}  // namespace arbalest

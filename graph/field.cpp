@@ -11,8 +11,6 @@
 namespace arbalest {
 namespace {
 
-constexpr std::array kElements = {DataType::Float32, DataType::Float64, DataType::Bfloat16,
-                                  DataType::Uint8,   DataType::Int32,   DataType::Int64};
 constexpr int64_t kMostExtent = int64_t{1} << 32, kMostElements = int64_t{1} << 40;
 
 bool is_name(std::string_view text) {
@@ -33,9 +31,10 @@ bool read(std::string_view text, int64_t& number) {
 }
 
 bool read_type(std::string_view name, DataType& type) {
-  const auto found = std::find_if(kElements.begin(), kElements.end(), [&](DataType t) { return name_of(t) == name; });
-  if (found != kElements.end()) type = *found;
-  return found != kElements.end();
+  const auto found =
+      std::find_if(std::begin(kElementTypes), std::end(kElementTypes), [&](DataType t) { return name_of(t) == name; });
+  if (found != std::end(kElementTypes)) type = *found;
+  return found != std::end(kElementTypes);
 }
 
 // Elements of a sample; 0 where an extent is out of range or the product is.
@@ -97,7 +96,7 @@ void check_fields(const std::vector<Field>& fields, const std::string& owner) {
       throw GraphError(fmt::format("{}: field {} is '{}'; expected {}", owner, f + 1, to_string(field), expected));
     };
     if (!is_name(field.name)) refuse("a name of letters, digits and underscores that begins with none of the digits");
-    if (std::find(kElements.begin(), kElements.end(), field.dtype) == kElements.end()) refuse("a type with elements");
+    if (field.dtype == DataType::Token) refuse("a type with elements");
     if (checked_elements(field.shape) == 0) {
       refuse(fmt::format("extents from 1 to {}, at most {} elements in all", kMostExtent, kMostElements));
     }

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "graph/constants.h"
 #include "graph/error_list.h"
 #include "graph/op.h"
 
@@ -69,6 +70,15 @@ void check_choice(const Node& node, const AttributeSpec& spec, const NamedAttrib
                                fmt::join(spec.choices, ", "), did_you_mean(*text, spec.choices)));
 }
 
+// Whether the constant operand `name` is given, for which an attribute may stand.
+bool is_given(const Node& node, std::string_view name) {
+  const std::vector<OperandSpec>& specs = node.op->inputs;
+  for (size_t i = 0; i < std::min(specs.size(), node.inputs.size()); ++i) {
+    if (specs[i].constant && specs[i].name == name && node.inputs[i] != kNone) return true;
+  }
+  return false;
+}
+
 void check_attributes(const Node& node) {
   std::vector<std::string> known;
   for (const AttributeSpec& spec : node.op->attributes) known.push_back(spec.name);
@@ -88,7 +98,7 @@ void check_attributes(const Node& node) {
     check_choice(node, *spec, given);
   }
   for (const AttributeSpec& spec : node.op->attributes) {
-    if (!spec.fallback && !node.attributes.find(spec.name)) {
+    if (!spec.fallback && !node.attributes.find(spec.name) && !is_given(node, spec.name)) {
       fail(node, fmt::format("attribute '{}' ({}) is missing: {}", spec.name, name_of(spec.kind), spec.doc));
     }
   }
@@ -221,6 +231,7 @@ void infer(Graph& graph, NodeId id) {
   InferContext context(graph, id);
   const Node& node = graph.nodes[size_t(id)];
   if (node.op->infer) node.op->infer(context);
+  infer_content(graph, id);
 }
 
 namespace {

@@ -52,6 +52,8 @@ struct Value {
   NodeId producer = kNone;
   View view;
   Initializer initializer;             // Parameter, State, Constant
+  // What is known of an activation when the graph is read, in row-major order; nothing: it depends on what is run.
+  std::shared_ptr<const std::vector<std::byte>> content;
   std::optional<TensorType> declared;  // as the graph's file states it (-1: any extent), until verify() has checked it
   Position where;
 };
@@ -118,7 +120,7 @@ std::vector<std::string> strings_attribute(const Node& node, std::string_view na
 // the type of every value in node order and checks what was declared. Throws one GraphError that tells all faults.
 void verify(Graph& graph);
 
-// Infers the outputs of one node from its inputs' types.
+// Infers the outputs of one node from its inputs' types, and their content where that of all inputs is known.
 void infer(Graph& graph, NodeId node);
 
 }  // namespace arbalest

@@ -1,13 +1,13 @@
 #include "graph/op.h"
 
-#include "graph/layouts.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "graph/checked.h"
+#include "graph/constants.h"
+#include "graph/layouts.h"
 
 namespace arbalest {
 namespace {
@@ -70,6 +70,41 @@ const Node* InferContext::producer(size_t i) const {
   return producer == kNone ? nullptr : &graph_.nodes[size_t(producer)];
 }
 
+// The operand's content, or the attribute as written, or its default.
+Attribute InferContext::constant(std::string_view name, AttributeKind kind) const {
+  const std::vector<OperandSpec>& specs = node().op->inputs;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].constant && specs[i].name == name && has_input(i)) return content_as(graph_, node(), i, kind);
+  }
+  switch (kind) {
+    case AttributeKind::Ints: return ints_attribute(node(), name);
+    case AttributeKind::Floats: return floats_attribute(node(), name);
+    case AttributeKind::Int: return int_attribute(node(), name);
+    default: return float_attribute(node(), name);
+  }
+}
+
+std::vector<int64_t> InferContext::ints(std::string_view name) const {
+  return std::get<std::vector<int64_t>>(constant(name, AttributeKind::Ints));
+}
+std::vector<double> InferContext::floats(std::string_view name) const {
+  return std::get<std::vector<double>>(constant(name, AttributeKind::Floats));
+}
+int64_t InferContext::integer(std::string_view name) const {
+  return std::get<int64_t>(constant(name, AttributeKind::Int));
+}
+double InferContext::number(std::string_view name) const {
+  return std::get<double>(constant(name, AttributeKind::Float));
+}
+
+bool InferContext::states(std::string_view name) const {
+  const std::vector<OperandSpec>& specs = node().op->inputs;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].constant && specs[i].name == name && has_input(i)) return true;
+  }
+  return node().attributes.find(name) != nullptr;
+}
+
 void InferContext::set_output(size_t i, TensorType type) {
   if (i >= node().outputs.size() || node().outputs[i] == kNone) return;
   if (node().op->layout) type = type.in(*node().op->layout);
@@ -122,7 +157,9 @@ void check_record(const Op& op) {
   if (op.doc.empty()) refuse("it has no documentation (Op::doc, one line)");
   if (!op.infer) refuse("it has no type inference (Op::infer)");
   const bool kernel = op.cpu || op.cuda;
-  if (!op.expand && !kernel) refuse("it has neither a kernel (Op::cpu, Op::cuda) nor an expansion (Op::expand)");
+  if (!op.expand && !kernel && !op.content) {
+    refuse("it has neither a kernel (Op::cpu, Op::cuda) nor an expansion (Op::expand)");
+  }
   if (op.expand && kernel) refuse("it has an expansion (Op::expand), so its kernels would never run");
   if (op.outputs.empty() && !op.side_effect) refuse("it has no outputs and no side effect");
   for (const auto* operands : {&op.inputs, &op.outputs}) {
@@ -131,6 +168,14 @@ void check_record(const Op& op) {
       if (operand.arity == OperandSpec::Variadic && &operand != &operands->back()) {
         refuse(fmt::format("operand '{}' is variadic but not the last", operand.name));
       }
+    }
+  }
+  for (const OperandSpec& operand : op.inputs) {
+    if (!operand.constant) continue;
+    if (operand.arity != OperandSpec::Optional)
+      refuse(fmt::format("its constant operand '{}' is not optional", operand.name));
+    if (!op.attribute_spec(operand.name)) {
+      refuse(fmt::format("its constant operand '{}' has no attribute of the same name", operand.name));
     }
   }
   const bool rows = op.metric && op.metric->keeps == MetricSpec::Keeps::Rows;

@@ -23,6 +23,10 @@ struct OperandSpec {
   // Whether the operand follows the compute precision (--precision bf16). What does not (statistics, losses, biases,
   // parameter gradients) stays as inferred.
   bool lowered = false;
+  // Its content has to be known when the graph is read: axes, bounds, a shape. The operator has an attribute of the same
+  // name, which stands for the operand where that is left out; passes move the content there (fold_constants), so that
+  // gradients and kernels read the attribute alone. Such an operand is optional.
+  bool constant = false;
 };
 
 struct AttributeSpec {
@@ -44,11 +48,20 @@ class InferContext {
   bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }
   const TensorType& input(size_t i) const { return graph_.values[size_t(node().inputs[i])].type; }
   const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
+  // What the operand `name` holds, which is constant (OperandSpec), or the attribute of that name where the operand is
+  // left out. Throws GraphError where the content is not known, is no list or number, or has another kind.
+  std::vector<int64_t> ints(std::string_view name) const;
+  std::vector<double> floats(std::string_view name) const;
+  int64_t integer(std::string_view name) const;
+  double number(std::string_view name) const;
+  bool states(std::string_view name) const;  // the operand is given, or the attribute is written
   // In the layout that Op::layout states, where it does. Ignored where the output was not asked for.
   void set_output(size_t i, TensorType type);
   [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }
 
  private:
+  Attribute constant(std::string_view name, AttributeKind kind) const;
+
   Graph& graph_;
   NodeId node_;
 };
@@ -150,6 +163,9 @@ struct Op {
   std::optional<Layout> layout = Layout::RowMajor;
 
   std::function<void(InferContext&)> infer;
+  // The content of output 0, a list of integers, where it follows from the types alone: Shape, Size. Such an
+  // operator needs no kernel.
+  std::function<std::vector<int64_t>(const InferContext&)> content;
   std::function<void(GradContext&)> grad;               // none: gradients stop here
   std::function<void(ExpandContext&)> expand;           // layers only; such an op has no kernels
   std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is

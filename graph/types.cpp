@@ -10,6 +10,7 @@ std::string_view name_of(DataType type) {
     case DataType::Float32: return "float";
     case DataType::Float64: return "double";
     case DataType::Bfloat16: return "bfloat16";
+    case DataType::Bool: return "bool";
     case DataType::Uint8: return "uint8";
     case DataType::Int32: return "int32";
     case DataType::Int64: return "int64";

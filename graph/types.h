@@ -11,7 +11,11 @@
 
 namespace arbalest {
 
-enum class DataType : uint8_t { Float32, Float64, Bfloat16, Uint8, Int32, Int64, Token };
+enum class DataType : uint8_t { Float32, Float64, Bfloat16, Bool, Uint8, Int32, Int64, Token };
+
+// The types that elements of tensors have.
+inline constexpr DataType kElementTypes[] = {DataType::Float32, DataType::Float64, DataType::Bfloat16, DataType::Bool,
+                                             DataType::Uint8,   DataType::Int32,   DataType::Int64};
 
 // A token carries no data: it orders Train, Synchronize and Validate after what they stand on.
 constexpr size_t size_of(DataType type) {
@@ -21,6 +25,7 @@ constexpr size_t size_of(DataType type) {
     case DataType::Float32:
     case DataType::Int32: return 4;
     case DataType::Bfloat16: return 2;
+    case DataType::Bool:  // 0 or 1
     case DataType::Uint8: return 1;
     case DataType::Token: return 0;
   }

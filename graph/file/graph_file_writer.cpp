@@ -58,6 +58,7 @@ std::string data_text(const Value& value) {
     case DataType::Float32: append_numbers<float>(text, data, count); break;
     case DataType::Float64: append_numbers<double>(text, data, count); break;
     case DataType::Bfloat16: append_numbers<uint16_t>(text, data, count); break;  // their bits, as ONNX has it
+    case DataType::Bool:
     case DataType::Uint8: append_numbers<uint8_t>(text, data, count); break;
     case DataType::Int32: append_numbers<int32_t>(text, data, count); break;
     case DataType::Int64: append_numbers<int64_t>(text, data, count); break;

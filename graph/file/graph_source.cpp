@@ -291,6 +291,11 @@ class Builder {
     node.where = position(written.op.place);
     for (const SourceName& input : written.inputs) {
       node.inputs.push_back(input.text.empty() ? kNone : find(input, scope, "input"));
+      // An initialiser that says how an operator works, such as the scales of Resize, is not trained.
+      const OperandSpec* spec = op.input_spec(node.inputs.size() - 1);
+      if (!spec || !spec->constant || node.inputs.back() == kNone) continue;
+      Value& value = graph_.values[size_t(node.inputs.back())];
+      if (value.role == Role::Parameter) value.role = Role::Constant;
     }
     for (const SourceName& output : written.outputs) {
       node.outputs.push_back(output.text.empty() ? kNone : add_value(output, scope, Role::Activation));

@@ -10,9 +10,7 @@ namespace arbalest {
 namespace {
 
 constexpr size_t kLongestName = 1024;
-const std::vector<std::string> kTypeNames = {"float", "double", "bfloat16", "uint8", "int32", "int64"};
-constexpr std::array kTypes = {DataType::Float32, DataType::Float64, DataType::Bfloat16,
-                               DataType::Uint8,   DataType::Int32,   DataType::Int64};
+const std::vector<std::string> kTypeNames = {"float", "double", "bfloat16", "bool", "uint8", "int32", "int64"};
 
 template <typename T>
 void append(std::vector<std::byte>& bytes, T value) {
@@ -81,7 +79,7 @@ void LiteralReader::parse_type(SourceValue& value) {
     fail(name, fmt::format("unknown or unsupported type {}, expected one of {}{}", describe(name),
                            fmt::join(kTypeNames, ", "), did_you_mean(name.text, kTypeNames)));
   }
-  value.type = TensorType{kTypes[size_t(found - kTypeNames.begin())], {}};
+  value.type = TensorType{kElementTypes[size_t(found - kTypeNames.begin())], {}};
   if (!accept("[")) return;
   if (accept("]")) {
     value.type.reset();
@@ -136,6 +134,12 @@ std::vector<SourceValue> LiteralReader::parse_values(std::string_view open, std:
   return values;
 }
 
+uint8_t LiteralReader::parse_flag(const Token& token) const {
+  const auto value = parse_number<uint8_t>(token);
+  if (value > 1) fail(token, fmt::format("found {}, expected 0 or 1", describe(token)));
+  return value;
+}
+
 void LiteralReader::parse_element(DataType dtype, std::vector<std::byte>& bytes) {
   if (!at_number()) unexpected("a number");
   const Token token = take();
@@ -143,6 +147,7 @@ void LiteralReader::parse_element(DataType dtype, std::vector<std::byte>& bytes)
     case DataType::Float32: return append(bytes, parse_number<float>(token));
     case DataType::Float64: return append(bytes, parse_number<double>(token));
     case DataType::Bfloat16: return append(bytes, parse_number<uint16_t>(token));  // ONNX states their bits
+    case DataType::Bool: return append(bytes, parse_flag(token));
     case DataType::Uint8: return append(bytes, parse_number<uint8_t>(token));
     case DataType::Int32: return append(bytes, parse_number<int32_t>(token));
     case DataType::Int64: return append(bytes, parse_number<int64_t>(token));

@@ -73,6 +73,7 @@ class LiteralReader {
     }
     return value;
   }
+  uint8_t parse_flag(const Token& token) const;
   int64_t parse_integer(const std::string& what) {
     return parse_number<int64_t>(expect_kind(Token::Kind::Integer, what));
   }

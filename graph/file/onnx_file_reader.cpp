@@ -33,8 +33,9 @@ using Attr = onnx::AttributeProto;
 
 constexpr std::pair<onnx::TensorProto_DataType, DataType> kTypes[] = {
     {onnx::TensorProto::FLOAT, DataType::Float32},     {onnx::TensorProto::DOUBLE, DataType::Float64},
-    {onnx::TensorProto::BFLOAT16, DataType::Bfloat16}, {onnx::TensorProto::UINT8, DataType::Uint8},
-    {onnx::TensorProto::INT32, DataType::Int32},       {onnx::TensorProto::INT64, DataType::Int64}};
+    {onnx::TensorProto::BFLOAT16, DataType::Bfloat16}, {onnx::TensorProto::BOOL, DataType::Bool},
+    {onnx::TensorProto::UINT8, DataType::Uint8},       {onnx::TensorProto::INT32, DataType::Int32},
+    {onnx::TensorProto::INT64, DataType::Int64}};
 
 // ONNX keeps attributes in single precision. The double that is meant is the one a person would have written: 0.1f is
 // 0.1.
@@ -61,14 +62,23 @@ class Importer {
       if (!initialized.count(input.name())) source_.inputs.push_back(value(input));
     }
     for (const onnx::ValueInfoProto& output : graph.output()) source_.outputs.push_back(value(output));
+    // Other exporters make initialisers of the numbers in formulas: they are no weights.
+    const bool ours = model_.producer_name() == "arbalest";
+    std::vector<SourceNode> scalars;
     for (const onnx::TensorProto& initializer : graph.initializer()) {
       SourceTensor content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name()));
+      if (!ours && is_floating(content.type.dtype) && content.type.shape.empty()) {
+        scalars.push_back(constant(initializer.name(), std::move(content)));
+        continue;
+      }
       SourceValue& added = source_.values.emplace_back();
       added.name.text = initializer.name();
       added.type = std::move(content.type);
       added.data = std::move(content.data);
     }
     source_.nodes = nodes(graph.node());
+    source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
+                         std::make_move_iterator(scalars.end()));
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));
     return std::move(source_);
   }
@@ -76,13 +86,23 @@ class Importer {
  private:
   [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{source_.file, 0, 0}, message); }
 
+  static SourceNode constant(const std::string& name, SourceTensor content) {
+    SourceNode node;
+    node.op.text = "Constant";
+    node.outputs.push_back({name, {}});
+    SourceAttribute& value = node.attributes.emplace_back();
+    value.name.text = "value";
+    value.tensor = std::move(content);
+    return node;
+  }
+
   DataType type(int32_t theirs, const std::string& what) const {
     for (const auto& [candidate, ours] : kTypes) {
       if (candidate == theirs) return ours;
     }
     const bool known = onnx::TensorProto_DataType_IsValid(theirs);
     fail(fmt::format(
-        "{} has the unsupported type {}, expected float, double, bfloat16, uint8, int32 or int64", what,
+        "{} has the unsupported type {}, expected float, double, bfloat16, bool, uint8, int32 or int64", what,
         known ? onnx::TensorProto_DataType_Name(onnx::TensorProto_DataType(theirs)) : std::to_string(theirs)));
   }
 
@@ -129,11 +149,15 @@ class Importer {
         case DataType::Float32: append<float>(*bytes, proto.float_data()); break;
         case DataType::Float64: append<double>(*bytes, proto.double_data()); break;
         case DataType::Bfloat16: append<uint16_t>(*bytes, proto.int32_data()); break;
+        case DataType::Bool:
         case DataType::Uint8: append<uint8_t>(*bytes, proto.int32_data()); break;
         case DataType::Int32: append<int32_t>(*bytes, proto.int32_data()); break;
         case DataType::Int64: append<int64_t>(*bytes, proto.int64_data()); break;
         case DataType::Token: break;
       }
+    }
+    if (result.type.dtype == DataType::Bool) {
+      for (std::byte& flag : *bytes) flag = std::byte(flag != std::byte{0});
     }
     if (int64_t(bytes->size()) != result.type.bytes()) {
       fail(fmt::format("{} is {} of {} bytes, found {} bytes", what, to_string(result.type), result.type.bytes(),

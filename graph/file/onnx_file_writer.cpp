@@ -32,6 +32,7 @@ int32_t onnx_type(DataType type) {
     case DataType::Float32: return onnx::TensorProto::FLOAT;
     case DataType::Float64: return onnx::TensorProto::DOUBLE;
     case DataType::Bfloat16: return onnx::TensorProto::BFLOAT16;
+    case DataType::Bool: return onnx::TensorProto::BOOL;
     case DataType::Uint8: return onnx::TensorProto::UINT8;
     case DataType::Int32: return onnx::TensorProto::INT32;
     case DataType::Int64: return onnx::TensorProto::INT64;
@@ -58,6 +59,7 @@ void fill(onnx::TensorProto& proto, const Value& value) {
     case DataType::Float32: repeat(float(constant)); break;
     case DataType::Float64: repeat(constant); break;
     case DataType::Bfloat16: repeat(bfloat16(float(constant)).bits); break;
+    case DataType::Bool:
     case DataType::Uint8: repeat(uint8_t(constant)); break;
     case DataType::Int32: repeat(int32_t(constant)); break;
     case DataType::Int64: repeat(int64_t(constant)); break;

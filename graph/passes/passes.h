@@ -31,6 +31,10 @@ void freeze(Graph& graph, const Node& train);
 // wanted in, an arbalest.ChangeLayout node stands between.
 void place_layouts(Graph& graph);
 
+// What is known before the graph runs becomes constants, and what constant operands hold (OperandSpec::constant) the
+// attributes of the same names. Runs after the validation slice has been taken, whose batch may be another.
+void fold_constants(Graph& graph);
+
 // The slice that computes `metrics` with the given split and batch: data without randomness, batch norm on running
 // statistics. `prefetch` is the node that reads the data.
 Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,

@@ -118,6 +118,7 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
   int64_t batch = int_attribute(validate, "batch");
   if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
   Graph slice = slice_validation(graph, metrics, string_attribute(validate, "split"), batch);
+  fold_constants(slice);
   Loop loop = make_loop(LoopRole::Validate, std::move(slice));
   measure(loop, metrics, loss, options);
   return loop;
@@ -140,8 +141,8 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {"expand_layers", "fuse_batch_norm", "freeze",     "place_layouts",
-                                                 "add_update",    "lower_precision", "remove_dead"};
+  static const std::vector<std::string> names = {"expand_layers",  "fuse_batch_norm", "freeze",          "place_layouts",
+                                                 "fold_constants", "add_update",      "lower_precision", "remove_dead"};
   return names;
 }
 
@@ -180,6 +181,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     validated.assign(validate->inputs.begin() + 1, validate->inputs.end());
   }
 
+  fold_constants(graph);
+  after("fold_constants", graph);
   Loop training = make_loop(LoopRole::Train, std::move(graph));
   erase_nodes(training.graph, {"arbalest.Train", "arbalest.Synchronize", "arbalest.Validate"});
   std::vector<ValueId> reported = {loss};

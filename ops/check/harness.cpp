@@ -184,6 +184,7 @@ Tensor make_tensor(const TensorType& type, const std::vector<double>& values) {
     case DataType::Float32: narrow_all<float>(values, tensor); break;
     case DataType::Float64: narrow_all<double>(values, tensor); break;
     case DataType::Bfloat16: narrow_all<bfloat16>(values, tensor); break;
+    case DataType::Bool:
     case DataType::Uint8: narrow_all<uint8_t>(values, tensor); break;
     case DataType::Int32: narrow_all<int32_t>(values, tensor); break;
     case DataType::Int64: narrow_all<int64_t>(values, tensor); break;
@@ -197,6 +198,7 @@ std::vector<double> values_of(const Tensor& tensor) {
     case DataType::Float32: return widen_all<float>(tensor);
     case DataType::Float64: return widen_all<double>(tensor);
     case DataType::Bfloat16: return widen_all<bfloat16>(tensor);
+    case DataType::Bool:
     case DataType::Uint8: return widen_all<uint8_t>(tensor);
     case DataType::Int32: return widen_all<int32_t>(tensor);
     case DataType::Int64: return widen_all<int64_t>(tensor);

@@ -108,7 +108,8 @@ TEST_CASE("onnx: graph to binary to graph is the identity, text and binary agree
 TEST_CASE("onnx: libonnx's parser reads what we write, and finds the same graph") {
   const FileTestFolder folder;
   const Graph graph = network();
-  const onnx::ModelProto model = parse(write_graph_text(graph));
+  onnx::ModelProto model = parse(write_graph_text(graph));
+  model.set_producer_name("arbalest");  // whose scalars may be weights
   CHECK(model.graph().node_size() == int(graph.nodes.size()) + 1);  // and Constant
   CHECK(difference(graph, read_onnx(save(folder, model), file_test_ops())) == "");
 }
@@ -122,6 +123,21 @@ TEST_CASE("onnx: libonnx's parser reads the examples as we write them") {
     const onnx::ModelProto model = parse(write_graph_text(graph));
     CHECK(difference(graph, read_onnx(save(folder, model), builtin_ops())) == "");
   }
+}
+
+TEST_CASE("onnx: initialisers without axes are numbers of formulas, not weights") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = small_model();
+  for (const bool list : {false, true}) {
+    onnx::TensorProto& number = *model.mutable_graph()->add_initializer();
+    number.set_name(list ? "weight" : "half");
+    number.set_data_type(onnx::TensorProto::FLOAT);
+    if (list) number.add_dims(1);
+    number.add_float_data(0.5f);
+  }
+  const Graph graph = read_onnx(save(folder, model), file_test_ops());
+  CHECK(graph.values[size_t(graph.find_value("half"))].role == Role::Constant);
+  CHECK(graph.values[size_t(graph.find_value("weight"))].role == Role::Parameter);
 }
 
 TEST_CASE("onnx: models as exporters write them") {

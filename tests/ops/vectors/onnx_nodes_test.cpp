@@ -25,6 +25,7 @@
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
 #include "ops/check/compare.h"
+#include "tests/io/test_folder.h"
 #include "tests/ops/vectors/run_graph.h"
 
 using namespace arbalest;
@@ -53,6 +54,7 @@ std::optional<DataType> type_of(int32_t theirs) {
     case onnx::TensorProto::FLOAT: return DataType::Float32;
     case onnx::TensorProto::DOUBLE: return DataType::Float64;
     case onnx::TensorProto::BFLOAT16: return DataType::Bfloat16;
+    case onnx::TensorProto::BOOL: return DataType::Bool;
     case onnx::TensorProto::UINT8: return DataType::Uint8;
     case onnx::TensorProto::INT32: return DataType::Int32;
     case onnx::TensorProto::INT64: return DataType::Int64;
@@ -117,6 +119,29 @@ std::string compare(const std::string& name, const Logical& found, const Logical
                      error / norm, norm_tolerance);
 }
 
+// Operands that have to be known when the graph is read (OperandSpec::constant) are inputs of the vectors' models: they
+// become initialisers with the values of the data set. Returns whether there were any.
+bool state_constants(onnx::ModelProto& model, const fs::path& data) {
+  onnx::GraphProto& graph = *model.mutable_graph();
+  std::set<std::string> constants;
+  for (const onnx::NodeProto& node : graph.node()) {
+    const Op* op = builtin_ops().find(node.op_type());
+    for (int i = 0; op && i < node.input_size(); ++i) {
+      const OperandSpec* spec = op->input_spec(size_t(i));
+      if (spec && spec->constant) constants.insert(node.input(i));
+    }
+  }
+  const int before = graph.initializer_size();
+  for (int i = 0; i < graph.input_size(); ++i) {
+    if (constants.count(graph.input(i).name()) == 0) continue;
+    onnx::TensorProto content;
+    if (!parse(data / fmt::format("input_{}.pb", i), content)) continue;
+    content.set_name(graph.input(i).name());
+    *graph.add_initializer() = std::move(content);
+  }
+  return graph.initializer_size() > before;
+}
+
 // The reason without the place, which differs from vector to vector.
 std::string reason(const GraphError& error) {
   const std::string text = error.what();
@@ -145,7 +170,13 @@ Vector try_vector(const fs::path& folder, TestDevice& device, bool doubles) {
   if (!vector.refused.empty()) return vector;
   Graph graph;
   try {
-    graph = read_onnx((folder / "model.onnx").string(), builtin_ops());
+    fs::path file = folder / "model.onnx";
+    const TestFolder own;
+    if (state_constants(model, data)) {
+      file = own / "model.onnx";
+      std::ofstream(file, std::ios::binary) << model.SerializeAsString();
+    }
+    graph = read_onnx(file.string(), builtin_ops());
     verify(graph);
     make_runnable(graph);
   } catch (const GraphError& error) {

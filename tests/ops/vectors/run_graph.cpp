@@ -34,6 +34,7 @@ Tensor initial(const Value& value) {
 void make_runnable(Graph& graph) {
   expand_layers(graph);
   place_layouts(graph);
+  fold_constants(graph);
 }
 
 std::map<std::string, Logical> run_graph(TestDevice& device, const Graph& graph,

@@ -1,0 +1,179 @@
+#include "graph/constants.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kMostBytes = int64_t{16} << 20;
+
+using Bytes = std::vector<std::byte>;
+
+template <typename T, typename Number>
+std::vector<Number> widened(const Bytes& bytes) {
+  std::vector<Number> numbers(bytes.size() / sizeof(T));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    T element;
+    std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
+    numbers[i] = static_cast<Number>(element);
+  }
+  return numbers;
+}
+
+std::vector<int64_t> integers(DataType type, const Bytes& bytes) {
+  switch (type) {
+    case DataType::Int64: return widened<int64_t, int64_t>(bytes);
+    case DataType::Int32: return widened<int32_t, int64_t>(bytes);
+    default: return widened<uint8_t, int64_t>(bytes);
+  }
+}
+
+std::vector<double> floats(DataType type, const Bytes& bytes) {
+  switch (type) {
+    case DataType::Float64: return widened<double, double>(bytes);
+    case DataType::Bfloat16: return widened<bfloat16, double>(bytes);
+    case DataType::Float32: return widened<float, double>(bytes);
+    default: {
+      const std::vector<int64_t> whole = integers(type, bytes);
+      return {whole.begin(), whole.end()};
+    }
+  }
+}
+
+// Evaluates a node on the host. Operands are aligned as kernels may expect.
+class Evaluation {
+ public:
+  Evaluation(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+
+  // Null where the operator has no kernel for these types.
+  std::vector<std::shared_ptr<Bytes>> run() {
+    const auto type_of = [&](ValueId v) {
+      return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
+    };
+    KernelRequest request{.node = node_, .inputs = {}, .outputs = {}};
+    for (const ValueId input : node_.inputs) request.inputs.push_back(type_of(input));
+    for (const ValueId output : node_.outputs) request.outputs.push_back(type_of(output));
+    std::unique_ptr<Kernel> kernel;
+    try {
+      kernel = node_.op->cpu(request);
+    } catch (const RunError&) {
+      return {};
+    }
+    std::vector<const void*> inputs;
+    std::vector<void*> outputs;
+    for (const ValueId input : node_.inputs) {
+      void* memory = input == kNone ? nullptr : allocate(graph_.values[size_t(input)].type.bytes());
+      const auto content = input == kNone ? nullptr : content_of(graph_, input);
+      if (content && !content->empty()) std::memcpy(memory, content->data(), content->size());
+      inputs.push_back(memory);
+    }
+    for (const TensorType& type : request.outputs) {
+      outputs.push_back(type.dtype == DataType::Token ? nullptr : allocate(type.bytes()));
+    }
+    const StepScalars scalars;
+    KernelContext context;
+    context.inputs = inputs.data();
+    context.outputs = outputs.data();
+    context.workspace = allocate(kernel->workspace_bytes());
+    context.scalars = &scalars;
+    kernel->run(context);
+    std::vector<std::shared_ptr<Bytes>> results;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const auto* first = static_cast<const std::byte*>(outputs[i]);
+      results.push_back(first ? std::make_shared<Bytes>(first, first + request.outputs[i].bytes()) : nullptr);
+    }
+    return results;
+  }
+
+ private:
+  struct alignas(256) Block {
+    std::byte bytes[256];
+  };
+  void* allocate(int64_t bytes) {
+    memory_.push_back(std::make_unique<Block[]>(size_t(bytes) / sizeof(Block) + 1));
+    return memory_.back().get();
+  }
+
+  const Graph& graph_;
+  const Node& node_;
+  std::vector<std::unique_ptr<Block[]>> memory_;
+};
+
+// Whether the node's outputs depend on nothing but what is known of its inputs.
+bool is_known(const Graph& graph, const Node& node) {
+  if (!node.op->cpu || node.op->side_effect || node.op->collective || node.inputs.empty()) return false;
+  bool any = false;
+  for (const ValueId input : node.inputs) {
+    if (input == kNone) continue;
+    any = true;
+    if (graph.values[size_t(input)].type.layout != Layout::RowMajor || !content_of(graph, input)) return false;
+  }
+  int64_t bytes = 0;
+  for (const ValueId output : node.outputs) {
+    if (output == kNone) continue;
+    const TensorType& type = graph.values[size_t(output)].type;
+    if (type.layout != Layout::RowMajor || type.bytes() > kMostBytes) return false;
+    bytes += type.bytes();
+  }
+  return any && bytes <= kMostBytes;
+}
+
+}  // namespace
+
+std::shared_ptr<const Bytes> content_of(const Graph& graph, ValueId id) {
+  const Value& value = graph.values[size_t(id)];
+  if (value.role == Role::Activation) return value.content;
+  const bool constant = value.role == Role::Constant && value.initializer.kind == Initializer::Kind::Data;
+  return constant ? value.initializer.data : nullptr;
+}
+
+void infer_content(Graph& graph, NodeId id) {
+  const Node& node = graph.nodes[size_t(id)];
+  for (const ValueId output : node.outputs) {
+    if (output != kNone) graph.values[size_t(output)].content = nullptr;
+  }
+  if (node.op->content && node.outputs[0] != kNone) {
+    const std::vector<int64_t> list = node.op->content(InferContext(graph, id));
+    const auto* first = reinterpret_cast<const std::byte*>(list.data());
+    graph.values[size_t(node.outputs[0])].content =
+        std::make_shared<Bytes>(first, first + list.size() * sizeof(int64_t));
+  } else if (is_known(graph, node)) {
+    const auto results = Evaluation(graph, node).run();
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (node.outputs[i] != kNone) graph.values[size_t(node.outputs[i])].content = results[i];
+    }
+  }
+}
+
+Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKind kind) {
+  const Value& value = graph.values[size_t(node.inputs[i])];
+  const std::string what = fmt::format("input '{}' ('{}')", node.op->input_spec(i)->name, value.name);
+  const auto content = content_of(graph, node.inputs[i]);
+  if (!content) {
+    fail(node,
+         fmt::format("{} is computed when the graph runs; expected a constant, or what follows from constants and "
+                     "shapes",
+                     what));
+  }
+  const bool list = kind == AttributeKind::Ints || kind == AttributeKind::Floats;
+  const bool whole = kind == AttributeKind::Int || kind == AttributeKind::Ints;
+  const bool fits = list ? value.type.shape.size() <= 1 : value.type.elements() == 1;
+  if (!fits || (whole && is_floating(value.type.dtype))) {
+    fail(node, fmt::format("{} is {}, expected {} {}", what, to_string(value.type), list ? "a list of" : "one",
+                           whole ? "integers" : "numbers"));
+  }
+  if (whole) {
+    std::vector<int64_t> numbers = integers(value.type.dtype, *content);
+    return list ? Attribute(std::move(numbers)) : Attribute(numbers[0]);
+  }
+  std::vector<double> numbers = floats(value.type.dtype, *content);
+  return list ? Attribute(std::move(numbers)) : Attribute(numbers[0]);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,23 @@
+#pragma once
+// Values whose content is known when the graph is read. Exporters put small computations of shapes, axes and bounds
+// around operators; those are evaluated as types are inferred.
+
+#include <memory>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+// The content of a value, row-major elements of its type: a constant's, or what infer_content() found. Null: not known.
+std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);
+
+// Sets the content of the node's outputs, whose types are inferred: by Op::content, or by the operator's CPU kernel
+// where the content of all inputs is known and no more than 16 MiB come out.
+void infer_content(Graph& graph, NodeId node);
+
+// The content of `value`, numbers of any type, as an attribute of `kind` (Int, Float, Ints or Floats). Throws
+// GraphError at the node: "input 'axes' is …".
+Attribute content_as(const Graph& graph, const Node& node, size_t input, AttributeKind kind);
+
+}  // namespace arbalest

@@ -1,0 +1,126 @@
+// What is known when a graph is read: constants, shapes, and what follows from them.
+
+#include "graph/constants.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "graph/passes/program.h"
+#include "tests/graph/file_fixture.h"
+#include "tests/graph/net.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::string kHead = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
+
+std::vector<int64_t> integers(const Graph& graph, std::string_view name) {
+  const auto content = content_of(graph, graph.find_value(name));
+  REQUIRE(content);
+  std::vector<int64_t> numbers(content->size() / sizeof(int64_t));
+  if (!numbers.empty()) std::memcpy(numbers.data(), content->data(), content->size());
+  return numbers;
+}
+
+const Node& node_of(const Graph& graph, std::string_view name) {
+  const NodeId id = graph.find_node(name);
+  REQUIRE(id != kNone);
+  return graph.nodes[size_t(id)];
+}
+
+// x is float[4,2,6,6].
+std::string refusal(const std::string& nodes, const std::string& initial = "") {
+  return error_of([&] { net(nodes + kHead + initial); });
+}
+
+}  // namespace
+
+TEST_CASE("shapes, and what is computed of constants alone, are known when a graph is read") {
+  const Graph graph =
+      net("whole = Shape (x)\n"
+          "count = Size (x)\n"
+          "middle = Shape <start = 1, end = -1> (x)\n"
+          "none = Shape <start = 3, end = 1> (x)\n"
+          "column = Unsqueeze (whole, last)\n"
+          "half = Constant <value = float[2] {0.5, 0.25}> ()\n"
+          "sum = Add (half, half)\n"
+          "scale = Reshape <shape = [2, 1, 1]> (sum)\n"
+          "scaled = Mul (x, scale)\n"
+          "h = Mul (scaled, weights)\n" +
+          kHead + "#initial float[2, 1, 1] weights = {1, 2}, int64[1] last = {-1}");
+  CHECK(integers(graph, "whole") == std::vector<int64_t>{4, 2, 6, 6});
+  CHECK(integers(graph, "count") == std::vector<int64_t>{288});
+  CHECK(integers(graph, "middle") == std::vector<int64_t>{2, 6});
+  CHECK(integers(graph, "none").empty());
+  CHECK(graph.values[size_t(graph.find_value("column"))].type.shape == Shape{4, 1});
+  const auto scale = content_of(graph, graph.find_value("scale"));
+  REQUIRE(scale);
+  float second = 0;
+  std::memcpy(&second, scale->data() + sizeof(float), sizeof(float));
+  CHECK(second == 0.5f);
+  CHECK_FALSE(content_of(graph, graph.find_value("scaled")));
+  CHECK_FALSE(content_of(graph, graph.find_value("weights")));  // training changes them
+
+  const Graph step = make_program(graph, {}).training().graph;
+  for (const char* name : {"whole", "count", "column", "sum", "scale"}) CHECK(step.find_node(name) == kNone);
+  CHECK(step.values[size_t(step.find_value("scale"))].role == Role::Constant);
+}
+
+TEST_CASE("a shape that is computed follows the batch of each loop") {
+  const Graph graph =
+      net("extents = Shape <end = 1> (x)\n"
+          "batch = Squeeze (extents)\n"
+          "list = Unsqueeze (batch, first)\n"
+          "flat = Reshape (x, rest)\n"
+          "one = Reshape (flat, list2)\n"
+          "h = Reshape (one, rest)\n" +
+          kHead + "#initial int64[1] first = {0}, int64[2] rest = {0, -1}, int64[3] list2 = {0, 2, 36}");
+  CHECK(integers(graph, "list") == std::vector<int64_t>{4});
+  const Program program = make_program(graph, {});
+  const Graph& validation = program.find(LoopRole::Validate)->graph;
+  const auto shape_of = [](const Graph& g, const char* name) {
+    return g.values[size_t(g.find_value(name))].type.shape;
+  };
+  CHECK(shape_of(program.training().graph, "one") == Shape{4, 2, 36});
+  CHECK(shape_of(validation, "one") == Shape{5, 2, 36});
+  CHECK(ints_attribute(node_of(validation, "one"), "shape") == std::vector<int64_t>{0, 2, 36});
+  CHECK(node_of(validation, "one").inputs.size() == 1);
+}
+
+TEST_CASE("a constant operand that is none, or of the wrong kind, is refused") {
+  CHECK(has(refusal("s = Flatten (x)\nh = Reshape (x, s)\n"),
+            "node 'h' (Reshape): input 'shape' ('s') is computed when the graph runs; expected a constant"));
+  CHECK(has(refusal("h = Reshape (x, s)\n", "#initial float[2] s = {4, 72}"),
+            "'shape' ('s') is float[2], expected a list of integers"));
+  CHECK(has(refusal("h = Reshape (x, s)\n", "#initial int64[2, 1] s = {4, 72}"),
+            "is int64[2,1], expected a list of integers"));
+  CHECK(has(refusal("h = Reshape (x)\n"), "attribute 'shape' (ints) is missing"));
+  CHECK(
+      has(refusal("h = Reshape <shape = [5, -1]> (x)\n"), "'shape' is (5, -1), and 288 elements are no multiple of 5"));
+  CHECK(has(refusal("h = Reshape <shape = [-1, -1]> (x)\n"), "with more than one -1"));
+  CHECK(has(refusal("h = Reshape <shape = [4, 71]> (x)\n"), "of 284 elements"));
+  CHECK(has(refusal("h = Reshape <shape = [4, 2, 6, 6, 0]> (x)\n"), "whose 0 at 4"));
+  CHECK(has(refusal("h = Squeeze <axes = [1]> (x)\n"), "axis 1 of input 'data', float[4,2,6,6], is not 1"));
+  CHECK(has(refusal("h = Unsqueeze <axes = [6]> (x)\n"), "'axes' holds 6; expected -5 to 4"));
+  CHECK(has(refusal("h = Unsqueeze <axes = [1, -5]> (x)\n"), "names axis 1 twice"));
+}
+
+TEST_CASE("a constant operand needs an attribute of its name, and is optional") {
+  Op op{.domain = "test",
+        .name = "Odd",
+        .doc = "odd",
+        .inputs = {{.name = "axes", .constant = true}},
+        .outputs = {{.name = "Y"}},
+        .infer = [](InferContext&) {},
+        .cpu = [](const KernelRequest&) { return std::unique_ptr<Kernel>(); }};
+  CHECK(has(error_of([&] { check_record(op); }), "constant operand 'axes' is not optional"));
+  op.inputs[0].arity = OperandSpec::Optional;
+  CHECK(has(error_of([&] { check_record(op); }), "constant operand 'axes' has no attribute of the same name"));
+}

@@ -22,9 +22,9 @@
 
 namespace arbalest {
 
-// The type that arithmetic and sums are in: double for double (the oracle), else float.
+// The type that arithmetic and sums are in: double for double (the oracle), integers for integers, else float.
 template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+using Wide = std::conditional_t<std::is_same_v<T, double> || std::is_integral_v<T>, T, float>;
 
 template <typename T>
 inline Wide<T> widen(T value) {
@@ -45,6 +45,18 @@ auto dispatch_floating(DataType type, F&& f) {
     default: break;
   }
   throw RunError("no CPU kernel for elements of type " + std::string(name_of(type)));
+}
+
+// The same for elements of any type; bool for Bool.
+template <typename F>
+auto dispatch_element(DataType type, F&& f) {
+  switch (type) {
+    case DataType::Bool: return f(bool{});
+    case DataType::Uint8: return f(uint8_t{});
+    case DataType::Int32: return f(int32_t{});
+    case DataType::Int64: return f(int64_t{});
+    default: return dispatch_floating(type, f);
+  }
 }
 
 // A kernel factory from a generic lambda (request, T{}) -> std::unique_ptr<Kernel>; T is the type of input `operand`.

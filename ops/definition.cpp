@@ -22,6 +22,15 @@ const TensorType& floating_input(const InferContext& context, size_t i) {
   return type;
 }
 
+const TensorType& number_input(const InferContext& context, size_t i) {
+  const TensorType& type = context.input(i);
+  if (type.dtype == DataType::Bool || type.dtype == DataType::Token) {
+    context.fail(fmt::format("{} is {}; expected float, double, bfloat16, int32, int64 or uint8",
+                             input_name(context, i), to_string(type)));
+  }
+  return type;
+}
+
 const TensorType& floating_input(const InferContext& context, size_t i, std::initializer_list<size_t> ranks) {
   const TensorType& type = floating_input(context, i);
   if (std::find(ranks.begin(), ranks.end(), type.shape.size()) == ranks.end()) {

@@ -17,7 +17,9 @@ constexpr DataType master_type(DataType compute) {
 
 // Input i, which must be floating; fails with what was found otherwise.
 const TensorType& floating_input(const InferContext& context, size_t i);
-// The same, and its rank must be one of `ranks`.
+// Input i, whose elements must be numbers of any type but bool; fails with what was found otherwise.
+const TensorType& number_input(const InferContext& context, size_t i);
+// A floating input whose rank must be one of `ranks`.
 const TensorType& floating_input(const InferContext& context, size_t i, std::initializer_list<size_t> ranks);
 // Fails unless input i has the elements and the shape of `expected`, in whatever layout; `why` ends the message: "as
 // the channels of 'X' are 16".

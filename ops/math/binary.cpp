@@ -2,12 +2,16 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/math/integers.h"
 
 namespace arbalest {
 namespace {
 
+using elementwise::parameters_of;
+
 struct Line {
   std::string name, doc;
+  std::vector<AttributeSpec> attributes;
   double low, high;
 };
 
@@ -37,13 +41,20 @@ const std::vector<Shapes>& sample_shapes() {
   return shapes;
 }
 
+std::string name_of(const Shapes& shapes, const Attributes& attributes) {
+  return to_string(shapes.a) + " and " + to_string(shapes.b) + (attributes.empty() ? "" : ", other attributes");
+}
+
 std::vector<Sample> forward_samples(const Line& line) {
   std::vector<Sample> samples;
-  for (const Shapes& s : sample_shapes()) {
-    samples.push_back(
-        {.name = to_string(s.a) + " and " + to_string(s.b),
-         .inputs = {{{DataType::Float32, s.a}, line.low, line.high}, {{DataType::Float32, s.b}, line.low, line.high}},
-         .tolerance = 2e-6});
+  for (const Attributes& attributes : elementwise::sample_attributes(line.attributes)) {
+    for (const Shapes& s : sample_shapes()) {
+      samples.push_back(
+          {.name = name_of(s, attributes),
+           .inputs = {{{DataType::Float32, s.a}, line.low, line.high}, {{DataType::Float32, s.b}, line.low, line.high}},
+           .attributes = attributes,
+           .tolerance = 2e-6});
+    }
   }
   return samples;
 }
@@ -51,12 +62,16 @@ std::vector<Sample> forward_samples(const Line& line) {
 template <typename Gradient>
 std::vector<Sample> gradient_samples(const Line& line) {
   std::vector<Sample> samples;
-  for (const Shapes& s : sample_shapes()) {
-    Sample sample{
-        .name = to_string(s.a) + " and " + to_string(s.b), .inputs = {{{DataType::Float32, s.out}}}, .tolerance = 2e-6};
-    if (Gradient::kFirst) sample.inputs.push_back({{DataType::Float32, s.a}, line.low, line.high});
-    if (Gradient::kSecond) sample.inputs.push_back({{DataType::Float32, s.b}, line.low, line.high});
-    samples.push_back(std::move(sample));
+  for (const Attributes& attributes : elementwise::sample_attributes(line.attributes)) {
+    for (const Shapes& s : sample_shapes()) {
+      Sample sample{.name = name_of(s, attributes),
+                    .inputs = {{{DataType::Float32, s.out}}},
+                    .attributes = attributes,
+                    .tolerance = 2e-6};
+      if (Gradient::kFirst) sample.inputs.push_back({{DataType::Float32, s.a}, line.low, line.high});
+      if (Gradient::kSecond) sample.inputs.push_back({{DataType::Float32, s.b}, line.low, line.high});
+      samples.push_back(std::move(sample));
+    }
   }
   return samples;
 }
@@ -70,17 +85,22 @@ std::vector<TensorType> walked(const KernelRequest& request) {
 
 template <typename Functor, size_t... I>
 KernelFactory strided_kernel(std::index_sequence<I...>) {
-  return floating_kernel([](const KernelRequest& request, auto element) {
-    using T = decltype(element);
-    return make_kernel(
-        [walk = Strided(walked(request)), count = request.outputs[0].elements()](const KernelContext& c) {
-          map_strided(walk, count, Functor{}, output<T>(c, 0), input<T>(c, I)...);
-        });
-  });
+  return [](const KernelRequest& request) {
+    const auto parameters = parameters_of(request.node);
+    return elementwise::dispatch_numbers<Functor>(request.inputs[0].dtype, [&](auto functor, auto element) {
+      using T = decltype(element);
+      functor.parameters = parameters;
+      return make_kernel(
+          [functor, walk = Strided(walked(request)), count = request.outputs[0].elements()](const KernelContext& c) {
+            map_strided(walk, count, functor, output<T>(c, 0), input<T>(c, I)...);
+          });
+    });
+  };
 }
 
 void infer_forward(InferContext& context) {
-  const TensorType &a = floating_input(context, 0), &b = floating_input(context, 1);
+  parameters_of(context.node());
+  const TensorType &a = number_input(context, 0), &b = context.input(1);
   if (a.dtype != b.dtype) expect_input(context, 1, {a.dtype, b.shape}, "elements of the type of 'A'");
   TensorType c{a.dtype, elementwise::broadcast_shape(context, 0, 1)};
   for (const TensorType* like : {&b, &a}) {  // laid out as A, if that is not broadcast
@@ -109,6 +129,7 @@ void add_gradient(OpRegistry& registry, const Line& line, const char* operand) {
                 .doc = "the gradient of " + line.name + "'s " + operand + ", before it is summed over broadcast axes",
                 .inputs = inputs,
                 .outputs = {{.name = "dX", .lowered = true}},
+                .attributes = line.attributes,
                 .internal = true,
                 .layout = std::nullopt,
                 .infer = infer_gradient,
@@ -122,7 +143,7 @@ ValueId gradient_of(GradContext& c, const std::string& op, const char* label) {
   std::vector<ValueId> inputs = {c.output_gradient(0)};
   if (Gradient::kFirst) inputs.push_back(c.input(0));
   if (Gradient::kSecond) inputs.push_back(c.input(1));
-  return c.add(op, label, inputs, 1)[0];
+  return c.add(op, label, inputs, 1, c.node().attributes)[0];
 }
 
 // The gradient of input i: what flows back into the output, times the derivative, summed over the axes along which the
@@ -146,6 +167,7 @@ void add_binary(OpRegistry& registry, const Line& line) {
                 .doc = line.doc,
                 .inputs = {{.name = "A", .lowered = true}, {.name = "B", .lowered = true}},
                 .outputs = {{.name = "C", .lowered = true}},
+                .attributes = line.attributes,
                 .layout = std::nullopt,
                 .infer = infer_forward,
                 .grad =
@@ -163,8 +185,9 @@ void add_binary(OpRegistry& registry, const Line& line) {
 }  // namespace
 
 void register_math_binary(OpRegistry& registry) {
-#define ARBALEST_ADD(Name, doc, low, high, value, gradient_a, gradient_b) \
-  add_binary<elementwise::Name>(registry, {#Name, doc, low, high});
+  using namespace elementwise;
+#define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient_a, gradient_b) \
+  add_binary<Name>(registry, {#Name, doc, attributes, low, high});
   ARBALEST_BINARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
 }

@@ -1,6 +1,6 @@
 // CUDA kernels of elementwise operators of two inputs that broadcast, and of their gradients.
 
-#include "ops/math/elementwise_table.h"
+#include "ops/math/elementwise.h"
 #include "ops/math/strided.cuh"
 
 namespace arbalest {
@@ -15,12 +15,13 @@ KernelFactory kernel_of(std::index_sequence<I...>) {
     std::vector<TensorType> types = {request.outputs[0]};
     types.insert(types.end(), request.inputs.begin(), request.inputs.end());
     const Strided walk(types);
+    const Functor functor{elementwise::parameters_of(request.node)};
     const int64_t count = request.outputs[0].elements();
     const int multiprocessors = cuda_context(request).multiprocessors;
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
-        launch_strided("elementwise", stream_of(c), multiprocessors, count, walk, Functor{}, output<T>(c, 0),
+        launch_strided("elementwise", stream_of(c), multiprocessors, count, walk, functor, output<T>(c, 0),
                        input<T>(c, I)...);
       });
     });
@@ -43,7 +44,7 @@ void set_gradient(OpRegistry& registry, const std::string& name) {
 }  // namespace
 
 void register_math_binary_cuda(OpRegistry& registry) {
-#define ARBALEST_ADD(Name, doc, low, high, value, gradient_a, gradient_b)                                   \
+#define ARBALEST_ADD(Name, doc, attributes, low, high, value, gradient_a, gradient_b)                       \
   set_forward<elementwise::Name>(registry, #Name);                                                          \
   set_gradient<elementwise::Name::FormulaA, elementwise::Name::GradA>(registry, "arbalest." #Name "GradA"); \
   set_gradient<elementwise::Name::FormulaB, elementwise::Name::GradB>(registry, "arbalest." #Name "GradB");

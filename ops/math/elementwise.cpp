@@ -18,6 +18,9 @@ std::vector<AttributeSpec> two(std::string first, double first_fallback, std::st
   return {float_spec(std::move(first), first_fallback, "as in the formula"),
           float_spec(std::move(second), second_fallback, "as in the formula")};
 }
+std::vector<AttributeSpec> flag(std::string name) {
+  return {int_spec(std::move(name), 0, "0 or 1")};
+}
 std::vector<AttributeSpec> choice(std::string name, std::string first, std::string second) {
   AttributeSpec spec = string_spec(std::move(name), first, fmt::format("\"{}\" or \"{}\"", first, second));
   spec.choices = {first, second};
@@ -28,8 +31,11 @@ Parameters parameters_of(const Node& node) {
   Parameters parameters;
   double* next = &parameters.alpha;
   for (const AttributeSpec& spec : node.op->attributes) {
-    *next = spec.kind == AttributeKind::Float ? float_attribute(node, spec.name)
-                                              : double(string_attribute(node, spec.name) == spec.choices[1]);
+    switch (spec.kind) {
+      case AttributeKind::Float: *next = float_attribute(node, spec.name); break;
+      case AttributeKind::Int: *next = flag_attribute(node, spec.name) ? 1 : 0; break;
+      default: *next = string_attribute(node, spec.name) == spec.choices[1] ? 1 : 0;
+    }
     next = &parameters.beta;
   }
   return parameters;
@@ -39,10 +45,10 @@ std::vector<Attributes> sample_attributes(const std::vector<AttributeSpec>& spec
   if (specs.empty()) return {{}};
   Attributes others;
   for (const AttributeSpec& spec : specs) {
-    if (spec.kind == AttributeKind::Float) {
-      others.set(spec.name, 0.1 + 0.5 * std::get<double>(*spec.fallback));
-    } else {
-      others.set(spec.name, spec.choices[1]);
+    switch (spec.kind) {
+      case AttributeKind::Float: others.set(spec.name, 0.1 + 0.5 * std::get<double>(*spec.fallback)); break;
+      case AttributeKind::Int: others.set(spec.name, int64_t{1}); break;
+      default: others.set(spec.name, spec.choices[1]);
     }
   }
   return {{}, others};

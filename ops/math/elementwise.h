@@ -13,9 +13,10 @@ namespace arbalest::elementwise {
 std::vector<AttributeSpec> none();
 std::vector<AttributeSpec> one(std::string name, double fallback);
 std::vector<AttributeSpec> two(std::string first, double first_fallback, std::string second, double second_fallback);
+std::vector<AttributeSpec> flag(std::string name);  // 0 or 1, by default 0
 std::vector<AttributeSpec> choice(std::string name, std::string first, std::string second);
 
-// The values of the node's attributes, in the order of its operator's.
+// The values of the node's attributes, in the order of its operator's. Throws GraphError where a flag is not 0 or 1.
 Parameters parameters_of(const Node& node);
 
 // The attributes of samples: the defaults, and where there are any, others.

@@ -10,8 +10,8 @@
 
 namespace arbalest::elementwise {
 
-using std::abs, std::atan, std::cos, std::erf, std::erfc, std::exp, std::expm1, std::log, std::log1p, std::pow,
-    std::sin, std::sqrt, std::tanh;
+using std::abs, std::atan, std::cos, std::erf, std::erfc, std::exp, std::expm1, std::floor, std::fmod, std::log,
+    std::log1p, std::pow, std::sin, std::sqrt, std::tanh, std::trunc;
 
 template <typename W>
 ARBALEST_HOST_DEVICE inline W sigmoid(W x) {
@@ -50,6 +50,12 @@ ARBALEST_HOST_DEVICE inline W mish_gradient(W x) {
   const W t = tanh(softplus(x));
   return t + x * (1 - t * t) * sigmoid(x);
 }
+// The remainder of a / b with the sign of b.
+template <typename W>
+ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
+  const W rest = fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
 
 // ROW(name, documentation, attributes, low, high, value, gradient)
 //   name:       ONNX's; the gradient's operator is arbalest.<name>Grad
@@ -85,19 +91,21 @@ ARBALEST_HOST_DEVICE inline W mish_gradient(W x) {
   ROW(Tanh, "tanh(X)", none(), -2, 2, tanh(x), dy * (1 - y * y)) \
   ROW(ThresholdedRelu, "X where X > alpha, else 0", one("alpha", 1.0), -3, 3, x > alpha ? x : W(0), x > alpha ? dy : W(0))
 
-// ROW(name, documentation, low, high, value, gradient of A, gradient of B)
+// ROW(name, documentation, attributes, low, high, value, gradient of A, gradient of B)
 //   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, or none where a gradient is dy itself
+//   attributes: as above
 //   low, high:  inputs of the samples are drawn from here
 //   value:      of a and b, which are broadcast
 //   gradients:  of dy, a and b. Only what they mention is kept for backward; sums over broadcast axes follow.
 #define ARBALEST_BINARY_OPERATORS(ROW) \
-  ROW(Add, "A + B, broadcast", -1, 1, a + b, dy, dy) \
-  ROW(Div, "A / B, broadcast", 0.5, 2, a / b, dy / b, -dy * a / (b * b)) \
-  ROW(Max, "the greater of A and B, broadcast; where they are equal A gets the gradient", -1, 1, a > b || a != a ? a : b, a >= b ? dy : W(0), a >= b ? W(0) : dy) \
-  ROW(Min, "the lesser of A and B, broadcast; where they are equal A gets the gradient", -1, 1, a < b || a != a ? a : b, a <= b ? dy : W(0), a <= b ? W(0) : dy) \
-  ROW(Mul, "A · B, broadcast", -1, 1, a * b, dy * b, dy * a) \
-  ROW(Pow, "A to the power of B, broadcast", 0.5, 2, pow(a, b), dy * b * pow(a, b - 1), a > 0 ? dy * pow(a, b) * log(a) : W(0)) \
-  ROW(Sub, "A - B, broadcast", -1, 1, a - b, dy, -dy)
+  ROW(Add, "A + B, broadcast", none(), -1, 1, a + b, dy, dy) \
+  ROW(Div, "A / B, broadcast; of integers without the remainder, and 0 where B is 0", none(), 0.5, 2, a / b, dy / b, -dy * a / (b * b)) \
+  ROW(Max, "the greater of A and B, broadcast; where they are equal A gets the gradient", none(), -1, 1, a > b || a != a ? a : b, a >= b ? dy : W(0), a >= b ? W(0) : dy) \
+  ROW(Min, "the lesser of A and B, broadcast; where they are equal A gets the gradient", none(), -1, 1, a < b || a != a ? a : b, a <= b ? dy : W(0), a <= b ? W(0) : dy) \
+  ROW(Mod, "the remainder of A / B, broadcast: with the sign of B, or with fmod = 1 of A; of integers 0 where B is 0", flag("fmod"), 0.5, 2, alpha > 0 ? fmod(a, b) : floored_remainder(a, b), dy, -dy * (alpha > 0 ? trunc(a / b) : floor(a / b))) \
+  ROW(Mul, "A · B, broadcast", none(), -1, 1, a * b, dy * b, dy * a) \
+  ROW(Pow, "A to the power of B, broadcast", none(), 0.5, 2, pow(a, b), dy * b * pow(a, b - 1), a > 0 ? dy * pow(a, b) * log(a) : W(0)) \
+  ROW(Sub, "A - B, broadcast", none(), -1, 1, a - b, dy, -dy)
 // clang-format on
 
 // The values of a line's attributes.
@@ -144,53 +152,43 @@ struct Gradient {
   [[maybe_unused]] const W alpha = static_cast<W>(parameters.alpha); \
   [[maybe_unused]] const W beta = static_cast<W>(parameters.beta);
 
-#define ARBALEST_UNARY_FUNCTOR(Name, doc, attributes, low, high, value, gradient)                                 \
-  struct Name {                                                                                                   \
-    Parameters parameters;                                                                                        \
-    template <typename W>                                                                                         \
-    ARBALEST_HOST_DEVICE W operator()(W x) const {                                                                \
-      ARBALEST_PARAMETERS                                                                                         \
-      return value;                                                                                               \
-    }                                                                                                             \
-    struct Formula {                                                                                              \
-      static constexpr bool kFirst = mentions(#gradient, 'x'), kSecond = mentions(#gradient, 'y');                \
-      template <typename W>                                                                                       \
-      ARBALEST_HOST_DEVICE static W at([[maybe_unused]] const Parameters& parameters, W dy, [[maybe_unused]] W x, \
-                                       [[maybe_unused]] W y) {                                                    \
-        ARBALEST_PARAMETERS                                                                                       \
-        return gradient;                                                                                          \
-      }                                                                                                           \
-    };                                                                                                            \
-    using Grad = Gradient<Formula>;                                                                               \
+// A gradient of dy and two operands.
+#define ARBALEST_FORMULA(Name, first, second, gradient)                                                       \
+  struct Name {                                                                                               \
+    static constexpr bool kFirst = mentions(#gradient, #first[0]), kSecond = mentions(#gradient, #second[0]); \
+    static constexpr bool kPassedOn = std::string_view(#gradient) == "dy";                                    \
+    template <typename W>                                                                                     \
+    ARBALEST_HOST_DEVICE static W at([[maybe_unused]] const Parameters& parameters, [[maybe_unused]] W dy,    \
+                                     [[maybe_unused]] W first, [[maybe_unused]] W second) {                   \
+      ARBALEST_PARAMETERS                                                                                     \
+      return gradient;                                                                                        \
+    }                                                                                                         \
   };
 
-#define ARBALEST_BINARY_FUNCTOR(Name, doc, low, high, value, gradient_a, gradient_b)                   \
-  struct Name {                                                                                        \
-    Parameters parameters;                                                                             \
-    template <typename W>                                                                              \
-    ARBALEST_HOST_DEVICE W operator()(W a, W b) const {                                                \
-      return value;                                                                                    \
-    }                                                                                                  \
-    struct FormulaA {                                                                                  \
-      static constexpr bool kFirst = mentions(#gradient_a, 'a'), kSecond = mentions(#gradient_a, 'b'); \
-      static constexpr bool kPassedOn = std::string_view(#gradient_a) == "dy";                         \
-      template <typename W>                                                                            \
-      ARBALEST_HOST_DEVICE static W at(const Parameters&, [[maybe_unused]] W dy, [[maybe_unused]] W a, \
-                                       [[maybe_unused]] W b) {                                         \
-        return gradient_a;                                                                             \
-      }                                                                                                \
-    };                                                                                                 \
-    struct FormulaB {                                                                                  \
-      static constexpr bool kFirst = mentions(#gradient_b, 'a'), kSecond = mentions(#gradient_b, 'b'); \
-      static constexpr bool kPassedOn = std::string_view(#gradient_b) == "dy";                         \
-      template <typename W>                                                                            \
-      ARBALEST_HOST_DEVICE static W at(const Parameters&, [[maybe_unused]] W dy, [[maybe_unused]] W a, \
-                                       [[maybe_unused]] W b) {                                         \
-        return gradient_b;                                                                             \
-      }                                                                                                \
-    };                                                                                                 \
-    using GradA = Gradient<FormulaA>;                                                                  \
-    using GradB = Gradient<FormulaB>;                                                                  \
+#define ARBALEST_UNARY_FUNCTOR(Name, doc, attributes, low, high, value, gradient) \
+  struct Name {                                                                   \
+    Parameters parameters;                                                        \
+    template <typename W>                                                         \
+    ARBALEST_HOST_DEVICE W operator()(W x) const {                                \
+      ARBALEST_PARAMETERS                                                         \
+      return value;                                                               \
+    }                                                                             \
+    ARBALEST_FORMULA(Formula, x, y, gradient)                                     \
+    using Grad = Gradient<Formula>;                                               \
+  };
+
+#define ARBALEST_BINARY_FUNCTOR(Name, doc, attributes, low, high, value, gradient_a, gradient_b) \
+  struct Name {                                                                                  \
+    Parameters parameters;                                                                       \
+    template <typename W>                                                                        \
+    ARBALEST_HOST_DEVICE W operator()(W a, W b) const {                                          \
+      ARBALEST_PARAMETERS                                                                        \
+      return value;                                                                              \
+    }                                                                                            \
+    ARBALEST_FORMULA(FormulaA, a, b, gradient_a)                                                 \
+    ARBALEST_FORMULA(FormulaB, a, b, gradient_b)                                                 \
+    using GradA = Gradient<FormulaA>;                                                            \
+    using GradB = Gradient<FormulaB>;                                                            \
   };
 
 ARBALEST_UNARY_OPERATORS(ARBALEST_UNARY_FUNCTOR)
@@ -198,6 +196,7 @@ ARBALEST_BINARY_OPERATORS(ARBALEST_BINARY_FUNCTOR)
 
 #undef ARBALEST_UNARY_FUNCTOR
 #undef ARBALEST_BINARY_FUNCTOR
+#undef ARBALEST_FORMULA
 #undef ARBALEST_PARAMETERS
 
 }  // namespace arbalest::elementwise

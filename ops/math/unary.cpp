@@ -2,11 +2,12 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/math/integers.h"
 
 namespace arbalest {
 namespace {
 
-using elementwise::parameters_of;
+using elementwise::dispatch_numbers, elementwise::Parameters, elementwise::parameters_of;
 
 struct Line {
   std::string name, doc;
@@ -30,13 +31,16 @@ std::vector<Sample> samples(const Line& line, size_t inputs) {
 
 template <typename Functor>
 KernelFactory forward_kernel() {
-  return floating_kernel([](const KernelRequest& request, auto element) {
-    using T = decltype(element);
+  return [](const KernelRequest& request) {
     const int64_t count = request.outputs[0].elements();
-    return make_kernel([count, f = Functor{parameters_of(request.node)}](const KernelContext& c) {
-      map_elements(count, f, output<T>(c, 0), input<T>(c, 0));
+    const Parameters parameters = parameters_of(request.node);
+    return dispatch_numbers<Functor>(request.inputs[0].dtype, [=](auto functor, auto element) {
+      using T = decltype(element);
+      functor.parameters = parameters;
+      return make_kernel(
+          [=](const KernelContext& c) { map_elements(count, functor, output<T>(c, 0), input<T>(c, 0)); });
     });
-  });
+  };
 }
 
 template <typename Gradient>
@@ -91,7 +95,12 @@ void add_unary(OpRegistry& registry, const Line& line) {
                 .outputs = {{.name = "Y", .lowered = true}},
                 .attributes = line.attributes,
                 .layout = std::nullopt,
-                .infer = [](InferContext& c) { c.set_output(0, floating_input(c, 0)); },
+                .infer =
+                    [](InferContext& c) {
+                      parameters_of(c.node());
+                      constexpr bool integers = elementwise::OfIntegers<Functor>::kAny;
+                      c.set_output(0, integers ? number_input(c, 0) : floating_input(c, 0));
+                    },
                 .grad =
                     [op = "arbalest." + line.name + "Grad"](GradContext& c) {
                       if (!c.needs_gradient(0)) return;

@@ -1,0 +1,103 @@
+#pragma once
+// What elementwise operators give for integers, on the CPU: exporters compute shapes and indices with them. Sums,
+// differences and products wrap around.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/math/elementwise_table.h"
+
+namespace arbalest::elementwise {
+
+// Without the remainder; 0 where b is 0. The most negative number divided by −1 wraps around as its negation does.
+template <typename W>
+W quotient(W a, W b) {
+  if (b == 0) return 0;
+  if constexpr (std::is_signed_v<W>) {
+    if (b == -1) return W(std::make_unsigned_t<W>(0) - std::make_unsigned_t<W>(a));
+  }
+  return W(a / b);
+}
+
+// With the sign of a, or where `floored` of b; 0 where b is 0.
+template <typename W>
+W remainder(W a, W b, bool floored) {
+  if (b == 0) return 0;
+  if constexpr (std::is_signed_v<W>) {
+    if (b == -1) return 0;  // the quotient might not fit
+  }
+  const W rest = W(a % b);
+  return floored && rest != 0 && (rest < 0) != (b < 0) ? W(rest + b) : rest;
+}
+
+// By squaring. A negative power is 0 unless a is 1 or −1.
+template <typename W>
+W power(W a, W b) {
+  if constexpr (std::is_signed_v<W>) {
+    if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? W(1) : a == -1 ? W(-1) : W(0);
+  }
+  uint64_t result = 1, square = uint64_t(a);
+  for (uint64_t rest = uint64_t(b); rest != 0; rest >>= 1, square *= square) {
+    if (rest & 1) result *= square;
+  }
+  return W(result);
+}
+
+// ROW(name, value): of x, or of a and b, and of the attributes' values alpha and beta. U is W without a sign.
+// clang-format off
+#define ARBALEST_INTEGER_UNARY(ROW) \
+  ROW(Abs, x < 0 ? W(U(0) - U(x)) : x) \
+  ROW(Neg, W(U(0) - U(x))) \
+  ROW(Sign, W(x < 0 ? -1 : x > 0 ? 1 : 0))
+#define ARBALEST_INTEGER_BINARY(ROW) \
+  ROW(Add, W(U(a) + U(b))) \
+  ROW(Div, quotient(a, b)) \
+  ROW(Max, a > b ? a : b) \
+  ROW(Min, a < b ? a : b) \
+  ROW(Mod, remainder(a, b, alpha == 0)) \
+  ROW(Mul, W(U(a) * U(b))) \
+  ROW(Pow, power(a, b)) \
+  ROW(Sub, W(U(a) - U(b)))
+// clang-format on
+
+// The operator of the functor for integers; `kAny` says whether there is one.
+template <typename Functor>
+struct OfIntegers {
+  static constexpr bool kAny = false;
+};
+
+#define ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, ...)        \
+  template <>                                                 \
+  struct OfIntegers<Name> {                                   \
+    static constexpr bool kAny = true;                        \
+    Parameters parameters;                                    \
+    template <typename W>                                     \
+    W operator()(__VA_ARGS__) const {                         \
+      using U [[maybe_unused]] = std::make_unsigned_t<W>;     \
+      [[maybe_unused]] const double alpha = parameters.alpha; \
+      return value;                                           \
+    }                                                         \
+  };
+#define ARBALEST_UNARY(Name, value) ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, W x)
+#define ARBALEST_BINARY(Name, value) ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, W a, W b)
+ARBALEST_INTEGER_UNARY(ARBALEST_UNARY)
+ARBALEST_INTEGER_BINARY(ARBALEST_BINARY)
+#undef ARBALEST_UNARY
+#undef ARBALEST_BINARY
+#undef ARBALEST_FUNCTOR_OF_INTEGERS
+
+// Calls f(functor type, T{}) with T the element type, and OfIntegers<Functor> for integers. make(Functor{}, T{}).
+template <typename Functor, typename F>
+auto dispatch_numbers(DataType type, F&& make) {
+  if constexpr (OfIntegers<Functor>::kAny) {
+    switch (type) {
+      case DataType::Uint8: return make(OfIntegers<Functor>{}, uint8_t{});
+      case DataType::Int32: return make(OfIntegers<Functor>{}, int32_t{});
+      case DataType::Int64: return make(OfIntegers<Functor>{}, int64_t{});
+      default: break;
+    }
+  }
+  return dispatch_floating(type, [&](auto element) { return make(Functor{}, element); });
+}
+
+}  // namespace arbalest::elementwise

@@ -266,11 +266,13 @@ TEST_CASE("a slow observer holds up no training") {
    private:
     std::atomic<bool>& flag_;
   };
+  const TestFolder folder;
   std::atomic<bool> flag{false};
   Slow story(flag);
   SessionOptions options = on_cpus();
   options.length.epochs = 1'000'000;
   options.execution.report_every = 3;
+  options.files.save = folder / "weights.safetensors";  // otherwise an interrupted run saves in the working directory
   const RunFinished end = run_training(tiny({}), options, story, flag);
   // It trained on while its first report was being looked at.
   CHECK(end.iteration > 100);

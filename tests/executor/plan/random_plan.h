@@ -10,8 +10,24 @@
 #include <vector>
 
 #include "executor/plan/plan.h"
+#include "graph/error.h"
 
 namespace arbalest::test {
+
+// Of a task.
+struct Instance {
+  TaskId task = kNone;
+  int64_t instance = 0;
+};
+
+inline bool is_live(const Plan& plan) {
+  try {
+    verify(plan);
+    return true;
+  } catch (const GraphError&) {
+    return false;
+  }
+}
 
 inline int pick(std::mt19937& random, int from, int to) {
   return std::uniform_int_distribution<int>(from, to)(random);

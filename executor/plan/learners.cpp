@@ -74,7 +74,7 @@ void add_accumulation(PlanBuilder& builder, const PlanInputs& in, const StepCut&
 }
 
 // The parts of the step, each on the nodes up to a cut, then the update.
-void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, const AverageMemory& memory,
+void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, const SharedMemory& memory,
               const std::string& prefix, Replica& replica) {
   const Loop& loop = in.training();
   const auto end = NodeId(loop.graph.nodes.size());
@@ -100,7 +100,7 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
 }
 
 Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
-                    const StepCut& cut, const AverageMemory& memory, int32_t device, int32_t learner) {
+                    const StepCut& cut, const SharedMemory& memory, int32_t device, int32_t learner) {
   const Loop& loop = in.training();
   const bool resident = in.request.training_resident;
   const std::string prefix = fmt::format("{}/learner {}", in.device_name(device), learner);
@@ -110,8 +110,8 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
   replica.lane = builder.add_lane(Lane::Kind::Compute, device, learner, prefix);
   add_reader(builder, in, lanes, loop, resident, prefix, clocks.batch, replica);
   std::vector<std::pair<ValueId, Operand>> given;
-  if (!memory.models
-           .empty()) {  // averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read
+  if (!memory.models.empty()) {
+    // Averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read.
     const BufferId models = memory.models[size_t(device)];
     given = {{loop.arenas.average, {models, 0, 1}}, {loop.arenas.averaged, {models, 0, 0}}};
   }
@@ -151,7 +151,7 @@ StepCut cut_step(const PlanInputs& in) {
 }
 
 std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
-                                  const StepCut& cut, const AverageMemory& memory, TaskId report) {
+                                  const StepCut& cut, const SharedMemory& memory, TaskId report) {
   std::vector<Replica> learners;
   for (int32_t learner = 0; learner < int32_t(in.learners()); ++learner) {
     const int32_t device = learner / in.request.learners;

@@ -21,10 +21,11 @@ Plan make_plan(const Program& program, const PlanRequest& request) {
   const Lanes lanes = add_lanes(builder, in);
   const TaskId report = add_report(builder, clocks, lanes);
   const StepCut cut = cut_step(in);
-  const AverageMemory memory = add_average_memory(builder, in, clocks);
+  const SharedMemory memory = add_shared_memory(builder, in, clocks);
   const std::vector<Replica> learners = add_learners(builder, in, clocks, lanes, cut, memory, report);
-  const std::vector<TaskId> averaged = add_synchronisation(builder, in, clocks, lanes, cut, memory, learners);
-  if (clocks.validations > 0) add_validation(builder, in, clocks, lanes, memory, learners, averaged);
+  const PlanSoFar plan{builder, in, clocks, lanes, memory, learners};
+  const std::vector<TaskId> averaged = add_synchronisation(plan, cut);
+  if (clocks.validations > 0) add_validation(plan, averaged);
   verify(builder.plan);
   return std::move(builder.plan);
 }

@@ -63,9 +63,9 @@ struct StepCut {
 };
 StepCut cut_step(const PlanInputs& in);
 
-// What the replicas of a device have in common, by device: what averaging writes and updates read, and what never
+// Memory that the replicas of a device share, by device: what averaging writes and updates read, and what never
 // changes.
-struct AverageMemory {
+struct SharedMemory {
   std::vector<BufferId> models;                  // Sma: z, two slots of the sync clock
   std::vector<BufferId> gradients;               // Ssgd with several learners on a device: the mean gradient
   std::vector<BufferId> frozen, frozen_lowered;  // empty where nothing is frozen, or nothing reads it in bfloat16
@@ -73,25 +73,32 @@ struct AverageMemory {
   // Where the frozen values of a loop live on a device, for place().
   void place_frozen(const Loop& loop, int32_t device, std::vector<std::pair<ValueId, Operand>>& given) const;
 };
-AverageMemory add_average_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks);
+SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks);
 
 // The task that tells the observer about training.
 TaskId add_report(PlanBuilder& builder, const Clocks& clocks, const Lanes& lanes);
 
 // The learners, in order, with their readers and steps; what they sum up goes to `report`.
 std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
-                                  const StepCut& cut, const AverageMemory& memory, TaskId report);
+                                  const StepCut& cut, const SharedMemory& memory, TaskId report);
+
+// What there is once the learners have been added: what the phases behind them begin with.
+struct PlanSoFar {
+  PlanBuilder& builder;
+  const PlanInputs& in;
+  const Clocks& clocks;
+  const Lanes& lanes;
+  const SharedMemory& memory;
+  const std::vector<Replica>& learners;
+};
 
 // Averaging of gradients or models. Returns, by device, the task after which its models are averaged: empty unless the
 // strategy averages models.
-std::vector<TaskId> add_synchronisation(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks,
-                                        const Lanes& lanes, const StepCut& cut, const AverageMemory& memory,
-                                        const std::vector<Replica>& learners);
+std::vector<TaskId> add_synchronisation(const PlanSoFar& plan, const StepCut& cut);
 
-// Validation with its readers and snapshots, recalibration included. Fills in the plan's handles of both.
-void add_validation(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
-                    const AverageMemory& memory, const std::vector<Replica>& learners,
-                    const std::vector<TaskId>& averaged);
+// Validation with its readers and snapshots, recalibration included. Fills in the plan's handles of both. `averaged` is
+// what add_synchronisation() returned.
+void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 
 // Parts that phases share.
 

@@ -16,14 +16,8 @@ namespace {
 using Needs = Edge::Needs;
 using Why = Edge::Why;
 
-struct Given {
-  PlanBuilder& builder;
-  const PlanInputs& in;
-  const Clocks& clocks;
-  const Lanes& lanes;
+struct SynchronisationInputs : PlanSoFar {
   const StepCut& cut;
-  const AverageMemory& memory;
-  const std::vector<Replica>& learners;
 };
 
 using SumWriter = std::function<void(TaskId task, int32_t device, const std::vector<Term>& terms,
@@ -33,19 +27,20 @@ std::vector<double> repeated(double coefficient, size_t count) {
   return std::vector<double>(count, coefficient);
 }
 
-Term weights_of(const Given& given, const Replica& replica) {
+Term weights_of(const SynchronisationInputs& given, const Replica& replica) {
   const ValueId weights = given.in.training().arenas.weights;
   return {replica.placement.of[size_t(weights)], given.in.type_of(weights)};
 }
 
-int32_t batches_averaged(const Given& given) {
+int32_t batches_averaged(const SynchronisationInputs& given) {
   return given.cut.accumulate == kNone ? 1 : int32_t(given.in.program.accumulate);
 }
 
 // Share · Σ w_j over all learners, as tasks at the ticks of averaging: one a device that reads its replicas; or a sum
 // on each device, an all-reduce, and one a device that reads the whole. `write` adds the node that makes something of
 // it. Returns, by device, the task that does so.
-std::vector<TaskId> sum_models(const Given& given, const std::string& name, double share, const SumWriter& write) {
+std::vector<TaskId> sum_models(const SynchronisationInputs& given, const std::string& name, double share,
+                               const SumWriter& write) {
   const TensorType type = given.in.type_of(given.in.training().arenas.weights);
   const bool alone = given.in.devices() == 1;
   std::vector<Term> sums;
@@ -86,7 +81,7 @@ std::vector<TaskId> sum_models(const Given& given, const std::string& name, doub
 }
 
 // z' = z + β (mean w_j − z) + μ (z − z_prev), as one sum of arrays.
-std::vector<TaskId> average_models(const Given& given) {
+std::vector<TaskId> average_models(const SynchronisationInputs& given) {
   const double momentum = given.in.strategy().momentum, keep = 1 - given.in.strategy().beta + momentum;
   const TensorType type = given.in.type_of(given.in.training().arenas.weights);
   const auto write = [&](TaskId task, int32_t d, std::vector<Term> terms, std::vector<double> coefficients) {
@@ -106,7 +101,7 @@ std::vector<TaskId> average_models(const Given& given) {
 
 // Where bucket `index` of a device's gradients lies and the task that completes it: the step of its only learner, or
 // the mean of its learners' gradients.
-std::pair<Term, TaskId> bucket_on(const Given& given, int32_t device, size_t index) {
+std::pair<Term, TaskId> bucket_on(const SynchronisationInputs& given, int32_t device, size_t index) {
   const Bucket& bucket = given.cut.buckets[index];
   const ValueId gradients = given.cut.averaged_gradients(given.in.training());
   std::vector<Term> terms;
@@ -131,7 +126,7 @@ std::pair<Term, TaskId> bucket_on(const Given& given, int32_t device, size_t ind
 }
 
 // Buckets of gradients travel while backward is still at work on the next.
-void average_gradients(const Given& given) {
+void average_gradients(const SynchronisationInputs& given) {
   TaskId last_collective = kNone, first_collective = kNone;
   for (size_t b = 0; b < given.cut.buckets.size(); ++b) {
     std::vector<Term> reduced;
@@ -163,7 +158,7 @@ void average_gradients(const Given& given) {
 }
 
 // Local SGD: every replica becomes the mean of all, which nothing can run beside.
-std::vector<TaskId> replace_models(const Given& given) {
+std::vector<TaskId> replace_models(const SynchronisationInputs& given) {
   const ValueId copy = given.in.training().arenas.weights_lowered;
   const auto write = [&](TaskId task, int32_t d, const std::vector<Term>& terms,
                          const std::vector<double>& coefficients) {
@@ -184,11 +179,7 @@ std::vector<TaskId> replace_models(const Given& given) {
   return averaged;
 }
 
-}  // namespace
-
-namespace {
-
-void add_frozen(PlanBuilder& builder, const PlanInputs& in, AverageMemory& memory) {
+void add_frozen(PlanBuilder& builder, const PlanInputs& in, SharedMemory& memory) {
   const auto add = [&](ValueId ArenaValues::*arena, const char* name, std::vector<BufferId>& buffers) {
     for (const Loop& loop : in.program.loops) {
       const ValueId value = loop.arenas.*arena;
@@ -206,8 +197,8 @@ void add_frozen(PlanBuilder& builder, const PlanInputs& in, AverageMemory& memor
 
 }  // namespace
 
-AverageMemory add_average_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks) {
-  AverageMemory memory;
+SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks) {
+  SharedMemory memory;
   const int64_t bytes = in.type_of(in.training().arenas.weights).bytes();
   for (int32_t d = 0; d < in.devices(); ++d) {
     const std::string prefix = in.device_name(d);
@@ -223,8 +214,8 @@ AverageMemory add_average_memory(PlanBuilder& builder, const PlanInputs& in, con
   return memory;
 }
 
-void AverageMemory::place_frozen(const Loop& loop, int32_t device,
-                                 std::vector<std::pair<ValueId, Operand>>& given) const {
+void SharedMemory::place_frozen(const Loop& loop, int32_t device,
+                                std::vector<std::pair<ValueId, Operand>>& given) const {
   const auto add = [&](ValueId value, const std::vector<BufferId>& buffers) {
     if (value != kNone) given.emplace_back(value, Operand{buffers[size_t(device)], 0, 0});
   };
@@ -240,11 +231,9 @@ TaskId add_all_reduce(PlanBuilder& builder, const Lanes& lanes, const std::strin
   return task;
 }
 
-std::vector<TaskId> add_synchronisation(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks,
-                                        const Lanes& lanes, const StepCut& cut, const AverageMemory& memory,
-                                        const std::vector<Replica>& learners) {
-  const Given given{builder, in, clocks, lanes, cut, memory, learners};
-  switch (in.strategy().kind) {
+std::vector<TaskId> add_synchronisation(const PlanSoFar& plan, const StepCut& cut) {
+  const SynchronisationInputs given{plan, cut};
+  switch (plan.in.strategy().kind) {
     case Strategy::Kind::None: break;
     case Strategy::Kind::Sma: return average_models(given);
     case Strategy::Kind::Ssgd: average_gradients(given); break;

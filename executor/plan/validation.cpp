@@ -12,13 +12,7 @@ namespace {
 using Needs = Edge::Needs;
 using Why = Edge::Why;
 
-struct Given {
-  PlanBuilder& builder;
-  const PlanInputs& in;
-  const Clocks& clocks;
-  const Lanes& lanes;
-  const AverageMemory& memory;
-  const std::vector<Replica>& learners;
+struct ValidationInputs : PlanSoFar {
   const std::vector<TaskId>& averaged;  // by device
   const Loop& loop;                     // Validate
   const Loop* recalibration;
@@ -44,7 +38,7 @@ Term term_of(const Loop& loop, const Placement& placement, ValueId value) {
 }
 
 // Over several devices: each sums the statistics of its learners, then all sum those.
-GatheredStatistics gather_statistics(const Given& given) {
+GatheredStatistics gather_statistics(const ValidationInputs& given) {
   PlanBuilder& builder = given.builder;
   const ValueId statistics = given.in.training().arenas.statistics;
   const bool wanted = given.in.synchronised() && statistics != kNone && !given.recalibration;
@@ -79,7 +73,7 @@ GatheredStatistics gather_statistics(const Given& given) {
 }
 
 // The snapshot's weights: copied from the first learner, whose model all then have, or made from the average.
-void snapshot_weights(const Given& given, const Validator& validator, std::vector<Operand>& copies) {
+void snapshot_weights(const ValidationInputs& given, const Validator& validator, std::vector<Operand>& copies) {
   const ArenaValues &from = given.in.training().arenas, &to = given.loop.arenas;
   const int32_t device = validator.replica.device;
   const Placement& placement = validator.replica.placement;
@@ -99,7 +93,7 @@ void snapshot_weights(const Given& given, const Validator& validator, std::vecto
 }
 
 // And its statistics, unless recalibration makes them.
-void snapshot_statistics(const Given& given, const GatheredStatistics& gathered, const Validator& validator,
+void snapshot_statistics(const ValidationInputs& given, const GatheredStatistics& gathered, const Validator& validator,
                          std::vector<Operand>& copies) {
   const ValueId from = given.in.training().arenas.statistics, to = given.loop.arenas.statistics;
   if (from == kNone || to == kNone || given.recalibration) return;
@@ -120,7 +114,7 @@ void snapshot_statistics(const Given& given, const GatheredStatistics& gathered,
 }
 
 // The model as it is at the end of the epoch: copied, or made from what the learners hold.
-void add_snapshot(const Given& given, const GatheredStatistics& gathered, Validator& validator) {
+void add_snapshot(const ValidationInputs& given, const GatheredStatistics& gathered, Validator& validator) {
   PlanBuilder& builder = given.builder;
   const int32_t device = validator.replica.device;
   const std::vector<const Replica*> learners = on_device(given.learners, device);
@@ -149,7 +143,8 @@ void add_snapshot(const Given& given, const GatheredStatistics& gathered, Valida
   builder.add_lane_order(snapshot);
 }
 
-Validator add_validator(const Given& given, int32_t device, TaskId begin, const GatheredStatistics& gathered) {
+Validator add_validator(const ValidationInputs& given, int32_t device, TaskId begin,
+                        const GatheredStatistics& gathered) {
   PlanBuilder& builder = given.builder;
   const bool resident = given.in.request.validation_resident;
   const std::string prefix = given.in.device_name(device) + "/validation";
@@ -171,7 +166,7 @@ Validator add_validator(const Given& given, int32_t device, TaskId begin, const 
 }
 
 // On a validator, training batches run forward through the snapshot; what their batch norms see is averaged there.
-Replica add_recalibrator(const Given& given, const Validator& validator, TaskId begin) {
+Replica add_recalibrator(const ValidationInputs& given, const Validator& validator, TaskId begin) {
   PlanBuilder& builder = given.builder;
   const Loop& loop = *given.recalibration;
   const ArenaValues &ours = loop.arenas, &theirs = given.loop.arenas;
@@ -198,7 +193,8 @@ Replica add_recalibrator(const Given& given, const Validator& validator, TaskId 
 }
 
 // Each validator averages what it saw, then all average those: the statistics that validation uses.
-std::vector<Replica> add_recalibration(const Given& given, std::vector<Validator>& validators, TaskId begin) {
+std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vector<Validator>& validators,
+                                       TaskId begin) {
   PlanBuilder& builder = given.builder;
   const ValueId averaged = given.recalibration->arenas.statistics, adopted = given.loop.arenas.statistics;
   std::vector<Replica> replicas;
@@ -233,7 +229,7 @@ std::vector<Replica> add_recalibration(const Given& given, std::vector<Validator
 }
 
 // What was validated travels to the host, for whoever saves it.
-void keep_validated(const Given& given, const Validator& validator, TaskId end) {
+void keep_validated(const ValidationInputs& given, const Validator& validator, TaskId end) {
   PlanBuilder& builder = given.builder;
   PlanHandles& handles = builder.plan.handles;
   const std::string device = given.in.device_name(0);
@@ -259,7 +255,7 @@ void keep_validated(const Given& given, const Validator& validator, TaskId end) 
 }
 
 // What evaluates waits for its model, and what it sums up goes to `end`.
-void close_validator(const Given& given, Validator& validator, TaskId end) {
+void close_validator(const ValidationInputs& given, Validator& validator, TaskId end) {
   PlanBuilder& builder = given.builder;
   Replica& replica = validator.replica;
   builder.add_edge(validator.ready, validator.evaluate(), 0, Needs::Issued, Why::Data, "weights");
@@ -274,18 +270,18 @@ void close_validator(const Given& given, Validator& validator, TaskId end) {
 }  // namespace
 
 // Learners without synchronisation are models of their own: what is validated is the first one, on its device.
-void add_validation(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
-                    const AverageMemory& memory, const std::vector<Replica>& learners,
-                    const std::vector<TaskId>& averaged) {
+void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged) {
+  PlanBuilder& builder = plan.builder;
+  const PlanInputs& in = plan.in;
+  const Clocks& clocks = plan.clocks;
   const Loop& loop = *in.program.find(LoopRole::Validate);
-  const Given given{
-      builder, in, clocks, lanes, memory, learners, averaged, loop, in.program.find(LoopRole::Recalibrate)};
+  const ValidationInputs given{plan, averaged, loop, in.program.find(LoopRole::Recalibrate)};
   PlanHandles& handles = builder.plan.handles;
   const TaskId begin =
-      builder.add_task(Task::Kind::ValidationBegin, "validation begins", lanes.host, clocks.validation);
-  const TaskId end = builder.add_task(Task::Kind::ValidationEnd, "validation ends", lanes.host, clocks.validation);
+      builder.add_task(Task::Kind::ValidationBegin, "validation begins", plan.lanes.host, clocks.validation);
+  const TaskId end = builder.add_task(Task::Kind::ValidationEnd, "validation ends", plan.lanes.host, clocks.validation);
   const int64_t lead = std::min(in.request.validation_lead, clocks.validation_every - 1);
-  builder.add_edge(learners.front().update(), begin, lead, Needs::Done, Why::Clock,
+  builder.add_edge(plan.learners.front().update(), begin, lead, Needs::Done, Why::Clock,
                    fmt::format("{} iterations before the end", lead));
   const GatheredStatistics gathered = gather_statistics(given);
   std::vector<Validator> validators;
@@ -302,7 +298,7 @@ void add_validation(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
   if (in.request.keep_validated) keep_validated(given, validators.front(), end);
   if (in.request.rate_follows_validation) {
     constexpr int64_t kBehind = 2;  // validations: the latest may still run while the next epoch trains
-    for (const Replica& learner : learners) {
+    for (const Replica& learner : plan.learners) {
       builder.add_edge(end, learner.fills.front(), kBehind, Needs::Done, Why::Clock, "learning rate");
     }
   }

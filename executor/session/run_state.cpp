@@ -27,43 +27,43 @@ void add(std::vector<double>& sum, double coefficient, const std::vector<std::by
 
 }  // namespace
 
-std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& replicas) {
-  const size_t half = floats(replicas.front().statistics).size() / 2;
-  if (replicas.size() == 1 || half == 0) return replicas.front().statistics;
+std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learners) {
+  const size_t half = floats(learners.front().statistics).size() / 2;
+  if (learners.size() == 1 || half == 0) return learners.front().statistics;
   std::vector<double> merged(half * 2, 0);
-  for (const LearnerState& replica : replicas) {
-    const std::span<const float> one = floats(replica.statistics);
+  for (const LearnerState& learner : learners) {
+    const std::span<const float> one = floats(learner.statistics);
     for (size_t i = 0; i < half; ++i) {
       merged[i] += double(one[i]);
       merged[half + i] += double(one[half + i]) + double(one[i]) * double(one[i]);
     }
   }
-  for (double& sum : merged) sum /= double(replicas.size());
+  for (double& sum : merged) sum /= double(learners.size());
   for (size_t i = 0; i < half; ++i) merged[half + i] = std::max(0.0, merged[half + i] - merged[i] * merged[i]);
   return bytes_of(merged);
 }
 
 ModelState shared_model(const RunState& state, const Strategy& strategy) {
   ModelState model;
-  const std::vector<LearnerState>& replicas = state.learners;
+  const std::vector<LearnerState>& learners = state.learners;
   const bool alone = strategy.kind == Strategy::Kind::None;
-  model.statistics = alone ? replicas.front().statistics : merged_statistics(replicas);
+  model.statistics = alone ? learners.front().statistics : merged_statistics(learners);
   model.frozen = state.frozen;
-  const size_t count = floats(replicas.front().weights).size();
+  const size_t count = floats(learners.front().weights).size();
   if (strategy.kind == Strategy::Kind::Sma && state.updated) {
     std::vector<double> average(count, 0);
     add(average, 1 - strategy.beta + strategy.momentum, state.average);
     add(average, -strategy.momentum, state.previous);
-    for (const LearnerState& replica : replicas) add(average, strategy.beta / double(replicas.size()), replica.weights);
+    for (const LearnerState& learner : learners) add(average, strategy.beta / double(learners.size()), learner.weights);
     model.weights = bytes_of(average);
   } else if (strategy.kind == Strategy::Kind::Sma) {
     model.weights = state.average;
   } else if (strategy.kind == Strategy::Kind::Local && state.updated) {
     std::vector<double> mean(count, 0);
-    for (const LearnerState& replica : replicas) add(mean, 1.0 / double(replicas.size()), replica.weights);
+    for (const LearnerState& learner : learners) add(mean, 1.0 / double(learners.size()), learner.weights);
     model.weights = bytes_of(mean);
   } else {
-    model.weights = replicas.front().weights;
+    model.weights = learners.front().weights;
   }
   return model;
 }
@@ -83,14 +83,14 @@ RunState with_learners(const RunState& state, size_t devices, size_t learners, c
   next.frozen = state.frozen;
   for (size_t d = 0; d < devices; ++d) {
     for (size_t i = 0; i < learners; ++i) {
-      LearnerState replica = i < there ? state.learners[d * there + i] : fresh;
-      if (averaged && i < there && after.kind == Strategy::Kind::Sma) replica.correction = before.alpha;
-      if (alike) replica.weights = model.weights;
+      LearnerState learner = i < there ? state.learners[d * there + i] : fresh;
+      if (averaged && i < there && after.kind == Strategy::Kind::Sma) learner.correction = before.alpha;
+      if (alike) learner.weights = model.weights;
       if (after.kind == Strategy::Kind::Ssgd) {
-        replica.slots = first.slots;
-        replica.updates = first.updates;
+        learner.slots = first.slots;
+        learner.updates = first.updates;
       }
-      next.learners.push_back(std::move(replica));
+      next.learners.push_back(std::move(learner));
     }
   }
   if (after.kind != Strategy::Kind::Sma) return next;

@@ -14,15 +14,15 @@ struct LearnerState {
   std::vector<std::byte> weights, statistics;  // float[P], float[S]
   std::vector<std::vector<std::byte>> slots;   // float[P] each: the optimiser's
   int64_t updates = 0;                         // that the slots have seen since they were zeros
-  double correction = 0;                       // of w − z_prev: what the next update still has to take away
+  double correction = 0;                       // of w − z_prev: the share that the next update still takes away
 };
 
 struct RunState {
   std::vector<LearnerState> learners;        // by number
   std::vector<std::byte> average, previous;  // Strategy::Kind::Sma: z and z_prev; else empty
   std::vector<std::byte> frozen;             // float[F]: what never changes
-  bool averaged = false;                     // an averaging has been that replicas are not corrected by yet
-  bool updated = false;                      // replicas have been, since the last averaging
+  bool averaged = false;                     // no update has corrected the learners by the last averaging yet
+  bool updated = false;                      // learners have made updates since the last averaging
 };
 
 // The one model that the learners share, as it is validated and saved.
@@ -30,17 +30,17 @@ struct ModelState {
   std::vector<std::byte> weights, statistics, frozen;
 };
 
-// The model that the learners share under `strategy`. Where replicas have been updated since the last averaging, they
+// The model that the learners share under `strategy`. Where learners have made updates since the last averaging, they
 // are averaged once more.
 ModelState shared_model(const RunState& state, const Strategy& strategy);
 
-// Of several replicas: mean = Σ mean_j / k, variance = Σ (variance_j + mean_j²) / k − mean².
-std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& replicas);
+// Statistics of the k learners together: mean = Σ mean_j / k, variance = Σ (variance_j + mean_j²) / k − mean².
+std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learners);
 
-// The state of `learners` replicas on each of `devices` that go on from `state`. Those that are there keep their
-// weights and what the last averaging asked of them; new ones start from the shared model, with slots of zeros; surplus
-// ones end. Where all have to be alike (a single learner, S-SGD, local SGD after averaging) they have the shared
-// model's weights, under S-SGD the first replica's slots too.
+// The state of `learners` learners on each of `devices` devices that go on from `state`. Learners that are there keep
+// their weights, and the next update corrects them as the last averaging asked; new ones start from the shared model,
+// with slots of zeros; surplus ones end. Where all have to be alike (a single learner, S-SGD, local SGD after
+// averaging) they have the shared model's weights, under S-SGD the first learner's slots too.
 RunState with_learners(const RunState& state, size_t devices, size_t learners, const Strategy& before,
                        const Strategy& after);
 

@@ -137,18 +137,18 @@ void Segment::start_from(const RunState& state) {
   InitialValues content = initial(training(), *prepared_.training, carried);
   frozen_ = state.frozen;
   add_frozen(training(), content);
-  for (const Replica& learner : learner_replicas()) {
-    const LearnerState& replica = state.learners[size_t(learner.learner)];
-    corrections_.push_back(replica.correction);
-    updates_.push_back(replica.updates);
+  for (const Replica& replica : learner_replicas()) {
+    const LearnerState& learner = state.learners[size_t(replica.learner)];
+    corrections_.push_back(learner.correction);
+    updates_.push_back(learner.updates);
     const auto set = [&](ValueId value, std::vector<std::byte> bytes) {
       if (value != kNone) content[value] = std::move(bytes);
     };
-    set(arenas.weights, replica.weights);
-    for (size_t k = 0; k < arenas.slots.size(); ++k) set(arenas.slots[k].value, replica.slots[k]);
-    set(arenas.statistics, replica.statistics);
-    if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(replica.weights));
-    put_values(*binding_, learner, content);
+    set(arenas.weights, learner.weights);
+    for (size_t k = 0; k < arenas.slots.size(); ++k) set(arenas.slots[k].value, learner.slots[k]);
+    set(arenas.statistics, learner.statistics);
+    if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(learner.weights));
+    put_values(*binding_, replica, content);
   }
   put_average(state.average, state.previous);
   put_validation_state();
@@ -164,11 +164,11 @@ RunState Segment::state() const {
       const int64_t bytes = training().graph.values[size_t(value)].type.bytes();
       return binding_->get(replica.placement.of[size_t(value)], 0, bytes);
     };
-    LearnerState& of = state.learners.emplace_back();
-    of.weights = read(arenas.weights);
-    of.statistics = read(arenas.statistics);
-    for (const ArenaValues::Slot& slot : arenas.slots) of.slots.push_back(read(slot.value));
-    of.updates = updates_before(iterations(), replica.learner);
+    LearnerState& learner = state.learners.emplace_back();
+    learner.weights = read(arenas.weights);
+    learner.statistics = read(arenas.statistics);
+    for (const ArenaValues::Slot& slot : arenas.slots) learner.slots.push_back(read(slot.value));
+    learner.updates = updates_before(iterations(), replica.learner);
   }
   if (const int64_t done = iterations(); by_sync_ && done > 0) {
     const int64_t group = by_sync_->coarse_of(done - 1);

@@ -1,13 +1,10 @@
 #include "executor/session/metrics.h"
 
 namespace arbalest {
-namespace {
 
 bool keeps_rows(const LoopMetric& metric) {
   return metric.spec.keeps == MetricSpec::Keeps::Rows;
 }
-
-}  // namespace
 
 std::vector<MeasuredMetric> measured_metrics(const Loop& loop) {
   std::vector<MeasuredMetric> all;

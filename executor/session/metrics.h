@@ -21,6 +21,9 @@ struct MeasuredMetric {
   }
 };
 
+// Whether the metric is made on the host from a row of each sample, not summed on the device.
+bool keeps_rows(const LoopMetric& metric);
+
 // In the order of the loop's metrics, each before its parts.
 std::vector<MeasuredMetric> measured_metrics(const Loop& loop);
 

@@ -9,10 +9,6 @@
 namespace arbalest {
 namespace {
 
-bool keeps_rows(const LoopMetric& metric) {
-  return metric.spec.keeps == MetricSpec::Keeps::Rows;
-}
-
 size_t count_means(const Loop& loop) {
   return loop.metrics.size() - size_t(std::count_if(loop.metrics.begin(), loop.metrics.end(), keeps_rows));
 }

@@ -12,7 +12,7 @@ using namespace arbalest;
 
 namespace {
 
-// What the program wants to know of a run: called from the run's threads, one call at a time.
+// What the program wants to know of a run. The calls come one at a time, from a thread that does nothing else.
 class Story final : public RunObserver {
  public:
   void started(const RunStarted& event) override { learners = event.learners; }

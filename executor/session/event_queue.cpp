@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "executor/devices/threads.h"
+
 namespace arbalest {
 
 EventQueue::EventQueue(RunObserver& observer, size_t most_waiting)
-    : observer_(observer), most_waiting_(std::max<size_t>(1, most_waiting)), thread_([this] { serve(); }) {}
+    : observer_(observer),
+      most_waiting_(std::max<size_t>(1, most_waiting)),
+      thread_(start_thread("what the run reports", [this] { serve(); })) {}
 
 EventQueue::~EventQueue() {
   {
@@ -23,7 +27,7 @@ void EventQueue::push(Event event) {
   add(std::move(event));
 }
 
-// Nothing is held back any more: a validation that is still awaited will not come.
+// The run is over: a validation that is still awaited will not come, so nothing is held back any more.
 void EventQueue::push_last(Event event) {
   const std::scoped_lock lock(mutex_);
   add_lines(true);
@@ -54,7 +58,7 @@ void EventQueue::add(Event event) {
   changed_.notify_all();
 }
 
-// Drops the oldest report; the next one tells.
+// Drops the oldest report; the next one counts it as missed.
 void EventQueue::make_room() {
   const auto is_report = [](const Event& event) { return std::holds_alternative<RunProgress>(event); };
   const auto oldest = std::find_if(events_.begin(), events_.end(), is_report);
@@ -64,7 +68,7 @@ void EventQueue::make_room() {
   --waiting_;
 }
 
-// Hands on what is complete, epoch by epoch; or all there is.
+// Hands on the lines of complete epochs, in order; with `all` those of all epochs.
 void EventQueue::add_lines(bool all) {
   while (!lines_.empty()) {
     auto& [epoch, line] = *lines_.begin();

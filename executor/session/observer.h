@@ -108,10 +108,11 @@ struct RunFailed {
   double seconds = 0;
 };
 
-// Implemented by who watches a run, and given to train(). Calls come one at a time, from a thread that serves nothing
-// else: training does not wait for them, and reports of progress are left out where they take too long. started() comes
-// first, finished() or failed() last, before train() returns; where set-up fails, failed() is all. What a call throws,
-// train() throws once the run has ended.
+// Implemented by whoever watches a run, and given to run_training(). Calls come one at a time, from a thread that does
+// nothing else: training does not wait for them, and where they take too long reports of progress are left out (see
+// RunProgress::missed). started() comes first, finished() or failed() last, before run_training() returns; where set-up
+// fails, failed() is the only call. What a call throws, run_training() throws once the run has ended and saved its
+// files, unless the run failed by itself; nothing is called after that.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;

@@ -100,8 +100,9 @@ Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t
 void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
                   const std::function<void(std::string_view, const Graph&)>& after = {});
 
-// Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(). Returns
-// what observer.finished() was told. `interrupted`: end after the batches already read, saving all the same.
+// Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(), and what
+// the observer threw (see RunObserver). Returns what observer.finished() was told. `interrupted`: end after the batches
+// already read, saving all the same.
 RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
                          const std::atomic<bool>& interrupted);
 

@@ -39,7 +39,7 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
 
 Training::~Training() = default;
 
-// What validation is to decide or to save needs one to be made.
+// Refuses options that act on validations where the run makes none.
 void Training::check_rules() const {
   const ValidationRules& rules = options_.rules;
   const char* option = !rules.targets.empty()              ? "--until"
@@ -101,15 +101,15 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   return end;
 }
 
-// Where a file is wanted.
+// Saves the model at the end of the run, where --save asks for it or an interrupt ended the run.
 void Training::save_last(RunFinished& end) {
   const bool interrupted = end.reason == "interrupted";
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
   std::string path = options_.files.save;
   if (path.empty() && interrupted) path = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
   if (path.empty()) return;
-  // What ended the run is the model that was validated, not the one some iterations later; and where validation
-  // recalibrates, it has the better statistics.
+  // Where a validation ended the run, the model that it measured is saved, not the one some iterations later. Where
+  // validation recalibrates, its model of the last iteration has the better statistics.
   const bool recalibrated = prepared_.program.find(LoopRole::Recalibrate) && validated_.at.iteration == end.iteration;
   const bool validated = end.reason == "until" || end.reason == "patience" || recalibrated;
   if (validated && !validated_.model.weights.empty()) {
@@ -141,7 +141,7 @@ void Training::save_somewhere(const std::string& path, const Snapshot& last, Run
   }
 }
 
-// The trace is of use without it.
+// A failure here only leaves the times out: the rest of the trace is of use without them.
 void Training::time_alone() {
   try {
     segment_->time_alone(*trace_);
@@ -150,7 +150,8 @@ void Training::time_alone() {
   }
 }
 
-// Now it is wanted most; but what failed first is what is told.
+// The trace of a run that fails is written too. Where that fails as well, it is a warning: the run's own error is the
+// one that is reported.
 void Training::write_trace_of_failure() const noexcept {
   try {
     if (trace_) trace_->write(options_.files.trace);
@@ -180,7 +181,7 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
   }
 }
 
-// The request for what is left of the run with so many learners.
+// Makes the request for what is left of the run with so many learners per device.
 void Training::request_rest(int32_t learners, Cursor& from) {
   set_learners(prepared_, learners, options_);
   PlanRequest& request = prepared_.request;
@@ -193,8 +194,8 @@ void Training::request_rest(int32_t learners, Cursor& from) {
   if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
 }
 
-// A segment for what is left, with the tuner's number of learners or, where that cannot be had, with the number before.
-// Where too little of an epoch is left for a round of more learners, those who began it end it.
+// Makes a segment for what is left, with the tuner's number of learners or, where that cannot be had, with the number
+// before. Where too little of an epoch is left for a round of more learners, the learners of the segment before end it.
 void Training::next_segment() {
   const RunState state = segment_->state();
   const Cursor ended = segment_->cursor();
@@ -285,7 +286,7 @@ void Training::announce(double setup_seconds) {
   observer_.started(event);
 }
 
-// Of a schedule that ends before the run does.
+// A note where the schedule of the rate ends before the run does; "" otherwise.
 std::string Training::schedule_note() const {
   const Node& train = prepared_.program.train;
   const std::string schedule = string_attribute(train, "schedule");
@@ -296,7 +297,8 @@ std::string Training::schedule_note() const {
       last, total, float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
 }
 
-// Nobody is served by a file of numbers that are none, least of all in the place of a good one.
+// Throws RunError where a number of the model is infinite or not a number: such a file is of no use, and may replace a
+// good one.
 void Training::check_finite(const ModelState& model, int64_t iteration, const std::string& path) {
   for (const std::vector<std::byte>* content : {&model.weights, &model.statistics}) {
     for (size_t i = 0; i + sizeof(float) <= content->size(); i += sizeof(float)) {

@@ -44,9 +44,9 @@ class CommandLine {
     app_.set_version_flag("--version", ARBALEST_VERSION);
     app_.allow_extras();
     app_.footer(
-        "Exit status: 0 done, 1 the run failed or could not save its best weights, 2 the command or the graph is "
-        "wrong,\n"
-        "3 --until was not reached, 130 interrupted.  'arbalest COMMAND --help' lists a command's options.");
+        "Exit status: 0 done, 1 the run failed or could not write its weights or its log where they were asked for,\n"
+        "2 the command or the graph is wrong, 3 --until was not reached, 130 interrupted.\n"
+        "'arbalest COMMAND --help' lists a command's options.");
     declare_run();
     declare_check();
     declare_plan();

@@ -1,5 +1,5 @@
-// The rooms of the house: docs/design.md lists every folder with what it may include; here the sources are held against
-// that list.
+// docs/design.md lists every folder with the folders that it may include from; here the sources are held against that
+// list.
 
 #include <doctest/doctest.h>
 

@@ -92,6 +92,18 @@ void check_index(int64_t index, size_t count, bool optional, const char* what) {
   throw GraphError(fmt::format("{} {} is out of range: there are {}", what, index, count));
 }
 
+// A relation of other clocks would be asked for ticks that it cannot have.
+void check_relation(const Plan& plan, const Edge& edge) {
+  if (edge.relation == kNone) return;
+  const Task &from = plan.tasks[size_t(edge.from)], &to = plan.tasks[size_t(edge.to)];
+  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+  const bool down = relation.fine == from.clock && relation.coarse == to.clock;
+  const bool up = relation.coarse == from.clock && relation.fine == to.clock;
+  if (down || up) return;
+  throw GraphError(fmt::format("the edge from '{}' to '{}' has relation {}, which is not one of their clocks",
+                               from.name, to.name, edge.relation));
+}
+
 void check(const Plan& plan) {
   int64_t most_ticks = 0;
   for (const Clock& clock : plan.clocks) most_ticks = std::max(most_ticks, clock.ticks);
@@ -120,6 +132,7 @@ void check(const Plan& plan) {
     check_index(edge.from, plan.tasks.size(), false, "task");
     check_index(edge.to, plan.tasks.size(), false, "task");
     check_index(edge.relation, plan.relations.size(), true, "relation");
+    check_relation(plan, edge);
   }
 }
 

@@ -92,6 +92,7 @@ TEST_CASE("a trace's plan is refused where a number is out of bounds") {
   check_parts(plan_with("tasks", 0, "device", 1), {"device 1 is out of range"});
   check_parts(plan_with("edges", 0, "from", -1), {"task -1 is out of range"});
   check_parts(plan_with("edges", 0, "relation", 1), {"relation 1 is out of range"});
+  check_parts(plan_with("edges", 0, "relation", 0), {"edge from 'fill' to 'copy'", "not one of their clocks"});
   check_parts(refusal([](json&, json& plan) {
                 plan["clocks"][0]["ticks"] = plan["relations"][0]["period"] = int64_t{1} << 30;
               }),

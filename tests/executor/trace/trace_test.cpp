@@ -1,7 +1,6 @@
 // Traces: recording, and the file.
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <cstdio>
@@ -15,24 +14,24 @@
 #include "executor/trace/trace_recorder.h"
 #include "graph/error.h"
 #include "tests/executor/trace/trace_fixture.h"
+#include "tests/io/test_folder.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
 
 namespace {
 
+// A file in a folder of its own, removed with it.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& suffix = ".json.gz")
-      : path_(std::filesystem::temp_directory_path() /
-              ("arbalest-trace-" + std::to_string(getpid()) + "-" + std::to_string(count_++) + suffix)) {}
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  std::string path() const { return path_.string(); }
-  void write(const std::string& text) const { std::ofstream(path_) << text; }
+  explicit TemporaryFile(const std::string& suffix = ".json.gz") : name_("trace" + suffix) {}
+  std::string path() const { return (folder_ / name_).string(); }
+  void write(const std::string& text) const { std::ofstream(path()) << text; }
+  bool is_alone() const { return folder_.names() == std::vector<std::string>{name_}; }
 
  private:
-  static inline int count_ = 0;
-  std::filesystem::path path_;
+  const TestFolder folder_;
+  const std::string name_;
 };
 
 nlohmann::json events_of(const std::string& path) {
@@ -117,7 +116,7 @@ TEST_CASE("a trace file gives back what was written") {
             [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
   const TemporaryFile file;
   write_trace(trace, file.path());
-  CHECK_FALSE(std::filesystem::exists(file.path() + ".part"));
+  CHECK(file.is_alone());
 
   const TraceFile back = read_trace(file.path());
   CHECK(back.graph == "steady");

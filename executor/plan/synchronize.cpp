@@ -141,7 +141,7 @@ void average_gradients(const SynchronisationInputs& given) {
                                         given.clocks.batch, reduced, given.in.request.learners == 1);
       given.builder.task(all).every = batches_averaged(given);
       for (const TaskId task : ready) given.builder.add_edge(task, all, 0, Needs::Issued, Why::Data, "gradients");
-      // One chain, whatever becomes ready first.
+      // Collectives run in the order of buckets, whichever bucket becomes ready first.
       if (last_collective != kNone) given.builder.add_edge(last_collective, all, 0, Needs::Issued, Why::Lane);
       if (first_collective == kNone) first_collective = all;
       last_collective = all;

@@ -55,7 +55,8 @@ int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
   return int32_t(lead) + 1;
 }
 
-// Host memory orders the rest: where a task waits for u to be done anyway, as far back or less, its queue need not.
+// Whether a queue need not wait for an edge's event, since the task is issued only after `from` is done, at the same
+// distance or a smaller one.
 bool covered(const Plan& plan, const Edge& edge) {
   return std::any_of(plan.edges.begin(), plan.edges.end(), [&](const Edge& other) {
     return other.from == edge.from && other.to == edge.to && other.relation == edge.relation &&

@@ -10,13 +10,13 @@
 
 namespace arbalest {
 
-// Fills slots of one reader, a learner's or validation's, or one part of each: what its task says.
+// Does the work of one Fill task: batches of a learner or of validation, or one part of each of them, into its slots.
 class BatchFiller {
  public:
   BatchFiller(const Binding& binding, const Task& task, const Loop& loop, const Source& source,
               const BatchLayout& layout);
 
-  // The first part of a batch goes with the scalars.
+  // Whether this part writes the batch's scalars too: the first part does.
   bool has_scalars() const { return first_ == 0; }
   // For batch `number` of `epoch` in `order`, into the slot of `tick`; adds what follows from the batch.
   void put_scalars(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number, StepScalars scalars) const;

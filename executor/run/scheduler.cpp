@@ -114,7 +114,7 @@ void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
   }
 }
 
-// Both after a run and where an exception ends it; once is enough.
+// Called after a run, and again by its guard, which is there for exceptions: only the first call has an effect.
 void Scheduler::come_to_rest() {
   if (std::exchange(at_rest_, true)) return;
   if (!dependencies_.idle()) dependencies_.cancel();
@@ -260,7 +260,7 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
   int64_t seen = -1;
   auto since = std::chrono::steady_clock::now();
   bool stopped = false, reported = false;
-  // After an error a thread may hang in issuing: what frees it follows.
+  // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
   const auto at_rest = [&] { return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle()); };
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);

@@ -112,13 +112,13 @@ void Segment::put_average(const std::vector<std::byte>& average, const std::vect
   }
 }
 
-// What never changes, in the precisions that the loop reads.
+// Adds the frozen values, in the precisions that the loop reads.
 void Segment::add_frozen(const Loop& loop, InitialValues& content) const {
   if (loop.arenas.frozen != kNone) content[loop.arenas.frozen] = frozen_;
   if (loop.arenas.frozen_lowered != kNone) content[loop.arenas.frozen_lowered] = lowered_content(frozen_);
 }
 
-// All but the weights, which the snapshot makes.
+// Puts everything in place that validation and recalibration read, but for the weights, which the snapshot makes.
 void Segment::put_validation_state() const {
   const auto put = [&](LoopRole role, const Source& source) {
     const Loop& loop = *prepared_.program.find(role);

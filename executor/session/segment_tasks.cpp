@@ -87,7 +87,7 @@ std::function<void(int64_t)> Segment::report() {
   };
 }
 
-// Where the run ends within a group of iterations, nothing has been told of these, nor has their loss been looked at.
+// Where the run ends within a group of iterations: these are reported here, and their loss is checked.
 void Segment::report_rest() {
   const int64_t done = iterations();
   if (done <= reported_) return;
@@ -95,7 +95,7 @@ void Segment::report_rest() {
   monitor_.report(position_after(done), false, false, rate(done - 1), trained_->advance_to_end());
 }
 
-// Whether what this iteration leaves is validated.
+// Whether the weights after this iteration are validated.
 bool Segment::validates_after(int64_t tick) const {
   if (!validates()) return false;
   const int64_t validation = by_validation_->coarse_of(tick);

@@ -14,7 +14,7 @@
 namespace arbalest {
 namespace {
 
-// An interrupted run saves its weights; those of a benchmark go where they vanish.
+// A folder that is removed at the end: an interrupted run saves its weights, and those of a benchmark are of no use.
 class VanishingFolder {
  public:
   VanishingFolder() {

@@ -14,7 +14,8 @@
 namespace arbalest {
 namespace {
 
-// The log's reader that is gone, or a limit on a file's size, fails the write that meets it, not the training.
+// Where the reader of a pipe is gone, or a file reaches its limit of size, the write fails; the signal would end the
+// process.
 void let_writes_fail() {
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }

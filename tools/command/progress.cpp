@@ -142,7 +142,7 @@ size_t ProgressLine::width() const {
   return size.ws_col - 1u;  // the last column would wrap the cursor
 }
 
-// Where nobody can read it any more, training goes on.
+// Errors are ignored: training goes on where the terminal is gone.
 void ProgressLine::put(const std::string& text) {
   std::fputs(text.c_str(), out_);
   std::fflush(out_);

@@ -1,0 +1,131 @@
+// `arbalest run`: its files, its exit status, and interrupts.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "graph/error.h"
+#include "tests/io/test_folder.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+
+using namespace arbalest;
+
+TEST_CASE("a log that cannot be written is in the exit status; training goes on and saves") {
+  if (!std::filesystem::exists("/dev/full")) {
+    MESSAGE("SKIP: no /dev/full to fail on");
+    return;
+  }
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(options.graph)
+      << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+         "g () => () {\n"
+         "  image, label = arbalest.Prefetch <source = \"glyphs:?train=96&size=16\", batch = 8> ()\n"
+         "  x = arbalest.Augment (image)\n"
+         "  logits = arbalest.Linear <units = 10> (x)\n"
+         "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+         "  trained = arbalest.Train <lr = 0.01> (loss)\n"
+         "}\n";
+  options.devices = "cpu:0";
+  options.session.execution.threads = 2;
+  options.session.files.save = (folder / "w.safetensors").string();
+  CHECK(command_run(options) == kDone);
+  REQUIRE(std::filesystem::remove(options.session.files.save));
+  options.log = "/dev/full";
+  CHECK(command_run(options) == kFailed);
+  CHECK(std::filesystem::exists(options.session.files.save));
+}
+
+TEST_CASE("no file of a run is another of its files") {
+  const auto refusal = [](RunOptions options) {
+    options.graph = "net.onnxtxt";
+    try {
+      command_run(options);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  RunOptions over_graph, over_log;
+  over_graph.session.files.save = "./net.onnxtxt";
+  over_log.log = over_log.session.files.save_best = "out";
+  CHECK(refusal(over_graph) == "GRAPH and --save both name './net.onnxtxt'");
+  CHECK(refusal(over_log) == "--save-best and --log both name 'out'");
+  RunOptions log_over_weights, trace_over_weights;
+  log_over_weights.session.files.weights = log_over_weights.log = "w";
+  trace_over_weights.session.files.weights = trace_over_weights.session.files.trace = "w";
+  CHECK(refusal(log_over_weights) == "--log would overwrite 'w', which --weights reads");
+  CHECK(refusal(trace_over_weights) == "--trace would overwrite 'w', which --weights reads");
+}
+
+TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
+  const TestFolder folder;
+  const std::string graph = (folder / "g.onnxtxt").string();
+  std::ofstream(graph) << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                          "g () => () {\n"
+                          "  image, label = arbalest.Prefetch <source = \"glyphs:\", batch = 4> ()\n"
+                          "}\n";
+  RunOptions options;
+  options.log = (folder / "log.jsonl").string();
+  std::ofstream(options.log) << "earlier\n";
+  const auto keeps_log = [&] {
+    CHECK_THROWS_AS(command_run(options), GraphError);
+    std::string line;
+    CHECK(std::getline(std::ifstream(options.log), line));
+    CHECK(line == "earlier");
+  };
+  options.graph = (folder / "typo.onnxtxt").string();
+  keeps_log();
+  options.graph = graph;
+  options.set = {"prefetch.bacth=8"};
+  keeps_log();
+  options.set = {};
+  options.devices = "gpu:0";
+  keeps_log();
+}
+
+TEST_CASE("the first signal sets the flag, the second kills") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      const InterruptHandler handler;
+      if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
+      raise(signal);
+      if (!InterruptHandler::requested()) _exit(11);
+      raise(signal);  // right behind: part of the same interrupt
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      raise(signal);
+      _exit(12);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == signal);
+  }
+}
+
+TEST_CASE("under nohup a terminal that goes away is no interrupt") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::signal(SIGHUP, SIG_IGN);
+    const InterruptHandler handler;
+    raise(SIGHUP);
+    _exit(InterruptHandler::requested() ? 11 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}

@@ -46,10 +46,10 @@ std::vector<double> floats(DataType type, const Bytes& bytes) {
   }
 }
 
-// Evaluates a node on the host. Operands are aligned as kernels may expect.
+// Evaluates a node on the host, as it is after the pass fold_constants. Operands are aligned as kernels may expect.
 class Evaluation {
  public:
-  Evaluation(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+  Evaluation(const Graph& graph, const Node& node) : graph_(graph), node_(node) { take_operands(graph, node_); }
 
   // Null where the operator has no kernel for these types.
   std::vector<std::shared_ptr<Bytes>> run() {
@@ -101,7 +101,7 @@ class Evaluation {
   }
 
   const Graph& graph_;
-  const Node& node_;
+  Node node_;
   std::vector<std::unique_ptr<Block[]>> memory_;
 };
 
@@ -174,6 +174,17 @@ Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKi
   }
   std::vector<double> numbers = floats(value.type.dtype, *content);
   return list ? Attribute(std::move(numbers)) : Attribute(numbers[0]);
+}
+
+void take_operands(const Graph& graph, Node& node) {
+  const std::vector<OperandSpec>& specs = node.op->inputs;
+  for (size_t i = 0; i < std::min(specs.size(), node.inputs.size()); ++i) {
+    if (!specs[i].constant || node.inputs[i] == kNone) continue;
+    const AttributeKind kind = node.op->attribute_spec(specs[i].name)->kind;
+    node.attributes.set(specs[i].name, content_as(graph, node, i, kind), node.where);
+    node.inputs[i] = kNone;
+  }
+  while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
 }
 
 }  // namespace arbalest

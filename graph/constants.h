@@ -20,4 +20,8 @@ void infer_content(Graph& graph, NodeId node);
 // GraphError at the node: "input 'axes' is …".
 Attribute content_as(const Graph& graph, const Node& node, size_t input, AttributeKind kind);
 
+// Moves what the node's constant operands hold into the attributes of the same names. Throws GraphError as content_as()
+// does.
+void take_operands(const Graph& graph, Node& node);
+
 }  // namespace arbalest

@@ -4,21 +4,6 @@
 #include "graph/passes/passes.h"
 
 namespace arbalest {
-namespace {
-
-// Moves what constant operands hold into the attributes of the same names.
-void take_operands(Graph& graph, Node& node) {
-  const std::vector<OperandSpec>& specs = node.op->inputs;
-  for (size_t i = 0; i < std::min(specs.size(), node.inputs.size()); ++i) {
-    if (!specs[i].constant || node.inputs[i] == kNone) continue;
-    const AttributeKind kind = node.op->attribute_spec(specs[i].name)->kind;
-    node.attributes.set(specs[i].name, content_as(graph, node, i, kind), node.where);
-    node.inputs[i] = kNone;
-  }
-  while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
-}
-
-}  // namespace
 
 void fold_constants(Graph& graph) {
   std::vector<int64_t> key(graph.nodes.size());

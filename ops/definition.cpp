@@ -59,6 +59,20 @@ int64_t int_attribute_from(const Node& node, std::string_view name, int64_t leas
   return value;
 }
 
+std::vector<bool> named_axes(const InferContext& context, int64_t rank) {
+  std::vector<bool> named(size_t(rank), false);
+  for (const int64_t axis : context.ints("axes")) {
+    const int64_t at = axis < 0 ? axis + rank : axis;
+    if (at < 0 || at >= rank) {
+      context.fail(
+          fmt::format("'axes' holds {}; expected {} to {} for a tensor of {} axes", axis, -rank, rank - 1, rank));
+    }
+    if (named[size_t(at)]) context.fail(fmt::format("'axes' names axis {} twice", at));
+    named[size_t(at)] = true;
+  }
+  return named;
+}
+
 double operand_bytes(const Graph& graph, const Node& node) {
   double bytes = 0;
   for (const auto* operands : {&node.inputs, &node.outputs}) {

@@ -32,6 +32,9 @@ bool flag_attribute(const Node& node, std::string_view name);
 // An int attribute of at least `least`.
 int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least);
 
+// Which of `rank` axes the attribute or operand `axes` names, each once; negative ones count from the end.
+std::vector<bool> named_axes(const InferContext& context, int64_t rank);
+
 // Bytes of all operands of the node, each once.
 double operand_bytes(const Graph& graph, const Node& node);
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i);

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/math/elementwise.h"
-#include "ops/math/elementwise_cpu.h"
-#include "ops/math/sum_axes.h"
+#include "ops/reduce/reduce_cpu.h"
 
 namespace arbalest {
 namespace {
@@ -20,41 +19,10 @@ void infer_sum_to(InferContext& context) {
   context.set_output(0, sum);
 }
 
-// Neighbouring outputs that one thread sums side by side, where the innermost axis is kept.
-constexpr int64_t kColumns = 64;
-
-// The sums of `columns` neighbouring outputs from x + offset(kept axes); in double, always in the same order.
-template <typename T>
-void sum_columns(const SumAxes& axes, int64_t columns, const T* x, double* sums) {
-  std::fill(sums, sums + columns, 0.0);
-  for (int64_t r = 0; r < axes.reduced.count; ++r) {
-    const T* from = x + axes.reduced.offset(r, 0);
-    for (int64_t c = 0; c < columns; ++c) sums[c] += double(widen(from[c]));
-  }
-}
-
-// Outputs: of the kept axes but the innermost, times those of the innermost axis in blocks of kColumns, where it is
-// kept.
-template <typename T>
-void sum_to(const SumAxes& axes, const T* x, Wide<T>* sums) {
-  const int64_t blocks = (axes.inner + kColumns - 1) / kColumns;
-  parallel_for(axes.kept.count * blocks, axes.reduced.count * std::min(axes.inner, kColumns),
-               [=, &axes](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t kept = i / blocks, first = i % blocks * kColumns;
-                   const int64_t columns = std::min(kColumns, axes.inner - first);
-                   double totals[kColumns];
-                   sum_columns(axes, columns, x + axes.kept.offset(kept, 0) + first, totals);
-                   Wide<T>* to = sums + axes.kept.offset(kept, 1) + first * axes.inner_stride;
-                   for (int64_t c = 0; c < columns; ++c) to[c * axes.inner_stride] = Wide<T>(totals[c]);
-                 }
-               });
-}
-
 std::unique_ptr<Kernel> sum_to_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   return make_kernel([axes = SumAxes(Strided({request.inputs[0], request.outputs[0]}))](const KernelContext& context) {
-    sum_to<T>(axes, input<T>(context, 0), output<Wide<T>>(context, 0));
+    reduce<reductions::ReduceSum, T, Wide<T>>(axes, input<T>(context, 0), nullptr, output<Wide<T>>(context, 0));
   });
 }
 
@@ -88,7 +56,7 @@ std::vector<Sample> samples() {
 
 }  // namespace
 
-void register_math_sum_to(OpRegistry& registry) {
+void register_reduce_sum_to(OpRegistry& registry) {
   registry.add({.domain = "arbalest",
                 .name = "SumTo",
                 .doc = "the sum of X over the axes along which `like` is broadcast to it; `like` is not read",

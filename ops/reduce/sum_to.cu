@@ -1,7 +1,7 @@
 // CUDA kernels of arbalest.SumTo.
 
 #include "ops/math/column_sum.cuh"
-#include "ops/math/sum_axes.h"
+#include "ops/reduce/sum_axes.h"
 
 namespace arbalest {
 
@@ -58,7 +58,7 @@ std::unique_ptr<Kernel> make_sum(const SumAxes& axes, int multiprocessors) {
 
 }  // namespace
 
-void register_math_sum_to_cuda(OpRegistry& registry) {
+void register_reduce_sum_to_cuda(OpRegistry& registry) {
   registry.find("arbalest.SumTo")->cuda = [](const KernelRequest& request) {
     const SumAxes axes(Strided({request.inputs[0], request.outputs[0]}));
     const int multiprocessors = cuda_context(request).multiprocessors;

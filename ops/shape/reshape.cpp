@@ -20,21 +20,6 @@ std::unique_ptr<Kernel> copy_cpu(const KernelRequest& request) {
   });
 }
 
-// Which of `rank` axes the attribute or operand `axes` names, each once.
-std::vector<bool> named_axes(const InferContext& context, int64_t rank) {
-  std::vector<bool> named(size_t(rank), false);
-  for (const int64_t axis : context.ints("axes")) {
-    const int64_t at = axis < 0 ? axis + rank : axis;
-    if (at < 0 || at >= rank) {
-      context.fail(
-          fmt::format("'axes' holds {}; expected {} to {} for a tensor of {} axes", axis, -rank, rank - 1, rank));
-    }
-    if (named[size_t(at)]) context.fail(fmt::format("'axes' names axis {} twice", at));
-    named[size_t(at)] = true;
-  }
-  return named;
-}
-
 void infer_reshape(InferContext& context) {
   const TensorType& x = context.input(0);
   const std::vector<int64_t> wanted = context.ints("shape");

@@ -53,11 +53,13 @@ TEST_CASE("shapes, and what is computed of constants alone, are known when a gra
           "sum = Add (half, half)\n"
           "scale = Reshape <shape = [2, 1, 1]> (sum)\n"
           "scaled = Mul (x, scale)\n"
+          "pixels = ReduceProd <keepdims = 0> (middle, first)\n"
           "h = Mul (scaled, weights)\n" +
-          kHead + "#initial float[2, 1, 1] weights = {1, 2}, int64[1] last = {-1}");
+          kHead + "#initial float[2, 1, 1] weights = {1, 2}, int64[1] last = {-1}, int64[1] first = {0}");
   CHECK(integers(graph, "whole") == std::vector<int64_t>{4, 2, 6, 6});
   CHECK(integers(graph, "count") == std::vector<int64_t>{288});
   CHECK(integers(graph, "middle") == std::vector<int64_t>{2, 6});
+  CHECK(integers(graph, "pixels") == std::vector<int64_t>{12});
   CHECK(integers(graph, "none").empty());
   CHECK(graph.values[size_t(graph.find_value("column"))].type.shape == Shape{4, 1});
   const auto scale = content_of(graph, graph.find_value("scale"));

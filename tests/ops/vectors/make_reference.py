@@ -226,6 +226,24 @@ def add_elementwise():
             case(f"{name}, {first} and {second}", name, function, [a, b])
 
 
+def add_reductions():
+    reductions = {
+        "ReduceL1": (lambda x, **k: jnp.abs(x).sum(**k), 0.125), "ReduceL2": (lambda x, **k: jnp.sqrt((x * x).sum(**k)), -2),
+        "ReduceLogSum": (lambda x, **k: jnp.log(x.sum(**k)), 0.25),
+        "ReduceLogSumExp": (lambda x, **k: jnp.log(jnp.exp(x).sum(**k)), -2), "ReduceMax": (jnp.max, None),
+        "ReduceMean": (jnp.mean, -2), "ReduceMin": (jnp.min, None), "ReduceSum": (jnp.sum, -2),
+        "ReduceSumSquare": (lambda x, **k: (x * x).sum(**k), -2)}
+    for name, (function, low) in reductions.items():
+        for shape, axes, keepdims in [((2, 3, 2, 3), [2, 3], 1), ((3, 4), [0], 0), ((2, 5), [], 0)]:
+            x = distinct(*shape) if low is None else draw(*shape, low=low)
+            case(f"{name}, {shape} over {axes}", name,
+                 lambda x, f=function, a=axes, k=keepdims: f(x, axis=tuple(a) or None, keepdims=bool(k)), [x],
+                 {"axes": axes, "keepdims": keepdims})
+    for name, function in [("ReduceMax", jnp.max), ("ReduceMin", jnp.min)]:
+        case(f"{name}, equal ones", name, lambda x, f=function: f(x, axis=1, keepdims=True),
+             [np.array([[1.0, 2, 2, 1, 1], [3, 3, 3, 3, 4]])], {"axes": [1]})
+
+
 def add_updates():
     """Optimisers as Optax has them, over four updates with a rate that changes."""
     rates = [0.125, 0.125, 0.0625, 0.03125]
@@ -256,7 +274,7 @@ def add_updates():
             optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=decay))
 
 
-for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_updates]:
+for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_reductions, add_updates]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -114,6 +114,32 @@ void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, c
   builder.add_lane_order(replica.read_back);
 }
 
+void add_hand_out(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix,
+                  Replica& replica) {
+  if (loop.outputs.empty()) return;
+  const TaskId step = replica.step.back();
+  const ClockId clock = builder.task(step).clock;
+  const ArenaId pinned = builder.add_arena(prefix + "/pinned outputs", replica.device, Arena::Memory::Pinned);
+  std::vector<Operand> copies;  // from, to
+  for (const ValueId output : loop.outputs) {
+    const Value& value = loop.graph.values[size_t(output)];
+    replica.outputs.push_back(
+        add_buffer(builder.plan, pinned, prefix + "/pinned " + value.name, value.type.bytes(), kReadBackSlots, clock));
+    copies.insert(copies.end(), {replica.placement.of[size_t(output)], {replica.outputs.back(), 0, 0}});
+  }
+  const LaneId lane = lanes.copy_out[size_t(replica.device)];
+  const TaskId copy = builder.add_task(Task::Kind::CopyOut, prefix + "/copy outputs", lane, clock);
+  builder.add_operands(copy, copies);
+  replica.hand_out = builder.add_task(Task::Kind::HandOut, prefix + "/hand out", lanes.host, clock);
+  builder.task(replica.hand_out).device = replica.device;
+  builder.add_edge(step, copy, 0, Needs::Issued, Why::Data, "outputs");
+  builder.add_edge(copy, replica.step.front(), 1, Needs::Issued, Why::Reuse, "outputs");
+  builder.add_lane_order(copy);
+  builder.add_edge(copy, replica.hand_out, 0, Needs::Done, Why::Data, "pinned outputs");
+  builder.add_edge(replica.hand_out, copy, kReadBackSlots, Needs::Done, Why::Reuse, "pinned outputs");
+  builder.add_edge(replica.hand_out, replica.hand_out, 1, Needs::Done, Why::Self);
+}
+
 std::vector<const Replica*> on_device(const std::vector<Replica>& learners, int32_t device) {
   std::vector<const Replica*> found;
   for (const Replica& replica : learners) {

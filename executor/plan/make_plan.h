@@ -61,6 +61,11 @@ BatchLayout batch_layout(const Loop& loop, bool resident);
 // program.
 Plan make_plan(const Program& program, const PlanRequest& request);
 
+// The plan of one pass over the validation split with weights that are given: the program's validation loop on every
+// device of the request, each with its share of the batches, without training. Sums are read back at the end, outputs
+// (Loop::outputs) with every batch.
+Plan make_inference_plan(const Program& program, const PlanRequest& request);
+
 // Transient memory: offsets for buffers so that those alive at the same time do not overlap. `first` and `last` are
 // inclusive positions in the lane's order of nodes.
 struct Lifetime {

@@ -132,6 +132,8 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
     for (const ValueId output : graph.nodes[n].outputs) touch(output, n);
   }
 
+  for (const ValueId output : graph.outputs) touch(output, graph.nodes.size());  // read when the step is over
+
   for (size_t field = 0; field < loop.fields.size() && !layout.resident; ++field) {
     const ValueId input = loop.fields[field];
     if (input != kNone) home[size_t(input)] = {batch, layout.offsets[field], 0};

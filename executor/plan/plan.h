@@ -123,7 +123,8 @@ struct Task {
     Average,          // replicas of one device → their average, by a run of nodes
     Collective,       // over all devices at once
     Snapshot,         // weights and statistics → validation's copy, by copies and a run of nodes
-    CopyOut,          // tallies → pinned
+    CopyOut,          // tallies, or what a batch hands out → pinned
+    HandOut,          // host: what a batch hands out to whoever asked for it
     ValidationBegin,  // host: opens a validation
     Report,           // host: training metrics to the log
     ValidationEnd,    // host: metrics of a validation, merged over devices
@@ -166,9 +167,11 @@ struct Replica {
   BufferId slots = kNone;     // on the device, of batches
   Placement placement;
   std::vector<TaskId> step;
-  TaskId read_back = kNone;    // what is measured to the host; kNone where the loop measures nothing
-  BufferId tally = kNone;      // where to: pinned, in slots of that task's clock
-  std::vector<BufferId> rows;  // likewise, of each metric that keeps rows
+  TaskId read_back = kNone;       // what is measured to the host; kNone where the loop measures nothing
+  BufferId tally = kNone;         // where to: pinned, in slots of that task's clock
+  std::vector<BufferId> rows;     // likewise, of each metric that keeps rows
+  TaskId hand_out = kNone;        // gives each batch's outputs to the host; kNone where the loop has none
+  std::vector<BufferId> outputs;  // what it reads: pinned, in slots of the step's clock
 
   TaskId first() const { return step.front(); }
   TaskId update() const { return step.back(); }

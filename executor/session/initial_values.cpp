@@ -38,6 +38,9 @@ InitialValues initial_values(const Loop& loop, const Source& source, const Initi
     if (id == loop.arenas.weights && loop.arenas.weights_lowered != kNone) {
       content.emplace(loop.arenas.weights_lowered, lowered_content(bytes));
     }
+    if (id == loop.arenas.frozen && loop.arenas.frozen_lowered != kNone) {
+      content.emplace(loop.arenas.frozen_lowered, lowered_content(bytes));
+    }
     content.emplace(id, std::move(bytes));
   }
   return content;

@@ -1,5 +1,7 @@
 #include "executor/session/metrics.h"
 
+#include <limits>
+
 namespace arbalest {
 
 bool keeps_rows(const LoopMetric& metric) {
@@ -17,6 +19,19 @@ std::vector<MeasuredMetric> measured_metrics(const Loop& loop) {
     }
   }
   return all;
+}
+
+void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, const Measurement& measured,
+          Validated& event) {
+  event.samples = measured.samples;
+  event.loss = std::numeric_limits<double>::quiet_NaN();
+  for (size_t m = 0; m < metrics.size(); ++m) {
+    if (metrics[m].name == loss) {
+      event.loss = measured.values[m];
+    } else {
+      (metrics[m].part ? event.parts : event.metrics).emplace_back(metrics[m].name, measured.values[m]);
+    }
+  }
 }
 
 }  // namespace arbalest

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/session/observer.h"
 #include "graph/passes/program.h"
 
 namespace arbalest {
@@ -31,5 +32,9 @@ struct Measurement {
   int64_t samples = 0;
   std::vector<double> values;  // as measured_metrics() names them
 };
+
+// Samples and values of a validation as observers are told of them; `loss` is the name of what Train is given.
+void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, const Measurement& measured,
+          Validated& event);
 
 }  // namespace arbalest

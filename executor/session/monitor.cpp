@@ -169,16 +169,8 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
   Validated event;
   event.epoch = at.epoch;
   event.iteration = at.iteration;
-  event.samples = measured.samples;
   event.seconds = seconds();
-  event.loss = std::nan("");
-  for (size_t m = 0; m < metrics_.size(); ++m) {
-    if (metrics_[m].name == trained_metrics_.front()) {
-      event.loss = measured.values[m];
-    } else {
-      (metrics_[m].part ? event.parts : event.metrics).emplace_back(metrics_[m].name, measured.values[m]);
-    }
-  }
+  tell(metrics_, trained_metrics_.front(), measured, event);
   keep_best(measured.values);
   Verdict verdict;
   judge(measured.values, at.epoch, verdict);

@@ -5,39 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/session/bind_plan.h"
 #include "executor/session/warn.h"
 #include "executor/trace/trace_recorder.h"
 
 namespace arbalest {
 namespace {
-
-std::vector<std::unique_ptr<Device>> make_devices(const Plan& plan, int threads, double collective_timeout,
-                                                  const std::shared_ptr<DeviceCache>& cache,
-                                                  std::unique_ptr<Queues>& collectives) {
-  const auto progress = make_cpu_progress(plan.tasks.size());
-  const auto events = make_cuda_events(plan.tasks.size());
-  const auto cpus = std::count_if(plan.devices.begin(), plan.devices.end(),
-                                  [](const PlanDevice& d) { return d.kind == PlanDevice::Kind::Cpu; });
-  std::vector<std::unique_ptr<Device>> devices;
-  for (const PlanDevice& device : plan.devices) {
-    devices.push_back(device.kind == PlanDevice::Kind::Cpu
-                          ? make_cpu_device(device.index, std::max(1, threads / int(cpus)), progress)
-                          : make_cuda_device(device.index, events, cache));
-  }
-  const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(),
-                                 [](const Lane& lane) { return lane.kind == Lane::Kind::Collectives; });
-  if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
-  if (spans && cpus == 0) collectives = make_cuda_collectives(plan.devices, events, collective_timeout, cache);
-  return devices;
-}
-
-BindOptions bind_options(const Prepared& prepared, const SessionOptions& options) {
-  BindOptions bind;
-  bind.math = options.numerics.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
-  bind.deterministic = options.numerics.deterministic;
-  bind.workspace_limit = prepared.request.workspace_limit;
-  return bind;
-}
 
 double scale_of(RateScaling scaling, int64_t learners) {
   switch (scaling) {
@@ -72,10 +45,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_sync_(plan_.relation(plan_.handles.by_sync)),
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {
-  std::unique_ptr<Queues> collectives;
-  auto devices = make_devices(plan_, threads_, options.execution.collective_timeout, cache, collectives);
-  binding_ =
-      std::make_unique<Binding>(plan_, std::move(devices), std::move(collectives), bind_options(prepared, options));
+  binding_ = bind_plan(plan_, options, prepared.request.workspace_limit, cache);
   make_host_tasks();
 }
 

@@ -25,20 +25,28 @@ std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& gi
   return given;
 }
 
+// Errors of a source are those of the node that names it.
+template <typename Open>
+void open_for(const Node& prefetch, const Open& open) {
+  try {
+    open();
+  } catch (const GraphError& error) {
+    fail(prefetch, error.what());
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("node '{}' (arbalest.Prefetch): {}", prefetch.name, error.what()));
+  }
+}
+
 // Opens what Prefetch and Validate name, and tells Prefetch the fields of a sample.
 void open_sources(Prepared& prepared, const DataSources& given, uint64_t seed) {
   Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
   if (!prefetch) return;  // make_program says so
-  try {
+  open_for(*prefetch, [&] {
     prepared.training = open_split(given.training, *prefetch, *prefetch, seed);
     if (const Node* validate = prepared.graph.find_op("arbalest.Validate")) {
       prepared.validation = open_split(given.validation, *prefetch, *validate, seed);
     }
-  } catch (const GraphError& error) {
-    fail(*prefetch, error.what());
-  } catch (const RunError& error) {
-    throw RunError(fmt::format("node '{}' (arbalest.Prefetch): {}", prefetch->name, error.what()));
-  }
+  });
   const std::vector<Field> fields = prepared.training->fields();
   if (prepared.validation && prepared.validation->fields() != fields) {
     fail(*prefetch, fmt::format("the training split has the fields {}; the validation split {}", to_string(fields),
@@ -58,15 +66,16 @@ const Field* field_of(const Graph& graph, const std::vector<Field>& fields, Valu
 
 // A label beyond the logits would make the loss NaN.
 void check_classes(const Prepared& prepared) {
-  if (!prepared.training) return;
-  const std::vector<Field> fields = prepared.training->fields();
+  const std::shared_ptr<const Source>& source = prepared.training ? prepared.training : prepared.validation;
+  if (!source) return;
+  const std::vector<Field> fields = source->fields();
   for (const Node& node : prepared.graph.nodes) {
     if (node.op->qualified_name() != "arbalest.SoftmaxCrossEntropy") continue;
     const int64_t logits = prepared.graph.values[size_t(node.inputs[0])].type.shape.back();
     const Field* label = field_of(prepared.graph, fields, node.inputs[1]);
     if (label && logits < label->classes) {
       fail(node, fmt::format("{} logits for {} classes of field '{}' of '{}'", logits, label->classes, label->name,
-                             prepared.training->describe()));
+                             source->describe()));
     }
   }
 }
@@ -106,13 +115,41 @@ int64_t epochs_of(const SessionOptions& options, const Node& train) {
 
 void describe_sources(Prepared& prepared) {
   PlanRequest& request = prepared.request;
-  request.training_samples = prepared.training->size();
-  request.training_resident = prepared.training->resident();
-  request.training_fill_time = prepared.training->microseconds_per_sample();
+  if (prepared.training) {
+    request.training_samples = prepared.training->size();
+    request.training_resident = prepared.training->resident();
+    request.training_fill_time = prepared.training->microseconds_per_sample();
+  }
   if (!prepared.validation) return;
   request.validation_samples = prepared.validation->size();
   request.validation_resident = prepared.validation->resident();
   request.validation_fill_time = prepared.validation->microseconds_per_sample();
+}
+
+// The graph's Validate node; one that measures the loss where there is none.
+Node& validate_of(Graph& graph) {
+  if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
+  const Node train = *require_op(graph, "arbalest.Train");
+  const NodeId id =
+      graph.add_node(builtin_ops().get("arbalest.Validate"), "evaluate", {train.outputs.at(0), train.inputs.at(0)}, 1);
+  return graph.nodes[size_t(id)];
+}
+
+// Gives the values a node each that nothing else reads, so that passes leave them as they are. Returns the names of
+// these.
+std::vector<std::string> hand_out(Graph& graph, const std::vector<std::string>& values) {
+  std::vector<std::string> names;
+  for (const std::string& name : values) {
+    const ValueId value = graph.find_value(name);
+    if (value == kNone) {
+      std::vector<std::string> known;
+      for (const Value& each : graph.values) known.push_back(each.name);
+      throw GraphError(fmt::format("graph '{}' has no value '{}'{}", graph.name, name, did_you_mean(name, known)));
+    }
+    const NodeId node = graph.add_node(builtin_ops().get("Identity"), "output of " + name, {value}, 1);
+    names.push_back(graph.values[size_t(graph.nodes[size_t(node)].outputs[0])].name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -162,6 +199,33 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   verify(prepared.graph);
   check_classes(prepared);
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);
+  return prepared;
+}
+
+Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked) {
+  Prepared prepared;
+  prepared.graph = std::move(graph);
+  Node& validate = validate_of(prepared.graph);
+  const Node& prefetch = *require_op(prepared.graph, "arbalest.Prefetch");
+  if (!asked.split.empty()) validate.attributes.set("split", asked.split);
+  validate.attributes.set("recalibrate", int64_t{0});
+  open_for(prefetch, [&] {
+    prepared.validation = open_split(options.sources.validation, prefetch, validate, options.numerics.seed);
+  });
+  set_fields(*prepared.graph.find_op("arbalest.Prefetch"), prepared.validation->fields());
+  ProgramOptions passes;
+  passes.outputs = hand_out(prepared.graph, asked.outputs);
+  verify(prepared.graph);
+  check_classes(prepared);
+
+  PlanRequest& request = prepared.request;
+  request.devices = devices_of(options);
+  request.host_threads = thread_count(options);
+  describe_sources(prepared);
+  passes.bf16 = options.numerics.precision == Precision::Bf16;
+  passes.validators = int64_t(request.devices.size());
+  passes.validation_samples = request.validation_samples;
+  prepared.program = make_program(prepared.graph, passes);
   return prepared;
 }
 

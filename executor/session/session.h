@@ -90,6 +90,16 @@ std::vector<PlanDevice> default_devices();
 Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after = {});
 
+// What a pass over a split without training is asked for; see executor/session/inference.h.
+struct InferenceRequest {
+  std::string split;                 // "": that of the graph's Validate
+  std::vector<std::string> outputs;  // values of the graph that each batch hands out
+};
+
+// As prepare(), for a pass over one split: nothing but that split is opened. A graph without a Validate node is
+// measured by its loss.
+Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
+
 // Threads of the process, for kernels and reading.
 int thread_count(const SessionOptions& options);
 

@@ -101,9 +101,10 @@ void finish(Loop& loop) {
   std::vector<ValueId*> ids;
   for (ValueId& field : loop.fields) ids.push_back(&field);
   for (LoopMetric& metric : loop.metrics) ids.push_back(&metric.rows);
+  for (ValueId& output : loop.outputs) ids.push_back(&output);
   std::vector<std::string> names;
   for (const ValueId* id : ids) names.push_back(*id == kNone ? std::string() : loop.graph.values[size_t(*id)].name);
-  loop.graph.outputs.clear();
+  loop.graph.outputs = loop.outputs;
   remove_dead(loop.graph, loop.arenas);
   for (size_t i = 0; i < ids.size(); ++i) *ids[i] = names[i].empty() ? kNone : loop.graph.find_value(names[i]);
 }
@@ -117,9 +118,13 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
   if (!means) metrics.insert(metrics.begin(), loss);
   int64_t batch = int_attribute(validate, "batch");
   if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
-  Graph slice = slice_validation(graph, metrics, string_attribute(validate, "split"), batch);
+  std::vector<ValueId> outputs, wanted = metrics;
+  for (const std::string& name : options.outputs) outputs.push_back(graph.find_value(name));
+  wanted.insert(wanted.end(), outputs.begin(), outputs.end());
+  Graph slice = slice_validation(graph, wanted, string_attribute(validate, "split"), batch);
   fold_constants(slice);
   Loop loop = make_loop(LoopRole::Validate, std::move(slice));
+  loop.outputs = std::move(outputs);
   measure(loop, metrics, loss, options);
   return loop;
 }
@@ -141,8 +146,9 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {"expand_layers",  "fuse_batch_norm", "freeze",          "place_layouts",
-                                                 "fold_constants", "add_update",      "lower_precision", "remove_dead"};
+  static const std::vector<std::string> names = {"expand_layers",   "fuse_batch_norm", "freeze",
+                                                 "place_layouts",   "fold_constants",  "add_update",
+                                                 "lower_precision", "remove_dead"};
   return names;
 }
 

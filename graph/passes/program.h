@@ -13,9 +13,10 @@ namespace arbalest {
 
 struct ProgramOptions {
   bool bf16 = false;
-  bool averaging = false;          // updates correct towards an average of all learners (Strategy::Kind::Sma)
-  int64_t validators = 1;          // devices that share validation's work
-  int64_t validation_samples = 0;  // for metrics that keep a row of each; 0: as many as one batch of each device
+  bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
+  int64_t validators = 1;            // devices that share validation's work
+  int64_t validation_samples = 0;    // for metrics that keep a row of each; 0: as many as one batch of each device
+  std::vector<std::string> outputs;  // values that each batch of the validation loop hands out, by name
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;
 };
@@ -46,6 +47,7 @@ struct Loop {
   std::vector<ValueId>
       fields;  // by the source's field: the input that holds it; kNone where the graph has no use for it
   std::vector<LoopMetric> metrics;
+  std::vector<ValueId> outputs;  // as ProgramOptions::outputs names them
 };
 
 struct Program {

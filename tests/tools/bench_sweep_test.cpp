@@ -1,7 +1,6 @@
 // `arbalest bench scaling`: small sweeps that train on CPUs.
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,11 +13,13 @@
 
 #include "graph/file/graph_file.h"
 #include "tests/executor/fixture.h"
+#include "tests/tools/redirected.h"
 #include "tools/command/bench_scaling.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_setup.h"
 
 using namespace arbalest;
+using test::Redirected;
 
 namespace {
 
@@ -46,36 +47,6 @@ class OwnFolders {
  private:
   const std::filesystem::path path_, working_before_;
   std::string temporary_before_;
-};
-
-// Standard output goes to a file while it lives.
-class Redirected {
- public:
-  explicit Redirected(const std::string& file) : file_(file), before_(flushed_copy()) {
-    const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    REQUIRE(out >= 0);
-    dup2(out, STDOUT_FILENO);
-    close(out);
-  }
-  ~Redirected() {
-    std::fflush(stdout);
-    dup2(before_, STDOUT_FILENO);
-    close(before_);
-  }
-  std::vector<std::string> lines() const {
-    std::vector<std::string> lines;
-    std::ifstream in(file_);
-    for (std::string line; std::getline(in, line);) lines.push_back(line);
-    return lines;
-  }
-
- private:
-  static int flushed_copy() {
-    std::fflush(stdout);
-    return dup(STDOUT_FILENO);
-  }
-  std::string file_;
-  int before_;
 };
 
 struct Sweep {

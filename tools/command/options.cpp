@@ -48,6 +48,8 @@ class CommandLine {
         "2 the command or the graph is wrong, 3 --until was not reached, 130 interrupted.\n"
         "'arbalest COMMAND --help' lists a command's options.");
     declare_run();
+    declare_evaluate();
+    declare_predict();
     declare_check();
     declare_plan();
     declare_trace();
@@ -92,6 +94,53 @@ class CommandLine {
         "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.");
   }
 
+  template <typename Options>
+  CLI::App* declare_inference(const char* name, const char* description, Options& options) {
+    CLI::App* command = declare(name, description);
+    bind_graph(*command, options);
+    bind_weights(*command, options.session.files, "the model's weights (safetensors); otherwise the graph's own");
+    command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
+        ->type_name("NAME")
+        ->check(not_empty());
+    command->add_option("--class-names", options.class_names, "names of the classes, a line each")
+        ->type_name("FILE")
+        ->check(not_empty());
+    return command;
+  }
+
+  void declare_evaluate() {
+    evaluate_command_ = declare_inference("evaluate", "measure a trained model on a split", evaluate_);
+    evaluate_command_->add_flag("--json", evaluate_.json, "as JSON");
+    evaluate_command_->footer(
+        "Measures what the graph's Validate lists and, for a model with one class a sample, precision, recall and F1 "
+        "of\n"
+        "each class and which classes are taken for which. Nothing is trained, and no file changes.");
+  }
+
+  void declare_predict() {
+    predict_command_ = declare_inference("predict", "print what a trained model makes of a split", predict_);
+    predict_command_->add_option("--top", predict_.top, "classes to print a sample, the most probable first")
+        ->capture_default_str()
+        ->type_name("N")
+        ->check(whole(1));
+    predict_command_
+        ->add_option("--value", predict_.value, "print the numbers of this value of the graph instead of classes")
+        ->type_name("NAME")
+        ->check(not_empty());
+    const auto set_format = [this](const std::string& word) {
+      using Format = PredictOptions::Format;
+      const std::vector<std::string> known = {"lines", "json", "csv"};
+      if (std::find(known.begin(), known.end(), word) == known.end()) {
+        throw GraphError(
+            fmt::format("--format: found '{}', expected lines, json or csv{}", word, did_you_mean(word, known)));
+      }
+      predict_.format = word == "csv" ? Format::Csv : word == "json" ? Format::Json : Format::Lines;
+    };
+    predict_command_->add_option_function<std::string>("--format", set_format, "lines, json (an object a line) or csv")
+        ->default_str("lines")
+        ->type_name("HOW");
+  }
+
   void declare_check() {
     check_command_ = declare("check", "parse, verify, infer shapes, count parameters, work and memory; run nothing");
     bind_graph(*check_command_, check_);
@@ -134,6 +183,7 @@ class CommandLine {
     bench_command_ = declare("bench", "measure throughput");
     scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
     bind_graph(*scaling_command_, scaling_);
+    bind_strategy(*scaling_command_, scaling_.session);
     const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
       return scaling_command_->add_option(name, value, description)->type_name(type);
     };
@@ -191,6 +241,8 @@ class CommandLine {
       for (const std::string& change : what_if_) trace_.what_if.push_back(parse_what_if(change));
       return trace_;
     }
+    if (command == evaluate_command_) return checked(evaluate_, *command);
+    if (command == predict_command_) return checked(predict_, *command);
     if (command == ops_command_) return ops_;
     if (command == check_command_) return checked(check_, *command);
     if (command == plan_command_) return checked(plan_, *command);
@@ -242,13 +294,16 @@ class CommandLine {
 
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
-           *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr;
+           *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr,
+           *evaluate_command_ = nullptr, *predict_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;
   ScalingOptions scaling_;
   OpsOptions ops_;
+  EvaluateOptions evaluate_;
+  PredictOptions predict_;
   std::optional<std::string> device_counts_;
   std::string learner_counts_ = "1";
   std::vector<std::string> what_if_;

@@ -58,6 +58,22 @@ struct ScalingOptions : GraphOptions {
   bool json = false;
 };
 
+// One pass over a split with weights as they are.
+struct EvaluateOptions : GraphOptions {
+  std::string split;        // "": the graph's validation split
+  std::string class_names;  // a file of them, a line each
+  bool json = false;
+};
+
+struct PredictOptions : GraphOptions {
+  enum class Format : uint8_t { Lines, Json, Csv };
+  std::string split;
+  std::string class_names;
+  std::string value;  // instead of classes, the numbers of this value of the graph
+  int top = 1;        // classes a sample
+  Format format = Format::Lines;
+};
+
 struct OpsOptions {
   std::string name;  // empty: all
 };
@@ -68,8 +84,8 @@ struct Exit {
   std::string text;
 };
 
-using Command =
-    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions, OpsOptions>;
+using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions,
+                             OpsOptions, EvaluateOptions, PredictOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -75,7 +75,7 @@ void bind_rules(CLI::App& command, ValidationRules& rules) {
 }
 
 void bind_files(CLI::App& command, FileOptions& files) {
-  add_path(command, "--weights", files.weights, "start from these weights (safetensors)");
+  bind_weights(command, files, "start from these weights (safetensors)");
   add_path(command, "--save", files.save, "write the weights here (safetensors)");
   add_path(command, "--save-best", files.save_best, "write the weights here whenever a validation is the best so far");
   add_path(command, "--trace", files.trace, "write a trace that Perfetto opens (.json.gz)");
@@ -119,10 +119,6 @@ void bind_graph(CLI::App& command, GraphOptions& options) {
       ->capture_default_str()
       ->type_name("LIST");
   add_word(
-      command, "--strategy", [&session](const std::string& word) { session.learners.strategy = parse_strategy(word); },
-      "how learners agree: sma, ssgd, local or none; otherwise the graph's")
-      ->type_name("NAME");
-  add_word(
       command, "--precision",
       [&session](const std::string& word) { session.numerics.precision = parse_precision(word); },
       "fp32, tf32 or bf16 (master weights stay fp32)")
@@ -143,7 +139,19 @@ void bind_graph(CLI::App& command, GraphOptions& options) {
       ->check(whole(0, 1024));
 }
 
+void bind_strategy(CLI::App& command, SessionOptions& session) {
+  add_word(
+      command, "--strategy", [&session](const std::string& word) { session.learners.strategy = parse_strategy(word); },
+      "how learners agree: sma, ssgd, local or none; otherwise the graph's")
+      ->type_name("NAME");
+}
+
+void bind_weights(CLI::App& command, FileOptions& files, const char* description) {
+  add_path(command, "--weights", files.weights, description);
+}
+
 void bind_plan(CLI::App& command, SessionOptions& session) {
+  bind_strategy(command, session);
   command
       .add_option_function<std::string>(
           "--learners", [&session](const std::string& text) { session.learners.per_device = learners_of(text); },

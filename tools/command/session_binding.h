@@ -19,6 +19,10 @@ inline constexpr int kMostReplicas = 1024;  // and devices: a typing error makes
 
 // What all commands take that take a graph.
 void bind_graph(CLI::App& command, GraphOptions& options);
+// How learners agree.
+void bind_strategy(CLI::App& command, SessionOptions& session);
+// The file of weights to begin with.
+void bind_weights(CLI::App& command, FileOptions& files, const char* description);
 // What makes a plan: how many learners, how long.
 void bind_plan(CLI::App& command, SessionOptions& session);
 // What a run does besides: rules, files, reports.

@@ -1,0 +1,53 @@
+// The plan of one pass over a split with weights that are given.
+
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "executor/plan/phases.h"
+#include "io/sources/data_order.h"
+
+namespace arbalest {
+namespace {
+
+Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, int32_t device,
+                    ClockId batch, ClockId pass) {
+  const std::string prefix = in.device_name(device) + "/inference";
+  const bool resident = in.request.validation_resident;
+  Replica replica;
+  replica.device = device;
+  replica.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
+  add_reader(builder, in, lanes, loop, resident, prefix, batch, replica);
+  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident));
+  add_part(builder, in, loop, replica.placement, prefix + "/evaluate", 0, NodeId(loop.graph.nodes.size()), replica);
+  close_step(builder, in, replica);
+  add_read_back(builder, lanes, loop, prefix, pass, replica);
+  add_hand_out(builder, lanes, loop, prefix, replica);
+  return replica;
+}
+
+}  // namespace
+
+Plan make_inference_plan(const Program& program, const PlanRequest& request) {
+  const PlanInputs in{program, request};
+  check(in);
+  const Loop& loop = *program.find(LoopRole::Validate);
+  if (request.validation_samples < 1) throw GraphError("the split holds no samples");
+  PlanBuilder builder;
+  builder.plan.devices = request.devices;
+  for (const Loop& each : program.loops) builder.plan.graphs.push_back(each.graph);
+  const int64_t all = validation_batches(request.validation_samples, loop.batch);
+  const int64_t batches = (all + in.devices() - 1) / in.devices();
+  const ClockId batch = builder.add_clock("batch", batches);
+  const ClockId pass = builder.add_coarser("pass", batch, batches, batches).first;
+  const Lanes lanes = add_lanes(builder, in);
+  LoopPlan planned{LoopRole::Validate, in.graph_of(loop), batch, {}};
+  for (int32_t device = 0; device < in.devices(); ++device) {
+    planned.replicas.push_back(add_replica(builder, in, lanes, loop, device, batch, pass));
+  }
+  builder.plan.handles.loops.push_back(std::move(planned));
+  verify(builder.plan);
+  return std::move(builder.plan);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,34 @@
+#include "executor/session/bind_plan.h"
+
+#include <algorithm>
+
+namespace arbalest {
+
+std::unique_ptr<Binding> bind_plan(Plan& plan, const SessionOptions& options, int64_t workspace_limit,
+                                   const std::shared_ptr<DeviceCache>& cache) {
+  const int threads = thread_count(options);
+  const auto progress = make_cpu_progress(plan.tasks.size());
+  const auto events = make_cuda_events(plan.tasks.size());
+  const auto cpus = std::count_if(plan.devices.begin(), plan.devices.end(),
+                                  [](const PlanDevice& d) { return d.kind == PlanDevice::Kind::Cpu; });
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const PlanDevice& device : plan.devices) {
+    devices.push_back(device.kind == PlanDevice::Kind::Cpu
+                          ? make_cpu_device(device.index, std::max(1, threads / int(cpus)), progress)
+                          : make_cuda_device(device.index, events, cache));
+  }
+  const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(),
+                                 [](const Lane& lane) { return lane.kind == Lane::Kind::Collectives; });
+  std::unique_ptr<Queues> collectives;
+  if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
+  if (spans && cpus == 0) {
+    collectives = make_cuda_collectives(plan.devices, events, options.execution.collective_timeout, cache);
+  }
+  BindOptions bind;
+  bind.math = options.numerics.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
+  bind.deterministic = options.numerics.deterministic;
+  bind.workspace_limit = workspace_limit;
+  return std::make_unique<Binding>(plan, std::move(devices), std::move(collectives), bind);
+}
+
+}  // namespace arbalest

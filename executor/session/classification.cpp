@@ -1,0 +1,91 @@
+#include "executor/session/classification.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+double fraction(int64_t part, int64_t whole) {
+  return whole > 0 ? double(part) / double(whole) : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+std::optional<ClassifiedValues> classified_values(const Graph& graph) {
+  const Node* loss = graph.find_op("arbalest.SoftmaxCrossEntropy");
+  if (!loss) return std::nullopt;
+  const auto name = [&](size_t input) { return graph.values[size_t(loss->inputs.at(input))].name; };
+  return ClassifiedValues{name(0), name(1)};
+}
+
+std::vector<Prediction> most_probable(std::span<const float> logits, size_t count) {
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto greater = [&](int64_t a, int64_t b) {
+    const float first = logits[size_t(a)], second = logits[size_t(b)];
+    return first > second || (first == second && a < b);
+  };
+  count = std::min(count, logits.size());
+  std::partial_sort(order.begin(), order.begin() + int64_t(count), order.end(), greater);
+  if (count == 0) return {};
+  const double highest = logits[size_t(order[0])];
+  double sum = 0;
+  for (const float score : logits) sum += std::exp(double(score) - highest);
+  std::vector<Prediction> predictions;
+  for (size_t i = 0; i < count; ++i) {
+    predictions.push_back({order[i], std::exp(double(logits[size_t(order[i])]) - highest) / sum});
+  }
+  return predictions;
+}
+
+int64_t ConfusionMatrix::samples() const {
+  return std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
+}
+
+int64_t ConfusionMatrix::samples(int64_t label) const {
+  const auto first = counts_.begin() + label * classes_;
+  return std::accumulate(first, first + classes_, int64_t{0});
+}
+
+int64_t ConfusionMatrix::predicted_as(int64_t label) const {
+  int64_t sum = 0;
+  for (int64_t of = 0; of < classes_; ++of) sum += count(of, label);
+  return sum;
+}
+
+double ConfusionMatrix::accuracy() const {
+  int64_t right = 0;
+  for (int64_t label = 0; label < classes_; ++label) right += count(label, label);
+  return fraction(right, samples());
+}
+
+double ConfusionMatrix::precision(int64_t label) const {
+  return fraction(count(label, label), predicted_as(label));
+}
+
+double ConfusionMatrix::recall(int64_t label) const {
+  return fraction(count(label, label), samples(label));
+}
+
+double ConfusionMatrix::f1(int64_t label) const {
+  return fraction(2 * count(label, label), samples(label) + predicted_as(label));
+}
+
+double ConfusionMatrix::mean(double (ConfusionMatrix::*of)(int64_t) const) const {
+  double sum = 0;
+  int64_t defined = 0;
+  for (int64_t label = 0; label < classes_; ++label) {
+    const double value = (this->*of)(label);
+    if (std::isnan(value)) continue;
+    sum += value;
+    ++defined;
+  }
+  return defined > 0 ? sum / double(defined) : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace arbalest

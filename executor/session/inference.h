@@ -1,0 +1,55 @@
+#pragma once
+// A pass over a split with weights as they are: what `arbalest evaluate` and `arbalest predict` do.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "executor/run/binding.h"
+#include "executor/session/observer.h"
+#include "executor/session/session.h"
+
+namespace arbalest {
+
+// What a batch hands out of the values that were asked for, in their order. Floating ones are float, others are as the
+// graph has them; all are row-major and begin with the batch's first sample.
+struct InferredBatch {
+  int64_t first = 0, samples = 0;        // of the split, in its order
+  std::vector<const std::byte*> values;  // valid during the call
+};
+
+class Inference {
+ public:
+  // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
+  // that file weights are what the graph's initialisers say. Of the other options numerics and threads count. Throws
+  // GraphError, and RunError where the file does not fit the graph.
+  Inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
+  ~Inference();
+
+  int64_t samples() const { return prepared_.request.validation_samples; }
+  const Graph& graph() const { return prepared_.graph; }
+  const Source& source() const { return *prepared_.validation; }
+  // Of an asked value: element type and shape of one sample.
+  TensorType output_type(size_t index) const;
+
+  // Once. `each` gets every batch, one at a time; with several devices in no certain order. What it throws ends the
+  // pass. Returns what the graph's Validate measures, as the last validation of a run with the same weights does.
+  // Throws RunError where `interrupted` was set before the end.
+  Validated run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted);
+
+ private:
+  const Loop& loop() const { return *prepared_.program.find(LoopRole::Validate); }
+  void put_weights();
+  std::function<void(int64_t)> fill(const Replica& replica, TaskId task) const;
+  std::function<void(int64_t)> hand_out(const Replica& replica, const std::function<void(const InferredBatch&)>& each);
+
+  const SessionOptions options_;
+  const Prepared prepared_;
+  Plan plan_;
+  std::unique_ptr<Binding> binding_;
+  std::mutex handing_out_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,155 @@
+// `arbalest evaluate` and `arbalest predict`: what they print.
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+struct Trained {
+  TestFolder folder;
+  std::string graph = folder / "tiny.onnxtxt", weights = folder / "tiny.safetensors";
+  Validated last;
+
+  Trained() {
+    std::ofstream(graph) << write_graph_text(tiny({}));
+    SessionOptions options = on_cpus();
+    options.length.epochs = 2;
+    options.files.save = weights;
+    last = run(tiny({}), options).ends.at(0).last;
+  }
+
+  // What the command line prints.
+  std::vector<std::string> lines(std::vector<const char*> words) const {
+    words.insert(words.begin() + 1, graph.c_str());
+    for (const char* more : {"--weights", weights.c_str(), "--devices", "cpu:0", "--threads", "2"})
+      words.push_back(more);
+    const Command command = parse(words);
+    const Redirected output(folder / "out");
+    int status = kFailed;
+    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
+    if (const auto* predict = std::get_if<PredictOptions>(&command)) status = command_predict(*predict);
+    CHECK(status == kDone);
+    return output.lines();
+  }
+};
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == at) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("evaluate prints what the last validation measured, and each class") {
+  const Trained trained;
+  std::string text;
+  for (const std::string& line : trained.lines({"evaluate", "--json"})) text += line + "\n";
+  const auto report = nlohmann::json::parse(text);
+  const double accuracy = trained.last.metrics.at(0).second;
+  CHECK(report.at("loss").get<double>() == doctest::Approx(trained.last.loss).epsilon(1e-12));
+  CHECK(report.at("accuracy").get<double>() == accuracy);
+  CHECK(report.at("samples") == 50);
+  REQUIRE(report.at("confusion").size() == 10);
+  int64_t right = 0, all = 0;
+  for (size_t label = 0; label < 10; ++label) {
+    const auto& row = report["confusion"][label];
+    const auto& of_class = report["classes"][label];
+    right += row[label].get<int64_t>();
+    int64_t samples = 0;
+    for (const auto& count : row) samples += count.get<int64_t>();
+    all += samples;
+    CHECK(of_class.at("samples") == samples);
+    CHECK(of_class.at("recall").get<double>() == doctest::Approx(row[label].get<double>() / double(samples)));
+  }
+  CHECK(all == 50);
+  CHECK(double(right) / 50 == doctest::Approx(accuracy));
+
+  const auto lines = trained.lines({"evaluate"});
+  const auto starts = [&](const std::string& with) {
+    return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.starts_with(with); });
+  };
+  CHECK(starts(fmt::format("  loss      {:.6g}", trained.last.loss)));
+  CHECK(starts(fmt::format("  accuracy  {:.6g}", accuracy)));
+  CHECK(starts("mean"));
+  CHECK(starts("taken for"));
+  for (const std::string& line : lines) CHECK(line.size() < 120);
+}
+
+TEST_CASE("predict prints a line a sample in the order of the split, as text, CSV or JSON") {
+  const Trained trained;
+  const auto csv = trained.lines({"predict", "--top", "2", "--format", "csv"});
+  REQUIRE(csv.size() == 51);
+  CHECK(csv[0] == "sample,label,class_1,probability_1,class_2,probability_2");
+  const auto json = trained.lines({"predict", "--top", "2", "--format", "json"});
+  const auto text = trained.lines({"predict", "--top", "2"});
+  REQUIRE(json.size() == 50);
+  REQUIRE(text.size() == 50);
+  int right = 0;
+  for (int64_t n = 0; n < 50; ++n) {
+    const auto fields = split(csv[size_t(n) + 1], ',');
+    const auto object = nlohmann::json::parse(json[size_t(n)]);
+    REQUIRE(fields.size() == 6);
+    CHECK(fields[0] == std::to_string(n));
+    CHECK(object.at("sample") == n);
+    CHECK(object.at("label") == fields[1]);
+    CHECK(object.at("predictions")[0].at("class") == fields[2]);
+    CHECK(object.at("predictions")[1].at("probability").get<double>() == doctest::Approx(std::stod(fields[5])));
+    CHECK(std::stod(fields[3]) >= std::stod(fields[5]));
+    CHECK(contains(text[size_t(n)], fmt::format("{:>7}  {} ", n, fields[2])));
+    CHECK(contains(text[size_t(n)], "(is ") == (fields[1] != fields[2]));
+    right += fields[1] == fields[2];
+  }
+  CHECK(double(right) / 50 == doctest::Approx(trained.last.metrics.at(0).second));
+
+  const auto numbers = trained.lines({"predict", "--value", "logits", "--format", "csv"});
+  REQUIRE(numbers.size() == 51);
+  CHECK(split(numbers[0], ',').at(10) == "logits_9");
+  const auto scores = split(numbers[1], ',');
+  REQUIRE(scores.size() == 11);
+  const auto best = std::max_element(scores.begin() + 1, scores.end(),
+                                     [](const auto& a, const auto& b) { return std::stod(a) < std::stod(b); });
+  CHECK(std::to_string(best - scores.begin() - 1) == split(csv[1], ',')[2]);
+}
+
+TEST_CASE("classes have the names of a file, which has one for each") {
+  const Trained trained;
+  const std::string names = trained.folder / "names.txt";
+  std::ofstream(names) << "zero\none, or uno\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n";
+  const auto csv = trained.lines({"predict", "--format", "csv", "--class-names", names.c_str()});
+  CHECK(contains(csv[1], "0,zero,"));
+  CHECK(contains(csv[2], "1,\"one, or uno\","));
+  std::ofstream(names) << "zero\none\n";
+  CHECK(contains(message_of<GraphError>([&] {
+                   trained.lines({"evaluate", "--class-names", names.c_str()});
+                 }),
+                 "found 2 names, expected one for each of the 10 classes"));
+  CHECK(contains(message_of<GraphError>([&] {
+                   trained.lines({"predict", "--value", "logits", "--class-names", names.c_str()});
+                 }),
+                 "--value prints numbers"));
+}
+
+TEST_CASE("evaluate and predict refuse what they do not know") {
+  CHECK(contains(fault({"predict", "g.onnxtxt", "--format", "jsn"}),
+                 "found 'jsn', expected lines, json or csv; did you mean 'json'?"));
+  CHECK(contains(fault({"predict", "g.onnxtxt", "--top", "0"}), "expected a whole number from 1"));
+  CHECK(contains(fault({"evaluate"}), "GRAPH is missing"));
+  CHECK(contains(fault({"evaluate", "g.onnxtxt", "--epochs", "1"}), "unknown option '--epochs'"));
+}

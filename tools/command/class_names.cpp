@@ -1,0 +1,37 @@
+#include "tools/command/class_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "graph/error.h"
+
+namespace arbalest {
+
+ClassNames::ClassNames(const std::string& path, int64_t classes) {
+  if (path.empty()) {
+    for (int64_t label = 0; label < classes; ++label) names_.push_back(std::to_string(label));
+    return;
+  }
+  std::ifstream file(path);
+  if (!file) throw GraphError(fmt::format("--class-names {}: cannot open: {}", path, std::strerror(errno)));
+  for (std::string line; std::getline(file, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    names_.push_back(line);
+  }
+  while (!names_.empty() && names_.back().empty()) names_.pop_back();
+  if (int64_t(names_.size()) == classes) return;
+  throw GraphError(fmt::format("--class-names {}: found {} names, expected one for each of the {} classes", path,
+                               names_.size(), classes));
+}
+
+size_t ClassNames::width() const {
+  size_t width = 0;
+  for (const std::string& name : names_) width = std::max(width, printable(name).size());
+  return std::min<size_t>(width, 24);
+}
+
+}  // namespace arbalest

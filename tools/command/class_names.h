@@ -1,0 +1,23 @@
+#pragma once
+// What classes are called where people read them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace arbalest {
+
+class ClassNames {
+ public:
+  // Of so many classes, one a line of the file; "" for none, when classes are their numbers. Throws GraphError where
+  // the file cannot be read or has another number of lines.
+  ClassNames(const std::string& path, int64_t classes);
+
+  const std::string& operator[](int64_t label) const { return names_[size_t(label)]; }
+  size_t width() const;  // columns of the longest, at most 24
+
+ private:
+  std::vector<std::string> names_;
+};
+
+}  // namespace arbalest

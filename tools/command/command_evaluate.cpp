@@ -1,0 +1,192 @@
+// arbalest evaluate: what the graph's metrics say of a model on a split.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "executor/session/classification.h"
+#include "executor/session/inference.h"
+#include "tools/command/class_names.h"
+#include "tools/command/commands.h"
+#include "tools/command/interrupt.h"
+#include "tools/command/session_setup.h"
+
+namespace arbalest {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Evaluated {
+  Validated measured;
+  std::optional<ConfusionMatrix> confusion;
+};
+
+// Where classes are (samples, classes) scores against a number each.
+std::optional<int64_t> classes_of(const Inference& inference) {
+  const TensorType logits = inference.output_type(0), label = inference.output_type(1);
+  if (logits.shape.size() != 1 || !label.shape.empty() || label.dtype != DataType::Int32) return std::nullopt;
+  return logits.shape[0];
+}
+
+void count(ConfusionMatrix& confusion, const InferredBatch& batch) {
+  const auto* logits = reinterpret_cast<const float*>(batch.values[0]);
+  const auto* labels = reinterpret_cast<const int32_t*>(batch.values[1]);
+  const int64_t classes = confusion.classes();
+  for (int64_t n = 0; n < batch.samples; ++n) {
+    if (labels[n] < 0 || labels[n] >= classes) continue;  // unlabelled
+    const float* scores = logits + n * classes;
+    confusion.add(labels[n], std::max_element(scores, scores + classes) - scores);
+  }
+}
+
+Evaluated evaluate(Inference& inference, bool classifies) {
+  Evaluated evaluated;
+  const auto classes = classifies ? classes_of(inference) : std::nullopt;
+  if (classes) evaluated.confusion.emplace(*classes);
+  const InterruptHandler interrupt;
+  evaluated.measured = inference.run(
+      [&](const InferredBatch& batch) {
+        if (evaluated.confusion) count(*evaluated.confusion, batch);
+      },
+      InterruptHandler::requested());
+  return evaluated;
+}
+
+Json fraction(double value) {
+  return std::isnan(value) ? Json(nullptr) : Json(value);
+}
+
+Json to_json(const EvaluateOptions& options, const Inference& inference, const Evaluated& evaluated) {
+  const Validated& measured = evaluated.measured;
+  Json report = {{"graph", options.graph},
+                 {"weights", options.session.files.weights},
+                 {"source", inference.source().describe()},
+                 {"samples", measured.samples},
+                 {"seconds", measured.seconds},
+                 {"loss", fraction(measured.loss)}};
+  for (const auto& [name, value] : measured.metrics) report[name] = fraction(value);
+  for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
+  if (!evaluated.confusion) return report;
+  const ConfusionMatrix& confusion = *evaluated.confusion;
+  const ClassNames names(options.class_names, confusion.classes());
+  report["mean_precision"] = fraction(confusion.mean_precision());
+  report["mean_recall"] = fraction(confusion.mean_recall());
+  report["mean_f1"] = fraction(confusion.mean_f1());
+  Json classes = Json::array(), rows = Json::array();
+  for (int64_t label = 0; label < confusion.classes(); ++label) {
+    classes.push_back({{"class", names[label]},
+                       {"samples", confusion.samples(label)},
+                       {"precision", fraction(confusion.precision(label))},
+                       {"recall", fraction(confusion.recall(label))},
+                       {"f1", fraction(confusion.f1(label))}});
+    Json row = Json::array();
+    for (int64_t predicted = 0; predicted < confusion.classes(); ++predicted) {
+      row.push_back(confusion.count(label, predicted));
+    }
+    rows.push_back(std::move(row));
+  }
+  report["classes"] = std::move(classes);
+  report["confusion"] = std::move(rows);  // rows: the samples' class; columns: what they were taken for
+  return report;
+}
+
+std::string text_of(double value) {
+  return std::isnan(value) ? "-" : fmt::format("{:.4f}", value);
+}
+
+void print_classes(const ConfusionMatrix& confusion, const ClassNames& names) {
+  const size_t width = std::max<size_t>(5, names.width());
+  fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", "class", width, "samples", "precision", "recall", "F1");
+  const auto line = [&](const std::string& name, int64_t samples, double precision, double recall, double f1) {
+    fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", printable(name), width, samples, text_of(precision),
+               text_of(recall), text_of(f1));
+  };
+  for (int64_t label = 0; label < confusion.classes(); ++label) {
+    line(names[label], confusion.samples(label), confusion.precision(label), confusion.recall(label),
+         confusion.f1(label));
+  }
+  line("mean", confusion.samples(), confusion.mean_precision(), confusion.mean_recall(), confusion.mean_f1());
+}
+
+// As a table where it fits a terminal, else the pairs that are confused most often.
+void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) {
+  constexpr int64_t kMostColumns = 12;
+  constexpr size_t kMostPairs = 10;
+  const size_t width = std::max<size_t>(5, names.width());
+  if (confusion.classes() <= kMostColumns) {
+    fmt::print("taken for (a row a class)\n{:<{}}", "", width);
+    for (int64_t of = 0; of < confusion.classes(); ++of) fmt::print("  {:>6.6}", printable(names[of]));
+    fmt::print("\n");
+    for (int64_t label = 0; label < confusion.classes(); ++label) {
+      fmt::print("{:<{}}", printable(names[label]), width);
+      for (int64_t of = 0; of < confusion.classes(); ++of) fmt::print("  {:>6}", confusion.count(label, of));
+      fmt::print("\n");
+    }
+    return;
+  }
+  struct Pair {
+    int64_t count, label, predicted;
+  };
+  std::vector<Pair> pairs;
+  for (int64_t label = 0; label < confusion.classes(); ++label) {
+    for (int64_t of = 0; of < confusion.classes(); ++of) {
+      if (label != of && confusion.count(label, of) > 0) pairs.push_back({confusion.count(label, of), label, of});
+    }
+  }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.count > b.count; });
+  if (pairs.size() > kMostPairs) pairs.resize(kMostPairs);
+  fmt::print("most often confused\n");
+  for (const Pair& pair : pairs) {
+    fmt::print("  {:>6} × {} taken for {}\n", pair.count, printable(names[pair.label]),
+               printable(names[pair.predicted]));
+  }
+}
+
+void print(const EvaluateOptions& options, const Inference& inference, const Evaluated& evaluated) {
+  const Validated& measured = evaluated.measured;
+  fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second)\n", printable(inference.source().describe()),
+             measured.samples, measured.seconds, double(measured.samples) / measured.seconds);
+  if (options.session.files.weights.empty()) fmt::print("the weights are the graph's own: --weights names a model\n");
+  size_t width = 4;
+  for (const auto& [name, value] : measured.metrics) width = std::max(width, printable(name).size());
+  for (const auto& [name, value] : measured.parts) width = std::max(width, printable(name).size());
+  const auto line = [&](const std::string& name, double value) {
+    fmt::print("  {:<{}}  {:.6g}\n", printable(name), width, value);
+  };
+  if (!std::isnan(measured.loss)) line("loss", measured.loss);
+  for (const auto& [name, value] : measured.metrics) line(name, value);
+  for (const auto& [name, value] : measured.parts) line(name, value);
+  if (!evaluated.confusion) return;
+  const ClassNames names(options.class_names, evaluated.confusion->classes());
+  print_classes(*evaluated.confusion, names);
+  print_confusion(*evaluated.confusion, names);
+}
+
+}  // namespace
+
+int command_evaluate(const EvaluateOptions& options) {
+  Graph graph = load_with_overrides(options);
+  InferenceRequest asked{options.split, {}};
+  const auto classified = classified_values(graph);
+  if (classified) asked.outputs = {classified->logits, classified->label};
+  Inference inference(std::move(graph), session_options(options), asked);
+  const auto classes = classified ? classes_of(inference) : std::nullopt;
+  if (!options.class_names.empty() && !classes) {
+    throw GraphError("--class-names: the graph has no SoftmaxCrossEntropy over one class a sample");
+  }
+  if (classes) ClassNames(options.class_names, *classes);  // what is wrong with them is told before the pass
+  const Evaluated evaluated = evaluate(inference, bool(classified));
+  if (options.json) {
+    fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));
+  } else {
+    print(options, inference, evaluated);
+  }
+  return kDone;
+}
+
+}  // namespace arbalest

@@ -2,6 +2,8 @@
 // Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may be
 // added to both (operators, sources, observers).
 
+#include "executor/inference/classification.h"
+#include "executor/inference/inference.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/observer.h"
 #include "executor/session/session.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "executor/session/bind_plan.h"
+#include "executor/run/bind_plan.h"
 #include "executor/session/warn.h"
 #include "executor/trace/trace_recorder.h"
 
@@ -45,7 +45,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_sync_(plan_.relation(plan_.handles.by_sync)),
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {
-  binding_ = bind_plan(plan_, options, prepared.request.workspace_limit, cache);
+  binding_ = bind_plan(plan_, threads_, options.execution.collective_timeout, bind_options(prepared, options), cache);
   make_host_tasks();
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "executor/devices/device.h"
+#include "executor/run/binding.h"
 #include "executor/session/event_queue.h"
 #include "executor/session/training.h"
 #include "graph/op.h"
@@ -227,6 +228,14 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   passes.validation_samples = request.validation_samples;
   prepared.program = make_program(prepared.graph, passes);
   return prepared;
+}
+
+BindOptions bind_options(const Prepared& prepared, const SessionOptions& options) {
+  BindOptions bind;
+  bind.math = options.numerics.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
+  bind.deterministic = options.numerics.deterministic;
+  bind.workspace_limit = prepared.request.workspace_limit;
+  return bind;
 }
 
 int thread_count(const SessionOptions& options) {

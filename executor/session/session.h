@@ -16,6 +16,8 @@
 
 namespace arbalest {
 
+struct BindOptions;  // executor/run/binding.h
+
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
 std::string_view name_of(Precision precision);
@@ -90,7 +92,7 @@ std::vector<PlanDevice> default_devices();
 Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after = {});
 
-// What a pass over a split without training is asked for; see executor/session/inference.h.
+// What a pass over a split without training is asked for; see executor/inference/inference.h.
 struct InferenceRequest {
   std::string split;                 // "": that of the graph's Validate
   std::vector<std::string> outputs;  // values of the graph that each batch hands out
@@ -99,6 +101,9 @@ struct InferenceRequest {
 // As prepare(), for a pass over one split: nothing but that split is opened. A graph without a Validate node is
 // measured by its loss.
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
+
+// How kernels compute.
+BindOptions bind_options(const Prepared& prepared, const SessionOptions& options);
 
 // Threads of the process, for kernels and reading.
 int thread_count(const SessionOptions& options);

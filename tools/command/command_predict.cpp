@@ -9,8 +9,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "executor/session/classification.h"
-#include "executor/session/inference.h"
+#include "executor/inference/classification.h"
+#include "executor/inference/inference.h"
 #include "tools/command/class_names.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"

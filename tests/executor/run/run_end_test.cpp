@@ -275,8 +275,8 @@ TEST_CASE("a slow observer holds up no training") {
   options.files.save = folder / "weights.safetensors";  // otherwise an interrupted run saves in the working directory
   const RunFinished end = run_training(tiny({}), options, story, flag);
   // It trained on while its first report was being looked at.
-  CHECK(end.iteration > 100);
-  CHECK(story.epochs.size() > 5);
+  CHECK(end.iteration > 30);
+  CHECK(story.epochs.size() > 1);
   CHECK(std::is_sorted(story.epochs.begin(), story.epochs.end(),
                        [](const EpochEnded& a, const EpochEnded& b) { return a.epoch < b.epoch; }));
   CHECK(story.validations.size() + 2 >= story.epochs.size());

@@ -1,4 +1,4 @@
-#include "executor/session/inference.h"
+#include "executor/inference/inference.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <cstring>
 #include <optional>
 
+#include "executor/run/bind_plan.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
-#include "executor/session/bind_plan.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/validation_reader.h"
 #include "io/formats/layout.h"
@@ -38,7 +38,8 @@ Inference::Inference(Graph graph, const SessionOptions& options, const Inference
     : options_(options),
       prepared_(prepare_inference(std::move(graph), options, asked)),
       plan_(make_inference_plan(prepared_.program, prepared_.request)),
-      binding_(bind_plan(plan_, options_, prepared_.request.workspace_limit, make_device_cache())) {
+      binding_(bind_plan(plan_, thread_count(options_), options_.execution.collective_timeout,
+                         bind_options(prepared_, options_), make_device_cache())) {
   for (const ValueId output : loop().outputs) {
     const Value& value = loop().graph.values[size_t(output)];
     const bool batched = !value.type.shape.empty() && value.type.shape[0] == loop().batch;

@@ -1,12 +1,11 @@
-#include "executor/session/bind_plan.h"
+#include "executor/run/bind_plan.h"
 
 #include <algorithm>
 
 namespace arbalest {
 
-std::unique_ptr<Binding> bind_plan(Plan& plan, const SessionOptions& options, int64_t workspace_limit,
+std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double collective_timeout, const BindOptions& options,
                                    const std::shared_ptr<DeviceCache>& cache) {
-  const int threads = thread_count(options);
   const auto progress = make_cpu_progress(plan.tasks.size());
   const auto events = make_cuda_events(plan.tasks.size());
   const auto cpus = std::count_if(plan.devices.begin(), plan.devices.end(),
@@ -22,13 +21,9 @@ std::unique_ptr<Binding> bind_plan(Plan& plan, const SessionOptions& options, in
   std::unique_ptr<Queues> collectives;
   if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
   if (spans && cpus == 0) {
-    collectives = make_cuda_collectives(plan.devices, events, options.execution.collective_timeout, cache);
+    collectives = make_cuda_collectives(plan.devices, events, collective_timeout, cache);
   }
-  BindOptions bind;
-  bind.math = options.numerics.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
-  bind.deterministic = options.numerics.deterministic;
-  bind.workspace_limit = workspace_limit;
-  return std::make_unique<Binding>(plan, std::move(devices), std::move(collectives), bind);
+  return std::make_unique<Binding>(plan, std::move(devices), std::move(collectives), options);
 }
 
 }  // namespace arbalest

@@ -1,4 +1,4 @@
-#include "executor/session/classification.h"
+#include "executor/inference/classification.h"
 
 #include <algorithm>
 #include <cmath>

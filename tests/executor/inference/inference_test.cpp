@@ -1,6 +1,6 @@
 // Passes over a split with weights as they are: evaluation and prediction.
 
-#include "executor/session/inference.h"
+#include "executor/inference/inference.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <set>
 
-#include "executor/session/classification.h"
+#include "executor/inference/classification.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

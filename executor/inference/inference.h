@@ -7,11 +7,12 @@
 #include <mutex>
 #include <vector>
 
-#include "executor/run/binding.h"
 #include "executor/session/observer.h"
 #include "executor/session/session.h"
 
 namespace arbalest {
+
+class Binding;
 
 // What a batch hands out of the values that were asked for, in their order. Floating ones are float, others are as the
 // graph has them; all are row-major and begin with the batch's first sample.

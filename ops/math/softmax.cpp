@@ -1,4 +1,4 @@
-// Softmax along an axis, and its gradient. With a loss, SoftmaxCrossEntropy is one operator for both.
+// Softmax and LogSoftmax along an axis, and their gradients. With a loss, SoftmaxCrossEntropy is one operator for both.
 
 #include <fmt/format.h>
 
@@ -38,6 +38,7 @@ AxisVectors vectors_of(const KernelRequest& request) {
   return {request.inputs[0], int_attribute(request.node, "axis")};
 }
 
+template <bool kLogarithm>
 std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
@@ -50,12 +51,14 @@ std::unique_ptr<Kernel> softmax_cpu(const KernelRequest& request, auto element) 
       W sum = 0;
       for (int64_t k = 0; k < v.length; ++k) sum += std::exp(widen(x[first + k * v.step]) - largest);
       for (int64_t k = 0; k < v.length; ++k) {
-        y[first + k * v.step] = narrow<T>(std::exp(widen(x[first + k * v.step]) - largest) / sum);
+        const W shifted = widen(x[first + k * v.step]) - largest;
+        y[first + k * v.step] = narrow<T>(kLogarithm ? shifted - std::log(sum) : std::exp(shifted) / sum);
       }
     });
   });
 }
 
+template <bool kLogarithm>
 std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
@@ -64,10 +67,13 @@ std::unique_ptr<Kernel> softmax_grad_cpu(const KernelRequest& request, auto elem
     T* dx = output<T>(context, 0);
     for_each_vector(v, [=](int64_t first) {
       W dot = 0;
-      for (int64_t k = 0; k < v.length; ++k) dot += widen(dy[first + k * v.step]) * widen(y[first + k * v.step]);
       for (int64_t k = 0; k < v.length; ++k) {
         const int64_t i = first + k * v.step;
-        dx[i] = narrow<T>(widen(y[i]) * (widen(dy[i]) - dot));
+        dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
+      }
+      for (int64_t k = 0; k < v.length; ++k) {
+        const int64_t i = first + k * v.step;
+        dx[i] = narrow<T>(kLogarithm ? widen(dy[i]) - std::exp(widen(y[i])) * dot : widen(y[i]) * (widen(dy[i]) - dot));
       }
     });
   });
@@ -96,39 +102,48 @@ std::vector<Sample> samples(size_t inputs) {
   return samples;
 }
 
-}  // namespace
-
-void register_math_softmax(OpRegistry& registry) {
+template <bool kLogarithm>
+void add(OpRegistry& registry, const std::string& name, std::string doc, std::string gradient_doc) {
   const AttributeSpec axis = int_spec("axis", -1, "the axis of the sums; negative counts from the end");
   registry.add({.domain = "",
-                .name = "Softmax",
-                .doc = "exp(X) divided by its sum along `axis`",
+                .name = name,
+                .doc = std::move(doc),
                 .inputs = {{.name = "input", .lowered = true}},
                 .outputs = {{.name = "output", .lowered = true}},
                 .attributes = {axis},
                 .layout = std::nullopt,
                 .infer = infer_softmax,
                 .grad =
-                    [](GradContext& c) {
+                    [gradient = "arbalest." + name + "Grad"](GradContext& c) {
                       if (!c.needs_gradient(0)) return;
-                      c.set_input_gradient(0, c.add("arbalest.SoftmaxGrad", "grad_input",
-                                                    {c.output_gradient(0), c.output(0)}, 1, c.node().attributes)[0]);
+                      c.set_input_gradient(0, c.add(gradient, "grad_input", {c.output_gradient(0), c.output(0)}, 1,
+                                                    c.node().attributes)[0]);
                     },
                 .cost = elementwise_cost(5),
                 .samples = [] { return samples(1); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu(r, t); })});
-  registry.add({.domain = "arbalest",
-                .name = "SoftmaxGrad",
-                .doc = "Y · (dY − the sum of dY · Y along `axis`)",
-                .inputs = {{.name = "dY", .lowered = true}, {.name = "Y", .lowered = true}},
-                .outputs = {{.name = "dX", .lowered = true}},
-                .attributes = {axis},
-                .internal = true,
-                .layout = std::nullopt,
-                .infer = infer_grad,
-                .cost = elementwise_cost(4),
-                .samples = [] { return samples(2); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_grad_cpu(r, t); })});
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_cpu<kLogarithm>(r, t); })});
+  registry.add(
+      {.domain = "arbalest",
+       .name = name + "Grad",
+       .doc = std::move(gradient_doc),
+       .inputs = {{.name = "dY", .lowered = true}, {.name = "Y", .lowered = true}},
+       .outputs = {{.name = "dX", .lowered = true}},
+       .attributes = {axis},
+       .internal = true,
+       .layout = std::nullopt,
+       .infer = infer_grad,
+       .cost = elementwise_cost(4),
+       .samples = [] { return samples(2); },
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return softmax_grad_cpu<kLogarithm>(r, t); })});
+}
+
+}  // namespace
+
+void register_math_softmax(OpRegistry& registry) {
+  add<false>(registry, "Softmax", "exp(X) divided by its sum along `axis`",
+             "Y · (dY − the sum of dY · Y along `axis`)");
+  add<true>(registry, "LogSoftmax", "X less the logarithm of the sum of exp(X) along `axis`",
+            "dY − exp(Y) · the sum of dY along `axis`");
 }
 
 }  // namespace arbalest

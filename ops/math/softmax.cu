@@ -1,4 +1,4 @@
-// CUDA kernels of Softmax and arbalest.SoftmaxGrad: a warp a vector, or a block where vectors are long and few.
+// CUDA kernels of Softmax, LogSoftmax and their gradients: a warp a vector, or a block where vectors are long and few.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/math/strided.h"
@@ -42,7 +42,7 @@ __device__ inline void for_each_vector(const AxisVectors& v, Function f) {
   }
 }
 
-template <int G, typename T>
+template <bool kLogarithm, int G, typename T>
 __global__ void __launch_bounds__(kThreads) softmax_kernel(AxisVectors v, const T* x, T* y) {
   for_each_vector<G>(v, [&](int64_t first, int lane) {
     float largest = -INFINITY, sum = 0;
@@ -51,22 +51,24 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(AxisVectors v, const 
     for (int64_t k = lane; k < v.length; k += G) sum += expf(widen(x[first + k * v.step]) - largest);
     sum = group_sum<G>(sum);
     for (int64_t k = lane; k < v.length; k += G) {
-      y[first + k * v.step] = narrow<T>(expf(widen(x[first + k * v.step]) - largest) / sum);
+      const float shifted = widen(x[first + k * v.step]) - largest;
+      y[first + k * v.step] = narrow<T>(kLogarithm ? shifted - logf(sum) : expf(shifted) / sum);
     }
   });
 }
 
-template <int G, typename T>
+template <bool kLogarithm, int G, typename T>
 __global__ void __launch_bounds__(kThreads) softmax_grad_kernel(AxisVectors v, const T* dy, const T* y, T* dx) {
   for_each_vector<G>(v, [&](int64_t first, int lane) {
     float dot = 0;
     for (int64_t k = lane; k < v.length; k += G) {
-      dot += widen(dy[first + k * v.step]) * widen(y[first + k * v.step]);
+      const int64_t i = first + k * v.step;
+      dot += kLogarithm ? widen(dy[i]) : widen(dy[i]) * widen(y[i]);
     }
     dot = group_sum<G>(dot);
     for (int64_t k = lane; k < v.length; k += G) {
       const int64_t i = first + k * v.step;
-      dx[i] = narrow<T>(widen(y[i]) * (widen(dy[i]) - dot));
+      dx[i] = narrow<T>(kLogarithm ? widen(dy[i]) - expf(widen(y[i])) * dot : widen(y[i]) * (widen(dy[i]) - dot));
     }
   });
 }
@@ -83,35 +85,41 @@ void with_group(const AxisVectors& v, int multiprocessors, const Launch& launch)
   check_launch("softmax");
 }
 
-}  // namespace
-
-void register_math_softmax_cuda(OpRegistry& registry) {
-  registry.find("Softmax")->cuda = [](const KernelRequest& request) {
+template <bool kLogarithm>
+void set_kernels(OpRegistry& registry, const std::string& name) {
+  registry.find(name)->cuda = [](const KernelRequest& request) {
     const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
     const int multiprocessors = cuda_context(request).multiprocessors;
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
         with_group(v, multiprocessors, [&](auto group, unsigned blocks) {
-          softmax_kernel<decltype(group)::value>
+          softmax_kernel<kLogarithm, decltype(group)::value>
               <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), output<T>(c, 0));
         });
       });
     });
   };
-  registry.find("arbalest.SoftmaxGrad")->cuda = [](const KernelRequest& request) {
+  registry.find("arbalest." + name + "Grad")->cuda = [](const KernelRequest& request) {
     const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
     const int multiprocessors = cuda_context(request).multiprocessors;
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel([=](const KernelContext& c) {
         with_group(v, multiprocessors, [&](auto group, unsigned blocks) {
-          softmax_grad_kernel<decltype(group)::value>
+          softmax_grad_kernel<kLogarithm, decltype(group)::value>
               <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
         });
       });
     });
   };
+}
+
+}  // namespace
+
+void register_math_softmax_cuda(OpRegistry& registry) {
+  set_kernels<false>(registry, "Softmax");
+  set_kernels<true>(registry, "LogSoftmax");
 }
 
 }  // namespace arbalest

@@ -239,6 +239,9 @@ def add_reductions():
             case(f"{name}, {shape} over {axes}", name,
                  lambda x, f=function, a=axes, k=keepdims: f(x, axis=tuple(a) or None, keepdims=bool(k)), [x],
                  {"axes": axes, "keepdims": keepdims})
+    for axis in [0, -1]:
+        case(f"LogSoftmax, axis {axis}", "LogSoftmax", lambda x, a=axis: jax.nn.log_softmax(x, axis=a), [draw(3, 4)],
+             {"axis": axis})
     for name, function in [("ReduceMax", jnp.max), ("ReduceMin", jnp.min)]:
         case(f"{name}, equal ones", name, lambda x, f=function: f(x, axis=1, keepdims=True),
              [np.array([[1.0, 2, 2, 1, 1], [3, 3, 3, 3, 4]])], {"axes": [1]})

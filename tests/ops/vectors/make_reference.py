@@ -247,6 +247,21 @@ def add_reductions():
              [np.array([[1.0, 2, 2, 1, 1], [3, 3, 3, 3, 4]])], {"axes": [1]})
 
 
+def add_moves():
+    case("Slice, backwards", "Slice", lambda x: x[1:4:2, ::-2], [draw(5, 4)],
+         {"starts": [1, -1], "ends": [4, -100], "axes": [0, 1], "steps": [2, -2]})
+    case("Concat", "Concat", lambda a, b, c: jnp.concatenate([a, b, c], 1), [draw(2, 3, 2), draw(2, 1, 2), draw(2, 2, 2)],
+         {"axis": 1})
+    case("Expand", "Expand", lambda x: jnp.broadcast_to(x, (2, 3, 4)), [draw(3, 1)], {"shape": [2, 1, 4]})
+    case("Tile", "Tile", lambda x: jnp.tile(x, (2, 1, 3)), [draw(2, 3, 2)], {"repeats": [2, 1, 3]})
+    case("Pad", "Pad", lambda x: jnp.pad(x, ((1, 0), (2, 3)))[:, :-2], [draw(3, 4)], {"pads": [1, 2, 0, 1]})
+    for mode, order in [("DCR", (0, 3, 4, 1, 5, 2)), ("CRD", (0, 1, 4, 2, 5, 3))]:
+        split = (1, 2, 2, 3, 2, 2) if mode == "DCR" else (1, 3, 2, 2, 2, 2)
+        case(f"DepthToSpace, {mode}", "DepthToSpace",
+             lambda x, s=split, o=order: x.reshape(s).transpose(o).reshape(1, 3, 4, 4), [draw(1, 12, 2, 2)],
+             {"blocksize": 2, "mode": mode})
+
+
 def add_updates():
     """Optimisers as Optax has them, over four updates with a rate that changes."""
     rates = [0.125, 0.125, 0.0625, 0.03125]
@@ -277,7 +292,7 @@ def add_updates():
             optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=decay))
 
 
-for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_reductions, add_updates]:
+for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_reductions, add_moves, add_updates]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -255,6 +255,8 @@ def add_moves():
     case("Expand", "Expand", lambda x: jnp.broadcast_to(x, (2, 3, 4)), [draw(3, 1)], {"shape": [2, 1, 4]})
     case("Tile", "Tile", lambda x: jnp.tile(x, (2, 1, 3)), [draw(2, 3, 2)], {"repeats": [2, 1, 3]})
     case("Pad", "Pad", lambda x: jnp.pad(x, ((1, 0), (2, 3)))[:, :-2], [draw(3, 4)], {"pads": [1, 2, 0, 1]})
+    case("Gather", "Gather", lambda x, i: jnp.take(x, i.astype(int), axis=1), [draw(2, 4, 3), np.array([[3, 0, 3], [1, 3, 1]])],
+         {"axis": 1}, labels=[1])
     for mode, order in [("DCR", (0, 3, 4, 1, 5, 2)), ("CRD", (0, 1, 4, 2, 5, 3))]:
         split = (1, 2, 2, 3, 2, 2) if mode == "DCR" else (1, 3, 2, 2, 2, 2)
         case(f"DepthToSpace, {mode}", "DepthToSpace",

@@ -1,0 +1,195 @@
+// Gather: slices of a tensor by their index along an axis, as embeddings take them; and its gradient.
+
+#include "ops/shape/gather.h"
+
+#include <fmt/format.h>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+#include "ops/shape/copy.h"
+
+namespace arbalest {
+namespace {
+
+bool is_index(DataType type) {
+  return type == DataType::Int32 || type == DataType::Int64;
+}
+
+void infer_gather(InferContext& context) {
+  const TensorType &data = context.input(0), &indices = context.input(1);
+  const size_t axis = axis_of(context);
+  if (!is_index(indices.dtype)) {
+    context.fail(fmt::format("{} is {}; expected int32 or int64", input_name(context, 1), to_string(indices)));
+  }
+  TensorType y{data.dtype, Shape(data.shape.begin(), data.shape.begin() + int64_t(axis))};
+  y.shape.insert(y.shape.end(), indices.shape.begin(), indices.shape.end());
+  y.shape.insert(y.shape.end(), data.shape.begin() + int64_t(axis) + 1, data.shape.end());
+  context.set_output(0, y);
+}
+
+void grad_gather(GradContext& c) {
+  if (!c.needs_gradient(0)) return;
+  const Shape shape = c.type(c.input(0)).shape;
+  c.set_input_gradient(0, c.add("arbalest.GatherGrad", "grad_input", {c.output_gradient(0), c.input(1)}, 1,
+                                {{"axis", int64_t(axis_of(c.node(), shape.size()))}, {"shape", shape}})[0]);
+}
+
+void infer_gradient(InferContext& context) {
+  const TensorType& dy = floating_input(context, 0);
+  context.set_output(0, {master_type(dy.dtype), ints_attribute(context.node(), "shape")});
+}
+
+// Places along the axis, checked before anything is read from them.
+template <typename Index>
+class Places {
+ public:
+  Places(const Node& node, const Gathering& g, const Index* indices) : extent_(g.extent), indices_(indices) {
+    for (int64_t j = 0; j < g.count; ++j) {
+      if (int64_t(indices[j]) >= -extent_ && int64_t(indices[j]) < extent_) continue;
+      throw RunError(fmt::format("node '{}' ({}): index {} of 'indices' is {}; expected {} to {}", node.name,
+                                 node.op->qualified_name(), j, int64_t(indices[j]), -extent_, extent_ - 1));
+    }
+  }
+  int64_t operator[](int64_t j) const {
+    return indices_[j] < 0 ? int64_t(indices_[j]) + extent_ : int64_t(indices_[j]);
+  }
+
+ private:
+  int64_t extent_;
+  const Index* indices_;
+};
+
+// function(Index{}) with Index the element type of the indices, input 1.
+template <typename Function>
+std::unique_ptr<Kernel> with_index(const KernelRequest& request, Function function) {
+  return request.inputs[1].dtype == DataType::Int32 ? function(int32_t{}) : function(int64_t{});
+}
+
+std::unique_ptr<Kernel> gather_cpu(const KernelRequest& request) {
+  const TensorType& data = request.inputs[0];
+  const Gathering g(data, request.inputs[1], axis_of(request.node, data.shape.size()));
+  const int64_t bytes = g.inner * int64_t(size_of(data.dtype));
+  return with_index(request, [&](auto index) {
+    using Index = decltype(index);
+    return make_kernel([g, bytes, node = request.node](const KernelContext& c) {
+      const Places<Index> places(node, g, input<Index>(c, 1));
+      const auto* from = input<std::byte>(c, 0);
+      auto* to = output<std::byte>(c, 0);
+      if (bytes == 0) return;
+      parallel_for(g.outer * g.count, bytes / 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          std::memcpy(to + i * bytes, from + (i / g.count * g.extent + places[i % g.count]) * bytes, size_t(bytes));
+        }
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> gather_grad_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const TensorType& dx = request.outputs[0];
+  const Gathering g(dx, request.inputs[1], axis_of(request.node, dx.shape.size()));
+  return with_index(request, [&](auto index) {
+    using Index = decltype(index);
+    return make_kernel([g, elements = dx.elements(), node = request.node](const KernelContext& c) {
+      const Places<Index> places(node, g, input<Index>(c, 1));
+      const T* dy = input<T>(c, 0);
+      Wide<T>* to = output<Wide<T>>(c, 0);
+      std::fill_n(to, elements, Wide<T>(0));
+      for (int64_t i = 0; i < g.outer * g.count; ++i) {
+        Wide<T>* slice = to + (i / g.count * g.extent + places[i % g.count]) * g.inner;
+        for (int64_t k = 0; k < g.inner; ++k) slice[k] += widen(dy[i * g.inner + k]);
+      }
+    });
+  });
+}
+
+struct Case {
+  Shape data, indices;
+  int64_t axis;
+  DataType type = DataType::Float32, index = DataType::Int64;
+};
+
+std::vector<Case> cases() {
+  return {{{5}, {}, 0},
+          {{7, 8}, {4}, 0},
+          {{7, 8}, {2, 3}, 0, DataType::Float32, DataType::Int32},
+          {{3, 5}, {9}, -1},
+          {{2, 6, 3}, {2, 2}, 1},
+          {{2, 4, 3, 2}, {40}, 1},
+          {{50, 12}, {300}, 0, DataType::Float32, DataType::Int32},
+          {{4, 3}, {0}, 0}};
+}
+
+Sample::Input indices_of(const Case& c) {
+  const int64_t extent = c.data[size_t(c.axis < 0 ? c.axis + int64_t(c.data.size()) : c.axis)];
+  return {.type = {c.index, c.indices}, .low = double(-extent), .high = double(extent - 1)};
+}
+
+std::string name_of(const Case& c) {
+  return fmt::format("{} by {} {} along {}", to_string(TensorType{c.type, c.data}), to_string(c.indices),
+                     arbalest::name_of(c.index), c.axis);
+}
+
+std::vector<Sample> gather_samples() {
+  std::vector<Sample> samples;
+  std::vector<Case> all = cases();
+  all.push_back({{6}, {3}, 0, DataType::Int64});
+  all.push_back({{3, 5}, {2}, 1, DataType::Bool});
+  for (const Case& c : all) {
+    samples.push_back({.name = name_of(c),
+                       .inputs = {{.type = {c.type, c.data}, .low = 0, .high = 1}, indices_of(c)},
+                       .attributes = {{"axis", c.axis}},
+                       .tolerance = 0});
+  }
+  return samples;
+}
+
+std::vector<Sample> gradient_samples() {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    const size_t axis = size_t(c.axis < 0 ? c.axis + int64_t(c.data.size()) : c.axis);
+    Shape y(c.data.begin(), c.data.begin() + int64_t(axis));
+    y.insert(y.end(), c.indices.begin(), c.indices.end());
+    y.insert(y.end(), c.data.begin() + int64_t(axis) + 1, c.data.end());
+    samples.push_back({.name = name_of(c),
+                       .inputs = {{.type = {DataType::Float32, y}}, indices_of(c)},
+                       .attributes = {{"axis", c.axis}, {"shape", c.data}},
+                       .tolerance = 1e-5});
+  }
+  return samples;
+}
+
+}  // namespace
+
+void register_shape_gather(OpRegistry& registry) {
+  const AttributeSpec axis = int_spec("axis", 0, "that the indices are along; negative counts from the end");
+  registry.add(
+      {.domain = "",
+       .name = "Gather",
+       .doc = "the slices of data that `indices` names along `axis`; on a GPU one that is out of range gives NaN",
+       .inputs = {{.name = "data", .lowered = true}, {.name = "indices"}},
+       .outputs = {{.name = "output", .lowered = true}},
+       .attributes = {axis},
+       .infer = infer_gather,
+       .grad = grad_gather,
+       .cost =
+           [](const Graph& graph, const Node& node) {
+             return Cost{0, 2.0 * double(output_type(graph, node, 0).bytes())};
+           },
+       .samples = gather_samples,
+       .cpu = gather_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "GatherGrad",
+                .doc = "the gradient of Gather: for each slice the sum of dY wherever it was taken",
+                .inputs = {{.name = "dY", .lowered = true}, {.name = "indices"}},
+                .outputs = {{.name = "dX"}},
+                .attributes = {axis, required_spec("shape", AttributeKind::Ints, "of dX")},
+                .internal = true,
+                .infer = infer_gradient,
+                .cost = elementwise_cost(1),
+                .samples = gradient_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return gather_grad_cpu(r, t); })});
+}
+
+}  // namespace arbalest

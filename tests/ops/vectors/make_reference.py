@@ -257,6 +257,11 @@ def add_moves():
     case("Pad", "Pad", lambda x: jnp.pad(x, ((1, 0), (2, 3)))[:, :-2], [draw(3, 4)], {"pads": [1, 2, 0, 1]})
     case("Gather", "Gather", lambda x, i: jnp.take(x, i.astype(int), axis=1), [draw(2, 4, 3), np.array([[3, 0, 3], [1, 3, 1]])],
          {"axis": 1}, labels=[1])
+    for mode, method in [("linear", "linear"), ("cubic", "cubic")]:
+        case(f"Resize, {mode}, antialiased", "Resize", lambda x, m=method: jax.image.resize(x, (1, 2, 3, 9), m), [draw(1, 2, 6, 5)],
+             {"sizes": [1, 2, 3, 9], "mode": mode, "antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5})
+    case("Resize, nearest", "Resize", lambda x: x.repeat(2, 2).repeat(3, 3), [draw(1, 2, 2, 3)],
+         {"scales": [1.0, 1.0, 2.0, 3.0]})
     for mode, order in [("DCR", (0, 3, 4, 1, 5, 2)), ("CRD", (0, 1, 4, 2, 5, 3))]:
         split = (1, 2, 2, 3, 2, 2) if mode == "DCR" else (1, 3, 2, 2, 2, 2)
         case(f"DepthToSpace, {mode}", "DepthToSpace",

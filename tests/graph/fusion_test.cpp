@@ -1,0 +1,97 @@
+// Layers become operators, and batch norms take in what follows them.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "graph/passes/program.h"
+#include "tests/graph/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+TEST_CASE("layers expand into operators with parameters") {
+  const Graph graph = expanded("h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n" + kHead);
+  CHECK(op_names(graph) == std::vector<std::string>{"arbalest.Prefetch", "arbalest.Augment", "Conv",
+                                                    "arbalest.BatchNormTraining", "Relu", "Flatten", "Gemm",
+                                                    "arbalest.SoftmaxCrossEntropy", "arbalest.Accuracy",
+                                                    "arbalest.Train", "arbalest.Validate"});
+  CHECK(value(graph, "h.conv.weight").role == Role::Parameter);
+  CHECK(value(graph, "h.bn.running_mean").role == Role::State);
+  CHECK(value(graph, "logits.weight").type.shape == Shape{3, 4 * 6 * 6});
+  CHECK(graph.carries.size() == 2);
+  for (const Carry& carry : graph.carries) CHECK(graph.values[size_t(carry.current)].role == Role::State);
+}
+
+TEST_CASE("running statistics that a file gives are states, not parameters") {
+  const Program program = program_of_net(
+      "c = arbalest.Conv <filters = 2, kernel_shape = [1, 1]> (x)\n"
+      "h = BatchNormalization <training_mode = 1> (c, scale, bias, mean, variance)\n" +
+      kHead +
+      "#initial float[2] scale = {1, 1}, float[2] bias = {0, 0}, float[2] mean = {0, 0}, float[2] variance = {1, 1}");
+  const Graph& step = program.training().graph;
+  CHECK(value(step, "mean").view.base == program.training().arenas.statistics);
+  CHECK(value(step, "scale").view.base == program.training().arenas.weights);
+}
+
+TEST_CASE("batch norm takes in the Relu behind it") {
+  Graph graph = expanded("h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n" + kHead);
+  fuse_batch_norm(graph);
+  check_sound(graph);
+  CHECK(count_ops(graph, "Relu") == 0);
+  const Node& norm = only(graph, "arbalest.BatchNormTraining");
+  CHECK(int_attribute(norm, "relu") == 1);
+  CHECK(norm.inputs.size() == 5);
+}
+
+TEST_CASE("batch norm takes in Add and Relu, whichever side it is on") {
+  for (const char* sum : {"Add (n, x2)", "Add (x2, n)"}) {
+    INFO(sum);
+    Graph graph =
+        expanded(fmt::format("x2 = Identity (x)\nn = arbalest.BatchNorm (x)\ns = {}\nh = Relu (s)\n", sum) + kHead);
+    fuse_batch_norm(graph);
+    check_sound(graph);
+    CHECK(count_ops(graph, "Relu") == 0);
+    CHECK(count_ops(graph, "Add") == 0);
+    const Node& norm = only(graph, "arbalest.BatchNormTraining");
+    REQUIRE(norm.inputs.size() == 6);
+    CHECK(norm.inputs[5] == graph.find_value("x2"));
+    CHECK(norm.outputs[0] == graph.find_value("h"));
+  }
+}
+
+TEST_CASE("batch norm does not take in an Add that broadcasts") {
+  for (const char* sum : {"Add (n, w)", "Add (w, n)"}) {
+    INFO(sum);
+    Graph graph = expanded(fmt::format("n = arbalest.BatchNorm (x)\ns = {}\nh = Relu (s)\n", sum) + kHead +
+                           "#initial float[2, 1, 1] w = {0.1, 0.2}");
+    fuse_batch_norm(graph);
+    check_sound(graph);
+    CHECK(count_ops(graph, "Add") == 1);
+    CHECK(count_ops(graph, "Relu") == 1);
+    CHECK(only(graph, "arbalest.BatchNormTraining").inputs.size() == 5);
+  }
+}
+
+TEST_CASE("of two batch norms that are added, the later one takes in the sum") {
+  Graph graph =
+      expanded("m = arbalest.BatchNorm (x)\nn = arbalest.BatchNorm (x)\ns = Add (n, m)\nh = Relu (s)\n" + kHead);
+  fuse_batch_norm(graph);
+  check_sound(graph);
+  CHECK(count_ops(graph, "arbalest.BatchNormTraining") == 2);
+  const Node& norm = graph.nodes[size_t(value(graph, "h").producer)];
+  REQUIRE(norm.inputs.size() == 6);
+  CHECK(norm.inputs[5] == graph.find_value("m"));
+}
+
+TEST_CASE("a batch norm that others read stays as it is") {
+  for (const char* reader : {"h = Add (r, n)\n", "h = Add (n, r)\n"}) {
+    Graph graph = expanded("n = arbalest.BatchNorm (x)\nr = Relu (n)\n" + std::string(reader) + kHead);
+    fuse_batch_norm(graph);
+    CHECK(count_ops(graph, "Relu") == 1);
+    CHECK(int_attribute(only(graph, "arbalest.BatchNormTraining"), "relu") == 0);
+  }
+  Graph twice = expanded("n = arbalest.BatchNorm (x)\ns = Add (n, n)\nh = Relu (s)\n" + kHead);
+  fuse_batch_norm(twice);
+  CHECK(count_ops(twice, "Add") == 1);
+  CHECK(count_ops(twice, "Relu") == 1);
+}

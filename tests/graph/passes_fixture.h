@@ -1,0 +1,79 @@
+#pragma once
+// What tests of passes share: looking into a graph, its soundness, and small nets.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "graph/passes/program.h"
+#include "tests/graph/net.h"
+
+namespace arbalest::test {
+
+inline std::vector<std::string> op_names(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes) names.push_back(node.op->qualified_name());
+  return names;
+}
+
+inline int64_t count_ops(const Graph& graph, std::string_view op) {
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return node.op->qualified_name() == op; });
+}
+
+inline const Value& value(const Graph& graph, std::string_view name) {
+  const ValueId id = graph.find_value(name);
+  INFO("value ", std::string(name));
+  REQUIRE(id != kNone);
+  return graph.values[size_t(id)];
+}
+
+inline const Node& only(const Graph& graph, std::string_view op) {
+  REQUIRE(count_ops(graph, op) == 1);
+  return *std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return node.op->qualified_name() == op; });
+}
+
+// Producers, order and ids: what every pass must leave behind.
+inline void check_sound(const Graph& graph) {
+  std::vector<bool> defined(graph.values.size(), false);
+  for (size_t v = 0; v < defined.size(); ++v) defined[v] = graph.values[v].producer == kNone;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    INFO("node ", graph.nodes[n].name);
+    for (const ValueId input : graph.nodes[n].inputs) CHECK((input == kNone || defined[size_t(input)]));
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output == kNone) continue;
+      CHECK(graph.values[size_t(output)].producer == NodeId(n));
+      defined[size_t(output)] = true;
+    }
+  }
+  for (const Value& v : graph.values) CHECK((v.view.base == kNone || size_t(v.view.base) < graph.values.size()));
+}
+
+inline Graph expanded(const std::string& body) {
+  Graph graph = net(body);
+  expand_layers(graph);
+  check_sound(graph);
+  return graph;
+}
+
+inline Program program_of_net(const std::string& body, bool bf16 = false) {
+  ProgramOptions options;
+  options.bf16 = bf16;
+  Program program = make_program(net(body), options);
+  check_sound(program.training().graph);
+  if (program.find(LoopRole::Validate)) check_sound(program.find(LoopRole::Validate)->graph);
+  return program;
+}
+
+inline const std::string kHead = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
+inline const std::string kResidual =
+    "a = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n"
+    "b = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], relu = 0> (a)\n"
+    "s = Add (b, a)\n"
+    "h = Relu (s)\n" +
+    kHead;
+
+}  // namespace arbalest::test

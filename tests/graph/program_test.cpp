@@ -1,0 +1,170 @@
+// From a graph to its loops: validation, recalibration, precision, and what is removed.
+
+#include <doctest/doctest.h>
+
+#include <utility>
+
+#include "graph/file/overrides.h"
+#include "tests/graph/file_fixture.h"
+#include "tests/graph/net.h"
+#include "tests/graph/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+TEST_CASE("bfloat16: activations and filters are lowered, the rest stays float") {
+  const Program program = program_of_net(kResidual, true);
+  const Graph& graph = program.training().graph;
+  const ArenaValues& arenas = program.training().arenas;
+  for (const char* name : {"a", "h", "logits"}) CHECK(value(graph, name).type.dtype == DataType::Bfloat16);
+  for (const char* name : {"loss", "a.conv.weight", "a.bn.weight", "a.bn.running_mean", "a.conv.weight.gradient"}) {
+    INFO(name);
+    CHECK(value(graph, name).type.dtype == DataType::Float32);
+  }
+  REQUIRE(arenas.weights_lowered != kNone);
+  CHECK(graph.values[size_t(arenas.weights_lowered)].type ==
+        TensorType{DataType::Bfloat16, graph.values[size_t(arenas.weights)].type.shape});
+  const Value &master = value(graph, "a.conv.weight"), &lowered = value(graph, "a.conv.weight.bf16");
+  CHECK(lowered.view.base == arenas.weights_lowered);
+  CHECK(lowered.view.offset_bytes * 2 == master.view.offset_bytes);
+  CHECK(only(graph, "arbalest.Sgd").outputs.size() == 3);
+
+  // Every operand has the precision that its operator asks for.
+  for (const Graph* each : {&graph, &std::as_const(program.find(LoopRole::Validate)->graph)}) {
+    for (const Node& node : each->nodes) {
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const TensorType& type = each->values[size_t(node.inputs[i])].type;
+        if (!is_floating(type.dtype) || type.dtype == DataType::Float64 || node.op->name == "Cast") continue;
+        INFO(node.name, " input ", i);
+        CHECK((type.dtype == DataType::Bfloat16) == node.op->input_spec(i)->lowered);
+      }
+    }
+  }
+  const Graph& evaluation = program.find(LoopRole::Validate)->graph;
+  CHECK(value(evaluation, "a.conv.weight.bf16").view.base == program.find(LoopRole::Validate)->arenas.weights_lowered);
+}
+
+TEST_CASE("bfloat16: casts stand where float is read as bfloat16") {
+  // The bias is not lowered by itself, but Add reads it as an activation.
+  const Program program = program_of_net(kShared, true);
+  CHECK(count_ops(program.training().graph, "arbalest.Cast") > 0);
+  CHECK(count_ops(program_of_net(kResidual, false).training().graph, "arbalest.Cast") == 0);
+}
+
+TEST_CASE("validation is the slice to its metrics, without randomness, on running statistics") {
+  const Program program = program_of_net(kResidual);
+  REQUIRE(program.find(LoopRole::Validate));
+  const Loop& loop = *program.find(LoopRole::Validate);
+  CHECK(loop.batch == 5);
+  CHECK(program.training().batch == 4);
+  const auto names_of = [](const Loop& each) {
+    std::vector<std::string> names;
+    for (const LoopMetric& metric : each.metrics) names.push_back(metric.name);
+    return names;
+  };
+  CHECK(names_of(loop) == std::vector<std::string>{"loss", "accuracy"});
+  CHECK(names_of(program.training()) == std::vector<std::string>{"loss", "accuracy"});
+  // In training the loss's kernel counts, and there is none for the accuracy.
+  CHECK(count_ops(program.training().graph, "arbalest.Accuracy") == 0);
+  CHECK(only(program.training().graph, "arbalest.SoftmaxCrossEntropy").outputs.size() == 2);
+  CHECK(only(loop.graph, "arbalest.SoftmaxCrossEntropy").outputs.size() == 1);
+  const Graph& graph = loop.graph;
+  CHECK(count_ops(graph, "arbalest.BatchNormInference") == 2);
+  CHECK(count_ops(graph, "arbalest.BatchNormTraining") == 0);
+  for (const char* op : {"arbalest.Train", "arbalest.Validate", "arbalest.Sgd", "arbalest.Prefetch"}) {
+    CHECK(count_ops(graph, op) == 0);
+  }
+  CHECK(int_attribute(only(graph, "arbalest.Augment"), "random") == 0);
+  CHECK(int_attribute(only(program.training().graph, "arbalest.Augment"), "random") == 1);
+  CHECK(value(graph, "logits").type.shape == Shape{5, 3});
+  CHECK(loop.fields == std::vector<ValueId>{graph.find_value("image"), graph.find_value("label")});
+  // The arenas are laid out as training's, so that a snapshot is one copy each.
+  for (const char* name : {"a.conv.weight", "b.bn.running_var"}) {
+    CHECK(value(graph, name).view.offset_bytes == value(program.training().graph, name).view.offset_bytes);
+  }
+  CHECK(graph.values[size_t(loop.arenas.weights)].type ==
+        program.training().graph.values[size_t(program.training().arenas.weights)].type);
+}
+
+TEST_CASE("recalibration keeps forward alone and sums every batch norm's own statistics") {
+  for (const bool bf16 : {false, true}) {
+    const Program trained = program_of_net(kResidual, bf16);
+    Graph source = net(kResidual);
+    apply_override(source, "validate.recalibrate=23");
+    const Program program = make_program(std::move(source), {.bf16 = bf16, .validators = 3, .after = {}});
+    REQUIRE(program.find(LoopRole::Recalibrate));
+    const Graph& graph = program.find(LoopRole::Recalibrate)->graph;
+    const ArenaValues& arenas = program.find(LoopRole::Recalibrate)->arenas;
+    check_sound(graph);
+    CHECK(program.find(LoopRole::Recalibrate)->batches == 8);
+    CHECK(count_ops(graph, "arbalest.Sgd") == 0);
+    CHECK(count_ops(graph, "arbalest.BatchNormGrad") == 0);
+    CHECK(int_attribute(only(graph, "arbalest.Augment"), "random") == 1);
+    CHECK(count_ops(graph, "arbalest.BatchNormTraining") == 2);
+    const Node& sum = only(graph, "arbalest.Accumulate");
+    CHECK(float_attribute(sum, "scale") == 1.0 / 8);
+    CHECK(sum.inputs[1] == arenas.statistics);
+    for (const Node& node : graph.nodes) {
+      if (node.op->name != "BatchNormTraining") continue;
+      CHECK(float_attribute(node, "momentum") == 1);
+      for (const size_t i : {1, 2}) {
+        const View batch = graph.values[size_t(node.outputs[i])].view;
+        CHECK(batch.base == sum.inputs[0]);
+        CHECK(batch.offset_bytes == graph.values[size_t(node.inputs[i + 2])].view.offset_bytes);
+      }
+    }
+    // Nothing but the sums goes from batch to batch.
+    REQUIRE(graph.carries.size() == 1);
+    CHECK(graph.carries[0].current == arenas.statistics);
+    // Weights and statistics of training fit in as they are.
+    for (const char* name : {"a.conv.weight", "b.bn.weight", "logits.bias", "a.bn.running_mean", "b.bn.running_var"}) {
+      CHECK(value(graph, name).view.offset_bytes == value(trained.training().graph, name).view.offset_bytes);
+    }
+  }
+}
+
+TEST_CASE("a value may be called tally, weights or velocity") {
+  const Program program = program_of_net(
+      "tally = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (x)\n"
+      "weights = Relu (tally)\nvelocity = Relu (weights)\nh = Identity (velocity)\n" +
+      kHead);
+  for (const Loop* loop : {&program.training(), &std::as_const(*program.find(LoopRole::Validate))}) {
+    const Value& tally = loop->graph.values[size_t(loop->arenas.tally)];
+    CHECK(tally.type == TensorType{DataType::Float64, {int64_t(loop->metrics.size()) + 1}});
+    CHECK(tally.role == Role::State);
+  }
+}
+
+TEST_CASE("what nobody needs goes") {
+  const Program program = program_of_net("unread = Relu (x)\n" + kResidual);
+  const Graph& graph = program.training().graph;
+  CHECK(graph.find_value("unread") == kNone);
+  CHECK(count_ops(graph, "arbalest.Accuracy") == 0);
+  CHECK(count_ops(program.find(LoopRole::Validate)->graph, "arbalest.Accuracy") == 1);
+  // Each value that is left is read, written, or the home of others.
+  std::vector<bool> used(graph.values.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (const ValueId v : node.inputs) used[size_t(v)] = true;
+    for (const ValueId v : node.outputs) used[size_t(v)] = true;
+  }
+  for (const Value& v : graph.values) {
+    if (v.view.base != kNone) used[size_t(v.view.base)] = true;
+  }
+  for (size_t v = 0; v < used.size(); ++v) {
+    INFO(graph.values[v].name);
+    CHECK(used[v]);
+  }
+}
+
+TEST_CASE("a graph has one Prefetch, one Train and at most one Validate") {
+  const auto refusal = [](const std::string& body) { return error_of([&] { program_of_net(body); }); };
+  const std::string second = "again = arbalest.Train <lr = 0.1> (loss)\n";
+  CHECK(refusal(kResidual + second).find("a second arbalest.Train") != std::string::npos);
+  CHECK(refusal("i2, l2 = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"image "
+                "uint8[2,6,6]\", \"label int32[]\"]> ()\n" +
+                kResidual)
+            .find("a second arbalest.Prefetch") != std::string::npos);
+  Graph graph = net(
+      "h = Relu (x)\nlogits = arbalest.Linear <units = 3> (h)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n");
+  CHECK(error_of([&] { make_program(graph, {}); }).find("has no arbalest.Train node") != std::string::npos);
+}

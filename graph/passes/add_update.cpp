@@ -71,7 +71,7 @@ std::vector<ValueId> running_statistics(const Graph& graph) {
   constexpr size_t kMean = 3, kVariance = 4;  // inputs of BatchNormTraining
   std::vector<ValueId> means, variances;
   for (const Node& node : graph.nodes) {
-    if (node.op->name != "BatchNormTraining") continue;
+    if (node.op->qualified_name() != "arbalest.BatchNormTraining") continue;
     means.push_back(node.inputs[kMean]);
     variances.push_back(node.inputs[kVariance]);
   }

@@ -17,7 +17,7 @@ void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches) {
   // Momentum 1 leaves a batch's own statistics; laid out as the average, all of them are added to it at once.
   const ValueId batch = step.add_value("batch_statistics", step.values[size_t(average)].type, Role::State);
   for (Node& node : step.nodes) {
-    if (node.op->name != "BatchNormTraining") continue;
+    if (node.op->qualified_name() != "arbalest.BatchNormTraining") continue;
     constexpr size_t kRunning = 3, kNew = 1;  // the first of two inputs, and of two outputs: mean and variance
     node.attributes.set("momentum", 1.0);
     for (size_t i = 0; i < 2; ++i) {

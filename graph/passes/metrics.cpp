@@ -23,7 +23,8 @@ std::optional<MetricSpec::Better> direction(const Graph& graph, ValueId value) {
   if (producer == kNone) return std::nullopt;
   const Node& node = graph.nodes[size_t(producer)];
   if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
-  const bool passes_on = node.op->name == "Identity" || node.op->name == "Cast" || node.op->name == "Add";
+  const std::string op = node.op->qualified_name();
+  const bool passes_on = op == "Identity" || op == "arbalest.Cast" || op == "Add";
   if (!passes_on) return std::nullopt;
   std::optional<MetricSpec::Better> all;
   for (const ValueId input : node.inputs) {

@@ -130,8 +130,7 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
 }
 
 bool normalises(const Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [](const Node& node) { return node.op->name == "BatchNormTraining"; });
+  return graph.find_op("arbalest.BatchNormTraining") != nullptr;
 }
 
 }  // namespace

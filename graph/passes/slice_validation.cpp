@@ -11,7 +11,7 @@ Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, 
   slice.outputs = metrics;
   for (size_t n = 0; n < slice.nodes.size(); ++n) {
     Node& node = slice.nodes[n];
-    if (node.op->name == "Prefetch") {
+    if (node.op->qualified_name() == "arbalest.Prefetch") {
       node.attributes.set("split", split);
       node.attributes.set("batch", batch);
     }

@@ -97,6 +97,27 @@ TEST_CASE("a program's own operator: in graph files, in the DSL, through the pas
   CHECK(squared.name() == "square");
 }
 
+TEST_CASE("a program's own operator may be called as one of the library's in another domain") {
+  register_operator(square("BatchNormTraining"));
+  register_operator(square("Prefetch"));
+  const std::string text =
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1, \"my\" : 1]>\n"
+      "net () => (float loss) {\n"
+      "image, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4,"
+      " fields = [\"image uint8[2,6,6]\", \"label int32[]\"]> ()\n"
+      "x = arbalest.Augment (image)\n"
+      "p = my.Prefetch (x)\n"
+      "s = my.BatchNormTraining (p)\n"
+      "logits = arbalest.Linear <units = 3> (s)\n" +
+      std::string(kLoss) + "}";
+  Graph graph = read_graph_text(text, "own.onnxtxt", builtin_ops());
+  verify(graph);
+  const Program program = make_program(std::move(graph), {});
+  CHECK(program.training().arenas.statistics == kNone);
+  const Graph& validation = program.find(LoopRole::Validate)->graph;
+  CHECK(validation.nodes.at(size_t(validation.find_node("p"))).attributes.empty());
+}
+
 TEST_CASE("an operator that cannot be one is refused, with the reason") {
   CHECK(refusal(square("Once")) == "accepted");
   CHECK(refusal(square("Once")) == "operator 'my.Once' is registered already");

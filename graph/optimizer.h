@@ -19,6 +19,10 @@ struct OptimizerSpec {
 // Parameters begin at multiples of so many elements in the flat arrays: 256 bytes in float, 128 in bfloat16.
 inline constexpr int64_t kParameterAlignment = 64;
 
+// Groups of parameters with a weight decay or a rate of their own, at most: the CUDA kernels take their numbers as an
+// argument.
+inline constexpr size_t kMostGroups = 64;
+
 // Where the operands of such an operator stand. All are flat arrays of a replica's P elements but for the last two
 // inputs; those marked ? may be left out.
 //   inputs:  gradients, weights, the slots, average?, averaged?,

@@ -129,6 +129,10 @@ class ParameterGroups {
       of_.push_back(size_t(known - groups_.begin()));
       if (known == groups_.end()) groups_.push_back(group);
     }
+    if (groups_.size() > kMostGroups) {
+      fail(train, fmt::format("{} groups of parameters with a decay or a rate of their own; expected at most {}",
+                              groups_.size(), kMostGroups));
+    }
   }
 
   // Sets them in the attributes of an update. Returns its input `groups`; kNone where all parameters are alike.

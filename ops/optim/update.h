@@ -8,9 +8,6 @@
 
 namespace arbalest {
 
-// Parameter groups of one update: the CUDA kernel takes their numbers as an argument.
-inline constexpr size_t kMostGroups = 64;
-
 // The numbers of each parameter group, from the attributes of an update that has the input `groups`.
 struct GroupNumbers {
   std::vector<double> decays, rate_factors;

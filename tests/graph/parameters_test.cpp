@@ -1,13 +1,13 @@
 // Parameters chosen by name: patterns, frozen ones, groups with a decay or a rate of their own.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <map>
 
 #include "graph/file/overrides.h"
 #include "graph/passes/name_patterns.h"
-#include "graph/passes/program.h"
-#include "tests/graph/net.h"
+#include "tests/graph/passes_fixture.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -41,16 +41,6 @@ std::string refusal(const std::vector<std::string>& assignments) {
 bool contains(const std::string& text, const std::string& part) {
   INFO(text);
   return text.find(part) != std::string::npos;
-}
-
-int count_ops(const Graph& graph, std::string_view op) {
-  int count = 0;
-  for (const Node& node : graph.nodes) count += node.op->qualified_name() == op;
-  return count;
-}
-
-const Value& value(const Graph& graph, std::string_view name) {
-  return graph.values.at(size_t(graph.find_value(name)));
 }
 
 // Decay and factor of the rate of each parameter, as the update's kernel finds them.
@@ -103,8 +93,8 @@ TEST_CASE("a pattern that no parameter fits is refused with the nearest") {
   CHECK(contains(refusal({"train.no_decay=[\"a.running_mean\"]"}), "'no_decay': no parameter is called"));
   CHECK(contains(refusal({"train.rate_patterns=[\"logit.weight\"]", "train.rate_factors=[2]"}),
                  "did you mean 'logits.weight'?"));
-  CHECK(contains(refusal({"train.rate_patterns=[\"a.*\"]"}),
-                 "'rate_factors' has 0 numbers; expected one for each of 1"));
+  CHECK(
+      contains(refusal({"train.rate_patterns=[\"a.*\"]"}), "'rate_factors' has 0 numbers; expected one for each of 1"));
   CHECK(contains(refusal({"train.rate_patterns=[\"a.*\"]", "train.rate_factors=[0]"}), "'rate_factors' holds 0"));
   CHECK(contains(refusal({"train.clip_norm=-1"}), "'clip_norm' is -1"));
   CHECK(contains(refusal({"train.frozen=[\"*\"]"}), "all parameters are frozen"));
@@ -132,6 +122,31 @@ TEST_CASE("groups give parameters a decay and a rate of their own") {
       {"b.conv.weight", {0, 1}},      {"b.bn.weight", {0, 1}},   {"b.bn.bias", {0, 1}},
       {"logits.weight", {0.001, 10}}, {"logits.bias", {0, 2}}};
   CHECK(groups == expected);
+}
+
+TEST_CASE("parameter groups are counted, and too many are refused") {
+  const auto groups = [](int count) {
+    std::string body = "l0 = arbalest.Linear <units = 2> (x)\n", patterns, factors;
+    for (int i = 0; i < count; ++i) {
+      if (i > 0) body += fmt::format("l{} = arbalest.Linear <units = 2> (l{})\n", i, i - 1);
+      patterns += fmt::format("{}\"l{}.*\"", i ? ", " : "", i);
+      factors += fmt::format("{}{}", i ? ", " : "", i + 2);
+    }
+    body += fmt::format("logits = arbalest.Linear <units = 3> (l{})\n", count - 1) + kLoss;
+    return program_of({"train.rate_patterns=[" + patterns + "]", "train.rate_factors=[" + factors + "]"}, false, body);
+  };
+  const Program most = groups(63);  // and one of all others
+  CHECK(groups_of(most).at("l62.weight") == std::pair{0.001, 64.0});
+  CHECK(groups_of(most).at("logits.weight") == std::pair{0.001, 1.0});
+  std::string message;
+  try {
+    groups(300);
+  } catch (const GraphError& error) {
+    message = error.what();
+  }
+  CHECK(contains(message,
+                 "node 'trained' (arbalest.Train): 301 groups of parameters with a decay or a rate of their "
+                 "own; expected at most 64"));
 }
 
 TEST_CASE("frozen layers have neither gradients nor an update, and their batch norms run by their statistics") {

@@ -78,7 +78,7 @@ struct Scored {
 };
 
 // The chance that a positive sample scores higher than a negative one, where equal scores count one half: from the
-// ranks of the positives, equals sharing the mean of theirs. NaN where one of both is missing.
+// ranks of the positives, equals sharing the mean of theirs. NaN where one of both is missing. No score is NaN.
 double area(std::vector<Scored>& samples) {
   std::sort(samples.begin(), samples.end(), [](const Scored& a, const Scored& b) { return a.score < b.score; });
   double positives = 0, ranks = 0;
@@ -132,11 +132,13 @@ std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& 
   parallel_for(sound ? columns.scores : 0, 64 * rows.samples(), [&](int64_t begin, int64_t end) {
     std::vector<Scored> samples(size_t(rows.samples()));
     for (int64_t c = begin; c < end; ++c) {
+      bool ordered = true;  // infinite logits may have no softmax
       for (int64_t n = 0; n < rows.samples(); ++n) {
         const bool positive = classes ? rows.at(n, columns.scores) == float(c) : rows.at(n, columns.scores + c) == 1.0f;
         samples[size_t(n)] = {rows.at(n, c) - (shift.empty() ? 0.0 : shift[size_t(n)]), positive};
+        ordered = ordered && !std::isnan(samples[size_t(n)].score);
       }
-      areas[size_t(c)] = area(samples);
+      if (ordered) areas[size_t(c)] = area(samples);
     }
   });
   double sum = 0, defined = 0;

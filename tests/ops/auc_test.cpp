@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -85,6 +86,18 @@ TEST_CASE("AUC is undefined where one kind is missing, and where scores or label
   CHECK(std::isnan(auc_of({{{1}, {2}}, {{0}, {0.5f}}})[0]));
   CHECK(std::isnan(auc_of({{{1, 2}, {2, 1}}, {{0}, {2}}})[0]));  // a class that there is not
   CHECK(std::isnan(auc_of({{{1, 2}, {2, 1}}, {{0}, {-1}}})[0]));
+}
+
+TEST_CASE("AUC of logits that are infinite: by their softmax where there is one, else undefined") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  // A class that is ruled out has the probability 0.
+  const Case ruled_out{{{-infinity, 1}, {2, 1}, {0, 3}}, {{1}, {0}, {1}}};
+  CHECK(auc_of(ruled_out) == std::vector<double>{1, 1, 1});
+  const Case overflown{{{infinity, 1}, {2, 1}, {0, 3}}, {{1}, {0}, {1}}};
+  for (const double value : auc_of(overflown)) CHECK(std::isnan(value));
+  Case by_scores = overflown;
+  by_scores.softmax = 0;
+  CHECK(auc_of(by_scores)[1] == 0.5);
 }
 
 TEST_CASE("AUC of a score is the share of pairs in order, ties included") {

@@ -104,7 +104,7 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
   ROW(Min, "the lesser of A and B, broadcast; where they are equal A gets the gradient", none(), -1, 1, a < b || a != a ? a : b, a <= b ? dy : W(0), a <= b ? W(0) : dy) \
   ROW(Mod, "the remainder of A / B, broadcast: with the sign of B, or with fmod = 1 of A; of integers 0 where B is 0", flag("fmod"), 0.5, 2, alpha > 0 ? fmod(a, b) : floored_remainder(a, b), dy, -dy * (alpha > 0 ? trunc(a / b) : floor(a / b))) \
   ROW(Mul, "A · B, broadcast", none(), -1, 1, a * b, dy * b, dy * a) \
-  ROW(Pow, "A to the power of B, broadcast", none(), 0.5, 2, pow(a, b), dy * b * pow(a, b - 1), a > 0 ? dy * pow(a, b) * log(a) : W(0)) \
+  ROW(Pow, "A to the power of B, broadcast", none(), 0.5, 2, pow(a, b), b == 0 ? W(0) : dy * b * pow(a, b - 1), a > 0 ? dy * pow(a, b) * log(a) : W(0)) \
   ROW(Sub, "A - B, broadcast", none(), -1, 1, a - b, dy, -dy)
 // clang-format on
 

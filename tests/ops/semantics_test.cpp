@@ -287,6 +287,13 @@ TEST_CASE("elementwise operators agree with their definitions, at 0, far out and
   }
 }
 
+TEST_CASE("the gradient of a power by its base is defined at 0") {
+  // Of 0⁰, 0¹, 0² and 0³: a constant, x, x² and x³.
+  const Tensor base = floats({4}, {0, 0, 0, 0}), exponent = floats({4}, {0, 1, 2, 3}), back = floats({4}, {5, 5, 5, 5});
+  check_values(run("arbalest.PowGradA", {back, base, exponent}, 1)[0], {0, 5, 0, 0});
+  check_values(run("arbalest.PowGradB", {back, base, exponent}, 1)[0], {0, 0, 0, 0});
+}
+
 TEST_CASE("flatten puts channels-last images into logical order, and leaves what is row-major as it is") {
   // Two channels of 1×2: memory is (c0, c1) at each pixel.
   const Tensor image = channels_last({1, 2, 1, 2}, {1, 10, 2, 20}), rows = floats({1, 2, 1, 2}, {1, 2, 10, 20});

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace arbalest {
 
@@ -71,6 +72,13 @@ std::vector<bool> named_axes(const InferContext& context, int64_t rank) {
     named[size_t(at)] = true;
   }
   return named;
+}
+
+int64_t onnx_version(const Graph& graph) {
+  for (const auto& [domain, version] : graph.opsets) {
+    if (domain.empty() || domain == "ai.onnx") return version;
+  }
+  return std::numeric_limits<int64_t>::max();
 }
 
 double operand_bytes(const Graph& graph, const Node& node) {

@@ -11,6 +11,17 @@
 namespace arbalest {
 namespace {
 
+// Before version 13 the sums were over all axes from `axis` on, which was 1 unless given.
+void check_version(const InferContext& context, int64_t rank, int64_t axis) {
+  if (onnx_version(context.graph()) >= 13) return;
+  const int64_t first = context.node().attributes.find("axis") ? axis : 1;
+  if (first == rank - 1 || first == -1) return;
+  context.fail(fmt::format(
+      "attribute 'axis' is {} and input 'X' {}: before ONNX's opset 13 the sums are over all axes from there "
+      "on; expected the last axis, or a file of opset 13",
+      first, to_string(context.input(0))));
+}
+
 void infer_softmax(InferContext& context) {
   const TensorType& x = floating_input(context, 0);
   const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(context.node(), "axis");
@@ -18,6 +29,7 @@ void infer_softmax(InferContext& context) {
     context.fail(fmt::format("attribute 'axis' is {}; expected {} to {} for input 'X', {}", axis, -rank, rank - 1,
                              to_string(x)));
   }
+  check_version(context, rank, axis);
   context.set_output(0, x);
 }
 

@@ -1,7 +1,9 @@
 // Operands and attributes that do not fit are refused with where, what was found and what was expected.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include "graph/file/graph_file.h"
 #include "ops/check/harness.h"
 
 using namespace arbalest;
@@ -81,6 +83,28 @@ TEST_CASE("types and ranks are checked") {
   check(refusal("Relu", {{DataType::Uint8, {2}}}), {"'X' is uint8[2]", "float"});
   check(refusal("GlobalAveragePool", {floats({2, 3})}), {"rank 2", "expected rank 4"});
   check(refusal("Flatten", {image()}, with("axis", int64_t{5})), {"'axis' is 5", "-4 to 4"});
+}
+
+TEST_CASE("Softmax refuses what had another meaning in the opset of the file") {
+  const auto refused = [](int opset, const char* shape, const char* attributes) -> std::string {
+    const std::string text = fmt::format(
+        "<ir_version: 8, opset_import: [\"\" : {}]>\ng (float[{}] x) => (y) {{ h1 = Softmax {} (x) y = Relu (h1) }}",
+        opset, shape, attributes);
+    try {
+      Graph graph = read_graph_text(text, "f", builtin_ops());
+      verify(graph);
+    } catch (const GraphError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  check(refused(11, "2, 3, 4", "<axis = 1>"), {"'axis' is 1", "float[2,3,4]", "opset 13"});
+  check(refused(12, "2, 3, 4", ""), {"'axis' is 1", "float[2,3,4]", "opset 13"});
+  CHECK(refused(11, "2, 3, 4", "<axis = 2>") == "accepted");
+  CHECK(refused(11, "2, 3, 4", "<axis = -1>") == "accepted");
+  CHECK(refused(11, "2, 3", "") == "accepted");
+  CHECK(refused(13, "2, 3, 4", "<axis = 1>") == "accepted");
+  CHECK(refused(17, "2, 3, 4", "") == "accepted");
 }
 
 TEST_CASE("Transpose wants every axis once") {

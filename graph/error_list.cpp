@@ -41,10 +41,8 @@ void ErrorList::add(std::string message) {
   const Place place = place_of(message);
   const auto same = [&](const std::string& known) { return place.line > 0 && place_of(known) == place; };
   if (std::any_of(messages_.begin(), messages_.end(), same)) return;
-  if (messages_.size() < kMostKept)
-    messages_.push_back(std::move(message));
-  else
-    ++left_out_;
+  messages_.push_back(std::move(message));
+  if (messages_.size() == kMostKept) throw_if_any();
 }
 
 void ErrorList::throw_if_any() const {
@@ -54,9 +52,11 @@ void ErrorList::throw_if_any() const {
     const Place a = place_of(one), b = place_of(other);
     return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
   });
-  const size_t told = std::min(sorted.size(), kMostTold), more = sorted.size() - told + left_out_;
+  const size_t told = std::min(sorted.size(), kMostTold), more = sorted.size() - told;
+  const bool all = sorted.size() < kMostKept;
   sorted.resize(told);
-  if (more > 0) sorted.push_back(fmt::format("and {} more error{}", more, more == 1 ? "" : "s"));
+  if (more > 0)
+    sorted.push_back(fmt::format("and {}{} more error{}", all ? "" : "at least ", more, more == 1 ? "" : "s"));
   throw GraphError(fmt::format("{}", fmt::join(sorted, "\n")));
 }
 

@@ -23,14 +23,14 @@ class ErrorList {
   }
 
   // Throws one GraphError with all that were kept, a line each, in the order of their places in the file: at most
-  // twenty, and how many more there are. Does nothing where there are none.
+  // twenty, and how many more there are. Does nothing where there are none. attempt() throws it once it has kept a
+  // thousand, since a hostile file may have any number of errors.
   void throw_if_any() const;
 
  private:
   void add(std::string message);
 
   std::vector<std::string> messages_;
-  size_t left_out_ = 0;  // beyond what is kept
 };
 
 }  // namespace arbalest

@@ -287,11 +287,16 @@ TEST_CASE("all errors of a graph are told, in the order of the file, and none th
 }
 
 TEST_CASE("of very many errors twenty are told, and how many more there are") {
-  std::string text = "g (float[2] x) => ()\n{\n";
-  for (int i = 0; i < 50; ++i) text += "  v" + std::to_string(i) + " = Nothing (x)\n";
-  const std::string message = message_of([&] { read(text + "}\n"); });
-  CHECK(std::count(message.begin(), message.end(), '\n') == 20);
-  CHECK(message.ends_with("\nand 30 more errors"));
+  const auto told_of = [](int errors) {
+    std::string text = "g (float[2] x) => ()\n{\n";
+    for (int i = 0; i < errors; ++i) text += "  v" + std::to_string(i) + " = Nothing (x)\n";
+    const std::string message = message_of([&] { read(text + "}\n"); });
+    CHECK(std::count(message.begin(), message.end(), '\n') == 20);
+    return message;
+  };
+  CHECK(told_of(50).ends_with("\nand 30 more errors"));
+  // A hostile file: the rest is not looked at.
+  CHECK(told_of(100'000).ends_with("\nand at least 980 more errors"));
 }
 
 TEST_CASE("messages that quote a file stay short") {

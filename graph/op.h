@@ -147,7 +147,7 @@ struct Sample {
 };
 
 struct Op {
-  std::string domain;  // "" for ONNX's own, "arbalest", or (internal to passes) "arbalest" as well with internal = true
+  std::string domain;  // "" for ONNX's operators, "arbalest" for this library's, or a program's own
   std::string name;
   std::string doc;  // one line; `arbalest ops` and error messages use it
   std::vector<OperandSpec> inputs;
@@ -172,7 +172,7 @@ struct Op {
   std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
   std::function<std::vector<Sample>()> samples;
 
-  std::optional<MetricSpec> metric;  // of output 0, where Validate may list it
+  std::optional<MetricSpec> metric;        // of output 0, where Validate may list it
   std::optional<OptimizerSpec> optimizer;  // the operator is the update rule of an optimiser
 
   // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.

@@ -9,7 +9,7 @@
 //   train(loss, {.lr = 0.05});
 //
 // Types are inferred when the graph is verified (saved or run), because the shape of a sample is the source's to say.
-// Everything throws GraphError; a Tensor must not outlive its Model.
+// Everything throws GraphError, and Model::save() RunError too; a Tensor must not outlive its Model.
 
 #include <cstdint>
 #include <memory>
@@ -52,7 +52,7 @@ class Model {
   // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors where the operator allows it.
   std::vector<Tensor> add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
                           int outputs = 1);
-  // Text or binary, by the extension: .onnxtxt, .onnx.
+  // Text or binary, by the extension: .onnxtxt, .onnx. Throws RunError where the file cannot be written.
   void save(const std::string& path) const;
 
  private:

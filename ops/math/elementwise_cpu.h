@@ -29,7 +29,8 @@ void with_step(int64_t step, const F& f) {
   }
 }
 
-// One run along the innermost axis; the last two inputs may step by other than 1.
+// One run along the innermost axis, each input with its own step. The first of three is the gradient that flows back,
+// which hardly ever steps by other than 1.
 template <typename T, typename F>
 void map_run(int64_t count, const F& function, const std::array<int64_t, 1>& step, T* out, const T* a) {
   with_step(step[0], [&](auto sa) {

@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Whether packs of W serve every tensor of the walk: along the innermost axis they go on or stand still, and every pack
-// starts at a multiple of W.
+// Whether packs of `width` serve every tensor of the walk: its stride along the innermost axis is 1, and then all
+// others are multiples of `width`, or 0.
 inline bool packs_fit(const Strided& walk, size_t tensors, int width) {
   if (walk.inner() % width != 0) return false;
   for (size_t t = 0; t < tensors; ++t) {
@@ -69,7 +69,7 @@ inline bool packs_fit(const Strided& walk, size_t tensors, int width) {
   return true;
 }
 
-// Tensor 0 of the walk is `out`; the inputs follow. All in one order: today's elementwise kernel.
+// Tensor 0 of the walk is `out`; the inputs follow. Where all lie in one order, the elementwise kernel does it.
 template <typename T, typename Function, typename... In>
 void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, int64_t count, const Strided& walk,
                     Function function, T* out, const In*... in) {

@@ -14,8 +14,8 @@ namespace arbalest {
 // For each axis of the tensor, how many elements further in memory its next index is.
 std::vector<int64_t> memory_strides(const TensorType& type);
 
-// Axes in the order in which the first tensor lies in memory, outermost first; axes along which every tensor goes on as
-// along one are merged, and extents of 1 are left out. Rank 0 becomes one axis of extent 1.
+// Axes in the order in which the first tensor lies in memory, outermost first. Neighbouring axes are merged where one
+// stride of each tensor serves both, and extents of 1 are left out. Rank 0 becomes one axis of extent 1.
 struct Strided {
   static constexpr size_t kMaxRank = 8, kMaxTensors = 4;
   int rank = 1;

@@ -20,11 +20,18 @@ namespace {
 
 constexpr unsigned kPermissions = 07777;
 
-// Through a symbolic link, what it points to is replaced.
+// Through a symbolic link, what it points to is replaced, or made where there is nothing yet.
 fs::path behind_links(const fs::path& path) {
+  constexpr int kMostLinks = 40;  // as the kernel follows
   std::error_code error;
-  const fs::path linked = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
-  return linked.empty() ? path : linked;
+  fs::path target = path;
+  for (int links = 0; fs::is_symlink(target, error); ++links) {
+    if (links == kMostLinks) {
+      throw RunError(fmt::format("{}: cannot be replaced: it is a symbolic link that leads nowhere", path.string()));
+    }
+    target = target.parent_path() / fs::read_symlink(target, error);  // an absolute one stands for itself
+  }
+  return target;
 }
 
 fs::path folder_of(const fs::path& path) {

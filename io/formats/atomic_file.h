@@ -12,7 +12,7 @@ namespace arbalest {
 
 // The temporary file has a random name, is created anew (never opened where something lies already), and is removed
 // unless commit() renames it. An existing file keeps its permissions; a new one gets those that the umask leaves. A
-// symbolic link stays, and what it points to is replaced. All functions throw RunError.
+// symbolic link stays, and what it points to is replaced or made. All functions throw RunError.
 class AtomicFile {
  public:
   // Refuses a path that names something other than a regular file, and a file that is write-protected: a rename would

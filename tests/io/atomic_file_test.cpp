@@ -45,6 +45,20 @@ TEST_CASE("atomic file: replaced whole, through links too") {
   CHECK(folder.names().size() == 2);  // nothing is left behind
 }
 
+TEST_CASE("atomic file: links to files that are not there yet, to other folders and to themselves") {
+  TestFolder folder;
+  folder.write("store/old", std::string("old"));
+  std::filesystem::create_symlink("store/new", folder / "relative");
+  std::filesystem::create_symlink(folder / "relative", folder / "absolute");
+  replace(folder / "absolute", "content");
+  CHECK(content(folder / "store/new") == "content");
+  CHECK(std::filesystem::is_symlink(folder / "absolute"));
+  CHECK(std::filesystem::is_symlink(folder / "relative"));
+  std::filesystem::create_symlink("circle", folder / "circle");
+  check_parts(message_of<RunError>([&] { replace(folder / "circle", "new"); }),
+              {"circle: cannot be replaced", "nowhere"});
+}
+
 TEST_CASE("atomic file: what is not committed changes nothing and is removed") {
   TestFolder folder;
   replace(folder / "file", "old");

@@ -130,6 +130,13 @@ __device__ inline void fold_groups(int slice_channels, float* scratch, float (&v
   __syncthreads();
 }
 
+// The channel of which this thread holds the totals after fold_groups() or sum_rows(); −1: of none.
+template <int W>
+__device__ inline int total_channel(const Columns& columns, const Place<W>& place) {
+  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  return t < place.slice_channels && channel < columns.channels ? channel : -1;
+}
+
 // Each thread brings sums over its rows for its W channels; thread t < slice_channels leaves with the block's totals
 // for channel t of the slice. All threads call it; inactive ones bring zeros. slice_channels ≤ kThreads.
 template <int W, int Q>

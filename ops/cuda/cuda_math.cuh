@@ -131,6 +131,11 @@ std::unique_ptr<Kernel> with_type(const KernelRequest& request, DataType type, F
   }
 }
 
+// For copies: casts, other orders.
+struct Same {
+  __device__ float operator()(float x) const { return x; }
+};
+
 // out[i] = function(in[i]...), in float; `in` and `out` may be the same memory.
 template <int W, typename Function, typename Out, typename... In>
 __global__ void __launch_bounds__(kThreads)

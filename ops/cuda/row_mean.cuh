@@ -10,86 +10,62 @@ __device__ inline int64_t valid_rows(const StepScalars* scalars, int64_t rows) {
   return max(int64_t{0}, min(int64_t(scalars->valid), rows));
 }
 
+// One number of a row, or two that are computed together: Value::Result of what is averaged below.
+__device__ inline float plus(float a, float b) {
+  return a + b;
+}
+__device__ inline float2 plus(float2 a, float2 b) {
+  return {a.x + b.x, a.y + b.y};
+}
+
+// Where the means go; `second` is for a float2.
+struct Means {
+  float *first, *second = nullptr;
+};
+
+// The means over `valid` rows from the sums of a block's threads.
+__device__ inline void write_means(float sum, int64_t valid, Means means) {
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *means.first = valid > 0 ? sum / float(valid) : 0.0f;
+}
+__device__ inline void write_means(float2 sum, int64_t valid, Means means) {
+  write_means(sum.x, valid, {means.first});
+  write_means(sum.y, valid, {means.second});
+}
+
 // One block for all rows. value(row, lane): called by all lanes of a warp, the same result in each.
 template <typename Value>
 __global__ void __launch_bounds__(1024)
-    row_mean_kernel(int64_t rows, const StepScalars* scalars, Value value, float* mean) {
+    row_mean_kernel(int64_t rows, const StepScalars* scalars, Value value, Means means) {
   const int lane = int(threadIdx.x) % 32, warps = int(blockDim.x) / 32;
   const int64_t valid = valid_rows(scalars, rows);
-  float sum = 0;
+  typename Value::Result sum = {};
   for (int64_t row = threadIdx.x / 32; row < valid; row += warps) {
-    const float x = value(row, lane);
-    if (lane == 0) sum += x;
+    const auto x = value(row, lane);
+    if (lane == 0) sum = plus(sum, x);
   }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) *mean = valid > 0 ? sum / float(valid) : 0.0f;
+  write_means(sum, valid, means);
 }
 
 // Many rows or long ones: a warp a row, then one block that averages. values: (rows).
 template <typename Value>
 __global__ void __launch_bounds__(kThreads)
-    row_values_kernel(int64_t rows, const StepScalars* scalars, Value value, float* values) {
+    row_values_kernel(int64_t rows, const StepScalars* scalars, Value value, typename Value::Result* values) {
   const int lane = int(threadIdx.x) % 32;
   const int64_t valid = valid_rows(scalars, rows);
   for (int64_t row = thread_index() / 32; row < valid; row += thread_count() / 32) {
-    const float x = value(row, lane);
+    const auto x = value(row, lane);
     if (lane == 0) values[row] = x;
   }
 }
 
-template <int Unused = 0>
+template <typename Result>
 __global__ void __launch_bounds__(1024)
-    mean_kernel(int64_t rows, const StepScalars* scalars, const float* values, float* mean) {
+    mean_kernel(int64_t rows, const StepScalars* scalars, const Result* values, Means means) {
   const int64_t valid = valid_rows(scalars, rows);
-  float sum = 0;
-  for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) sum += values[row];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) *mean = valid > 0 ? sum / float(valid) : 0.0f;
-}
-
-// The same of two values a row: value(row, lane) is a float2.
-struct MeanPair {
-  float *x, *y;
-};
-
-template <typename Value>
-__global__ void __launch_bounds__(1024)
-    row_mean_pair_kernel(int64_t rows, const StepScalars* scalars, Value value, MeanPair mean) {
-  const int lane = int(threadIdx.x) % 32, warps = int(blockDim.x) / 32;
-  const int64_t valid = valid_rows(scalars, rows);
-  float2 sum = {0, 0};
-  for (int64_t row = threadIdx.x / 32; row < valid; row += warps) {
-    const float2 pair = value(row, lane);
-    if (lane == 0) sum = {sum.x + pair.x, sum.y + pair.y};
-  }
-  sum = {block_sum(sum.x), block_sum(sum.y)};
-  if (threadIdx.x == 0) *mean.x = valid > 0 ? sum.x / float(valid) : 0.0f;
-  if (threadIdx.x == 0) *mean.y = valid > 0 ? sum.y / float(valid) : 0.0f;
-}
-
-template <typename Value>
-__global__ void __launch_bounds__(kThreads)
-    row_pairs_kernel(int64_t rows, const StepScalars* scalars, Value value, float2* pairs) {
-  const int lane = int(threadIdx.x) % 32;
-  const int64_t valid = valid_rows(scalars, rows);
-  for (int64_t row = thread_index() / 32; row < valid; row += thread_count() / 32) {
-    const float2 pair = value(row, lane);
-    if (lane == 0) pairs[row] = pair;
-  }
-}
-
-template <int Unused = 0>
-__global__ void __launch_bounds__(1024)
-    mean_pair_kernel(int64_t rows, const StepScalars* scalars, const float2* pairs, MeanPair mean) {
-  const int64_t valid = valid_rows(scalars, rows);
-  float2 sum = {0, 0};
-  for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) {
-    const float2 pair = pairs[row];
-    sum = {sum.x + pair.x, sum.y + pair.y};
-  }
-  sum = {block_sum(sum.x), block_sum(sum.y)};
-  if (threadIdx.x == 0) *mean.x = valid > 0 ? sum.x / float(valid) : 0.0f;
-  if (threadIdx.x == 0) *mean.y = valid > 0 ? sum.y / float(valid) : 0.0f;
+  Result sum = {};
+  for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) sum = plus(sum, values[row]);
+  write_means(sum, valid, means);
 }
 
 // Work that one block gets through in a few µs.
@@ -97,45 +73,26 @@ inline bool fits_one_block(int64_t rows, int64_t classes) {
   return rows * classes <= 32768;
 }
 
-inline int64_t row_mean_workspace(int64_t rows, int64_t classes) {
-  return fits_one_block(rows, classes) ? 0 : rows * int64_t(sizeof(float));
-}
-
-inline int64_t row_mean_pair_workspace(int64_t rows, int64_t classes) {
-  return 2 * row_mean_workspace(rows, classes);
-}
-
-template <typename Value>
-void launch_row_mean_pair(const char* name, const KernelContext& c, int multiprocessors, int64_t rows, int64_t classes,
-                          Value value, MeanPair mean) {
-  if (fits_one_block(rows, classes)) {
-    const unsigned threads = unsigned(std::clamp<int64_t>(rows, 1, 32) * 32);
-    row_mean_pair_kernel<<<1, threads, 0, stream_of(c)>>>(rows, c.scalars, value, mean);
-    check_launch(name);
-    return;
-  }
-  auto* pairs = static_cast<float2*>(c.workspace);
-  row_pairs_kernel<<<blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(rows, c.scalars, value,
-                                                                                          pairs);
-  check_launch(name);
-  mean_pair_kernel<><<<1, 1024, 0, stream_of(c)>>>(rows, c.scalars, pairs, mean);
-  check_launch(name);
+// Bytes.
+template <typename Result>
+int64_t row_mean_workspace(int64_t rows, int64_t classes) {
+  return fits_one_block(rows, classes) ? 0 : rows * int64_t(sizeof(Result));
 }
 
 template <typename Value>
 void launch_row_mean(const char* name, const KernelContext& c, int multiprocessors, int64_t rows, int64_t classes,
-                     Value value, float* mean) {
+                     Value value, Means means) {
   if (fits_one_block(rows, classes)) {
     const unsigned threads = unsigned(std::clamp<int64_t>(rows, 1, 32) * 32);
-    row_mean_kernel<<<1, threads, 0, stream_of(c)>>>(rows, c.scalars, value, mean);
+    row_mean_kernel<<<1, threads, 0, stream_of(c)>>>(rows, c.scalars, value, means);
     check_launch(name);
     return;
   }
-  auto* values = static_cast<float*>(c.workspace);
+  auto* values = static_cast<typename Value::Result*>(c.workspace);
   row_values_kernel<<<blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(rows, c.scalars, value,
                                                                                            values);
   check_launch(name);
-  mean_kernel<><<<1, 1024, 0, stream_of(c)>>>(rows, c.scalars, values, mean);
+  mean_kernel<<<1, 1024, 0, stream_of(c)>>>(rows, c.scalars, values, means);
   check_launch(name);
 }
 

@@ -26,6 +26,7 @@ struct LogSum {
 // With smoothing s the target of class k is (1 − s)·[k = label] + s / K. A label out of range gives NaN.
 template <typename T>
 struct RowLoss {
+  using Result = float;
   const T* logits;  // (N, K)
   const int32_t* label;
   int classes;
@@ -50,6 +51,7 @@ struct RowLoss {
 // top class.
 template <typename T>
 struct RowLossAndHit {
+  using Result = float2;
   RowLoss<T> loss;
 
   __device__ float2 operator()(int64_t row, int lane) const {
@@ -102,17 +104,17 @@ std::unique_ptr<Kernel> loss(const KernelRequest& request) {
       return make_kernel(
           [=](const KernelContext& c) {
             const RowLossAndHit<T> row{{input<T>(c, 0), input<int32_t>(c, 1), int(classes), smoothing}};
-            launch_row_mean_pair("softmax_cross_entropy", c, multiprocessors, rows, classes, row,
-                                 {output<float>(c, 0), output<float>(c, 1)});
+            launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row,
+                            {output<float>(c, 0), output<float>(c, 1)});
           },
-          row_mean_pair_workspace(rows, classes));
+          row_mean_workspace<float2>(rows, classes));
     }
     return make_kernel(
         [=](const KernelContext& c) {
           const RowLoss<T> row_loss{input<T>(c, 0), input<int32_t>(c, 1), int(classes), smoothing};
-          launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row_loss, output<float>(c, 0));
+          launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row_loss, {output<float>(c, 0)});
         },
-        row_mean_workspace(rows, classes));
+        row_mean_workspace<float>(rows, classes));
   });
 }
 

@@ -6,14 +6,6 @@ namespace arbalest {
 
 using namespace cuda;
 
-namespace {
-
-struct Same {
-  __device__ float operator()(float x) const { return x; }
-};
-
-}  // namespace
-
 void register_math_cast_cuda(OpRegistry& registry) {
   registry.find("arbalest.Cast")->cuda = [](const KernelRequest& request) {
     const int64_t count = request.outputs[0].elements();

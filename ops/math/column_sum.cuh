@@ -19,10 +19,8 @@ __global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns,
       x);
   float total[1];
   sum_rows(place, sums, total);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) {
-    partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
-  }
+  const int channel = total_channel(columns, place);
+  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
 }
 
 // One block a slice.
@@ -35,8 +33,8 @@ __global__ void __launch_bounds__(kThreads)
   for_partials(columns, place,
                [&](int chunk, int channel) { total[0] += partials[int64_t(chunk) * columns.channels + channel]; });
   fold_groups(place.slice_channels, scratch, total);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) sums[channel] = scale * total[0];
+  const int channel = total_channel(columns, place);
+  if (channel >= 0) sums[channel] = scale * total[0];
 }
 
 template <int W, typename T>

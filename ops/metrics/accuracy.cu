@@ -12,6 +12,7 @@ namespace {
 // and a label whose own logit is NaN, or that is out of range, is wrong.
 template <typename T>
 struct RowHit {
+  using Result = float;
   const T* logits;  // (N, K)
   const int32_t* label;
   int classes, top_k;
@@ -43,9 +44,9 @@ void register_metrics_accuracy_cuda(OpRegistry& registry) {
       return make_kernel(
           [=](const KernelContext& c) {
             const RowHit<T> hit{input<T>(c, 0), input<int32_t>(c, 1), int(classes), top_k};
-            launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, output<float>(c, 0));
+            launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, 0)});
           },
-          row_mean_workspace(rows, classes));
+          row_mean_workspace<float>(rows, classes));
     });
   };
 }

@@ -8,12 +8,11 @@ using namespace cuda;
 
 namespace {
 
-// Layouts for 16-byte packs and for single elements, and what the kernels' templates branch on.
+// Layouts for 16-byte packs and for single elements.
 struct Shapes {
   Columns wide_reduction, wide_broadcast, reduction, broadcast;
   int64_t rows = 0, channels = 0;
   int width = 1;  // of a 16-byte pack
-  bool relu = false;
 
   explicit Shapes(const KernelRequest& request, const TensorType& x) {
     const int multiprocessors = cuda_context(request).multiprocessors;
@@ -30,9 +29,14 @@ struct Shapes {
   }
 };
 
+// function(std::bool_constant)
 template <typename Function>
 void with_flag(bool flag, Function function) {
   flag ? function(std::true_type{}) : function(std::false_type{});
+}
+template <typename Function>
+void with_flags(bool first, bool second, Function function) {
+  with_flag(first, [&](auto one) { with_flag(second, [&](auto two) { function(one, two); }); });
 }
 
 // function(W, reduction layout, broadcast layout): wide where the channels and every pointer allow.
@@ -78,12 +82,10 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                           constexpr int W = decltype(width)::value;
                           statistics_kernel<W><<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, x, partials);
                           check_launch("batch_norm statistics");
-                          with_flag(relu, [&](auto with_relu) {
-                            with_flag(residual, [&](auto with_residual) {
-                              normalize_kernel<W, with_relu.value, with_residual.value>
-                                  <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, statistics,
-                                                                                  partials, x, added, y);
-                            });
+                          with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
+                            normalize_kernel<W, with_relu.value, with_residual.value>
+                                <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, statistics, partials,
+                                                                                x, added, y);
                           });
                           check_launch("batch_norm normalize");
                         });
@@ -101,19 +103,16 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
     return make_kernel([=](const KernelContext& c) {
       const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
       T* y = output<T>(c, 0);
-      with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
-                    [&](auto width, const Columns&, const Columns& columns) {
-                      constexpr int W = decltype(width)::value;
-                      with_flag(relu, [&](auto with_relu) {
-                        with_flag(residual, [&](auto with_residual) {
-                          inference_kernel<W, with_relu.value, with_residual.value>
-                              <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, input<float>(c, 1),
-                                                                              input<float>(c, 2), input<float>(c, 3),
-                                                                              input<float>(c, 4), epsilon, added, y);
-                        });
-                      });
-                      check_launch("batch_norm inference");
-                    });
+      with_width<T>(
+          shapes, aligned(x) && aligned(y) && aligned(added), [&](auto width, const Columns&, const Columns& columns) {
+            constexpr int W = decltype(width)::value;
+            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
+              inference_kernel<W, with_relu.value, with_residual.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
+                  columns, x, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), epsilon,
+                  added, y);
+            });
+            check_launch("batch_norm inference");
+          });
     });
   });
 }
@@ -135,11 +134,9 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
           const bool all_aligned = aligned(dy) && aligned(x) && aligned(y) && aligned(dx) && aligned(masked);
           with_width<T>(shapes, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
             constexpr int W = decltype(width)::value;
-            with_flag(relu, [&](auto with_relu) {
-              with_flag(residual, [&](auto with_residual) {
-                gradient_sums_kernel<W, with_relu.value, with_residual.value>
-                    <<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, dy, x, y, mean, masked, partials);
-              });
+            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
+              gradient_sums_kernel<W, with_relu.value, with_residual.value>
+                  <<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, dy, x, y, mean, masked, partials);
             });
             check_launch("batch_norm gradient sums");
             // The masked gradient, where it was written, needs no mask again.

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, c
   }
   float total[2];
   sum_rows(place, sums, total);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) {
+  const int channel = total_channel(columns, place);
+  if (channel >= 0) {
     const float shift = widen(x[place.begin * columns.channels + channel]);
     const float mean = total[0] / float(place.end - place.begin);
     partials[int64_t(blockIdx.y) * columns.channels + channel] =
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads)
     sums[1] += partial.y + count * deviation * deviation;
   });
   fold_groups(place.slice_channels, scratch, sums);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) {
+  const int t = int(threadIdx.x), channel = total_channel(columns, place);
+  if (channel >= 0) {
     const float rows = float(columns.rows), shift = sums[0] / rows;
     const float mean = partials[channel].x + shift, squares = fmaxf(sums[1] - sums[0] * shift, 0.0f);
     const float inv_std = 1.0f / sqrtf(squares / rows + statistics.epsilon);
@@ -143,14 +143,44 @@ __global__ void __launch_bounds__(kThreads)
                      const float* var, float epsilon, const T* residual, T* y) {
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) {
+  const int t = int(threadIdx.x), channel = total_channel(columns, place);
+  if (channel >= 0) {
     terms.mean[t] = mean[channel];
     terms.gain[t] = scale[channel] / sqrtf(var[channel] + epsilon);
     terms.bias[t] = bias[channel];
   }
   __syncthreads();
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
+}
+
+// Sums of a block's chunk of rows, as its partials.
+template <int W>
+__device__ void write_partials(const Columns& columns, const Place<W>& place, const float (&sums)[2][W],
+                               Partial* partials) {
+  float total[2];
+  sum_rows(place, sums, total);
+  const int channel = total_channel(columns, place);
+  if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
+}
+
+// f(offset in elements, packs of g and x there) for the thread's rows of the chunk; g is dY masked by Y > 0 if Relu.
+template <int W, bool Relu, typename T, typename Function>
+__device__ void for_gradient_rows(const Columns& columns, const Place<W>& place, Function f, const T* dy, const T* x,
+                                  const T* y) {
+  if constexpr (Relu) {
+    for_rows(
+        columns, place,
+        [&](int64_t at, Pack<T, W> gradient, const Pack<T, W>& value, const Pack<T, W>& result) {
+#pragma unroll
+          for (int w = 0; w < W; ++w) {
+            if (!(widen(result.element[w]) > 0)) gradient.element[w] = narrow<T>(0.0f);
+          }
+          f(at, gradient, value);
+        },
+        dy, x, y);
+  } else {
+    for_rows(columns, place, f, dy, x);
+  }
 }
 
 // Partials of Σ g and Σ g · (x − mean), where g is dY masked by Y > 0 if Relu. With Masked, g is written as well: it is
@@ -172,26 +202,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     if constexpr (Masked) store(masked + at, gradient);
   };
-  if constexpr (Relu) {
-    for_rows(
-        columns, place,
-        [&](int64_t at, Pack<T, W> gradient, const Pack<T, W>& value, const Pack<T, W>& result) {
-#pragma unroll
-          for (int w = 0; w < W; ++w) {
-            if (!(widen(result.element[w]) > 0)) gradient.element[w] = narrow<T>(0.0f);
-          }
-          add(at, gradient, value);
-        },
-        dy, x, y);
-  } else {
-    for_rows(columns, place, add, dy, x);
-  }
-  float total[2];
-  sum_rows(place, sums, total);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) {
-    partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
-  }
+  for_gradient_rows<W, Relu>(columns, place, add, dy, x, y);
+  write_partials(columns, place, sums, partials);
 }
 
 // Totals of a slice's partials: thread t < slice_channels leaves with those of channel t.
@@ -219,15 +231,15 @@ __global__ void __launch_bounds__(kThreads)
   const Place<W> place(columns);
   float total[2];
   total_partials(reduced, place, partials, total);
-  const int t = int(threadIdx.x), first = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && first < columns.channels) {
-    const float inv_std = saved_inv_std[first], gain = scale[first] * inv_std, rows = float(columns.rows);
-    terms.mean[t] = saved_mean[first];
+  const int t = int(threadIdx.x), own = total_channel(columns, place);
+  if (own >= 0) {
+    const float inv_std = saved_inv_std[own], gain = scale[own] * inv_std, rows = float(columns.rows);
+    terms.mean[t] = saved_mean[own];
     terms.gain[t] = gain;
     terms.bias[t] = -gain * (total[0] / rows);
     slopes[t] = -gain * inv_std * inv_std * (total[1] / rows);
-    if (blockIdx.y == 0 && dbias != nullptr) dbias[first] = total[0];
-    if (blockIdx.y == 0 && dscale != nullptr) dscale[first] = total[1] * inv_std;
+    if (blockIdx.y == 0 && dbias != nullptr) dbias[own] = total[0];
+    if (blockIdx.y == 0 && dscale != nullptr) dscale[own] = total[1] * inv_std;
   }
   __syncthreads();
   if (dx == nullptr) return;
@@ -249,20 +261,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     store(dx + at, result);
   };
-  if constexpr (Relu) {
-    for_rows(
-        columns, place,
-        [&](int64_t at, Pack<T, W> gradient, const Pack<T, W>& value, const Pack<T, W>& result) {
-#pragma unroll
-          for (int w = 0; w < W; ++w) {
-            if (!(widen(result.element[w]) > 0)) gradient.element[w] = narrow<T>(0.0f);
-          }
-          write(at, gradient, value);
-        },
-        g, x, y);
-  } else {
-    for_rows(columns, place, write, g, x);
-  }
+  for_gradient_rows<W, Relu>(columns, place, write, g, x, y);
 }
 
 // Frozen statistics: dX = dY · scale · inv_std, and the partials of dscale and dbias. dx may be null.
@@ -291,12 +290,7 @@ __global__ void __launch_bounds__(kThreads)
         if (dx != nullptr) store(dx + at, result);
       },
       dy, x);
-  float total[2];
-  sum_rows(place, sums, total);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < columns.channels) {
-    partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
-  }
+  write_partials(columns, place, sums, partials);
 }
 
 // One block a slice: dbias and dscale from their partials.
@@ -307,8 +301,8 @@ __global__ void __launch_bounds__(kThreads)
   const Place<W> place(reduced);
   float total[2];
   total_partials(reduced, place, partials, total);
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-  if (t < place.slice_channels && channel < reduced.channels) {
+  const int channel = total_channel(reduced, place);
+  if (channel >= 0) {
     if (dbias != nullptr) dbias[channel] = total[0];
     if (dscale != nullptr) dscale[channel] = total[1] / sqrtf(vars[channel] + epsilon);
   }

@@ -23,10 +23,8 @@ __global__ void __launch_bounds__(kThreads) average_kernel(Columns columns, int6
         x + image * columns.rows * columns.channels);
     float total[1];
     sum_rows(place, sums, total);
-    const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
-    if (t < place.slice_channels && channel < columns.channels) {
-      y[image * columns.channels + channel] = narrow<T>(total[0] / float(columns.rows));
-    }
+    const int channel = total_channel(columns, place);
+    if (channel >= 0) y[image * columns.channels + channel] = narrow<T>(total[0] / float(columns.rows));
   }
 }
 

@@ -1,5 +1,7 @@
 // CUDA kernels of arbalest.SumTo.
 
+#include <limits>
+
 #include "ops/math/column_sum.cuh"
 #include "ops/reduce/sum_axes.h"
 
@@ -8,10 +10,6 @@ namespace arbalest {
 using namespace cuda;
 
 namespace {
-
-struct Same {
-  __device__ float operator()(float x) const { return x; }
-};
 
 // Sums of any axes: a group of G threads, a warp or a block, takes an output; in a fixed order.
 template <int G, typename T>
@@ -34,12 +32,13 @@ std::unique_ptr<Kernel> make_sum(const SumAxes& axes, int multiprocessors) {
   const bool in_order = axes.inner_stride == 1;
   if (axes.reduced.rank == 0 && axes.kept.rank == 0 && in_order) {
     return make_kernel([=, count = axes.inner](const KernelContext& c) {
-      launch_elementwise("sum of nothing", stream_of(c), multiprocessors, count, Same{}, output<float>(c, 0),
+      launch_elementwise("sum of no axis", stream_of(c), multiprocessors, count, Same{}, output<float>(c, 0),
                          input<T>(c, 0));
     });
   }
   // Leading axes are summed over: the columns of a matrix, or of one column.
-  if (axes.kept.rank == 0 && axes.reduced.rank == 1 && axes.reduced.stride[0][0] == axes.inner && in_order) {
+  const bool counted = axes.inner <= std::numeric_limits<int>::max();  // Columns::channels is an int
+  if (counted && axes.kept.rank == 0 && axes.reduced.rank == 1 && axes.reduced.stride[0][0] == axes.inner && in_order) {
     return make_column_sum<T>(axes.reduced.count, axes.inner, 1.0f, multiprocessors);
   }
   return make_kernel([=](const KernelContext& c) {

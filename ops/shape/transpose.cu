@@ -7,14 +7,6 @@ namespace arbalest {
 
 using namespace cuda;
 
-namespace {
-
-struct Same {
-  __device__ float operator()(float x) const { return x; }
-};
-
-}  // namespace
-
 void register_shape_transpose_cuda(OpRegistry& registry) {
   registry.find("Transpose")->cuda = [](const KernelRequest& request) {
     const Strided walk = transposing_walk(request);

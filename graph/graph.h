@@ -39,7 +39,7 @@ enum class Role : uint8_t {
   Constant,    // never written after the start
 };
 
-// A value whose memory is a part of another's: parameters in their arena, Flatten of a contiguous tensor.
+// A value whose memory is a part of another's: parameters in their arena.
 struct View {
   ValueId base = kNone;
   int64_t offset_bytes = 0;

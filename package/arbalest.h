@@ -3,6 +3,7 @@
 // added to both (operators, sources, observers).
 
 #include "executor/inference/classification.h"
+#include "executor/inference/export_model.h"
 #include "executor/inference/inference.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/observer.h"

@@ -74,9 +74,10 @@ void fill(onnx::ValueInfoProto& info, const Value& value) {
   auto& tensor = *info.mutable_type()->mutable_tensor_type();
   tensor.set_elem_type(onnx_type(type.dtype));
   auto& shape = *tensor.mutable_shape();
-  for (const int64_t extent : type.shape) {
+  for (size_t axis = 0; axis < type.shape.size(); ++axis) {
     auto& dim = *shape.add_dim();
-    if (extent >= 0) dim.set_dim_value(extent);
+    if (type.shape[axis] >= 0) dim.set_dim_value(type.shape[axis]);
+    if (type.shape[axis] < 0 && axis == 0) dim.set_dim_param("batch");
   }
 }
 

@@ -14,6 +14,7 @@ inline constexpr int kInterrupted = 130;  // interrupted, after saving
 int command_run(const RunOptions& options);
 int command_evaluate(const EvaluateOptions& options);
 int command_predict(const PredictOptions& options);
+int command_export(const ExportCommandOptions& options);
 int command_check(const CheckOptions& options);
 int command_plan(const PlanCommandOptions& options);
 int command_trace(const TraceOptions& options);

@@ -21,6 +21,7 @@ struct Execute {
   int operator()(const RunOptions& options) const { return command_run(options); }
   int operator()(const EvaluateOptions& options) const { return command_evaluate(options); }
   int operator()(const PredictOptions& options) const { return command_predict(options); }
+  int operator()(const ExportCommandOptions& options) const { return command_export(options); }
   int operator()(const CheckOptions& options) const { return command_check(options); }
   int operator()(const PlanCommandOptions& options) const { return command_plan(options); }
   int operator()(const TraceOptions& options) const { return command_trace(options); }

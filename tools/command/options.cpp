@@ -50,6 +50,7 @@ class CommandLine {
     declare_run();
     declare_evaluate();
     declare_predict();
+    declare_export();
     declare_check();
     declare_plan();
     declare_trace();
@@ -139,6 +140,24 @@ class CommandLine {
     predict_command_->add_option_function<std::string>("--format", set_format, "lines, json (an object a line) or csv")
         ->default_str("lines")
         ->type_name("HOW");
+  }
+
+  void declare_export() {
+    export_command_ = declare("export", "write a trained model as .onnx, for other programs to run");
+    bind_graph(*export_command_, export_);
+    export_command_->add_option("FILE", export_.file, "the model to write (.onnx)")->type_name("");
+    bind_weights(*export_command_, export_.session.files,
+                 "the model's weights (safetensors); otherwise the graph's own");
+    ExportOptions& exported = export_.exported;
+    export_command_
+        ->add_option("--value", exported.value, "the output; otherwise the scores that SoftmaxCrossEntropy takes")
+        ->type_name("NAME")
+        ->check(not_empty());
+    export_command_->add_flag("--probabilities", exported.probabilities, "the output's softmax");
+    export_command_->add_flag("--preprocessing", exported.preprocessing,
+                              "take images as they are stored (uint8), not as Augment makes them");
+    export_command_->add_flag("--fold-batch-norm", exported.fold_batch_norm, "into the convolutions before");
+    export_command_->footer("The model has ONNX's own operators of opset 18 and takes any number of samples at once.");
   }
 
   void declare_check() {
@@ -243,6 +262,10 @@ class CommandLine {
     }
     if (command == evaluate_command_) return checked(evaluate_, *command);
     if (command == predict_command_) return checked(predict_, *command);
+    if (command == export_command_) {
+      require(export_.file, "FILE", *command);
+      return checked(export_, *command);
+    }
     if (command == ops_command_) return ops_;
     if (command == check_command_) return checked(check_, *command);
     if (command == plan_command_) return checked(plan_, *command);
@@ -295,7 +318,7 @@ class CommandLine {
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
            *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr,
-           *evaluate_command_ = nullptr, *predict_command_ = nullptr;
+           *evaluate_command_ = nullptr, *predict_command_ = nullptr, *export_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
@@ -304,6 +327,7 @@ class CommandLine {
   OpsOptions ops_;
   EvaluateOptions evaluate_;
   PredictOptions predict_;
+  ExportCommandOptions export_;
   std::optional<std::string> device_counts_;
   std::string learner_counts_ = "1";
   std::vector<std::string> what_if_;

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "executor/inference/export_model.h"
 #include "executor/session/session.h"
 #include "executor/session/target.h"
 #include "executor/trace/what_if.h"
@@ -74,6 +75,11 @@ struct PredictOptions : GraphOptions {
   Format format = Format::Lines;
 };
 
+struct ExportCommandOptions : GraphOptions {
+  std::string file;  // .onnx
+  ExportOptions exported;
+};
+
 struct OpsOptions {
   std::string name;  // empty: all
 };
@@ -85,7 +91,7 @@ struct Exit {
 };
 
 using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions,
-                             OpsOptions, EvaluateOptions, PredictOptions>;
+                             OpsOptions, EvaluateOptions, PredictOptions, ExportCommandOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

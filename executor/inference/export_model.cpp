@@ -1,0 +1,370 @@
+#include "executor/inference/export_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "executor/inference/classification.h"
+#include "executor/session/state.h"
+#include "graph/error_list.h"
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kOpset = 18;
+
+template <typename T>
+Initializer data_of(const std::vector<T>& numbers) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(numbers.size() * sizeof(T));
+  if (!numbers.empty()) std::memcpy(bytes->data(), numbers.data(), bytes->size());
+  return {Initializer::Kind::Data, 0, std::move(bytes)};
+}
+
+std::vector<float> floats_of(const Value& value) {
+  std::vector<float> numbers(size_t(value.type.elements()));
+  std::memcpy(numbers.data(), value.initializer.data->data(), numbers.size() * sizeof(float));
+  return numbers;
+}
+
+template <typename T>
+ValueId add_constant(Graph& graph, const std::string& name, DataType dtype, Shape shape,
+                     const std::vector<T>& numbers) {
+  const ValueId id = graph.add_value(name, {dtype, std::move(shape)}, Role::Constant);
+  graph.values[size_t(id)].initializer = data_of(numbers);
+  return id;
+}
+
+// Appends a node and returns its output; nodes are put in order at the end.
+ValueId append(Graph& graph, const char* op, const std::string& name, std::vector<ValueId> inputs,
+               Attributes attributes = {}) {
+  const NodeId node = graph.add_node(builtin_ops().get(op), name, std::move(inputs), 1, std::move(attributes));
+  infer(graph, node);
+  return graph.nodes[size_t(node)].outputs[0];
+}
+
+// Nodes in an order in which every input comes before its readers; those that `output` does not need are dropped.
+void order_for(Graph& graph, ValueId output) {
+  std::vector<int64_t> key(graph.nodes.size(), -1);
+  int64_t next = 0;
+  struct Visit {
+    NodeId node;
+    size_t input;
+  };
+  std::vector<Visit> open;
+  std::vector<bool> seen(graph.nodes.size(), false);
+  const auto enter = [&](ValueId value) {
+    const NodeId producer = value == kNone ? kNone : graph.values[size_t(value)].producer;
+    if (producer == kNone || seen[size_t(producer)]) return;
+    seen[size_t(producer)] = true;
+    open.push_back({producer, 0});
+  };
+  enter(output);
+  while (!open.empty()) {
+    const std::vector<ValueId>& inputs = graph.nodes[size_t(open.back().node)].inputs;
+    if (open.back().input < inputs.size()) {
+      enter(inputs[open.back().input++]);
+    } else {
+      key[size_t(open.back().node)] = next++;
+      open.pop_back();
+    }
+  }
+  reorder_nodes(graph, key);
+}
+
+class Exporter {
+ public:
+  Exporter(Graph graph, const SessionOptions& options, const ExportOptions& exported)
+      : graph_(std::move(graph)), options_(options), exported_(exported) {}
+
+  Graph run() {
+    ValueId output = chosen_output();
+    expand_layers(graph_);
+    output = graph_.find_value(output_name_);
+    graph_ = slice_validation(graph_, {output}, "test", batch_of(graph_));
+    if (exported_.probabilities) output = append(graph_, "Softmax", "probabilities", {output}, {{"axis", int64_t{-1}}});
+    take_inputs();
+    order_for(graph_, output);
+    put_weights();
+    restore_batch_norms();
+    if (exported_.fold_batch_norm) fold_batch_norms();
+    order_for(graph_, output);
+    state_constant_operands();
+    drop_unused(output);
+    check_operators();
+    graph_.opsets = {{"", kOpset}};
+    open_batch();
+    return std::move(graph_);
+  }
+
+ private:
+  static int64_t batch_of(const Graph& graph) { return int_attribute(*graph.find_op("arbalest.Prefetch"), "batch"); }
+
+  ValueId chosen_output() {
+    output_name_ = exported_.value;
+    if (output_name_.empty()) {
+      const auto classified = classified_values(graph_);
+      if (!classified)
+        throw GraphError("the graph has no SoftmaxCrossEntropy, whose scores are exported; name a value");
+      output_name_ = classified->logits;
+    }
+    const ValueId output = graph_.find_value(output_name_);
+    if (output != kNone) return output;
+    std::vector<std::string> known;
+    for (const Value& value : graph_.values) known.push_back(value.name);
+    throw GraphError(
+        fmt::format("graph '{}' has no value '{}'{}", graph_.name, output_name_, did_you_mean(output_name_, known)));
+  }
+
+  // What Prefetch gives become inputs of the graph, or what Augment makes of it.
+  void take_inputs() {
+    for (NodeId n = 0; n < NodeId(graph_.nodes.size()); ++n) {
+      const Node node = graph_.nodes[size_t(n)];
+      const std::string op = node.op->qualified_name();
+      if (op == "arbalest.Augment") exported_.preprocessing ? add_preprocessing(node) : make_input(node.outputs[0]);
+    }
+    for (const Node& node : graph_.nodes) {
+      if (node.op->qualified_name() != "arbalest.Prefetch") continue;
+      for (const ValueId output : node.outputs) {
+        if (output != kNone) make_input(output);
+      }
+    }
+  }
+
+  void make_input(ValueId value) {
+    graph_.values[size_t(value)].role = Role::Input;
+    graph_.values[size_t(value)].producer = kNone;
+    graph_.inputs.push_back(value);
+  }
+
+  // (image / 255 − mean) / std as a product and a sum; zeros around it and the crop's middle follow.
+  void add_preprocessing(const Node& augment) {
+    const ValueId image = augment.inputs[0];
+    const Shape from = graph_.values[size_t(image)].type.shape,
+                to = graph_.values[size_t(augment.outputs[0])].type.shape;
+    std::vector<float> scale, shift;
+    const auto channels = size_t(from[1]);
+    const auto of = [&](std::vector<double> values, double fallback, size_t c) {
+      return values.empty() ? fallback : values.size() == 1 ? values[0] : values[c];
+    };
+    for (size_t c = 0; c < channels; ++c) {
+      const double mean = of(floats_attribute(augment, "mean"), 0, c),
+                   deviation = of(floats_attribute(augment, "std"), 1, c);
+      scale.push_back(float(1 / (255 * deviation)));
+      shift.push_back(float(-mean / deviation));
+    }
+    const Shape each{from[1], 1, 1};
+    const std::string name = augment.name + ".";
+    ValueId value = append(graph_, "Cast", name + "float", {image}, {{"to", int64_t{1}}});
+    value = append(graph_, "Mul", name + "scaled",
+                   {value, add_constant(graph_, name + "scale", DataType::Float32, each, scale)});
+    value = append(graph_, "Add", name + "normalised",
+                   {value, add_constant(graph_, name + "shift", DataType::Float32, each, shift)});
+    value = crop(name, value, from, to);
+    graph_.replace_uses(augment.outputs[0], value);
+  }
+
+  ValueId crop(const std::string& name, ValueId value, const Shape& from, const Shape& to) {
+    std::vector<int64_t> pads(8, 0), starts, ends;
+    bool pad = false, slice = false;
+    for (size_t axis : {2, 3}) {
+      // As Augment places the middle: with p pixels of zeros around, it begins at (2p + extent − wanted) / 2 − p.
+      const int64_t begin = middle(from[axis], to[axis]), end = begin + to[axis];
+      pads[axis] = std::max<int64_t>(0, -begin);
+      pads[axis + 4] = std::max<int64_t>(0, end - from[axis]);
+      starts.push_back(std::max<int64_t>(0, begin));
+      ends.push_back(std::max<int64_t>(0, begin) + to[axis]);
+      pad = pad || pads[axis] > 0 || pads[axis + 4] > 0;
+      slice = slice || begin > 0 || end < from[axis];
+    }
+    if (pad) value = append(graph_, "Pad", name + "padded", {value}, {{"pads", pads}});
+    if (slice) {
+      value = append(graph_, "Slice", name + "cropped", {value},
+                     {{"starts", starts}, {"ends", ends}, {"axes", std::vector<int64_t>{2, 3}}});
+    }
+    return value;
+  }
+
+  static int64_t middle(int64_t extent, int64_t wanted) {
+    const int64_t rest = extent - wanted;  // 2p is even, so p cancels out but for the rounding towards zero of the sum
+    return rest >= 0 ? rest / 2 : -((-rest + 1) / 2);
+  }
+
+  // Every stored value gets its content; statistics are values like the others from now on.
+  void put_weights() {
+    std::optional<SafetensorsReader> file;
+    if (!options_.files.weights.empty()) file.emplace(options_.files.weights);
+    std::vector<std::string> names;
+    if (file) {
+      for (const SafetensorsReader::Entry& entry : file->entries()) names.push_back(entry.name);
+    }
+    ErrorList errors;
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      Value& value = graph_.values[v];
+      const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
+      if (!stored || !is_read(ValueId(v))) continue;
+      if (file) errors.attempt([&] { value.initializer = read(*file, value, names); });
+      if (!file) {
+        auto bytes = initial_content(graph_, ValueId(v), options_.numerics.seed, thread_count(options_));
+        value.initializer = {Initializer::Kind::Data, 0, std::make_shared<std::vector<std::byte>>(std::move(bytes))};
+      }
+      value.role = Role::Parameter;
+    }
+    errors.throw_if_any();
+  }
+
+  bool is_read(ValueId value) const {
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
+      return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+    });
+  }
+
+  static Initializer read(const SafetensorsReader& file, const Value& value, const std::vector<std::string>& names) {
+    const SafetensorsReader::Entry* entry = file.find(value.name);
+    if (!entry) {
+      throw GraphError(fmt::format("{}: no tensor '{}', which the graph needs{}", file.path(), value.name,
+                                   did_you_mean(value.name, names)));
+    }
+    if (entry->shape != value.type.shape || !SafetensorsReader::converts(*entry, value.type.dtype)) {
+      throw GraphError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", file.path(), value.name,
+                                   to_string(TensorType{entry->dtype, entry->shape}), to_string(value.type)));
+    }
+    auto bytes = std::make_shared<std::vector<std::byte>>(size_t(value.type.bytes()));
+    file.read(*entry, value.type.dtype, *bytes);
+    return {Initializer::Kind::Data, 0, std::move(bytes)};
+  }
+
+  void restore_batch_norms() {
+    for (Node& node : graph_.nodes) {
+      if (node.op->qualified_name() != "arbalest.BatchNormInference") continue;
+      const double epsilon = float_attribute(node, "epsilon");
+      node.op = &builtin_ops().get("BatchNormalization");
+      node.attributes = {{"epsilon", epsilon}};
+    }
+  }
+
+  // A batch norm that alone reads a convolution multiplies its filters and adds to its bias.
+  void fold_batch_norms() {
+    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
+    for (NodeId n = 0; n < NodeId(graph_.nodes.size()); ++n) {
+      const Node norm = graph_.nodes[size_t(n)];
+      if (norm.op->qualified_name() != "BatchNormalization") continue;
+      const NodeId c = graph_.values[size_t(norm.inputs[0])].producer;
+      if (c == kNone || graph_.nodes[size_t(c)].op->qualified_name() != "Conv" ||
+          readers[size_t(norm.inputs[0])].size() != 1) {
+        continue;
+      }
+      Node& conv = graph_.nodes[size_t(c)];
+      const bool own = readers[size_t(conv.inputs[1])].size() == 1;  // filters that others read stay as they are
+      if (own) fold(norm, conv);
+    }
+  }
+
+  void fold(const Node& norm, Node& conv) {
+    const auto numbers = [&](ValueId value) { return floats_of(graph_.values[size_t(value)]); };
+    const std::vector<float> scale = numbers(norm.inputs[1]), shift = numbers(norm.inputs[2]),
+                             mean = numbers(norm.inputs[3]), variance = numbers(norm.inputs[4]);
+    const double epsilon = float_attribute(norm, "epsilon");
+    std::vector<float> filters = numbers(conv.inputs[1]), bias(scale.size(), 0);
+    if (conv.inputs.size() > 2 && conv.inputs[2] != kNone) bias = numbers(conv.inputs[2]);
+    const size_t each = filters.size() / scale.size();
+    for (size_t k = 0; k < scale.size(); ++k) {
+      const double factor = scale[k] / std::sqrt(double(variance[k]) + epsilon);
+      for (size_t i = 0; i < each; ++i) filters[k * each + i] = float(filters[k * each + i] * factor);
+      bias[k] = float((double(bias[k]) - mean[k]) * factor + shift[k]);
+    }
+    graph_.values[size_t(conv.inputs[1])].initializer = data_of(filters);
+    conv.inputs.resize(3, kNone);
+    conv.inputs[2] =
+        graph_.add_value(conv.name + ".folded_bias", {DataType::Float32, {int64_t(bias.size())}}, Role::Parameter);
+    graph_.values[size_t(conv.inputs[2])].initializer = data_of(bias);
+    graph_.replace_uses(norm.outputs[0], conv.outputs[0]);
+    if (graph_.values[size_t(norm.outputs[0])].name == output_name_) {  // the value keeps its name
+      std::swap(graph_.values[size_t(norm.outputs[0])].name, graph_.values[size_t(conv.outputs[0])].name);
+    }
+  }
+
+  // Newer opsets have operands where graphs may have attributes.
+  void state_constant_operands() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Op& op = *graph_.nodes[n].op;
+      for (size_t i = 0; i < op.inputs.size(); ++i) {
+        const Node& node = graph_.nodes[n];
+        if (!op.inputs[i].constant || !node.attributes.find(op.inputs[i].name)) continue;
+        const std::string& name = op.inputs[i].name;
+        const ValueId value = constant_of(node, name, op.attribute_spec(name)->kind);
+        Node& changed = graph_.nodes[n];
+        changed.inputs.resize(std::max(changed.inputs.size(), i + 1), kNone);
+        changed.inputs[i] = value;
+        changed.attributes.erase(name);
+      }
+    }
+  }
+
+  ValueId constant_of(const Node& node, const std::string& attribute, AttributeKind kind) {
+    const std::string name = node.name + "." + attribute;
+    const auto list = [](const auto& numbers) { return Shape{int64_t(numbers.size())}; };
+    switch (kind) {
+      case AttributeKind::Ints: {
+        const std::vector<int64_t> numbers = ints_attribute(node, attribute);
+        return add_constant(graph_, name, DataType::Int64, list(numbers), numbers);
+      }
+      case AttributeKind::Floats: {
+        const std::vector<double> wide = floats_attribute(node, attribute);
+        const std::vector<float> numbers(wide.begin(), wide.end());
+        return add_constant(graph_, name, DataType::Float32, list(numbers), numbers);
+      }
+      case AttributeKind::Int:
+        return add_constant(graph_, name, DataType::Int64, {}, std::vector<int64_t>{int_attribute(node, attribute)});
+      default:
+        return add_constant(graph_, name, DataType::Float32, {},
+                            std::vector<float>{float(float_attribute(node, attribute))});
+    }
+  }
+
+  // What the output needs; the rest of the training graph's values goes.
+  void drop_unused(ValueId output) {
+    graph_.outputs = {output};
+    std::erase_if(graph_.inputs, [&](ValueId input) { return !is_read(input) && input != output; });
+    ArenaValues none;
+    remove_dead(graph_, none);
+  }
+
+  void check_operators() const {
+    ErrorList errors;
+    for (const Node& node : graph_.nodes) {
+      if (node.op->domain.empty()) continue;
+      errors.attempt([&] { fail(node, "cannot be exported: ONNX has no such operator"); });
+    }
+    errors.throw_if_any();
+  }
+
+  // Inputs and outputs have any number of samples.
+  void open_batch() {
+    const auto open = [&](ValueId id) {
+      Value& value = graph_.values[size_t(id)];
+      if (value.type.shape.empty()) return;
+      value.declared = value.type;
+      value.declared->shape[0] = -1;
+    };
+    for (const ValueId input : graph_.inputs) open(input);
+    for (const ValueId output : graph_.outputs) open(output);
+  }
+
+  Graph graph_;
+  const SessionOptions& options_;
+  const ExportOptions& exported_;
+  std::string output_name_;
+};
+
+}  // namespace
+
+Graph export_model(Graph graph, const SessionOptions& options, const ExportOptions& exported) {
+  return Exporter(prepare_inference(std::move(graph), options, {}).graph, options, exported).run();
+}
+
+}  // namespace arbalest

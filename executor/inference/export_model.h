@@ -1,0 +1,22 @@
+#pragma once
+// A trained model as a graph of ONNX's own operators, for other programs to run.
+
+#include <string>
+
+#include "executor/session/session.h"
+
+namespace arbalest {
+
+struct ExportOptions {
+  std::string value;             // the output; "": the scores that the first SoftmaxCrossEntropy takes
+  bool probabilities = false;    // their softmax over the last axis instead
+  bool preprocessing = false;    // begin with the images as they are stored (uint8), not as Augment makes them
+  bool fold_batch_norm = false;  // into the convolutions before them
+};
+
+// The part of a training graph that computes the output, as it runs in validation, with the weights of
+// options.files.weights or, without that file, of the graph's initialisers. Inputs and output have any batch. What
+// cannot be stated in ONNX's operators is told all at once. Throws GraphError and RunError.
+Graph export_model(Graph graph, const SessionOptions& options, const ExportOptions& exported);
+
+}  // namespace arbalest

@@ -1,0 +1,159 @@
+// Trained models as graphs of ONNX's operators: they compute what the training graph does in validation.
+
+#include "executor/inference/export_model.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "executor/inference/inference.h"
+#include "graph/file/onnx_file.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
+#include "tests/ops/vectors/run_graph.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+const std::atomic<bool> kNever{false};
+
+// The first `count` samples' rows of a value, as validation computes them.
+Logical rows_of(const Graph& graph, const SessionOptions& options, const std::string& value, int64_t count) {
+  Inference inference(graph, options, {"", {value}});
+  Logical rows{inference.output_type(0), {}};
+  rows.type.shape.insert(rows.type.shape.begin(), count);
+  inference.run(
+      [&](const InferredBatch& batch) {
+        if (batch.first != 0) return;
+        REQUIRE(batch.samples >= count);
+        const auto size = size_t(rows.type.bytes());
+        rows.values = values_of({rows.type, {batch.values[0], batch.values[0] + size}});
+      },
+      kNever);
+  return rows;
+}
+
+double largest(const std::vector<double>& values) {
+  double most = 0;
+  for (const double value : values) most = std::max(most, std::abs(value));
+  return most;
+}
+
+// Writes the model, reads it back for `count` samples and runs it.
+std::vector<double> exported_values(const Graph& model, const Logical& input, const std::string& output) {
+  const TestFolder folder;
+  const std::string path = folder / "model.onnx";
+  write_onnx(model, path);
+  Graph graph = read_onnx(path, builtin_ops(), input.type.shape[0]);
+  verify(graph);
+  make_runnable(graph);
+  REQUIRE(graph.inputs.size() == 1);
+  const auto device = make_cpu_device();
+  return run_graph(*device, graph, {{graph.values[size_t(graph.inputs[0])].name, input}}).at(output).values;
+}
+
+TinyNet normalised() {
+  TinyNet net = convolutional();
+  net.layers =
+      "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
+      "d = arbalest.Conv <filters = 8, kernel_shape = [1, 1]> (c)\n"
+      "n = arbalest.BatchNorm (d)\n"
+      "sum = Add (n, c)\n"
+      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (sum)\n";
+  return net;
+}
+
+struct Trained {
+  TestFolder folder;
+  SessionOptions options = on_cpus();
+  Graph graph = tiny(normalised());
+
+  Trained() {
+    options.length.epochs = 1;
+    options.files.save = folder / "weights.safetensors";
+    run(graph, options);
+    options.files.weights = options.files.save;
+    options.files.save.clear();
+  }
+};
+
+int64_t count_ops(const Graph& graph, std::string_view op) {
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return node.op->qualified_name() == op; });
+}
+
+}  // namespace
+
+TEST_CASE("an exported model computes the scores, for any number of samples") {
+  const Trained trained;
+  for (const bool fold : {false, true}) {
+    const Graph model = export_model(trained.graph, trained.options, {.fold_batch_norm = fold});
+    CHECK(count_ops(model, "BatchNormalization") == (fold ? 0 : 2));
+    CHECK(model.opsets == std::vector<std::pair<std::string, int64_t>>{{"", 18}});
+    for (const int64_t count : {7, 100}) {
+      const Logical x = rows_of(trained.graph, trained.options, "x", count);
+      const Logical expected = rows_of(trained.graph, trained.options, "logits", count);
+      const std::vector<double> found = exported_values(model, x, "logits");
+      REQUIRE(found.size() == expected.values.size());
+      std::vector<double> difference;
+      for (size_t i = 0; i < found.size(); ++i) difference.push_back(found[i] - expected.values[i]);
+      CHECK(largest(expected.values) > 0.5);
+      CHECK(largest(difference) < 1e-5 * largest(expected.values));
+    }
+  }
+}
+
+TEST_CASE("an exported model may begin with the images as they are stored, and end with probabilities") {
+  const Trained trained;
+  const Graph model = export_model(trained.graph, trained.options, {.probabilities = true, .preprocessing = true});
+  CHECK(model.values[size_t(model.inputs.at(0))].type.dtype == DataType::Uint8);
+  const Logical image = rows_of(trained.graph, trained.options, "image", 20);
+  const Logical logits = rows_of(trained.graph, trained.options, "logits", 20);
+  const std::vector<double> found = exported_values(model, image, "probabilities");
+  for (size_t n = 0; n < 20; ++n) {
+    double sum = 0;
+    for (size_t c = 0; c < 10; ++c) sum += std::exp(logits.values[10 * n + c]);
+    for (size_t c = 0; c < 10; ++c) {
+      CHECK(found[10 * n + c] == doctest::Approx(std::exp(logits.values[10 * n + c]) / sum).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("a crop's middle and the zeros around it are exported") {
+  for (const char* augment : {"pad = 2, crop = [19, 20]", "crop = [9, 12]", "pad = 3, crop = [22, 11]", "pad = 4"}) {
+    INFO(augment);
+    const Graph graph = read_graph_text(
+        fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                    "crop () => (float loss)\n{{\n"
+                    "image, label = arbalest.Prefetch <source = \"glyphs:?train=32&test=32&size=16\", batch = 8> ()\n"
+                    "x = arbalest.Augment <mean = [0.2], std = [0.3], {}> (image)\n"
+                    "logits = arbalest.Linear <units = 10> (x)\n"
+                    "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+                    "trained = arbalest.Train <lr = 0.1> (loss)\n"
+                    "report = arbalest.Validate (trained, loss)\n}}\n",
+                    augment),
+        "crop.onnxtxt", builtin_ops());
+    const Graph model = export_model(graph, on_cpus(), {.value = "x", .preprocessing = true});
+    const Logical image = rows_of(graph, on_cpus(), "image", 8), expected = rows_of(graph, on_cpus(), "x", 8);
+    const std::string output = model.values[size_t(model.outputs.at(0))].name;
+    const std::vector<double> found = exported_values(model, image, output);
+    REQUIRE(found.size() == expected.values.size());
+    for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(expected.values[i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("what cannot be exported is told") {
+  const Graph graph = tiny({});
+  CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "logit"}); }),
+                 "graph 'tiny' has no value 'logit'; did you mean 'logits'?"));
+  CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "accuracy"}); }),
+                 "node 'accuracy' (arbalest.Accuracy): cannot be exported: ONNX has no such operator"));
+  const Trained other;
+  SessionOptions options = on_cpus();
+  options.files.weights = other.options.files.weights;
+  CHECK(contains(message_of([&] { export_model(graph, options, {}); }), "no tensor 'hidden.weight'"));
+}

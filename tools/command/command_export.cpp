@@ -1,0 +1,36 @@
+// arbalest export: a trained model as an .onnx file of standard operators.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "executor/inference/export_model.h"
+#include "executor/session/output_paths.h"
+#include "graph/file/onnx_file.h"
+#include "tools/command/commands.h"
+#include "tools/command/session_setup.h"
+
+namespace arbalest {
+
+int command_export(const ExportCommandOptions& options) {
+  const FileOptions& files = options.session.files;
+  check_distinct_paths({{"GRAPH", options.graph}, {"FILE", options.file}});
+  check_inputs_kept({{"--weights", files.weights}}, {{"FILE", options.file}});
+  check_output_paths({{"FILE", options.file}});
+  const Graph model = export_model(load_with_overrides(options), session_options(options), options.exported);
+  write_onnx(model, options.file);
+  const auto described = [&](const std::vector<ValueId>& values) {
+    std::string text;
+    for (const ValueId id : values) {
+      const Value& value = model.values[size_t(id)];
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", printable(value.name), to_string(*value.declared));
+    }
+    return text;
+  };
+  fmt::print("{}: {} to {}, {} nodes (-1: any number of samples)\n", printable(options.file), described(model.inputs),
+             described(model.outputs), model.nodes.size());
+  if (files.weights.empty()) fmt::print("the weights are the graph's own: --weights names a model\n");
+  return kDone;
+}
+
+}  // namespace arbalest

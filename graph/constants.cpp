@@ -11,8 +11,6 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{16} << 20;
-
 using Bytes = std::vector<std::byte>;
 
 template <typename T, typename Number>
@@ -107,7 +105,8 @@ class Evaluation {
 
 // Whether the node's outputs depend on nothing but what is known of its inputs.
 bool is_known(const Graph& graph, const Node& node) {
-  if (!node.op->cpu || node.op->side_effect || node.op->collective || node.inputs.empty()) return false;
+  if (!node.op->cpu || node.op->side_effect || node.op->random || node.op->collective || node.inputs.empty())
+    return false;
   bool any = false;
   for (const ValueId input : node.inputs) {
     if (input == kNone) continue;
@@ -118,10 +117,10 @@ bool is_known(const Graph& graph, const Node& node) {
   for (const ValueId output : node.outputs) {
     if (output == kNone) continue;
     const TensorType& type = graph.values[size_t(output)].type;
-    if (type.layout != Layout::RowMajor || type.bytes() > kMostBytes) return false;
+    if (type.layout != Layout::RowMajor || type.bytes() > kMostContentBytes) return false;
     bytes += type.bytes();
   }
-  return any && bytes <= kMostBytes;
+  return any && bytes <= kMostContentBytes;
 }
 
 }  // namespace
@@ -139,10 +138,7 @@ void infer_content(Graph& graph, NodeId id) {
     if (output != kNone) graph.values[size_t(output)].content = nullptr;
   }
   if (node.op->content && node.outputs[0] != kNone) {
-    const std::vector<int64_t> list = node.op->content(InferContext(graph, id));
-    const auto* first = reinterpret_cast<const std::byte*>(list.data());
-    graph.values[size_t(node.outputs[0])].content =
-        std::make_shared<Bytes>(first, first + list.size() * sizeof(int64_t));
+    graph.values[size_t(node.outputs[0])].content = std::make_shared<Bytes>(node.op->content(InferContext(graph, id)));
   } else if (is_known(graph, node)) {
     const auto results = Evaluation(graph, node).run();
     for (size_t i = 0; i < results.size(); ++i) {

@@ -2,12 +2,24 @@
 // Values whose content is known when the graph is read. Exporters put small computations of shapes, axes and bounds
 // around operators; those are evaluated as types are inferred.
 
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "graph/op.h"
 
 namespace arbalest {
+
+// No more than this is computed when a graph is read, for one node.
+inline constexpr int64_t kMostContentBytes = int64_t{16} << 20;
+
+// Elements as Op::content gives them.
+template <typename T>
+std::vector<std::byte> bytes_of(const std::vector<T>& elements) {
+  std::vector<std::byte> bytes(elements.size() * sizeof(T));
+  if (!bytes.empty()) std::memcpy(bytes.data(), elements.data(), bytes.size());
+  return bytes;
+}
 
 // The content of a value, row-major elements of its type: a constant's, or what infer_content() found. Null: not known.
 std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);

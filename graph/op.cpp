@@ -136,6 +136,13 @@ ValueId ExpandContext::state(std::string_view label, Shape shape, Initializer in
   return id;
 }
 
+ValueId ExpandContext::constant(std::string_view label, DataType dtype, double number) {
+  const ValueId id = state(label, {}, {Initializer::Kind::Constant, number, nullptr});
+  graph_.values[size_t(id)].role = Role::Constant;
+  graph_.values[size_t(id)].type.dtype = dtype;
+  return id;
+}
+
 std::vector<ValueId> ExpandContext::add(std::string_view op, std::string_view label, std::vector<ValueId> inputs,
                                         int output_count, Attributes attributes) {
   std::string name = label.empty() ? node_.name : fmt::format("{}.{}", node_.name, label);
@@ -160,7 +167,9 @@ void check_record(const Op& op) {
   if (!op.expand && !kernel && !op.content) {
     refuse("it has neither a kernel (Op::cpu, Op::cuda) nor an expansion (Op::expand)");
   }
-  if (op.expand && kernel) refuse("it has an expansion (Op::expand), so its kernels would never run");
+  if (op.expand && kernel && !op.expands) {
+    refuse("it has an expansion (Op::expand), so its kernels would never run: nothing says which nodes (Op::expands)");
+  }
   if (op.outputs.empty() && !op.side_effect) refuse("it has no outputs and no side effect");
   for (const auto* operands : {&op.inputs, &op.outputs}) {
     for (const OperandSpec& operand : *operands) {
@@ -171,7 +180,7 @@ void check_record(const Op& op) {
     }
   }
   for (const OperandSpec& operand : op.inputs) {
-    if (!operand.constant) continue;
+    if (!operand.constant || op.content) continue;
     if (operand.arity != OperandSpec::Optional)
       refuse(fmt::format("its constant operand '{}' is not optional", operand.name));
     if (!op.attribute_spec(operand.name)) {

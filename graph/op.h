@@ -23,9 +23,10 @@ struct OperandSpec {
   // Whether the operand follows the compute precision (--precision bf16). What does not (statistics, losses, biases,
   // parameter gradients) stays as inferred.
   bool lowered = false;
-  // Its content has to be known when the graph is read: axes, bounds, a shape. The operator has an attribute of the same
-  // name, which stands for the operand where that is left out; passes move the content there (fold_constants), so that
-  // gradients and kernels read the attribute alone. Such an operand is optional.
+  // Its content has to be known when the graph is read: axes, bounds, a shape. The operator has an attribute of the
+  // same name, which stands for the operand where that is left out; passes move the content there (fold_constants), so
+  // that gradients and kernels read the attribute alone. Such an operand is optional, unless Op::content follows from
+  // it.
   bool constant = false;
 };
 
@@ -106,6 +107,8 @@ class ExpandContext {
   // A trained parameter named "<first output>.<label>": "h1/c1.weight".
   ValueId parameter(std::string_view label, Shape shape, Initializer initializer);
   ValueId state(std::string_view label, Shape shape, Initializer initializer);
+  // A scalar of the type `dtype`.
+  ValueId constant(std::string_view label, DataType dtype, double number);
   // Adds a node named "<node name>" or "<node name>.<label>" and infers its types.
   std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
                            Attributes attributes = {});
@@ -155,6 +158,7 @@ struct Op {
   std::vector<AttributeSpec> attributes;
   bool internal = false;     // made by passes only; refused in graph files
   bool side_effect = false;  // produces a token or updates state: never dead
+  bool random = false;       // draws numbers of its own in each iteration: not computed when a graph is read
   bool collective =
       false;  // spans devices: its CUDA kernel takes a CollectiveContext (ops/replicas/collective_context.h)
 
@@ -163,11 +167,12 @@ struct Op {
   std::optional<Layout> layout = Layout::RowMajor;
 
   std::function<void(InferContext&)> infer;
-  // The content of output 0, a list of integers, where it follows from the types alone: Shape, Size. Such an
-  // operator needs no kernel.
-  std::function<std::vector<int64_t>(const InferContext&)> content;
+  // The content of output 0, row-major elements of its type, where it follows from types, attributes and constant
+  // operands alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
+  std::function<std::vector<std::byte>(const InferContext&)> content;
   std::function<void(GradContext&)> grad;               // none: gradients stop here
-  std::function<void(ExpandContext&)> expand;           // layers only; such an op has no kernels
+  std::function<void(ExpandContext&)> expand;           // layers; such an op has no kernels, unless `expands` is there
+  std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
   std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
   std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
   std::function<std::vector<Sample>()> samples;

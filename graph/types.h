@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,13 @@ constexpr size_t size_of(DataType type) {
 
 // The name that graph files, plans and error messages use: ONNX's ("float", "bfloat16", "uint8", …).
 std::string_view name_of(DataType type);
+
+// The number that ONNX gives the type (TensorProto.DataType): attributes such as Cast's `to` hold it.
+int64_t onnx_number(DataType type);
+// The type of the number; none where it stands for another of ONNX's types, or for nothing.
+std::optional<DataType> type_of_onnx(int64_t number);
+// "int8", of any of ONNX's types; "" where the number stands for nothing.
+std::string_view onnx_type_name(int64_t number);
 
 constexpr bool is_floating(DataType type) {
   return type == DataType::Float32 || type == DataType::Float64 || type == DataType::Bfloat16;

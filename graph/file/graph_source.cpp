@@ -227,7 +227,8 @@ class Builder {
   void check_known(const SourceNode& node) const {
     const std::string name = qualified_name(node);
     const Op* op = registry_.find(name);
-    if (functions_.count(name) == 0 && name != "Constant" && (!op || op->internal)) {
+    const bool rewritten = name == "Constant" || name == "ConstantOfShape";
+    if (functions_.count(name) == 0 && !rewritten && (!op || op->internal)) {
       unknown_op(node, name, op != nullptr);
     }
   }
@@ -245,6 +246,7 @@ class Builder {
     }
     const Op* op = registry_.find(name);
     if (!op && name == "Constant") return add_constant(node, scope);
+    if (!op && name == "ConstantOfShape") return add_constant_of_shape(node, scope);
     if (!op || op->internal) unknown_op(node, name, op != nullptr);
     check_imported(node, domain, scope);
     add_op(node, *op, scope);
@@ -387,6 +389,26 @@ class Builder {
     } else {
       add_numbers(name, scope, DataType::Int64, std::get<std::vector<int64_t>>(list), kind.ends_with('s'));
     }
+  }
+
+  // ONNX's ConstantOfShape is one number, by default the float 0, that Expand copies.
+  void add_constant_of_shape(const SourceNode& node, Scope& scope) {
+    SourceTensor number{{DataType::Float32, {}}, data_of(std::vector<float>{0}).data};
+    for (const SourceAttribute& attribute : node.attributes) {
+      if (attribute.name.text != "value" || !attribute.tensor || attribute.tensor->type.elements() != 1) {
+        fail(attribute.name.place,
+             fmt::format("attribute '{}' of ConstantOfShape is {}, expected only 'value', a tensor of one element",
+                         attribute.name.text,
+                         attribute.tensor ? to_string(attribute.tensor->type) : std::string("no tensor")));
+      }
+      number = {{attribute.tensor->type.dtype, {}}, attribute.tensor->data};
+    }
+    const SourceName value{first_output(node).text + ".value", node.op.place};
+    add_data(value, scope, Role::Constant, number.type, {Initializer::Kind::Data, 0, number.data});
+    SourceNode expand = node;
+    expand.attributes.clear();
+    expand.inputs.insert(expand.inputs.begin(), value);
+    add_op(expand, registry_.get("Expand"), scope);
   }
 
   template <typename T>

@@ -31,12 +31,6 @@ namespace {
 
 using Attr = onnx::AttributeProto;
 
-constexpr std::pair<onnx::TensorProto_DataType, DataType> kTypes[] = {
-    {onnx::TensorProto::FLOAT, DataType::Float32},     {onnx::TensorProto::DOUBLE, DataType::Float64},
-    {onnx::TensorProto::BFLOAT16, DataType::Bfloat16}, {onnx::TensorProto::BOOL, DataType::Bool},
-    {onnx::TensorProto::UINT8, DataType::Uint8},       {onnx::TensorProto::INT32, DataType::Int32},
-    {onnx::TensorProto::INT64, DataType::Int64}};
-
 // ONNX keeps attributes in single precision. The double that is meant is the one a person would have written: 0.1f is
 // 0.1.
 double widen(float value) {
@@ -97,9 +91,7 @@ class Importer {
   }
 
   DataType type(int32_t theirs, const std::string& what) const {
-    for (const auto& [candidate, ours] : kTypes) {
-      if (candidate == theirs) return ours;
-    }
+    if (const auto ours = type_of_onnx(theirs)) return *ours;
     const bool known = onnx::TensorProto_DataType_IsValid(theirs);
     fail(fmt::format(
         "{} has the unsupported type {}, expected float, double, bfloat16, bool, uint8, int32 or int64", what,

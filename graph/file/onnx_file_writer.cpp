@@ -27,23 +27,9 @@ namespace {
 
 using Attr = onnx::AttributeProto;
 
-int32_t onnx_type(DataType type) {
-  switch (type) {
-    case DataType::Float32: return onnx::TensorProto::FLOAT;
-    case DataType::Float64: return onnx::TensorProto::DOUBLE;
-    case DataType::Bfloat16: return onnx::TensorProto::BFLOAT16;
-    case DataType::Bool: return onnx::TensorProto::BOOL;
-    case DataType::Uint8: return onnx::TensorProto::UINT8;
-    case DataType::Int32: return onnx::TensorProto::INT32;
-    case DataType::Int64: return onnx::TensorProto::INT64;
-    case DataType::Token: break;
-  }
-  return onnx::TensorProto::UNDEFINED;
-}
-
 void fill(onnx::TensorProto& proto, const Value& value) {
   proto.set_name(value.name);
-  proto.set_data_type(onnx_type(value.type.dtype));
+  proto.set_data_type(int32_t(onnx_number(value.type.dtype)));
   for (const int64_t extent : value.type.shape) proto.add_dims(extent);
   std::string& raw = *proto.mutable_raw_data();
   if (value.initializer.kind == Initializer::Kind::Data) {
@@ -72,7 +58,7 @@ void fill(onnx::ValueInfoProto& info, const Value& value) {
   const TensorType& type = value.declared ? *value.declared : value.type;
   if (type.dtype == DataType::Token) return;
   auto& tensor = *info.mutable_type()->mutable_tensor_type();
-  tensor.set_elem_type(onnx_type(type.dtype));
+  tensor.set_elem_type(int32_t(onnx_number(type.dtype)));
   auto& shape = *tensor.mutable_shape();
   for (size_t axis = 0; axis < type.shape.size(); ++axis) {
     auto& dim = *shape.add_dim();

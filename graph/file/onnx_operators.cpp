@@ -188,6 +188,7 @@ constexpr std::string_view kNames[] = {
     "StringSplit",
     "Sub",
     "Sum",
+    "Swish",
     "Tan",
     "Tanh",
     "TfIdfVectorizer",

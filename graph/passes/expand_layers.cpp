@@ -31,7 +31,8 @@ void expand_layers(Graph& graph) {
     std::iota(key.begin(), key.end(), int64_t{0});
     bool expanded = false;
     for (size_t n = 0; n < count; ++n) {
-      if (!graph.nodes[n].op->expand) continue;
+      const Op& op = *graph.nodes[n].op;
+      if (!op.expand || (op.expands && !op.expands(InferContext(graph, NodeId(n))))) continue;
       ExpandContext context(graph, graph.nodes[n]);
       graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
       context.node().op->expand(context);

@@ -78,9 +78,9 @@ void lower_precision(Graph& graph, ArenaValues& arenas) {
         graph.nodes[n].inputs[i] = weights.of(input);
         continue;
       }
-      const char* to = lowered ? "bfloat16" : "float";
-      const NodeId cast = graph.add_node(builtin_ops().get("arbalest.Cast"), fmt::format("{}.{}", value.name, to),
-                                         {input}, 1, {{"to", std::string(to)}});
+      const DataType to = lowered ? DataType::Bfloat16 : DataType::Float32;
+      const NodeId cast = graph.add_node(builtin_ops().get("Cast"), fmt::format("{}.{}", value.name, name_of(to)),
+                                         {input}, 1, {{"to", onnx_number(to)}});
       graph.nodes[size_t(cast)].stage = graph.nodes[n].stage;
       graph.nodes[size_t(cast)].where = graph.nodes[n].where;
       infer(graph, cast);

@@ -24,7 +24,7 @@ std::optional<MetricSpec::Better> direction(const Graph& graph, ValueId value) {
   const Node& node = graph.nodes[size_t(producer)];
   if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
   const std::string op = node.op->qualified_name();
-  const bool passes_on = op == "Identity" || op == "arbalest.Cast" || op == "Add";
+  const bool passes_on = op == "Identity" || op == "Cast" || op == "Add";
   if (!passes_on) return std::nullopt;
   std::optional<MetricSpec::Better> all;
   for (const ValueId input : node.inputs) {

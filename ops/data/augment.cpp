@@ -180,6 +180,7 @@ void register_data_augment(OpRegistry& registry) {
                       floats_spec("mean", {}, "of each channel, for pixels in 0 to 1; default 0"),
                       floats_spec("std", {}, "standard deviation of each channel; default 1"),
                       int_spec("random", 1, "0: the crop is centred and nothing is mirrored; validation sets it")},
+       .random = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_augment,
        .for_inference = [](Graph& graph,

@@ -7,7 +7,7 @@
 namespace arbalest {
 namespace {
 
-using elementwise::parameters_of;
+using elementwise::parameters_of, elementwise::walked_types;
 
 struct Line {
   std::string name, doc;
@@ -76,13 +76,6 @@ std::vector<Sample> gradient_samples(const Line& line) {
   return samples;
 }
 
-// The output's type, then those of the inputs.
-std::vector<TensorType> walked(const KernelRequest& request) {
-  std::vector<TensorType> types = {request.outputs[0]};
-  types.insert(types.end(), request.inputs.begin(), request.inputs.end());
-  return types;
-}
-
 template <typename Functor, size_t... I>
 KernelFactory strided_kernel(std::index_sequence<I...>) {
   return [](const KernelRequest& request) {
@@ -90,23 +83,27 @@ KernelFactory strided_kernel(std::index_sequence<I...>) {
     return elementwise::dispatch_numbers<Functor>(request.inputs[0].dtype, [&](auto functor, auto element) {
       using T = decltype(element);
       functor.parameters = parameters;
-      return make_kernel(
-          [functor, walk = Strided(walked(request)), count = request.outputs[0].elements()](const KernelContext& c) {
-            map_strided(walk, count, functor, output<T>(c, 0), input<T>(c, I)...);
-          });
+      return make_kernel([functor, walk = Strided(walked_types(request)),
+                          count = request.outputs[0].elements()](const KernelContext& c) {
+        map_strided(walk, count, functor, output<T>(c, 0), input<T>(c, I)...);
+      });
     });
   };
 }
 
-void infer_forward(InferContext& context) {
+// All inputs have elements of one type, but those of B may differ where `mixed` says so.
+void infer_forward(InferContext& context, bool mixed = false) {
   parameters_of(context.node());
-  const TensorType &a = number_input(context, 0), &b = context.input(1);
-  if (a.dtype != b.dtype) expect_input(context, 1, {a.dtype, b.shape}, "elements of the type of 'A'");
-  TensorType c{a.dtype, elementwise::broadcast_shape(context, 0, 1)};
-  for (const TensorType* like : {&b, &a}) {  // laid out as A, if that is not broadcast
-    if (like->shape == c.shape) c.layout = like->layout;
+  const DataType dtype = number_input(context, 0).dtype;
+  std::vector<size_t> all = {0};
+  for (size_t i = 1; i < context.input_count(); ++i) {
+    const TensorType& type = number_input(context, i);
+    if (type.dtype != dtype && !mixed) {
+      expect_input(context, i, {dtype, type.shape}, "elements of the type of " + input_name(context, 0));
+    }
+    all.push_back(i);
   }
-  context.set_output(0, c);
+  context.set_output(0, elementwise::broadcast_type(context, all, dtype));
 }
 
 void infer_gradient(InferContext& context) {
@@ -169,7 +166,7 @@ void add_binary(OpRegistry& registry, const Line& line) {
                 .outputs = {{.name = "C", .lowered = true}},
                 .attributes = line.attributes,
                 .layout = std::nullopt,
-                .infer = infer_forward,
+                .infer = [](InferContext& c) { infer_forward(c); },
                 .grad =
                     [op = "arbalest." + line.name](GradContext& c) {
                       set_gradient<typename Functor::FormulaA, typename Functor::GradA>(c, 0, op + "GradA");
@@ -182,6 +179,98 @@ void add_binary(OpRegistry& registry, const Line& line) {
   if constexpr (!Functor::FormulaB::kPassedOn) add_gradient<typename Functor::GradB>(registry, line, "B");
 }
 
+// Max, Min and Sum take any number of inputs, one after the other: others than two become nodes of two.
+void make_variadic(Op& op) {
+  op.inputs = {{.name = "data", .arity = OperandSpec::Variadic, .lowered = true}};
+  op.expands = [](const InferContext& c) { return c.input_count() != 2; };
+  op.expand = [name = op.name](ExpandContext& c) {
+    const size_t count = c.node().inputs.size();
+    ValueId result = c.input(0);
+    if (count == 1) result = c.add("Identity", "", {result}, 1)[0];
+    for (size_t i = 1; i < count; ++i) {
+      const std::string label = i + 1 < count ? "first_" + std::to_string(i + 1) : "";
+      result = c.add(name, label, {result, c.input(i)}, 1)[0];
+    }
+    c.replace_output(0, result);
+  };
+  op.cpu = [two = op.cpu](const KernelRequest& request) {
+    if (request.inputs.size() != 2) throw RunError(request.node.op->name + ": the kernel takes two inputs");
+    return two(request);
+  };
+}
+
+// The mean is the sum divided by the number of inputs.
+void add_mean(OpRegistry& registry) {
+  registry.add({.domain = "",
+                .name = "Mean",
+                .doc = "the mean of all inputs, broadcast",
+                .inputs = {{.name = "data", .arity = OperandSpec::Variadic, .lowered = true}},
+                .outputs = {{.name = "mean", .lowered = true}},
+                .layout = std::nullopt,
+                .infer =
+                    [](InferContext& c) {
+                      floating_input(c, 0);
+                      infer_forward(c);
+                    },
+                .expand =
+                    [](ExpandContext& c) {
+                      const size_t count = c.node().inputs.size();
+                      const ValueId sum = c.add("Sum", "sum", c.node().inputs, 1)[0];
+                      const ValueId divisor = c.constant("count", c.type(sum).dtype, double(count));
+                      c.replace_output(0, c.add("Div", "", {sum, divisor}, 1)[0]);
+                    }});
+}
+
+// Exponents may have another type: they, or integers with floating exponents both, are converted first.
+void mix_types(Op& pow) {
+  pow.infer = [](InferContext& c) { infer_forward(c, true); };
+  pow.expands = [](const InferContext& c) { return c.input(0).dtype != c.input(1).dtype; };
+  pow.expand = [](ExpandContext& c) {
+    const DataType base = c.type(c.input(0)).dtype, exponent = c.type(c.input(1)).dtype;
+    const auto cast = [&](ValueId value, const char* label, DataType to) {
+      return c.add("Cast", label, {value}, 1, {{"to", onnx_number(to)}})[0];
+    };
+    if (is_floating(base) || !is_floating(exponent)) {
+      c.replace_output(0, c.add("Pow", "", {c.input(0), cast(c.input(1), "exponent", base)}, 1)[0]);
+      return;
+    }
+    const ValueId power = c.add("Pow", "power", {cast(c.input(0), "base", exponent), c.input(1)}, 1)[0];
+    c.replace_output(0, cast(power, "", base));
+  };
+  pow.cpu = [same = pow.cpu](const KernelRequest& request) {
+    if (request.inputs[0].dtype != request.inputs[1].dtype) throw RunError("Pow: the kernel takes one element type");
+    return same(request);
+  };
+}
+
+// PRelu's slope is broadcast to X, not X to the slope.
+void broadcast_one_way(Op& prelu) {
+  prelu.inputs[0].name = "X";
+  prelu.inputs[1].name = "slope";
+  prelu.outputs[0].name = "Y";
+  prelu.infer = [](InferContext& c) {
+    const TensorType& x = floating_input(c, 0);
+    infer_forward(c);
+    if (elementwise::broadcast_shape(c, 0, 1) != x.shape) {
+      c.fail("input 'slope' is " + to_string(c.input(1)) + "; expected a shape that broadcasts to 'X', " +
+             to_string(x));
+    }
+  };
+  prelu.samples = [all = prelu.samples] {
+    std::vector<Sample> samples;
+    for (Sample& sample : all()) {
+      const Shape &x = sample.inputs[0].type.shape, &slope = sample.inputs[1].type.shape;
+      bool fits = slope.size() <= x.size();
+      for (size_t back = 1; fits && back <= slope.size(); ++back) {
+        const int64_t extent = slope[slope.size() - back];
+        fits = extent == 1 || extent == x[x.size() - back];
+      }
+      if (fits) samples.push_back(std::move(sample));
+    }
+    return samples;
+  };
+}
+
 }  // namespace
 
 void register_math_binary(OpRegistry& registry) {
@@ -190,6 +279,10 @@ void register_math_binary(OpRegistry& registry) {
   add_binary<Name>(registry, {#Name, doc, attributes, low, high});
   ARBALEST_BINARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
+  for (const char* name : {"Max", "Min", "Sum"}) make_variadic(*registry.find(name));
+  add_mean(registry);
+  mix_types(*registry.find("Pow"));
+  broadcast_one_way(*registry.find("PRelu"));
 }
 
 }  // namespace arbalest

@@ -1,4 +1,6 @@
-// Cast between floating types; the precision pass inserts it.
+// Cast between element types, and CastLike. The precision pass inserts casts.
+
+#include "ops/math/convert.h"
 
 #include <fmt/format.h>
 
@@ -8,16 +10,22 @@
 namespace arbalest {
 namespace {
 
-void infer_cast(InferContext& context) {
-  TensorType type = floating_input(context, 0);
-  const std::string to = string_attribute(context.node(), "to");
-  if (to == "float") {
-    type.dtype = DataType::Float32;
-  } else if (to == "bfloat16") {
-    type.dtype = DataType::Bfloat16;
-  } else {
-    context.fail(fmt::format("attribute 'to' is \"{}\"; expected \"float\" or \"bfloat16\"", to));
+// The type that attribute `to` names.
+DataType target(const Node& node) {
+  const int64_t to = int_attribute(node, "to");
+  if (const auto type = type_of_onnx(to)) return *type;
+  std::string expected;
+  for (const DataType type : kElementTypes) {
+    expected += fmt::format("{}{} ({})", expected.empty() ? "" : ", ", onnx_number(type), name_of(type));
   }
+  const std::string_view name = onnx_type_name(to);
+  fail(node, fmt::format("attribute 'to' is {}{}; expected one of {}", to,
+                         name.empty() ? "" : fmt::format(" ({})", name), expected));
+}
+
+void infer_cast(InferContext& context) {
+  TensorType type = context.input(0);
+  type.dtype = target(context.node());
   context.set_output(0, type);
 }
 
@@ -27,47 +35,96 @@ std::unique_ptr<Kernel> cast_kernel(int64_t count) {
     const From* x = input<From>(context, 0);
     To* y = output<To>(context, 0);
     parallel_for(count, 1, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y[i] = narrow<To>(static_cast<Wide<To>>(widen(x[i])));
+      for (int64_t i = begin; i < end; ++i) y[i] = narrow<To>(convert_number<Wide<To>>(widen(x[i])));
     });
   });
 }
 
-std::unique_ptr<Kernel> cast_cpu(const KernelRequest& request, auto element) {
-  using From = decltype(element);
+std::unique_ptr<Kernel> cast_cpu(const KernelRequest& request) {
   const int64_t count = request.outputs[0].elements();
-  return dispatch_floating(request.outputs[0].dtype, [&](auto to) { return cast_kernel<From, decltype(to)>(count); });
+  return dispatch_element(request.inputs[0].dtype, [&](auto from) {
+    return dispatch_element(request.outputs[0].dtype,
+                            [&](auto to) { return cast_kernel<decltype(from), decltype(to)>(count); });
+  });
 }
 
+// What flows back into a floating result of floating numbers; nothing does into others.
+void grad_cast(GradContext& context) {
+  const DataType from = context.type(context.input(0)).dtype;
+  if (!context.needs_gradient(0) || !is_floating(from) || !is_floating(context.type(context.output(0)).dtype)) return;
+  const ValueId gradient = context.output_gradient(0);
+  context.set_input_gradient(0, context.add("Cast", "grad_input", {gradient}, 1, {{"to", onnx_number(from)}})[0]);
+}
+
+// Nothing is differentiated: results in float are too coarse for finite differences.
 std::vector<Sample> samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape : {Shape{1}, Shape{3, 5}, Shape{2, 7, 5, 3}, Shape{4, 32, 16, 16}}) {
-    samples.push_back({.name = to_string(shape) + " to bfloat16",
-                       .inputs = {{{DataType::Float32, shape}}},
-                       .attributes = {{"to", "bfloat16"}},
-                       .tolerance = 4e-3});
-    samples.push_back({.name = to_string(shape) + " to float",
-                       .inputs = {{{DataType::Bfloat16, shape}}},
-                       .attributes = {{"to", "float"}},
-                       .tolerance = 0});
+  const auto add = [&](const Shape& shape, DataType from, DataType to, double low, double high, double tolerance = 0) {
+    samples.push_back({.name = fmt::format("{} {} to {}", to_string(shape), name_of(from), name_of(to)),
+                       .inputs = {{{from, shape}, low, high, false}},
+                       .attributes = {{"to", onnx_number(to)}},
+                       .tolerance = tolerance});
+  };
+  using enum DataType;
+  for (const Shape& shape : {Shape{}, Shape{3, 5}, Shape{2, 7, 5, 3}, Shape{4, 32, 16, 16}}) {
+    add(shape, Float32, Bfloat16, -1, 1, 4e-3);
+    add(shape, Bfloat16, Float32, -1, 1);
   }
+  for (const DataType whole : {Uint8, Int32, Int64}) {
+    add({3, 70}, Float32, whole, 0, 200);
+    add({3, 70}, whole, Float32, 0, 200);
+    add({3, 70}, whole, Bfloat16, 0, 200);
+    add({3, 70}, whole, Bool, 0, 2);
+  }
+  add({300}, Float32, Uint8, -100, 400);
+  add({300}, Float32, Int32, -3e9, 3e9);
+  add({300}, Float32, Int64, -2e19, 2e19);
+  add({300}, Bool, Float32, 0, 1);
+  add({300}, Int64, Uint8, -1000, 1000);
+  add({0, 4}, Float32, Int32, 0, 1);
   return samples;
+}
+
+// Of a type that is known when the graph is read: Cast.
+void expand_cast_like(ExpandContext& context) {
+  const int64_t to = onnx_number(context.type(context.input(1)).dtype);
+  context.replace_output(0, context.add("Cast", "", {context.input(0)}, 1, {{"to", to}})[0]);
 }
 
 }  // namespace
 
 void register_math_cast(OpRegistry& registry) {
-  registry.add({.domain = "arbalest",
-                .name = "Cast",
-                .doc = "X as another floating type, rounded to nearest even",
-                .inputs = {{.name = "X"}},
-                .outputs = {{.name = "Y"}},
-                .attributes = {required_spec("to", AttributeKind::String, "float or bfloat16")},
-                .internal = true,
+  // They say how numbers become 8-bit floating types, which there are none of here.
+  const std::vector<AttributeSpec> rounding = {int_spec("saturate", 1, "of 8-bit floating types only"),
+                                               string_spec("round_mode", "up", "of 8-bit floating types only")};
+  Op cast{.domain = "",
+          .name = "Cast",
+          .doc = "input with elements of another type: rounded to the nearest even, as integers cut off towards 0",
+          .inputs = {{.name = "input"}},
+          .outputs = {{.name = "output"}},
+          .attributes = {required_spec("to", AttributeKind::Int, "the type's number in ONNX: 1 is float, 7 int64")},
+          .layout = std::nullopt,
+          .infer = infer_cast,
+          .grad = grad_cast,
+          .cost = elementwise_cost(0),
+          .samples = samples,
+          .cpu = cast_cpu};
+  cast.attributes.insert(cast.attributes.end(), rounding.begin(), rounding.end());
+  registry.add(std::move(cast));
+  registry.add({.domain = "",
+                .name = "CastLike",
+                .doc = "input with elements of the type of target_type",
+                .inputs = {{.name = "input"}, {.name = "target_type"}},
+                .outputs = {{.name = "output"}},
+                .attributes = rounding,
                 .layout = std::nullopt,
-                .infer = infer_cast,
-                .cost = elementwise_cost(0),
-                .samples = samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return cast_cpu(r, t); })});
+                .infer =
+                    [](InferContext& c) {
+                      TensorType type = c.input(0);
+                      type.dtype = c.input(1).dtype;
+                      c.set_output(0, type);
+                    },
+                .expand = expand_cast_like});
 }
 
 }  // namespace arbalest

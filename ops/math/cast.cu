@@ -1,25 +1,69 @@
-// CUDA kernel of arbalest.Cast.
+// CUDA kernels of Cast.
 
-#include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/elements.cuh"
+#include "ops/math/convert.h"
 
 namespace arbalest {
 
 using namespace cuda;
 
-void register_math_cast_cuda(OpRegistry& registry) {
-  registry.find("arbalest.Cast")->cuda = [](const KernelRequest& request) {
-    const int64_t count = request.outputs[0].elements();
-    const int multiprocessors = cuda_context(request).multiprocessors;
-    return with_type(request, request.inputs[0].dtype, [&](auto from) {
-      return with_type(request, request.outputs[0].dtype, [=](auto to) {
-        using From = decltype(from);
-        using To = decltype(to);
-        return make_kernel([=](const KernelContext& c) {
-          launch_elementwise("cast", stream_of(c), multiprocessors, count, Same{}, output<To>(c, 0), input<From>(c, 0));
-        });
+namespace {
+
+// One kernel for all types that X may become, so that few are compiled.
+template <typename From>
+__global__ void __launch_bounds__(kThreads) cast_kernel(int64_t count, DataType to, const From* x, void* y) {
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const auto value = number(x[i]);
+    switch (to) {
+      case DataType::Float32: static_cast<float*>(y)[i] = convert_number<float>(value); break;
+      case DataType::Bfloat16:
+        static_cast<__nv_bfloat16*>(y)[i] = narrow<__nv_bfloat16>(convert_number<float>(value));
+        break;
+      case DataType::Bool: static_cast<bool*>(y)[i] = convert_number<bool>(value); break;
+      case DataType::Uint8: static_cast<uint8_t*>(y)[i] = convert_number<uint8_t>(value); break;
+      case DataType::Int32: static_cast<int32_t*>(y)[i] = convert_number<int32_t>(value); break;
+      case DataType::Int64: static_cast<int64_t*>(y)[i] = convert_number<int64_t>(value); break;
+      default: break;
+    }
+  }
+}
+
+// Between float and bfloat16, by packs.
+std::unique_ptr<Kernel> floating_cast(const KernelRequest& request) {
+  const int64_t count = request.outputs[0].elements();
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  return with_type(request, request.inputs[0].dtype, [&](auto from) {
+    return with_type(request, request.outputs[0].dtype, [=](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      return make_kernel([=](const KernelContext& c) {
+        launch_elementwise("cast", stream_of(c), multiprocessors, count, Same{}, output<To>(c, 0), input<From>(c, 0));
       });
     });
-  };
+  });
+}
+
+std::unique_ptr<Kernel> make_cast(const KernelRequest& request) {
+  const DataType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
+  if (is_floating(from) && is_floating(to)) return floating_cast(request);
+  if (to == DataType::Float64) fail_type(request, to, "float, bfloat16, bool, uint8, int32 and int64");
+  const int64_t count = request.outputs[0].elements();
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  return with_element(request, from, [=](auto element) {
+    using From = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      if (count == 0) return;
+      cast_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(count, to, input<From>(c, 0),
+                                                                                     c.outputs[0]);
+      check_launch("cast");
+    });
+  });
+}
+
+}  // namespace
+
+void register_math_cast_cuda(OpRegistry& registry) {
+  registry.find("Cast")->cuda = make_cast;
 }
 
 }  // namespace arbalest

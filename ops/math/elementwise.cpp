@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/math/strided.h"
 
@@ -46,7 +47,11 @@ std::vector<Attributes> sample_attributes(const std::vector<AttributeSpec>& spec
   Attributes others;
   for (const AttributeSpec& spec : specs) {
     switch (spec.kind) {
-      case AttributeKind::Float: others.set(spec.name, 0.1 + 0.5 * std::get<double>(*spec.fallback)); break;
+      case AttributeKind::Float: {
+        const double fallback = std::get<double>(*spec.fallback);
+        others.set(spec.name, std::isfinite(fallback) ? 0.1 + 0.5 * fallback : fallback < 0 ? -0.4 : 0.5);
+        break;
+      }
       case AttributeKind::Int: others.set(spec.name, int64_t{1}); break;
       default: others.set(spec.name, spec.choices[1]);
     }
@@ -54,26 +59,51 @@ std::vector<Attributes> sample_attributes(const std::vector<AttributeSpec>& spec
   return {{}, others};
 }
 
-Shape broadcast_shape(const InferContext& context, size_t a, size_t b) {
-  const Shape &x = context.input(a).shape, &y = context.input(b).shape;
-  Shape shape(std::max(x.size(), y.size()));
-  if (shape.size() > Strided::kMaxRank) {
-    context.fail(fmt::format("{} is {}; expected a rank of at most {}",
-                             input_name(context, x.size() >= y.size() ? a : b),
-                             to_string(context.input(x.size() >= y.size() ? a : b)), Strided::kMaxRank));
-  }
-  for (size_t back = 1; back <= shape.size(); ++back) {
-    const int64_t left = back <= x.size() ? x[x.size() - back] : 1, right = back <= y.size() ? y[y.size() - back] : 1;
-    if (left != right && left != 1 && right != 1) {
-      context.fail(
-          fmt::format("{} is {}; expected a shape that broadcasts with {}, {}: of the axes counted from the last, "
-                      "number {} has {} and {} elements",
-                      input_name(context, b), to_string(context.input(b)), input_name(context, a),
-                      to_string(context.input(a)), back, right, left));
+Shape broadcast_shape(const InferContext& context, const std::vector<size_t>& operands) {
+  Shape shape = context.input(operands[0]).shape;
+  for (size_t k = 1; k < operands.size(); ++k) {
+    const size_t i = operands[k];
+    const Shape& other = context.input(i).shape;
+    if (other.size() > shape.size()) shape.insert(shape.begin(), other.size() - shape.size(), 1);
+    for (size_t back = 1; back <= other.size(); ++back) {
+      int64_t& extent = shape[shape.size() - back];
+      const int64_t own = other[other.size() - back];
+      if (extent != own && extent != 1 && own != 1) {
+        const std::string others = k == 1
+                                       ? input_name(context, operands[0]) + ", " + to_string(context.input(operands[0]))
+                                       : "those before it, " + to_string(shape);
+        context.fail(
+            fmt::format("{} is {}; expected a shape that broadcasts with {}: of the axes counted from the last, "
+                        "number {} has {} and {} elements",
+                        input_name(context, i), to_string(context.input(i)), others, back, own, extent));
+      }
+      if (extent == 1) extent = own;
     }
-    shape[shape.size() - back] = left == 1 ? right : left;
+  }
+  for (const size_t i : operands) {
+    if (context.input(i).shape.size() <= Strided::kMaxRank) continue;
+    context.fail(fmt::format("{} is {}; expected a rank of at most {}", input_name(context, i),
+                             to_string(context.input(i)), Strided::kMaxRank));
   }
   return shape;
+}
+
+Shape broadcast_shape(const InferContext& context, size_t a, size_t b) {
+  return broadcast_shape(context, {a, b});
+}
+
+TensorType broadcast_type(const InferContext& context, const std::vector<size_t>& operands, DataType dtype) {
+  TensorType type{dtype, broadcast_shape(context, operands)};
+  for (auto i = operands.rbegin(); i != operands.rend(); ++i) {
+    if (context.input(*i).shape == type.shape) type.layout = context.input(*i).layout;
+  }
+  return type;
+}
+
+std::vector<TensorType> walked_types(const KernelRequest& request) {
+  std::vector<TensorType> types = {request.outputs[0]};
+  types.insert(types.end(), request.inputs.begin(), request.inputs.end());
+  return types;
 }
 
 }  // namespace arbalest::elementwise

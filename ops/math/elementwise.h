@@ -23,7 +23,14 @@ Parameters parameters_of(const Node& node);
 std::vector<Attributes> sample_attributes(const std::vector<AttributeSpec>& specs);
 
 // ONNX's multidirectional broadcasting: shapes are aligned at their last axes, and an extent of 1 fits any. Fails where
-// the shapes of inputs `a` and `b` do not fit.
+// the shapes of the inputs do not fit, or have more axes than Strided takes.
+Shape broadcast_shape(const InferContext& context, const std::vector<size_t>& operands);
 Shape broadcast_shape(const InferContext& context, size_t a, size_t b);
+
+// The same with elements of `dtype`, laid out as the first of the operands that has all elements.
+TensorType broadcast_type(const InferContext& context, const std::vector<size_t>& operands, DataType dtype);
+
+// What a kernel walks through: the output's type, then those of the inputs.
+std::vector<TensorType> walked_types(const KernelRequest& request);
 
 }  // namespace arbalest::elementwise

@@ -1,5 +1,5 @@
 #pragma once
-// CPU loops of elementwise operators: out[i] = function(in[i]...), in float or double.
+// CPU loops of elementwise operators: out[i] = function(in[i]...), in the wide types of the inputs.
 
 #include <array>
 #include <type_traits>
@@ -31,23 +31,23 @@ void with_step(int64_t step, const F& f) {
 
 // One run along the innermost axis, each input with its own step. The first of three is the gradient that flows back,
 // which hardly ever steps by other than 1.
-template <typename T, typename F>
-void map_run(int64_t count, const F& function, const std::array<int64_t, 1>& step, T* out, const T* a) {
+template <typename T, typename F, typename A>
+void map_run(int64_t count, const F& function, const std::array<int64_t, 1>& step, T* out, const A* a) {
   with_step(step[0], [&](auto sa) {
     for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(function(widen(a[i * sa])));
   });
 }
-template <typename T, typename F>
-void map_run(int64_t count, const F& function, const std::array<int64_t, 2>& step, T* out, const T* a, const T* b) {
+template <typename T, typename F, typename A, typename B>
+void map_run(int64_t count, const F& function, const std::array<int64_t, 2>& step, T* out, const A* a, const B* b) {
   with_step(step[0], [&](auto sa) {
     with_step(step[1], [&](auto sb) {
       for (int64_t i = 0; i < count; ++i) out[i] = narrow<T>(function(widen(a[i * sa]), widen(b[i * sb])));
     });
   });
 }
-template <typename T, typename F>
-void map_run(int64_t count, const F& function, const std::array<int64_t, 3>& step, T* out, const T* d, const T* a,
-             const T* b) {
+template <typename T, typename F, typename D, typename A, typename B>
+void map_run(int64_t count, const F& function, const std::array<int64_t, 3>& step, T* out, const D* d, const A* a,
+             const B* b) {
   with_step(step[1], [&](auto sa) {
     with_step(step[2], [&](auto sb) {
       for (int64_t i = 0; i < count; ++i) {

@@ -4,14 +4,18 @@
 // only).
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "graph/host_device.h"
 
 namespace arbalest::elementwise {
 
-using std::abs, std::atan, std::cos, std::erf, std::erfc, std::exp, std::expm1, std::floor, std::fmod, std::log,
-    std::log1p, std::pow, std::sin, std::sqrt, std::tanh, std::trunc;
+using std::abs, std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atanh, std::ceil, std::cos, std::cosh,
+    std::erf, std::erfc, std::exp, std::expm1, std::floor, std::fmod, std::log, std::log1p, std::pow, std::rint,
+    std::sin, std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <typename W>
 ARBALEST_HOST_DEVICE inline W sigmoid(W x) {
@@ -25,6 +29,16 @@ ARBALEST_HOST_DEVICE inline W softplus(W x) {
 template <typename W>
 ARBALEST_HOST_DEVICE inline W clamp(W x, W low, W high) {
   return x < low ? low : x > high ? high : x;
+}
+template <typename W>
+ARBALEST_HOST_DEVICE inline W clip(W x, W low, W high) {
+  const W raised = x < low ? low : x;
+  return raised > high ? high : raised;
+}
+template <typename W>
+ARBALEST_HOST_DEVICE inline W swish_gradient(W x, W alpha) {
+  const W s = sigmoid(alpha * x);
+  return s + alpha * x * s * (1 - s);
 }
 // The normal distribution's Φ(x) and x times its density.
 template <typename W>
@@ -66,12 +80,21 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
 // clang-format off
 #define ARBALEST_UNARY_OPERATORS(ROW) \
   ROW(Abs, "|X|", none(), -1, 1, abs(x), x < 0 ? -dy : x > 0 ? dy : W(0)) \
+  ROW(Acos, "the angle from 0 to π whose cosine is X", none(), -0.9, 0.9, acos(x), -dy / sqrt((1 - x) * (1 + x))) \
+  ROW(Acosh, "the number of at least 0 whose hyperbolic cosine is X", none(), 1.2, 4, acosh(x), dy / sqrt((x - 1) * (x + 1))) \
+  ROW(Asin, "the angle from −π / 2 to π / 2 whose sine is X", none(), -0.9, 0.9, asin(x), dy / sqrt((1 - x) * (1 + x))) \
+  ROW(Asinh, "the number whose hyperbolic sine is X", none(), -3, 3, asinh(x), dy / sqrt(x * x + 1)) \
   ROW(Atan, "the angle whose tangent is X", none(), -3, 3, atan(x), dy / (1 + x * x)) \
+  ROW(Atanh, "the number whose hyperbolic tangent is X", none(), -0.9, 0.9, atanh(x), dy / ((1 - x) * (1 + x))) \
+  ROW(Ceil, "the least whole number that is not less than X", none(), -4, 4, ceil(x), 0 * dy) \
   ROW(Celu, "X, below 0 alpha · (exp(X / alpha) − 1)", one("alpha", 1.0), -3, 3, x < 0 ? alpha * expm1(x / alpha) : x, x < 0 ? dy * exp(x / alpha) : dy) \
+  ROW(Clip, "X, at least min and at most max; where min is the greater max", two("min", -kInfinity, "max", kInfinity), -1, 1, clip(x, alpha, beta), x >= alpha && x <= beta ? dy : W(0)) \
   ROW(Cos, "cos(X)", none(), -4, 4, cos(x), -dy * sin(x)) \
+  ROW(Cosh, "the hyperbolic cosine of X", none(), -3, 3, cosh(x), dy * sinh(x)) \
   ROW(Elu, "X, below 0 alpha · (exp(X) − 1)", one("alpha", 1.0), -3, 3, x < 0 ? alpha * expm1(x) : x, x < 0 ? dy * alpha * exp(x) : dy) \
   ROW(Erf, "the error function of X", none(), -2, 2, erf(x), dy * W(1.1283791670955126) * exp(-x * x)) \
   ROW(Exp, "exp(X)", none(), -3, 3, exp(x), dy * y) \
+  ROW(Floor, "the greatest whole number that is not more than X", none(), -4, 4, floor(x), 0 * dy) \
   ROW(Gelu, "X · Φ(X), Φ the normal distribution", choice("approximate", "none", "tanh"), -3, 3, x * (alpha > 0 ? tanh_cdf(x) : normal_cdf(x)), dy * (alpha > 0 ? tanh_cdf(x) + tanh_slope(x) : normal_cdf(x) + normal_slope(x))) \
   ROW(HardSigmoid, "alpha · X + beta, between 0 and 1", two("alpha", 0.2, "beta", 0.5), -4, 4, clamp(alpha * x + beta, W(0), W(1)), alpha * x + beta > 0 && alpha * x + beta < 1 ? dy * alpha : W(0)) \
   ROW(HardSwish, "X · (X / 6 + 1 / 2 between 0 and 1)", none(), -4, 4, x * clamp(x / 6 + W(0.5), W(0), W(1)), x <= -3 ? W(0) : x >= 3 ? dy : dy * (x / 3 + W(0.5))) \
@@ -81,13 +104,18 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
   ROW(Neg, "−X", none(), -1, 1, -x, -dy) \
   ROW(Reciprocal, "1 / X", none(), 0.5, 2, 1 / x, -dy * y * y) \
   ROW(Relu, "max(X, 0)", none(), -1, 1, x < 0 ? W(0) : x, y > 0 ? dy : W(0)) \
+  ROW(Round, "the whole number next to X, of two the even one", none(), -4, 4, rint(x), 0 * dy) \
   ROW(Selu, "gamma · X, below 0 gamma · alpha · (exp(X) − 1)", two("alpha", 1.67326319217681884765625, "gamma", 1.05070102214813232421875), -3, 3, x < 0 ? beta * alpha * expm1(x) : beta * x, x < 0 ? dy * beta * alpha * exp(x) : dy * beta) \
+  ROW(Shrink, "X + bias below −lambd, X − bias above lambd, else 0", two("bias", 0.0, "lambd", 0.5), -2, 2, x < -beta ? x + alpha : x > beta ? x - alpha : W(0), x < -beta || x > beta ? dy : W(0)) \
   ROW(Sigmoid, "1 / (1 + exp(−X))", none(), -4, 4, sigmoid(x), dy * y * (1 - y)) \
   ROW(Sign, "−1, 0 or 1", none(), -1, 1, x < 0 ? W(-1) : x > 0 ? W(1) : x, 0 * dy) \
   ROW(Sin, "sin(X)", none(), -4, 4, sin(x), dy * cos(x)) \
+  ROW(Sinh, "the hyperbolic sine of X", none(), -3, 3, sinh(x), dy * cosh(x)) \
   ROW(Softplus, "log(1 + exp(X))", none(), -4, 4, softplus(x), dy * sigmoid(x)) \
   ROW(Softsign, "X / (1 + |X|)", none(), -3, 3, x / (1 + abs(x)), dy / ((1 + abs(x)) * (1 + abs(x)))) \
   ROW(Sqrt, "the square root of X", none(), 0.1, 4, sqrt(x), dy / (2 * y)) \
+  ROW(Swish, "X / (1 + exp(−alpha · X))", one("alpha", 1.0), -4, 4, x * sigmoid(alpha * x), dy * swish_gradient(x, alpha)) \
+  ROW(Tan, "the tangent of X", none(), -1.2, 1.2, tan(x), dy * (1 + y * y)) \
   ROW(Tanh, "tanh(X)", none(), -2, 2, tanh(x), dy * (1 - y * y)) \
   ROW(ThresholdedRelu, "X where X > alpha, else 0", one("alpha", 1.0), -3, 3, x > alpha ? x : W(0), x > alpha ? dy : W(0))
 
@@ -100,12 +128,14 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
 #define ARBALEST_BINARY_OPERATORS(ROW) \
   ROW(Add, "A + B, broadcast", none(), -1, 1, a + b, dy, dy) \
   ROW(Div, "A / B, broadcast; of integers without the remainder, and 0 where B is 0", none(), 0.5, 2, a / b, dy / b, -dy * a / (b * b)) \
-  ROW(Max, "the greater of A and B, broadcast; where they are equal A gets the gradient", none(), -1, 1, a > b || a != a ? a : b, a >= b ? dy : W(0), a >= b ? W(0) : dy) \
-  ROW(Min, "the lesser of A and B, broadcast; where they are equal A gets the gradient", none(), -1, 1, a < b || a != a ? a : b, a <= b ? dy : W(0), a <= b ? W(0) : dy) \
+  ROW(Max, "the greatest of all inputs, broadcast; of equal ones the first gets the gradient", none(), -1, 1, a > b || a != a ? a : b, a >= b ? dy : W(0), a >= b ? W(0) : dy) \
+  ROW(Min, "the least of all inputs, broadcast; of equal ones the first gets the gradient", none(), -1, 1, a < b || a != a ? a : b, a <= b ? dy : W(0), a <= b ? W(0) : dy) \
   ROW(Mod, "the remainder of A / B, broadcast: with the sign of B, or with fmod = 1 of A; of integers 0 where B is 0", flag("fmod"), 0.5, 2, alpha > 0 ? fmod(a, b) : floored_remainder(a, b), dy, -dy * (alpha > 0 ? trunc(a / b) : floor(a / b))) \
   ROW(Mul, "A · B, broadcast", none(), -1, 1, a * b, dy * b, dy * a) \
+  ROW(PRelu, "X, below 0 slope · X; slope is broadcast to X", none(), -1, 1, a < 0 ? b * a : a, a < 0 ? dy * b : dy, a < 0 ? dy * a : W(0)) \
   ROW(Pow, "A to the power of B, broadcast", none(), 0.5, 2, pow(a, b), b == 0 ? W(0) : dy * b * pow(a, b - 1), a > 0 ? dy * pow(a, b) * log(a) : W(0)) \
-  ROW(Sub, "A - B, broadcast", none(), -1, 1, a - b, dy, -dy)
+  ROW(Sub, "A - B, broadcast", none(), -1, 1, a - b, dy, -dy) \
+  ROW(Sum, "the sum of all inputs, broadcast", none(), -1, 1, a + b, dy, dy)
 // clang-format on
 
 // The values of a line's attributes.

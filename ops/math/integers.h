@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/math/convert.h"
 #include "ops/math/elementwise_table.h"
 
 namespace arbalest::elementwise {
@@ -47,6 +48,7 @@ W power(W a, W b) {
 // clang-format off
 #define ARBALEST_INTEGER_UNARY(ROW) \
   ROW(Abs, x < 0 ? W(U(0) - U(x)) : x) \
+  ROW(Clip, clip(x, convert_number<W>(alpha), convert_number<W>(beta))) \
   ROW(Neg, W(U(0) - U(x))) \
   ROW(Sign, W(x < 0 ? -1 : x > 0 ? 1 : 0))
 #define ARBALEST_INTEGER_BINARY(ROW) \
@@ -66,17 +68,17 @@ struct OfIntegers {
   static constexpr bool kAny = false;
 };
 
-#define ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, ...)        \
-  template <>                                                 \
-  struct OfIntegers<Name> {                                   \
-    static constexpr bool kAny = true;                        \
-    Parameters parameters;                                    \
-    template <typename W>                                     \
-    W operator()(__VA_ARGS__) const {                         \
-      using U [[maybe_unused]] = std::make_unsigned_t<W>;     \
-      [[maybe_unused]] const double alpha = parameters.alpha; \
-      return value;                                           \
-    }                                                         \
+#define ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, ...)                                \
+  template <>                                                                         \
+  struct OfIntegers<Name> {                                                           \
+    static constexpr bool kAny = true;                                                \
+    Parameters parameters;                                                            \
+    template <typename W>                                                             \
+    W operator()(__VA_ARGS__) const {                                                 \
+      using U [[maybe_unused]] = std::make_unsigned_t<W>;                             \
+      [[maybe_unused]] const double alpha = parameters.alpha, beta = parameters.beta; \
+      return value;                                                                   \
+    }                                                                                 \
   };
 #define ARBALEST_UNARY(Name, value) ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, W x)
 #define ARBALEST_BINARY(Name, value) ARBALEST_FUNCTOR_OF_INTEGERS(Name, value, W a, W b)

@@ -115,6 +115,18 @@ void add_unary(OpRegistry& registry, const Line& line) {
   add_gradient<Gradient>(registry, line);
 }
 
+// Since opset 11 the bounds are operands.
+void take_bounds(Op& clip) {
+  for (const char* bound : {"min", "max"}) {
+    clip.inputs.push_back({.name = bound, .arity = OperandSpec::Optional, .constant = true});
+  }
+  clip.infer = [](InferContext& c) {
+    c.number("min");
+    c.number("max");
+    c.set_output(0, number_input(c, 0));
+  };
+}
+
 }  // namespace
 
 void register_math_unary(OpRegistry& registry) {
@@ -123,6 +135,7 @@ void register_math_unary(OpRegistry& registry) {
   add_unary<Name>(registry, {#Name, doc, attributes, low, high});
   ARBALEST_UNARY_OPERATORS(ARBALEST_ADD)
 #undef ARBALEST_ADD
+  take_bounds(*registry.find("Clip"));
 }
 
 }  // namespace arbalest

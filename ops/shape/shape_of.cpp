@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/constants.h"
 #include "ops/definition.h"
 
 namespace arbalest {
@@ -32,7 +33,7 @@ void register_shape_shape_of(OpRegistry& registry) {
                     [](InferContext& c) {
                       c.set_output(0, {DataType::Int64, {int64_t(chosen_extents(c).size())}});
                     },
-                .content = chosen_extents});
+                .content = [](const InferContext& c) { return bytes_of(chosen_extents(c)); }});
   registry.add({.domain = "",
                 .name = "Size",
                 .doc = "the number of elements of data",
@@ -43,7 +44,7 @@ void register_shape_shape_of(OpRegistry& registry) {
                     [](InferContext& c) {
                       c.set_output(0, {DataType::Int64, {}});
                     },
-                .content = [](const InferContext& c) { return std::vector<int64_t>{c.input(0).elements()}; }});
+                .content = [](const InferContext& c) { return bytes_of(Shape{c.input(0).elements()}); }});
 }
 
 }  // namespace arbalest

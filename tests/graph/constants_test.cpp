@@ -75,6 +75,50 @@ TEST_CASE("shapes, and what is computed of constants alone, are known when a gra
   CHECK(step.values[size_t(step.find_value("scale"))].role == Role::Constant);
 }
 
+TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is read") {
+  const Graph graph =
+      net("whole = Shape (x)\n"
+          "two = Constant <value_int = 2> ()\n"
+          "half = Div (whole, two)\n"
+          "odd = Mod (whole, four)\n"
+          "even = Equal (odd, zero)\n"
+          "chosen = Where (even, half, whole)\n"
+          "axes = Range (zero, four, one)\n"
+          "down = Range (four, zero, step)\n"
+          "none = Range (four, zero, one)\n"
+          "third = Constant <value_float = 0.3333> ()\n"
+          "sizes = Cast <to = 1> (whole)\n"
+          "scaled = Mul (sizes, third)\n"
+          "floors = Floor (scaled)\n"
+          "thirds = Cast <to = 7> (floors)\n"
+          "least = Constant <value_int = 2> ()\n"
+          "clipped = Clip (thirds, least)\n"
+          "h = Reshape <shape = [4, 72]> (x)\n" +
+          kHead + "#initial int64 four = {4}, int64 zero = {0}, int64 one = {1}, int64 step = {-3}");
+  using Integers = std::vector<int64_t>;
+  CHECK(integers(graph, "half") == Integers{2, 1, 3, 3});
+  CHECK(integers(graph, "odd") == Integers{0, 2, 2, 2});
+  CHECK(integers(graph, "chosen") == Integers{2, 2, 6, 6});
+  CHECK(integers(graph, "axes") == Integers{0, 1, 2, 3});
+  CHECK(integers(graph, "down") == Integers{4, 1});
+  CHECK(integers(graph, "none").empty());
+  CHECK(integers(graph, "thirds") == Integers{1, 0, 1, 1});
+  CHECK(integers(graph, "clipped") == Integers{2, 2, 2, 2});
+  const Graph random =
+      net("ones = Constant <value = float[4] {1, 1, 1, 1}> ()\n"
+          "some = Dropout <training_mode = 1> (ones)\n"
+          "h = Reshape <shape = [4, 72]> (x)\n" +
+          kHead);
+  CHECK_FALSE(content_of(random, random.find_value("some")));  // each iteration draws anew
+  CHECK(has(refusal("r = Range (zero, four, zero)\nh = Flatten (x)\n", "#initial int64 four = {4}, int64 zero = {0}"),
+            "input 'delta' is 0"));
+  CHECK(has(refusal("s = Flatten (x)\nr = Range (s, s, s)\nh = Flatten (x)\n"),
+            "input 'start' ('s') is computed when the graph runs; expected a constant"));
+  CHECK(has(refusal("r = Range (zero, most, one)\nh = Flatten (x)\n",
+                    "#initial int64 zero = {0}, int64 one = {1}, int64 most = {100000000}"),
+            "the output would have 100000000 elements; expected at most 2097152"));
+}
+
 TEST_CASE("a shape that is computed follows the batch of each loop") {
   const Graph graph =
       net("extents = Shape <end = 1> (x)\n"

@@ -269,6 +269,42 @@ def add_moves():
              {"blocksize": 2, "mode": mode})
 
 
+def add_more_elementwise():
+    """Operators that came later: the numbers drawn for the others stay as they are."""
+    def apart(x, *corners):
+        for corner in corners:
+            x = np.where(np.abs(x - corner) < 1 / 16, corner + 1 / 8, x)
+        return x
+
+    unary = {  # function, attributes, corners, range
+        "Acos": (jnp.arccos, {}, [], (-0.9, 0.9)),
+        "Acosh": (jnp.arccosh, {}, [], (1.25, 4)),
+        "Asin": (jnp.arcsin, {}, [], (-0.9, 0.9)),
+        "Asinh": (jnp.arcsinh, {}, [], (-3, 3)),
+        "Atanh": (jnp.arctanh, {}, [], (-0.9, 0.9)),
+        "Ceil": (jnp.ceil, {}, [-1, 0, 1], (-1.9, 1.9)),
+        "Clip": (lambda x: jnp.clip(x, -0.75, 1.25), {"min": -0.75, "max": 1.25}, [-0.75, 1.25], (-3, 3)),
+        "Cosh": (jnp.cosh, {}, [], (-3, 3)),
+        "Floor": (jnp.floor, {}, [-1, 0, 1], (-1.9, 1.9)),
+        "Round": (jnp.round, {}, [-1.5, -0.5, 0.5, 1.5], (-1.9, 1.9)),
+        "Shrink": (lambda x: jnp.where(x < -0.75, x + 0.25, jnp.where(x > 0.75, x - 0.25, 0)),
+                   {"bias": 0.25, "lambd": 0.75}, [-0.75, 0.75], (-3, 3)),
+        "Sinh": (jnp.sinh, {}, [], (-3, 3)),
+        "Swish": (lambda x: x / (1 + jnp.exp(-1.5 * x)), {"alpha": 1.5}, [], (-3, 3)),
+        "Tan": (jnp.tan, {}, [], (-1.2, 1.2)),
+    }
+    for name, (function, attributes, corners, (low, high)) in unary.items():
+        case(name, name, function, [apart(draw(3, 5, low=low, high=high), *corners)], attributes)
+    case("Clip, one bound", "Clip", lambda x: jnp.minimum(x, 0.5), [apart(draw(3, 5), 0.5)], {"max": 0.5})
+    for x, slope in [((2, 3, 2, 2), (2, 3, 2, 2)), ((2, 3, 4), (4,)), ((2, 3, 2, 3), (3, 1, 1)), ((2, 3), ())]:
+        case(f"PRelu, {x} and {slope}", "PRelu", lambda a, b: jnp.where(a < 0, b * a, a), [apart(draw(*x), 0), draw(*slope)])
+    for a, b in [((3, 5), (3, 5)), ((2, 3, 4), (4,))]:
+        case(f"Mod, fmod, {a} and {b}", "Mod", jnp.fmod, [draw(*a, low=3, high=5) + 1 / 128, draw(*b, low=0.75, high=1.25)],
+             {"fmod": 1})
+        case(f"Mod, {a} and {b}", "Mod", lambda a, b: a - b * jnp.floor(a / b),
+             [draw(*a, low=-5, high=-3) + 1 / 128, draw(*b, low=0.75, high=1.25)])
+
+
 def add_updates():
     """Optimisers as Optax has them, over four updates with a rate that changes."""
     rates = [0.125, 0.125, 0.0625, 0.03125]
@@ -299,7 +335,7 @@ def add_updates():
             optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=decay))
 
 
-for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_reductions, add_moves, add_updates]:
+for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_reductions, add_moves, add_updates, add_more_elementwise]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -1,0 +1,36 @@
+#pragma once
+// Which elements Dropout drops: the same in its forward and its backward kernels, on CPUs and GPUs.
+
+#include <cstdint>
+
+#include "graph/graph.h"
+#include "graph/host_device.h"
+#include "graph/kernel.h"
+#include "graph/random.h"
+
+namespace arbalest {
+
+// Elements are numbered as they lie in memory; four neighbours share a draw. Draws of a batch follow those of all
+// batches before it in the epoch, whose positions are less.
+struct Dropping {
+  int64_t count;       // of elements
+  float ratio, scale;  // of those that are dropped; what the others are multiplied by
+  uint64_t stream;     // tells the graph's Dropout nodes apart
+
+  // `name`: of the node that drops.
+  Dropping(const Node& node, std::string_view name, int64_t elements)
+      : count(elements),
+        ratio(float(float_attribute(node, "ratio"))),
+        scale(float(1 / (1 - float_attribute(node, "ratio")))),
+        stream(hash_name(name) + uint64_t(int_attribute(node, "seed"))) {}
+
+  ARBALEST_HOST_DEVICE int64_t draws() const { return (count + 3) / 4; }
+  // Whether element 4 · draw + i is kept is keeps(draw_of(…), i).
+  ARBALEST_HOST_DEVICE Random4 draw_of(const StepScalars& scalars, int64_t draw) const {
+    return philox(random_key(scalars.seed, stream), scalars.epoch,
+                  scalars.position * uint64_t(draws()) + uint64_t(draw));
+  }
+  ARBALEST_HOST_DEVICE bool keeps(const Random4& draw, int i) const { return uniform(draw.word[i]) >= ratio; }
+};
+
+}  // namespace arbalest

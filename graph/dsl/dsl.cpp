@@ -121,11 +121,11 @@ Tensor augment(Tensor image, const AugmentOptions& options) {
 Tensor conv(Tensor x, const ConvOptions& options) {
   Attributes attributes = {{"filters", options.filters},
                            {"kernel_shape", Ints{options.kernel, options.kernel}},
-                           {"strides", Ints{options.stride, options.stride}},
-                           {"dilations", Ints{options.dilation, options.dilation}},
                            {"group", options.group},
                            {"bias", int64_t(options.bias)},
                            {"init", options.init}};
+  if (options.stride != 1) attributes.set("strides", Ints{options.stride, options.stride});
+  if (options.dilation != 1) attributes.set("dilations", Ints{options.dilation, options.dilation});
   if (options.pad) attributes.set("pads", four(*options.pad));
   return unary("arbalest.Conv", x, std::move(attributes));
 }
@@ -141,10 +141,10 @@ Tensor linear(Tensor x, const LinearOptions& options) {
 
 Tensor max_pool(Tensor x, const PoolOptions& options) {
   const int64_t stride = options.stride.value_or(options.kernel);
-  return unary("MaxPool", x,
-               {{"kernel_shape", Ints{options.kernel, options.kernel}},
-                {"strides", Ints{stride, stride}},
-                {"pads", four(options.pad)}});
+  Attributes attributes = {{"kernel_shape", Ints{options.kernel, options.kernel}}};
+  if (stride != 1) attributes.set("strides", Ints{stride, stride});
+  if (options.pad != 0) attributes.set("pads", four(options.pad));
+  return unary("MaxPool", x, std::move(attributes));
 }
 
 Tensor global_average_pool(Tensor x) {

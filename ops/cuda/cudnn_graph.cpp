@@ -38,8 +38,14 @@ fe::DataType_t frontend_type(DataType type) {
 
 // Of a channels-last tensor, for its logical extents.
 std::vector<int64_t> channels_last_strides(const Shape& shape) {
-  const int64_t c = shape[1], h = shape[2], w = shape[3];
-  return {c * h * w, 1, w * c, c};
+  std::vector<int64_t> strides(shape.size(), 1);
+  int64_t step = shape[1];
+  for (size_t axis = shape.size() - 1; axis > 1; --axis) {
+    strides[axis] = step;
+    step *= shape[axis];
+  }
+  strides[0] = step;
+  return strides;
 }
 
 ConvolutionChoices& choices() {
@@ -117,12 +123,11 @@ class ConvolutionPlanner {
 
   template <typename Attributes>
   Attributes convolution() const {
-    const auto list = [](const std::array<int64_t, 2>& pair) { return std::vector<int64_t>(pair.begin(), pair.end()); };
     Attributes attributes;
-    attributes.set_pre_padding(list(problem_.pad_begin))
-        .set_post_padding(list(problem_.pad_end))
-        .set_stride(list(problem_.stride))
-        .set_dilation(list(problem_.dilation));
+    attributes.set_pre_padding(problem_.pad_begin)
+        .set_post_padding(problem_.pad_end)
+        .set_stride(problem_.stride)
+        .set_dilation(problem_.dilation);
     return attributes;
   }
 
@@ -136,7 +141,9 @@ class ConvolutionPlanner {
                                convolution<fe::graph::Conv_fprop_attributes>());
         if (problem_.kind == Kind::Forward) return y;
         y->set_dim(problem_.y).set_stride(channels_last_strides(problem_.y));
-        return graph().pointwise(y, tensor("bias", kBias, {1, problem_.y[1], 1, 1}, DataType::Float32),
+        Shape bias(problem_.y.size(), 1);
+        bias[1] = problem_.y[1];
+        return graph().pointwise(y, tensor("bias", kBias, bias, DataType::Float32),
                                  fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
       }
       case Kind::GradInput:

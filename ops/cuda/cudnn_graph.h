@@ -4,10 +4,10 @@
 // itself, or, where several learners will run it at the same time, several at a time. What is fastest by itself may
 // keep the others from running beside it.
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "graph/types.h"
 #include "ops/cuda/cuda_context.h"
@@ -24,9 +24,9 @@ struct ConvolutionProblem {
   Kind kind = Kind::Forward;
   DataType type = DataType::Float32;         // of the operands, but for the bias
   DataType output_type = DataType::Float32;  // of the result
-  Shape x, w, y;                             // logical, in every kind: (N,C,H,W), (K,C/g,R,S), (N,K,P,Q)
-  std::array<int64_t, 2> stride{1, 1}, dilation{1, 1}, pad_begin{0, 0}, pad_end{0, 0};
-  bool tf32 = false;           // whether matrix units may round float operands
+  Shape x, w, y;  // logical, in every kind: (N,C,…), (K,C/g,…), (N,K,…), with two or three spatial axes
+  std::vector<int64_t> stride, dilation, pad_begin, pad_end;  // one a spatial axis
+  bool tf32 = false;                                          // whether matrix units may round float operands
   bool deterministic = false;  // only engines that give the same bits, and the heuristics' first of them, untimed
   int64_t workspace_limit = 0;
   int concurrent = 1;  // that run at the same time on the device, and are timed so

@@ -47,7 +47,7 @@ std::unique_ptr<Kernel> channel_sum_cpu(const KernelRequest& request, auto eleme
 }
 
 void infer_channel_sum(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {2, 4});
+  const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
   const int64_t rank = int_attribute(context.node(), "rank");
   if (rank != 1 && rank != 2) context.fail(fmt::format("attribute 'rank' is {}; expected 1 or 2", rank));
   context.set_output(0, {master_type(x.dtype), rank == 1 ? Shape{x.shape[1]} : Shape{1, x.shape[1]}});
@@ -55,8 +55,8 @@ void infer_channel_sum(InferContext& context) {
 
 std::vector<Sample> samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape :
-       {Shape{1, 1}, Shape{64, 10}, Shape{1000, 3}, Shape{1, 5, 1, 1}, Shape{3, 13, 5, 7}, Shape{32, 16, 24, 24}}) {
+  for (const Shape& shape : {Shape{1, 1}, Shape{64, 10}, Shape{1000, 3}, Shape{1, 5, 1, 1}, Shape{3, 13, 5, 7},
+                             Shape{2, 6, 9}, Shape{2, 3, 4, 2, 5}, Shape{32, 16, 24, 24}}) {
     samples.push_back({.name = to_string(shape), .inputs = {{{DataType::Float32, shape}}}, .tolerance = 1e-5});
   }
   samples.push_back({.name = "large mean", .inputs = {{{DataType::Float32, {16, 8, 16, 16}}, 99, 101}}});

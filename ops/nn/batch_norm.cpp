@@ -12,7 +12,7 @@ namespace {
 
 // X, and (C) parameters at inputs `first` to `last`.
 const TensorType& check_operands(InferContext& context, size_t x, size_t first, size_t last) {
-  const TensorType& type = floating_input(context, x, {2, 4});
+  const TensorType& type = floating_input(context, x, {2, 3, 4, 5});
   if (rows_of(type).rows == 0) context.fail(fmt::format("input 'X' is {}: nothing to normalise", to_string(type)));
   const TensorType channels{master_type(type.dtype), {type.shape[1]}};
   for (size_t i = first; i <= last; ++i) {
@@ -149,6 +149,8 @@ const std::vector<SampleShape>& sample_shapes() {
                                                   {"odd image", {2, 3, 5, 7}},
                                                   {"one sample", {1, 13, 4, 4}},
                                                   {"one channel", {3, 1, 3, 3}},
+                                                  {"sequence", {3, 6, 7}},
+                                                  {"volume", {2, 4, 3, 2, 5}},
                                                   {"stage", {16, 16, 32, 32}},
                                                   {"large mean", {8, 6, 12, 12}, 999, 1001}};
   return shapes;

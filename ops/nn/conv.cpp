@@ -11,7 +11,11 @@ namespace {
 // Y's type from X's and W's; fails where they do not fit the attributes.
 TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_index) {
   const Node& node = context.node();
-  const TensorType &x = floating_input(context, x_index, {4}), &w = floating_input(context, w_index, {4});
+  const TensorType &x = floating_input(context, x_index, {3, 4, 5}), &w = floating_input(context, w_index);
+  if (w.shape.size() != x.shape.size()) {
+    context.fail(
+        fmt::format("input 'W' is {}; expected as many axes as input 'X' has, {}", to_string(w), to_string(x)));
+  }
   if (w.dtype != x.dtype) expect_input(context, w_index, {x.dtype, w.shape}, "the element type of 'X'");
   const int64_t group = int_attribute_from(node, "group", 1);
   if (x.shape[1] % group != 0 || w.shape[0] % group != 0) {
@@ -24,17 +28,18 @@ TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_
     context.fail(fmt::format("input 'W' is {}, for {} channels in {} group{}; input 'X' is {}, of {} channels",
                              to_string(w), w.shape[1] * group, group, group == 1 ? "" : "s", to_string(x), x.shape[1]));
   }
-  const std::vector<int64_t> extents = {w.shape[2], w.shape[3]}, declared = ints_attribute(node, "kernel_shape");
+  const std::vector<int64_t> extents(w.shape.begin() + 2, w.shape.end()),
+      declared = ints_attribute(node, "kernel_shape");
   if (!declared.empty() && declared != extents) {
     context.fail(
         fmt::format("attribute 'kernel_shape' is {}; input 'W' is {}", to_string(declared, '[', ']'), to_string(w)));
   }
-  if (w.shape[0] < 1 || extents[0] < 1 || extents[1] < 1) {
+  if (w.shape[0] < 1 || element_count(extents) < 1) {
     context.fail(fmt::format("input 'W' is {}: there are no filters", to_string(w)));
   }
-  const Window window = window_of(node, extents);
+  const Window window = window_of(node, extents, x.shape);
   check_fits(node, window, x);
-  return {x.dtype, {x.shape[0], w.shape[0], window.output_extent(0, x.shape[2]), window.output_extent(1, x.shape[3])}};
+  return {x.dtype, windowed_shape(window, x.shape, w.shape[0])};
 }
 
 void infer_conv(InferContext& context) {
@@ -82,6 +87,27 @@ struct Case {
   Shape x;
   int64_t filters, kernel, stride, pad, dilation, group;
   bool bias;
+  const char* auto_pad = "NOTSET";  // else `pad` is not read
+  int64_t pad_end = -1;             // −1: as `pad`
+
+  // Of X's spatial axes, in each of which the window is the same.
+  std::vector<int64_t> along_axes(int64_t value) const { return std::vector<int64_t>(x.size() - 2, value); }
+  Shape filter_shape() const {
+    Shape shape = {filters, x[1] / group};
+    shape.resize(x.size(), kernel);
+    return shape;
+  }
+  Attributes attributes() const {
+    std::vector<int64_t> pads = along_axes(pad);
+    pads.resize(2 * pads.size(), pad_end < 0 ? pad : pad_end);
+    Attributes attributes{{"strides", along_axes(stride)}, {"dilations", along_axes(dilation)}, {"group", group}};
+    if (auto_pad == std::string_view("NOTSET")) {
+      attributes.set("pads", pads);
+    } else {
+      attributes.set("auto_pad", auto_pad);
+    }
+    return attributes;
+  }
 };
 const std::vector<Case>& cases() {
   static const std::vector<Case> cases = {{"1x1", {2, 8, 5, 5}, 16, 1, 1, 0, 1, 1, false},
@@ -92,9 +118,21 @@ const std::vector<Case>& cases() {
                                           {"13 channels", {1, 13, 6, 5}, 11, 3, 1, 1, 1, 1, true},
                                           {"groups", {2, 8, 6, 6}, 12, 3, 1, 1, 1, 4, true},
                                           {"depthwise", {2, 16, 8, 8}, 16, 3, 2, 1, 1, 16, false},
+                                          {"depthwise, 7x7", {2, 24, 9, 8}, 24, 7, 1, 3, 1, 24, true},
+                                          {"depthwise, odd, dilated", {1, 37, 7, 9}, 37, 3, 1, 2, 2, 37, true},
+                                          {"depthwise, 2 filters", {2, 6, 7, 5}, 12, 3, 1, 1, 1, 6, true},
                                           {"dilated", {1, 6, 11, 10}, 4, 3, 1, 2, 2, 1, true},
                                           {"7x7, stride 2", {2, 3, 23, 21}, 16, 7, 2, 3, 1, 1, false},
                                           {"2x2, gaps", {2, 4, 8, 8}, 4, 2, 3, 0, 1, 1, false},
+                                          {"same upper", {2, 8, 8, 7}, 8, 3, 2, 0, 1, 1, true, "SAME_UPPER"},
+                                          {"same lower", {1, 5, 9, 8}, 7, 4, 3, 0, 1, 1, false, "SAME_LOWER"},
+                                          {"valid", {1, 4, 6, 5}, 4, 2, 2, 0, 1, 1, false, "VALID"},
+                                          {"depthwise, same", {1, 8, 8, 8}, 8, 3, 2, 0, 1, 8, true, "SAME_UPPER"},
+                                          {"pads after", {2, 16, 8, 8}, 16, 3, 2, 0, 1, 1, true, "NOTSET", 1},
+                                          {"1-D", {2, 6, 11}, 4, 3, 2, 1, 1, 2, true},
+                                          {"1-D, depthwise", {2, 12, 10}, 12, 5, 1, 4, 1, 12, true, "NOTSET", 0},
+                                          {"3-D", {1, 4, 4, 5, 3}, 6, 3, 1, 1, 1, 2, true},
+                                          {"3-D, stride 2", {2, 3, 5, 6, 7}, 8, 2, 2, 0, 2, 1, false, "NOTSET", 1},
                                           {"LeNet 1", {64, 1, 28, 28}, 20, 5, 1, 0, 1, 1, true},
                                           {"LeNet 2", {16, 20, 12, 12}, 50, 5, 1, 0, 1, 1, true},
                                           {"ResNet stage 1", {8, 16, 32, 32}, 16, 3, 1, 1, 1, 1, false},
@@ -103,25 +141,25 @@ const std::vector<Case>& cases() {
   return cases;
 }
 
+Shape output_shape(const Case& c) {
+  Window window;
+  const size_t first = 5 - c.x.size();
+  for (size_t axis = first; axis < 3; ++axis) {
+    window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
+    window.pad_begin[axis] = c.pad, window.pad_end[axis] = c.pad_end < 0 ? c.pad : c.pad_end;
+  }
+  const std::string_view auto_pad = c.auto_pad;
+  if (auto_pad.starts_with("SAME")) window.pad_to_same(pixels_of(c.x), auto_pad == "SAME_LOWER");
+  return windowed_shape(window, c.x, c.filters);
+}
+
 // Operands of each case, by name: X, W, B and Y (as dY).
 enum Operand : uint8_t { X, W, B, Y };
 std::vector<Sample> samples(std::initializer_list<Operand> operands) {
   std::vector<Sample> samples;
   for (const Case& c : cases()) {
-    Window window;
-    for (const int axis : {0, 1}) {
-      window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
-      window.pad_begin[axis] = window.pad_end[axis] = c.pad;
-    }
-    const Shape shapes[] = {c.x,
-                            {c.filters, c.x[1] / c.group, c.kernel, c.kernel},
-                            {c.filters},
-                            {c.x[0], c.filters, window.output_extent(0, c.x[2]), window.output_extent(1, c.x[3])}};
-    Sample sample{.name = c.name,
-                  .attributes = {{"strides", std::vector<int64_t>{c.stride, c.stride}},
-                                 {"pads", std::vector<int64_t>(4, c.pad)},
-                                 {"dilations", std::vector<int64_t>{c.dilation, c.dilation}},
-                                 {"group", c.group}}};
+    const Shape shapes[] = {c.x, c.filter_shape(), {c.filters}, output_shape(c)};
+    Sample sample{.name = c.name, .attributes = c.attributes()};
     for (const Operand operand : operands) {
       if (operand != B || c.bias) sample.inputs.push_back({{DataType::Float32, shapes[operand]}});
     }
@@ -132,7 +170,8 @@ std::vector<Sample> samples(std::initializer_list<Operand> operands) {
 
 std::vector<AttributeSpec> specs() {
   std::vector<AttributeSpec> specs = window_specs();
-  specs.insert(specs.begin(), ints_spec("kernel_shape", {}, "height and width of a filter; default: W's"));
+  specs.insert(specs.begin(),
+               ints_spec("kernel_shape", {}, "extents of a filter along the spatial axes; default: W's"));
   specs.push_back(int_spec("group", 1, "groups of channels that do not mix"));
   return specs;
 }

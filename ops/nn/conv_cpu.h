@@ -1,27 +1,33 @@
 #pragma once
-// CPU kernels of convolution: oneDNN where it has them, plain loops elsewhere.
+// CPU kernels of convolution: oneDNN where it has them, loops of ours for depthwise ones, plain loops elsewhere.
 
 #include "graph/op.h"
 #include "ops/nn/window.h"
 
 namespace arbalest {
 
-// X (N, C, H, W), W (K, C/g, R, S), Y (N, K, P, Q); all channels-last in memory.
-struct Convolution {
-  int64_t batch, channels, height, width, filters, out_height, out_width, group;
-  Window window;
+// X (N, C, …), W (K, C/g, …), Y (N, K, …) with one, two or three spatial axes; all channels-last in memory.
+struct Convolution : SlidingWindow {
+  int64_t batch, channels, filters, group;
   DataType x_type, w_type,
       y_type;  // of each in memory; gradients have the types of what they belong to or master_type()
 
   Convolution(const Node& node, const TensorType& x, const TensorType& w, const TensorType& y);
   int64_t group_channels() const { return channels / group; }
   int64_t group_filters() const { return filters / group; }
+  // One channel a group, and one filter.
+  bool is_depthwise() const { return group == channels && group == filters; }
   double flops() const;
 };
 
 std::unique_ptr<Kernel> conv_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request);
+
+// Of depthwise convolutions, vectorised over channels.
+std::unique_ptr<Kernel> depthwise_conv(const Convolution& convolution, bool bias);
+std::unique_ptr<Kernel> depthwise_conv_grad_input(const Convolution& convolution);
+std::unique_ptr<Kernel> depthwise_conv_grad_weight(const Convolution& convolution);
 
 #ifdef ARBALEST_ONEDNN
 // nullptr where oneDNN has no kernel for it.

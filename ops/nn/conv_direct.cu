@@ -1,7 +1,7 @@
 // Convolution by plain loops: forward, gradient of the input, gradient of the filters.
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/nn/conv_direct.h"
+#include "ops/nn/conv_direct.cuh"
 
 namespace arbalest {
 
@@ -10,102 +10,73 @@ using namespace cuda;
 namespace {
 
 struct Extents {
-  int64_t images;
-  int channels, height, width, filters, out_height, out_width, kernel_height, kernel_width;
-  int group_channels, group_filters;
-  int stride_height, stride_width, dilation_height, dilation_width, pad_top, pad_left;
+  int channels, filters, group_channels, group_filters, taps;
+  int64_t images, pixels, out_pixels;
+  DeviceWindow window;
 
   explicit Extents(const ConvolutionProblem& p)
-      : images(p.x[0]),
-        channels(int(p.x[1])),
-        height(int(p.x[2])),
-        width(int(p.x[3])),
+      : channels(int(p.x[1])),
         filters(int(p.w[0])),
-        out_height(int(p.y[2])),
-        out_width(int(p.y[3])),
-        kernel_height(int(p.w[2])),
-        kernel_width(int(p.w[3])),
         group_channels(int(p.w[1])),
         group_filters(int(p.w[0] * p.w[1] / std::max<int64_t>(p.x[1], 1))),
-        stride_height(int(p.stride[0])),
-        stride_width(int(p.stride[1])),
-        dilation_height(int(p.dilation[0])),
-        dilation_width(int(p.dilation[1])),
-        pad_top(int(p.pad_begin[0])),
-        pad_left(int(p.pad_begin[1])) {}
+        taps(int(pixel_count(pixels_of(p.w)))),
+        images(p.x[0]),
+        pixels(pixel_count(pixels_of(p.x))),
+        out_pixels(pixel_count(pixels_of(p.y))),
+        window(device_window(p)) {}
 };
 
-// y: (N,P,Q,K), one thread an element.
+// y: (N,…,K), one thread an element.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Extents e, const T* x, const T* w, const float* bias, T* y) {
-  const int64_t count = e.images * e.out_height * e.out_width * e.filters;
+  const int64_t count = e.images * e.out_pixels * e.filters;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    const int filter = int(i % e.filters), q = int(i / e.filters % e.out_width);
-    const int p = int(i / e.filters / e.out_width % e.out_height);
-    const int64_t image = i / e.filters / e.out_width / e.out_height;
-    const int first_channel = filter / e.group_filters * e.group_channels;
+    const PixelPlace place(i, e.window.out, e.filters);
+    const int filter = place.pack, first_channel = filter / e.group_filters * e.group_channels;
+    const T* image = x + place.image * e.pixels * e.channels + first_channel;
+    const T* weights = w + int64_t(filter) * e.taps * e.group_channels;
     float sum = bias != nullptr ? bias[filter] : 0.0f;
-    for (int r = 0; r < e.kernel_height; ++r) {
-      const int row = p * e.stride_height - e.pad_top + r * e.dilation_height;
-      if (row < 0 || row >= e.height) continue;
-      for (int s = 0; s < e.kernel_width; ++s) {
-        const int column = q * e.stride_width - e.pad_left + s * e.dilation_width;
-        if (column < 0 || column >= e.width) continue;
-        const T* from = x + ((image * e.height + row) * e.width + column) * e.channels + first_channel;
-        const T* weight = w + ((int64_t(filter) * e.kernel_height + r) * e.kernel_width + s) * e.group_channels;
-        for (int c = 0; c < e.group_channels; ++c) sum += widen(from[c]) * widen(weight[c]);
-      }
-    }
+    e.window.for_each_input(place.at, [&](int tap, int64_t pixel) {
+      const T *from = image + pixel * e.channels, *weight = weights + int64_t(tap) * e.group_channels;
+      for (int c = 0; c < e.group_channels; ++c) sum += widen(from[c]) * widen(weight[c]);
+    });
     y[i] = narrow<T>(sum);
   }
 }
 
-// dx: (N,H,W,C), one thread an element.
+// dx: (N,…,C), one thread an element.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) grad_input_kernel(Extents e, const T* dy, const T* w, T* dx) {
-  const int64_t count = e.images * e.height * e.width * e.channels;
+  const int64_t count = e.images * e.pixels * e.channels;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    const int channel = int(i % e.channels), column = int(i / e.channels % e.width);
-    const int row = int(i / e.channels / e.width % e.height);
-    const int64_t image = i / e.channels / e.width / e.height;
-    const int first_filter = channel / e.group_channels * e.group_filters, within = channel % e.group_channels;
+    const PixelPlace place(i, e.window.in, e.channels);
+    const int first_filter = place.pack / e.group_channels * e.group_filters, within = place.pack % e.group_channels;
+    const T* gradients = dy + place.image * e.out_pixels * e.filters;
     float sum = 0;
-    for (int r = 0; r < e.kernel_height; ++r) {
-      const int p = row + e.pad_top - r * e.dilation_height;
-      if (p < 0 || p % e.stride_height != 0 || p / e.stride_height >= e.out_height) continue;
-      for (int s = 0; s < e.kernel_width; ++s) {
-        const int q = column + e.pad_left - s * e.dilation_width;
-        if (q < 0 || q % e.stride_width != 0 || q / e.stride_width >= e.out_width) continue;
-        const T* from =
-            dy + ((image * e.out_height + p / e.stride_height) * e.out_width + q / e.stride_width) * e.filters;
-        for (int k = first_filter; k < first_filter + e.group_filters; ++k) {
-          const int64_t weight = ((int64_t(k) * e.kernel_height + r) * e.kernel_width + s) * e.group_channels + within;
-          sum += widen(from[k]) * widen(w[weight]);
-        }
+    e.window.for_each_output(place.at, [&](int tap, int64_t pixel, const int(&)[3]) {
+      for (int k = first_filter; k < first_filter + e.group_filters; ++k) {
+        const int64_t weight = (int64_t(k) * e.taps + tap) * e.group_channels + within;
+        sum += widen(gradients[pixel * e.filters + k]) * widen(w[weight]);
       }
-    }
+    });
     dx[i] = narrow<T>(sum);
   }
 }
 
-// dw: (K,R,S,C/g), one block an element.
+// dw: (K,…,C/g), one block an element.
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kThreads) grad_weight_kernel(Extents e, const T* x, const T* dy, Out* dw) {
-  const int64_t count = int64_t(e.filters) * e.kernel_height * e.kernel_width * e.group_channels;
+  const int64_t count = int64_t(e.filters) * e.taps * e.group_channels;
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
-    const int within = int(i % e.group_channels), s = int(i / e.group_channels % e.kernel_width);
-    const int r = int(i / e.group_channels / e.kernel_width % e.kernel_height);
-    const int filter = int(i / e.group_channels / e.kernel_width / e.kernel_height);
+    const int within = int(i % e.group_channels), tap = int(i / e.group_channels % e.taps);
+    const int filter = int(i / e.group_channels / e.taps);
     const int channel = filter / e.group_filters * e.group_channels + within;
     float sum = 0;
-    for (int64_t k = threadIdx.x; k < e.images * e.out_height * e.out_width; k += kThreads) {
-      const int q = int(k % e.out_width), p = int(k / e.out_width % e.out_height);
-      const int64_t image = k / e.out_width / e.out_height;
-      const int row = p * e.stride_height - e.pad_top + r * e.dilation_height;
-      const int column = q * e.stride_width - e.pad_left + s * e.dilation_width;
-      if (row < 0 || row >= e.height || column < 0 || column >= e.width) continue;
-      sum += widen(x[((image * e.height + row) * e.width + column) * e.channels + channel]) *
-             widen(dy[k * e.filters + filter]);
+    for (int64_t k = threadIdx.x; k < e.images * e.out_pixels; k += kThreads) {
+      const PixelPlace place(k, e.window.out, 1);
+      const int64_t pixel = e.window.input_pixel(place.at, tap);
+      if (pixel < 0) continue;
+      sum += widen(x[(place.image * e.pixels + pixel) * e.channels + channel]) * widen(dy[k * e.filters + filter]);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) dw[i] = narrow<Out>(sum);

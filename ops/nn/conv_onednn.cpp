@@ -1,5 +1,5 @@
-// Convolution through oneDNN. Images stay channels-last; filters are brought to oneDNN's blocked layout in the
-// workspace.
+// Convolution over one or two spatial axes through oneDNN. Images stay channels-last; filters are brought to oneDNN's
+// blocked layout in the workspace.
 
 #include "ops/nn/conv_cpu.h"
 #include "ops/onednn/onednn.h"
@@ -11,7 +11,7 @@ using onednn::OnednnKernel;
 using onednn::Operand;
 
 onednn::Dims filter_dims(const Convolution& conv) {
-  const int64_t height = conv.window.kernel[0], width = conv.window.kernel[1];
+  const int64_t height = conv.window.kernel[1], width = conv.window.kernel[2];
   if (conv.group == 1) return {conv.filters, conv.channels, height, width};
   return {conv.group, conv.group_filters(), conv.group_channels(), height, width};
 }
@@ -19,29 +19,30 @@ onednn::Dims filter_dims(const Convolution& conv) {
 // Images in our layout, filters in any; no bias.
 onednn::ConvDescs descs_of(const Convolution& conv) {
   onednn::ConvDescs descs;
-  descs.src = onednn::image_desc({conv.batch, conv.channels, conv.height, conv.width}, conv.x_type);
+  descs.src = onednn::image_desc({conv.batch, conv.channels, conv.in[1], conv.in[2]}, conv.x_type);
   descs.weights = onednn::any_layout(filter_dims(conv), conv.w_type);
-  descs.dst = onednn::image_desc({conv.batch, conv.filters, conv.out_height, conv.out_width}, conv.y_type);
-  const int64_t extents[] = {conv.height, conv.width}, outs[] = {conv.out_height, conv.out_width};
-  for (int axis = 0; axis < 2; ++axis) {
+  descs.dst = onednn::image_desc({conv.batch, conv.filters, conv.out[1], conv.out[2]}, conv.y_type);
+  for (int axis = 1; axis < 3; ++axis) {
     const Window& window = conv.window;
     descs.strides.push_back(window.stride[axis]);
     descs.dilations.push_back(window.dilation[axis] - 1);
     descs.pad_begin.push_back(window.pad_begin[axis]);
     // What the windows reach, which may be less than the padding asked for.
-    descs.pad_end.push_back((outs[axis] - 1) * window.stride[axis] + window.span(axis) - extents[axis] -
+    descs.pad_end.push_back((conv.out[axis] - 1) * window.stride[axis] + window.span(axis) - conv.in[axis] -
                             window.pad_begin[axis]);
   }
   return descs;
 }
 
 onednn::Desc our_filters(const Convolution& conv, DataType type) {
-  return onednn::filter_desc(conv.filters, conv.group_channels(), conv.window.kernel[0], conv.window.kernel[1],
+  return onednn::filter_desc(conv.filters, conv.group_channels(), conv.window.kernel[1], conv.window.kernel[2],
                              conv.group, type);
 }
 
 bool possible(const Convolution& conv) {
-  return onednn::supported(conv.x_type) && conv.batch * conv.channels * conv.out_height * conv.out_width > 0;
+  const bool flat =
+      conv.in[0] == 1 && conv.window.kernel[0] == 1 && conv.window.pad_begin[0] + conv.window.pad_end[0] == 0;
+  return flat && onednn::supported(conv.x_type) && conv.batch * conv.channels * pixel_count(conv.out) > 0;
 }
 
 }  // namespace

@@ -58,48 +58,48 @@ Initializer bias_initializer(const Node& node, Fans fans) {
 
 // The window of a Conv or ConvBnRelu layer. Without `pads` it is centred: the image keeps its size at stride 1.
 struct ConvLayer {
+  TensorType x;
   int64_t filters, group;
   Window window;
-  std::vector<int64_t> pads;
 
-  explicit ConvLayer(const Node& node)
-      : filters(int_attribute_from(node, "filters", 1)), group(int_attribute_from(node, "group", 1)) {
-    const std::vector<int64_t> kernel = kernel_shape_of(node);
-    pads = ints_attribute(node, "pads");
-    Node explicit_node = node;
-    if (pads.empty()) {
-      explicit_node.attributes.set("pads", std::vector<int64_t>{0, 0, 0, 0});
-      const Window unpadded = window_of(explicit_node, kernel);
-      const int64_t vertical = (unpadded.span(0) - 1) / 2, horizontal = (unpadded.span(1) - 1) / 2;
-      pads = {vertical, horizontal, vertical, horizontal};
-      explicit_node.attributes.set("pads", pads);
-    }
-    window = window_of(explicit_node, kernel);
+  ConvLayer(const Node& node, const TensorType& image)
+      : x(image),
+        filters(int_attribute_from(node, "filters", 1)),
+        group(int_attribute_from(node, "group", 1)),
+        window(window_of(node, image.shape)) {
+    if (!ints_attribute(node, "pads").empty() || string_attribute(node, "auto_pad") != "NOTSET") return;
+    for (int axis = 0; axis < 3; ++axis) window.pad_begin[axis] = window.pad_end[axis] = (window.span(axis) - 1) / 2;
   }
 
-  Shape filter_shape(const TensorType& x) const {
-    return {filters, x.shape[1] / group, window.kernel[0], window.kernel[1]};
+  // Of the image's spatial axes.
+  std::vector<int64_t> extents(const Pixels& lifted) const {
+    return {lifted.end() - int64_t(x.shape.size() - 2), lifted.end()};
   }
-  Fans fans(const TensorType& x) const {
-    const double pixels = double(window.kernel[0]) * double(window.kernel[1]);
+  Shape filter_shape() const {
+    Shape shape = {filters, x.shape[1] / group};
+    for (const int64_t extent : extents(window.kernel)) shape.push_back(extent);
+    return shape;
+  }
+  Fans fans() const {
+    const double pixels = double(window.kernel[0]) * double(window.kernel[1]) * double(window.kernel[2]);
     return {double(x.shape[1] / group) * pixels, double(filters) * pixels};
   }
-  TensorType output_type(const TensorType& x) const {
-    return {x.dtype, {x.shape[0], filters, window.output_extent(0, x.shape[2]), window.output_extent(1, x.shape[3])}};
-  }
+  TensorType output_type() const { return {x.dtype, windowed_shape(window, x.shape, filters)}; }
   Attributes attributes() const {
-    return {{"kernel_shape", std::vector<int64_t>(window.kernel, window.kernel + 2)},
-            {"strides", std::vector<int64_t>(window.stride, window.stride + 2)},
+    std::vector<int64_t> pads = extents(window.pad_begin);
+    for (const int64_t pad : extents(window.pad_end)) pads.push_back(pad);
+    return {{"kernel_shape", extents(window.kernel)},
+            {"strides", extents(window.stride)},
             {"pads", pads},
-            {"dilations", std::vector<int64_t>(window.dilation, window.dilation + 2)},
+            {"dilations", extents(window.dilation)},
             {"group", group}};
   }
 };
 
 void infer_conv_layer(InferContext& context) {
   const Node& node = context.node();
-  const TensorType& x = floating_input(context, 0, {4});
-  const ConvLayer layer(node);
+  const TensorType& x = floating_input(context, 0, {3, 4, 5});
+  const ConvLayer layer(node, x);
   if (x.shape[1] % layer.group != 0 || layer.filters % layer.group != 0) {
     context.fail(
         fmt::format("attribute 'group' is {}; expected a divisor of the {} channels of input 'X' and of the {} "
@@ -107,17 +107,17 @@ void infer_conv_layer(InferContext& context) {
                     layer.group, x.shape[1], layer.filters));
   }
   check_fits(node, layer.window, x);
-  weight_initializer(node, layer.fans(x));
-  context.set_output(0, layer.output_type(x));
+  weight_initializer(node, layer.fans());
+  context.set_output(0, layer.output_type());
 }
 
 void expand_conv(ExpandContext& context) {
   const Node& node = context.node();
   const TensorType x = context.type(context.input(0));
-  const ConvLayer layer(node);
-  const Fans fans = layer.fans(x);
+  const ConvLayer layer(node, x);
+  const Fans fans = layer.fans();
   std::vector<ValueId> inputs = {context.input(0)};
-  inputs.push_back(context.parameter("weight", layer.filter_shape(x), weight_initializer(node, fans)));
+  inputs.push_back(context.parameter("weight", layer.filter_shape(), weight_initializer(node, fans)));
   if (flag_attribute(node, "bias")) {
     inputs.push_back(context.parameter("bias", {layer.filters}, bias_initializer(node, fans)));
   }
@@ -156,7 +156,7 @@ void check_normalisation(const Node& node) {
 
 void infer_batch_norm_layer(InferContext& context) {
   check_normalisation(context.node());
-  context.set_output(0, floating_input(context, 0, {2, 4}));
+  context.set_output(0, floating_input(context, 0, {2, 3, 4, 5}));
 }
 
 void expand_batch_norm(ExpandContext& context) {
@@ -172,17 +172,16 @@ void infer_conv_bn_relu(InferContext& context) {
 void expand_conv_bn_relu(ExpandContext& context) {
   const Node& node = context.node();
   const TensorType x = context.type(context.input(0));
-  const ConvLayer layer(node);
+  const ConvLayer layer(node, x);
   const bool relu = flag_attribute(node, "relu");
-  const ValueId weight =
-      context.parameter("conv.weight", layer.filter_shape(x), weight_initializer(node, layer.fans(x)));
+  const ValueId weight = context.parameter("conv.weight", layer.filter_shape(), weight_initializer(node, layer.fans()));
   const ValueId conv = context.add("Conv", "conv", {context.input(0), weight}, 1, layer.attributes())[0];
   const ValueId normal = add_batch_norm(context, conv, "bn.", relu ? "bn" : "");
   context.replace_output(0, relu ? context.add("Relu", "", {normal}, 1)[0] : normal);
 }
 
 void infer_linear(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {2, 4});
+  const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
   const int64_t units = int_attribute_from(context.node(), "units", 1);
   const double features = double(element_count({x.shape.begin() + 1, x.shape.end()}));
   weight_initializer(context.node(), {features, double(units)});
@@ -192,7 +191,7 @@ void infer_linear(InferContext& context) {
 void expand_linear(ExpandContext& context) {
   const Node& node = context.node();
   ValueId x = context.input(0);
-  if (context.type(x).shape.size() == 4) x = context.add("Flatten", "flatten", {x}, 1)[0];
+  if (context.type(x).shape.size() != 2) x = context.add("Flatten", "flatten", {x}, 1)[0];
   const int64_t units = int_attribute(node, "units"), features = context.type(x).shape[1];
   const Fans fans{double(features), double(units)};
   std::vector<ValueId> inputs = {x, context.parameter("weight", {units, features}, weight_initializer(node, fans))};
@@ -201,14 +200,15 @@ void expand_linear(ExpandContext& context) {
 }
 
 std::vector<AttributeSpec> conv_layer_specs(const char* init) {
-  return {required_spec("filters", AttributeKind::Int, "output channels"),
-          required_spec("kernel_shape", AttributeKind::Ints, "height and width of a filter"),
-          ints_spec("strides", {1, 1}, "pixels from one window to the next: vertical, horizontal"),
-          ints_spec("pads", {}, "zeros around the image: top, left, bottom, right; default: the window is centred"),
-          ints_spec("dilations", {1, 1}, "pixels from one element of a filter to the next"),
-          int_spec("group", 1, "groups of channels that do not mix"),
-          string_spec("auto_pad", "NOTSET", "only NOTSET: padding is explicit"),
-          string_spec("init", init, kInitializerDoc)};
+  std::vector<AttributeSpec> specs = {
+      required_spec("filters", AttributeKind::Int, "output channels"),
+      required_spec("kernel_shape", AttributeKind::Ints, "extents of a filter along the spatial axes"),
+      int_spec("group", 1, "groups of channels that do not mix"), string_spec("init", init, kInitializerDoc)};
+  for (AttributeSpec& spec : window_specs()) {
+    if (spec.name == "pads") spec.doc += ", or as centres the window";
+    specs.push_back(std::move(spec));
+  }
+  return specs;
 }
 
 std::vector<AttributeSpec> batch_norm_specs() {

@@ -4,51 +4,31 @@
 
 #include <limits>
 
-#include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/nn/window.h"
+#include "ops/nn/window_cpu.h"
 
 namespace arbalest {
 namespace {
 
-struct Pool {
-  int64_t batch, channels, height, width, out_height, out_width;
-  Window window;
+struct Pool : SlidingWindow {
+  int64_t batch, channels;
 
   Pool(const Node& node, const Shape& x, const Shape& y)
-      : batch(x[0]),
-        channels(x[1]),
-        height(x[2]),
-        width(x[3]),
-        out_height(y[2]),
-        out_width(y[3]),
-        window(window_of(node, kernel_shape_of(node))) {}
+      : SlidingWindow{pixels_of(x), pixels_of(y), window_of(node, x)}, batch(x[0]), channels(x[1]) {}
 
-  int64_t work() const { return out_height * out_width * channels * window.kernel[0] * window.kernel[1]; }
-
-  // Calls f(pixel of the image) for each element of the window at (p, q) that lies in the image, in row-major order.
-  template <typename F>
-  void for_each_pixel(int64_t p, int64_t q, const F& f) const {
-    for (int64_t r = 0; r < window.kernel[0]; ++r) {
-      const int64_t h = p * window.stride[0] + r * window.dilation[0] - window.pad_begin[0];
-      if (h < 0 || h >= height) continue;
-      for (int64_t s = 0; s < window.kernel[1]; ++s) {
-        const int64_t w = q * window.stride[1] + s * window.dilation[1] - window.pad_begin[1];
-        if (w >= 0 && w < width) f(h * width + w);
-      }
-    }
-  }
+  int64_t image() const { return pixel_count(in) * channels; }  // elements
+  int64_t out_image() const { return pixel_count(out) * channels; }
 };
 
 // Channels are taken in blocks, whose running maxima stay in registers or the nearest cache.
 constexpr int64_t kBlock = 64;
 
 template <typename T>
-void pool_block(const Pool& pool, const T* x, int64_t p, int64_t q, int64_t count, T* y) {
+void pool_block(const Pool& pool, const T* x, const Pixels& at, int64_t count, T* y) {
   using W = Wide<T>;
   W best[kBlock];
   std::fill(best, best + count, -std::numeric_limits<W>::infinity());
-  pool.for_each_pixel(p, q, [&](int64_t pixel) {
+  pool.for_each_input(at, [&](int64_t, int64_t pixel) {
     const T* from = x + pixel * pool.channels;
     for (int64_t c = 0; c < count; ++c) {
       const W value = widen(from[c]);
@@ -59,21 +39,54 @@ void pool_block(const Pool& pool, const T* x, int64_t p, int64_t q, int64_t coun
   for (int64_t c = 0; c < count; ++c) y[c] = narrow<T>(best[c]);
 }
 
+// The same, and in `indices` the pixel of each maximum.
+template <typename T>
+void pool_block_indexed(const Pool& pool, const T* x, const Pixels& at, int64_t count, T* y, int64_t* indices) {
+  std::fill(indices, indices + count, -1);
+  pool.for_each_input(at, [&](int64_t, int64_t pixel) {
+    const T* from = x + pixel * pool.channels;
+    for (int64_t c = 0; c < count; ++c) {
+      const Wide<T> value = widen(from[c]);
+      if (indices[c] >= 0 && !(value > widen(y[c])) && value == value) continue;
+      y[c] = from[c];
+      indices[c] = pixel;
+    }
+  });
+}
+
+// From pixels of an image to elements of the whole of X: row-major, or with the first spatial axis innermost.
+struct IndexOrder {
+  Pixels in;
+  bool columns_first;
+
+  int64_t pixel(int64_t at) const {
+    const int64_t d = at / (in[1] * in[2]), h = at / in[2] % in[1], w = at % in[2];
+    return columns_first ? d + in[0] * (h + in[1] * w) : at;
+  }
+};
+
 std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   const Pool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
-  return make_kernel([pool](const KernelContext& context) {
+  const bool indexed = request.has_output(1);
+  const IndexOrder order{pool.in, int_attribute(request.node, "storage_order") != 0};
+  return make_kernel([=](const KernelContext& context) {
     const T* x = input<T>(context, 0);
     T* y = output<T>(context, 0);
-    const int64_t rows = pool.batch * pool.out_height;
-    parallel_for(rows, pool.work() / std::max<int64_t>(pool.out_height, 1), [=, &pool](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t n = row / pool.out_height, p = row % pool.out_height;
-        const T* image = x + n * pool.height * pool.width * pool.channels;
-        for (int64_t q = 0; q < pool.out_width; ++q) {
-          T* to = y + (row * pool.out_width + q) * pool.channels;
-          for (int64_t c = 0; c < pool.channels; c += kBlock) {
-            pool_block(pool, image + c, p, q, std::min(kBlock, pool.channels - c), to + c);
+    int64_t* indices = indexed ? output<int64_t>(context, 1) : nullptr;
+    for_each_row(pool.batch, pool.out, pool.channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
+      const T* image = x + n * pool.image();
+      for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
+        const int64_t to = (first + at[2]) * pool.channels;
+        for (int64_t c = 0; c < pool.channels; c += kBlock) {
+          const int64_t count = std::min(kBlock, pool.channels - c);
+          if (!indexed) {
+            pool_block(pool, image + c, at, count, y + to + c);
+            continue;
+          }
+          pool_block_indexed(pool, image + c, at, count, y + to + c, indices + to + c);
+          for (int64_t i = c; i < c + count; ++i) {
+            indices[to + i] = (n * pool.channels + i) * pixel_count(pool.in) + order.pixel(indices[to + i]);
           }
         }
       }
@@ -83,12 +96,11 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
 
 // Adds one window's gradient to the first maximum of each channel.
 template <typename T>
-void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, int64_t p, int64_t q, int64_t count,
-                Wide<T>* dx) {
+void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, const Pixels& at, int64_t count, Wide<T>* dx) {
   using W = Wide<T>;
   W open[kBlock], best[kBlock];  // the gradient, until it is given away
   for (int64_t c = 0; c < count; ++c) open[c] = widen(dy[c]), best[c] = widen(y[c]);
-  pool.for_each_pixel(p, q, [&](int64_t pixel) {
+  pool.for_each_input(at, [&](int64_t, int64_t pixel) {
     const T* from = x + pixel * pool.channels;
     W* to = dx + pixel * pool.channels;
     for (int64_t c = 0; c < count; ++c) {
@@ -99,15 +111,18 @@ void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, int64_t p
   });
 }
 
-// dX of one sample, summed in `sums` (height · width · channels).
+// dX of one sample, summed in `sums` (pixels · channels).
 template <typename T>
 void sample_gradient(const Pool& pool, const T* dy, const T* x, const T* y, Wide<T>* sums) {
-  std::fill(sums, sums + pool.height * pool.width * pool.channels, Wide<T>(0));
-  for (int64_t p = 0; p < pool.out_height; ++p) {
-    for (int64_t q = 0; q < pool.out_width; ++q) {
-      const int64_t at = (p * pool.out_width + q) * pool.channels;
-      for (int64_t c = 0; c < pool.channels; c += kBlock) {
-        grad_block(pool, dy + at + c, x + c, y + at + c, p, q, std::min(kBlock, pool.channels - c), sums + c);
+  std::fill(sums, sums + pool.image(), Wide<T>(0));
+  int64_t out = 0;
+  Pixels at;
+  for (at[0] = 0; at[0] < pool.out[0]; ++at[0]) {
+    for (at[1] = 0; at[1] < pool.out[1]; ++at[1]) {
+      for (at[2] = 0; at[2] < pool.out[2]; ++at[2], out += pool.channels) {
+        for (int64_t c = 0; c < pool.channels; c += kBlock) {
+          grad_block(pool, dy + out + c, x + c, y + out + c, at, std::min(kBlock, pool.channels - c), sums + c);
+        }
       }
     }
   }
@@ -118,14 +133,13 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   using W = Wide<T>;
   constexpr bool kDirect = std::is_same_v<T, W>;
   const Pool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
-  const int64_t image = pool.height * pool.width * pool.channels;
-  const int64_t out_image = pool.out_height * pool.out_width * pool.channels;
+  const int64_t image = pool.image(), out_image = pool.out_image();
   return make_kernel(
       [=](const KernelContext& context) {
         const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *y = input<T>(context, 2);
         T* dx = output<T>(context, 0);
         W* all_sums = static_cast<W*>(kDirect ? static_cast<void*>(dx) : context.workspace);
-        parallel_for(pool.batch, 2 * pool.work() + image, [=, &pool](int64_t begin, int64_t end) {
+        parallel_for(pool.batch, 2 * out_image * pool.taps() + image, [=, &pool](int64_t begin, int64_t end) {
           for (int64_t n = begin; n < end; ++n) {
             W* sums = all_sums + n * image;
             sample_gradient(pool, dy + n * out_image, x + n * image, y + n * out_image, sums);
@@ -140,8 +154,8 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
 
 void check_attributes(const Node& node, const Window& window) {
   flag_attribute(node, "ceil_mode");
-  if (int_attribute(node, "storage_order") != 0) fail(node, "attribute 'storage_order' must be 0");
-  for (int axis = 0; axis < 2; ++axis) {
+  flag_attribute(node, "storage_order");
+  for (int axis = 0; axis < 3; ++axis) {
     // Else a window could lie in the padding altogether, where there is no maximum.
     if (std::max(window.pad_begin[axis], window.pad_end[axis]) >= window.span(axis)) {
       fail(node, fmt::format("attribute 'pads' holds {}; expected less than the window's {}",
@@ -151,17 +165,20 @@ void check_attributes(const Node& node, const Window& window) {
 }
 
 TensorType pooled_type(const Node& node, const TensorType& x) {
-  const Window window = window_of(node, kernel_shape_of(node));
+  const Window window = window_of(node, x.shape);
   check_attributes(node, window);
   check_fits(node, window, x);
-  const bool ceil_mode = int_attribute(node, "ceil_mode") != 0;
-  return {x.dtype,
-          {x.shape[0], x.shape[1], window.output_extent(0, x.shape[2], ceil_mode),
-           window.output_extent(1, x.shape[3], ceil_mode)}};
+  return {x.dtype, windowed_shape(window, x.shape, x.shape[1], int_attribute(node, "ceil_mode") != 0)};
+}
+
+void infer_pool(InferContext& context) {
+  const TensorType y = pooled_type(context.node(), floating_input(context, 0, {3, 4, 5}));
+  context.set_output(0, y);
+  context.set_output(1, {DataType::Int64, y.shape});
 }
 
 void infer_grad(InferContext& context) {
-  const TensorType& x = floating_input(context, 1, {4});
+  const TensorType& x = floating_input(context, 1, {3, 4, 5});
   const TensorType y = pooled_type(context.node(), x);
   expect_input(context, 0, y, "the type of MaxPool's output");
   expect_input(context, 2, y, "the type of MaxPool's output");
@@ -172,6 +189,7 @@ struct Case {
   const char* name;
   Shape shape;
   int64_t kernel, stride, pad, dilation, ceil_mode;
+  const char* auto_pad = "NOTSET";
 };
 const std::vector<Case>& cases() {
   static const std::vector<Case> cases = {{"halving", {2, 6, 8, 8}, 2, 2, 0, 1, 0},
@@ -182,16 +200,27 @@ const std::vector<Case>& cases() {
                                           {"ceil, padded", {1, 3, 6, 6}, 3, 2, 1, 1, 1},
                                           {"dilated", {1, 2, 9, 8}, 2, 2, 1, 2, 0},
                                           {"gaps", {1, 3, 7, 7}, 2, 3, 0, 1, 0},
+                                          {"same upper", {2, 4, 8, 7}, 3, 2, 0, 1, 0, "SAME_UPPER"},
+                                          {"same lower", {1, 3, 6, 7}, 2, 1, 0, 1, 0, "SAME_LOWER"},
+                                          {"sequence", {2, 5, 9}, 3, 2, 1, 1, 1},
+                                          {"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 0},
+                                          {"volume, dilated", {1, 8, 5, 5, 4}, 2, 1, 0, 2, 0},
                                           {"many channels", {2, 130, 4, 4}, 2, 2, 0, 1, 0},
                                           {"LeNet", {64, 20, 24, 24}, 2, 2, 0, 1, 0}};
   return cases;
 }
 Attributes attributes_of(const Case& c) {
-  return {{"kernel_shape", std::vector<int64_t>{c.kernel, c.kernel}},
-          {"strides", std::vector<int64_t>{c.stride, c.stride}},
-          {"pads", std::vector<int64_t>(4, c.pad)},
-          {"dilations", std::vector<int64_t>{c.dilation, c.dilation}},
-          {"ceil_mode", c.ceil_mode}};
+  const auto along_axes = [&](int64_t value) { return std::vector<int64_t>(c.shape.size() - 2, value); };
+  Attributes attributes{{"kernel_shape", along_axes(c.kernel)},
+                        {"strides", along_axes(c.stride)},
+                        {"dilations", along_axes(c.dilation)},
+                        {"ceil_mode", c.ceil_mode}};
+  if (c.auto_pad == std::string_view("NOTSET")) {
+    attributes.set("pads", std::vector<int64_t>(2 * (c.shape.size() - 2), c.pad));
+  } else {
+    attributes.set("auto_pad", c.auto_pad);
+  }
+  return attributes;
 }
 
 std::vector<Sample> pool_samples() {
@@ -201,6 +230,11 @@ std::vector<Sample> pool_samples() {
                        .inputs = {{.type = {DataType::Float32, c.shape}, .distinct = true}},
                        .attributes = attributes_of(c),
                        .tolerance = 0});
+    if (c.shape[1] > 8) continue;
+    samples.push_back(samples.back());
+    samples.back().name += ", indices";
+    samples.back().output_count = 2;
+    samples.back().attributes.set("storage_order", int64_t(c.shape[1] % 2));
   }
   return samples;
 }
@@ -211,12 +245,13 @@ std::vector<Sample> grad_samples() {
   std::vector<Sample> samples;
   for (const Case& c : cases()) {
     Window window;
-    for (const int axis : {0, 1}) {
+    for (size_t axis = 5 - c.shape.size(); axis < 3; ++axis) {
       window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
       window.pad_begin[axis] = window.pad_end[axis] = c.pad;
     }
-    const Shape y{c.shape[0], c.shape[1], window.output_extent(0, c.shape[2], c.ceil_mode),
-                  window.output_extent(1, c.shape[3], c.ceil_mode)};
+    const std::string_view auto_pad = c.auto_pad;
+    if (auto_pad.starts_with("SAME")) window.pad_to_same(pixels_of(c.shape), auto_pad == "SAME_LOWER");
+    const Shape y = windowed_shape(window, c.shape, c.shape[1], c.ceil_mode);
     samples.push_back(
         {.name = c.name,
          .inputs = {{{DataType::Float32, y}}, {{DataType::Float32, c.shape}, 1, 1}, {{DataType::Float32, y}, 1, 1}},
@@ -228,9 +263,11 @@ std::vector<Sample> grad_samples() {
 
 std::vector<AttributeSpec> specs() {
   std::vector<AttributeSpec> specs = window_specs();
-  specs.insert(specs.begin(), required_spec("kernel_shape", AttributeKind::Ints, "height and width of the window"));
+  specs.insert(specs.begin(),
+               required_spec("kernel_shape", AttributeKind::Ints, "extents of the window along the spatial axes"));
   specs.push_back(int_spec("ceil_mode", 0, "1: windows that reach past the end count"));
-  specs.push_back(int_spec("storage_order", 0, "only 0"));
+  specs.push_back(
+      int_spec("storage_order", 0, "how Indices counts pixels: 0: row by row; 1: the first spatial axis is innermost"));
   return specs;
 }
 
@@ -239,12 +276,12 @@ std::vector<AttributeSpec> specs() {
 void register_nn_max_pool(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "MaxPool",
-                .doc = "the greatest value of each window",
+                .doc = "the greatest value of each window, and its index in X, row-major",
                 .inputs = {{.name = "X", .lowered = true}},
-                .outputs = {{.name = "Y", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}, {.name = "Indices", .arity = OperandSpec::Optional}},
                 .attributes = specs(),
                 .layout = Layout::ChannelsLast,
-                .infer = [](InferContext& c) { c.set_output(0, pooled_type(c.node(), floating_input(c, 0, {4}))); },
+                .infer = infer_pool,
                 .grad =
                     [](GradContext& c) {
                       if (!c.needs_gradient(0)) return;

@@ -1,7 +1,8 @@
-// CUDA kernels of MaxPool and its gradient, channels-last: a thread takes one position and one pack of channels.
+// CUDA kernels of MaxPool and its gradient, channels-last: a thread takes one position and one pack of channels, where
+// there are no more than two spatial axes. For three, and for indices of maxima, there are plain loops.
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/nn/window.h"
+#include "ops/nn/window.cuh"
 
 namespace arbalest {
 
@@ -138,27 +139,121 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// `x` and `y`: the types of the forward node's operands.
-Pool make_pool(const Node& node, const TensorType& x, const TensorType& y) {
-  const Window window = window_of(node, kernel_shape_of(node));
+// What the indices of maxima count: elements of X, row-major but for the spatial axes, whose first may be innermost.
+struct IndexOrder {
+  bool columns_first;
+  int64_t* indices;  // null: not asked for
+
+  __device__ int64_t pixel(const DeviceWindow& window, int64_t at) const {
+    if (!columns_first) return at;
+    const int64_t width = window.in[2], height = window.in[1];
+    return at / (height * width) + window.in[0] * (at / width % height + height * (at % width));
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    plain_max_pool_kernel(DeviceWindow window, int64_t count, int channels, IndexOrder order, const T* x, T* y) {
+  const int64_t pixels = int64_t(window.in[0]) * window.in[1] * window.in[2];
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const PixelPlace place(i, window.out, channels);
+    const T* image = x + place.image * pixels * channels + place.pack;
+    int64_t found = -1;
+    float best = -INFINITY;
+    window.for_each_input(place.at, [&](int, int64_t pixel) {
+      const float value = widen(image[pixel * channels]);
+      if (found < 0 || exceeds(value, best)) best = value, found = pixel;
+    });
+    y[i] = narrow<T>(best);
+    if (order.indices == nullptr) continue;
+    order.indices[i] = (place.image * channels + place.pack) * pixels + order.pixel(window, found);
+  }
+}
+
+// As max_pool_gradient_kernel.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    plain_max_pool_gradient_kernel(DeviceWindow window, int64_t count, int channels, const T* dy, const T* x,
+                                   const T* y, T* dx) {
+  const int64_t pixels = int64_t(window.in[0]) * window.in[1] * window.in[2];
+  const int64_t out_pixels = int64_t(window.out[0]) * window.out[1] * window.out[2];
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const PixelPlace place(i, window.in, channels);
+    const T* image = x + place.image * pixels * channels + place.pack;
+    const float own = widen(x[i]);
+    float sum = 0;
+    window.for_each_output(place.at, [&](int own_tap, int64_t out_pixel, const int(&at)[3]) {
+      const int64_t out = (place.image * out_pixels + out_pixel) * channels + place.pack;
+      const float best = widen(y[out]);
+      bool first = is_maximum(own, best);
+      if (!first) return;
+      window.for_each_input(at, [&](int tap, int64_t pixel) {
+        if (tap < own_tap && is_maximum(widen(image[pixel * channels]), best)) first = false;
+      });
+      if (first) sum += widen(dy[out]);
+    });
+    dx[i] = narrow<T>(sum);
+  }
+}
+
+SlidingWindow sliding_window(const Node& node, const TensorType& x, const TensorType& y) {
+  return {pixels_of(x.shape), pixels_of(y.shape), window_of(node, x.shape)};
+}
+
+// Of a window with extents of 1 along depth.
+Pool make_pool(const SlidingWindow& sliding, const TensorType& x) {
+  const Window& window = sliding.window;
   return {.images = x.shape[0],
           .channels = int(x.shape[1]),
-          .height = int(x.shape[2]),
-          .width = int(x.shape[3]),
-          .out_height = int(y.shape[2]),
-          .out_width = int(y.shape[3]),
-          .kernel_height = int(window.kernel[0]),
-          .kernel_width = int(window.kernel[1]),
-          .stride_height = int(window.stride[0]),
-          .stride_width = int(window.stride[1]),
-          .dilation_height = int(window.dilation[0]),
-          .dilation_width = int(window.dilation[1]),
-          .pad_top = int(window.pad_begin[0]),
-          .pad_left = int(window.pad_begin[1])};
+          .height = int(sliding.in[1]),
+          .width = int(sliding.in[2]),
+          .out_height = int(sliding.out[1]),
+          .out_width = int(sliding.out[2]),
+          .kernel_height = int(window.kernel[1]),
+          .kernel_width = int(window.kernel[2]),
+          .stride_height = int(window.stride[1]),
+          .stride_width = int(window.stride[2]),
+          .dilation_height = int(window.dilation[1]),
+          .dilation_width = int(window.dilation[2]),
+          .pad_top = int(window.pad_begin[1]),
+          .pad_left = int(window.pad_begin[2])};
+}
+
+std::unique_ptr<Kernel> plain_max_pool(const KernelRequest& request) {
+  const DeviceWindow window(sliding_window(request.node, request.inputs[0], request.outputs[0]));
+  const int64_t count = request.outputs[0].elements();
+  const int channels = int(request.inputs[0].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
+  const bool indexed = request.has_output(1), columns_first = int_attribute(request.node, "storage_order") != 0;
+  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      if (count == 0) return;
+      const IndexOrder order{columns_first, indexed ? output<int64_t>(c, 1) : nullptr};
+      plain_max_pool_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
+          window, count, channels, order, input<T>(c, 0), output<T>(c, 0));
+      check_launch("max_pool");
+    });
+  });
+}
+
+std::unique_ptr<Kernel> plain_max_pool_gradient(const KernelRequest& request) {
+  const DeviceWindow window(sliding_window(request.node, request.inputs[1], request.inputs[2]));
+  const int64_t count = request.outputs[0].elements();
+  const int channels = int(request.inputs[1].shape[1]), multiprocessors = cuda_context(request).multiprocessors;
+  return with_type(request, request.inputs[1].dtype, [=](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      if (count == 0) return;
+      plain_max_pool_gradient_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
+          window, count, channels, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), output<T>(c, 0));
+      check_launch("max_pool gradient");
+    });
+  });
 }
 
 std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
-  const Pool pool = make_pool(request.node, request.inputs[0], request.outputs[0]);
+  if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
+  const Pool pool = make_pool(sliding_window(request.node, request.inputs[0], request.outputs[0]), request.inputs[0]);
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
@@ -179,7 +274,8 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
-  const Pool pool = make_pool(request.node, request.inputs[1], request.inputs[2]);
+  if (request.inputs[1].shape.size() > 4) return plain_max_pool_gradient(request);
+  const Pool pool = make_pool(sliding_window(request.node, request.inputs[1], request.inputs[2]), request.inputs[1]);
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[1].dtype, [=](auto element) {

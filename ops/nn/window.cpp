@@ -9,8 +9,10 @@
 namespace arbalest {
 namespace {
 
-std::vector<int64_t> checked_ints(const Node& node, std::string_view name, size_t count, int64_t least) {
-  const std::vector<int64_t> values = ints_attribute(node, name);
+std::vector<int64_t> checked_ints(const Node& node, std::string_view name, size_t count, int64_t least,
+                                  int64_t fallback) {
+  std::vector<int64_t> values = ints_attribute(node, name);
+  if (values.empty()) values.assign(count, fallback);
   // Pixels: products of two, plus an image's extent, stay far from the end of 64 bits.
   constexpr int64_t kMost = int64_t{1} << 30;
   const auto fits = [least](int64_t value) { return value >= least && value <= kMost; };
@@ -23,6 +25,16 @@ std::vector<int64_t> checked_ints(const Node& node, std::string_view name, size_
 
 }  // namespace
 
+Pixels pixels_of(const Shape& shape) {
+  Pixels pixels{1, 1, 1};
+  std::copy_backward(shape.begin() + 2, shape.end(), pixels.end());
+  return pixels;
+}
+
+int64_t pixel_count(const Pixels& pixels) {
+  return pixels[0] * pixels[1] * pixels[2];
+}
+
 int64_t Window::output_extent(int axis, int64_t input, bool ceil_mode) const {
   const int64_t free = input + pad_begin[axis] + pad_end[axis] - span(axis);
   int64_t extent = (ceil_mode ? (free + stride[axis] - 1) / stride[axis] : free / stride[axis]) + 1;
@@ -31,50 +43,75 @@ int64_t Window::output_extent(int axis, int64_t input, bool ceil_mode) const {
   return extent;
 }
 
-std::vector<int64_t> kernel_shape_of(const Node& node) {
-  return checked_ints(node, "kernel_shape", 2, 1);
+void Window::pad_to_same(const Pixels& image, bool lower) {
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t windows = (image[axis] + stride[axis] - 1) / stride[axis];
+    const int64_t total = std::max<int64_t>(0, (windows - 1) * stride[axis] + span(axis) - image[axis]);
+    pad_begin[axis] = lower ? total - total / 2 : total / 2;
+    pad_end[axis] = total - pad_begin[axis];
+  }
 }
 
-Window window_of(const Node& node, const std::vector<int64_t>& kernel_shape) {
-  if (const std::string auto_pad = string_attribute(node, "auto_pad"); auto_pad != "NOTSET") {
-    fail(node, fmt::format("attribute 'auto_pad' is \"{}\"; expected \"NOTSET\" with explicit 'pads'", auto_pad));
-  }
-  const std::vector<int64_t> strides = checked_ints(node, "strides", 2, 1), pads = checked_ints(node, "pads", 4, 0),
-                             dilations = checked_ints(node, "dilations", 2, 1);
+Window window_of(const Node& node, const std::vector<int64_t>& kernel_shape, const Shape& image) {
+  const std::string auto_pad = string_attribute(node, "auto_pad");
+  const size_t axes = kernel_shape.size(), first = 3 - axes;
+  const std::vector<int64_t> strides = checked_ints(node, "strides", axes, 1, 1),
+                             dilations = checked_ints(node, "dilations", axes, 1, 1);
+  std::vector<int64_t> pads(2 * axes, 0);
+  if (auto_pad == "NOTSET") pads = checked_ints(node, "pads", 2 * axes, 0, 0);
   Window window;
-  for (size_t axis = 0; axis < 2; ++axis) {
-    window.kernel[axis] = kernel_shape[axis];
-    window.stride[axis] = strides[axis];
-    window.dilation[axis] = dilations[axis];
-    window.pad_begin[axis] = pads[axis];
-    window.pad_end[axis] = pads[axis + 2];
+  for (size_t axis = 0; axis < axes; ++axis) {
+    window.kernel[first + axis] = kernel_shape[axis];
+    window.stride[first + axis] = strides[axis];
+    window.dilation[first + axis] = dilations[axis];
+    window.pad_begin[first + axis] = pads[axis];
+    window.pad_end[first + axis] = pads[axis + axes];
   }
+  if (auto_pad.starts_with("SAME")) window.pad_to_same(pixels_of(image), auto_pad == "SAME_LOWER");
   return window;
 }
 
+Window window_of(const Node& node, const Shape& image) {
+  return window_of(node, checked_ints(node, "kernel_shape", image.size() - 2, 1, 1), image);
+}
+
 void check_fits(const Node& node, const Window& window, const TensorType& x) {
-  for (int axis = 0; axis < 2; ++axis) {
-    const int64_t padded = x.shape[size_t(axis) + 2] + window.pad_begin[axis] + window.pad_end[axis];
+  constexpr const char* kNames[] = {"depth", "height", "width"};
+  const Pixels image = pixels_of(x.shape);
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t padded = image[axis] + window.pad_begin[axis] + window.pad_end[axis];
     if (window.span(axis) > padded) {
       fail(node, fmt::format("the window spans {} pixels of {}, but input 'X' is {}: {} with padding",
-                             window.span(axis), axis == 0 ? "height" : "width", to_string(x), padded));
+                             window.span(axis), kNames[axis], to_string(x), padded));
     }
   }
 }
 
+Shape windowed_shape(const Window& window, const Shape& x, int64_t channels, bool ceil_mode) {
+  Shape shape = {x[0], channels};
+  for (size_t i = 2; i < x.size(); ++i) {
+    shape.push_back(window.output_extent(int(i + 3 - x.size()), x[i], ceil_mode));
+  }
+  return shape;
+}
+
 std::vector<AttributeSpec> window_specs() {
-  return {ints_spec("strides", {1, 1}, "pixels from one window to the next: vertical, horizontal"),
-          ints_spec("pads", {0, 0, 0, 0}, "zeros around the image: top, left, bottom, right"),
-          ints_spec("dilations", {1, 1}, "pixels from one element of the window to the next"),
-          string_spec("auto_pad", "NOTSET", "only NOTSET: padding is explicit")};
+  AttributeSpec auto_pad = string_spec(
+      "auto_pad", "NOTSET",
+      "NOTSET: as 'pads' says; SAME_UPPER, SAME_LOWER: as many windows as strides fit into the image, an odd pixel of "
+      "padding after or before it; VALID: no padding");
+  auto_pad.choices = {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"};
+  return {ints_spec("strides", {}, "pixels from one window to the next along each spatial axis; default: 1"),
+          ints_spec("pads", {}, "pixels before the image along each spatial axis, then after it; default: 0"),
+          ints_spec("dilations", {}, "pixels from one element of the window to the next; default: 1"), auto_pad};
 }
 
 Attributes window_attributes(const Node& node, const std::vector<std::string>& others) {
   Attributes attributes;
   for (const NamedAttribute& attribute : node.attributes) {
     const std::string& name = attribute.name;
-    const bool wanted = name == "strides" || name == "pads" || name == "dilations" || name == "kernel_shape" ||
-                        std::find(others.begin(), others.end(), name) != others.end();
+    const bool wanted = name == "strides" || name == "pads" || name == "dilations" || name == "auto_pad" ||
+                        name == "kernel_shape" || std::find(others.begin(), others.end(), name) != others.end();
     if (wanted) attributes.set(name, attribute.value, attribute.where);
   }
   return attributes;

@@ -4,6 +4,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/nn/window.h"
 
 namespace arbalest {
 namespace {
@@ -12,7 +13,7 @@ std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
   const Shape shape = request.inputs[0].shape;
-  const int64_t batch = shape[0], channels = shape[1], pixels = shape[2] * shape[3];
+  const int64_t batch = shape[0], channels = shape[1], pixels = pixel_count(pixels_of(shape));
   return make_kernel(
       [=](const KernelContext& context) {
         const T* x = input<T>(context, 0);
@@ -37,7 +38,7 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
   const Shape shape = request.outputs[0].shape;
-  const int64_t batch = shape[0], channels = shape[1], pixels = shape[2] * shape[3];
+  const int64_t batch = shape[0], channels = shape[1], pixels = pixel_count(pixels_of(shape));
   return make_kernel([=](const KernelContext& context) {
     const T* dy = input<T>(context, 0);
     T* dx = output<T>(context, 0);
@@ -54,20 +55,27 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   });
 }
 
+Shape pooled_shape(const Shape& shape) {
+  Shape pooled = {shape[0], shape[1]};
+  pooled.resize(shape.size(), 1);
+  return pooled;
+}
+
 void infer_pool(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {4});
-  if (x.shape[2] * x.shape[3] == 0) context.fail(fmt::format("input 'X' is {}: there are no pixels", to_string(x)));
-  context.set_output(0, {x.dtype, {x.shape[0], x.shape[1], 1, 1}});
+  const TensorType& x = floating_input(context, 0, {3, 4, 5});
+  if (pixel_count(pixels_of(x.shape)) == 0)
+    context.fail(fmt::format("input 'X' is {}: there are no pixels", to_string(x)));
+  context.set_output(0, {x.dtype, pooled_shape(x.shape)});
 }
 
 void infer_grad(InferContext& context) {
-  const TensorType& x = floating_input(context, 1, {4});
-  expect_input(context, 0, {x.dtype, {x.shape[0], x.shape[1], 1, 1}}, "the type of GlobalAveragePool's output");
+  const TensorType& x = floating_input(context, 1, {3, 4, 5});
+  expect_input(context, 0, {x.dtype, pooled_shape(x.shape)}, "the type of GlobalAveragePool's output");
   context.set_output(0, x);
 }
 
 std::vector<Shape> sample_shapes() {
-  return {{1, 1, 1, 1}, {2, 3, 5, 7}, {1, 13, 4, 4}, {16, 64, 8, 8}};
+  return {{1, 1, 1, 1}, {2, 3, 5, 7}, {1, 13, 4, 4}, {3, 5, 6}, {2, 4, 3, 2, 5}, {16, 64, 8, 8}};
 }
 
 std::vector<Sample> pool_samples() {
@@ -82,7 +90,7 @@ std::vector<Sample> grad_samples() {
   std::vector<Sample> samples;
   for (const Shape& shape : sample_shapes()) {
     samples.push_back({.name = to_string(shape),
-                       .inputs = {{{DataType::Float32, {shape[0], shape[1], 1, 1}}}, {{DataType::Float32, shape}}}});
+                       .inputs = {{{DataType::Float32, pooled_shape(shape)}}, {{DataType::Float32, shape}}}});
   }
   return samples;
 }
@@ -92,7 +100,7 @@ std::vector<Sample> grad_samples() {
 void register_nn_global_average_pool(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "GlobalAveragePool",
-                .doc = "the mean of each channel's pixels, as (N, C, 1, 1)",
+                .doc = "the mean of each channel's pixels, as (N, C, 1, …)",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}},
                 .layout = Layout::ChannelsLast,

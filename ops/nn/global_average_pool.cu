@@ -1,6 +1,7 @@
 // CUDA kernels of GlobalAveragePool and its gradient, channels-last.
 
 #include "ops/cuda/columns.cuh"
+#include "ops/nn/window.h"
 
 namespace arbalest {
 
@@ -52,7 +53,7 @@ struct Extents {
 
   explicit Extents(const TensorType& image)
       : images(image.shape[0]),
-        pixels(image.shape[2] * image.shape[3]),
+        pixels(pixel_count(pixels_of(image.shape))),
         channels(image.shape[1]),
         grid_images(unsigned(std::clamp<int64_t>(images, 1, 65535))) {}
   bool empty() const { return images == 0 || pixels == 0 || channels == 0; }

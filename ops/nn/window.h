@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "graph/host_device.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -102,6 +103,15 @@ struct SlidingWindow {
     }
   }
 };
+
+// How many of `kernel` elements, `dilation` apart from `begin` on, lie in low … high − 1.
+template <typename Int>
+ARBALEST_HOST_DEVICE Int elements_between(Int begin, Int dilation, Int kernel, Int low, Int high) {
+  const Int first = begin >= low ? 0 : (low - begin + dilation - 1) / dilation;
+  const Int end = high > begin ? (high - 1 - begin) / dilation + 1 : 0;
+  const Int stop = end < kernel ? end : kernel;
+  return stop > first ? stop - first : 0;
+}
 
 // strides, pads, dilations and auto_pad.
 std::vector<AttributeSpec> window_specs();

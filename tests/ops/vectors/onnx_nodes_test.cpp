@@ -38,6 +38,9 @@ namespace fs = std::filesystem;
 // Their expected values are sums in float as well, so both sides round.
 constexpr Tolerance kFloatTolerance{2e-6, 2e-5}, kBfloat16Tolerance{1e-3, 8e-3};
 constexpr double kNormTolerance = 1e-5, kBfloat16NormTolerance = 8e-3;
+// Vectors whose expected values were copied with four digits, and how far those may be off.
+const std::set<std::string> kFourDigits = {"test_averagepool_2d_ceil_last_window_starts_on_pad"};
+constexpr Tolerance kFourDigitTolerance{1e-4, 0};
 
 fs::path source_root() {
   const char* root = std::getenv("ARBALEST_SOURCE");
@@ -85,7 +88,7 @@ std::set<std::string> operators_of(const onnx::ModelProto& model) {
   return names;
 }
 
-std::string compare(const std::string& name, const Logical& found, const Logical& expected) {
+std::string compare(const std::string& name, const Logical& found, const Logical& expected, bool four_digits) {
   if (!(found.type == expected.type)) {
     return fmt::format("output '{}' is {}, expected {}", name, to_string(found.type), to_string(expected.type));
   }
@@ -96,6 +99,7 @@ std::string compare(const std::string& name, const Logical& found, const Logical
   } else if (is_floating(expected.type.dtype)) {
     tolerance = kFloatTolerance, norm_tolerance = kNormTolerance;
   }
+  if (four_digits) tolerance = kFourDigitTolerance, norm_tolerance = 1e-3;
   const std::string worst = worst_element(expected.type.shape, found.values, expected.values, tolerance);
   if (!worst.empty()) return fmt::format("output '{}': {}", name, worst);
   std::vector<double> differences;
@@ -188,7 +192,7 @@ Vector try_vector(const fs::path& folder, TestDevice& device, bool doubles) {
     const std::map<std::string, Logical> found = run_graph(device, graph, inputs);
     for (size_t i = 0; i < outputs.size() && vector.fault.empty(); ++i) {
       const std::string& name = model.graph().output(int(i)).name();
-      vector.fault = compare(name, found.at(outputs[i]), expected.at(name));
+      vector.fault = compare(name, found.at(outputs[i]), expected.at(name), kFourDigits.contains(vector.name));
     }
   } catch (const RunError& error) {
     // Arithmetic of integers is for constants, which the CPU computes.

@@ -1,0 +1,245 @@
+// AveragePool and its gradient, and GlobalMaxPool, which is a MaxPool of one window.
+
+#include <fmt/format.h>
+
+#include "ops/definition.h"
+#include "ops/nn/window_cpu.h"
+
+namespace arbalest {
+namespace {
+
+struct Pool : SlidingWindow {
+  int64_t batch, channels;
+  std::vector<double> shares;  // of each element of the window at an output pixel: 1 / the elements that count
+
+  Pool(const Node& node, const Shape& x, const Shape& y)
+      : SlidingWindow{pixels_of(x), pixels_of(y), window_of(node, x)}, batch(x[0]), channels(x[1]) {
+    const bool count_pads = int_attribute(node, "count_include_pad") != 0;
+    Pixels at;
+    for (at[0] = 0; at[0] < out[0]; ++at[0]) {
+      for (at[1] = 0; at[1] < out[1]; ++at[1]) {
+        for (at[2] = 0; at[2] < out[2]; ++at[2]) {
+          int64_t count = 1;
+          for (int axis = 0; axis < 3; ++axis) {
+            const int64_t begin = at[axis] * window.stride[axis] - window.pad_begin[axis];
+            const int64_t low = count_pads ? -window.pad_begin[axis] : 0;
+            const int64_t high = in[axis] + (count_pads ? window.pad_end[axis] : 0);
+            count *= elements_between(begin, window.dilation[axis], window.kernel[axis], low, high);
+          }
+          shares.push_back(1 / double(std::max<int64_t>(count, 1)));
+        }
+      }
+    }
+  }
+};
+
+constexpr int64_t kBlock = 64;  // channels whose sums are kept near
+
+std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const Pool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
+  return make_kernel([pool](const KernelContext& context) {
+    const T* x = input<T>(context, 0);
+    T* y = output<T>(context, 0);
+    const int64_t channels = pool.channels;
+    for_each_row(pool.batch, pool.out, channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
+      const T* image = x + n * pixel_count(pool.in) * channels;
+      const double* shares = pool.shares.data() + (at[0] * pool.out[1] + at[1]) * pool.out[2];
+      for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
+        const auto share = Wide<T>(shares[at[2]]);
+        for (int64_t c = 0; c < channels; c += kBlock) {
+          const int64_t count = std::min(kBlock, channels - c);
+          Wide<T> sums[kBlock] = {};
+          pool.for_each_input(at, [&](int64_t, int64_t pixel) {
+            const T* from = image + pixel * channels + c;
+            for (int64_t i = 0; i < count; ++i) sums[i] += widen(from[i]);
+          });
+          T* to = y + (first + at[2]) * channels + c;
+          for (int64_t i = 0; i < count; ++i) to[i] = narrow<T>(sums[i] * share);
+        }
+      }
+    });
+  });
+}
+
+std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const Pool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
+  return make_kernel([pool](const KernelContext& context) {
+    const T* dy = input<T>(context, 0);
+    T* dx = output<T>(context, 0);
+    const int64_t channels = pool.channels;
+    for_each_row(pool.batch, pool.in, channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
+      const T* gradients = dy + n * pixel_count(pool.out) * channels;
+      for (at[2] = 0; at[2] < pool.in[2]; ++at[2]) {
+        for (int64_t c = 0; c < channels; c += kBlock) {
+          const int64_t count = std::min(kBlock, channels - c);
+          Wide<T> sums[kBlock] = {};
+          pool.for_each_output(at, [&](int64_t, int64_t pixel) {
+            const T* from = gradients + pixel * channels + c;
+            const auto share = Wide<T>(pool.shares[size_t(pixel)]);
+            for (int64_t i = 0; i < count; ++i) sums[i] += widen(from[i]) * share;
+          });
+          T* to = dx + (first + at[2]) * channels + c;
+          for (int64_t i = 0; i < count; ++i) to[i] = narrow<T>(sums[i]);
+        }
+      }
+    });
+  });
+}
+
+TensorType pooled_type(const Node& node, const TensorType& x) {
+  const Window window = window_of(node, x.shape);
+  flag_attribute(node, "count_include_pad");
+  check_fits(node, window, x);
+  return {x.dtype, windowed_shape(window, x.shape, x.shape[1], flag_attribute(node, "ceil_mode"))};
+}
+
+void infer_grad(InferContext& context) {
+  const TensorType& x = floating_input(context, 1, {3, 4, 5});
+  expect_input(context, 0, pooled_type(context.node(), x), "the type of AveragePool's output");
+  context.set_output(0, x);
+}
+
+void infer_global(InferContext& context) {
+  const TensorType& x = floating_input(context, 0, {3, 4, 5});
+  if (pixel_count(pixels_of(x.shape)) == 0) {
+    context.fail(fmt::format("input 'X' is {}: there are no pixels", to_string(x)));
+  }
+  Shape shape = {x.shape[0], x.shape[1]};
+  shape.resize(x.shape.size(), 1);
+  context.set_output(0, {x.dtype, shape});
+}
+
+void expand_global(ExpandContext& context) {
+  const Shape shape = context.type(context.input(0)).shape;
+  const std::vector<int64_t> whole(shape.begin() + 2, shape.end());
+  context.replace_output(0, context.add("MaxPool", "", {context.input(0)}, 1, {{"kernel_shape", whole}})[0]);
+}
+
+struct Case {
+  const char* name;
+  Shape shape;
+  int64_t kernel, stride, pad_begin, pad_end, dilation, ceil_mode, count_pads;
+  const char* auto_pad = "NOTSET";
+};
+const std::vector<Case>& cases() {
+  static const std::vector<Case> cases = {{"halving", {2, 8, 8, 8}, 2, 2, 0, 0, 1, 0, 0},
+                                          {"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0, 0},
+                                          {"padded", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0, 0},
+                                          {"pads count", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0, 1},
+                                          {"uneven pads", {1, 4, 6, 5}, 3, 1, 0, 2, 1, 0, 1},
+                                          {"ceil", {2, 4, 6, 7}, 3, 2, 0, 0, 1, 1, 0},
+                                          {"ceil, pads count", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1, 1},
+                                          {"dilated", {1, 3, 9, 8}, 2, 2, 1, 1, 2, 0, 0},
+                                          {"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, 0, "SAME_UPPER"},
+                                          {"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, 1, "SAME_LOWER"},
+                                          {"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1, 0},
+                                          {"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0, 1},
+                                          {"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0, 0}};
+  return cases;
+}
+
+Sample sample_of(const Case& c) {
+  const auto along_axes = [&](int64_t value) { return std::vector<int64_t>(c.shape.size() - 2, value); };
+  Sample sample{.name = c.name,
+                .attributes = {{"kernel_shape", along_axes(c.kernel)},
+                               {"strides", along_axes(c.stride)},
+                               {"dilations", along_axes(c.dilation)},
+                               {"ceil_mode", c.ceil_mode},
+                               {"count_include_pad", c.count_pads}}};
+  if (c.auto_pad == std::string_view("NOTSET")) {
+    std::vector<int64_t> pads = along_axes(c.pad_begin);
+    pads.resize(2 * pads.size(), c.pad_end);
+    sample.attributes.set("pads", pads);
+  } else {
+    sample.attributes.set("auto_pad", c.auto_pad);
+  }
+  return sample;
+}
+
+std::vector<Sample> pool_samples() {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    samples.push_back(sample_of(c));
+    samples.back().inputs = {{{DataType::Float32, c.shape}}};
+  }
+  return samples;
+}
+
+std::vector<Sample> grad_samples() {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    Window window;
+    for (size_t axis = 5 - c.shape.size(); axis < 3; ++axis) {
+      window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
+      window.pad_begin[axis] = c.pad_begin, window.pad_end[axis] = c.pad_end;
+    }
+    const std::string_view auto_pad = c.auto_pad;
+    if (auto_pad.starts_with("SAME")) window.pad_to_same(pixels_of(c.shape), auto_pad == "SAME_LOWER");
+    const Shape y = windowed_shape(window, c.shape, c.shape[1], c.ceil_mode != 0);
+    samples.push_back(sample_of(c));
+    samples.back().inputs = {{{DataType::Float32, y}}, {{DataType::Float32, c.shape}}};
+  }
+  return samples;
+}
+
+std::vector<AttributeSpec> specs() {
+  std::vector<AttributeSpec> specs = window_specs();
+  specs.insert(specs.begin(),
+               required_spec("kernel_shape", AttributeKind::Ints, "extents of the window along the spatial axes"));
+  specs.push_back(int_spec("ceil_mode", 0, "1: windows that reach past the end count"));
+  specs.push_back(int_spec("count_include_pad", 0, "1: the mean is over padding too, as zeros"));
+  return specs;
+}
+
+}  // namespace
+
+void register_nn_average_pool(OpRegistry& registry) {
+  registry.add({.domain = "",
+                .name = "AveragePool",
+                .doc = "the mean of each window",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = specs(),
+                .layout = Layout::ChannelsLast,
+                .infer =
+                    [](InferContext& c) {
+                      c.set_output(0, pooled_type(c.node(), floating_input(c, 0, {3, 4, 5})));
+                    },
+                .grad =
+                    [](GradContext& c) {
+                      if (!c.needs_gradient(0)) return;
+                      c.set_input_gradient(
+                          0, c.add("arbalest.AveragePoolGrad", "grad_input", {c.output_gradient(0), c.input(0)}, 1,
+                                   window_attributes(c.node(), {"ceil_mode", "count_include_pad"}))[0]);
+                    },
+                .cost =
+                    [](const Graph& graph, const Node& node) {
+                      return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+                    },
+                .samples = pool_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "AveragePoolGrad",
+                .doc = "the gradient of AveragePool's X; X is not read",
+                .inputs = {{.name = "dY", .lowered = true}, {.name = "X", .lowered = true}},
+                .outputs = {{.name = "dX", .lowered = true}},
+                .attributes = specs(),
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_grad,
+                .cost = elementwise_cost(1),
+                .samples = grad_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+  registry.add({.domain = "",
+                .name = "GlobalMaxPool",
+                .doc = "the greatest value of each channel's pixels, as (N, C, 1, …)",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .layout = Layout::ChannelsLast,
+                .infer = infer_global,
+                .expand = expand_global});
+}
+
+}  // namespace arbalest

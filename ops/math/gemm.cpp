@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "ops/cpu.h"
 #include "ops/definition.h"
-#ifdef ARBALEST_ONEDNN
-#include "ops/onednn/onednn.h"
-#endif
+#include "ops/math/gemm.h"
+#include "ops/math/matrix_product.h"
 
 namespace arbalest {
 namespace {
@@ -22,69 +20,15 @@ Product product_of(const Node& node, const TensorType& a, const TensorType& b) {
   return {a.shape[trans_a ? 1 : 0], a.shape[trans_a ? 0 : 1], b.shape[trans_b ? 0 : 1], trans_a, trans_b};
 }
 
-// One matrix product: y (rows × columns) = alpha · a · b + beta · c, with each operand's strides in elements.
-struct Multiplication {
-  int64_t rows, depth, columns;
-  int64_t a_row, a_depth, b_depth, b_column;
-  double alpha, beta;
-  int64_t c_row, c_column;  // 0: the same for all rows or columns
-};
-
-constexpr int64_t kBlock = 64;
-
-// T: elements of a and b; Y: of the result.
-template <typename T, typename Y>
-void multiply(const Multiplication& m, const T* a, const T* b, const Wide<T>* c, Y* y) {
-  using W = Wide<T>;
-  parallel_for(m.rows, m.depth * m.columns, [=, &m](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t first = 0; first < m.columns; first += kBlock) {
-        const int64_t count = std::min(kBlock, m.columns - first);
-        W sums[kBlock] = {};
-        for (int64_t k = 0; k < m.depth; ++k) {
-          const W factor = widen(a[row * m.a_row + k * m.a_depth]);
-          const T* from = b + k * m.b_depth + first * m.b_column;
-          for (int64_t i = 0; i < count; ++i) sums[i] += factor * widen(from[i * m.b_column]);
-        }
-        for (int64_t i = 0; i < count; ++i) {
-          W value = W(m.alpha) * sums[i];
-          if (c) value += W(m.beta) * c[row * m.c_row + (first + i) * m.c_column];
-          y[row * m.columns + first + i] = narrow<Y>(value);
-        }
-      }
-    }
-  });
-}
-
-#ifdef ARBALEST_ONEDNN
-// y = a · b [+ bias along the rows]; nullptr where oneDNN has no kernel for it.
-std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& y,
-                                      int64_t a_input, int64_t b_input, int64_t bias_columns) try {
-  const onednn::Desc bias =
-      bias_columns ? onednn::matrix_desc(1, bias_columns, false, DataType::Float32) : onednn::Desc();
-  const auto desc = onednn::make_matmul(a, b, bias, y);
-  if (onednn::is_reference(desc)) return nullptr;
-  auto kernel = std::make_unique<onednn::OnednnKernel>();
-  std::vector<std::pair<int, onednn::Operand>> arguments = {{DNNL_ARG_SRC, kernel->input(a_input, a)},
-                                                            {DNNL_ARG_WEIGHTS, kernel->input(b_input, b)},
-                                                            {DNNL_ARG_DST, kernel->output(0, y)}};
-  if (bias_columns) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias));
-  kernel->add<dnnl::matmul>(desc, std::move(arguments));
-  return kernel;
-} catch (const dnnl::error&) {
-  return nullptr;
-}
-#endif
-
 std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   const TensorType &a = request.inputs[0], &b = request.inputs[1];
   const Product p = product_of(request.node, a, b);
   const double alpha = float_attribute(request.node, "alpha"), beta = float_attribute(request.node, "beta");
   const bool has_c = request.has_input(2);
-  const bool c_is_matrix = has_c && request.inputs[2].shape.size() == 2 && request.inputs[2].shape[0] != 1;
+  const Addend c = has_c ? addend_of(request.inputs[2].shape, p.rows, p.columns) : Addend::Row;
 #ifdef ARBALEST_ONEDNN
-  const bool plain = alpha == 1 && (!has_c || (beta == 1 && !c_is_matrix));
+  const bool plain = alpha == 1 && (!has_c || (beta == 1 && c == Addend::Row));
   if (plain && onednn::supported(a.dtype) && p.rows * p.depth * p.columns > 0) {
     if (auto kernel = onednn_matmul(onednn::matrix_desc(p.rows, p.depth, p.trans_a, a.dtype),
                                     onednn::matrix_desc(p.depth, p.columns, p.trans_b, a.dtype),
@@ -103,8 +47,10 @@ std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
                          p.trans_b ? p.depth : 1,
                          alpha,
                          beta,
-                         c_is_matrix ? p.columns : 0,
-                         1};
+                         c == Addend::Matrix   ? p.columns
+                         : c == Addend::Column ? 1
+                                               : 0,
+                         c == Addend::Row || c == Addend::Matrix ? 1 : 0};
   return make_kernel([m, has_c](const KernelContext& context) {
     multiply<T, T>(m, input<T>(context, 0), input<T>(context, 1), has_c ? input<Wide<T>>(context, 2) : nullptr,
                    output<T>(context, 0));
@@ -151,10 +97,11 @@ void infer_gemm(InferContext& context) {
   if (context.has_input(2)) {
     const Shape& c = context.input(2).shape;
     const DataType dtype = master_type(a.dtype);
-    const bool fits = c == Shape{p.columns} || c == Shape{1, p.columns} || c == Shape{p.rows, p.columns};
-    if (!fits || context.input(2).dtype != dtype) {
-      context.fail(fmt::format("input 'C' is {}; expected {}, {} or {}", to_string(context.input(2)),
-                               to_string(TensorType{dtype, {p.columns}}), to_string(TensorType{dtype, {1, p.columns}}),
+    const auto broadcasts = [&](size_t from_end, int64_t extent) {
+      return c.size() < from_end || c[c.size() - from_end] == 1 || c[c.size() - from_end] == extent;
+    };
+    if (c.size() > 2 || !broadcasts(1, p.columns) || !broadcasts(2, p.rows) || context.input(2).dtype != dtype) {
+      context.fail(fmt::format("input 'C' is {}; expected {} or what broadcasts to it", to_string(context.input(2)),
                                to_string(TensorType{dtype, {p.rows, p.columns}})));
     }
   }
@@ -171,13 +118,24 @@ void grad_gemm(GradContext& c) {
                                   {{"transA", trans_a}, {"transB", trans_b}, {"alpha", alpha}})[0]);
   }
   if (c.input(2) != kNone && c.needs_gradient(2)) {
-    const Shape shape = c.type(c.input(2)).shape;
-    if (shape.size() == 2 && shape[0] != 1) {
-      if (beta != 1) fail(node, "the gradient of a matrix 'C' needs 'beta' = 1");
-      c.set_input_gradient(2, dy);
+    const TensorType type = c.type(c.input(2)), y = c.type(dy);
+    const bool row = addend_of(type.shape, y.shape[0], y.shape[1]) == Addend::Row && !type.shape.empty();
+    if (row) {
+      c.set_input_gradient(2, c.add("arbalest.ChannelSum", "grad_c", {dy}, 1,
+                                    {{"scale", beta}, {"rank", int64_t(type.shape.size())}})[0]);
     } else {
-      c.set_input_gradient(
-          2, c.add("arbalest.ChannelSum", "grad_c", {dy}, 1, {{"scale", beta}, {"rank", int64_t(shape.size())}})[0]);
+      ValueId gradient = dy;
+      if (beta != 1) {
+        const auto reshape = [&](ValueId value, const Shape& shape, std::string_view label) {
+          return c.add("Reshape", label, {value}, 1, {{"shape", shape}, {"allowzero", int64_t{1}}})[0];
+        };
+        // The sums of one row are its elements, scaled.
+        const ValueId one_row = reshape(dy, {1, y.elements()}, "grad_c_row");
+        const ValueId scaled = c.add("arbalest.ChannelSum", "grad_c_scaled", {one_row}, 1, {{"scale", beta}})[0];
+        gradient = reshape(scaled, y.shape, "grad_c_matrix");
+      }
+      if (type.shape != y.shape) gradient = c.add("arbalest.SumTo", "grad_c", {gradient, c.input(2)}, 1)[0];
+      c.set_input_gradient(2, gradient);
     }
   }
   if (!c.needs_gradient(0)) return;
@@ -200,7 +158,7 @@ struct Case {
   const char* name;
   int64_t rows, depth, columns, trans_a, trans_b;
   double alpha, beta;
-  int bias;  // 0: none; 1: (N); 2: (1, N); 3: (M, N)
+  int bias;  // 0: none; 1: (N); 2: (1, N); 3: (M, N); 4: (); 5: (1); 6: (M, 1)
 };
 constexpr Case kCases[] = {
     {"LeNet", 64, 800, 500, 0, 1, 1, 1, 1},
@@ -210,6 +168,10 @@ constexpr Case kCases[] = {
     {"both transposed", 6, 3, 13, 1, 1, 1, 1, 2},
     {"matrix C", 4, 6, 5, 0, 0, 1, 1, 3},
     {"scaled", 5, 4, 3, 0, 1, 0.5, 2, 1},
+    {"scaled matrix C", 3, 4, 5, 0, 0, 1, -0.5, 3},
+    {"scalar C", 4, 3, 5, 0, 0, 1, 2, 4},
+    {"C of one element", 4, 3, 5, 0, 0, 1, 1, 5},
+    {"column C", 4, 3, 5, 0, 0, 2, 1, 6},
     {"one element", 1, 1, 1, 0, 0, 1, 1, 1},
     {"one row", 1, 33, 17, 0, 1, 1, 1, 2},
 };
@@ -222,7 +184,7 @@ std::vector<Sample> gemm_samples() {
     Sample sample{.name = c.name,
                   .inputs = {{{DataType::Float32, a}}, {{DataType::Float32, b}}},
                   .attributes = {{"transA", c.trans_a}, {"transB", c.trans_b}, {"alpha", c.alpha}, {"beta", c.beta}}};
-    const Shape biases[] = {{}, {c.columns}, {1, c.columns}, {c.rows, c.columns}};
+    const Shape biases[] = {{}, {c.columns}, {1, c.columns}, {c.rows, c.columns}, {}, {1}, {c.rows, 1}};
     if (c.bias) sample.inputs.push_back({{DataType::Float32, biases[c.bias]}});
     samples.push_back(std::move(sample));
   }

@@ -1,0 +1,259 @@
+// MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast. arbalest.BatchMatMul is
+// what its gradients are made of: the same with transposed operands, of rank 2 or more.
+
+#include "ops/math/matmul.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/definition.h"
+#include "ops/math/matrix_product.h"
+
+namespace arbalest {
+namespace {
+
+// A matrix's steps along the axes of the broadcast batch.
+std::vector<int64_t> steps_of(const Shape& matrices, const Shape& batch) {
+  const Shape own(matrices.begin(), matrices.end() - 2);
+  std::vector<int64_t> steps(batch.size(), 0);
+  int64_t step = matrices[matrices.size() - 2] * matrices.back();
+  for (size_t i = own.size(); i-- > 0;) {
+    steps[batch.size() - own.size() + i] = own[i] == 1 ? 0 : step;
+    step *= own[i];
+  }
+  return steps;
+}
+
+Shape as_matrices(const Shape& shape, bool left) {
+  if (shape.size() != 1) return shape;
+  return left ? Shape{1, shape[0]} : Shape{shape[0], 1};
+}
+
+bool flag(const Node& node, std::string_view name) {
+  return node.op->attribute_spec(name) && int_attribute(node, name) != 0;
+}
+
+}  // namespace
+
+BatchedProduct::BatchedProduct(const Node& node, const TensorType& a, const TensorType& b)
+    : trans_a(flag(node, "transA")), trans_b(flag(node, "transB")) {
+  const Shape left = as_matrices(a.shape, true), right = as_matrices(b.shape, false);
+  const auto extent = [](const Shape& shape, bool last) { return shape[shape.size() - (last ? 1 : 2)]; };
+  rows = extent(left, trans_a);
+  depth = extent(left, !trans_a);
+  columns = extent(right, !trans_b);
+  if (extent(right, trans_b) != depth) {
+    fail(node, fmt::format("input 'A' is {} and input 'B' is {}: {} columns meet {} rows", to_string(a), to_string(b),
+                           depth, extent(right, trans_b)));
+  }
+  batch.assign(std::max(left.size(), right.size()) - 2, 1);
+  for (const Shape* shape : {&left, &right}) {
+    const size_t axes = shape->size() - 2;
+    for (size_t i = 0; i < axes; ++i) {
+      int64_t& wide = batch[batch.size() - axes + i];
+      if ((*shape)[i] == 1 || (*shape)[i] == wide) continue;
+      if (wide != 1) {
+        fail(node, fmt::format("input 'A' is {} and input 'B' is {}: {} and {} matrices along an axis do not broadcast",
+                               to_string(a), to_string(b), wide, (*shape)[i]));
+      }
+      wide = (*shape)[i];
+    }
+  }
+  a_steps = steps_of(left, batch);
+  b_steps = steps_of(right, batch);
+}
+
+Shape BatchedProduct::output_shape(const TensorType& a, const TensorType& b) const {
+  Shape shape = batch;
+  if (a.shape.size() > 1) shape.push_back(rows);
+  if (b.shape.size() > 1) shape.push_back(columns);
+  return shape;
+}
+
+Strided BatchedProduct::walk() const {
+  Shape all = batch;
+  all.insert(all.end(), {rows, columns});
+  return {batch, {steps_of(all, batch), a_steps, b_steps}};
+}
+
+namespace {
+
+void infer_matmul(InferContext& context) {
+  const TensorType &a = floating_input(context, 0), &b = floating_input(context, 1);
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    if (context.input(i).shape.empty()) context.fail(fmt::format("{} is a scalar", input_name(context, i)));
+  }
+  if (b.dtype != a.dtype) expect_input(context, 1, {a.dtype, b.shape}, "the element type of 'A'");
+  if (std::max(a.shape.size(), b.shape.size()) > Strided::kMaxRank) {
+    context.fail(
+        fmt::format("inputs are {} and {}; expected at most {} axes", to_string(a), to_string(b), Strided::kMaxRank));
+  }
+  context.set_output(0, {a.dtype, BatchedProduct(context.node(), a, b).output_shape(a, b)});
+}
+
+#ifdef ARBALEST_ONEDNN
+onednn::Desc batch_desc(const BatchedProduct& p, const std::vector<int64_t>& steps, int64_t rows, int64_t columns,
+                        bool transposed, DataType type) {
+  onednn::Dims dims, strides;
+  for (size_t i = 0; i < p.batch.size(); ++i) {
+    dims.push_back(steps[i] == 0 ? 1 : p.batch[i]);
+    strides.push_back(std::max<int64_t>(steps[i], 1));
+  }
+  dims.insert(dims.end(), {rows, columns});
+  strides.insert(strides.end(), {transposed ? 1 : columns, transposed ? rows : 1});
+  return {dims, onednn::type_of(type), strides};
+}
+#endif
+
+std::unique_ptr<Kernel> matmul_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const BatchedProduct p(request.node, request.inputs[0], request.inputs[1]);
+#ifdef ARBALEST_ONEDNN
+  const DataType type = request.inputs[0].dtype;
+  if (onednn::supported(type) && element_count(p.batch) * p.rows * p.depth * p.columns > 0) {
+    Shape all = p.batch;
+    all.insert(all.end(), {p.rows, p.columns});
+    if (auto kernel = onednn_matmul(batch_desc(p, p.a_steps, p.rows, p.depth, p.trans_a, type),
+                                    batch_desc(p, p.b_steps, p.depth, p.columns, p.trans_b, type),
+                                    batch_desc(p, steps_of(all, p.batch), p.rows, p.columns, false, type), 0, 1, 0)) {
+      return kernel;
+    }
+  }
+#endif
+  const Multiplication m{.rows = p.rows,
+                         .depth = p.depth,
+                         .columns = p.columns,
+                         .a_row = p.trans_a ? 1 : p.depth,
+                         .a_depth = p.trans_a ? p.rows : 1,
+                         .b_depth = p.trans_b ? 1 : p.columns,
+                         .b_column = p.trans_b ? p.depth : 1};
+  return make_kernel([p, m](const KernelContext& context) {
+    const int64_t count = element_count(p.batch);
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t a = 0, b = 0, rest = i;
+      for (size_t axis = p.batch.size(); axis-- > 0;) {
+        a += rest % p.batch[axis] * p.a_steps[axis];
+        b += rest % p.batch[axis] * p.b_steps[axis];
+        rest /= p.batch[axis];
+      }
+      multiply<T, T>(m, input<T>(context, 0) + a, input<T>(context, 1) + b, nullptr,
+                     output<T>(context, 0) + i * p.rows * p.columns);
+    }
+  });
+}
+
+ValueId reshaped(GradContext& c, ValueId value, const Shape& shape, std::string_view label) {
+  if (c.type(value).shape == shape) return value;
+  return c.add("Reshape", label, {value}, 1, {{"shape", shape}, {"allowzero", int64_t{1}}})[0];
+}
+
+// What flows back into an operand of shape `own` where `gradient` is over the broadcast batch; `matrices`: the
+// operand's shape with a row or a column for a vector.
+ValueId gathered(GradContext& c, ValueId gradient, ValueId operand, const Shape& matrices, const std::string& label) {
+  if (c.type(gradient).shape != matrices) {
+    const ValueId like = reshaped(c, operand, matrices, label + "_like");
+    gradient = c.add("arbalest.SumTo", label + "_sum", {gradient, like}, 1)[0];
+  }
+  return reshaped(c, gradient, c.type(operand).shape, label + "_shape");
+}
+
+void grad_matmul(GradContext& c) {
+  const ValueId a = c.input(0), b = c.input(1);
+  const TensorType a_type = c.type(a), b_type = c.type(b);
+  const BatchedProduct p(c.node(), a_type, b_type);
+  const Shape left = as_matrices(a_type.shape, true), right = as_matrices(b_type.shape, false);
+  Shape full = p.batch;
+  full.insert(full.end(), {p.rows, p.columns});
+  const ValueId dy = reshaped(c, c.output_gradient(0), full, "grad_matrices");
+  if (c.needs_gradient(0)) {
+    const ValueId others = reshaped(c, b, right, "b_matrices");
+    const ValueId da = c.add("arbalest.BatchMatMul", "grad_a", {dy, others}, 1, {{"transB", int64_t{1}}})[0];
+    c.set_input_gradient(0, gathered(c, da, a, left, "grad_a"));
+  }
+  if (!c.needs_gradient(1)) return;
+  if (right.size() == 2 && left.size() >= 2) {
+    // One B for all matrices, as in a linear layer: all their rows are one matrix.
+    const int64_t rows = element_count(p.batch) * p.rows;
+    const ValueId all = reshaped(c, a, {rows, p.depth}, "a_rows"),
+                  gradients = reshaped(c, dy, {rows, p.columns}, "grad_rows");
+    const ValueId db = c.add("arbalest.GemmGradB", "grad_b", {all, gradients}, 1)[0];
+    c.set_input_gradient(1, reshaped(c, db, b_type.shape, "grad_b_shape"));
+    return;
+  }
+  const ValueId others = reshaped(c, a, left, "a_matrices");
+  const ValueId db = c.add("arbalest.BatchMatMul", "grad_b", {others, dy}, 1, {{"transA", int64_t{1}}})[0];
+  c.set_input_gradient(1, gathered(c, db, b, right, "grad_b"));
+}
+
+Cost matmul_cost(const Graph& graph, const Node& node) {
+  const BatchedProduct p(node, input_type(graph, node, 0), input_type(graph, node, 1));
+  return {2 * double(output_type(graph, node, 0).elements()) * double(p.depth), operand_bytes(graph, node)};
+}
+
+std::vector<Sample> samples(const std::vector<std::pair<Shape, Shape>>& shapes, Attributes attributes, double scale) {
+  std::vector<Sample> samples;
+  for (const auto& [a, b] : shapes) {
+    std::string flags;
+    for (const NamedAttribute& attribute : attributes) flags += ", " + attribute.name;
+    samples.push_back({.name = to_string(a) + " and " + to_string(b) + flags,
+                       .inputs = {{{DataType::Float32, a}, -scale, scale}, {{DataType::Float32, b}}},
+                       .attributes = attributes});
+  }
+  return samples;
+}
+
+std::vector<Sample> matmul_samples() {
+  return samples({{{7, 5}, {5, 9}},
+                  {{4}, {4}},
+                  {{5}, {3, 5, 2}},
+                  {{2, 3, 4}, {4}},
+                  {{1, 1}, {1, 1}},
+                  {{2, 8, 16}, {16, 24}},
+                  {{3, 4, 5}, {3, 5, 6}},
+                  {{2, 3, 8, 4}, {2, 3, 4, 8}},
+                  {{2, 1, 3, 5}, {4, 5, 2}},
+                  {{3, 2, 7, 3}, {1, 2, 3, 5}},
+                  {{2, 1, 4, 3}, {1, 3, 3, 2}},
+                  {{6, 5}, {2, 5, 3}},
+                  {{4, 12, 33, 16}, {4, 12, 16, 33}}},
+                 {}, 1);
+}
+
+std::vector<Sample> batch_matmul_samples() {
+  std::vector<Sample> all =
+      samples({{{3, 4, 6}, {3, 5, 6}}, {{2, 1, 3, 8}, {4, 5, 8}}, {{5, 4, 3}, {2, 3}}}, {{"transB", int64_t{1}}}, 1);
+  for (Sample& sample : samples({{{3, 6, 4}, {3, 6, 5}}, {{2, 4, 8, 3}, {1, 4, 8, 5}}}, {{"transA", int64_t{1}}}, 1)) {
+    all.push_back(std::move(sample));
+  }
+  return all;
+}
+
+}  // namespace
+
+void register_math_matmul(OpRegistry& registry) {
+  registry.add({.domain = "",
+                .name = "MatMul",
+                .doc = "products of the matrices in the last two axes, the other axes broadcast",
+                .inputs = {{.name = "A", .lowered = true}, {.name = "B", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .infer = infer_matmul,
+                .grad = grad_matmul,
+                .cost = matmul_cost,
+                .samples = matmul_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return matmul_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "BatchMatMul",
+                .doc = "as MatMul, with the matrices of either operand transposed",
+                .inputs = {{.name = "A", .lowered = true}, {.name = "B", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = {int_spec("transA", 0, "1: A's matrices are transposed"),
+                               int_spec("transB", 0, "1: B's matrices are transposed")},
+                .internal = true,
+                .infer = infer_matmul,
+                .cost = matmul_cost,
+                .samples = batch_matmul_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return matmul_cpu(r, t); })});
+}
+
+}  // namespace arbalest

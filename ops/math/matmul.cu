@@ -1,0 +1,58 @@
+// MatMul and arbalest.BatchMatMul on CUDA: cuBLASLt's products of strided batches.
+
+#include "ops/math/matmul.h"
+
+#include "ops/math/gemm.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
+  const BatchedProduct product(request.node, request.inputs[0], request.inputs[1]);
+  Problem problem = {.m = product.rows,
+                     .n = product.columns,
+                     .k = product.depth,
+                     .trans_a = product.trans_a,
+                     .trans_b = product.trans_b,
+                     .in = request.inputs[0].dtype,
+                     .out = request.outputs[0].dtype};
+  if (request.outputs[0].elements() == 0) {
+    problem.m = 0;
+    return std::make_unique<GemmKernel>(request, problem, 0, 1, -1);
+  }
+  const Strided walk = product.walk();
+  // Matrices of A that follow each other and meet one B are one matrix.
+  const bool one =
+      walk.rank == 1 && walk.stride[2][0] == 0 && !product.trans_a && walk.stride[1][0] == product.rows * product.depth;
+  if (one) {
+    problem.m *= walk.extent[0];
+    return std::make_unique<GemmKernel>(request, problem, 0, 1, -1);
+  }
+  // The innermost axis of the batch is one call.
+  const int last = walk.rank - 1;
+  problem.batch = walk.extent[last];
+  problem.steps = {walk.stride[1][last], walk.stride[2][last], walk.stride[0][last]};
+  for (int axis = 0; axis < last; ++axis) {
+    std::vector<MatrixSteps> calls;
+    for (const MatrixSteps& from : problem.calls) {
+      for (int64_t i = 0; i < walk.extent[axis]; ++i) {
+        calls.push_back(
+            {from.a + i * walk.stride[1][axis], from.b + i * walk.stride[2][axis], from.y + i * walk.stride[0][axis]});
+      }
+    }
+    problem.calls = std::move(calls);
+  }
+  return std::make_unique<GemmKernel>(request, problem, 0, 1, -1);
+}
+
+}  // namespace
+
+void register_math_matmul_cuda(OpRegistry& registry) {
+  registry.find("MatMul")->cuda = matmul;
+  registry.find("arbalest.BatchMatMul")->cuda = matmul;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,389 @@
+// LayerNormalization over the last axes and its gradient. GroupNormalization and InstanceNormalization expand into
+// arbalest.Normalize, the same without scale and bias, and elementwise operators.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+// X as (rows, length): each row is normalised.
+struct RowExtents {
+  int64_t rows = 1, length = 1;
+
+  RowExtents(const Node& node, const TensorType& x) {
+    const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
+    const int64_t first = axis < 0 ? axis + rank : axis;
+    for (int64_t i = 0; i < rank; ++i) (i < first ? rows : length) *= x.shape[size_t(i)];
+  }
+};
+
+// Where the normalised axes begin; fails where `axis` is none of X's.
+size_t first_axis(const InferContext& context, const TensorType& x) {
+  const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(context.node(), "axis");
+  if (axis < -rank || axis >= rank) {
+    context.fail(fmt::format("attribute 'axis' is {}; expected {} to {} for input 'X', {}", axis, -rank, rank - 1,
+                             to_string(x)));
+  }
+  return size_t(axis < 0 ? axis + rank : axis);
+}
+
+void check_epsilon(const InferContext& context) {
+  const double epsilon = float_attribute(context.node(), "epsilon");
+  if (!(epsilon >= 0)) context.fail(fmt::format("attribute 'epsilon' is {}; expected 0 or more", epsilon));
+}
+
+void infer_norm(InferContext& context) {
+  const TensorType& x = floating_input(context, 0);
+  const size_t first = first_axis(context, x);
+  check_epsilon(context);
+  const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    if (context.has_input(i)) expect_input(context, i, normalised, "the axes of 'X' that are normalised");
+  }
+  if (context.has_input(2) && !context.has_input(1)) context.fail("there is an input 'B' without 'Scale'");
+  Shape statistics = x.shape;
+  std::fill(statistics.begin() + int64_t(first), statistics.end(), 1);
+  context.set_output(0, x);
+  for (const size_t i : {size_t{1}, size_t{2}}) context.set_output(i, {master_type(x.dtype), statistics});
+}
+
+void grad_norm(GradContext& c) {
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    if (i < c.node().outputs.size() && c.output_gradient(i) != kNone) {
+      fail(c.node(), "a loss depends on output 'Mean' or 'InvStdDev', whose gradients are not defined here");
+    }
+  }
+  if (c.output_gradient(0) == kNone) return;
+  const bool has_bias = c.input(2) != kNone, scale = c.input(1) != kNone && c.needs_gradient(1);
+  const bool bias = has_bias && c.needs_gradient(2);
+  if (!scale && !bias && !c.needs_gradient(0)) return;
+  std::vector<ValueId> inputs = {c.output_gradient(0), c.input(0)};
+  if (c.input(1) != kNone) inputs.push_back(c.input(1));
+  const Node node = c.node();
+  const auto gradients = c.add("arbalest.NormalizeGrad", "grad", inputs,
+                               bias    ? 3
+                               : scale ? 2
+                                       : 1,
+                               {{"axis", int_attribute(node, "axis")}, {"epsilon", float_attribute(node, "epsilon")}});
+  if (c.needs_gradient(0)) c.set_input_gradient(0, gradients[0]);
+  if (scale) c.set_input_gradient(1, gradients[1]);
+  if (bias) c.set_input_gradient(2, gradients[2]);
+}
+
+void infer_grad(InferContext& context) {
+  const TensorType& x = floating_input(context, 1);
+  expect_input(context, 0, x, "the type of 'X'");
+  const size_t first = first_axis(context, x);
+  const TensorType normalised{master_type(x.dtype), {x.shape.begin() + int64_t(first), x.shape.end()}};
+  if (context.has_input(2)) expect_input(context, 2, normalised, "the axes of 'X' that are normalised");
+  context.set_output(0, x);
+  for (const size_t i : {size_t{1}, size_t{2}}) context.set_output(i, normalised);
+}
+
+template <typename W>
+struct Statistics {
+  W mean, inv_std;
+};
+
+template <typename T>
+Statistics<Wide<T>> statistics_of(const T* x, int64_t length, double epsilon) {
+  using W = Wide<T>;
+  if (length == 0) return {0, 0};
+  double sum = 0;
+  for (int64_t i = 0; i < length; ++i) sum += double(widen(x[i]));
+  const W mean = W(sum / double(length));
+  W squares = 0;
+  for (int64_t i = 0; i < length; ++i) squares += (widen(x[i]) - mean) * (widen(x[i]) - mean);
+  return {mean, W(1) / std::sqrt(squares / W(length) + W(epsilon))};
+}
+
+std::unique_ptr<Kernel> norm_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  using W = Wide<T>;
+  const RowExtents extents(request.node, request.inputs[0]);
+  const double epsilon = float_attribute(request.node, "epsilon");
+  const bool has_scale = request.has_input(1), has_bias = request.has_input(2);
+  const bool has_mean = request.has_output(1), has_inv_std = request.has_output(2);
+  return make_kernel([=](const KernelContext& context) {
+    const W *scale = has_scale ? input<W>(context, 1) : nullptr, *bias = has_bias ? input<W>(context, 2) : nullptr;
+    const T* x = input<T>(context, 0);
+    T* y = output<T>(context, 0);
+    parallel_for(extents.rows, 8 * extents.length, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* from = x + row * extents.length;
+        T* to = y + row * extents.length;
+        const auto [mean, inv_std] = statistics_of(from, extents.length, epsilon);
+        for (int64_t i = 0; i < extents.length; ++i) {
+          W value = (widen(from[i]) - mean) * inv_std;
+          if (scale) value *= scale[i];
+          if (bias) value += bias[i];
+          to[i] = narrow<T>(value);
+        }
+        if (has_mean) output<W>(context, 1)[row] = mean;
+        if (has_inv_std) output<W>(context, 2)[row] = inv_std;
+      }
+    });
+  });
+}
+
+template <typename T>
+void input_gradient(const RowExtents& extents, const T* dy, const T* x, const Wide<T>* scale, double epsilon, T* dx,
+                    Statistics<Wide<T>>* statistics) {
+  using W = Wide<T>;
+  parallel_for(extents.rows, 12 * extents.length, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T *g = dy + row * extents.length, *from = x + row * extents.length;
+      T* to = dx + row * extents.length;
+      const auto [mean, inv_std] = statistics[row] = statistics_of(from, extents.length, epsilon);
+      W sum = 0, product = 0;
+      for (int64_t i = 0; i < extents.length; ++i) {
+        const W gradient = widen(g[i]) * (scale ? scale[i] : W(1));
+        sum += gradient;
+        product += gradient * (widen(from[i]) - mean) * inv_std;
+      }
+      const W length = W(extents.length);
+      for (int64_t i = 0; i < extents.length; ++i) {
+        const W gradient = widen(g[i]) * (scale ? scale[i] : W(1));
+        to[i] = narrow<T>(inv_std * (gradient - sum / length - (widen(from[i]) - mean) * inv_std * product / length));
+      }
+    }
+  });
+}
+
+// Σ over rows of dY · normalised X and of dY; either may be null.
+template <typename T>
+void parameter_gradients(const RowExtents& extents, const T* dy, const T* x, const Statistics<Wide<T>>* statistics,
+                         Wide<T>* d_scale, Wide<T>* d_bias) {
+  using W = Wide<T>;
+  constexpr int64_t kBlock = 64;
+  parallel_for((extents.length + kBlock - 1) / kBlock, 4 * extents.rows * kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlock, count = std::min(kBlock, extents.length - first);
+      double products[kBlock] = {}, sums[kBlock] = {};
+      for (int64_t row = 0; row < extents.rows; ++row) {
+        const T *g = dy + row * extents.length + first, *from = x + row * extents.length + first;
+        const auto [mean, inv_std] = statistics[row];
+        for (int64_t i = 0; i < count; ++i) {
+          products[i] += double(widen(g[i]) * (widen(from[i]) - mean) * inv_std);
+          sums[i] += double(widen(g[i]));
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        if (d_scale) d_scale[first + i] = W(products[i]);
+        if (d_bias) d_bias[first + i] = W(sums[i]);
+      }
+    }
+  });
+}
+
+std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  using W = Wide<T>;
+  const RowExtents extents(request.node, request.inputs[1]);
+  const double epsilon = float_attribute(request.node, "epsilon");
+  const bool has_scale = request.has_input(2), wants_scale = request.has_output(1), wants_bias = request.has_output(2);
+  const auto run = [=](const KernelContext& context) {
+    const T *dy = input<T>(context, 0), *x = input<T>(context, 1);
+    auto* statistics = static_cast<Statistics<W>*>(context.workspace);
+    input_gradient(extents, dy, x, has_scale ? input<W>(context, 2) : nullptr, epsilon, output<T>(context, 0),
+                   statistics);
+    if (!wants_scale && !wants_bias) return;
+    parameter_gradients(extents, dy, x, statistics, wants_scale ? output<W>(context, 1) : nullptr,
+                        wants_bias ? output<W>(context, 2) : nullptr);
+  };
+  return make_kernel(run, extents.rows * int64_t(sizeof(Statistics<W>)));
+}
+
+struct Case {
+  const char* name;
+  Shape shape;
+  int64_t axis;
+  double low = -1, high = 3;
+};
+const std::vector<Case>& cases() {
+  static const std::vector<Case> cases = {{"rows", {7, 5}, -1},
+                                          {"tokens", {2, 9, 48}, -1},
+                                          {"last two axes", {3, 4, 5, 6}, 2},
+                                          {"everything", {3, 5}, 0},
+                                          {"long rows", {3, 2500}, 1},
+                                          {"many rows", {700, 33}, 1},
+                                          {"large mean", {6, 64}, 1, 999, 1001}};
+  return cases;
+}
+
+Shape normalised_shape(const Case& c) {
+  return {c.axis < 0 ? c.shape.end() + c.axis : c.shape.begin() + c.axis, c.shape.end()};
+}
+
+// One rounding of x at 1000 is 6e-5 of a deviation.
+double tolerance_of(const Case& c) {
+  return c.low > 100 ? 2e-3 : 2e-5;
+}
+
+Sample sample_of(const Case& c, const std::string& name, std::vector<Sample::Input> inputs, int outputs) {
+  return {.name = c.name + name,
+          .inputs = std::move(inputs),
+          .output_count = outputs,
+          .attributes = {{"axis", c.axis}, {"epsilon", 1e-3}},
+          .tolerance = tolerance_of(c)};
+}
+
+std::vector<Sample> norm_samples() {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    const Sample::Input x{{DataType::Float32, c.shape}, c.low, c.high};
+    const Sample::Input parameter{{DataType::Float32, normalised_shape(c)}, 0.5, 2};
+    samples.push_back(sample_of(c, "", {x, parameter, parameter}, 1));
+    samples.push_back(sample_of(c, ", statistics", {x, parameter, parameter}, 3));
+    samples.push_back(sample_of(c, ", without B", {x, parameter}, 1));
+  }
+  return samples;
+}
+
+std::vector<Sample> normalize_samples() {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    samples.push_back(sample_of(c, "", {{{DataType::Float32, c.shape}, c.low, c.high}}, 1));
+  }
+  return samples;
+}
+
+std::vector<Sample> grad_samples() {
+  std::vector<Sample> samples;
+  for (const Case& c : cases()) {
+    const Sample::Input dy{{DataType::Float32, c.shape}}, x{{DataType::Float32, c.shape}, c.low, c.high};
+    const Sample::Input parameter{{DataType::Float32, normalised_shape(c)}, 0.5, 2};
+    samples.push_back(sample_of(c, "", {dy, x, parameter}, 3));
+    samples.push_back(sample_of(c, ", without B", {dy, x, parameter}, 2));
+    samples.push_back(sample_of(c, ", X alone", {dy, x}, 1));
+  }
+  return samples;
+}
+
+std::vector<AttributeSpec> specs() {
+  return {int_spec("axis", -1, "the first of the axes that are normalised, to the last; negative counts from the end"),
+          float_spec("epsilon", 1e-5, "added to the variance")};
+}
+
+// InstanceNormalization has as many groups as channels.
+int64_t groups_of(const Node& node, const TensorType& x) {
+  return node.op->attribute_spec("num_groups") ? int_attribute_from(node, "num_groups", 1) : x.shape[1];
+}
+
+void infer_group_norm(InferContext& context) {
+  const TensorType& x = floating_input(context, 0);
+  if (x.shape.size() < 3) context.fail(fmt::format("input 'X' is {}; expected (N, C, …)", to_string(x)));
+  check_epsilon(context);
+  const int64_t channels = x.shape[1], groups = groups_of(context.node(), x);
+  if (groups == 0 || channels % groups != 0) {
+    context.fail(fmt::format("attribute 'num_groups' is {}; expected a divisor of the {} channels of input 'X'", groups,
+                             channels));
+  }
+  // Up to opset 20 there is a scale for each group, from 21 on for each channel.
+  const bool by_group = context.input(1).shape == Shape{groups};
+  const TensorType parameter{master_type(x.dtype), {by_group ? groups : channels}};
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    expect_input(context, i, parameter, fmt::format("since there are {} groups of {} channels", groups, channels));
+  }
+  context.set_output(0, x);
+}
+
+void expand_group_norm(ExpandContext& context) {
+  const Node& node = context.node();
+  const TensorType x = context.type(context.input(0));
+  const int64_t channels = x.shape[1], groups = groups_of(node, x);
+  const auto reshape = [&](ValueId value, const Shape& shape, std::string_view label) {
+    return context.add("Reshape", label, {value}, 1, {{"shape", shape}})[0];
+  };
+  // The batch is 0 in these shapes, "as it is": validation may have another one.
+  Shape back = x.shape;
+  back[0] = 0;
+  const bool by_group = context.type(context.input(1)).shape == Shape{groups} && groups != channels;
+  ValueId y = reshape(context.input(0), {0, groups, -1}, "groups");
+  y = context.add("arbalest.Normalize", "normalized", {y}, 1,
+                  {{"axis", int64_t{2}}, {"epsilon", float_attribute(node, "epsilon")}})[0];
+  Shape parameter = {groups, 1};
+  if (!by_group) {
+    y = reshape(y, back, "channels");
+    parameter = Shape(x.shape.size() - 1, 1);
+    parameter[0] = channels;
+  }
+  y = context.add("Mul", "scaled", {y, reshape(context.input(1), parameter, "scale")}, 1)[0];
+  y = context.add("Add", by_group ? "shifted" : "", {y, reshape(context.input(2), parameter, "bias")}, 1)[0];
+  context.replace_output(0, by_group ? reshape(y, back, "") : y);
+}
+
+void register_group_norms(OpRegistry& registry) {
+  Op op{.domain = "",
+        .name = "GroupNormalization",
+        .doc = "groups of channels are normalised sample by sample, then scaled and shifted",
+        .inputs = {{.name = "X", .lowered = true}, {.name = "scale"}, {.name = "bias"}},
+        .outputs = {{.name = "Y", .lowered = true}},
+        .attributes = {float_spec("epsilon", 1e-5, "added to the variance"),
+                       required_spec("num_groups", AttributeKind::Int, "groups of channels"),
+                       int_spec("stash_type", 1, "not read: statistics are float or better")},
+        .infer = infer_group_norm,
+        .expand = expand_group_norm};
+  registry.add(op);
+  op.name = "InstanceNormalization";
+  op.doc = "channels are normalised sample by sample, then scaled and shifted";
+  op.inputs = {{.name = "input", .lowered = true}, {.name = "scale"}, {.name = "B"}};
+  op.outputs[0].name = "output";
+  op.attributes.resize(1);
+  registry.add(op);
+}
+
+}  // namespace
+
+void register_nn_layer_norm(OpRegistry& registry) {
+  Op op{.domain = "",
+        .name = "LayerNormalization",
+        .doc = "(X − mean) / deviation over the last axes, times Scale, plus B",
+        .inputs = {{.name = "X", .lowered = true}, {.name = "Scale"}, {.name = "B", .arity = OperandSpec::Optional}},
+        .outputs = {{.name = "Y", .lowered = true},
+                    {.name = "Mean", .arity = OperandSpec::Optional},
+                    {.name = "InvStdDev", .arity = OperandSpec::Optional}},
+        .attributes = specs(),
+        .infer = infer_norm,
+        .grad = grad_norm,
+        .cost = elementwise_cost(8),
+        .samples = norm_samples,
+        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return norm_cpu(r, t); })};
+  op.attributes.push_back(int_spec("stash_type", 1, "not read: statistics are float or better"));
+  registry.add(op);
+  registry.add({.domain = "arbalest",
+                .name = "Normalize",
+                .doc = "(X − mean) / deviation over the last axes",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = specs(),
+                .internal = true,
+                .infer = infer_norm,
+                .grad = grad_norm,
+                .cost = elementwise_cost(6),
+                .samples = normalize_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return norm_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "NormalizeGrad",
+                .doc = "the gradients of LayerNormalization or Normalize; of Scale and B where they are asked for",
+                .inputs = {{.name = "dY", .lowered = true},
+                           {.name = "X", .lowered = true},
+                           {.name = "Scale", .arity = OperandSpec::Optional}},
+                .outputs = {{.name = "dX", .lowered = true},
+                            {.name = "dScale", .arity = OperandSpec::Optional},
+                            {.name = "dB", .arity = OperandSpec::Optional}},
+                .attributes = specs(),
+                .internal = true,
+                .infer = infer_grad,
+                .cost = elementwise_cost(14),
+                .samples = grad_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+  register_group_norms(registry);
+}
+
+}  // namespace arbalest

@@ -46,8 +46,7 @@ const TensorType& output_type(const Graph& graph, const Node& node, size_t i);
 // A cost of `flops_per_element` for each element of the node's first output.
 std::function<Cost(const Graph&, const Node&)> elementwise_cost(double flops_per_element);
 
-// Channels (axis 1) and all other elements of a channels-last tensor of rank 2 or more; memory is rows × channels
-// either way.
+// Channels (axis 1) and all other elements of a tensor of rank 2 or 4; memory is rows × channels either way.
 struct Rows {
   int64_t rows, channels;
 };

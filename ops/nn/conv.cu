@@ -268,14 +268,16 @@ std::unique_ptr<Kernel> convolution(const KernelRequest& request, Kind kind, con
 
 }  // namespace
 
+std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& r) {
+  return convolution(r, Kind::GradInput, r.outputs[0].shape, r.inputs[1].shape, r.inputs[0].shape);
+}
+
 void register_nn_conv_cuda(OpRegistry& registry) {
   registry.find("Conv")->cuda = [](const KernelRequest& r) {
     return convolution(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape, r.inputs[1].shape,
                        r.outputs[0].shape);
   };
-  registry.find("arbalest.ConvGradInput")->cuda = [](const KernelRequest& r) {
-    return convolution(r, Kind::GradInput, r.outputs[0].shape, r.inputs[1].shape, r.inputs[0].shape);
-  };
+  registry.find("arbalest.ConvGradInput")->cuda = conv_grad_input_cuda;
   registry.find("arbalest.ConvGradWeight")->cuda = [](const KernelRequest& r) {
     return convolution(r, Kind::GradWeight, r.inputs[0].shape, r.outputs[0].shape, r.inputs[1].shape);
   };

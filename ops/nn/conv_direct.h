@@ -2,9 +2,13 @@
 // Convolution by kernels of ours. Both take what ConvolutionPlan::run does, `bias` for ForwardBias only (else null),
 // and give the same bits each time. They throw RunError.
 
+#include "graph/op.h"
 #include "ops/cuda/cudnn_graph.h"
 
 namespace arbalest {
+
+// The kernel of arbalest.ConvGradInput, whatever makes it: (dY, W) → dX, of a node with a window's attributes.
+std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& request);
 
 // Plain loops: slow, but for every shape. Stands in where cuDNN has no engine.
 void run_direct_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,

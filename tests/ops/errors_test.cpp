@@ -82,7 +82,7 @@ TEST_CASE("types and ranks are checked") {
   check(refusal("Mul", {image(), {DataType::Float64, {1}}}), {"'B' is double[1]", "expected float[1]"});
   check(refusal("Sub", {floats(Shape(9, 1)), floats({})}), {"'A' is float[1,1,1,1,1,1,1,1,1]", "at most 8"});
   check(refusal("Relu", {{DataType::Uint8, {2}}}), {"'X' is uint8[2]", "float"});
-  check(refusal("GlobalAveragePool", {floats({2, 3})}), {"rank 2", "expected rank 4"});
+  check(refusal("GlobalAveragePool", {floats({2, 3})}), {"rank 2", "expected rank 3 or 4 or 5"});
   check(refusal("Flatten", {image()}, with("axis", int64_t{5})), {"'axis' is 5", "-4 to 4"});
 }
 
@@ -115,8 +115,25 @@ TEST_CASE("Transpose wants every axis once") {
 
 TEST_CASE("Gemm refuses matrices that do not meet") {
   check(refusal("Gemm", {floats({2, 3}), floats({4, 5})}), {"3 columns meet 4 rows"});
-  check(refusal("Gemm", {floats({2, 3}), floats({3, 5}), floats({2})}), {"'C' is float[2]", "float[5]"});
+  check(refusal("Gemm", {floats({2, 3}), floats({3, 5}), floats({2})}),
+        {"'C' is float[2]", "float[2,5] or what broadcasts to it"});
   check(refusal("Gemm", {floats({2, 3}), floats({3, 5})}, with("transA", int64_t{2})), {"'transA' is 2", "0 or 1"});
+}
+
+TEST_CASE("MatMul, normalisations and ConvTranspose refuse operands that do not fit") {
+  check(refusal("MatMul", {floats({2, 3}), floats({4, 5})}), {"'A' is float[2,3]", "3 columns meet 4 rows"});
+  check(refusal("MatMul", {floats({2, 4, 3}), floats({5, 3, 2})}), {"2 and 5 matrices along an axis do not broadcast"});
+  check(refusal("MatMul", {floats({}), floats({3})}), {"input 'A' is a scalar"});
+  check(refusal("LayerNormalization", {image(), floats({8})}, with("axis", int64_t{4})), {"'axis' is 4", "-4 to 3"});
+  check(refusal("LayerNormalization", {image(), floats({3})}), {"'Scale' is float[3]", "float[8]"});
+  check(refusal("GroupNormalization", {image(), floats({3}), floats({3})}, with("num_groups", int64_t{2})),
+        {"'num_groups' is 2", "3 channels"});
+  check(refusal("InstanceNormalization", {image(), floats({3}), floats({2})}), {"'B' is float[2]", "float[3]"});
+  check(refusal("ConvTranspose", {image(), floats({4, 2, 3, 3})}), {"'W' is float[4,2,3,3]", "3 channels"});
+  Attributes transposed = with("output_padding", Ints{1, 0});
+  check(refusal("ConvTranspose", {image(), floats({3, 2, 3, 3})}, transposed), {"'output_padding' holds 1", "stride"});
+  check(refusal("ConvTranspose", {image(), floats({3, 2, 3, 3})}, with("output_shape", Ints{40, 10})),
+        {"output of 40 pixels", "8 windows"});
 }
 
 TEST_CASE("losses and metrics want one label a row") {

@@ -73,10 +73,19 @@ def patches(x, kernel, strides, pads, dilations, fill):
 
 def conv(strides, pads, dilations, group):
     def run(x, w, bias=None):
-        y = jax.lax.conv_general_dilated(x, w, strides, [(pads[0], pads[2]), (pads[1], pads[3])],
-                                         rhs_dilation=dilations, feature_group_count=group,
-                                         dimension_numbers=("NCHW", "OIHW", "NCHW"))
-        return y if bias is None else y + bias[None, :, None, None]
+        axes = x.ndim - 2
+        y = jax.lax.conv_general_dilated(x, w, strides, list(zip(pads[:axes], pads[axes:])),
+                                         rhs_dilation=dilations, feature_group_count=group)
+        return y if bias is None else y + bias.reshape((1, -1) + (1,) * axes)
+    return run
+
+
+def conv_transpose(strides, pads, dilations, group, extents):
+    """The transpose of the linear map that the convolution of Y is."""
+    def run(x, w, bias):
+        y = jnp.zeros((x.shape[0], w.shape[1] * group, *extents))
+        _, transpose = jax.vjp(lambda y: conv(strides, pads, dilations, group)(y, w), y)
+        return transpose(x)[0] + bias.reshape((1, -1) + (1,) * len(extents))
     return run
 
 
@@ -92,6 +101,77 @@ def add_convolutions():
         inputs = [draw(*x), draw(*w)] + ([draw(w[0])] if bias else [])
         case(f"Conv, {name}", "Conv", conv(strides, pads, dilations, group), inputs,
              {"kernel_shape": list(w[2:]), "strides": strides, "pads": pads, "dilations": dilations, "group": group})
+
+
+def add_other_convolutions():
+    for name, x, w, strides, pads, dilations, group in [
+            ("depthwise, dilated", (2, 5, 7, 6), (5, 1, 3, 3), [1, 1], [2, 2, 2, 2], [2, 2], 5),
+            ("depthwise, 5 x 5", (1, 4, 6, 7), (4, 1, 5, 5), [1, 1], [2, 2, 2, 2], [1, 1], 4),
+            ("sequence", (2, 4, 9), (6, 2, 3), [2], [1, 0], [1], 2),
+            ("volume", (1, 2, 4, 3, 5), (3, 2, 2, 3, 3), [1, 1, 2], [0, 1, 1, 1, 1, 0], [1, 1, 1], 1)]:
+        case(f"Conv, {name}", "Conv", conv(strides, pads, dilations, group), [draw(*x), draw(*w), draw(w[0])],
+             {"strides": strides, "pads": pads, "dilations": dilations, "group": group})
+    for name, pads, auto_pad in [("upper", [0, 1, 1, 1], "SAME_UPPER"), ("lower", [1, 1, 0, 1], "SAME_LOWER")]:
+        case(f"Conv, same {name}", "Conv", conv([2, 2], pads, [1, 1], 1), [draw(2, 2, 6, 7), draw(3, 2, 3, 3)],
+             {"strides": [2, 2], "auto_pad": auto_pad})
+    for name, x, w, strides, pads, dilations, group, extents, attributes in [
+            ("plain", (1, 2, 3, 4), (2, 3, 3, 3), [1, 1], [0, 0, 0, 0], [1, 1], 1, (5, 6), {}),
+            ("output padding", (2, 4, 3, 3), (4, 2, 3, 3), [2, 2], [1, 1, 1, 1], [1, 1], 2, (6, 5),
+             {"output_padding": [1, 0]}),
+            ("uneven pads, dilated", (1, 3, 4, 3), (3, 2, 2, 3), [2, 1], [1, 0, 0, 1], [2, 1], 1, (8, 4), {}),
+            ("sequence", (2, 3, 5), (3, 2, 4), [3], [0, 1], [1], 1, (15,), {})]:
+        case(f"ConvTranspose, {name}", "ConvTranspose", conv_transpose(strides, pads, dilations, group, extents),
+             [draw(*x), draw(*w), draw(w[1] * group)],
+             {"strides": strides, "pads": pads, "dilations": dilations, "group": group} | attributes)
+
+
+def add_average_pools():
+    def pool(kernel, strides, pads, dilations, count_pads):
+        def run(x):
+            count = kernel[0] * kernel[1] if count_pads else patches(
+                jnp.ones_like(x), kernel, strides, pads, dilations, 0).sum(0)
+            return patches(x, kernel, strides, pads, dilations, 0).sum(0) / count
+        return run
+
+    for name, shape, kernel, strides, pads, dilations, count_pads in [
+            ("plain", (2, 2, 4, 6), [2, 2], [2, 2], [0, 0, 0, 0], [1, 1], 0),
+            ("uneven pads", (1, 3, 6, 5), [3, 3], [2, 2], [1, 0, 1, 2], [1, 1], 0),
+            ("pads count", (1, 3, 6, 5), [3, 3], [2, 1], [1, 1, 1, 1], [1, 1], 1),
+            ("dilated", (1, 2, 7, 7), [2, 3], [1, 2], [0, 1, 1, 0], [2, 2], 0)]:
+        case(f"AveragePool, {name}", "AveragePool", pool(kernel, strides, pads, dilations, count_pads), [draw(*shape)],
+             {"kernel_shape": kernel, "strides": strides, "pads": pads, "dilations": dilations,
+              "count_include_pad": count_pads})
+    case("GlobalMaxPool", "GlobalMaxPool", lambda x: x.max((2, 3), keepdims=True), [distinct(2, 3, 4, 5)])
+
+
+def add_matrix_products():
+    for a, b in [((3, 4), (4, 2)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 2)), ((2, 1, 3, 4), (3, 4, 2)), ((4,), (4,)),
+                 ((4,), (2, 4, 3)), ((2, 3, 4), (4,))]:
+        case(f"MatMul, {a} and {b}", "MatMul", jnp.matmul, [draw(*a), draw(*b)])
+
+
+def add_sample_normalisation():
+    def normal(x, axes, epsilon):
+        return (x - x.mean(axes, keepdims=True)) / jnp.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+    def layer(axis, epsilon):
+        return lambda x, scale, bias=0: normal(x, tuple(range(axis, x.ndim)), epsilon) * scale + bias
+
+    def groups(count, epsilon):
+        def run(x, scale, bias):
+            shape = (1, -1) + (1,) * (x.ndim - 2)
+            y = normal(x.reshape(x.shape[0], count, -1), 2, epsilon).reshape(x.shape)
+            return y * scale.reshape(shape) + bias.reshape(shape)
+        return run
+
+    for shape, axis, with_bias in [((3, 8), 1, True), ((2, 3, 5), 2, False), ((2, 3, 2, 4), 2, True)]:
+        parameters = [draw(*shape[axis:], low=0.5) for _ in range(1 + with_bias)]
+        case(f"LayerNormalization, {shape}, axis {axis}", "LayerNormalization", layer(axis, 1e-3),
+             [draw(*shape)] + parameters, {"axis": axis, "epsilon": 1e-3})
+    case("GroupNormalization", "GroupNormalization", groups(3, 1e-3), [draw(2, 6, 3, 2), draw(6, low=0.5), draw(6)],
+         {"num_groups": 3, "epsilon": 1e-3})
+    case("InstanceNormalization", "InstanceNormalization", groups(4, 1e-3), [draw(2, 4, 3, 3), draw(4, low=0.5), draw(4)],
+         {"epsilon": 1e-3})
 
 
 def add_products():
@@ -335,7 +415,9 @@ def add_updates():
             optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=decay))
 
 
-for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise, add_reductions, add_moves, add_updates, add_more_elementwise]:
+for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
+            add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
+            add_matrix_products, add_sample_normalisation]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -54,19 +54,38 @@ Attributes attributes_of(const Json& json) {
   return attributes;
 }
 
-// Appends the gradients of the graph's one node, for the value "output_gradient" that flows back into its first output.
-// Returns the gradients of the node's inputs; kNone where none is asked for.
-std::vector<ValueId> add_gradients_of_node(Graph& graph, const std::set<size_t>& wanted) {
-  REQUIRE(graph.nodes.size() == 1);
-  const Node node = graph.nodes[0];
-  REQUIRE(bool(node.op->grad));
-  const ValueId back = graph.add_value("output_gradient", graph.values[size_t(node.outputs[0])].type, Role::Input);
-  std::vector<ValueId> output_gradients(node.outputs.size(), kNone), gradients(node.inputs.size(), kNone);
-  output_gradients[0] = back;
-  std::vector<bool> needed(node.inputs.size());
-  for (const size_t i : wanted) needed[i] = true;
-  GradContext context(graph, 0, output_gradients, needed, gradients);
-  node.op->grad(context);
+// Appends the gradients of the graph, which one operator has become and where no value is read twice, for the value
+// "output_gradient" that flows back into `output`. Returns the gradients of `inputs`; kNone where none is asked for.
+std::vector<ValueId> add_gradients(Graph& graph, ValueId output, const std::vector<ValueId>& inputs,
+                                   const std::set<size_t>& wanted) {
+  const size_t forward = graph.nodes.size();
+  std::vector<ValueId> found(graph.values.size(), kNone);
+  found[size_t(output)] = graph.add_value("output_gradient", graph.values[size_t(output)].type, Role::Input);
+  const auto is_wanted = [&](ValueId value) {
+    const auto input = std::find(inputs.begin(), inputs.end(), value);
+    return input == inputs.end() || wanted.contains(size_t(input - inputs.begin()));
+  };
+  for (size_t n = forward; n-- > 0;) {
+    const Node node = graph.nodes[n];
+    REQUIRE(bool(node.op->grad));
+    std::vector<ValueId> output_gradients(node.outputs.size(), kNone), gradients(node.inputs.size(), kNone);
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != kNone) output_gradients[i] = found[size_t(node.outputs[i])];
+    }
+    std::vector<bool> needed;
+    for (const ValueId input : node.inputs) needed.push_back(input != kNone && is_wanted(input));
+    GradContext context(graph, NodeId(n), output_gradients, needed, gradients);
+    node.op->grad(context);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (gradients[i] == kNone) continue;
+      REQUIRE(found[size_t(node.inputs[i])] == kNone);
+      found[size_t(node.inputs[i])] = gradients[i];
+    }
+  }
+  std::vector<ValueId> gradients;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    gradients.push_back(inputs[i] != kNone && wanted.contains(i) ? found[size_t(inputs[i])] : kNone);
+  }
   return gradients;
 }
 
@@ -97,13 +116,14 @@ void check_case(TestDevice& device, const Json& json, DataType floating) {
   Case test(*op, types, int(outputs.size()), attributes_of(json.at("attributes")));
   Graph& graph = test.graph;
   graph.outputs = test.get().outputs;
+  const std::vector<ValueId> operands = test.get().inputs;
   expand_layers(graph);
   std::vector<ValueId> gradients;
   const Json given = json.value("input_gradients", Json::object());
   if (json.contains("output_gradient")) {
     std::set<size_t> wanted;
     for (const auto& [input, gradient] : given.items()) wanted.insert(std::stoul(input));
-    gradients = add_gradients_of_node(graph, wanted);
+    gradients = add_gradients(graph, graph.outputs[0], operands, wanted);
     inputs.emplace("output_gradient", tensor_of(json.at("output_gradient"), floating));
   }
   make_runnable(graph);

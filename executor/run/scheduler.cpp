@@ -54,11 +54,15 @@ void Scheduler::start_host_threads() {
     std::atomic<int> here{0};
     std::atomic<bool> go{false};
   };
+  // The tasks may outlive this object, so what hands `arrivals` over to them, beside TBB's queue, belongs to nobody.
+  static std::atomic<int> handed_over{0};
   const auto arrivals = std::make_shared<Arrivals>();
+  handed_over.fetch_add(1, std::memory_order_release);
   working_.initialize();
   try {
     for (int i = 0; i < threads; ++i) {
       working_.enqueue([arrivals] {
+        (void)handed_over.load(std::memory_order_acquire);
         arrivals->here.fetch_add(1);
         arrivals->go.wait(false);
       });

@@ -1,7 +1,7 @@
 // Rows are all elements of a channel, whatever the rank: X is rows × channels in memory. Sums run over parts of fixed
 // size, merged in order, so that results do not depend on the number of threads.
 
-#include "ops/nn/batch_norm_cpu.h"
+#include "ops/norm/batch_norm_cpu.h"
 
 #include <cmath>
 #include <limits>

@@ -1,14 +1,14 @@
 // MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast. arbalest.BatchMatMul is
 // what its gradients are made of: the same with transposed operands, of rank 2 or more.
 
-#include "ops/math/matmul.h"
+#include "ops/product/matmul.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "ops/definition.h"
-#include "ops/math/matrix_product.h"
+#include "ops/product/matrix_product.h"
 
 namespace arbalest {
 namespace {
@@ -231,7 +231,7 @@ std::vector<Sample> batch_matmul_samples() {
 
 }  // namespace
 
-void register_math_matmul(OpRegistry& registry) {
+void register_product_matmul(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "MatMul",
                 .doc = "products of the matrices in the last two axes, the other axes broadcast",

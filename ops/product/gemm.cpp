@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
-#include "ops/math/gemm.h"
-#include "ops/math/matrix_product.h"
+#include "ops/product/gemm.h"
+#include "ops/product/matrix_product.h"
 
 namespace arbalest {
 namespace {
@@ -217,7 +217,7 @@ Cost gemm_cost(const Graph& graph, const Node& node) {
 
 }  // namespace
 
-void register_math_gemm(OpRegistry& registry) {
+void register_product_gemm(OpRegistry& registry) {
   std::vector<AttributeSpec> gemm_specs = specs();
   gemm_specs.push_back(float_spec("beta", 1.0, "factor of C"));
   registry.add({.domain = "",

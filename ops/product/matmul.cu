@@ -1,8 +1,8 @@
 // MatMul and arbalest.BatchMatMul on CUDA: cuBLASLt's products of strided batches.
 
-#include "ops/math/matmul.h"
+#include "ops/product/matmul.h"
 
-#include "ops/math/gemm.cuh"
+#include "ops/product/gemm.cuh"
 
 namespace arbalest {
 
@@ -50,7 +50,7 @@ std::unique_ptr<Kernel> matmul(const KernelRequest& request) {
 
 }  // namespace
 
-void register_math_matmul_cuda(OpRegistry& registry) {
+void register_product_matmul_cuda(OpRegistry& registry) {
   registry.find("MatMul")->cuda = matmul;
   registry.find("arbalest.BatchMatMul")->cuda = matmul;
 }

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
-#include "ops/nn/batch_norm_cpu.h"
+#include "ops/norm/batch_norm_cpu.h"
 
 namespace arbalest {
 namespace {
@@ -251,7 +251,7 @@ OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Requ
 
 }  // namespace
 
-void register_nn_batch_norm(OpRegistry& registry) {
+void register_norm_batch_norm(OpRegistry& registry) {
   using enum OperandSpec::Arity;
   registry.add(
       {.domain = "",

@@ -1,6 +1,6 @@
 // Gemm and arbalest.GemmGradB on CUDA.
 
-#include "ops/math/gemm.cuh"
+#include "ops/product/gemm.cuh"
 
 namespace arbalest {
 
@@ -46,7 +46,7 @@ std::unique_ptr<Kernel> gemm_grad_b(const KernelRequest& request) {
 
 }  // namespace
 
-void register_math_gemm_cuda(OpRegistry& registry) {
+void register_product_gemm_cuda(OpRegistry& registry) {
   registry.find("Gemm")->cuda = gemm;
   registry.find("arbalest.GemmGradB")->cuda = gemm_grad_b;
 }

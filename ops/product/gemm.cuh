@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/math/gemm.h"
+#include "ops/product/gemm.h"
 
 namespace arbalest::cuda {
 

@@ -1,6 +1,6 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
-#include "ops/nn/batch_norm.cuh"
+#include "ops/norm/batch_norm.cuh"
 
 namespace arbalest {
 
@@ -183,7 +183,7 @@ std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
 
 }  // namespace
 
-void register_nn_batch_norm_cuda(OpRegistry& registry) {
+void register_norm_batch_norm_cuda(OpRegistry& registry) {
   registry.find("arbalest.BatchNormTraining")->cuda = training;
   registry.find("arbalest.BatchNormInference")->cuda = inference;
   registry.find("arbalest.BatchNormGrad")->cuda = gradient;

@@ -340,7 +340,7 @@ void register_group_norms(OpRegistry& registry) {
 
 }  // namespace
 
-void register_nn_layer_norm(OpRegistry& registry) {
+void register_norm_layer_norm(OpRegistry& registry) {
   Op op{.domain = "",
         .name = "LayerNormalization",
         .doc = "(X − mean) / deviation over the last axes, times Scale, plus B",

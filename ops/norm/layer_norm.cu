@@ -263,7 +263,7 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
 
 }  // namespace
 
-void register_nn_layer_norm_cuda(OpRegistry& registry) {
+void register_norm_layer_norm_cuda(OpRegistry& registry) {
   registry.find("LayerNormalization")->cuda = normalize;
   registry.find("arbalest.Normalize")->cuda = normalize;
   registry.find("arbalest.NormalizeGrad")->cuda = normalize_gradient;

@@ -33,7 +33,8 @@ def distinct(*shape):
 
 
 def plain(array):
-    return {"shape": list(np.shape(array)), "values": [float(f"{v:.12g}") for v in np.ravel(np.asarray(array, float))]}
+    stated = {"shape": list(np.shape(array)), "values": [float(f"{v:.12g}") for v in np.ravel(np.asarray(array, float))]}
+    return stated | ({"type": "bool"} if np.asarray(array).dtype == bool else {})
 
 
 def case(name, op, function, inputs, attributes=None, labels=(), gradients=True, differentiable=None):
@@ -375,6 +376,7 @@ def add_more_elementwise():
     }
     for name, (function, attributes, corners, (low, high)) in unary.items():
         case(name, name, function, [apart(draw(3, 5, low=low, high=high), *corners)], attributes)
+    case("Not", "Not", jnp.logical_not, [np.array([[True, False, True], [False, False, True]])], gradients=False)
     case("Clip, one bound", "Clip", lambda x: jnp.minimum(x, 0.5), [apart(draw(3, 5), 0.5)], {"max": 0.5})
     for x, slope in [((2, 3, 2, 2), (2, 3, 2, 2)), ((2, 3, 4), (4,)), ((2, 3, 2, 3), (3, 1, 1)), ((2, 3), ())]:
         case(f"PRelu, {x} and {slope}", "PRelu", lambda a, b: jnp.where(a < 0, b * a, a), [apart(draw(*x), 0), draw(*slope)])

@@ -34,7 +34,8 @@ const Json& reference(const char* part) {
 }
 
 Logical tensor_of(const Json& json, DataType floating) {
-  const DataType dtype = json.value("type", "") == "int32" ? DataType::Int32 : floating;
+  const std::string type = json.value("type", "");
+  const DataType dtype = type == "int32" ? DataType::Int32 : type == "bool" ? DataType::Bool : floating;
   return {{dtype, json.at("shape").get<Shape>()}, json.at("values").get<std::vector<double>>()};
 }
 

@@ -87,7 +87,7 @@ class Exporter {
     output = graph_.find_value(output_name_);
     graph_ = slice_validation(graph_, {output}, "test", batch_of(graph_));
     if (exported_.probabilities) output = append(graph_, "Softmax", "probabilities", {output}, {{"axis", int64_t{-1}}});
-    take_inputs();
+    take_inputs(output);
     order_for(graph_, output);
     put_weights();
     restore_batch_norms();
@@ -120,12 +120,19 @@ class Exporter {
         fmt::format("graph '{}' has no value '{}'{}", graph_.name, output_name_, did_you_mean(output_name_, known)));
   }
 
-  // What Prefetch gives become inputs of the graph, or what Augment makes of it.
-  void take_inputs() {
+  // What Prefetch gives become inputs of the graph, or what Augment makes of it. That may be the output itself.
+  void take_inputs(ValueId& output) {
     for (NodeId n = 0; n < NodeId(graph_.nodes.size()); ++n) {
       const Node node = graph_.nodes[size_t(n)];
       const std::string op = node.op->qualified_name();
-      if (op == "arbalest.Augment") exported_.preprocessing ? add_preprocessing(node) : make_input(node.outputs[0]);
+      if (op != "arbalest.Augment") continue;
+      if (!exported_.preprocessing) {
+        make_input(node.outputs[0]);
+        continue;
+      }
+      const ValueId made = add_preprocessing(node);
+      std::swap(graph_.values[size_t(made)].name, graph_.values[size_t(node.outputs[0])].name);
+      if (output == node.outputs[0]) output = made;
     }
     for (const Node& node : graph_.nodes) {
       if (node.op->qualified_name() != "arbalest.Prefetch") continue;
@@ -142,7 +149,7 @@ class Exporter {
   }
 
   // (image / 255 − mean) / std as a product and a sum; zeros around it and the crop's middle follow.
-  void add_preprocessing(const Node& augment) {
+  ValueId add_preprocessing(const Node& augment) {
     const ValueId image = augment.inputs[0];
     const Shape from = graph_.values[size_t(image)].type.shape,
                 to = graph_.values[size_t(augment.outputs[0])].type.shape;
@@ -166,6 +173,7 @@ class Exporter {
                    {value, add_constant(graph_, name + "shift", DataType::Float32, each, shift)});
     value = crop(name, value, from, to);
     graph_.replace_uses(augment.outputs[0], value);
+    return value;
   }
 
   ValueId crop(const std::string& name, ValueId value, const Shape& from, const Shape& to) {

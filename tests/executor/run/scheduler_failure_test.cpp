@@ -11,6 +11,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "graph/plain_message.h"
 #include "tests/executor/run/scheduler_harness.h"
 #include "tests/io/test_folder.h"
 
@@ -110,7 +111,12 @@ TEST_CASE("child: a run of this process" * doctest::skip()) {
   SessionOptions options = on_cpus();
   options.execution.threads = 64;
   options.length.iterations = 3;
-  const std::string message = message_of([&] { run(tiny({}), options); });
+  std::string message;
+  try {
+    run(tiny({}), options);
+  } catch (const std::exception& error) {
+    message = plain_message(error);  // as the command tells it: which thread is refused depends on the machine
+  }
   if (const char* file = std::getenv("ARBALEST_CHILD_SAYS")) std::ofstream(file) << message << "\n";
 }
 
@@ -134,7 +140,7 @@ TEST_CASE("with too little address space for its threads a run ends with an erro
   std::ostringstream text;
   text << std::ifstream(said).rdbuf();
   INFO(text.str());
-  CHECK((contains(text.str(), "no thread could be started for") || contains(text.str(), "not enough memory")));
+  CHECK((contains(text.str(), "no thread could be started") || contains(text.str(), "not enough memory")));
 }
 
 TEST_CASE("docs say how long a queue has to end what it was given") {

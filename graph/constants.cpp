@@ -3,10 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {
@@ -140,7 +136,12 @@ void infer_content(Graph& graph, NodeId id) {
   if (node.op->content && node.outputs[0] != kNone) {
     graph.values[size_t(node.outputs[0])].content = std::make_shared<Bytes>(node.op->content(InferContext(graph, id)));
   } else if (is_known(graph, node)) {
-    const auto results = Evaluation(graph, node).run();
+    std::vector<std::shared_ptr<Bytes>> results;
+    try {
+      results = Evaluation(graph, node).run();
+    } catch (const RunError& error) {
+      throw GraphError(node.where, error.what());  // it names the node
+    }
     for (size_t i = 0; i < results.size(); ++i) {
       if (node.outputs[i] != kNone) graph.values[size_t(node.outputs[i])].content = results[i];
     }
@@ -170,6 +171,14 @@ Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKi
   }
   std::vector<double> numbers = floats(value.type.dtype, *content);
   return list ? Attribute(std::move(numbers)) : Attribute(numbers[0]);
+}
+
+std::optional<size_t> constant_operand(const Node& node, std::string_view name) {
+  const std::vector<OperandSpec>& specs = node.op->inputs;
+  for (size_t i = 0; i < std::min(specs.size(), node.inputs.size()); ++i) {
+    if (specs[i].constant && specs[i].name == name && node.inputs[i] != kNone) return i;
+  }
+  return std::nullopt;
 }
 
 void take_operands(const Graph& graph, Node& node) {

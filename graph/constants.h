@@ -4,6 +4,8 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "graph/op.h"
@@ -21,16 +23,27 @@ std::vector<std::byte> bytes_of(const std::vector<T>& elements) {
   return bytes;
 }
 
+// The same as the first content of a value.
+template <typename T>
+Initializer data_of(const std::vector<T>& elements) {
+  return {Initializer::Kind::Data, 0, std::make_shared<std::vector<std::byte>>(bytes_of(elements))};
+}
+
 // The content of a value, row-major elements of its type: a constant's, or what infer_content() found. Null: not known.
 std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);
 
 // Sets the content of the node's outputs, whose types are inferred: by Op::content, or by the operator's CPU kernel
-// where the content of all inputs is known and no more than 16 MiB come out.
+// where the content of all inputs is known and no more than 16 MiB come out. Throws GraphError at the node where the
+// kernel finds a fault in the content.
 void infer_content(Graph& graph, NodeId node);
 
 // The content of `value`, numbers of any type, as an attribute of `kind` (Int, Float, Ints or Floats). Throws
 // GraphError at the node: "input 'axes' is …".
 Attribute content_as(const Graph& graph, const Node& node, size_t input, AttributeKind kind);
+
+// Which input of the node is its constant operand `name`; none where the operator has no such operand, or the node
+// leaves it out.
+std::optional<size_t> constant_operand(const Node& node, std::string_view name);
 
 // Moves what the node's constant operands hold into the attributes of the same names. Throws GraphError as content_as()
 // does.

@@ -70,15 +70,6 @@ void check_choice(const Node& node, const AttributeSpec& spec, const NamedAttrib
                                fmt::join(spec.choices, ", "), did_you_mean(*text, spec.choices)));
 }
 
-// Whether the constant operand `name` is given, for which an attribute may stand.
-bool is_given(const Node& node, std::string_view name) {
-  const std::vector<OperandSpec>& specs = node.op->inputs;
-  for (size_t i = 0; i < std::min(specs.size(), node.inputs.size()); ++i) {
-    if (specs[i].constant && specs[i].name == name && node.inputs[i] != kNone) return true;
-  }
-  return false;
-}
-
 void check_attributes(const Node& node) {
   std::vector<std::string> known;
   for (const AttributeSpec& spec : node.op->attributes) known.push_back(spec.name);
@@ -98,7 +89,7 @@ void check_attributes(const Node& node) {
     check_choice(node, *spec, given);
   }
   for (const AttributeSpec& spec : node.op->attributes) {
-    if (!spec.fallback && !node.attributes.find(spec.name) && !is_given(node, spec.name)) {
+    if (!spec.fallback && !node.attributes.find(spec.name) && !constant_operand(node, spec.name)) {
       fail(node, fmt::format("attribute '{}' ({}) is missing: {}", spec.name, name_of(spec.kind), spec.doc));
     }
   }

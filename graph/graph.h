@@ -51,7 +51,7 @@ struct Value {
   Role role = Role::Activation;
   NodeId producer = kNone;
   View view;
-  Initializer initializer;             // Parameter, State, Constant
+  Initializer initializer;  // Parameter, State, Constant
   // What is known of an activation when the graph is read, in row-major order; nothing: it depends on what is run.
   std::shared_ptr<const std::vector<std::byte>> content;
   std::optional<TensorType> declared;  // as the graph's file states it (-1: any extent), until verify() has checked it

@@ -72,10 +72,7 @@ const Node* InferContext::producer(size_t i) const {
 
 // The operand's content, or the attribute as written, or its default.
 Attribute InferContext::constant(std::string_view name, AttributeKind kind) const {
-  const std::vector<OperandSpec>& specs = node().op->inputs;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].constant && specs[i].name == name && has_input(i)) return content_as(graph_, node(), i, kind);
-  }
+  if (const auto operand = constant_operand(node(), name)) return content_as(graph_, node(), *operand, kind);
   switch (kind) {
     case AttributeKind::Ints: return ints_attribute(node(), name);
     case AttributeKind::Floats: return floats_attribute(node(), name);
@@ -98,11 +95,7 @@ double InferContext::number(std::string_view name) const {
 }
 
 bool InferContext::states(std::string_view name) const {
-  const std::vector<OperandSpec>& specs = node().op->inputs;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].constant && specs[i].name == name && has_input(i)) return true;
-  }
-  return node().attributes.find(name) != nullptr;
+  return constant_operand(node(), name) || node().attributes.find(name);
 }
 
 void InferContext::set_output(size_t i, TensorType type) {

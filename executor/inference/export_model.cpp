@@ -9,6 +9,7 @@
 
 #include "executor/inference/classification.h"
 #include "executor/session/state.h"
+#include "graph/constants.h"
 #include "graph/error_list.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
@@ -17,13 +18,6 @@ namespace arbalest {
 namespace {
 
 constexpr int64_t kOpset = 18;
-
-template <typename T>
-Initializer data_of(const std::vector<T>& numbers) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(numbers.size() * sizeof(T));
-  if (!numbers.empty()) std::memcpy(bytes->data(), numbers.data(), bytes->size());
-  return {Initializer::Kind::Data, 0, std::move(bytes)};
-}
 
 std::vector<float> floats_of(const Value& value) {
   std::vector<float> numbers(size_t(value.type.elements()));
@@ -83,7 +77,7 @@ class Exporter {
 
   Graph run() {
     ValueId output = chosen_output();
-    expand_layers(graph_);
+    expand_layers(graph_, false);
     output = graph_.find_value(output_name_);
     graph_ = slice_validation(graph_, {output}, "test", batch_of(graph_));
     if (exported_.probabilities) output = append(graph_, "Softmax", "probabilities", {output}, {{"axis", int64_t{-1}}});
@@ -198,52 +192,24 @@ class Exporter {
   }
 
   static int64_t middle(int64_t extent, int64_t wanted) {
-    const int64_t rest = extent - wanted;  // 2p is even, so p cancels out but for the rounding towards zero of the sum
-    return rest >= 0 ? rest / 2 : -((-rest + 1) / 2);
+    const int64_t rest = extent - wanted;
+    return rest >= 0 ? rest / 2 : -((-rest + 1) / 2);  // p cancels out; rounded down
   }
 
   // Every stored value gets its content; statistics are values like the others from now on.
   void put_weights() {
     std::optional<SafetensorsReader> file;
     if (!options_.files.weights.empty()) file.emplace(options_.files.weights);
-    std::vector<std::string> names;
-    if (file) {
-      for (const SafetensorsReader::Entry& entry : file->entries()) names.push_back(entry.name);
-    }
-    ErrorList errors;
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
+    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
+    for (size_t v = 0; v < readers.size(); ++v) {
       Value& value = graph_.values[v];
       const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
-      if (!stored || !is_read(ValueId(v))) continue;
-      if (file) errors.attempt([&] { value.initializer = read(*file, value, names); });
-      if (!file) {
-        auto bytes = initial_content(graph_, ValueId(v), options_.numerics.seed, thread_count(options_));
-        value.initializer = {Initializer::Kind::Data, 0, std::make_shared<std::vector<std::byte>>(std::move(bytes))};
-      }
+      if (!stored || readers[v].empty()) continue;
+      auto bytes = file ? read_tensor(*file, value)
+                        : initial_content(graph_, ValueId(v), options_.numerics.seed, thread_count(options_));
+      value.initializer = {Initializer::Kind::Data, 0, std::make_shared<std::vector<std::byte>>(std::move(bytes))};
       value.role = Role::Parameter;
     }
-    errors.throw_if_any();
-  }
-
-  bool is_read(ValueId value) const {
-    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
-      return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
-    });
-  }
-
-  static Initializer read(const SafetensorsReader& file, const Value& value, const std::vector<std::string>& names) {
-    const SafetensorsReader::Entry* entry = file.find(value.name);
-    if (!entry) {
-      throw GraphError(fmt::format("{}: no tensor '{}', which the graph needs{}", file.path(), value.name,
-                                   did_you_mean(value.name, names)));
-    }
-    if (entry->shape != value.type.shape || !SafetensorsReader::converts(*entry, value.type.dtype)) {
-      throw GraphError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", file.path(), value.name,
-                                   to_string(TensorType{entry->dtype, entry->shape}), to_string(value.type)));
-    }
-    auto bytes = std::make_shared<std::vector<std::byte>>(size_t(value.type.bytes()));
-    file.read(*entry, value.type.dtype, *bytes);
-    return {Initializer::Kind::Data, 0, std::move(bytes)};
   }
 
   void restore_batch_norms() {
@@ -337,7 +303,8 @@ class Exporter {
   // What the output needs; the rest of the training graph's values goes.
   void drop_unused(ValueId output) {
     graph_.outputs = {output};
-    std::erase_if(graph_.inputs, [&](ValueId input) { return !is_read(input) && input != output; });
+    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
+    std::erase_if(graph_.inputs, [&](ValueId input) { return readers[size_t(input)].empty() && input != output; });
     ArenaValues none;
     remove_dead(graph_, none);
   }

@@ -22,7 +22,7 @@ Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lan
   add_part(builder, in, loop, replica.placement, prefix + "/evaluate", 0, NodeId(loop.graph.nodes.size()), replica);
   close_step(builder, in, replica);
   add_read_back(builder, lanes, loop, prefix, pass, replica);
-  add_hand_out(builder, lanes, loop, prefix, replica);
+  add_hand_out(builder, in, lanes, loop, prefix, replica);
   return replica;
 }
 

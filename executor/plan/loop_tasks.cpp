@@ -114,8 +114,8 @@ void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, c
   builder.add_lane_order(replica.read_back);
 }
 
-void add_hand_out(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix,
-                  Replica& replica) {
+void add_hand_out(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop,
+                  const std::string& prefix, Replica& replica) {
   if (loop.outputs.empty()) return;
   const TaskId step = replica.step.back();
   const ClockId clock = builder.task(step).clock;
@@ -134,6 +134,11 @@ void add_hand_out(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, co
   builder.task(replica.hand_out).device = replica.device;
   builder.add_edge(step, copy, 0, Needs::Issued, Why::Data, "outputs");
   builder.add_edge(copy, replica.step.front(), 1, Needs::Issued, Why::Reuse, "outputs");
+  const auto in_batch = [&](ValueId output) { return replica.placement.of[size_t(output)].buffer == replica.slots; };
+  if (std::any_of(loop.outputs.begin(), loop.outputs.end(),
+                  in_batch)) {  // not made by the step, so the step's end frees nothing
+    builder.add_edge(copy, replica.copy, in.request.device_slots, Needs::Issued, Why::Reuse, "batch");
+  }
   builder.add_lane_order(copy);
   builder.add_edge(copy, replica.hand_out, 0, Needs::Done, Why::Data, "pinned outputs");
   builder.add_edge(replica.hand_out, copy, kReadBackSlots, Needs::Done, Why::Reuse, "pinned outputs");

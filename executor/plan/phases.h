@@ -118,8 +118,8 @@ void close_step(PlanBuilder& builder, const PlanInputs& in, const Replica& repli
 void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix, ClockId clock,
                    Replica& replica);
 // What the loop hands out goes to the host with every batch.
-void add_hand_out(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix,
-                  Replica& replica);
+void add_hand_out(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop,
+                  const std::string& prefix, Replica& replica);
 // Pinned slots of what travels from devices to the host: one is written while the other is read.
 inline constexpr int32_t kReadBackSlots = 2;
 

@@ -97,6 +97,13 @@ void check_finite(const std::string& name, const std::vector<std::byte>& floats,
   }
 }
 
+[[noreturn]] void fail_missing(const SafetensorsReader& file, const std::string& name) {
+  std::vector<std::string> found;
+  for (const SafetensorsReader::Entry& entry : file.entries()) found.push_back(entry.name);
+  throw RunError(
+      fmt::format("{}: no tensor '{}', which the graph needs{}", file.path(), name, did_you_mean(name, found)));
+}
+
 void put(const Value& value, const std::byte* row_major, std::byte* memory) {
   to_memory_order(value.type, row_major, memory);
 }
@@ -125,22 +132,26 @@ std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats) {
   return lowered;
 }
 
+std::vector<std::byte> read_tensor(const SafetensorsReader& file, const Value& value) {
+  const SafetensorsReader::Entry* entry = file.find(value.name);
+  if (!entry) fail_missing(file, value.name);
+  if (entry->shape != value.type.shape || !SafetensorsReader::converts(*entry, value.type.dtype)) {
+    throw RunError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", file.path(), value.name,
+                               to_string(TensorType{entry->dtype, entry->shape}), to_string(value.type)));
+  }
+  std::vector<std::byte> elements(size_t(value.type.bytes()));
+  file.read(*entry, value.type.dtype, elements);
+  if (value.type.dtype == DataType::Float32) check_finite(value.name, elements, file.path());
+  return elements;
+}
+
 std::vector<std::string> adopt_tensors(const SafetensorsReader& file, const Graph& graph, ValueId base,
                                        std::vector<std::byte>& content) {
   std::vector<std::string> used;
-  std::vector<std::byte> elements;
   for (const ValueId member : members(graph, base)) {
     const Value& value = graph.values[size_t(member)];
-    const SafetensorsReader::Entry* entry = file.find(value.name);
-    if (!entry) continue;
-    if (entry->shape != value.type.shape || !SafetensorsReader::converts(*entry, value.type.dtype)) {
-      throw RunError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", file.path(), value.name,
-                                 to_string(TensorType{entry->dtype, entry->shape}), to_string(value.type)));
-    }
-    elements.resize(size_t(value.type.bytes()));
-    file.read(*entry, value.type.dtype, elements);
-    if (value.type.dtype == DataType::Float32) check_finite(value.name, elements, file.path());
-    put(value, elements.data(), content.data() + value.view.offset_bytes);
+    if (!file.find(value.name)) continue;
+    put(value, read_tensor(file, value).data(), content.data() + value.view.offset_bytes);
     used.push_back(value.name);
   }
   return used;
@@ -155,10 +166,7 @@ void check_tensor_names(const SafetensorsReader& file, const Graph& graph, const
   for (const SafetensorsReader::Entry& entry : file.entries()) found.push_back(entry.name);
   const std::set<std::string> known(expected.begin(), expected.end()), given(found.begin(), found.end());
   for (const std::string& name : expected) {
-    if (!given.contains(name)) {
-      throw RunError(
-          fmt::format("{}: no tensor '{}', which the graph needs{}", file.path(), name, did_you_mean(name, found)));
-    }
+    if (!given.contains(name)) fail_missing(file, name);
   }
   for (const std::string& name : found) {
     if (!known.contains(name)) {

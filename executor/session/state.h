@@ -18,9 +18,12 @@ std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_
 // The same numbers as bfloat16.
 std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats);
 
-// Reads the tensors of `file` into the arena's bytes; those of another floating-point type are converted. Returns the
-// names used. Throws RunError where a tensor's shape or type does not fit the member's, or a number in it is not
-// finite.
+// The tensor of the value's name, in row-major order; another floating-point type is converted. Throws RunError where
+// the file has none, where its shape or type does not fit the value's, or where a number in it is not finite.
+std::vector<std::byte> read_tensor(const SafetensorsReader& file, const Value& value);
+
+// Reads the tensors of `file` into the arena's bytes; what the file does not have stays. Returns the names used. Throws
+// RunError as read_tensor() does.
 std::vector<std::string> adopt_tensors(const SafetensorsReader& file, const Graph& graph, ValueId base,
                                        std::vector<std::byte>& content);
 

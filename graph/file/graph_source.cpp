@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/constants.h"
 #include "graph/error_list.h"
 #include "graph/file/onnx_operators.h"
 #include "graph/op.h"
@@ -31,13 +32,6 @@ struct Scope {
   std::unordered_map<std::string, std::string> results;  // a function's output → the caller's name for it
   std::unordered_map<std::string, Attribute> attributes;
 };
-
-template <typename T>
-Initializer data_of(const std::vector<T>& items) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(items.size() * sizeof(T));
-  if (!items.empty()) std::memcpy(bytes->data(), items.data(), bytes->size());
-  return {Initializer::Kind::Data, 0, std::move(bytes)};
-}
 
 std::vector<std::string> names_of(const std::vector<SourceAttribute>& attributes) {
   std::vector<std::string> names;

@@ -5,12 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 namespace arbalest {
 namespace {
 
 constexpr size_t kLongestName = 1024;
-const std::vector<std::string> kTypeNames = {"float", "double", "bfloat16", "bool", "uint8", "int32", "int64"};
+
+std::optional<DataType> element_type(std::string_view name) {
+  for (const DataType type : kElementTypes) {
+    if (name_of(type) == name) return type;
+  }
+  return std::nullopt;
+}
 
 template <typename T>
 void append(std::vector<std::byte>& bytes, T value) {
@@ -74,12 +81,14 @@ SourceName LiteralReader::parse_name(const std::string& what) {
 // float, float[2, 3], float[N, ?]. float[] is ONNX's "of unknown rank": no type.
 void LiteralReader::parse_type(SourceValue& value) {
   const Token name = take();
-  const auto found = std::find(kTypeNames.begin(), kTypeNames.end(), name.text);
-  if (found == kTypeNames.end()) {
+  const std::optional<DataType> found = element_type(name.text);
+  if (!found) {
+    std::vector<std::string> names;
+    for (const DataType type : kElementTypes) names.emplace_back(name_of(type));
     fail(name, fmt::format("unknown or unsupported type {}, expected one of {}{}", describe(name),
-                           fmt::join(kTypeNames, ", "), did_you_mean(name.text, kTypeNames)));
+                           fmt::join(names, ", "), did_you_mean(name.text, names)));
   }
-  value.type = TensorType{kElementTypes[size_t(found - kTypeNames.begin())], {}};
+  value.type = TensorType{*found, {}};
   if (!accept("[")) return;
   if (accept("]")) {
     value.type.reset();
@@ -183,7 +192,7 @@ std::shared_ptr<const std::vector<std::byte>> LiteralReader::parse_data(const So
 
 SourceTensor LiteralReader::parse_tensor() {
   const Token start = token_;
-  if (std::find(kTypeNames.begin(), kTypeNames.end(), token_.text) == kTypeNames.end()) {
+  if (!element_type(token_.text)) {
     unexpected("a value: a number, text in quotes, a list, '@name', or a tensor such as float[2] {1, 2}");
   }
   SourceValue value;

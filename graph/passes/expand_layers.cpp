@@ -23,7 +23,7 @@ void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
   }
 }
 
-void expand_layers(Graph& graph) {
+void expand_layers(Graph& graph, bool standard) {
   constexpr int kDepth = 8;  // a layer may expand into layers; none does so deeper
   for (int depth = 0; depth < kDepth; ++depth) {
     const size_t count = graph.nodes.size();
@@ -32,7 +32,8 @@ void expand_layers(Graph& graph) {
     bool expanded = false;
     for (size_t n = 0; n < count; ++n) {
       const Op& op = *graph.nodes[n].op;
-      if (!op.expand || (op.expands && !op.expands(InferContext(graph, NodeId(n))))) continue;
+      if (!op.expand || (op.domain.empty() && !standard) || (op.expands && !op.expands(InferContext(graph, NodeId(n)))))
+        continue;
       ExpandContext context(graph, graph.nodes[n]);
       graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
       context.node().op->expand(context);

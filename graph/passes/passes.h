@@ -10,8 +10,9 @@
 
 namespace arbalest {
 
-// Layers that own parameters become operators with explicit parameters, until none is left.
-void expand_layers(Graph& graph);
+// Layers that own parameters become operators with explicit parameters, until none is left; so do, unless `standard` is
+// false, operators of ONNX's that stand for simpler ones.
+void expand_layers(Graph& graph, bool standard = true);
 
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);

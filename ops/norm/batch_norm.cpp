@@ -61,6 +61,13 @@ void expand_onnx(ExpandContext& context) {
   context.carry(inputs[4], outputs[2]);
 }
 
+// Where the operator is exported, it has not been expanded.
+void onnx_for_inference(Graph& graph, NodeId id) {
+  Node& node = graph.nodes[size_t(id)];
+  node.attributes.set("training_mode", int64_t{0});
+  node.outputs.resize(1);
+}
+
 void check_residual(InferContext& context, const TensorType& x) {
   if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
 }
@@ -263,7 +270,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
                       int_spec("training_mode", 0, "1: by the batch's statistics; 0: by the running ones")},
        .layout = Layout::ChannelsLast,
        .infer = infer_onnx,
-       .expand = expand_onnx});
+       .expand = expand_onnx,
+       .for_inference = onnx_for_inference});
   registry.add(
       {.domain = "arbalest",
        .name = "BatchNormTraining",

@@ -158,6 +158,12 @@ TEST_CASE("a constant operand that is none, or of the wrong kind, is refused") {
   CHECK(has(refusal("h = Unsqueeze <axes = [1, -5]> (x)\n"), "names axis 1 twice"));
 }
 
+TEST_CASE("what cannot be computed of constants is an error of the graph") {
+  CHECK(has(refusal("extents = Shape (x)\nlast = Gather (extents, at)\nh = Unsqueeze <axes = [-1]> (x)\n",
+                    "#initial int64[1] at = {7}"),
+            "node 'last' (Gather): index 0 of 'indices' is 7; expected -4 to 3"));
+}
+
 TEST_CASE("a constant operand needs an attribute of its name, and is optional") {
   Op op{.domain = "test",
         .name = "Odd",

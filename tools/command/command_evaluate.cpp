@@ -44,9 +44,8 @@ void count(ConfusionMatrix& confusion, const InferredBatch& batch) {
   }
 }
 
-Evaluated evaluate(Inference& inference, bool classifies) {
+Evaluated evaluate(Inference& inference, std::optional<int64_t> classes) {
   Evaluated evaluated;
-  const auto classes = classifies ? classes_of(inference) : std::nullopt;
   if (classes) evaluated.confusion.emplace(*classes);
   const InterruptHandler interrupt;
   evaluated.measured = inference.run(
@@ -180,7 +179,7 @@ int command_evaluate(const EvaluateOptions& options) {
     throw GraphError("--class-names: the graph has no SoftmaxCrossEntropy over one class a sample");
   }
   if (classes) ClassNames(options.class_names, *classes);  // what is wrong with them is told before the pass
-  const Evaluated evaluated = evaluate(inference, bool(classified));
+  const Evaluated evaluated = evaluate(inference, classes);
   if (options.json) {
     fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {

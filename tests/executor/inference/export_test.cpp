@@ -125,7 +125,7 @@ TEST_CASE("an exported model may begin with the images as they are stored, and e
 
 TEST_CASE("a crop's middle and the zeros around it are exported") {
   for (const char* augment : {"pad = 2, crop = [19, 20]", "crop = [9, 12]", "pad = 3, crop = [22, 11]", "pad = 4"}) {
-    INFO(augment);
+    INFO(std::string(augment));
     const Graph graph = read_graph_text(
         fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
                     "crop () => (float loss)\n{{\n"
@@ -143,6 +143,42 @@ TEST_CASE("a crop's middle and the zeros around it are exported") {
     const std::vector<double> found = exported_values(model, image, output);
     REQUIRE(found.size() == expected.values.size());
     for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(expected.values[i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("ONNX's own operators are exported as they are, though they run as simpler ones") {
+  const Graph graph = read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "own () => (float loss)\n"
+      "<float[4] scale = {1, 0.5, 2, -1}, float[4] bias = {0, 1, -1, 0.5}, float[4] mean = {0.1, 0.2, 0, -0.3},\n"
+      " float[4] variance = {1, 2, 0.5, 3}, float[4, 1, 2, 2] filters = {1, 2, 3, 4, -1, 0, 1, 2, 0.5, 0, 1, 1, 2, 1, "
+      "-1, 0}>\n{\n"
+      "image, label = arbalest.Prefetch <source = \"glyphs:?train=32&test=32&size=16\", batch = 8> ()\n"
+      "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
+      "n = InstanceNormalization (c, scale, bias)\n"
+      "b, new_mean, new_variance = BatchNormalization <training_mode = 1> (n, scale, bias, mean, variance)\n"
+      "d = Dropout <training_mode = 1, ratio = 0.9> (b)\n"
+      "m = Mean (d, n, c)\n"
+      "up = ConvTranspose <strides = [2, 2]> (m, filters)\n"
+      "h = GlobalMaxPool (up)\n"
+      "logits = arbalest.Linear <units = 10> (h)\n"
+      "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "trained = arbalest.Train <lr = 0.1> (loss)\n"
+      "report = arbalest.Validate (trained, loss)\n}\n",
+      "own.onnxtxt", builtin_ops());
+  const Graph model = export_model(graph, on_cpus(), {});
+  for (const char* op : {"InstanceNormalization", "BatchNormalization", "Mean", "ConvTranspose", "GlobalMaxPool"}) {
+    INFO(std::string(op));
+    CHECK(count_ops(model, op) == 1);
+  }
+  CHECK(count_ops(model, "Dropout") == 0);
+  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
+  const std::vector<double> found = exported_values(model, x, "logits");
+  REQUIRE(found.size() == expected.values.size());
+  CHECK(largest(expected.values) > 0.01);
+  for (size_t i = 0; i < found.size(); ++i) {
+    CHECK(std::abs(found[i] - expected.values[i]) < 1e-5 * largest(expected.values));
   }
 }
 

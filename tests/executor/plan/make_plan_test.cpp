@@ -14,6 +14,7 @@
 #include "graph/file/overrides.h"
 #include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"
+#include "tests/executor/plan/races.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -219,10 +220,53 @@ TEST_CASE("plans are live for all combinations of options") {
       REQUIRE(count_tasks(plan, Task::Kind::Snapshot) == (expected > 0) * validators * parts);
     }
     REQUIRE(edge_leads(plan).size() == plan.edges.size());  // every edge is bounded by a cycle
+    REQUIRE(Races(plan).first() == "");
     check_accumulation(plan, program.accumulate, strategy.kind == Strategy::Kind::Ssgd);
     ++made;
   }
   CHECK(made == 800);
+}
+
+TEST_CASE("a pass that hands out values of the batch itself keeps the batch until they are copied") {
+  TinyNet net;
+  net.source = "glyphs:?train=96&test=300&size=16";
+  const Graph graph = tiny(net);
+  for (const int devices : {1, 2}) {
+    for (const char* output : {"image", "label", "x", "logits"}) {
+      INFO(std::string(output));
+      const Prepared prepared = prepare_inference(graph, on_cpus(devices), {"", {output}});
+      Plan plan = make_inference_plan(prepared.program, prepared.request);
+      Races races(plan);
+      CHECK(races.first() == "");
+      CHECK(races.count() > 20);
+      if (output != std::string("image") && output != std::string("label")) continue;
+      std::erase_if(plan.edges, [&](const Edge& edge) {
+        return plan.tasks[size_t(edge.from)].kind == Task::Kind::CopyOut && edge.what == "batch";
+      });
+      CHECK(Races(plan).first() != "");
+    }
+  }
+}
+
+TEST_CASE("plans of learners on two devices have no races, and have them without edges of reuse") {
+  SessionOptions options = on_cpus(2, 2);
+  options.length.epochs = 3;
+  for (const char* strategy : {"strategy = \"sma\"", "strategy = \"ssgd\"", "strategy = \"local\", every = 2"}) {
+    INFO(std::string(strategy));
+    TinyNet net = convolutional();
+    net.source = "glyphs:?train=256&test=50&size=16";
+    net.synchronize = strategy;
+    const Plan plan = plan_of(tiny(net), options);
+    REQUIRE(Races(plan).first() == "");
+    int racing = 0;
+    for (size_t e = 0; e < plan.edges.size(); ++e) {
+      if (plan.edges[e].why != Edge::Why::Reuse) continue;
+      Plan without = plan;
+      without.edges.erase(without.edges.begin() + int64_t(e));
+      racing += Races(without).first() != "";  // others are implied by the rest of the plan
+    }
+    CHECK(racing >= 15);
+  }
 }
 
 TEST_CASE("make_plan refuses what cannot be planned") {

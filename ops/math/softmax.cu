@@ -1,6 +1,6 @@
 // CUDA kernels of Softmax, LogSoftmax and their gradients: a warp a vector, or a block where vectors are long and few.
 
-#include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/group_sum.cuh"
 #include "ops/math/strided.h"
 
 namespace arbalest {
@@ -8,17 +8,6 @@ namespace arbalest {
 using namespace cuda;
 
 namespace {
-
-// Sums over a group of G threads, a warp or a block of kThreads, in a fixed order.
-template <int G>
-__device__ inline float group_sum(float x) {
-  static_assert(G == 32 || G == kThreads);
-  if constexpr (G == 32) {
-    return warp_sum(x);
-  } else {
-    return block_sum(x);
-  }
-}
 
 template <int G>
 __device__ inline float group_max(float x) {
@@ -85,34 +74,34 @@ void with_group(const AxisVectors& v, int multiprocessors, const Launch& launch)
   check_launch("softmax");
 }
 
+// launch(context, vectors, an element, group, blocks): one for the operator, one for its gradient
+template <typename Launch>
+KernelFactory softmax_factory(const Launch& launch) {
+  return [launch](const KernelRequest& request) {
+    const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
+    const int multiprocessors = cuda_context(request).multiprocessors;
+    return with_type(request, request.inputs[0].dtype, [=](auto element) {
+      return make_kernel([=](const KernelContext& c) {
+        with_group(v, multiprocessors, [&](auto group, unsigned blocks) { launch(c, v, element, group, blocks); });
+      });
+    });
+  };
+}
+
 template <bool kLogarithm>
 void set_kernels(OpRegistry& registry, const std::string& name) {
-  registry.find(name)->cuda = [](const KernelRequest& request) {
-    const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
-    const int multiprocessors = cuda_context(request).multiprocessors;
-    return with_type(request, request.inputs[0].dtype, [=](auto element) {
-      using T = decltype(element);
-      return make_kernel([=](const KernelContext& c) {
-        with_group(v, multiprocessors, [&](auto group, unsigned blocks) {
-          softmax_kernel<kLogarithm, decltype(group)::value>
-              <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), output<T>(c, 0));
-        });
+  registry.find(name)->cuda =
+      softmax_factory([](const KernelContext& c, const AxisVectors& v, auto element, auto group, unsigned blocks) {
+        using T = decltype(element);
+        softmax_kernel<kLogarithm, decltype(group)::value>
+            <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), output<T>(c, 0));
       });
-    });
-  };
-  registry.find("arbalest." + name + "Grad")->cuda = [](const KernelRequest& request) {
-    const AxisVectors v(request.inputs[0], int_attribute(request.node, "axis"));
-    const int multiprocessors = cuda_context(request).multiprocessors;
-    return with_type(request, request.inputs[0].dtype, [=](auto element) {
-      using T = decltype(element);
-      return make_kernel([=](const KernelContext& c) {
-        with_group(v, multiprocessors, [&](auto group, unsigned blocks) {
-          softmax_grad_kernel<kLogarithm, decltype(group)::value>
-              <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
-        });
+  registry.find("arbalest." + name + "Grad")->cuda =
+      softmax_factory([](const KernelContext& c, const AxisVectors& v, auto element, auto group, unsigned blocks) {
+        using T = decltype(element);
+        softmax_grad_kernel<kLogarithm, decltype(group)::value>
+            <<<blocks, kThreads, 0, stream_of(c)>>>(v, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0));
       });
-    });
-  };
 }
 
 }  // namespace

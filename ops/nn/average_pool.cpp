@@ -1,8 +1,7 @@
-// AveragePool and its gradient, and GlobalMaxPool, which is a MaxPool of one window.
-
-#include <fmt/format.h>
+// AveragePool and its gradient.
 
 #include "ops/definition.h"
+#include "ops/nn/pool.h"
 #include "ops/nn/window_cpu.h"
 
 namespace arbalest {
@@ -101,96 +100,49 @@ void infer_grad(InferContext& context) {
   context.set_output(0, x);
 }
 
-void infer_global(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {3, 4, 5});
-  if (pixel_count(pixels_of(x.shape)) == 0) {
-    context.fail(fmt::format("input 'X' is {}: there are no pixels", to_string(x)));
-  }
-  Shape shape = {x.shape[0], x.shape[1]};
-  shape.resize(x.shape.size(), 1);
-  context.set_output(0, {x.dtype, shape});
-}
-
-void expand_global(ExpandContext& context) {
-  const Shape shape = context.type(context.input(0)).shape;
-  const std::vector<int64_t> whole(shape.begin() + 2, shape.end());
-  context.replace_output(0, context.add("MaxPool", "", {context.input(0)}, 1, {{"kernel_shape", whole}})[0]);
-}
-
 struct Case {
-  const char* name;
-  Shape shape;
-  int64_t kernel, stride, pad_begin, pad_end, dilation, ceil_mode, count_pads;
-  const char* auto_pad = "NOTSET";
+  PoolCase pool;
+  int64_t count_pads;
+
+  Sample sample(std::vector<Sample::Input> inputs) const {
+    Sample sample{.name = pool.name, .inputs = std::move(inputs), .attributes = pool.attributes()};
+    sample.attributes.set("count_include_pad", count_pads);
+    return sample;
+  }
 };
 const std::vector<Case>& cases() {
-  static const std::vector<Case> cases = {{"halving", {2, 8, 8, 8}, 2, 2, 0, 0, 1, 0, 0},
-                                          {"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0, 0},
-                                          {"padded", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0, 0},
-                                          {"pads count", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0, 1},
-                                          {"uneven pads", {1, 4, 6, 5}, 3, 1, 0, 2, 1, 0, 1},
-                                          {"ceil", {2, 4, 6, 7}, 3, 2, 0, 0, 1, 1, 0},
-                                          {"ceil, pads count", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1, 1},
-                                          {"dilated", {1, 3, 9, 8}, 2, 2, 1, 1, 2, 0, 0},
-                                          {"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, 0, "SAME_UPPER"},
-                                          {"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, 1, "SAME_LOWER"},
-                                          {"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1, 0},
-                                          {"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0, 1},
-                                          {"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0, 0}};
+  static const std::vector<Case> cases = {{{"halving", {2, 8, 8, 8}, 2, 2, 0, 0, 1, 0}, 0},
+                                          {{"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0}, 0},
+                                          {{"padded", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0}, 0},
+                                          {{"pads count", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0}, 1},
+                                          {{"uneven pads", {1, 4, 6, 5}, 3, 1, 0, 2, 1, 0}, 1},
+                                          {{"ceil", {2, 4, 6, 7}, 3, 2, 0, 0, 1, 1}, 0},
+                                          {{"ceil, pads count", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1}, 1},
+                                          {{"dilated", {1, 3, 9, 8}, 2, 2, 1, 1, 2, 0}, 0},
+                                          {{"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, "SAME_UPPER"}, 0},
+                                          {{"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, "SAME_LOWER"}, 1},
+                                          {{"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1}, 0},
+                                          {{"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0}, 1},
+                                          {{"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0}, 0}};
   return cases;
-}
-
-Sample sample_of(const Case& c) {
-  const auto along_axes = [&](int64_t value) { return std::vector<int64_t>(c.shape.size() - 2, value); };
-  Sample sample{.name = c.name,
-                .attributes = {{"kernel_shape", along_axes(c.kernel)},
-                               {"strides", along_axes(c.stride)},
-                               {"dilations", along_axes(c.dilation)},
-                               {"ceil_mode", c.ceil_mode},
-                               {"count_include_pad", c.count_pads}}};
-  if (c.auto_pad == std::string_view("NOTSET")) {
-    std::vector<int64_t> pads = along_axes(c.pad_begin);
-    pads.resize(2 * pads.size(), c.pad_end);
-    sample.attributes.set("pads", pads);
-  } else {
-    sample.attributes.set("auto_pad", c.auto_pad);
-  }
-  return sample;
 }
 
 std::vector<Sample> pool_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
-    samples.push_back(sample_of(c));
-    samples.back().inputs = {{{DataType::Float32, c.shape}}};
-  }
+  for (const Case& c : cases()) samples.push_back(c.sample({{{DataType::Float32, c.pool.shape}}}));
   return samples;
 }
 
 std::vector<Sample> grad_samples() {
   std::vector<Sample> samples;
   for (const Case& c : cases()) {
-    Window window;
-    for (size_t axis = 5 - c.shape.size(); axis < 3; ++axis) {
-      window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
-      window.pad_begin[axis] = c.pad_begin, window.pad_end[axis] = c.pad_end;
-    }
-    const std::string_view auto_pad = c.auto_pad;
-    if (auto_pad.starts_with("SAME")) window.pad_to_same(pixels_of(c.shape), auto_pad == "SAME_LOWER");
-    const Shape y = windowed_shape(window, c.shape, c.shape[1], c.ceil_mode != 0);
-    samples.push_back(sample_of(c));
-    samples.back().inputs = {{{DataType::Float32, y}}, {{DataType::Float32, c.shape}}};
+    samples.push_back(c.sample({{{DataType::Float32, c.pool.pooled()}}, {{DataType::Float32, c.pool.shape}}}));
   }
   return samples;
 }
 
 std::vector<AttributeSpec> specs() {
-  std::vector<AttributeSpec> specs = window_specs();
-  specs.insert(specs.begin(),
-               required_spec("kernel_shape", AttributeKind::Ints, "extents of the window along the spatial axes"));
-  specs.push_back(int_spec("ceil_mode", 0, "1: windows that reach past the end count"));
-  specs.push_back(int_spec("count_include_pad", 0, "1: the mean is over padding too, as zeros"));
-  return specs;
+  return pool_specs(int_spec("count_include_pad", 0, "1: the mean is over padding too, as zeros"));
 }
 
 }  // namespace
@@ -214,10 +166,7 @@ void register_nn_average_pool(OpRegistry& registry) {
                           0, c.add("arbalest.AveragePoolGrad", "grad_input", {c.output_gradient(0), c.input(0)}, 1,
                                    window_attributes(c.node(), {"ceil_mode", "count_include_pad"}))[0]);
                     },
-                .cost =
-                    [](const Graph& graph, const Node& node) {
-                      return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
-                    },
+                .cost = pool_cost,
                 .samples = pool_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
   registry.add({.domain = "arbalest",
@@ -232,14 +181,6 @@ void register_nn_average_pool(OpRegistry& registry) {
                 .cost = elementwise_cost(1),
                 .samples = grad_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
-  registry.add({.domain = "",
-                .name = "GlobalMaxPool",
-                .doc = "the greatest value of each channel's pixels, as (N, C, 1, …)",
-                .inputs = {{.name = "X", .lowered = true}},
-                .outputs = {{.name = "Y", .lowered = true}},
-                .layout = Layout::ChannelsLast,
-                .infer = infer_global,
-                .expand = expand_global});
 }
 
 }  // namespace arbalest

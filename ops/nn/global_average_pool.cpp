@@ -1,10 +1,8 @@
 // GlobalAveragePool and its gradient.
 
-#include <fmt/format.h>
-
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/nn/window.h"
+#include "ops/nn/pool.h"
 
 namespace arbalest {
 namespace {
@@ -55,22 +53,9 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-Shape pooled_shape(const Shape& shape) {
-  Shape pooled = {shape[0], shape[1]};
-  pooled.resize(shape.size(), 1);
-  return pooled;
-}
-
-void infer_pool(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {3, 4, 5});
-  if (pixel_count(pixels_of(x.shape)) == 0)
-    context.fail(fmt::format("input 'X' is {}: there are no pixels", to_string(x)));
-  context.set_output(0, {x.dtype, pooled_shape(x.shape)});
-}
-
 void infer_grad(InferContext& context) {
   const TensorType& x = floating_input(context, 1, {3, 4, 5});
-  expect_input(context, 0, {x.dtype, pooled_shape(x.shape)}, "the type of GlobalAveragePool's output");
+  expect_input(context, 0, {x.dtype, global_pool_shape(x.shape)}, "the type of GlobalAveragePool's output");
   context.set_output(0, x);
 }
 
@@ -90,7 +75,7 @@ std::vector<Sample> grad_samples() {
   std::vector<Sample> samples;
   for (const Shape& shape : sample_shapes()) {
     samples.push_back({.name = to_string(shape),
-                       .inputs = {{{DataType::Float32, pooled_shape(shape)}}, {{DataType::Float32, shape}}}});
+                       .inputs = {{{DataType::Float32, global_pool_shape(shape)}}, {{DataType::Float32, shape}}}});
   }
   return samples;
 }
@@ -104,17 +89,14 @@ void register_nn_global_average_pool(OpRegistry& registry) {
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}},
                 .layout = Layout::ChannelsLast,
-                .infer = infer_pool,
+                .infer = infer_global_pool,
                 .grad =
                     [](GradContext& c) {
                       if (!c.needs_gradient(0)) return;
                       c.set_input_gradient(0, c.add("arbalest.GlobalAveragePoolGrad", "grad_input",
                                                     {c.output_gradient(0), c.input(0)}, 1)[0]);
                     },
-                .cost =
-                    [](const Graph& graph, const Node& node) {
-                      return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
-                    },
+                .cost = pool_cost,
                 .samples = pool_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
   registry.add({.domain = "arbalest",

@@ -1,10 +1,12 @@
-// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order.
+// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. And
+// GlobalMaxPool, which is a MaxPool of one window.
 
 #include <fmt/format.h>
 
 #include <limits>
 
 #include "ops/definition.h"
+#include "ops/nn/pool.h"
 #include "ops/nn/window_cpu.h"
 
 namespace arbalest {
@@ -185,50 +187,37 @@ void infer_grad(InferContext& context) {
   context.set_output(0, x);
 }
 
-struct Case {
-  const char* name;
-  Shape shape;
-  int64_t kernel, stride, pad, dilation, ceil_mode;
-  const char* auto_pad = "NOTSET";
-};
-const std::vector<Case>& cases() {
-  static const std::vector<Case> cases = {{"halving", {2, 6, 8, 8}, 2, 2, 0, 1, 0},
-                                          {"one pixel", {1, 1, 1, 1}, 1, 1, 0, 1, 0},
-                                          {"overlapping", {2, 5, 7, 9}, 3, 2, 1, 1, 0},
-                                          {"dense", {1, 3, 6, 5}, 3, 1, 1, 1, 0},
-                                          {"ceil", {2, 4, 6, 7}, 2, 2, 0, 1, 1},
-                                          {"ceil, padded", {1, 3, 6, 6}, 3, 2, 1, 1, 1},
-                                          {"dilated", {1, 2, 9, 8}, 2, 2, 1, 2, 0},
-                                          {"gaps", {1, 3, 7, 7}, 2, 3, 0, 1, 0},
-                                          {"same upper", {2, 4, 8, 7}, 3, 2, 0, 1, 0, "SAME_UPPER"},
-                                          {"same lower", {1, 3, 6, 7}, 2, 1, 0, 1, 0, "SAME_LOWER"},
-                                          {"sequence", {2, 5, 9}, 3, 2, 1, 1, 1},
-                                          {"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 0},
-                                          {"volume, dilated", {1, 8, 5, 5, 4}, 2, 1, 0, 2, 0},
-                                          {"many channels", {2, 130, 4, 4}, 2, 2, 0, 1, 0},
-                                          {"LeNet", {64, 20, 24, 24}, 2, 2, 0, 1, 0}};
-  return cases;
+void expand_global(ExpandContext& context) {
+  const Shape shape = context.type(context.input(0)).shape;
+  const std::vector<int64_t> whole(shape.begin() + 2, shape.end());
+  context.replace_output(0, context.add("MaxPool", "", {context.input(0)}, 1, {{"kernel_shape", whole}})[0]);
 }
-Attributes attributes_of(const Case& c) {
-  const auto along_axes = [&](int64_t value) { return std::vector<int64_t>(c.shape.size() - 2, value); };
-  Attributes attributes{{"kernel_shape", along_axes(c.kernel)},
-                        {"strides", along_axes(c.stride)},
-                        {"dilations", along_axes(c.dilation)},
-                        {"ceil_mode", c.ceil_mode}};
-  if (c.auto_pad == std::string_view("NOTSET")) {
-    attributes.set("pads", std::vector<int64_t>(2 * (c.shape.size() - 2), c.pad));
-  } else {
-    attributes.set("auto_pad", c.auto_pad);
-  }
-  return attributes;
+
+const std::vector<PoolCase>& cases() {
+  static const std::vector<PoolCase> cases = {{"halving", {2, 6, 8, 8}, 2, 2, 0, 0, 1, 0},
+                                              {"one pixel", {1, 1, 1, 1}, 1, 1, 0, 0, 1, 0},
+                                              {"overlapping", {2, 5, 7, 9}, 3, 2, 1, 1, 1, 0},
+                                              {"dense", {1, 3, 6, 5}, 3, 1, 1, 1, 1, 0},
+                                              {"ceil", {2, 4, 6, 7}, 2, 2, 0, 0, 1, 1},
+                                              {"ceil, padded", {1, 3, 6, 6}, 3, 2, 1, 1, 1, 1},
+                                              {"dilated", {1, 2, 9, 8}, 2, 2, 1, 1, 2, 0},
+                                              {"gaps", {1, 3, 7, 7}, 2, 3, 0, 0, 1, 0},
+                                              {"same upper", {2, 4, 8, 7}, 3, 2, 0, 0, 1, 0, "SAME_UPPER"},
+                                              {"same lower", {1, 3, 6, 7}, 2, 1, 0, 0, 1, 0, "SAME_LOWER"},
+                                              {"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1},
+                                              {"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0},
+                                              {"volume, dilated", {1, 8, 5, 5, 4}, 2, 1, 0, 0, 2, 0},
+                                              {"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0},
+                                              {"LeNet", {64, 20, 24, 24}, 2, 2, 0, 0, 1, 0}};
+  return cases;
 }
 
 std::vector<Sample> pool_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
+  for (const PoolCase& c : cases()) {
     samples.push_back({.name = c.name,
                        .inputs = {{.type = {DataType::Float32, c.shape}, .distinct = true}},
-                       .attributes = attributes_of(c),
+                       .attributes = c.attributes(),
                        .tolerance = 0});
     if (c.shape[1] > 8) continue;
     samples.push_back(samples.back());
@@ -243,32 +232,20 @@ std::vector<Sample> pool_samples() {
 // Distinct maxima are in MaxPool's own gradient check.
 std::vector<Sample> grad_samples() {
   std::vector<Sample> samples;
-  for (const Case& c : cases()) {
-    Window window;
-    for (size_t axis = 5 - c.shape.size(); axis < 3; ++axis) {
-      window.kernel[axis] = c.kernel, window.stride[axis] = c.stride, window.dilation[axis] = c.dilation;
-      window.pad_begin[axis] = window.pad_end[axis] = c.pad;
-    }
-    const std::string_view auto_pad = c.auto_pad;
-    if (auto_pad.starts_with("SAME")) window.pad_to_same(pixels_of(c.shape), auto_pad == "SAME_LOWER");
-    const Shape y = windowed_shape(window, c.shape, c.shape[1], c.ceil_mode);
+  for (const PoolCase& c : cases()) {
+    const Shape y = c.pooled();
     samples.push_back(
         {.name = c.name,
          .inputs = {{{DataType::Float32, y}}, {{DataType::Float32, c.shape}, 1, 1}, {{DataType::Float32, y}, 1, 1}},
-         .attributes = attributes_of(c),
+         .attributes = c.attributes(),
          .tolerance = 1e-6});
   }
   return samples;
 }
 
 std::vector<AttributeSpec> specs() {
-  std::vector<AttributeSpec> specs = window_specs();
-  specs.insert(specs.begin(),
-               required_spec("kernel_shape", AttributeKind::Ints, "extents of the window along the spatial axes"));
-  specs.push_back(int_spec("ceil_mode", 0, "1: windows that reach past the end count"));
-  specs.push_back(
+  return pool_specs(
       int_spec("storage_order", 0, "how Indices counts pixels: 0: row by row; 1: the first spatial axis is innermost"));
-  return specs;
 }
 
 }  // namespace
@@ -289,10 +266,7 @@ void register_nn_max_pool(OpRegistry& registry) {
                                                     {c.output_gradient(0), c.input(0), c.output(0)}, 1,
                                                     window_attributes(c.node(), {"ceil_mode"}))[0]);
                     },
-                .cost =
-                    [](const Graph& graph, const Node& node) {
-                      return Cost{double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
-                    },
+                .cost = pool_cost,
                 .samples = pool_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return pool_cpu(r, t); })});
   registry.add(
@@ -308,6 +282,14 @@ void register_nn_max_pool(OpRegistry& registry) {
        .cost = elementwise_cost(1),
        .samples = grad_samples,
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+  registry.add({.domain = "",
+                .name = "GlobalMaxPool",
+                .doc = "the greatest value of each channel's pixels, as (N, C, 1, …)",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .layout = Layout::ChannelsLast,
+                .infer = infer_global_pool,
+                .expand = expand_global});
 }
 
 }  // namespace arbalest

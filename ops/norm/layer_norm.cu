@@ -2,6 +2,7 @@
 // long and few. A row is read several times, from the nearest caches but for the first.
 
 #include "ops/cuda/columns.cuh"
+#include "ops/cuda/group_sum.cuh"
 
 namespace arbalest {
 
@@ -20,17 +21,6 @@ struct Rows {
   }
   bool empty() const { return rows == 0 || length == 0; }
 };
-
-// Sums over a group of G threads, a warp or a block of kThreads, in a fixed order.
-template <int G>
-__device__ inline float group_sum(float x) {
-  static_assert(G == 32 || G == kThreads);
-  if constexpr (G == 32) {
-    return warp_sum(x);
-  } else {
-    return block_sum(x);
-  }
-}
 
 // f(row, this thread's place in the group); all threads of a group call it together.
 template <int G, typename Function>

@@ -12,6 +12,7 @@ std::unique_ptr<Source> open_mnist(const SourceSpec& spec);
 std::unique_ptr<Source> open_cifar10(const SourceSpec& spec);
 std::unique_ptr<Source> open_synthetic(const SourceSpec& spec);
 std::unique_ptr<Source> open_glyphs(const SourceSpec& spec);
+std::unique_ptr<Source> open_tensors(const SourceSpec& spec);
 
 // What most data sets of images hold.
 inline std::vector<Field> image_and_label(Shape image, int64_t classes) {

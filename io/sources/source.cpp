@@ -49,6 +49,11 @@ class Schemes {
       {.name = "cifar10", .needs_path = true, .open = open_cifar10},
       {.name = "synthetic", .options = {"shape", "classes", "size", "test", "delay"}, .open = open_synthetic},
       {.name = "glyphs", .options = {"train", "test", "size"}, .open = open_glyphs},
+      {.name = "tensors",
+       .needs_path = true,
+       .options = {"classes"},
+       .splits = {"train", "test", "validation"},
+       .open = open_tensors},
       {.name = "memory", .open = open_memory},
   };
 };

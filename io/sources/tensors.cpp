@@ -1,0 +1,63 @@
+// tensors: a folder with a safetensors file for each split, DIR/train.safetensors, DIR/test.safetensors, …. A tensor is
+// a field, and its first dimension counts samples: what Python writes with two calls.
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+#include "io/formats/layout.h"
+#include "io/formats/safetensors.h"
+#include "io/sources/schemes.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kMostClasses = 1 << 30;
+
+// The samples of a tensor as Source::fill() writes them.
+std::vector<std::byte> read_samples(const SafetensorsReader& file, const SafetensorsReader::Entry& entry,
+                                    const TensorType& sample) {
+  std::vector<std::byte> samples(size_t(sample.bytes() * entry.shape[0]));
+  file.read(entry, entry.dtype, samples);
+  if (sample.shape.size() != 3) return samples;
+  TensorType image = sample;
+  image.shape.insert(image.shape.begin(), 1);
+  image.layout = Layout::ChannelsLast;
+  std::vector<std::byte> planes(size_t(sample.bytes()));
+  for (int64_t i = 0; i < entry.shape[0]; ++i) {
+    std::byte* at = samples.data() + i * sample.bytes();
+    std::memcpy(planes.data(), at, planes.size());
+    to_memory_order(image, planes.data(), at);
+  }
+  return samples;
+}
+
+FieldArray read_field(const SafetensorsReader& file, const SafetensorsReader::Entry& entry, int64_t classes) {
+  if (entry.shape.empty() || entry.shape[0] < 1) {
+    throw RunError(fmt::format("{}: tensor '{}' is {}, expected samples along its first dimension, at least one",
+                               file.path(), entry.name, to_string(TensorType{entry.dtype, entry.shape})));
+  }
+  FieldArray array{{entry.name, entry.dtype, {entry.shape.begin() + 1, entry.shape.end()}}, {}, nullptr};
+  if (entry.name == "label" && !is_floating(entry.dtype)) array.field.classes = classes;
+  check_fields({array.field}, file.path());
+  const auto kept = std::make_shared<const std::vector<std::byte>>(read_samples(file, entry, array.field.sample()));
+  array.bytes = *kept;
+  array.owner = kept;
+  return array;
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_tensors(const SourceSpec& spec) {
+  const int64_t classes = spec.integer("classes", 0, 1, kMostClasses);
+  const std::filesystem::path folders[] = {spec.path};
+  const std::string names[] = {spec.split + ".safetensors"};
+  const SafetensorsReader file(find_file(fmt::format("source '{}'", spec.label()), folders, names));
+  std::vector<FieldArray> arrays;
+  for (const SafetensorsReader::Entry& entry : file.entries()) arrays.push_back(read_field(file, entry, classes));
+  return memory_source(std::move(arrays), spec.label());
+}
+
+}  // namespace arbalest

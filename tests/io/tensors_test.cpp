@@ -1,0 +1,80 @@
+// The source tensors: fields from safetensors files, one a split.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "graph/error.h"
+#include "io/formats/safetensors.h"
+#include "io/sources/source.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+
+namespace {
+
+template <typename T>
+NamedTensor tensor(const std::string& name, DataType dtype, Shape shape, const std::vector<T>& values) {
+  NamedTensor made{name, dtype, std::move(shape), std::vector<uint8_t>(values.size() * sizeof(T))};
+  std::memcpy(made.bytes.data(), values.data(), made.bytes.size());
+  return made;
+}
+
+std::unique_ptr<Source> open(const TestFolder& folder, const std::string& options = "", const char* split = "train") {
+  return open_source("tensors:" + folder.string() + options, split, 1);
+}
+
+// Two samples: planes of 2 × 3 pixels, two floats, a class.
+TensorFile two_samples() {
+  std::vector<uint8_t> planes(24);
+  for (size_t i = 0; i < planes.size(); ++i) planes[i] = uint8_t(i);
+  return {{tensor("image", DataType::Uint8, {2, 2, 2, 3}, planes),
+           tensor("label", DataType::Int64, {2}, std::vector<int64_t>{4, 1}),
+           tensor("weight", DataType::Float32, {2, 2}, std::vector<float>{0.5f, 1.5f, 2.5f, 3.5f})},
+          {}};
+}
+
+}  // namespace
+
+TEST_CASE("tensors: each tensor is a field, and images become channels-last") {
+  const TestFolder folder;
+  write_safetensors(folder / "train.safetensors", two_samples());
+  const auto source = open(folder, "?classes=5");
+  CHECK(source->size() == 2);
+  CHECK(to_string(source->fields()) == "image uint8[2,2,3], label int64[] of 5 classes, weight float[2]");
+  std::vector<uint8_t> images(24);
+  std::vector<int64_t> labels(2);
+  std::vector<float> weights(4);
+  const std::vector<SampleRef> samples = {{1, 0, 0}, {0, 0, 1}};
+  std::byte* const fields[] = {reinterpret_cast<std::byte*>(images.data()), reinterpret_cast<std::byte*>(labels.data()),
+                               reinterpret_cast<std::byte*>(weights.data())};
+  source->fill(samples, fields);
+  CHECK(labels == std::vector<int64_t>{1, 4});
+  CHECK(weights == std::vector<float>{2.5f, 3.5f, 0.5f, 1.5f});
+  CHECK(std::vector<uint8_t>(images.begin(), images.begin() + 12) ==
+        std::vector<uint8_t>{12, 18, 13, 19, 14, 20, 15, 21, 16, 22, 17, 23});
+  CHECK(images[12] == 0);
+  CHECK(images[13] == 6);
+}
+
+TEST_CASE("tensors: what is wrong with a file is told") {
+  const TestFolder folder;
+  check_parts(message_of<RunError>([&] { open(folder); }), {"train.safetensors", "which is empty"});
+  TensorFile file = two_samples();
+  write_safetensors(folder / "train.safetensors", file);
+  check_parts(message_of<RunError>([&] { open(folder, "", "test"); }), {"test.safetensors", "which holds train"});
+  check_parts(message_of<GraphError>([&] { open(folder, "", "dev"); }), {"unknown split 'dev'", "validation"});
+  check_parts(message_of<GraphError>([&] { open(folder, "?classes=4"); }),
+              {"field 'label' of sample 0 is 4, expected 0 to 3"});
+  check_parts(message_of<GraphError>([&] { open(folder, "?classes=0"); }), {"option 'classes' is '0'"});
+  file.tensors[1] = tensor("label", DataType::Int64, {}, std::vector<int64_t>{4});
+  write_safetensors(folder / "train.safetensors", file);
+  check_parts(message_of<RunError>([&] { open(folder); }),
+              {"train.safetensors: tensor 'label' is int64[]", "samples along its first dimension"});
+  file.tensors[1] = tensor("label", DataType::Int64, {3}, std::vector<int64_t>{1, 2, 3});
+  write_safetensors(folder / "train.safetensors", file);
+  check_parts(message_of<GraphError>([&] { open(folder); }), {"field 'image' holds 2 samples, field 'label' 3"});
+  file.tensors[1] = tensor("a label", DataType::Int64, {2}, std::vector<int64_t>{1, 2});
+  write_safetensors(folder / "train.safetensors", file);
+  check_parts(message_of<GraphError>([&] { open(folder); }), {"train.safetensors", "a label"});
+}

@@ -153,6 +153,9 @@ Tensor global_average_pool(Tensor x) {
 Tensor relu(Tensor x) {
   return unary("Relu", x);
 }
+Tensor dropout(Tensor x, double ratio) {
+  return unary("Dropout", x, {{"ratio", ratio}, {"training_mode", int64_t{1}}});
+}
 Tensor flatten(Tensor x) {
   return unary("Flatten", x);
 }

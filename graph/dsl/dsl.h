@@ -119,6 +119,7 @@ struct PoolOptions {
 Tensor max_pool(Tensor x, const PoolOptions& options = {});
 Tensor global_average_pool(Tensor x);
 Tensor relu(Tensor x);
+Tensor dropout(Tensor x, double ratio);  // of the elements that are 0 in training
 Tensor flatten(Tensor x);
 Tensor add(Tensor a, Tensor b);
 inline Tensor operator+(Tensor a, Tensor b) {

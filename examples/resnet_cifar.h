@@ -1,10 +1,11 @@
 #pragma once
-// ResNet-32 for CIFAR-10 in the C++ DSL: the graph of examples/resnet32.onnxtxt.
+// Residual networks for CIFAR-10 in the C++ DSL: the graphs of examples/resnet20, resnet32 and resnet44.onnxtxt.
 
 #include <cstdint>
 #include <string>
 
 #include "graph/dsl/dsl.h"
+#include "graph/error.h"
 
 namespace arbalest {
 
@@ -19,13 +20,16 @@ inline Tensor residual(Tensor x, int64_t filters, int64_t stride, bool project) 
   return relu(y + (project ? conv_bn(x, filters, 1, stride) : x));
 }
 
-inline void build_resnet32(Model& model, const std::string& source) {
-  constexpr int kBlocks = 5;  // per stage: 6 · 5 + 2 layers
+// `depth`: layers with weights, 6n + 2: a stem, three stages of n blocks, and the last layer. Throws GraphError for any
+// other.
+inline void build_cifar_resnet(Model& model, const std::string& source, int depth) {
+  if (depth < 8 || depth % 6 != 2) throw GraphError("depth is " + std::to_string(depth) + "; expected 6n + 2");
+  const int blocks = (depth - 2) / 6;
   auto [image, label] = prefetch(model, {.source = source, .batch = 128});
   Tensor x = augment(image, {.pad = 4, .flip = true, .mean = {0.4914, 0.4822, 0.4465}, .std = {0.247, 0.2435, 0.2616}});
   x = relu(conv_bn(x, 16, 3, 1));
   for (const int64_t filters : {16, 32, 64}) {
-    for (int block = 0; block < kBlocks; ++block) {
+    for (int block = 0; block < blocks; ++block) {
       const bool first = block == 0 && filters > 16;
       x = residual(x, filters, first ? 2 : 1, first);
     }

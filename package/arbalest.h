@@ -5,6 +5,7 @@
 #include "executor/inference/classification.h"
 #include "executor/inference/export_model.h"
 #include "executor/inference/inference.h"
+#include "executor/inference/predictor.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/observer.h"
 #include "executor/session/session.h"

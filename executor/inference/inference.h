@@ -12,7 +12,7 @@
 
 namespace arbalest {
 
-class Binding;
+class LoadedModel;
 
 // What a batch hands out of the values that were asked for, in their order. Floating ones are float, others are as the
 // graph has them; all are row-major and begin with the batch's first sample.
@@ -29,9 +29,9 @@ class Inference {
   Inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
   ~Inference();
 
-  int64_t samples() const { return prepared_.request.validation_samples; }
-  const Graph& graph() const { return prepared_.graph; }
-  const Source& source() const { return *prepared_.validation; }
+  int64_t samples() const;
+  const Graph& graph() const;
+  const Source& source() const;
   // Of an asked value: element type and shape of one sample.
   TensorType output_type(size_t index) const;
 
@@ -41,15 +41,11 @@ class Inference {
   Validated run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted);
 
  private:
-  const Loop& loop() const { return *prepared_.program.find(LoopRole::Validate); }
-  void put_weights();
   std::function<void(int64_t)> fill(const Replica& replica, TaskId task) const;
   std::function<void(int64_t)> hand_out(const Replica& replica, const std::function<void(const InferredBatch&)>& each);
 
   const SessionOptions options_;
-  const Prepared prepared_;
-  Plan plan_;
-  std::unique_ptr<Binding> binding_;
+  const std::unique_ptr<const LoadedModel> model_;
   std::mutex handing_out_;
 };
 

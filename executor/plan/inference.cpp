@@ -21,7 +21,7 @@ Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lan
   replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident));
   add_part(builder, in, loop, replica.placement, prefix + "/evaluate", 0, NodeId(loop.graph.nodes.size()), replica);
   close_step(builder, in, replica);
-  add_read_back(builder, lanes, loop, prefix, pass, replica);
+  if (pass != kNone) add_read_back(builder, lanes, loop, prefix, pass, replica);
   add_hand_out(builder, in, lanes, loop, prefix, replica);
   return replica;
 }
@@ -39,7 +39,8 @@ Plan make_inference_plan(const Program& program, const PlanRequest& request) {
   const int64_t all = validation_batches(request.validation_samples, loop.batch);
   const int64_t batches = (all + in.devices() - 1) / in.devices();
   const ClockId batch = builder.add_clock("batch", batches);
-  const ClockId pass = builder.add_coarser("pass", batch, batches, batches).first;
+  const bool measures = loop.arenas.tally != kNone;
+  const ClockId pass = measures ? builder.add_coarser("pass", batch, batches, batches).first : kNone;
   const Lanes lanes = add_lanes(builder, in);
   LoopPlan planned{LoopRole::Validate, in.graph_of(loop), batch, {}};
   for (int32_t device = 0; device < in.devices(); ++device) {

@@ -46,6 +46,9 @@ class Scheduler final : private CompletionSink {
   // Ends the run after the batches already read. Host tasks may call it.
   void stop() { stop_requested_.store(true); }
 
+  // Whether an error is ending the run. Host tasks that wait for something outside of the plan have to look.
+  bool failed() const { return failed_.load(); }
+
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
   int64_t iterations() const { return ticks(0); }
   int64_t ticks(ClockId clock) const { return dependencies_.limit(clock); }

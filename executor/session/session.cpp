@@ -18,6 +18,8 @@
 namespace arbalest {
 namespace {
 
+constexpr int64_t kEndless = int64_t{1} << 40;  // batches
+
 // What the program passed, or what Prefetch's source has as the split that `node` names.
 std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
                                          const Node& node, uint64_t seed) {
@@ -209,6 +211,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   Node& validate = validate_of(prepared.graph);
   const Node& prefetch = *require_op(prepared.graph, "arbalest.Prefetch");
   if (!asked.split.empty()) validate.attributes.set("split", asked.split);
+  if (asked.batch > 0) validate.attributes.set("batch", asked.batch);
   validate.attributes.set("recalibrate", int64_t{0});
   open_for(prefetch, [&] {
     prepared.validation = open_split(options.sources.validation, prefetch, validate, options.numerics.seed);
@@ -223,10 +226,16 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   request.devices = devices_of(options);
   request.host_threads = thread_count(options);
   describe_sources(prepared);
+  passes.measures = !asked.endless;
   passes.bf16 = options.numerics.precision == Precision::Bf16;
   passes.validators = int64_t(request.devices.size());
   passes.validation_samples = request.validation_samples;
   prepared.program = make_program(prepared.graph, passes);
+  if (asked.endless) {
+    request.host_threads = 1;  // a batch is filled whole
+    request.validation_resident = false;
+    request.validation_samples = prepared.program.find(LoopRole::Validate)->batch * kEndless;
+  }
   return prepared;
 }
 

@@ -96,6 +96,10 @@ Prepared prepare(Graph graph, const SessionOptions& options,
 struct InferenceRequest {
   std::string split;                 // "": that of the graph's Validate
   std::vector<std::string> outputs;  // values of the graph that each batch hands out
+  int64_t batch = 0;                 // samples of a batch; 0: as Validate's
+  // Batches without end that a program fills itself: nothing is measured, and a sample needs no field that the outputs
+  // do not depend on.
+  bool endless = false;
 };
 
 // As prepare(), for a pass over one split: nothing but that split is opened. A graph without a Validate node is

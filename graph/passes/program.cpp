@@ -116,6 +116,7 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
     return metric_of(graph, value).keeps == MetricSpec::Keeps::Mean;
   });
   if (!means) metrics.insert(metrics.begin(), loss);
+  if (!options.measures) metrics.clear();
   int64_t batch = int_attribute(validate, "batch");
   if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
   std::vector<ValueId> outputs, wanted = metrics;
@@ -125,7 +126,7 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
   fold_constants(slice);
   Loop loop = make_loop(LoopRole::Validate, std::move(slice));
   loop.outputs = std::move(outputs);
-  measure(loop, metrics, loss, options);
+  if (options.measures) measure(loop, metrics, loss, options);
   return loop;
 }
 

@@ -16,6 +16,7 @@ struct ProgramOptions {
   bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
   int64_t validators = 1;            // devices that share validation's work
   int64_t validation_samples = 0;    // for metrics that keep a row of each; 0: as many as one batch of each device
+  bool measures = true;              // whether the validation loop computes metrics
   std::vector<std::string> outputs;  // values that each batch of the validation loop hands out, by name
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;

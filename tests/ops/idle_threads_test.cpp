@@ -51,5 +51,6 @@ TEST_CASE("threads of OpenMP that have nothing to do sleep, without OMP_WAIT_POL
   CHECK(let_idle_threads_sleep() == team);
   double cost = 0;
   std::thread([&] { cost = cost_of_region(); }).join();  // a team of its own, as each device has one
-  CHECK(cost < 0.5e-3);                                  // spinning threads take some milliseconds
+  // To wake a thread takes some 30 µs; one that spins takes milliseconds.
+  CHECK(cost < 0.25e-3 * std::thread::hardware_concurrency());
 }

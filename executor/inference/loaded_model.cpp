@@ -1,0 +1,65 @@
+#include "executor/inference/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+
+#include "executor/run/bind_plan.h"
+#include "executor/session/initial_values.h"
+#include "io/formats/layout.h"
+
+namespace arbalest {
+
+LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked)
+    : prepared(prepare_inference(std::move(graph), options, asked)),
+      plan(make_inference_plan(prepared.program, prepared.request)),
+      binding(bind_plan(plan, thread_count(options), options.execution.collective_timeout,
+                        bind_options(prepared, options), make_device_cache())) {
+  for (const ValueId output : loop().outputs) {
+    const Value& value = loop().graph.values[size_t(output)];
+    const bool batched = !value.type.shape.empty() && value.type.shape[0] == loop().batch;
+    if (!batched) {
+      throw GraphError(fmt::format("'{}' is {}; expected a value with a row for each of the {} samples of a batch",
+                                   value.name, to_string(value.type), loop().batch));
+    }
+  }
+  put_weights(options);
+}
+
+void LoadedModel::put_weights(const SessionOptions& options) {
+  std::optional<SafetensorsReader> file;
+  const ArenaValues& arenas = prepared.program.training().arenas;
+  if (!options.files.weights.empty()) {
+    file.emplace(options.files.weights);
+    check_tensor_names(*file, prepared.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
+  }
+  const Initialisation start{options.numerics.seed, file ? &*file : nullptr, thread_count(options)};
+  const InitialValues content = initial_values(loop(), *prepared.validation, start);
+  for (const Replica& replica : planned().replicas) put_values(*binding, replica, content);
+}
+
+TensorType LoadedModel::output_type(size_t index) const {
+  TensorType type = loop().graph.values[size_t(loop().outputs[index])].type;
+  type.shape.erase(type.shape.begin());
+  type.layout = Layout::RowMajor;
+  if (type.dtype == DataType::Bfloat16) type.dtype = DataType::Float32;
+  return type;
+}
+
+std::vector<std::byte> LoadedModel::read_output(const Replica& replica, size_t index, int64_t tick) const {
+  const TensorType& type = loop().graph.values[size_t(loop().outputs[index])].type;
+  std::vector<std::byte> row_major(size_t(type.bytes()));
+  to_row_major(type, binding->address(replica.outputs[index], tick), row_major.data());
+  if (type.dtype != DataType::Bfloat16) return row_major;
+  std::vector<std::byte> wide(size_t(type.elements()) * sizeof(float));
+  for (int64_t i = 0; i < type.elements(); ++i) {
+    bfloat16 narrow;
+    std::memcpy(&narrow, row_major.data() + size_t(i) * sizeof narrow, sizeof narrow);
+    const auto value = float(narrow);
+    std::memcpy(wide.data() + size_t(i) * sizeof value, &value, sizeof value);
+  }
+  return wide;
+}
+
+}  // namespace arbalest

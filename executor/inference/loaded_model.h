@@ -1,0 +1,36 @@
+#pragma once
+// A graph with its weights in the memory of devices, ready to run batches through.
+
+#include <memory>
+
+#include "executor/run/binding.h"
+#include "executor/session/session.h"
+
+namespace arbalest {
+
+class LoadedModel {
+ public:
+  // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
+  // that file weights are what the graph's initialisers say. Throws GraphError, and RunError where the file does not
+  // fit the graph.
+  LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const Loop& loop() const { return *prepared.program.find(LoopRole::Validate); }
+  const LoopPlan& planned() const { return plan.handles.loops.front(); }
+  // Of an asked value as read_output() gives it: element type, float where the graph has a narrower one, and shape of
+  // one sample.
+  TensorType output_type(size_t index) const;
+  // All rows of the batch that is in the replica's pinned slot of `tick`: row-major.
+  std::vector<std::byte> read_output(const Replica& replica, size_t index, int64_t tick) const;
+
+  const Prepared prepared;
+  Plan plan;
+  const std::unique_ptr<Binding> binding;
+
+ private:
+  void put_weights(const SessionOptions& options);
+};
+
+}  // namespace arbalest

@@ -1,0 +1,60 @@
+#pragma once
+// A trained model that answers requests: loaded once, asked as often as one likes, from any number of threads. What
+// servers are made of.
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "executor/session/session.h"
+#include "io/sources/memory_source.h"
+
+namespace arbalest {
+
+class LoadedModel;
+class RequestQueue;
+
+struct PredictorOptions {
+  std::string value;  // of the graph, with a row for each sample; "": the scores that its SoftmaxCrossEntropy compares
+  int64_t batch = 0;  // samples computed at once, at most; 0: as Validate's
+  // How long a batch that is not full waits for more samples. 0: what is there when a device is free goes at once.
+  std::chrono::microseconds patience{0};
+  // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
+  std::vector<Field> fields;
+};
+
+// Samples of requests that wait at the same time are computed together, up to a batch, on whichever device is free.
+class Predictor {
+ public:
+  // Plans on all devices of `options`, allocates, and reads options.files.weights; without that file weights are what
+  // the graph's initialisers say. Throws GraphError, and RunError where the file does not fit the graph.
+  Predictor(Graph graph, const SessionOptions& options, const PredictorOptions& asked = {});
+  // Ends requests that are under way first. Nobody may be calling predict().
+  ~Predictor();
+
+  // What a sample has to have: the fields that the value depends on.
+  const std::vector<Field>& fields() const { return fields_; }
+  // Of the value, for one sample: row-major floats.
+  const TensorType& output() const { return output_; }
+
+  // The value's rows for the samples, one after the other. `samples` has an array for each of fields(), in any order,
+  // with the same number of samples; others are ignored. Any thread may call it; it returns when the rows are there.
+  // Throws GraphError where arrays do not fit the fields, RunError where the model cannot be run (any more).
+  std::vector<float> predict(std::span<const FieldArray> samples);
+
+ private:
+  void serve();
+  void fill(const Replica& replica, int64_t tick);
+  void hand_out(const Replica& replica, int64_t tick);
+
+  const SessionOptions options_;
+  std::unique_ptr<const LoadedModel> model_;
+  TensorType output_;
+  std::vector<Field> fields_;
+  std::vector<int64_t> offsets_;  // of each of fields_ in a batch's slot
+  std::unique_ptr<RequestQueue> requests_;
+};
+
+}  // namespace arbalest

@@ -89,7 +89,8 @@ void register_source(SourceScheme scheme);
 //                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
 //   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
 //   tensors:DIR?classes=10             any fields, from DIR/train.safetensors, test.safetensors, validation.safetensors: a
-//                                      tensor a field, samples along its first dimension; classes: those of 'label'
+//                                      tensor a field, samples along its first dimension; int64 labels become int32;
+//                                      classes: those of 'label'
 //   memory:                            what the program passes to the run itself (DataSources in session.h)
 //   and whatever was registered. Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme,
 //   option or split), and where what was opened states no fields or no samples; RunError for files that are missing or

@@ -34,15 +34,37 @@ std::vector<std::byte> read_samples(const SafetensorsReader& file, const Safeten
   return samples;
 }
 
+// One int64 a sample, as Python has class indices, becomes an int32, as losses and metrics take them.
+std::vector<std::byte> narrowed(const SafetensorsReader& file, const std::string& name,
+                                const std::vector<std::byte>& wide) {
+  std::vector<std::byte> narrow(wide.size() / 2);
+  for (size_t i = 0; i < narrow.size() / sizeof(int32_t); ++i) {
+    int64_t number = 0;
+    std::memcpy(&number, wide.data() + i * sizeof number, sizeof number);
+    const auto fitting = int32_t(number);
+    if (fitting != number) {
+      throw RunError(fmt::format("{}: sample {} of tensor '{}' is {}, which an int32 does not hold", file.path(), i,
+                                 name, number));
+    }
+    std::memcpy(narrow.data() + i * sizeof fitting, &fitting, sizeof fitting);
+  }
+  return narrow;
+}
+
 FieldArray read_field(const SafetensorsReader& file, const SafetensorsReader::Entry& entry, int64_t classes) {
   if (entry.shape.empty() || entry.shape[0] < 1) {
     throw RunError(fmt::format("{}: tensor '{}' is {}, expected samples along its first dimension, at least one",
                                file.path(), entry.name, to_string(TensorType{entry.dtype, entry.shape})));
   }
   FieldArray array{{entry.name, entry.dtype, {entry.shape.begin() + 1, entry.shape.end()}}, {}, nullptr};
-  if (entry.name == "label" && !is_floating(entry.dtype)) array.field.classes = classes;
   check_fields({array.field}, file.path());
-  const auto kept = std::make_shared<const std::vector<std::byte>>(read_samples(file, entry, array.field.sample()));
+  std::vector<std::byte> samples = read_samples(file, entry, array.field.sample());
+  if (entry.dtype == DataType::Int64 && entry.shape.size() == 1) {
+    samples = narrowed(file, entry.name, samples);
+    array.field.dtype = DataType::Int32;
+  }
+  if (entry.name == "label" && !is_floating(entry.dtype)) array.field.classes = classes;
+  const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(samples));
   array.bytes = *kept;
   array.owner = kept;
   return array;

@@ -41,15 +41,15 @@ TEST_CASE("tensors: each tensor is a field, and images become channels-last") {
   write_safetensors(folder / "train.safetensors", two_samples());
   const auto source = open(folder, "?classes=5");
   CHECK(source->size() == 2);
-  CHECK(to_string(source->fields()) == "image uint8[2,2,3], label int64[] of 5 classes, weight float[2]");
+  CHECK(to_string(source->fields()) == "image uint8[2,2,3], label int32[] of 5 classes, weight float[2]");
   std::vector<uint8_t> images(24);
-  std::vector<int64_t> labels(2);
+  std::vector<int32_t> labels(2);
   std::vector<float> weights(4);
   const std::vector<SampleRef> samples = {{1, 0, 0}, {0, 0, 1}};
   std::byte* const fields[] = {reinterpret_cast<std::byte*>(images.data()), reinterpret_cast<std::byte*>(labels.data()),
                                reinterpret_cast<std::byte*>(weights.data())};
   source->fill(samples, fields);
-  CHECK(labels == std::vector<int64_t>{1, 4});
+  CHECK(labels == std::vector<int32_t>{1, 4});
   CHECK(weights == std::vector<float>{2.5f, 3.5f, 0.5f, 1.5f});
   CHECK(std::vector<uint8_t>(images.begin(), images.begin() + 12) ==
         std::vector<uint8_t>{12, 18, 13, 19, 14, 20, 15, 21, 16, 22, 17, 23});
@@ -74,6 +74,10 @@ TEST_CASE("tensors: what is wrong with a file is told") {
   file.tensors[1] = tensor("label", DataType::Int64, {3}, std::vector<int64_t>{1, 2, 3});
   write_safetensors(folder / "train.safetensors", file);
   check_parts(message_of<GraphError>([&] { open(folder); }), {"field 'image' holds 2 samples, field 'label' 3"});
+  file.tensors[1] = tensor("label", DataType::Int64, {2}, std::vector<int64_t>{1, int64_t{1} << 40});
+  write_safetensors(folder / "train.safetensors", file);
+  check_parts(message_of<RunError>([&] { open(folder); }),
+              {"sample 1 of tensor 'label' is 1099511627776, which an int32 does not hold"});
   file.tensors[1] = tensor("a label", DataType::Int64, {2}, std::vector<int64_t>{1, 2});
   write_safetensors(folder / "train.safetensors", file);
   check_parts(message_of<GraphError>([&] { open(folder); }), {"train.safetensors", "a label"});

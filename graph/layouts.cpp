@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 namespace arbalest {
 
 ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader) {
@@ -17,6 +20,15 @@ ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader
   graph.nodes[size_t(change)].where = where;
   infer(graph, change);
   return graph.nodes[size_t(change)].outputs[0];
+}
+
+bool keeps_memory(const std::vector<int64_t>& permutation, Layout from, Layout to) {
+  if (permutation.size() < 4 || from == to) return false;
+  std::vector<int64_t> moved(permutation.size());
+  std::iota(moved.begin(), moved.end(), int64_t{0});
+  const auto channels = moved.begin() + 1;
+  std::rotate(channels, from == Layout::ChannelsLast ? channels + 1 : moved.end() - 1, moved.end());
+  return permutation == moved;
 }
 
 }  // namespace arbalest

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "graph/layouts.h"
 #include "ops/definition.h"
 #include "ops/math/elementwise_cpu.h"
 #include "ops/shape/transpose.h"
@@ -45,7 +46,9 @@ void infer_transpose(InferContext& context) {
   }
   TensorType y{x.dtype, {}};
   for (const int64_t axis : permutation) y.shape.push_back(x.shape[size_t(axis)]);
-  context.set_output(0, y);
+  // What becomes an image lies as images do, for nothing; who wants it row-major pays for one copy either way.
+  const bool image = rank >= 4 && keeps_memory(permutation, x.layout, Layout::ChannelsLast);
+  context.set_output(0, image ? y.in(Layout::ChannelsLast) : y);
 }
 
 void grad_transpose(GradContext& c) {
@@ -53,7 +56,19 @@ void grad_transpose(GradContext& c) {
   const std::vector<int64_t> permutation = permutation_of(c.node(), c.type(c.input(0)).shape.size());
   std::vector<int64_t> back(permutation.size());
   for (size_t axis = 0; axis < back.size(); ++axis) back[size_t(permutation[axis])] = int64_t(axis);
-  c.set_input_gradient(0, c.add("Transpose", "grad_input", {c.output_gradient(0)}, 1, {{"perm", back}})[0]);
+  // Where the input lies otherwise than what stays in place, autodiff changes the layout: one copy, as here.
+  const Layout from = c.type(c.output_gradient(0)).layout;
+  const Layout to = from == Layout::ChannelsLast ? Layout::RowMajor : Layout::ChannelsLast;
+  const char* op = keeps_memory(back, from, to) ? "arbalest.TransposeInPlace" : "Transpose";
+  c.set_input_gradient(0, c.add(op, "grad_input", {c.output_gradient(0)}, 1, {{"perm", back}})[0]);
+}
+
+void infer_in_place(InferContext& context) {
+  infer_transpose(context);
+  const TensorType& x = context.input(0);
+  const Layout to = x.layout == Layout::ChannelsLast ? Layout::RowMajor : Layout::ChannelsLast;
+  if (keeps_memory(permutation_of(context.node(), x.shape.size()), x.layout, to)) return;
+  context.fail(fmt::format("input 'X' is {}, whose elements would move", to_string(x)));
 }
 
 std::unique_ptr<Kernel> transpose_cpu(const KernelRequest& request, auto element) {
@@ -82,6 +97,8 @@ std::vector<Sample> samples() {
                         {{type, {2, 1, 5, 1}}, {3, 1, 2, 0}},
                         {TensorType{type, {2, 3, 5, 7}}.in(Layout::ChannelsLast), {0, 2, 3, 1}},
                         {TensorType{type, {2, 8, 5, 4}}.in(Layout::ChannelsLast), {0, 1, 2, 3}},
+                        {{type, {2, 5, 7, 3}}, {0, 3, 1, 2}},
+                        {{type, {2, 5, 3}}, {0, 2, 1}},
                         {{type, {2, 3, 2, 3, 2, 3}}, {5, 0, 3, 2, 4, 1}}}) {
     samples.push_back({.name = to_string(c.x.shape) + " by " + to_string(c.permutation, '[', ']') +
                                (c.x.layout == Layout::ChannelsLast ? ", channels-last" : ""),
@@ -92,12 +109,25 @@ std::vector<Sample> samples() {
   return samples;
 }
 
+std::vector<Sample> in_place_samples() {
+  std::vector<Sample> all;
+  for (Sample& sample : samples()) {
+    const bool last = sample.inputs[0].type.layout == Layout::ChannelsLast;
+    const Attribute* permutation = sample.attributes.find("perm");
+    if (permutation &&
+        *permutation == Attribute(last ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 3, 1, 2})) {
+      all.push_back(std::move(sample));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 void register_shape_transpose(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "Transpose",
-                .doc = "X with its axes in the order `perm`; row-major in memory",
+                .doc = "X with its axes in the order `perm`",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "Y", .lowered = true}},
                 .attributes = {ints_spec("perm", {}, "axis i of Y is axis perm[i] of X; default: the axes reversed")},
@@ -107,6 +137,20 @@ void register_shape_transpose(OpRegistry& registry) {
                 .cost = elementwise_cost(0),
                 .samples = samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return transpose_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "TransposeInPlace",
+                .doc = "Transpose of an image to (N, …, C) or back, whose elements stay where they are in memory",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = {required_spec("perm", AttributeKind::Ints, "as Transpose's")},
+                .internal = true,
+                .layout = std::nullopt,
+                .infer = infer_in_place,
+                .grad = grad_transpose,
+                .cost = elementwise_cost(0),
+                .samples = in_place_samples,
+                .aliases = {{0, 0}},
+                .cpu = registry.get("Reshape").cpu});  // nothing, or where memory is not shared a copy
 }
 
 }  // namespace arbalest

@@ -20,6 +20,7 @@ void register_shape_transpose_cuda(OpRegistry& registry) {
       });
     });
   };
+  registry.find("arbalest.TransposeInPlace")->cuda = registry.get("Reshape").cuda;
 }
 
 }  // namespace arbalest

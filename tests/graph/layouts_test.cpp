@@ -77,3 +77,20 @@ TEST_CASE("filters that another operator wants row-major are laid out for the fi
   CHECK(value(graph, "w").type.layout == Layout::ChannelsLast);
   CHECK(count_ops(graph, "arbalest.ChangeLayout") == 0);  // Transpose takes what there is
 }
+
+TEST_CASE("an image that is transposed to have its channels last, and back, stays where it is") {
+  const Program program = program_of_net(
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\n"
+      "pixels = Transpose <perm = [0, 2, 3, 1]> (c)\n"
+      "norm = arbalest.LayerNorm (pixels)\n"
+      "back = Transpose <perm = [0, 3, 1, 2]> (norm)\n"
+      "d = arbalest.Conv <filters = 2, kernel_shape = [1, 1]> (back)\n"
+      "swapped = Transpose <perm = [0, 1, 3, 2]> (d)\n"
+      "h = Flatten (swapped)\n" +
+      kHead);
+  const Graph& step = program.training().graph;
+  CHECK(count_ops(step, "arbalest.TransposeInPlace") == 4);  // two forward, two backward
+  CHECK(count_ops(step, "Transpose") == 2);                  // what moves elements, and its gradient
+  CHECK(value(step, "pixels").type.layout == Layout::RowMajor);
+  CHECK(value(step, "back").type.layout == Layout::ChannelsLast);
+}

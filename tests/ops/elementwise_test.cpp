@@ -221,3 +221,32 @@ TEST_CASE("Dropout is Identity where nothing is dropped, with a mask that is all
   CHECK(has(refusal("Dropout", {x.type}, {{"ratio", 1.0}}), "'ratio' is 1; expected 0 to below 1"));
   CHECK(has(refusal("Dropout", {x.type}, {{"training_mode", int64_t{2}}}), "'training_mode' is 2; expected 0 or 1"));
 }
+
+TEST_CASE("StochasticDepth drops whole samples, anew in each batch, and its gradient drops the same") {
+  const int64_t count = 20001, length = 3;
+  const Tensor ones = make_tensor({DataType::Float32, {count, length}}, Numbers(size_t(count * length), 1.0));
+  const StepScalars scalars{.seed = 5, .epoch = 2, .position = 64};
+  const auto kept = [&](const StepScalars& at) {
+    return values_of(run("arbalest.StochasticDepth", {ones}, {{"ratio", 0.2}}, 1, at)[0]);
+  };
+  const Numbers y = kept(scalars);
+  double dropped = 0;
+  for (int64_t sample = 0; sample < count; ++sample) {
+    const double first = y[size_t(sample * length)];
+    REQUIRE((first == 0 || first == doctest::Approx(1 / 0.8)));
+    for (int64_t i = 1; i < length; ++i) REQUIRE(y[size_t(sample * length + i)] == first);
+    dropped += first == 0;
+  }
+  CHECK(dropped / double(count) == doctest::Approx(0.2).epsilon(0.07));  // five deviations are 0.014
+  CHECK(kept({.seed = 5, .epoch = 2, .position = 65}) != y);
+  CHECK(kept({.seed = 5, .epoch = 3, .position = 64}) != y);
+  const Attributes of_node = {{"ratio", 0.2}, {"node", "drop"}};
+  CHECK(values_of(run("arbalest.StochasticDepthGrad", {ones}, of_node, 1, scalars)[0]) == y);
+
+  Case test(builtin_ops().get("arbalest.StochasticDepth"), {ones.type}, 1, {{"ratio", 0.2}});
+  test.get().op->for_inference(test.graph, test.node);
+  infer(test.graph, test.node);
+  CHECK(test.get().op->name == "Identity");
+  CHECK(has(refusal("arbalest.StochasticDepth", {ones.type}, {{"ratio", 1.0}}),
+            "attribute 'ratio' is 1; expected 0 to below 1"));
+}

@@ -150,6 +150,8 @@ TEST_CASE("layers refuse what they cannot make") {
   check(refusal("arbalest.Conv", {image()}, conv), {"\"kaiming_norml\"", "did you mean 'kaiming_normal'"});
   conv.set("init", "normal:much");
   check(refusal("arbalest.Conv", {image()}, conv), {"\"normal:much\"", "normal:STD"});
+  conv.set("init", "uniform:-1");
+  check(refusal("arbalest.Conv", {image()}, conv), {"\"uniform:-1\"", "uniform:BOUND"});
 }
 
 TEST_CASE("Augment refuses crops beyond the padded image and a mean for other channels") {

@@ -82,6 +82,60 @@ TEST_CASE("a Linear layer flattens images") {
   CHECK(value(graph, "h1.bias").initializer.a == 0);
 }
 
+TEST_CASE("a Linear layer takes tokens one by one") {
+  const Graph graph = expanded("arbalest.Linear", image({2, 9, 5}),
+                               {{"units", int64_t{7}}, {"axis", int64_t{-1}}, {"init", "uniform:0.25"}});
+  CHECK(op_names(graph) == std::vector<std::string>{"Reshape", "Gemm", "Reshape"});
+  CHECK(value(graph, "h1").type.shape == Shape{2, 9, 7});
+  CHECK(value(graph, "h1.weight").type.shape == Shape{7, 5});
+  CHECK(value(graph, "h1.weight").initializer.kind == Initializer::Kind::Uniform);
+  CHECK(value(graph, "h1.weight").initializer.a == 0.25);
+  CHECK(value(graph, "h1.bias").initializer.a == 0);
+  CHECK(value(expanded("arbalest.Linear", image({2, 3, 4, 5}), {{"units", int64_t{7}}, {"axis", int64_t{2}}}), "h1")
+            .type.shape == Shape{2, 3, 7});
+}
+
+TEST_CASE("a LayerNorm layer normalises the last axis, or another one after moving it there") {
+  const Graph tokens = expanded("arbalest.LayerNorm", image({2, 9, 5}), {{"epsilon", 0.01}});
+  CHECK(op_names(tokens) == std::vector<std::string>{"LayerNormalization"});
+  CHECK(float_attribute(tokens.nodes[0], "epsilon") == 0.01);
+  CHECK(value(tokens, "h1.weight").type.shape == Shape{5});
+  CHECK(value(tokens, "h1.weight").initializer.a == 1);
+  CHECK(value(tokens, "h1.bias").initializer.a == 0);
+  const Graph pixels = expanded("arbalest.LayerNorm", image({2, 3, 4, 5}), {{"axis", int64_t{1}}});
+  CHECK(op_names(pixels) == std::vector<std::string>{"Transpose", "LayerNormalization", "Transpose"});
+  CHECK(value(pixels, "h1").type.shape == Shape{2, 3, 4, 5});
+  CHECK(value(pixels, "h1.weight").type.shape == Shape{3});
+}
+
+TEST_CASE("a LayerScale layer has a factor for each channel") {
+  const Graph tokens = expanded("arbalest.LayerScale", image({2, 9, 5}), {{"initial", 0.1}});
+  CHECK(op_names(tokens) == std::vector<std::string>{"Mul"});
+  CHECK(value(tokens, "h1.weight").type.shape == Shape{5});
+  CHECK(value(tokens, "h1.weight").initializer.a == 0.1);
+  const Graph pixels = expanded("arbalest.LayerScale", image({2, 3, 4, 5}), {{"axis", int64_t{1}}});
+  CHECK(op_names(pixels) == std::vector<std::string>{"Reshape", "Mul"});
+  CHECK(value(pixels, "h1.weight").type.shape == Shape{3});
+  CHECK(value(pixels, "h1.factors").type.shape == Shape{3, 1, 1});
+  CHECK(value(pixels, "h1").type.shape == Shape{2, 3, 4, 5});
+}
+
+TEST_CASE("ClassToken puts a token before the others, PositionEmbedding adds to all; both fit any batch") {
+  const Graph classed = expanded("arbalest.ClassToken", image({2, 9, 5}), {{"deviation", 0.5}});
+  CHECK(op_names(classed) == std::vector<std::string>{"Pad", "Pad", "Add"});
+  CHECK(value(classed, "h1").type.shape == Shape{2, 10, 5});
+  CHECK(value(classed, "h1.place").type.shape == Shape{1, 10, 5});
+  CHECK(ints_attribute(classed.nodes[0], "pads") == std::vector<int64_t>{0, 0, 0, 0, 9, 0});
+  CHECK(ints_attribute(classed.nodes[1], "pads") == std::vector<int64_t>{0, 1, 0, 0, 0, 0});
+  CHECK(value(classed, "h1.weight").type.shape == Shape{1, 1, 5});
+  CHECK(value(classed, "h1.weight").initializer.kind == Initializer::Kind::Normal);
+  CHECK(value(classed, "h1.weight").initializer.a == 0.5);
+  const Graph placed = expanded("arbalest.PositionEmbedding", image({2, 9, 5}), {});
+  CHECK(op_names(placed) == std::vector<std::string>{"Add"});
+  CHECK(value(placed, "h1.weight").type.shape == Shape{1, 9, 5});
+  CHECK(value(placed, "h1.weight").initializer.a == 0.02);
+}
+
 TEST_CASE("ConvBnRelu owns filters, scale, bias and carried running statistics") {
   const Attributes attributes{{"filters", int64_t{16}}, {"kernel_shape", std::vector<int64_t>{3, 3}}};
   const Graph graph = expanded("arbalest.ConvBnRelu", image({2, 3, 8, 8}), attributes);

@@ -2,59 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
-
 #include "ops/definition.h"
+#include "ops/layers/initializers.h"
 #include "ops/nn/window.h"
 
 namespace arbalest {
 namespace {
-
-const std::vector<std::string> kInitializers = {
-    "kaiming_normal", "kaiming_uniform", "xavier_uniform", "xavier_normal", "zeros", "ones", "normal:STD"};
-constexpr const char* kInitializerDoc =
-    "kaiming_uniform (PyTorch's default: weight and bias within 1/sqrt(fan_in)), kaiming_normal (variance 2/fan_out), "
-    "xavier_uniform, xavier_normal, zeros, ones, normal:STD; biases are 0 but for kaiming_uniform";
-
-struct Fans {
-  double in, out;
-};
-
-Initializer constant(double value) {
-  return {.kind = Initializer::Kind::Constant, .a = value};
-}
-Initializer normal(double deviation) {
-  return {.kind = Initializer::Kind::Normal, .a = deviation};
-}
-Initializer uniform(double bound) {
-  return {.kind = Initializer::Kind::Uniform, .a = bound};
-}
-
-Initializer weight_initializer(const Node& node, Fans fans) {
-  const std::string name = string_attribute(node, "init");
-  if (name == "kaiming_normal") return normal(std::sqrt(2 / fans.out));
-  if (name == "kaiming_uniform") return uniform(1 / std::sqrt(fans.in));
-  if (name == "xavier_uniform") return uniform(std::sqrt(6 / (fans.in + fans.out)));
-  if (name == "xavier_normal") return normal(std::sqrt(2 / (fans.in + fans.out)));
-  if (name == "zeros") return constant(0);
-  if (name == "ones") return constant(1);
-  if (name.starts_with("normal:")) {
-    double deviation = 0;
-    const char *begin = name.data() + 7, *end = name.data() + name.size();
-    const auto [stop, error] = std::from_chars(begin, end, deviation);
-    if (error == std::errc() && stop == end && deviation >= 0 && std::isfinite(deviation)) return normal(deviation);
-    fail(node, fmt::format("attribute 'init' is \"{}\"; expected normal:STD with a number of at least 0", name));
-  }
-  std::string list;
-  for (const std::string& choice : kInitializers) list += (list.empty() ? "" : ", ") + choice;
-  fail(node,
-       fmt::format("attribute 'init' is \"{}\"; expected one of {}{}", name, list, did_you_mean(name, kInitializers)));
-}
-
-Initializer bias_initializer(const Node& node, Fans fans) {
-  return string_attribute(node, "init") == "kaiming_uniform" ? uniform(1 / std::sqrt(fans.in)) : constant(0);
-}
 
 // The window of a Conv or ConvBnRelu layer. Without `pads` it is centred: the image keeps its size at stride 1.
 struct ConvLayer {
@@ -128,10 +81,10 @@ void expand_conv(ExpandContext& context) {
 ValueId add_batch_norm(ExpandContext& context, ValueId x, const std::string& prefix, std::string_view label) {
   const Node& node = context.node();
   const Shape channels{context.type(x).shape[1]};
-  const ValueId scale = context.parameter(prefix + "weight", channels, constant(1));
-  const ValueId bias = context.parameter(prefix + "bias", channels, constant(0));
-  const ValueId mean = context.state(prefix + "running_mean", channels, constant(0));
-  const ValueId variance = context.state(prefix + "running_var", channels, constant(1));
+  const ValueId scale = context.parameter(prefix + "weight", channels, constant_initializer(1));
+  const ValueId bias = context.parameter(prefix + "bias", channels, constant_initializer(0));
+  const ValueId mean = context.state(prefix + "running_mean", channels, constant_initializer(0));
+  const ValueId variance = context.state(prefix + "running_var", channels, constant_initializer(1));
   if (!flag_attribute(node, "training_mode")) {
     return context.add("arbalest.BatchNormInference", label, {x, scale, bias, mean, variance}, 1,
                        {{"epsilon", float_attribute(node, "epsilon")}})[0];
@@ -180,30 +133,60 @@ void expand_conv_bn_relu(ExpandContext& context) {
   context.replace_output(0, relu ? context.add("Relu", "", {normal}, 1)[0] : normal);
 }
 
-void infer_linear(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
-  const int64_t units = int_attribute_from(context.node(), "units", 1);
-  const double features = double(element_count({x.shape.begin() + 1, x.shape.end()}));
-  weight_initializer(context.node(), {features, double(units)});
-  context.set_output(0, {x.dtype, {x.shape[0], units}});
+// The first of the axes that a Linear layer takes for features.
+size_t feature_axis(const Node& node, const TensorType& x) {
+  const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
+  if (axis == 0 || axis < 1 - rank || axis >= rank) {
+    fail(node, fmt::format("attribute 'axis' is {}; expected 1 to {}, or {} to -1, for input 'X', {}", axis, rank - 1,
+                           1 - rank, to_string(x)));
+  }
+  return size_t(axis < 0 ? axis + rank : axis);
 }
 
+int64_t features_of(const TensorType& x, size_t axis) {
+  return element_count({x.shape.begin() + int64_t(axis), x.shape.end()});
+}
+
+void infer_linear(InferContext& context) {
+  const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
+  const size_t axis = feature_axis(context.node(), x);
+  const int64_t units = int_attribute_from(context.node(), "units", 1);
+  weight_initializer(context.node(), {double(features_of(x, axis)), double(units)});
+  Shape shape(x.shape.begin(), x.shape.begin() + int64_t(axis));
+  shape.push_back(units);
+  context.set_output(0, {x.dtype, shape});
+}
+
+// All rows of features are one matrix. Shapes leave the batch open, since validation may have another one.
 void expand_linear(ExpandContext& context) {
   const Node& node = context.node();
+  const TensorType whole = context.type(context.input(0));
+  const size_t axis = feature_axis(node, whole);
+  const int64_t units = int_attribute(node, "units"), features = features_of(whole, axis);
   ValueId x = context.input(0);
-  if (context.type(x).shape.size() != 2) x = context.add("Flatten", "flatten", {x}, 1)[0];
-  const int64_t units = int_attribute(node, "units"), features = context.type(x).shape[1];
+  if (axis > 1) {
+    x = context.add("Reshape", "rows", {x}, 1, {{"shape", Shape{-1, features}}})[0];
+  } else if (whole.shape.size() != 2) {
+    x = context.add("Flatten", "flatten", {x}, 1)[0];
+  }
   const Fans fans{double(features), double(units)};
   std::vector<ValueId> inputs = {x, context.parameter("weight", {units, features}, weight_initializer(node, fans))};
   if (flag_attribute(node, "bias")) inputs.push_back(context.parameter("bias", {units}, bias_initializer(node, fans)));
-  context.replace_output(0, context.add("Gemm", "", inputs, 1, {{"transB", int64_t{1}}})[0]);
+  ValueId y = context.add("Gemm", axis > 1 ? "gemm" : "", inputs, 1, {{"transB", int64_t{1}}})[0];
+  if (axis > 1) {
+    Shape shape(whole.shape.begin(), whole.shape.begin() + int64_t(axis));
+    shape[0] = -1;
+    shape.push_back(units);
+    y = context.add("Reshape", "", {y}, 1, {{"shape", shape}})[0];
+  }
+  context.replace_output(0, y);
 }
 
 std::vector<AttributeSpec> conv_layer_specs(const char* init) {
   std::vector<AttributeSpec> specs = {
       required_spec("filters", AttributeKind::Int, "output channels"),
       required_spec("kernel_shape", AttributeKind::Ints, "extents of a filter along the spatial axes"),
-      int_spec("group", 1, "groups of channels that do not mix"), string_spec("init", init, kInitializerDoc)};
+      int_spec("group", 1, "groups of channels that do not mix"), init_spec(init)};
   for (AttributeSpec& spec : window_specs()) {
     if (spec.name == "pads") spec.doc += ", or as centres the window";
     specs.push_back(std::move(spec));
@@ -219,7 +202,7 @@ std::vector<AttributeSpec> batch_norm_specs() {
 
 }  // namespace
 
-void register_nn_layers(OpRegistry& registry) {
+void register_layers_basic_layers(OpRegistry& registry) {
   const std::vector<OperandSpec> x = {{.name = "X", .lowered = true}}, y = {{.name = "Y", .lowered = true}};
   std::vector<AttributeSpec> conv_specs = conv_layer_specs("kaiming_uniform");
   conv_specs.push_back(int_spec("bias", 1, "1: a bias is added to each output channel"));
@@ -241,17 +224,18 @@ void register_nn_layers(OpRegistry& registry) {
                 .layout = Layout::ChannelsLast,
                 .infer = infer_batch_norm_layer,
                 .expand = expand_batch_norm});
-  registry.add({.domain = "arbalest",
-                .name = "Linear",
-                .doc = "a matrix product with its own weights and bias; images are flattened first",
-                .inputs = x,
-                .outputs = y,
-                .attributes = {required_spec("units", AttributeKind::Int, "output features"),
-                               int_spec("bias", 1, "1: a bias is added to each unit"),
-                               string_spec("init", "kaiming_uniform", kInitializerDoc)},
-                .layout = std::nullopt,
-                .infer = infer_linear,
-                .expand = expand_linear});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "Linear",
+       .doc = "a matrix product with its own weights and bias, of the features from `axis` on",
+       .inputs = x,
+       .outputs = y,
+       .attributes = {required_spec("units", AttributeKind::Int, "output features"),
+                      int_spec("axis", 1, "the first of the axes that are features, to the last; -1 for tokens"),
+                      int_spec("bias", 1, "1: a bias is added to each unit"), init_spec("kaiming_uniform")},
+       .layout = std::nullopt,
+       .infer = infer_linear,
+       .expand = expand_linear});
   std::vector<AttributeSpec> block_specs = conv_layer_specs("kaiming_normal");
   for (AttributeSpec& spec : batch_norm_specs()) block_specs.push_back(std::move(spec));
   block_specs.push_back(int_spec("relu", 1, "0: without the activation"));

@@ -1,0 +1,112 @@
+// StochasticDepth: in training, whole samples are set to 0 at random, which leaves of a residual block its shortcut
+// (Huang et al., "Deep networks with stochastic depth", ECCV 2016). Backward draws the same numbers.
+
+#include <fmt/format.h>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+#include "ops/nn/dropout.h"
+
+namespace arbalest {
+namespace {
+
+void infer_stochastic_depth(InferContext& context) {
+  const TensorType& x = floating_input(context, 0);
+  if (x.shape.empty()) context.fail("input 'X' is a scalar; expected samples along the first axis");
+  const double ratio = float_attribute(context.node(), "ratio");
+  if (!(ratio >= 0 && ratio < 1)) context.fail(fmt::format("attribute 'ratio' is {}; expected 0 to below 1", ratio));
+  context.set_output(0, x);
+}
+
+// The first axis is the outermost in memory in every layout.
+std::unique_ptr<Kernel> stochastic_depth_cpu(const KernelRequest& request, const std::string& name, auto element) {
+  using T = decltype(element);
+  const int64_t samples = request.inputs[0].shape[0];
+  const int64_t length = samples == 0 ? 0 : request.inputs[0].elements() / samples;
+  const Dropping dropping(request.node, name, samples);
+  return make_kernel([=](const KernelContext& c) {
+    parallel_for(samples, length, [&](int64_t begin, int64_t end) {
+      for (int64_t sample = begin; sample < end; ++sample) {
+        const bool keep = dropping.keeps(dropping.draw_of(*c.scalars, sample / 4), int(sample % 4));
+        const T* x = input<T>(c, 0) + sample * length;
+        T* y = output<T>(c, 0) + sample * length;
+        for (int64_t i = 0; i < length; ++i) y[i] = keep ? narrow<T>(widen(x[i]) * Wide<T>(dropping.scale)) : T(0);
+      }
+    });
+  });
+}
+
+void grad_stochastic_depth(GradContext& context) {
+  if (!context.needs_gradient(0)) return;
+  const Node node = context.node();
+  const Attributes attributes = {
+      {"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}};
+  context.set_input_gradient(
+      0, context.add("arbalest.StochasticDepthGrad", "grad_input", {context.output_gradient(0)}, 1, attributes)[0]);
+}
+
+void infer_as_identity(Graph& graph, NodeId id) {
+  graph.nodes[size_t(id)].op = &builtin_ops().get("Identity");
+  graph.nodes[size_t(id)].attributes = {};
+}
+
+std::vector<Sample> samples(const Attributes& others) {
+  std::vector<Sample> samples;
+  for (const Shape& shape : {Shape{1}, Shape{7, 5}, Shape{6, 7, 5, 3}, Shape{5, 9, 64}, Shape{9, 16, 17, 16}}) {
+    for (const double ratio : {0.0, 0.4}) {
+      Sample sample{.name = fmt::format("{}, ratio {}", to_string(shape), ratio),
+                    .inputs = {{{DataType::Float32, shape}}},
+                    .attributes = others,
+                    .tolerance = 1e-6,
+                    .scalars = {.seed = 7, .epoch = 3, .position = 640}};
+      sample.attributes.set("ratio", ratio);
+      samples.push_back(std::move(sample));
+    }
+  }
+  return samples;
+}
+
+}  // namespace
+
+void register_nn_stochastic_depth(OpRegistry& registry) {
+  const std::vector<AttributeSpec> attributes = {
+      float_spec("ratio", 0.0, "of the samples that become 0"),
+      int_spec("seed", 0,
+               "another one draws other samples; the run's seed, the node's name, epoch and batch count too")};
+  registry.add(
+      {.domain = "arbalest",
+       .name = "StochasticDepth",
+       .doc = "in training: samples are 0 at random, the others X / (1 − ratio); else X",
+       .inputs = {{.name = "X", .lowered = true}},
+       .outputs = {{.name = "Y", .lowered = true}},
+       .attributes = attributes,
+       .random = true,
+       .layout = std::nullopt,
+       .infer = infer_stochastic_depth,
+       .grad = grad_stochastic_depth,
+       .for_inference = infer_as_identity,
+       .cost = elementwise_cost(1),
+       .samples = [] { return samples({}); },
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return stochastic_depth_cpu(r, r.node.name, t); })});
+  Op grad{.domain = "arbalest",
+          .name = "StochasticDepthGrad",
+          .doc = "the gradient of StochasticDepth",
+          .inputs = {{.name = "dY", .lowered = true}},
+          .outputs = {{.name = "dX", .lowered = true}},
+          .attributes = attributes,
+          .internal = true,
+          .layout = std::nullopt,
+          .infer = [](InferContext& c) { c.set_output(0, floating_input(c, 0)); },
+          .cost = elementwise_cost(1),
+          .samples =
+              [] {
+                return samples({{"node", "dropped"}});
+              },
+          .cpu = floating_kernel([](const KernelRequest& r, auto t) {
+            return stochastic_depth_cpu(r, string_attribute(r.node, "node"), t);
+          })};
+  grad.attributes.push_back(required_spec("node", AttributeKind::String, "the name of the StochasticDepth"));
+  registry.add(std::move(grad));
+}
+
+}  // namespace arbalest

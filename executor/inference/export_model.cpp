@@ -17,7 +17,7 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kOpset = 18;
+constexpr int64_t kOpset = 18, kOpsetWithGelu = 20;
 
 std::vector<float> floats_of(const Value& value) {
   std::vector<float> numbers(size_t(value.type.elements()));
@@ -85,12 +85,13 @@ class Exporter {
     order_for(graph_, output);
     put_weights();
     restore_batch_norms();
+    spell_out_swish(output);
     if (exported_.fold_batch_norm) fold_batch_norms();
     order_for(graph_, output);
     state_constant_operands();
     drop_unused(output);
     check_operators();
-    graph_.opsets = {{"", kOpset}};
+    graph_.opsets = {{"", graph_.find_op("Gelu") ? kOpsetWithGelu : kOpset}};
     open_batch();
     return std::move(graph_);
   }
@@ -218,6 +219,28 @@ class Exporter {
       const double epsilon = float_attribute(node, "epsilon");
       node.op = &builtin_ops().get("BatchNormalization");
       node.attributes = {{"epsilon", epsilon}};
+    }
+  }
+
+  // ONNX has Swish from opset 24 on only: x · sigmoid(alpha · x).
+  void spell_out_swish(ValueId& output) {
+    const NodeId count = NodeId(graph_.nodes.size());
+    for (NodeId n = 0; n < count; ++n) {
+      const Node swish = graph_.nodes[size_t(n)];
+      if (swish.op->qualified_name() != "Swish") continue;
+      const ValueId x = swish.inputs[0];
+      const double alpha = float_attribute(swish, "alpha");
+      ValueId scaled = x;
+      if (alpha != 1) {
+        const ValueId factor =
+            add_constant(graph_, swish.name + ".alpha", DataType::Float32, {}, std::vector<float>{float(alpha)});
+        scaled = append(graph_, "Mul", swish.name + ".scaled", {x, factor});
+      }
+      const ValueId gate = append(graph_, "Sigmoid", swish.name + ".gate", {scaled});
+      const ValueId product = append(graph_, "Mul", swish.name + ".product", {x, gate});
+      graph_.replace_uses(swish.outputs[0], product);
+      std::swap(graph_.values[size_t(product)].name, graph_.values[size_t(swish.outputs[0])].name);
+      if (output == swish.outputs[0]) output = product;
     }
   }
 

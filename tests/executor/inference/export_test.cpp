@@ -182,6 +182,30 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
   }
 }
 
+TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs") {
+  TinyNet net;
+  net.layers =
+      "a = arbalest.Linear <units = 16> (x)\n"
+      "b = Swish (a)\n"
+      "h = Swish <alpha = 1.7> (b)\n";
+  for (const bool gelu : {false, true}) {
+    if (gelu) net.layers += "g = Gelu (h)\n";
+    Graph graph = tiny(net);
+    if (gelu) graph.nodes[size_t(graph.find_node("logits"))].inputs[0] = graph.find_value("g");
+    for (const char* value : {"logits", "h"}) {
+      INFO(std::string(value));
+      const Graph model = export_model(graph, on_cpus(), {.value = value});
+      CHECK(count_ops(model, "Swish") == 0);
+      CHECK(count_ops(model, "Sigmoid") == 2);
+      CHECK(model.opsets[0].second == (count_ops(model, "Gelu") > 0 ? 20 : 18));
+      const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), value, 8);
+      const std::vector<double> found = exported_values(model, x, value);
+      REQUIRE(found.size() == expected.values.size());
+      for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+    }
+  }
+}
+
 TEST_CASE("what cannot be exported is told") {
   const Graph graph = tiny({});
   CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "logit"}); }),

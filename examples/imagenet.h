@@ -2,6 +2,8 @@
 // What the classifiers for ImageNet have in common: images and labels at the beginning, measures and training at the
 // end.
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -13,6 +15,12 @@ namespace arbalest {
 inline std::pair<Tensor, Tensor> imagenet(Model& model, const std::string& source, int64_t batch) {
   auto [image, label] = prefetch(model, {.source = source, .batch = batch});
   return {augment(image, {.flip = true, .mean = {0.485, 0.456, 0.406}, .std = {0.229, 0.224, 0.225}}), label};
+}
+
+// The share of the samples that leave out block `index`, which grows evenly to `most` at block `last`; to four
+// decimals, as the graph files have it.
+inline double dropped_share(double most, int index, int last) {
+  return std::round(1e4 * most * index / last) / 1e4;
 }
 
 // Loss, accuracy and top-5 accuracy, and training with them.

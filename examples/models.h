@@ -4,11 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "examples/convnext.h"
+#include "examples/densenet.h"
+#include "examples/efficientnet.h"
 #include "examples/lenet.h"
 #include "examples/mlp.h"
+#include "examples/mobilenet_v3.h"
 #include "examples/resnet.h"
 #include "examples/resnet_cifar.h"
 #include "examples/vgg.h"
+#include "examples/vit.h"
 
 namespace arbalest {
 
@@ -32,6 +37,11 @@ inline const std::vector<ExampleModel>& example_models() {
       {"resnet101", imagenet, [](Model& model, const std::string& source) { build_resnet(model, source, 101); }},
       {"vgg16", imagenet, [](Model& model, const std::string& source) { build_vgg16(model, source, false); }},
       {"vgg16_bn", imagenet, [](Model& model, const std::string& source) { build_vgg16(model, source, true); }},
+      {"densenet121", imagenet, build_densenet121},
+      {"mobilenet_v3_large", imagenet, build_mobilenet_v3_large},
+      {"efficientnet_b0", imagenet, build_efficientnet_b0},
+      {"vit_s16", imagenet, build_vit_s16},
+      {"convnext_tiny", imagenet, build_convnext_tiny},
   };
   return models;
 }

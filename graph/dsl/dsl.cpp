@@ -5,6 +5,7 @@
 
 #include <cctype>
 
+#include "graph/constants.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
 #include "graph/op.h"
@@ -36,6 +37,14 @@ Ints four(int64_t pad) {
   return {pad, pad, pad, pad};
 }
 
+Tensor pool(std::string_view op, Tensor x, const PoolOptions& options) {
+  const int64_t stride = options.stride.value_or(options.kernel);
+  Attributes attributes = {{"kernel_shape", Ints{options.kernel, options.kernel}}};
+  if (stride != 1) attributes.set("strides", Ints{stride, stride});
+  if (options.pad != 0) attributes.set("pads", four(options.pad));
+  return unary(op, x, std::move(attributes));
+}
+
 }  // namespace
 
 Model::Model(std::string name) {
@@ -65,6 +74,12 @@ std::vector<Tensor> Model::add(std::string_view op, const std::vector<Tensor>& i
   std::vector<Tensor> made;
   for (const ValueId output : graph_.nodes[size_t(node)].outputs) made.emplace_back(*this, output);
   return made;
+}
+
+Tensor Model::constant(double number) {
+  const ValueId value = graph_.add_value("constant", {DataType::Float32, {}}, Role::Constant);
+  graph_.values[size_t(value)].initializer = data_of(std::vector<float>{float(number)});
+  return {*this, value};
 }
 
 void Model::save(const std::string& path) const {
@@ -134,33 +149,92 @@ Tensor batch_norm(Tensor x, const BatchNormOptions& options) {
   return unary("arbalest.BatchNorm", x, {{"epsilon", options.epsilon}, {"momentum", options.momentum}});
 }
 
+Tensor layer_norm(Tensor x, const LayerNormOptions& options) {
+  return unary("arbalest.LayerNorm", x, {{"axis", options.axis}, {"epsilon", options.epsilon}});
+}
+
 Tensor linear(Tensor x, const LinearOptions& options) {
-  return unary("arbalest.Linear", x,
-               {{"units", options.units}, {"bias", int64_t(options.bias)}, {"init", options.init}});
+  return unary(
+      "arbalest.Linear", x,
+      {{"units", options.units}, {"axis", options.axis}, {"bias", int64_t(options.bias)}, {"init", options.init}});
 }
 
 Tensor max_pool(Tensor x, const PoolOptions& options) {
-  const int64_t stride = options.stride.value_or(options.kernel);
-  Attributes attributes = {{"kernel_shape", Ints{options.kernel, options.kernel}}};
-  if (stride != 1) attributes.set("strides", Ints{stride, stride});
-  if (options.pad != 0) attributes.set("pads", four(options.pad));
-  return unary("MaxPool", x, std::move(attributes));
+  return pool("MaxPool", x, options);
 }
-
+Tensor average_pool(Tensor x, const PoolOptions& options) {
+  return pool("AveragePool", x, options);
+}
 Tensor global_average_pool(Tensor x) {
   return unary("GlobalAveragePool", x);
 }
+
 Tensor relu(Tensor x) {
   return unary("Relu", x);
 }
+Tensor swish(Tensor x) {
+  return unary("Swish", x);
+}
+Tensor hard_swish(Tensor x) {
+  return unary("HardSwish", x);
+}
+Tensor gelu(Tensor x) {
+  return unary("Gelu", x);
+}
+Tensor sigmoid(Tensor x) {
+  return unary("Sigmoid", x);
+}
+Tensor hard_sigmoid(Tensor x, double alpha, double beta) {
+  return unary("HardSigmoid", x, {{"alpha", alpha}, {"beta", beta}});
+}
+Tensor softmax(Tensor x, int64_t axis) {
+  return unary("Softmax", x, {{"axis", axis}});
+}
+
 Tensor dropout(Tensor x, double ratio) {
   return unary("Dropout", x, {{"ratio", ratio}, {"training_mode", int64_t{1}}});
 }
+Tensor stochastic_depth(Tensor x, double ratio) {
+  return unary("arbalest.StochasticDepth", x, {{"ratio", ratio}});
+}
+Tensor layer_scale(Tensor x, double initial, int64_t axis) {
+  return unary("arbalest.LayerScale", x, {{"axis", axis}, {"initial", initial}});
+}
+Tensor class_token(Tensor x, double deviation) {
+  return unary("arbalest.ClassToken", x, {{"deviation", deviation}});
+}
+Tensor position_embedding(Tensor x, double deviation) {
+  return unary("arbalest.PositionEmbedding", x, {{"deviation", deviation}});
+}
+
 Tensor flatten(Tensor x) {
   return unary("Flatten", x);
 }
+Tensor reshape(Tensor x, const Ints& shape) {
+  return unary("Reshape", x, {{"shape", shape}});
+}
+Tensor transpose(Tensor x, const Ints& permutation) {
+  return unary("Transpose", x, {{"perm", permutation}});
+}
+Tensor concat(const std::vector<Tensor>& parts, int64_t axis) {
+  if (parts.empty()) throw GraphError("concat: there is no tensor, expected one or more");
+  return parts[0].model().add("Concat", parts, {{"axis", axis}})[0];
+}
+std::vector<Tensor> split(Tensor x, int64_t axis, int parts) {
+  return x.model().add("Split", {x}, {{"axis", axis}}, parts);
+}
+Tensor slice(Tensor x, int64_t axis, int64_t begin, int64_t end) {
+  return unary("Slice", x, {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{axis}}});
+}
+
+Tensor matmul(Tensor a, Tensor b) {
+  return a.model().add("MatMul", {a, b}, {})[0];
+}
 Tensor add(Tensor a, Tensor b) {
   return a.model().add("Add", {a, b}, {})[0];
+}
+Tensor multiply(Tensor a, Tensor b) {
+  return a.model().add("Mul", {a, b}, {})[0];
 }
 
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options) {

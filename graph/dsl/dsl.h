@@ -52,6 +52,8 @@ class Model {
   // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors where the operator allows it.
   std::vector<Tensor> add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
                           int outputs = 1);
+  // A number that no training changes.
+  Tensor constant(double number);
   // Text or binary, by the extension: .onnxtxt, .onnx. Throws RunError where the file cannot be written.
   void save(const std::string& path) const;
 
@@ -104,8 +106,15 @@ struct BatchNormOptions {
 };
 Tensor batch_norm(Tensor x, const BatchNormOptions& options = {});
 
+struct LayerNormOptions {
+  int64_t axis = -1;  // of the channels: -1 of tokens, 1 of images
+  double epsilon = 1e-5;
+};
+Tensor layer_norm(Tensor x, const LayerNormOptions& options = {});
+
 struct LinearOptions {
   int64_t units = 0;
+  int64_t axis = 1;  // the first of the axes that are features; -1 for tokens
   bool bias = true;
   std::string init = "kaiming_uniform";
 };
@@ -117,13 +126,35 @@ struct PoolOptions {
   int64_t pad = 0;
 };
 Tensor max_pool(Tensor x, const PoolOptions& options = {});
+Tensor average_pool(Tensor x, const PoolOptions& options = {});
 Tensor global_average_pool(Tensor x);
 Tensor relu(Tensor x);
-Tensor dropout(Tensor x, double ratio);  // of the elements that are 0 in training
+Tensor swish(Tensor x);
+Tensor hard_swish(Tensor x);
+Tensor gelu(Tensor x);
+Tensor sigmoid(Tensor x);
+Tensor hard_sigmoid(Tensor x, double alpha, double beta);  // alpha · x + beta, between 0 and 1
+Tensor softmax(Tensor x, int64_t axis = -1);
+Tensor dropout(Tensor x, double ratio);                           // of the elements that are 0 in training
+Tensor stochastic_depth(Tensor x, double ratio);                  // of the samples that are 0 in training
+Tensor layer_scale(Tensor x, double initial, int64_t axis = -1);  // a factor for each channel
+Tensor class_token(Tensor x, double deviation = 0.02);            // before the tokens (N, T, C)
+Tensor position_embedding(Tensor x, double deviation = 0.02);
 Tensor flatten(Tensor x);
+Tensor reshape(Tensor x, const std::vector<int64_t>& shape);  // 0 keeps an extent, one -1 takes what is left
+Tensor transpose(Tensor x, const std::vector<int64_t>& permutation);
+Tensor concat(const std::vector<Tensor>& parts, int64_t axis);
+std::vector<Tensor> split(Tensor x, int64_t axis, int parts);  // equal ones
+// The elements begin … end − 1 along the axis.
+Tensor slice(Tensor x, int64_t axis, int64_t begin, int64_t end);
+Tensor matmul(Tensor a, Tensor b);
 Tensor add(Tensor a, Tensor b);
+Tensor multiply(Tensor a, Tensor b);
 inline Tensor operator+(Tensor a, Tensor b) {
   return add(a, b);
+}
+inline Tensor operator*(Tensor a, Tensor b) {
+  return multiply(a, b);
 }
 
 struct LossOptions {

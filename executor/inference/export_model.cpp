@@ -316,6 +316,10 @@ class Exporter {
         return add_constant(graph_, name, DataType::Float32, list(numbers), numbers);
       }
       case AttributeKind::Int:
+        if (attribute == "training_mode") {
+          return add_constant(graph_, name, DataType::Bool, {},
+                              std::vector<uint8_t>{int_attribute(node, attribute) != 0});
+        }
         return add_constant(graph_, name, DataType::Int64, {}, std::vector<int64_t>{int_attribute(node, attribute)});
       default:
         return add_constant(graph_, name, DataType::Float32, {},

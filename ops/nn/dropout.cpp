@@ -97,10 +97,16 @@ bool is_identity(const InferContext& context) {
   return !mask && !trains(context);
 }
 
+bool is_read(const Graph& graph, ValueId value) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+  });
+}
+
 void infer_as_identity(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   const bool mask = node.outputs.size() > 1 && node.outputs[1] != kNone;
-  if (mask) {
+  if (mask && is_read(graph, node.outputs[1])) {        // exporters name one that nobody reads
     if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
     node.attributes.set("training_mode", int64_t{0});
     return;

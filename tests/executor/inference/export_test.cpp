@@ -158,8 +158,10 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
       "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
       "n = InstanceNormalization (c, scale, bias)\n"
       "b, new_mean, new_variance = BatchNormalization <training_mode = 1> (n, scale, bias, mean, variance)\n"
-      "d = Dropout <training_mode = 1, ratio = 0.9> (b)\n"
-      "m = Mean (d, n, c)\n"
+      "kept, mask = Dropout <training_mode = 1, ratio = 0.8> (b)\n"
+      "d, unread = Dropout <training_mode = 1, ratio = 0.9> (kept)\n"
+      "ones = Cast <to = 1> (mask)\n"
+      "m = Mean (d, n, c, ones)\n"
       "up = ConvTranspose <strides = [2, 2]> (m, filters)\n"
       "h = GlobalMaxPool (up)\n"
       "logits = arbalest.Linear <units = 10> (h)\n"
@@ -172,7 +174,10 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
     INFO(std::string(op));
     CHECK(count_ops(model, op) == 1);
   }
-  CHECK(count_ops(model, "Dropout") == 0);
+  CHECK(count_ops(model, "Dropout") == 1);  // the one whose mask is read
+  for (const Node& node : model.nodes) {
+    if (node.op->name == "Dropout") CHECK(model.values[size_t(node.inputs.at(2))].type.dtype == DataType::Bool);
+  }
   const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
   const std::vector<double> found = exported_values(model, x, "logits");
   REQUIRE(found.size() == expected.values.size());

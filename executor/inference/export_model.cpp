@@ -89,6 +89,7 @@ class Exporter {
     if (exported_.fold_batch_norm) fold_batch_norms();
     order_for(graph_, output);
     state_constant_operands();
+    count_parts();
     drop_unused(output);
     check_operators();
     graph_.opsets = {{"", graph_.find_op("Gelu") ? kOpsetWithGelu : kOpset}};
@@ -298,6 +299,16 @@ class Exporter {
         changed.inputs.resize(std::max(changed.inputs.size(), i + 1), kNone);
         changed.inputs[i] = value;
         changed.attributes.erase(name);
+      }
+    }
+  }
+
+  // From opset 18 on a Split without extents has to say how many parts it makes.
+  void count_parts() {
+    for (Node& node : graph_.nodes) {
+      const bool extents = node.inputs.size() > 1 && node.inputs[1] != kNone;
+      if (node.op->qualified_name() == "Split" && !extents) {
+        node.attributes.set("num_outputs", int64_t(node.outputs.size()));
       }
     }
   }

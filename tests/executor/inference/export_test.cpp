@@ -211,6 +211,28 @@ TEST_CASE("operators newer than the opset are spelt out, or the opset is theirs"
   }
 }
 
+TEST_CASE("a Split without extents is exported with the number of its parts") {
+  TinyNet net;
+  net.layers =
+      "a = arbalest.Linear <units = 16> (x)\n"
+      "b, c = Split <axis = 1> (a)\n"
+      "d, e = Split <axis = 1, split = [3, 5]> (b)\n"
+      "h = Concat <axis = 1> (e, c, d)\n";
+  const Graph graph = tiny(net), model = export_model(graph, on_cpus(), {});
+  REQUIRE(count_ops(model, "Split") == 2);
+  for (const Node& node : model.nodes) {
+    if (node.op->name != "Split") continue;
+    const bool extents = node.inputs.size() == 2;
+    CHECK(extents == (node.name == "d"));
+    CHECK(bool(node.attributes.find("num_outputs")) == !extents);
+    CHECK(int_attribute(node, "num_outputs") == (extents ? 0 : 2));
+  }
+  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
+  const std::vector<double> found = exported_values(model, x, "logits");
+  REQUIRE(found.size() == expected.values.size());
+  for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+}
+
 TEST_CASE("what cannot be exported is told") {
   const Graph graph = tiny({});
   CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "logit"}); }),

@@ -1,0 +1,282 @@
+#include "graph/file/graph_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/constants.h"
+#include "graph/file/onnx_operators.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kLongestPath = 4096;
+constexpr size_t kMostCandidates = 4096;  // that a name is compared with for a suggestion
+
+}  // namespace
+
+Graph GraphBuilder::build() {
+  graph_.name = source_.name;
+  graph_.opsets = source_.opsets;
+  check_opsets();
+  index_functions();
+  find_batch_symbol();
+  Scope scope;
+  for (const SourceValue& input : source_.inputs) {
+    input.data ? add_initializer(input, scope) : add_input(input, scope);
+  }
+  for (const SourceValue& value : source_.values) {
+    if (value.data) add_initializer(value, scope);
+  }
+  ErrorList errors;
+  for (const SourceNode& node : source_.nodes) add_or_note(node, scope, errors);
+  const auto declare_sound = [&](const SourceValue& value) {
+    if (unsound_.count(value.name.text)) return kNone;
+    ValueId id = kNone;
+    errors.attempt([&] { id = declare(value, scope); });
+    return id;
+  };
+  for (const SourceValue& value : source_.values) {
+    if (!value.data) declare_sound(value);
+  }
+  for (const SourceValue& output : source_.outputs) graph_.outputs.push_back(declare_sound(output));
+  errors.throw_if_any();
+  return std::move(graph_);
+}
+
+// Versions whose operators mean what this registry's do.
+void GraphBuilder::check_opsets() const {
+  for (const auto& [domain, version] : source_.opsets) {
+    const bool onnx = domain.empty() || domain == "ai.onnx";
+    if (onnx && version < 7) {
+      fail(source_.opsets_place, fmt::format("ONNX opset {} is not supported, expected 7 or later", version));
+    }
+    if (domain == "arbalest" && version != 1) {
+      fail(source_.opsets_place, fmt::format("opset \"arbalest\" : {} is not known, expected version 1", version));
+    }
+  }
+}
+
+void GraphBuilder::index_functions() {
+  for (const SourceFunction& function : source_.functions) {
+    const std::string name = function.qualified_name();
+    if (!functions_.emplace(name, &function).second) {
+      fail(function.name.place, fmt::format("function '{}' is defined twice", name));
+    }
+    function_names_.push_back(name);
+    check_unique(function.attributes, fmt::format("attribute of function '{}'", name));
+    check_unique(function.inputs, fmt::format("input of function '{}'", name));
+    check_unique(function.outputs, fmt::format("output of function '{}'", name));
+  }
+}
+
+void GraphBuilder::find_batch_symbol() {
+  for (const SourceValue& input : source_.inputs) {
+    for (const std::string& symbol : input.symbols) {
+      if (batch_symbol_.empty()) batch_symbol_ = symbol;
+    }
+  }
+}
+
+TensorType GraphBuilder::bind(const SourceValue& value) const {
+  TensorType type = *value.type;
+  for (size_t i = 0; i < value.symbols.size() && batch_ > 0; ++i) {
+    if (!batch_symbol_.empty() && value.symbols[i] == batch_symbol_) type.shape[i] = batch_;
+  }
+  return type;
+}
+
+// A new value under its full name.
+ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role) {
+  if (const auto found = scope.values.find(name.text); found != scope.values.end()) {
+    const Position first = found->second == kNone ? Position{} : graph_.values[size_t(found->second)].where;
+    fail(name.place, first.line ? fmt::format("value '{}' is defined twice, first at line {}", name.text, first.line)
+                                : fmt::format("value '{}' is defined twice", name.text));
+  }
+  Value value;
+  value.name = full_name(name.text, scope);
+  value.role = role;
+  value.where = position(name.place);
+  if (value.name.size() > kLongestPath) fail(name.place, fmt::format("a name is longer than {} bytes", kLongestPath));
+  if (!value_names_.insert(value.name).second) {
+    fail(name.place, fmt::format("value '{}' is defined twice", value.name));
+  }
+  graph_.values.push_back(std::move(value));
+  const auto id = ValueId(graph_.values.size() - 1);
+  scope.values.emplace(name.text, id);
+  return id;
+}
+
+std::string GraphBuilder::full_name(const std::string& name, const Scope& scope) const {
+  const auto result = scope.results.find(name);
+  return result == scope.results.end() ? scope.prefix + name : result->second;
+}
+
+void GraphBuilder::add_input(const SourceValue& input, Scope& scope) {
+  if (!input.type) fail(input.name.place, fmt::format("input '{}' needs a type and a shape", input.name.text));
+  const ValueId id = add_value(input.name, scope, Role::Input);
+  graph_.values[size_t(id)].type = bind(input);
+  graph_.inputs.push_back(id);
+}
+
+void GraphBuilder::add_initializer(const SourceValue& value, Scope& scope) {
+  const Role role = is_floating(value.type->dtype) ? Role::Parameter : Role::Constant;
+  add_data(value.name, scope, role, *value.type, {Initializer::Kind::Data, 0, value.data});
+}
+
+void GraphBuilder::add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer) {
+  Value& value = graph_.values[size_t(add_value(name, scope, role))];
+  value.type = std::move(type);
+  value.initializer = std::move(initializer);
+}
+
+ValueId GraphBuilder::find(const SourceName& name, const Scope& scope, std::string_view what) const {
+  if (const auto found = scope.values.find(name.text); found != scope.values.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [value, id] : scope.values) {
+    if (known.size() < kMostCandidates) known.push_back(value);
+  }
+  std::sort(known.begin(), known.end());
+  fail(name.place,
+       fmt::format("{} '{}' is not defined before this place{}", what, name.text, did_you_mean(name.text, known)));
+}
+
+// An output, or the type of an intermediate value.
+ValueId GraphBuilder::declare(const SourceValue& stated, const Scope& scope) {
+  const ValueId id = find(stated.name, scope, "value");
+  if (id == kNone || !stated.type) return id;
+  Value& value = graph_.values[size_t(id)];
+  const TensorType type = bind(stated);
+  if (value.producer != kNone) {
+    value.declared = type;
+  } else if (value.type != type) {
+    fail(stated.name.place,
+         fmt::format("'{}' is {}, declared as {}", stated.name.text, to_string(value.type), to_string(type)));
+  }
+  return id;
+}
+
+// Of the graph's own nodes all errors are told. What reads the result of a node that has one is looked at no further
+// than its operator: the rest would follow from the first error.
+void GraphBuilder::add_or_note(const SourceNode& node, Scope& scope, ErrorList& errors) {
+  const bool follows = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](const SourceName& input) { return unsound_.count(input.text) > 0; });
+  const bool sound = errors.attempt([&] { follows ? check_known(node) : add(node, scope); }) && !follows;
+  if (sound) return;
+  for (const SourceName& output : node.outputs) {
+    if (!output.text.empty()) unsound_.insert(output.text);
+  }
+}
+
+std::string GraphBuilder::qualified_name(const SourceNode& node) {
+  const std::string domain = node.domain == "ai.onnx" ? "" : node.domain;
+  return domain.empty() ? node.op.text : domain + "." + node.op.text;
+}
+
+void GraphBuilder::check_known(const SourceNode& node) const {
+  const std::string name = qualified_name(node);
+  const Op* op = registry_.find(name);
+  const bool rewritten = name == "Constant" || name == "ConstantOfShape";
+  if (functions_.count(name) == 0 && !rewritten && (!op || op->internal)) {
+    unknown_op(node, name, op != nullptr);
+  }
+}
+
+void GraphBuilder::add(const SourceNode& node, Scope& scope) {
+  if (graph_.nodes.size() >= kMostNodes) fail(node.op.place, fmt::format("more than {} nodes", kMostNodes));
+  const std::string domain = node.domain == "ai.onnx" ? "" : node.domain;
+  const std::string name = qualified_name(node);
+  const bool no_results = std::all_of(node.outputs.begin(), node.outputs.end(), [](auto& o) { return o.text.empty(); });
+  if (no_results) fail(node.op.place, fmt::format("a node of '{}' needs at least one output", name));
+  check_unique(node.attributes, fmt::format("attribute of '{}'", name));
+  if (const auto function = functions_.find(name); function != functions_.end()) {
+    return inline_function(node, *function->second, scope);
+  }
+  const Op* op = registry_.find(name);
+  if (!op && name == "Constant") return add_constant(node, scope);
+  if (!op && name == "ConstantOfShape") return add_constant_of_shape(node, scope);
+  if (!op || op->internal) unknown_op(node, name, op != nullptr);
+  check_imported(node, domain, scope);
+  add_op(node, *op, scope);
+}
+
+void GraphBuilder::unknown_op(const SourceNode& node, const std::string& name, bool internal) const {
+  std::vector<std::string> known = function_names_;
+  known.resize(std::min(known.size(), kMostCandidates));
+  for (const Op& op : registry_.all()) {
+    if (!op.internal) known.push_back(op.qualified_name());
+  }
+  std::string hint = did_you_mean(name, known);
+  for (const std::string& candidate : known) {  // the right name in the wrong domain is nearer than any spelling
+    if (candidate.substr(candidate.rfind('.') + 1) == node.op.text)
+      hint = fmt::format("; did you mean '{}'?", candidate);
+  }
+  if (!internal && is_onnx_operator(name)) {
+    fail(node.op.place,
+         fmt::format("node '{}': the ONNX operator '{}' is not supported; 'arbalest ops' lists those that "
+                     "are{}",
+                     first_output(node).text, name, hint));
+  }
+  fail(node.op.place,
+       fmt::format("node '{}': {} '{}'{}", first_output(node).text,
+                   internal ? "graph files cannot use the internal operator" : "unknown operator or function", name,
+                   hint));
+}
+
+void GraphBuilder::check_imported(const SourceNode& node, const std::string& domain, const Scope& scope) const {
+  const auto imports = [&](const Opsets& opsets) {
+    return std::any_of(opsets.begin(), opsets.end(), [&](const auto& opset) {
+      return opset.first == domain || (domain.empty() && opset.first == "ai.onnx");
+    });
+  };
+  if (source_.opsets.empty() || imports(source_.opsets)) return;
+  if (scope.function && imports(scope.function->opsets)) return;
+  fail(node.op.place, fmt::format("domain \"{}\" is not in opset_import", domain));
+}
+
+void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope) {
+  Node node;
+  node.op = &op;
+  node.attributes = resolve_attributes(written, scope);
+  node.where = position(written.op.place);
+  for (const SourceName& input : written.inputs) {
+    node.inputs.push_back(input.text.empty() ? kNone : find(input, scope, "input"));
+    // An initialiser that says how an operator works, such as the scales of Resize, is not trained.
+    const OperandSpec* spec = op.input_spec(node.inputs.size() - 1);
+    if (!spec || !spec->constant || node.inputs.back() == kNone) continue;
+    Value& value = graph_.values[size_t(node.inputs.back())];
+    if (value.role == Role::Parameter) value.role = Role::Constant;
+  }
+  for (const SourceName& output : written.outputs) {
+    node.outputs.push_back(output.text.empty() ? kNone : add_value(output, scope, Role::Activation));
+    if (node.outputs.back() != kNone) graph_.values[size_t(node.outputs.back())].producer = NodeId(graph_.nodes.size());
+  }
+  const bool labelled = !written.label.text.empty();
+  const SourceName& name = labelled ? written.label : first_output(written);
+  node.name = labelled ? scope.prefix + name.text : full_name(name.text, scope);
+  if (!node_names_.insert(node.name).second) {
+    fail(name.place, fmt::format("another node is named '{}'", node.name));
+  }
+  graph_.nodes.push_back(std::move(node));
+}
+
+const SourceName& GraphBuilder::first_output(const SourceNode& node) {
+  return *std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
+}
+
+Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch) {
+  return GraphBuilder(source, registry, batch).build();
+}
+
+std::optional<int64_t> checked_element_count(const Shape& shape) {
+  constexpr int64_t kMost = int64_t{1} << 44;
+  int64_t count = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0 || (extent > 0 && count > kMost / extent)) return std::nullopt;
+    count *= extent;
+  }
+  return count;
+}
+
+}  // namespace arbalest

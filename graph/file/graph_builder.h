@@ -1,0 +1,114 @@
+#pragma once
+// How build_graph() makes a graph of a source: one object a source. Constants, attributes and calls of functions have
+// files of their own.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "graph/error_list.h"
+#include "graph/file/graph_source.h"
+
+namespace arbalest {
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const GraphSource& source, const OpRegistry& registry, int64_t batch)
+      : source_(source), registry_(registry), batch_(batch) {}
+
+  Graph build();
+
+ private:
+  // One function instance, or the graph itself.
+  struct Scope {
+    const Scope* caller = nullptr;
+    const SourceFunction* function = nullptr;  // none: the graph
+    int depth = 0;
+    std::string prefix;                                    // "h1/"
+    std::unordered_map<std::string, ValueId> values;       // kNone: an operand the caller left out
+    std::unordered_map<std::string, std::string> results;  // a function's output → the caller's name for it
+    std::unordered_map<std::string, Attribute> attributes;
+  };
+
+  // Bounds what a file may ask for: a small file whose functions call each other can stand for any number of nodes.
+  static constexpr size_t kMostNodes = size_t{1} << 18;
+
+  Position position(const SourcePlace& place) const { return {source_.file, place.line, place.column}; }
+  [[noreturn]] void fail(const SourcePlace& place, const std::string& message) const {
+    throw GraphError(position(place), message);
+  }
+
+  void check_opsets() const;
+  void index_functions();
+  template <typename T>
+  void check_unique(const std::vector<T>& items, const std::string& what) const;
+  void find_batch_symbol();
+
+  // Values.
+  TensorType bind(const SourceValue& value) const;
+  ValueId add_value(const SourceName& name, Scope& scope, Role role);
+  std::string full_name(const std::string& name, const Scope& scope) const;
+  void add_input(const SourceValue& input, Scope& scope);
+  void add_initializer(const SourceValue& value, Scope& scope);
+  void add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer);
+  ValueId find(const SourceName& name, const Scope& scope, std::string_view what) const;
+  ValueId declare(const SourceValue& stated, const Scope& scope);
+
+  // Nodes.
+  void add_or_note(const SourceNode& node, Scope& scope, ErrorList& errors);
+  static std::string qualified_name(const SourceNode& node);
+  void check_known(const SourceNode& node) const;
+  void add(const SourceNode& node, Scope& scope);
+  [[noreturn]] void unknown_op(const SourceNode& node, const std::string& name, bool internal) const;
+  void check_imported(const SourceNode& node, const std::string& domain, const Scope& scope) const;
+  void add_op(const SourceNode& written, const Op& op, Scope& scope);
+  static const SourceName& first_output(const SourceNode& node);
+
+  // Attributes.
+  Attributes resolve_attributes(const SourceNode& node, const Scope& scope) const;
+  Attribute resolve(const SourceAttribute& written, const Scope& scope) const;
+  Attribute converted(const Attribute& value, AttributeKind kind, const SourcePlace& place,
+                      const std::string& what) const;
+  void bind_attributes(const SourceNode& call, const SourceFunction& function, const Scope& caller, Scope& scope) const;
+
+  // Nodes that are values here.
+  void add_constant(const SourceNode& node, Scope& scope);
+  void add_constant_of_shape(const SourceNode& node, Scope& scope);
+  template <typename T>
+  void add_numbers(const SourceName& name, Scope& scope, DataType dtype, const std::vector<T>& numbers, bool list);
+
+  // Calls of functions.
+  void inline_function(const SourceNode& call, const SourceFunction& function, Scope& caller);
+  void bind_operands(const SourceNode& call, const SourceFunction& function, const Scope& caller, Scope& scope) const;
+  void bind_result(const SourceName& name, ValueId id, Scope& caller);
+  void check_nesting(const SourceNode& call, const SourceFunction& function, const Scope& caller);
+  [[noreturn]] void fail_cycle(const SourceNode& call, const SourceFunction& function, const Scope& caller) const;
+
+  const GraphSource& source_;
+  const OpRegistry& registry_;
+  const int64_t batch_;
+  std::string batch_symbol_;
+  Graph graph_;
+  size_t calls_ = 0;
+  std::unordered_map<std::string, const SourceFunction*> functions_;
+  std::vector<std::string> function_names_;
+  std::unordered_set<std::string> value_names_;
+  std::unordered_set<std::string> node_names_;
+  std::unordered_set<std::string> unsound_;  // results, of the graph itself, of nodes that have an error
+};
+
+template <typename T>
+void GraphBuilder::check_unique(const std::vector<T>& items, const std::string& what) const {
+  std::unordered_set<std::string_view> names;
+  for (const T& item : items) {
+    if (!names.insert(item.name.text).second) {
+      fail(item.name.place, fmt::format("{} '{}' is stated twice", what, item.name.text));
+    }
+  }
+}
+
+}  // namespace arbalest

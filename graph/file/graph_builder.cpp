@@ -22,6 +22,7 @@ Graph GraphBuilder::build() {
   check_opsets();
   index_functions();
   find_batch_symbol();
+  find_own_names();
   Scope scope;
   for (const SourceValue& input : source_.inputs) {
     input.data ? add_initializer(input, scope) : add_input(input, scope);
@@ -42,6 +43,7 @@ Graph GraphBuilder::build() {
   }
   for (const SourceValue& output : source_.outputs) graph_.outputs.push_back(declare_sound(output));
   errors.throw_if_any();
+  check_models_called();
   return std::move(graph_);
 }
 
@@ -76,6 +78,14 @@ void GraphBuilder::find_batch_symbol() {
     for (const std::string& symbol : input.symbols) {
       if (batch_symbol_.empty()) batch_symbol_ = symbol;
     }
+  }
+}
+
+void GraphBuilder::find_own_names() {
+  for (const SourceValue& input : source_.inputs) own_names_.insert(input.name.text);
+  for (const SourceValue& value : source_.values) own_names_.insert(value.name.text);
+  for (const SourceNode& node : source_.nodes) {
+    for (const SourceName& output : node.outputs) own_names_.insert(output.text);
   }
 }
 
@@ -177,8 +187,7 @@ std::string GraphBuilder::qualified_name(const SourceNode& node) {
 void GraphBuilder::check_known(const SourceNode& node) const {
   const std::string name = qualified_name(node);
   const Op* op = registry_.find(name);
-  const bool rewritten = name == "Constant" || name == "ConstantOfShape";
-  if (functions_.count(name) == 0 && !rewritten && (!op || op->internal)) {
+  if (functions_.count(name) == 0 && !is_constant_node(name) && !calls_model(node) && (!op || op->internal)) {
     unknown_op(node, name, op != nullptr);
   }
 }
@@ -193,6 +202,7 @@ void GraphBuilder::add(const SourceNode& node, Scope& scope) {
   if (const auto function = functions_.find(name); function != functions_.end()) {
     return inline_function(node, *function->second, scope);
   }
+  if (calls_model(node)) return call_model(node, scope);
   const Op* op = registry_.find(name);
   if (!op && name == "Constant") return add_constant(node, scope);
   if (!op && name == "ConstantOfShape") return add_constant_of_shape(node, scope);
@@ -265,8 +275,8 @@ const SourceName& GraphBuilder::first_output(const SourceNode& node) {
   return *std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
 }
 
-Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch) {
-  return GraphBuilder(source, registry, batch).build();
+Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models) {
+  return GraphBuilder(source, registry, batch, models).build();
 }
 
 std::optional<int64_t> checked_element_count(const Shape& shape) {

@@ -1,9 +1,11 @@
 #pragma once
-// How build_graph() makes a graph of a source: one object a source. Constants, attributes and calls of functions have
-// files of their own.
+// How build_graph() makes a graph of a source: one object a source. Constants, attributes, calls of functions and calls
+// of models have files of their own.
 
 #include <fmt/format.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -11,14 +13,16 @@
 #include <vector>
 
 #include "graph/error_list.h"
+#include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
+#include "graph/file/model_call.h"
 
 namespace arbalest {
 
 class GraphBuilder {
  public:
-  GraphBuilder(const GraphSource& source, const OpRegistry& registry, int64_t batch)
-      : source_(source), registry_(registry), batch_(batch) {}
+  GraphBuilder(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models)
+      : source_(source), registry_(registry), batch_(batch), models_(models) {}
 
   Graph build();
 
@@ -47,6 +51,7 @@ class GraphBuilder {
   template <typename T>
   void check_unique(const std::vector<T>& items, const std::string& what) const;
   void find_batch_symbol();
+  void find_own_names();
 
   // Values.
   TensorType bind(const SourceValue& value) const;
@@ -88,14 +93,29 @@ class GraphBuilder {
   void check_nesting(const SourceNode& call, const SourceFunction& function, const Scope& caller);
   [[noreturn]] void fail_cycle(const SourceNode& call, const SourceFunction& function, const Scope& caller) const;
 
+  // Calls of models.
+  static bool calls_model(const SourceNode& node);
+  void call_model(const SourceNode& node, Scope& scope);
+  bool flag_of(const SourceAttribute& attribute, int64_t value) const;
+  const GraphSource& model_source(const SourceNode& node, const std::string& attribute);
+  void check_models_called() const;
+  void place_model(const SourceNode& call, const CalledModel& model, Scope& scope);
+  ValueId place_value(const Graph& model, ValueId id, const std::string& prefix, std::vector<ValueId>& placed);
+  static std::string free_name(std::unordered_set<std::string>& taken, const std::string& prefix,
+                               const std::string& name);
+
   const GraphSource& source_;
   const OpRegistry& registry_;
   const int64_t batch_;
+  const ModelFiles& models_;
   std::string batch_symbol_;
   Graph graph_;
   size_t calls_ = 0;
   std::unordered_map<std::string, const SourceFunction*> functions_;
   std::vector<std::string> function_names_;
+  std::set<std::string> called_;                // models
+  std::map<std::string, GraphSource> sources_;  // of models, by path
+  std::unordered_set<std::string> own_names_;   // of values that the graph's own nodes and lists define
   std::unordered_set<std::string> value_names_;
   std::unordered_set<std::string> node_names_;
   std::unordered_set<std::string> unsound_;  // results, of the graph itself, of nodes that have an error

@@ -9,6 +9,10 @@
 #include "graph/op.h"
 
 namespace arbalest {
+
+bool is_constant_node(std::string_view qualified_name) {
+  return qualified_name == "Constant" || qualified_name == "ConstantOfShape";
+}
 // ONNX's Constant is a value here, not a node.
 void GraphBuilder::add_constant(const SourceNode& node, Scope& scope) {
   if (node.attributes.size() != 1 || !node.inputs.empty() || node.outputs.size() != 1) {

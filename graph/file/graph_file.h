@@ -11,21 +11,42 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.h"
 #include "graph/op.h"
 
 namespace arbalest {
 
+// The file of a model that a graph calls: `logits = model.resnet (x)`. An .onnx file, or a graph file of any kind. The
+// call stands for the model's graph, whose first input x is; its learned initialisers become parameters under the names
+// that the file gives them, with their values. The call may have the attributes
+//   file           the model's file, relative to the graph's, where no ModelFile is given for the name
+//   inputs         the names of the model's inputs that the operands are, where they are not the first ones
+//   outputs        values of the model that are the results, of any of its nodes; otherwise its first outputs. What
+//                  these do not need of the model, a head that is replaced, is left out.
+//   training_mode  1: batch norms and dropouts train as layers do (otherwise files hold them as they run in
+//                  validation); 0: they run in training as in validation
+struct ModelFile {
+  std::string name;  // "resnet"; "": the only model that the graph calls
+  std::string path;
+};
+using ModelFiles = std::vector<ModelFile>;
+
+// "resnet=FILE", or "FILE" for the only model. Throws GraphError where the file is missing.
+ModelFile parse_model_file(std::string_view text);
+
 // The graph that a text states, with functions inlined; not yet verified: sources of data have to be opened first.
 // `file` is for error messages. `batch` > 0 is the extent of the inputs' first symbolic dimension ("N" in float[N,3]);
 // dimensions that stay unknown are -1, which verify() refuses.
 // Throws GraphError with the place, what was found, what was expected and the nearest valid name.
-Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch = 0);
-Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch = 0);
+Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch = 0,
+                      const ModelFiles& models = {});
+Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch = 0,
+                      const ModelFiles& models = {});
 
 // Any graph file: by its extension text (.onnxtxt, .txt) or binary (.onnx), otherwise by its content.
-Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch = 0);
+Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch = 0, const ModelFiles& models = {});
 
 // Reads back as the same graph: nodes, names, attributes, roles, initial values to the last bit. Types of intermediate
 // values are left to inference. Throws GraphError for what no graph file can state: carries, states, random initial

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -225,14 +226,11 @@ class Parser : private LiteralReader {
   GraphSource source_;
 };
 
-bool ends_with(const std::string& path, std::string_view extension) {
-  return path.ends_with(extension);
-}
-
 }  // namespace
 
-Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch) {
-  return build_graph(Parser(text, file).parse(), registry, batch);
+Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch,
+                      const ModelFiles& models) {
+  return build_graph(Parser(text, file).parse(), registry, batch, models);
 }
 
 std::string read_whole_file(const std::string& path) {
@@ -245,20 +243,34 @@ std::string read_whole_file(const std::string& path) {
   return std::move(content).str();
 }
 
-Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch) {
-  return read_graph_text(read_whole_file(path), path, registry, batch);
+Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64_t batch, const ModelFiles& models) {
+  return read_graph_text(read_whole_file(path), path, registry, batch, models);
 }
 
-Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch) {
-  if (ends_with(path, ".onnx")) return read_onnx(path, registry, batch);
-  if (ends_with(path, ".onnxtxt") || ends_with(path, ".txt")) return read_graph_file(path, registry, batch);
-  // A binary model starts with the tag of a field (ir_version: byte 8); text does not contain such bytes.
+GraphSource read_source(const std::string& path) {
+  if (path.ends_with(".onnx")) return read_onnx_source(path);
   const std::string content = read_whole_file(path);
+  if (path.ends_with(".onnxtxt") || path.ends_with(".txt")) return Parser(content, path).parse();
+  // A binary model starts with the tag of a field (ir_version: byte 8); text does not contain such bytes.
   const std::string_view start = std::string_view(content).substr(0, 256);
   const bool binary = std::any_of(start.begin(), start.end(), [](char c) {
     return uint8_t(c) < 0x20 && c != '\n' && c != '\r' && c != '\t' && c != '\f' && c != '\v';
   });
-  return binary ? read_onnx(path, registry, batch) : read_graph_text(content, path, registry, batch);
+  return binary ? read_onnx_source(path) : Parser(content, path).parse();
+}
+
+Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch, const ModelFiles& models) {
+  return build_graph(read_source(path), registry, batch, models);
+}
+
+ModelFile parse_model_file(std::string_view text) {
+  const size_t equals = text.find('=');
+  const std::string_view name = text.substr(0, equals);
+  const auto in_name = [](char c) { return c == '_' || std::isalnum(uint8_t(c)); };
+  const bool named = equals != text.npos && !name.empty() && std::all_of(name.begin(), name.end(), in_name);
+  ModelFile model{std::string(named ? name : ""), std::string(named ? text.substr(equals + 1) : text)};
+  if (model.path.empty()) throw GraphError(fmt::format("found '{}', expected NAME=FILE or FILE", text));
+  return model;
 }
 
 }  // namespace arbalest

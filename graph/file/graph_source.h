@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "graph/attributes.h"
+#include "graph/file/graph_file.h"
 #include "graph/graph.h"
 #include "graph/types.h"
 
@@ -82,12 +84,19 @@ struct GraphSource {
   std::vector<SourceFunction> functions;
 };
 
+// A graph file as load_graph() takes it, or a binary model, as it is stated. Throw GraphError.
+GraphSource read_source(const std::string& path);
+GraphSource read_onnx_source(const std::string& path);
+
+// ONNX's Constant and ConstantOfShape, which are values here and no operators.
+bool is_constant_node(std::string_view qualified_name);
+
 // Resolves operators and names, and inlines functions with their attributes: inside an instance whose first output is
 // `h1` (or which is labelled so), value `c1` becomes `h1/c1`, and the function's outputs take the caller's names.
 // Floating initialisers become parameters, others and Constant nodes constants. `batch` > 0 is the extent of the first
-// symbol among the inputs'. Throws GraphError: unknown or repeated names, use before definition, functions that call
-// themselves or nest too deep.
-Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch);
+// symbol among the inputs'. Calls of models are replaced by what graph/file/model_call.h makes of the models' files.
+// Throws GraphError: unknown or repeated names, use before definition, functions that call themselves or nest too deep.
+Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models = {});
 
 // The number of elements, or nothing where it exceeds what any device holds (2^44).
 std::optional<int64_t> checked_element_count(const Shape& shape);

@@ -3,13 +3,19 @@
 #include <fmt/format.h>
 
 #include "graph/file/graph_file.h"
+#include "graph/file/graph_source.h"
 
 #ifndef ARBALEST_ONNX
 
 namespace arbalest {
 
-Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
+GraphSource read_onnx_source(const std::string& path) {
   throw GraphError(Position{path, 0, 0}, "binary ONNX needs a build with libonnx; this one reads graph files as text");
+}
+
+Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
+  read_onnx_source(path);
+  return {};
 }
 
 }  // namespace arbalest
@@ -24,7 +30,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <limits>
 #include <unordered_set>
 
-#include "graph/file/graph_source.h"
+#include "graph/file/external_data.h"
 
 namespace arbalest {
 namespace {
@@ -43,7 +49,9 @@ double widen(float value) {
 
 class Importer {
  public:
-  Importer(const onnx::ModelProto& model, const std::string& path) : model_(model) { source_.file = path; }
+  Importer(const onnx::ModelProto& model, const std::string& path) : model_(model), external_(path) {
+    source_.file = path;
+  }
 
   GraphSource run() {
     const onnx::GraphProto& graph = model_.graph();
@@ -124,16 +132,15 @@ class Importer {
   }
 
   // As many numbers as the shape says, from raw bytes or one of the typed lists.
-  SourceTensor tensor(const onnx::TensorProto& proto, const std::string& what) const {
+  SourceTensor tensor(const onnx::TensorProto& proto, const std::string& what) {
     SourceTensor result;
     result.type = {type(proto.data_type(), what), Shape(proto.dims().begin(), proto.dims().end())};
     const auto count = checked_element_count(result.type.shape);
     if (!count) fail(fmt::format("the shape {} of {} is not valid", to_string(result.type.shape), what));
-    if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
-      fail(fmt::format("the data of {} is kept in another file; export the model as one file", what));
-    }
     auto bytes = std::make_shared<std::vector<std::byte> >();
-    if (proto.has_raw_data()) {
+    if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+      *bytes = external(proto, uint64_t(result.type.bytes()), what);
+    } else if (proto.has_raw_data()) {
       const auto* data = reinterpret_cast<const std::byte*>(proto.raw_data().data());
       bytes->assign(data, data + proto.raw_data().size());  // little-endian, as every host here
     } else {
@@ -159,6 +166,29 @@ class Importer {
     return result;
   }
 
+  std::vector<std::byte> external(const onnx::TensorProto& proto, uint64_t bytes, const std::string& what) {
+    ExternalTensor tensor;
+    for (const auto& entry : proto.external_data()) {
+      if (entry.key() == "location") tensor.location = entry.value();
+      if (entry.key() == "offset") tensor.offset = number(entry, what);
+      if (entry.key() == "length") tensor.length = number(entry, what);
+    }
+    try {
+      return external_.read(tensor, bytes);
+    } catch (const RunError& error) {
+      fail(fmt::format("{}: {}", what, error.what()));
+    }
+  }
+
+  uint64_t number(const onnx::StringStringEntryProto& entry, const std::string& what) const {
+    const std::string& text = entry.value();
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc{} && end == text.data() + text.size()) return value;
+    fail(fmt::format("{}: the {} of its data is '{}', expected a whole number of bytes", what, entry.key(),
+                     printable(text)));
+  }
+
   template <typename T, typename Numbers>
   static void append(std::vector<std::byte>& bytes, const Numbers& numbers) {
     bytes.resize(size_t(numbers.size()) * sizeof(T));
@@ -168,7 +198,7 @@ class Importer {
     }
   }
 
-  std::vector<SourceNode> nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& protos) const {
+  std::vector<SourceNode> nodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& protos) {
     std::vector<SourceNode> result;
     std::unordered_set<std::string> taken;  // names of nodes are optional and need not be unique
     for (const onnx::NodeProto& proto : protos) {
@@ -190,7 +220,7 @@ class Importer {
     return result;
   }
 
-  SourceAttribute attribute(const Attr& proto, const std::string& owner) const {
+  SourceAttribute attribute(const Attr& proto, const std::string& owner) {
     SourceAttribute result;
     result.name.text = proto.name();
     result.reference = proto.ref_attr_name();
@@ -232,7 +262,7 @@ class Importer {
     }
   }
 
-  SourceFunction import(const onnx::FunctionProto& proto) const {
+  SourceFunction import(const onnx::FunctionProto& proto) {
     SourceFunction function;
     function.domain = proto.domain();
     function.name.text = proto.name();
@@ -249,12 +279,13 @@ class Importer {
   }
 
   const onnx::ModelProto& model_;
+  ExternalData external_;
   GraphSource source_;
 };
 
 }  // namespace
 
-Graph read_onnx(const std::string& path, const OpRegistry& registry, int64_t batch) {
+GraphSource read_onnx_source(const std::string& path) {
   const std::string content = read_whole_file(path);
   onnx::ModelProto model;
   // Protobuf bounds the nesting and refuses lengths beyond the content.
@@ -262,7 +293,11 @@ Graph read_onnx(const std::string& path, const OpRegistry& registry, int64_t bat
       !model.ParseFromArray(content.data(), int(content.size())) || !model.has_graph()) {
     throw GraphError(Position{path, 0, 0}, "not a binary ONNX model, or a damaged one");
   }
-  return build_graph(Importer(model, path).run(), registry, batch);
+  return Importer(model, path).run();
+}
+
+Graph read_onnx(const std::string& path, const OpRegistry& registry, int64_t batch) {
+  return build_graph(read_onnx_source(path), registry, batch);
 }
 
 }  // namespace arbalest

@@ -3,11 +3,19 @@
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
 
+namespace arbalest {
+
+std::string external_data_path(const std::string& path) {
+  return path + ".data";
+}
+
+}  // namespace arbalest
+
 #ifndef ARBALEST_ONNX
 
 namespace arbalest {
 
-void write_onnx(const Graph&, const std::string& path) {
+void write_onnx(const Graph&, const std::string& path, const OnnxFileOptions&) {
   throw GraphError(Position{path, 0, 0}, "binary ONNX needs a build with libonnx; this one writes graph files as text");
 }
 
@@ -17,7 +25,9 @@ void write_onnx(const Graph&, const std::string& path) {
 
 #include <onnx/onnx_pb.h>
 
+#include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "graph/op.h"
 #include "io/formats/atomic_file.h"
@@ -26,6 +36,46 @@ namespace arbalest {
 namespace {
 
 using Attr = onnx::AttributeProto;
+
+// The file beside a model that its larger tensors go to.
+class ExternalWriter {
+ public:
+  explicit ExternalWriter(const std::filesystem::path& path) : name_(path.filename().string()), file_(path) {}
+
+  // Moves the tensor's bytes there.
+  void take(onnx::TensorProto& proto) {
+    const std::string bytes = std::move(*proto.mutable_raw_data());
+    if (bytes.size() < kLeast) {
+      proto.set_raw_data(bytes);
+      return;
+    }
+    file_.write(std::string((kAlignment - offset_ % kAlignment) % kAlignment, '\0'));
+    offset_ = (offset_ + kAlignment - 1) / kAlignment * kAlignment;
+    proto.clear_raw_data();
+    proto.set_data_location(onnx::TensorProto::EXTERNAL);
+    state(proto, "location", name_);
+    state(proto, "offset", std::to_string(offset_));
+    state(proto, "length", std::to_string(bytes.size()));
+    file_.write(bytes);
+    offset_ += bytes.size();
+  }
+
+  void commit() { file_.commit(); }
+
+ private:
+  static constexpr size_t kLeast = 1024;      // bytes; smaller tensors stay in the model, as others keep them too
+  static constexpr uint64_t kAlignment = 64;  // for programs that map the file
+
+  static void state(onnx::TensorProto& proto, const char* key, const std::string& value) {
+    auto& entry = *proto.add_external_data();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
+
+  std::string name_;
+  AtomicFile file_;
+  uint64_t offset_ = 0;
+};
 
 void fill(onnx::TensorProto& proto, const Value& value) {
   proto.set_name(value.name);
@@ -97,19 +147,29 @@ void fill(Attr& proto, const NamedAttribute& attribute) {
   }
 }
 
-void add_constant(onnx::GraphProto& graph, const Value& value) {
+onnx::TensorProto& add_constant(onnx::GraphProto& graph, const Value& value) {
   onnx::NodeProto& node = *graph.add_node();
   node.set_op_type("Constant");
   node.add_output(value.name);
   Attr& content = *node.add_attribute();
   content.set_name("value");
   content.set_type(Attr::TENSOR);
-  fill(*content.mutable_t(), value);
+  return *content.mutable_t();
+}
+
+// Whether the model's tensors go to a file of their own.
+bool needs_external_data(const Graph& graph, bool asked) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - (int64_t{1} << 26);  // protobuf's limit, less room for the graph
+  int64_t bytes = 0;
+  for (const Value& value : graph.values) {
+    if (value.producer == kNone && value.role != Role::Input) bytes += value.type.bytes();
+  }
+  return asked || bytes > kMost;
 }
 
 }  // namespace
 
-void write_onnx(const Graph& graph, const std::string& path) {
+void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptions& options) {
   check_writable(graph);
   onnx::ModelProto model;
   model.set_ir_version(8);
@@ -124,10 +184,14 @@ void write_onnx(const Graph& graph, const std::string& path) {
   const auto name = [&](ValueId id) { return id == kNone ? std::string() : graph.values[size_t(id)].name; };
   for (const ValueId input : graph.inputs) fill(*proto.add_input(), graph.values[size_t(input)]);
   for (const ValueId output : graph.outputs) fill(*proto.add_output(), graph.values[size_t(output)]);
+  std::optional<ExternalWriter> external;
+  if (needs_external_data(graph, options.external_data)) external.emplace(external_data_path(path));
   for (const Value& value : graph.values) {
     if (value.producer != kNone || value.role == Role::Input) continue;
     const bool constant = value.role == Role::Constant && is_floating(value.type.dtype);
-    constant ? add_constant(proto, value) : fill(*proto.add_initializer(), value);
+    onnx::TensorProto& content = constant ? add_constant(proto, value) : *proto.add_initializer();
+    fill(content, value);
+    if (external && !constant) external->take(content);
   }
   for (const Node& node : graph.nodes) {
     onnx::NodeProto& each = *proto.add_node();
@@ -140,10 +204,11 @@ void write_onnx(const Graph& graph, const std::string& path) {
   }
   std::string content;
   if (model.ByteSizeLong() > size_t(std::numeric_limits<int>::max()) || !model.SerializeToString(&content)) {
-    throw RunError(fmt::format("{}: the model exceeds 2 GiB, which ONNX cannot state", path));
+    throw RunError(fmt::format("{}: the model exceeds 2 GiB without its initialisers, which ONNX cannot state", path));
   }
   AtomicFile file(path);
   file.write(content);
+  if (external) external->commit();
   file.commit();
 }
 

@@ -237,7 +237,7 @@ TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operato
   weight.set_data_location(onnx::TensorProto::EXTERNAL);
   weight.set_dims(0, 1);
   weight.set_dims(1, 1);
-  CHECK(has(failure(folder, data), "another file"));
+  CHECK(has(failure(folder, data), "expected a file in the model's folder"));
 }
 
 TEST_CASE("onnx: damaged files are refused or read, never worse") {

@@ -23,6 +23,8 @@ TEST_CASE("run takes all its options") {
                                  "--until",       "loss < 1",
                                  "--set",         "train.lr=0.05",
                                  "--set",         "h1/c1.weight.filters=2",
+                                 "--model",       "trunk=m.onnx",
+                                 "--model",       "n.onnx",
                                  "--weights",     "a.safetensors",
                                  "--save",        "b.safetensors",
                                  "--trace",       "t.json.gz",
@@ -43,6 +45,11 @@ TEST_CASE("run takes all its options") {
   REQUIRE(run->session.rules.targets.size() == 2);
   CHECK(run->session.rules.targets[1] == Target{"loss", Target::Op::Less, 1.0});
   CHECK(run->set == std::vector<std::string>{"train.lr=0.05", "h1/c1.weight.filters=2"});
+  REQUIRE(run->models.size() == 2);
+  CHECK(run->models[0].name == "trunk");
+  CHECK(run->models[0].path == "m.onnx");
+  CHECK(run->models[1].name == "");
+  CHECK(run->models[1].path == "n.onnx");
   CHECK(run->session.files.weights == "a.safetensors");
   CHECK(run->session.files.save == "b.safetensors");
   CHECK(run->session.files.trace == "t.json.gz");

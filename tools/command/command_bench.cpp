@@ -19,7 +19,7 @@ namespace {
 constexpr double kHarmlessRate = 1e-6;
 
 Graph graph_to_measure(const ScalingOptions& options) {
-  Graph graph = load_graph(options.graph, builtin_ops());
+  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models);
   for (Node& node : graph.nodes) {
     if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
   }

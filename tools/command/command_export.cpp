@@ -15,10 +15,12 @@ namespace arbalest {
 int command_export(const ExportCommandOptions& options) {
   const FileOptions& files = options.session.files;
   check_distinct_paths({{"GRAPH", options.graph}, {"FILE", options.file}});
-  check_inputs_kept({{"--weights", files.weights}}, {{"FILE", options.file}});
+  const NamedPaths outputs = {{"FILE", options.file}, {"--external-data", external_data_path(options.file)}};
+  check_inputs_kept({{"--weights", files.weights}}, outputs);
+  check_inputs_kept(model_paths(options), outputs);
   check_output_paths({{"FILE", options.file}});
   const Graph model = export_model(load_with_overrides(options), session_options(options), options.exported);
-  write_onnx(model, options.file);
+  write_onnx(model, options.file, options.written);
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;
     for (const ValueId id : values) {

@@ -30,6 +30,9 @@ int command_run(const RunOptions& options) {
                         {"--trace", files.trace},
                         {"--log", options.log}});
   check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+  check_inputs_kept(
+      model_paths(options),
+      {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
   Graph graph = load_with_overrides(options);
   const SessionOptions session = session_options(options);
 

@@ -157,6 +157,8 @@ class CommandLine {
     export_command_->add_flag("--preprocessing", exported.preprocessing,
                               "take images as they are stored (uint8), not as Augment makes them");
     export_command_->add_flag("--fold-batch-norm", exported.fold_batch_norm, "into the convolutions before");
+    export_command_->add_flag("--external-data", export_.written.external_data,
+                              "weights in a second file, FILE.data, as they are for models above 2 GiB");
     export_command_->footer("The model has ONNX's own operators of opset 18 and takes any number of samples at once.");
   }
 

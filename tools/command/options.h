@@ -12,6 +12,8 @@
 #include "executor/session/session.h"
 #include "executor/session/target.h"
 #include "executor/trace/what_if.h"
+#include "graph/file/graph_file.h"
+#include "graph/file/onnx_file.h"
 
 namespace arbalest {
 
@@ -20,6 +22,7 @@ struct GraphOptions {
   std::string graph;             // the file
   std::string devices = "auto";  // see executor/plan/device_list.h
   std::vector<std::string> set;  // each "node.attribute=value"
+  ModelFiles models;             // of the models that the graph calls
   SessionOptions session;        // without devices: see session_options()
 };
 
@@ -77,6 +80,7 @@ struct PredictOptions : GraphOptions {
 
 struct ExportCommandOptions : GraphOptions {
   std::string file;  // .onnx
+  OnnxFileOptions written;
   ExportOptions exported;
 };
 

@@ -133,6 +133,17 @@ void bind_graph(CLI::App& command, GraphOptions& options) {
       ->type_name("NODE.ATTR=VALUE")
       ->take_all()
       ->allow_extra_args(false);
+  const auto add_models = [&options](const std::vector<std::string>& models) {
+    for (const std::string& text : models) {
+      named("--model", [&] { options.models.push_back(parse_model_file(text)); });
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--model", add_models, "the file (.onnx) of a model that the graph calls as model.NAME; repeatable")
+      ->type_name("[NAME=]FILE")
+      ->take_all()
+      ->allow_extra_args(false);
   command.add_option("--threads", session.execution.threads, "host threads; 0: one a core")
       ->capture_default_str()
       ->type_name("N")

@@ -9,7 +9,7 @@
 namespace arbalest {
 
 Graph load_with_overrides(const GraphOptions& options) {
-  Graph graph = load_graph(options.graph, builtin_ops());
+  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models);
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
   return graph;
 }
@@ -21,6 +21,12 @@ Graph without_validation(Graph graph) {
   }
   reorder_nodes(graph, order);  // drops the negative
   return graph;
+}
+
+NamedPaths model_paths(const GraphOptions& options) {
+  NamedPaths paths;
+  for (const ModelFile& model : options.models) paths.emplace_back("--model", model.path);
+  return paths;
 }
 
 SessionOptions session_options(const GraphOptions& options) {

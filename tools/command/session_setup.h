@@ -1,6 +1,7 @@
 #pragma once
 // From options to what executor/session/session.h takes.
 
+#include "executor/session/output_paths.h"
 #include "executor/session/session.h"
 #include "tools/command/options.h"
 
@@ -8,6 +9,9 @@ namespace arbalest {
 
 // The graph as the file says, changed by --set; not yet verified. Throws GraphError.
 Graph load_with_overrides(const GraphOptions& options);
+
+// The files of the models that --model names.
+NamedPaths model_paths(const GraphOptions& options);
 
 // The graph as it trains when nothing validates it.
 Graph without_validation(Graph graph);

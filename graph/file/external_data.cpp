@@ -1,0 +1,38 @@
+#include "graph/file/external_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+
+namespace arbalest {
+
+const RandomAccessFile& ExternalData::open(const std::string& location) {
+  std::unique_ptr<RandomAccessFile>& file = files_[location];
+  if (file) return *file;
+  const std::filesystem::path path(location);
+  const bool escapes = location.empty() || location.find('\0') != location.npos || path.is_absolute() ||
+                       std::find(path.begin(), path.end(), "..") != path.end();
+  if (escapes) {
+    throw RunError(
+        fmt::format("the location of its data is '{}', expected a file in the model's folder", printable(location)));
+  }
+  file = std::make_unique<RandomAccessFile>(folder_ / path, "data of a model");
+  return *file;
+}
+
+std::vector<std::byte> ExternalData::read(const ExternalTensor& tensor, uint64_t bytes) {
+  const RandomAccessFile& file = open(tensor.location);
+  const uint64_t length = tensor.length.value_or(bytes);
+  if (tensor.offset > file.size() || length > file.size() - tensor.offset) {
+    throw RunError(fmt::format("its data are {} bytes from byte {} on of '{}', which has {} bytes", length,
+                               tensor.offset, file.path(), file.size()));
+  }
+  if (length != bytes) throw RunError(fmt::format("{} bytes expected, found {} in '{}'", bytes, length, file.path()));
+  std::vector<std::byte> content(static_cast<size_t>(bytes));
+  file.read(tensor.offset, content);
+  return content;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "graph/file/graph_builder.h"
+#include "graph/file/model_call.h"
+
+namespace arbalest {
+namespace {
+
+const std::vector<std::string> kCallAttributes = {"file", "inputs", "outputs", "training_mode"};
+
+}  // namespace
+
+bool GraphBuilder::calls_model(const SourceNode& node) {
+  return node.domain == kModelDomain;
+}
+
+// Puts the part of the model's graph that computes the call's results in the call's place. Parameters keep their names
+// unless the graph has the name already; other values are named as those of a function's instance are.
+void GraphBuilder::call_model(const SourceNode& node, Scope& scope) {
+  ModelCall call;
+  call.name = node.op.text;
+  std::string file;
+  for (const SourceAttribute& attribute : node.attributes) {
+    const std::string& name = attribute.name.text;
+    if (std::find(kCallAttributes.begin(), kCallAttributes.end(), name) == kCallAttributes.end() || attribute.tensor) {
+      fail(attribute.name.place, fmt::format("attribute '{}' of a model's call, expected one of {}{}", name,
+                                             fmt::join(kCallAttributes, ", "), did_you_mean(name, kCallAttributes)));
+    }
+    const auto value = [&](AttributeKind kind) {
+      return converted(resolve(attribute, scope), kind, attribute.name.place, fmt::format("attribute '{}'", name));
+    };
+    if (name == "file") file = std::get<std::string>(value(AttributeKind::String));
+    if (name == "inputs") call.inputs = std::get<std::vector<std::string>>(value(AttributeKind::Strings));
+    if (name == "outputs") call.outputs = std::get<std::vector<std::string>>(value(AttributeKind::Strings));
+    if (name == "training_mode") call.training = flag_of(attribute, std::get<int64_t>(value(AttributeKind::Int)));
+  }
+  const GraphSource& source = model_source(node, file);
+  const CalledModel model = read_model(source, registry_, call, node.inputs.size(), node.outputs.size());
+  place_model(node, model, scope);
+}
+
+bool GraphBuilder::flag_of(const SourceAttribute& attribute, int64_t value) const {
+  if (value != 0 && value != 1) {
+    fail(attribute.name.place, fmt::format("attribute '{}' is {}, expected 0 or 1", attribute.name.text, value));
+  }
+  return value == 1;
+}
+
+// What --model says of the name, or else the call's attribute, which is relative to the graph's file.
+const GraphSource& GraphBuilder::model_source(const SourceNode& node, const std::string& attribute) {
+  const std::string& name = node.op.text;
+  called_.insert(name);
+  std::string path;
+  if (!attribute.empty()) path = (std::filesystem::path(source_.file).parent_path() / attribute).string();
+  for (const ModelFile& model : models_) {
+    if (model.name.empty() || model.name == name) path = model.path;
+  }
+  if (path.empty()) {
+    fail(node.op.place,
+         fmt::format("model '{0}' has no file; expected --model {0}=FILE or the attribute 'file'", name));
+  }
+  const auto [known, added] = sources_.try_emplace(path);
+  if (added) known->second = read_source(path);
+  return known->second;
+}
+
+// Throws GraphError where a file is given for a model that the graph does not call.
+void GraphBuilder::check_models_called() const {
+  const std::string called = called_.empty() ? "no model" : fmt::format("'{}'", fmt::join(called_, "', '"));
+  const std::vector<std::string> names(called_.begin(), called_.end());
+  for (const ModelFile& model : models_) {
+    if (model.name.empty() ? called_.size() == 1 : called_.count(model.name) > 0) continue;
+    const std::string given = model.name.empty() ? model.path : model.name + "=" + model.path;
+    throw GraphError(fmt::format(
+        "--model {}: the graph '{}' calls {}{}", given, source_.name, called,
+        model.name.empty() && !called_.empty() ? ", expected --model NAME=FILE" : did_you_mean(model.name, names)));
+  }
+}
+
+void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model, Scope& scope) {
+  const Graph& graph = model.graph;
+  const std::string prefix = scope.prefix + (call.label.text.empty() ? first_output(call) : call.label).text + "/";
+  std::vector<ValueId> placed(graph.values.size(), kNone);
+  for (size_t i = 0; i < model.operands.size(); ++i) {
+    const SourceName& operand = call.inputs[i];
+    if (operand.text.empty()) fail(call.op.place, fmt::format("operand {} of model '{}' is left out", i, call.op.text));
+    const ValueId value = find(operand, scope, "input");
+    if (model.operands[i] != kNone) placed[size_t(model.operands[i])] = value;
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const ValueId output = graph.outputs[i];
+    if (call.outputs[i].text.empty()) continue;
+    if (placed[size_t(output)] == kNone && graph.values[size_t(output)].producer != kNone) {
+      placed[size_t(output)] = add_value(call.outputs[i], scope, Role::Activation);
+    } else {  // an operand, an initialiser, or a value that is asked for twice
+      bind_result(call.outputs[i], place_value(graph, output, prefix, placed), scope);
+    }
+  }
+  for (const Node& node : graph.nodes) {
+    if (graph_.nodes.size() >= kMostNodes) fail(call.op.place, fmt::format("more than {} nodes", kMostNodes));
+    Node copy = node;
+    for (ValueId& input : copy.inputs) input = place_value(graph, input, prefix, placed);
+    for (ValueId& output : copy.outputs) {
+      output = place_value(graph, output, prefix, placed);
+      if (output != kNone) graph_.values[size_t(output)].producer = NodeId(graph_.nodes.size());
+    }
+    copy.name = free_name(node_names_, prefix, node.name);
+    graph_.nodes.push_back(std::move(copy));
+  }
+}
+
+// Takes a name that nothing has yet: names of exporters often begin with a slash, which the prefix ends with.
+std::string GraphBuilder::free_name(std::unordered_set<std::string>& taken, const std::string& prefix,
+                                    const std::string& name) {
+  std::string free = prefix + (name.starts_with('/') ? name.substr(1) : name);
+  while (!taken.insert(free).second) free += '_';
+  return free;
+}
+
+// The value of this graph that stands for one of the model's.
+ValueId GraphBuilder::place_value(const Graph& model, ValueId id, const std::string& prefix,
+                                  std::vector<ValueId>& placed) {
+  if (id == kNone) return kNone;
+  if (placed[size_t(id)] != kNone) return placed[size_t(id)];
+  Value value = model.values[size_t(id)];
+  const bool keeps = value.role == Role::Parameter && !own_names_.count(value.name);
+  if (!keeps || !value_names_.insert(value.name).second) {
+    value.name = free_name(value_names_, prefix, value.name);
+  }
+  value.producer = kNone;
+  graph_.values.push_back(std::move(value));
+  return placed[size_t(id)] = ValueId(graph_.values.size() - 1);
+}
+
+}  // namespace arbalest

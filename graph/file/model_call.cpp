@@ -1,0 +1,222 @@
+#include "graph/file/model_call.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/file/model_parameters.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kMostNodesTold = 8;  // of an operator that is not supported
+
+std::string qualified_name(const SourceNode& node) {
+  return node.domain.empty() || node.domain == "ai.onnx" ? node.op.text : node.domain + "." + node.op.text;
+}
+
+std::vector<std::string> names_of(const std::vector<SourceValue>& values) {
+  std::vector<std::string> names;
+  for (const SourceValue& value : values) names.push_back(value.name.text);
+  return names;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  return names.empty() ? "none" : fmt::format("'{}'", fmt::join(names, "', '"));
+}
+
+// A file's graph, cut down to what a call needs of it.
+class Cut {
+ public:
+  Cut(const GraphSource& source, const OpRegistry& registry, const ModelCall& call)
+      : whole_(source), registry_(registry), call_(call) {
+    for (size_t n = 0; n < source.nodes.size(); ++n) {
+      for (const SourceName& output : source.nodes[n].outputs) made_by_.emplace(output.text, n);
+    }
+  }
+
+  std::vector<std::string> operands(size_t given) const {
+    std::vector<std::string> inputs = names_of(whole_.inputs);
+    if (call_.inputs.empty()) {
+      if (given <= inputs.size()) return inputs.resize(given), inputs;
+      fail(fmt::format("{} operands are given to model '{}', which has the inputs {}", given, call_.name,
+                       listed(inputs)));
+    }
+    if (call_.inputs.size() != given) {
+      fail(fmt::format("attribute 'inputs' of the call of model '{}' names {} inputs for {} operands", call_.name,
+                       call_.inputs.size(), given));
+    }
+    for (size_t i = 0; i < given; ++i) {
+      const std::string& name = call_.inputs[i];
+      if (std::find(inputs.begin(), inputs.end(), name) == inputs.end()) {
+        fail(fmt::format("model '{}' has no input '{}', its inputs are {}", call_.name, name, listed(inputs)));
+      }
+      if (std::find(call_.inputs.begin(), call_.inputs.begin() + int64_t(i), name) != call_.inputs.begin() + int64_t(i))
+        fail(fmt::format("attribute 'inputs' of the call of model '{}' names '{}' twice", call_.name, name));
+    }
+    return call_.inputs;
+  }
+
+  GraphSource run(const std::vector<std::string>& operands, size_t results) {
+    const std::vector<std::string> outputs = chosen_outputs(results);
+    for (const std::string& output : outputs) need(output);
+    check_operators();
+    GraphSource cut;
+    cut.file = whole_.file;
+    cut.name = whole_.name;
+    cut.opsets = whole_.opsets;
+    cut.opsets_place = whole_.opsets_place;
+    cut.functions = whole_.functions;
+    add_inputs(cut, operands);
+    // Declared types are those of the file's own inputs and batch; they are inferred anew.
+    for (const SourceValue& value : whole_.values) {
+      if (value.data && needed_.count(value.name.text)) cut.values.push_back(value);
+    }
+    for (size_t n = 0; n < whole_.nodes.size(); ++n) {
+      if (nodes_.count(n)) cut.nodes.push_back(whole_.nodes[n]);
+    }
+    for (const std::string& output : outputs) cut.outputs.emplace_back().name.text = output;
+    return cut;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{whole_.file, 0, 0}, message); }
+
+  bool defines(const std::string& name) const {
+    const auto is = [&](const SourceValue& value) { return value.name.text == name; };
+    return made_by_.count(name) || std::any_of(whole_.inputs.begin(), whole_.inputs.end(), is) ||
+           std::any_of(whole_.values.begin(), whole_.values.end(),
+                       [&](const SourceValue& value) { return value.data && is(value); });
+  }
+
+  std::vector<std::string> chosen_outputs(size_t results) const {
+    std::vector<std::string> outputs = call_.outputs.empty() ? names_of(whole_.outputs) : call_.outputs;
+    if (results > outputs.size()) {
+      fail(fmt::format("{} results are asked of model '{}', which has the outputs {}", results, call_.name,
+                       listed(outputs)));
+    }
+    if (!call_.outputs.empty() && results < outputs.size()) {
+      fail(fmt::format("attribute 'outputs' of the call of model '{}' names {} values for {} results", call_.name,
+                       outputs.size(), results));
+    }
+    outputs.resize(results);
+    for (const std::string& output : outputs) {
+      if (defines(output)) continue;
+      std::vector<std::string> known;
+      for (const auto& [name, node] : made_by_) known.push_back(name);
+      std::sort(known.begin(), known.end());
+      fail(fmt::format("model '{}' has no value '{}'{}; its outputs are {}", call_.name, output,
+                       did_you_mean(output, known), listed(names_of(whole_.outputs))));
+    }
+    return outputs;
+  }
+
+  // The value and all that it is computed of.
+  void need(const std::string& value) {
+    std::vector<std::string> open = {value};
+    while (!open.empty()) {
+      const std::string name = std::move(open.back());
+      open.pop_back();
+      if (name.empty() || !needed_.insert(name).second) continue;
+      const auto maker = made_by_.find(name);
+      if (maker == made_by_.end() || !nodes_.insert(maker->second).second) continue;
+      for (const SourceName& input : whole_.nodes[maker->second].inputs) open.push_back(input.text);
+    }
+  }
+
+  void add_inputs(GraphSource& cut, const std::vector<std::string>& operands) const {
+    for (const SourceValue& input : whole_.inputs) {
+      if (input.data || !needed_.count(input.name.text)) continue;
+      if (std::find(operands.begin(), operands.end(), input.name.text) == operands.end()) {
+        fail(fmt::format("model '{}' needs its input '{}', and the call gives {}", call_.name, input.name.text,
+                         listed(operands)));
+      }
+      SourceValue& added = cut.inputs.emplace_back(input);
+      if (!added.type) added.type = TensorType{};  // the operand's counts
+    }
+  }
+
+  // All that are not supported at once, with their nodes: those of functions that are called, too.
+  void check_operators() const {
+    std::map<std::string, std::vector<std::string>> unknown;
+    std::unordered_map<std::string, const SourceFunction*> functions;
+    for (const SourceFunction& function : whole_.functions) functions.emplace(function.qualified_name(), &function);
+    std::set<const SourceFunction*> seen;
+    std::vector<const SourceFunction*> open;
+    const auto look = [&](const SourceNode& node, const std::string& in) {
+      const std::string name = qualified_name(node);
+      if (const auto function = functions.find(name); function != functions.end()) {
+        if (seen.insert(function->second).second) open.push_back(function->second);
+        return;
+      }
+      const Op* op = registry_.find(name);
+      if (op ? !op->internal : is_constant_node(name)) return;
+      const std::string& label =
+          node.label.text.empty() && !node.outputs.empty() ? node.outputs[0].text : node.label.text;
+      unknown[name].push_back(fmt::format("'{}'{}", label, in));
+    };
+    for (size_t n = 0; n < whole_.nodes.size(); ++n) {
+      if (nodes_.count(n)) look(whole_.nodes[n], "");
+    }
+    while (!open.empty()) {
+      const SourceFunction& function = *open.back();
+      open.pop_back();
+      for (const SourceNode& node : function.nodes) look(node, fmt::format(" of function '{}'", function.name.text));
+    }
+    if (unknown.empty()) return;
+    std::string message =
+        fmt::format("{} operator{} of model '{}' {} not supported ('arbalest ops' lists those that are)",
+                    unknown.size(), unknown.size() == 1 ? "" : "s", call_.name, unknown.size() == 1 ? "is" : "are");
+    for (auto& [name, nodes] : unknown) {
+      const size_t more = nodes.size() > kMostNodesTold ? nodes.size() - kMostNodesTold : 0;
+      nodes.resize(nodes.size() - more);
+      message += fmt::format("\n  {}: node{} {}{}", name, nodes.size() + more == 1 ? "" : "s", fmt::join(nodes, ", "),
+                             more ? fmt::format(" and {} more", more) : "");
+    }
+    fail(message);
+  }
+
+  const GraphSource& whole_;
+  const OpRegistry& registry_;
+  const ModelCall& call_;
+  std::unordered_map<std::string, size_t> made_by_;
+  std::unordered_set<std::string> needed_;
+  std::unordered_set<size_t> nodes_;
+};
+
+// Errors that types bring to light may come from a batch that is part of the file: they say so.
+void note_fixed_batch(const GraphSource& source, Graph& graph) {
+  for (const SourceValue& input : source.inputs) {
+    if (!input.type || input.type->shape.empty() || input.type->shape[0] <= 0) continue;
+    for (Node& node : graph.nodes) {
+      node.where.file = fmt::format("{} (exported for batches of {})", source.file, input.type->shape[0]);
+    }
+    return;
+  }
+}
+
+}  // namespace
+
+CalledModel read_model(const GraphSource& source, const OpRegistry& registry, const ModelCall& call, size_t operands,
+                       size_t results) {
+  Cut cut(source, registry, call);
+  const std::vector<std::string> names = cut.operands(operands);
+  const GraphSource part = cut.run(names, results);
+  CalledModel model{build_graph(part, registry, 0), {}};
+  note_fixed_batch(part, model.graph);
+  own_parameters(model.graph);
+  follow_training(model.graph, call.training);
+  for (const std::string& name : names) {
+    const auto is = [&](ValueId input) { return model.graph.values[size_t(input)].name == name; };
+    const auto found = std::find_if(model.graph.inputs.begin(), model.graph.inputs.end(), is);
+    model.operands.push_back(found == model.graph.inputs.end() ? kNone : *found);
+  }
+  return model;
+}
+
+}  // namespace arbalest

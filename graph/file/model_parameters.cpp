@@ -1,0 +1,179 @@
+#include "graph/file/model_parameters.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kMean = 3, kVariance = 4;  // inputs of BatchNormalization
+
+bool is_stored(const Value& value) {
+  return (value.role == Role::Parameter || value.role == Role::Constant) &&
+         value.initializer.kind == Initializer::Kind::Data;
+}
+
+// Whether the operator learns what stands there.
+bool is_weight(const Node& node, size_t input) {
+  constexpr std::string_view kLearned[] = {"Conv",
+                                           "ConvTranspose",
+                                           "Gemm",
+                                           "BatchNormalization",
+                                           "LayerNormalization",
+                                           "PRelu",
+                                           "GroupNormalization",
+                                           "InstanceNormalization"};
+  if (!node.op->domain.empty()) return false;
+  if (node.op->name == "MatMul") return true;
+  return input > 0 && std::find(std::begin(kLearned), std::end(kLearned), node.op->name) != std::end(kLearned);
+}
+
+ValueId copy_of(Graph& graph, ValueId id, const std::string& name) {
+  const Value from = graph.values[size_t(id)];
+  const ValueId copy = graph.add_value(name, from.type, from.role);
+  graph.values[size_t(copy)].initializer = from.initializer;
+  graph.values[size_t(copy)].where = from.where;
+  return copy;
+}
+
+void find_weights(Graph& graph) {
+  std::vector<bool> learned(graph.values.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != kNone && is_weight(node, i)) learned[size_t(node.inputs[i])] = true;
+    }
+  }
+  for (size_t v = 0; v < learned.size(); ++v) {
+    Value& value = graph.values[v];
+    if (!is_stored(value) || !is_floating(value.type.dtype)) continue;
+    if (learned[v] && !value.type.shape.empty()) value.role = Role::Parameter;
+    if (!learned[v] && value.type.elements() == 1) value.role = Role::Constant;  // a number of a formula
+  }
+}
+
+bool is_uniform(const Value& value) {
+  const std::vector<std::byte>& bytes = *value.initializer.data;
+  const size_t size = size_of(value.type.dtype);
+  return bytes.size() > size && std::equal(bytes.begin() + int64_t(size), bytes.end(), bytes.begin());
+}
+
+// "conv1.bias" where the node's other weight is "conv1.weight"; else `shared`, the name that one of the nodes has it
+// by.
+std::string name_of_own(const Graph& graph, const Node& node, size_t input, const std::string& shared) {
+  constexpr std::string_view kLabels[] = {"", "weight", "bias", "running_mean", "running_var"};
+  if (input < 2 || input >= std::size(kLabels) || node.inputs[1] == kNone) return shared;
+  const std::string& weight = graph.values[size_t(node.inputs[1])].name;
+  if (!weight.ends_with(".weight")) return shared;
+  return weight.substr(0, weight.size() - kLabels[1].size()) + std::string(kLabels[input]);
+}
+
+// Zeros or ones that several nodes read are equal by chance: initial biases, scales and statistics, which exporters
+// store once. Each node gets its own.
+void part_shared(Graph& graph) {
+  std::unordered_set<ValueId> taken;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (size_t i = 0; i < graph.nodes[n].inputs.size(); ++i) {
+      const ValueId id = graph.nodes[n].inputs[i];
+      if (id == kNone || graph.values[size_t(id)].role != Role::Parameter || !is_uniform(graph.values[size_t(id)]) ||
+          taken.insert(id).second) {
+        continue;
+      }
+      const std::string name = name_of_own(graph, graph.nodes[n], i, graph.values[size_t(id)].name);
+      graph.nodes[n].inputs[i] = copy_of(graph, id, name);
+    }
+  }
+}
+
+void erase_nodes(Graph& graph, const std::vector<bool>& gone) {
+  std::vector<Node> kept;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!gone[n]) kept.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(kept);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const ValueId output : graph.nodes[i].outputs) {
+      if (output != kNone) graph.values[size_t(output)].producer = NodeId(i);
+    }
+  }
+}
+
+void copy_identities(Graph& graph) {
+  std::vector<bool> gone(graph.nodes.size(), false);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.op->qualified_name() != "Identity" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
+    const Value& from = graph.values[size_t(node.inputs[0])];
+    if (!is_stored(from)) continue;
+    Value& copy = graph.values[size_t(node.outputs[0])];
+    copy.type = from.type;
+    copy.role = from.role;
+    copy.initializer = from.initializer;
+    copy.declared.reset();
+    copy.producer = kNone;
+    gone[n] = true;
+  }
+  erase_nodes(graph, gone);
+}
+
+// From operands that have to be known back to the initialisers that they are computed of. What a shape is asked of need
+// not be known (Op::content).
+void keep_constants(Graph& graph) {
+  std::vector<ValueId> open;
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const OperandSpec* spec = node.op->input_spec(i);
+      if (spec && spec->constant && node.inputs[i] != kNone) open.push_back(node.inputs[i]);
+    }
+  }
+  std::unordered_set<ValueId> seen;
+  while (!open.empty()) {
+    const ValueId id = open.back();
+    open.pop_back();
+    if (!seen.insert(id).second) continue;
+    Value& value = graph.values[size_t(id)];
+    if (value.role == Role::Parameter) value.role = Role::Constant;
+    if (value.producer == kNone || graph.nodes[size_t(value.producer)].op->content) continue;
+    for (const ValueId input : graph.nodes[size_t(value.producer)].inputs) {
+      if (input != kNone) open.push_back(input);
+    }
+  }
+}
+
+}  // namespace
+
+void own_parameters(Graph& graph) {
+  copy_identities(graph);
+  find_weights(graph);
+  keep_constants(graph);
+  part_shared(graph);
+}
+
+void follow_training(Graph& graph, bool training) {
+  std::unordered_set<ValueId> statistics;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    Node& node = graph.nodes[n];
+    const std::string name = node.op->qualified_name();
+    if (name == "Dropout") {
+      if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
+      node.attributes.set("training_mode", int64_t{training}, node.where);
+    } else if (name == "BatchNormalization" && node.inputs.size() > kVariance) {
+      const auto stored = [&](size_t i) {
+        return node.inputs[i] != kNone && graph.values[size_t(node.inputs[i])].role == Role::Parameter;
+      };
+      if (!stored(kMean) || !stored(kVariance)) continue;
+      node.attributes.set("training_mode", int64_t{training}, node.where);
+      node.outputs.resize(1);
+      if (!training) continue;
+      for (const size_t i : {kMean, kVariance}) {
+        const ValueId shared = graph.nodes[n].inputs[i];
+        if (statistics.insert(shared).second) continue;
+        graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[size_t(shared)].name);
+      }
+    }
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,279 @@
+// Calls of models: `y = model.net (x)` stands for the part of the model's file that makes y.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "graph/file/graph_file.h"
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+#include "tests/graph/file_fixture.h"
+
+using namespace arbalest;
+
+namespace {
+
+// Two outputs; names as PyTorch's exporter writes them.
+constexpr const char* kNet = R"(<ir_version: 8, opset_import: ["" : 17]>
+net (float[N, 2, 4, 4] image) => (float[N, 3] logits, float[N, 2] features)
+<
+  float[2, 2, 1, 1] "conv.weight" = {1, 2, 3, 4},
+  float[2] "bn.weight" = {1, 2}, float[2] "bn.bias" = {3, 4}, float[2] "bn.mean" = {5, 6}, float[2] "bn.var" = {7, 8},
+  float[3, 2] "fc.weight" = {1, 2, 3, 4, 5, 6}, float[3] "fc.bias" = {1, 2, 3}, int64[2] shape = {0, -1}
+>
+{
+  "/conv/out" = Conv (image, "conv.weight")
+  n = BatchNormalization ("/conv/out", "bn.weight", "bn.bias", "bn.mean", "bn.var")
+  d = Dropout (n)
+  pooled = GlobalAveragePool (d)
+  features = Reshape (pooled, shape)
+  logits = Gemm <transB = 1> (features, "fc.weight", "fc.bias")
+}
+)";
+
+struct Files : FileTestFolder {
+  std::string net = file("net.onnxtxt");
+  Files() { write(net, kNet); }
+
+  static void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+  Graph read(const std::string& nodes, const ModelFiles& models, const char* input = "float[5,2,4,4] x") const {
+    return read_graph_text(fmt::format("g ({}) => () {{ {} }}", input, nodes), file("graph.onnxtxt"), builtin_ops(), 0,
+                           models);
+  }
+  std::string fault(const std::string& nodes, const ModelFiles& models) const {
+    return error_of([&] { read(nodes, models); });
+  }
+};
+
+const Value& value(const Graph& graph, const std::string& name) {
+  INFO(name);
+  const ValueId id = graph.find_value(name);
+  REQUIRE(id != kNone);
+  return graph.values[size_t(id)];
+}
+
+std::vector<float> floats(const Value& value) {
+  REQUIRE(value.initializer.kind == Initializer::Kind::Data);
+  std::vector<float> numbers(size_t(value.type.elements()));
+  std::memcpy(numbers.data(), value.initializer.data->data(), value.initializer.data->size());
+  return numbers;
+}
+
+const Node& only(const Graph& graph, std::string_view op) {
+  const Node* found = graph.find_op(op);
+  REQUIRE(found != nullptr);
+  return *found;
+}
+
+bool has(const std::string& text, const std::string& phrase) {
+  return text.find(phrase) != text.npos;
+}
+
+}  // namespace
+
+TEST_CASE("model: a call becomes the model's nodes, with the file's parameters and the graph's batch") {
+  const Files files;
+  Graph graph = files.read("logits = model.net (x) y = Relu (logits)", {{"", files.net}});
+  verify(graph);
+  CHECK(value(graph, "logits").type.shape == Shape{5, 3});
+  CHECK(value(graph, "y").type.shape == Shape{5, 3});
+  CHECK(value(graph, "fc.weight").role == Role::Parameter);
+  CHECK(floats(value(graph, "fc.weight")) == std::vector<float>{1, 2, 3, 4, 5, 6});
+  CHECK(value(graph, "logits/shape").role == Role::Constant);
+  CHECK(value(graph, "logits/conv/out").type.shape == Shape{5, 2, 4, 4});  // "/conv/out" of the file
+  CHECK(int_attribute(only(graph, "BatchNormalization"), "training_mode") == 1);
+  CHECK(int_attribute(only(graph, "Dropout"), "training_mode") == 1);
+  expand_layers(graph);
+  CHECK(value(graph, "bn.mean").role == Role::State);
+  CHECK(value(graph, "bn.weight").role == Role::Parameter);
+  CHECK(graph.carries.size() == 2);
+}
+
+TEST_CASE("model: training_mode = 0 leaves statistics as they are") {
+  const Files files;
+  Graph graph = files.read("logits = model.net <training_mode = 0> (x)", {{"net", files.net}});
+  CHECK(int_attribute(only(graph, "BatchNormalization"), "training_mode") == 0);
+  CHECK(int_attribute(only(graph, "Dropout"), "training_mode") == 0);
+  verify(graph);
+  expand_layers(graph);
+  CHECK(graph.carries.empty());
+}
+
+TEST_CASE("model: results are any values of it, and what they do not need is left out") {
+  const Files files;
+  Graph graph = files.read("f, c = model.net <outputs = [\"features\", \"/conv/out\"]> (x)", {{"", files.net}});
+  verify(graph);
+  CHECK(value(graph, "f").type.shape == Shape{5, 2});
+  CHECK(value(graph, "c").type.shape == Shape{5, 2, 4, 4});
+  CHECK(graph.find_op("Gemm") == nullptr);
+  CHECK(graph.find_value("fc.weight") == kNone);
+
+  graph = files.read("y, f = model.net (x)", {{"", files.net}});
+  CHECK(value(graph, "f").producer != kNone);
+  graph = files.read("y, f, = model.net <outputs = [\"logits\", \"features\", \"features\"]> (x)", {{"", files.net}});
+  CHECK(value(graph, "f").producer != kNone);
+}
+
+TEST_CASE("model: the attribute 'file' is relative to the graph's file, and --model comes before it") {
+  const Files files;
+  Graph graph = files.read("y = model.net <file = \"net.onnxtxt\"> (x)", {});
+  CHECK(graph.find_op("Gemm") != nullptr);
+  Files::write(files.file("other.onnxtxt"), "o (float[N] x) => (float[N] y) { y = Relu (x) }");
+  graph = files.read("y = model.net <file = \"net.onnxtxt\"> (x)", {{"net", files.file("other.onnxtxt")}});
+  CHECK(graph.find_op("Gemm") == nullptr);
+  CHECK(graph.find_op("Relu") != nullptr);
+}
+
+TEST_CASE("model: names that are taken get the call's before them") {
+  const Files files;
+  Graph graph =
+      files.read("a = model.net (x) [\"second\"] b = model.net (x) shape = Relu (a) \"bn.bias\" = Relu (shape)",
+                 {{"net", files.net}});
+  verify(graph);
+  CHECK(floats(value(graph, "fc.weight")) == floats(value(graph, "second/fc.weight")));
+  CHECK(value(graph, "bn.bias").role == Role::Activation);
+  CHECK(value(graph, "a/bn.bias").role == Role::Parameter);
+  CHECK(value(graph, "second/bn.bias").role == Role::Parameter);
+}
+
+TEST_CASE("model: a function may call one") {
+  const Files files;
+  Graph graph =
+      read_graph_text("g (float[5,2,4,4] x) => () { y = f (x) } f (a) => (b) { c = model.net (a) b = Relu (c) }",
+                      files.file("graph.onnxtxt"), builtin_ops(), 0, {{"", files.net}});
+  verify(graph);
+  CHECK(value(graph, "y").type.shape == Shape{5, 3});
+  CHECK(value(graph, "y/c/n").type.shape == Shape{5, 2, 4, 4});
+  CHECK(value(graph, "fc.bias").role == Role::Parameter);
+}
+
+TEST_CASE("model: operands are its inputs in the file's order, or by name") {
+  const Files files;
+  const std::string two = files.file("two.onnxtxt");
+  Files::write(two, "two (float[N, 3] a, float[N, 3] b) => (float[N, 3] y) { n = Neg (b) y = Add (a, n) }");
+  const auto inputs_of = [&](const std::string& call) {
+    const Graph graph = files.read(call, {{"", two}}, "float[5, 3] p, float[5, 3] q");
+    return std::pair(graph.values[size_t(only(graph, "Add").inputs[0])].name,
+                     graph.values[size_t(only(graph, "Neg").inputs[0])].name);
+  };
+  CHECK(inputs_of("y = model.two (p, q)") == std::pair<std::string, std::string>("p", "q"));
+  CHECK(inputs_of("y = model.two <inputs = [\"b\", \"a\"]> (p, q)") == std::pair<std::string, std::string>("q", "p"));
+  const auto fault = [&](const std::string& call) {
+    return error_of([&] { files.read(call, {{"", two}}, "float[5, 3] p, float[5, 3] q"); });
+  };
+  CHECK(has(fault("y = model.two (p)"), "two.onnxtxt: model 'two' needs its input 'b', and the call gives 'a'"));
+  CHECK(has(fault("y = model.two (p, q, p)"), "3 operands are given to model 'two', which has the inputs 'a', 'b'"));
+  CHECK(has(fault("y = model.two <inputs = [\"a\"]> (p, q)"), "names 1 inputs for 2 operands"));
+  CHECK(has(fault("y = model.two <inputs = [\"a\", \"c\"]> (p, q)"), "has no input 'c', its inputs are 'a', 'b'"));
+  CHECK(has(fault("y = model.two <inputs = [\"a\", \"a\"]> (p, q)"), "names 'a' twice"));
+  // An input that the results do not need may be left out.
+  const Graph graph = files.read("y = model.two <inputs = [\"b\"], outputs = [\"n\"]> (p)", {{"", two}},
+                                 "float[5, 3] p, float[5, 3] q");
+  CHECK(graph.nodes.size() == 1);
+}
+
+TEST_CASE("model: what exporters make of parameters") {
+  const Files files;
+  const std::string path = files.file("exported.onnxtxt");
+  // PyTorch: equal initialisers are one and its Identities. Others: weights in Constant nodes, shared statistics.
+  Files::write(path, R"(e (float[N, 2] x) => (float[N, 2] y)
+<float[2] one = {1, 1}, float[2] zero = {0, 0}, float[2] extents = {2, 1}>
+{
+  "b.bias" = Identity (zero)
+  w = Constant <value = float[2, 2] {1, 2, 3, 4}> ()
+  half = Constant <value = float[2] {0.5, 0.5}> ()
+  m = MatMul (x, w)
+  s = Mul (m, half)
+  a = BatchNormalization (s, one, zero, zero, one)
+  b = BatchNormalization (a, one, "b.bias", zero, one)
+  whole = Cast <to = 7> (extents)
+  all = Shape (b)
+  unit = Div (whole, whole)
+  shape = Mul (all, unit)
+  y = Reshape (b, shape)
+})");
+  Graph graph = files.read("y = model.exported (x)", {{"", path}}, "float[6, 2] x");
+  verify(graph);
+  CHECK(value(graph, "w").role == Role::Parameter);
+  CHECK(value(graph, "b.bias").role == Role::Parameter);
+  CHECK(floats(value(graph, "b.bias")) == std::vector<float>{0, 0});
+  CHECK(value(graph, "y/half").role == Role::Constant);
+  CHECK(value(graph, "y/extents").role == Role::Constant);  // a shape is computed of it
+  CHECK(graph.find_op("Identity") == nullptr);
+  expand_layers(graph);
+  std::set<ValueId> statistics;
+  for (const Carry& carry : graph.carries) statistics.insert(carry.current);
+  CHECK(statistics.size() == 4);  // of two batch norms
+}
+
+TEST_CASE("model: all operators that are not supported are told at once, with their nodes") {
+  const Files files;
+  const std::string path = files.file("odd.onnxtxt");
+  Files::write(path, R"(odd (float[N, 2] x) => (float[N, 2] y)
+{
+  a = LSTM (x)
+  ["second"] b = LSTM (a)
+  c = com.example.Fused (b)
+  d = inner (c)
+  unused = GRU (x)
+  y = arbalest.ReluGrad (d, d)
+}
+inner (p) => (q) { q = Unique (p) })");
+  const std::string message = files.fault("y = model.odd (x)", {{"", path}});
+  CHECK(has(message, "odd.onnxtxt: 4 operators of model 'odd' are not supported"));
+  CHECK(has(message, "\n  LSTM: nodes 'a', 'second'"));
+  CHECK(has(message, "\n  com.example.Fused: node 'c'"));
+  CHECK(has(message, "\n  Unique: node 'q' of function 'inner'"));
+  CHECK(has(message, "\n  arbalest.ReluGrad: node 'y'"));
+  CHECK_FALSE(has(message, "GRU"));
+  CHECK(files.fault("y = model.odd <outputs = [\"x\"]> (x)", {{"", path}}) == "");
+}
+
+TEST_CASE("model: faults of calls are told at their place") {
+  const Files files;
+  const ModelFiles net = {{"", files.net}};
+  CHECK(has(files.fault("y = model.net (x)", {}),
+            "graph.onnxtxt:1:34: model 'net' has no file; expected --model net=FILE or the attribute 'file'"));
+  CHECK(has(files.fault("y = model.net <fil = \"a\"> (x)", net), "1:45: attribute 'fil' of a model's call"));
+  CHECK(has(files.fault("y = model.net <fil = \"a\"> (x)", net), "did you mean 'file'?"));
+  CHECK(has(files.fault("y = model.net <training_mode = 2> (x)", net), "'training_mode' is 2, expected 0 or 1"));
+  CHECK(has(files.fault("y = model.net <outputs = 3> (x)", net), "'outputs' is 3, expected strings"));
+  CHECK(has(files.fault("y = model.net <outputs = [\"feature\"]> (x)", net),
+            "net.onnxtxt: model 'net' has no value 'feature'; did you mean 'features'?; its outputs are 'logits', "
+            "'features'"));
+  CHECK(has(files.fault("y = model.net <outputs = [\"features\", \"logits\"]> (x)", net), "2 values for 1 results"));
+  CHECK(has(files.fault("y, a, b = model.net (x)", net), "3 results are asked of model 'net'"));
+  CHECK(has(files.fault("y = model.net (z)", net), "input 'z' is not defined"));
+  CHECK(has(files.fault("y = model.net (x) y = Relu (x)", net), "'y' is defined twice"));
+  CHECK(has(files.fault("y = model.net (x)", {{"", files.file("none.onnx")}}), "none.onnx: cannot read the file"));
+  CHECK(has(files.fault("y = model.net (x)", {{"", files.net}, {"nett", files.net}}),
+            "--model nett=" + files.net + ": the graph 'g' calls 'net'; did you mean 'net'?"));
+  CHECK(has(files.fault("y = Relu (x)", net), "the graph 'g' calls no model"));
+  CHECK(has(files.fault("y = model.net (x) z = model.other (x)", net),
+            "calls 'net', 'other', expected --model NAME=FILE"));
+  Files::write(files.file("self.onnxtxt"),
+               "s (float[2] x) => (float[2] y) { y = model.s <file = \"self.onnxtxt\"> (x) }");
+  CHECK(has(files.fault("y = model.s (x)", {{"", files.file("self.onnxtxt")}}), "\n  model.s: node 'y'"));
+  CHECK(has(files.fault("y = model.net (x) z = Relo (y)", net), "unknown operator or function 'Relo'"));
+}
+
+TEST_CASE("model: a fault that a fixed batch brings says that the batch is fixed") {
+  const Files files;
+  const std::string path = files.file("fixed.onnxtxt");
+  Files::write(path, "f (float[1, 6] x) => (float[1, 6] y) <int64[2] shape = {1, 6}> { y = Reshape (x, shape) }");
+  Graph graph = files.read("y = model.fixed (x)", {{"", path}}, "float[5, 6] x");
+  const std::string message = error_of([&] { verify(graph); });
+  CHECK(has(message, "fixed.onnxtxt (exported for batches of 1)"));
+  CHECK(has(message, "Reshape"));
+}
+
+TEST_CASE("model: NAME=FILE and FILE") {
+  CHECK(parse_model_file("net=a.onnx").name == "net");
+  CHECK(parse_model_file("net=a.onnx").path == "a.onnx");
+  CHECK(parse_model_file("dir/a=b.onnx").name == "");
+  CHECK(parse_model_file("dir/a=b.onnx").path == "dir/a=b.onnx");
+  CHECK(has(error_of([] { parse_model_file("net="); }), "found 'net=', expected NAME=FILE or FILE"));
+}

@@ -1,0 +1,140 @@
+// Commands on graphs that call a model: trained, saved under the file's names, measured and exported.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "graph/file/onnx_file.h"
+#include "io/formats/safetensors.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// A trunk for images of 8 × 8 with one channel, and the graph that gives it a head.
+struct Files {
+  TestFolder folder;
+  std::string graph = folder / "g.onnxtxt", model = folder / "trunk.onnxtxt", weights = folder / "w.safetensors";
+
+  Files() {
+    std::ofstream(model) << R"(<ir_version: 8, opset_import: ["" : 17]>
+trunk (float[N, 1, 8, 8] image) => (float[N, 2] y)
+<
+  float[2, 1, 3, 3] "conv.weight" = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9},
+  float[2] "bn.weight" = {1, 2}, float[2] "bn.bias" = {0.5, -0.5}, float[2] "bn.mean" = {1, 2},
+  float[2] "bn.var" = {30, 2}, float[2, 2] "old.weight" = {1, 2, 3, 4}
+>
+{
+  c = Conv (image, "conv.weight")
+  n = BatchNormalization (c, "bn.weight", "bn.bias", "bn.mean", "bn.var")
+  r = Relu (n)
+  p = GlobalAveragePool (r)
+  features = Flatten (p)
+  y = MatMul (features, "old.weight")
+})";
+    std::ofstream(graph) << R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
+g () => (float loss)
+{
+  image, label = arbalest.Prefetch <source = "glyphs:?train=64&test=32&size=8", batch = 16> ()
+  x = arbalest.Augment (image)
+  features = model.trunk <outputs = ["features"]> (x)
+  logits = arbalest.Linear <units = 10> (features)
+  loss = arbalest.SoftmaxCrossEntropy (logits, label)
+  accuracy = arbalest.Accuracy (logits, label)
+  trained = arbalest.Train <optimizer = "sgd", lr = 0.1, epochs = 1.0> (loss)
+  report = arbalest.Validate <split = "test", batch = 16> (trained, loss, accuracy)
+})";
+  }
+
+  // What the command prints; --model and the device come last.
+  std::vector<std::string> lines(std::vector<const char*> words) const {
+    for (const char* more : {"--model", model.c_str(), "--devices", "cpu:0", "--threads", "2"}) words.push_back(more);
+    const Command command = parse(words);
+    const Redirected output(folder / "out");
+    int status = kFailed;
+    if (const auto* run = std::get_if<RunOptions>(&command)) status = command_run(*run);
+    if (const auto* check = std::get_if<CheckOptions>(&command)) status = command_check(*check);
+    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
+    if (const auto* exported = std::get_if<ExportCommandOptions>(&command)) status = command_export(*exported);
+    CHECK(status == kDone);
+    return output.lines();
+  }
+};
+
+std::vector<float> floats_of(const TensorFile& file, const std::string& name) {
+  const NamedTensor* tensor = file.find(name);
+  REQUIRE_MESSAGE(tensor != nullptr, name);
+  std::vector<float> numbers(tensor->bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), tensor->bytes.data(), tensor->bytes.size());
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("a graph that calls a model trains it, and saves it under the names of its file") {
+  const Files files;
+  files.lines({"run", files.graph.c_str(), "--save", files.weights.c_str()});
+  const TensorFile saved = read_safetensors(files.weights);
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : saved.tensors) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"bn.bias", "bn.mean", "bn.var", "bn.weight", "conv.weight", "logits.bias",
+                                          "logits.weight"});
+  const std::vector<float> filters = floats_of(saved, "conv.weight");
+  CHECK(filters[8] != 9);  // trained from the file's values on
+  CHECK(filters[8] == doctest::Approx(9).epsilon(0.2));
+  CHECK(floats_of(saved, "bn.mean") != std::vector<float>{1, 2});
+  CHECK(floats_of(saved, "bn.bias") != std::vector<float>{0.5, -0.5});
+  CHECK(files.lines({"evaluate", files.graph.c_str(), "--weights", files.weights.c_str()}).size() > 3);
+  CHECK(files.lines({"check", files.graph.c_str()}).size() > 3);
+}
+
+TEST_CASE("a trunk is frozen by its names") {
+  const Files files;
+  files.lines({"run", files.graph.c_str(), "--save", files.weights.c_str(), "--set", "train.frozen=conv.*,bn.*"});
+  const TensorFile saved = read_safetensors(files.weights);
+  CHECK(floats_of(saved, "conv.weight")[8] == 9);
+  CHECK(floats_of(saved, "bn.mean") == std::vector<float>{1, 2});
+  CHECK(floats_of(saved, "bn.weight") == std::vector<float>{1, 2});
+}
+
+TEST_CASE("a model that a graph calls is not overwritten") {
+  const Files files;
+  const auto fault_of = [&](std::vector<const char*> words) {
+    words.insert(words.end(), {"--model", files.model.c_str()});
+    const Command command = parse(words);
+    return message_of([&] { command_run(std::get<RunOptions>(command)); });
+  };
+  CHECK(contains(fault_of({"run", files.graph.c_str(), "--save", files.model.c_str()}),
+                 fmt::format("--save would overwrite '{}', which --model reads", files.model)));
+}
+
+#ifdef ARBALEST_ONNX
+TEST_CASE("what is exported of a called model is a model that can be called, also with external data") {
+  const Files files;
+  const std::string exported = files.folder / "out.onnx";
+  for (const bool external : {false, true}) {
+    std::vector<const char*> words = {"export", files.graph.c_str(), exported.c_str(), "--value", "features"};
+    if (external) words.push_back("--external-data");
+    files.lines(words);
+    CHECK_FALSE(std::filesystem::exists(external_data_path(exported)) != external);
+    const Graph graph = load_graph(exported, builtin_ops());
+    CHECK(graph.find_value("conv.weight") != kNone);
+    Files again;
+    std::filesystem::copy_file(exported, again.folder / "trunk.onnx");
+    if (external) {
+      std::filesystem::copy_file(external_data_path(exported), external_data_path(again.folder / "trunk.onnx"));
+      std::filesystem::copy_file(external_data_path(exported), again.folder / "out.onnx.data");
+    }
+    again.model = again.folder / "trunk.onnx";
+    again.lines({"evaluate", again.graph.c_str()});
+  }
+}
+#endif

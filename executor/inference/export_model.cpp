@@ -200,14 +200,14 @@ class Exporter {
 
   // Every stored value gets its content; statistics are values like the others from now on.
   void put_weights() {
-    std::optional<SafetensorsReader> file;
-    if (!options_.files.weights.empty()) file.emplace(options_.files.weights);
+    std::optional<WeightsFile> file;
+    if (!options_.files.weights.empty()) file.emplace(options_.files.weights, options_.files.weights_map);
     const std::vector<std::vector<NodeId>> readers = graph_.consumers();
     for (size_t v = 0; v < readers.size(); ++v) {
       Value& value = graph_.values[v];
       const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
       if (!stored || readers[v].empty()) continue;
-      auto bytes = file ? read_tensor(*file, value)
+      auto bytes = file ? file->read(value)
                         : initial_content(graph_, ValueId(v), options_.numerics.seed, thread_count(options_));
       value.initializer = {Initializer::Kind::Data, 0, std::make_shared<std::vector<std::byte>>(std::move(bytes))};
       value.role = Role::Parameter;

@@ -28,11 +28,11 @@ LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const Infer
 }
 
 void LoadedModel::put_weights(const SessionOptions& options) {
-  std::optional<SafetensorsReader> file;
+  std::optional<WeightsFile> file;
   const ArenaValues& arenas = prepared.program.training().arenas;
   if (!options.files.weights.empty()) {
-    file.emplace(options.files.weights);
-    check_tensor_names(*file, prepared.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
+    file.emplace(options.files.weights, options.files.weights_map, options.files.fresh);
+    check_weights(*file, prepared.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
   const Initialisation start{options.numerics.seed, file ? &*file : nullptr, thread_count(options)};
   const InitialValues content = initial_values(loop(), *prepared.validation, start);

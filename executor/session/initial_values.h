@@ -13,8 +13,8 @@ namespace arbalest {
 
 struct Initialisation {
   uint64_t seed = 1;
-  const SafetensorsReader* file = nullptr;  // takes the initialisers' place where it is given
-  int threads = 1;                          // to draw numbers with
+  const WeightsFile* file = nullptr;  // takes the initialisers' place where it is given
+  int threads = 1;                    // to draw numbers with
 };
 
 // What the memory of a replica starts with, by value: weights, optimiser state and statistics from `start`, and the

@@ -58,11 +58,11 @@ int64_t Segment::peak_bytes() const {
 }
 
 InitialValues Segment::initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
-                               const SafetensorsReader* file) const {
+                               const WeightsFile* file) const {
   return initial_values(loop, source, {options_.numerics.seed, file, threads_}, without);
 }
 
-void Segment::start_from_initializers(const SafetensorsReader* file) {
+void Segment::start_from_initializers(const WeightsFile* file) {
   InitialValues content = initial(training(), *prepared_.training, {}, file);
   if (training().arenas.frozen != kNone) frozen_ = content.at(training().arenas.frozen);
   add_frozen(training(), content);

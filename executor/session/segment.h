@@ -32,7 +32,7 @@ class Segment {
   int64_t peak_bytes() const;  // of the device that needs most, workspaces included
 
   // One of these before run().
-  void start_from_initializers(const SafetensorsReader* file);
+  void start_from_initializers(const WeightsFile* file);
   void start_from(const RunState& state);
 
   // Runs to the end of the segment, to what validation decides, or to `interrupted`, and reports what no report has
@@ -60,7 +60,7 @@ class Segment {
   const Loop& training() const { return prepared_.program.training(); }
   const Loop& validation() const { return *prepared_.program.find(LoopRole::Validate); }
   InitialValues initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
-                        const SafetensorsReader* file = nullptr) const;
+                        const WeightsFile* file = nullptr) const;
   const std::vector<Replica>& learner_replicas() const { return plan_.handles.loops.front().replicas; }
   void make_host_tasks();
   std::function<void(int64_t)> fill_training(const Replica& replica, TaskId task);

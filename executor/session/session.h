@@ -59,11 +59,13 @@ struct ExecutionOptions {
   int64_t report_every = 0;        // iterations between progress events; 0: by the length of an epoch
 };
 
-struct FileOptions {      // paths; "" for none
-  std::string weights;    // read before training
-  std::string save;       // written at the end
-  std::string save_best;  // written whenever a validation is better than all before
-  std::string trace;      // written at the end
+struct FileOptions {        // paths; "" for none
+  std::string weights;      // read before training
+  std::string weights_map;  // rules for names in `weights` that are not the graph's; see executor/weights/weights_map.h
+  std::vector<std::string> fresh;  // patterns of parameters that start as without `weights`
+  std::string save;                // written at the end
+  std::string save_best;           // written whenever a validation is better than all before
+  std::string trace;               // written at the end
 };
 
 struct SessionOptions {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <set>
 #include <system_error>
 #include <thread>
 
+#include "executor/session/warn.h"
 #include "graph/random.h"
 #include "io/formats/layout.h"
 
@@ -86,24 +86,6 @@ std::vector<std::byte> drawn(const Value& value, uint64_t seed, int threads) {
   return bytes;
 }
 
-// Elements of a float tensor as they are kept: a double beyond a float's range is infinite.
-void check_finite(const std::string& name, const std::vector<std::byte>& floats, const std::string& path) {
-  for (size_t i = 0; i < floats.size() / sizeof(float); ++i) {
-    float element = 0;
-    std::memcpy(&element, floats.data() + i * sizeof element, sizeof element);
-    if (std::isfinite(element)) continue;
-    throw RunError(
-        fmt::format("{}: tensor '{}', element {}: found {}, expected a finite number", path, name, i, element));
-  }
-}
-
-[[noreturn]] void fail_missing(const SafetensorsReader& file, const std::string& name) {
-  std::vector<std::string> found;
-  for (const SafetensorsReader::Entry& entry : file.entries()) found.push_back(entry.name);
-  throw RunError(
-      fmt::format("{}: no tensor '{}', which the graph needs{}", file.path(), name, did_you_mean(name, found)));
-}
-
 void put(const Value& value, const std::byte* row_major, std::byte* memory) {
   to_memory_order(value.type, row_major, memory);
 }
@@ -132,48 +114,26 @@ std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats) {
   return lowered;
 }
 
-std::vector<std::byte> read_tensor(const SafetensorsReader& file, const Value& value) {
-  const SafetensorsReader::Entry* entry = file.find(value.name);
-  if (!entry) fail_missing(file, value.name);
-  if (entry->shape != value.type.shape || !SafetensorsReader::converts(*entry, value.type.dtype)) {
-    throw RunError(fmt::format("{}: tensor '{}' is {}, the graph's parameter is {}", file.path(), value.name,
-                               to_string(TensorType{entry->dtype, entry->shape}), to_string(value.type)));
-  }
-  std::vector<std::byte> elements(size_t(value.type.bytes()));
-  file.read(*entry, value.type.dtype, elements);
-  if (value.type.dtype == DataType::Float32) check_finite(value.name, elements, file.path());
-  return elements;
-}
-
-std::vector<std::string> adopt_tensors(const SafetensorsReader& file, const Graph& graph, ValueId base,
+std::vector<std::string> adopt_tensors(const WeightsFile& file, const Graph& graph, ValueId base,
                                        std::vector<std::byte>& content) {
   std::vector<std::string> used;
   for (const ValueId member : members(graph, base)) {
     const Value& value = graph.values[size_t(member)];
-    if (!file.find(value.name)) continue;
-    put(value, read_tensor(file, value).data(), content.data() + value.view.offset_bytes);
+    if (!file.has(value.name)) continue;
+    put(value, file.read(value).data(), content.data() + value.view.offset_bytes);
     used.push_back(value.name);
   }
   return used;
 }
 
-void check_tensor_names(const SafetensorsReader& file, const Graph& graph, const std::vector<ValueId>& bases) {
-  std::vector<std::string> expected, found;
+void check_weights(const WeightsFile& file, const Graph& graph, const std::vector<ValueId>& bases) {
+  std::vector<std::string> names;
   for (const ValueId base : bases) {
     if (base == kNone) continue;
-    for (const ValueId member : members(graph, base)) expected.push_back(graph.values[size_t(member)].name);
+    for (const ValueId member : members(graph, base)) names.push_back(graph.values[size_t(member)].name);
   }
-  for (const SafetensorsReader::Entry& entry : file.entries()) found.push_back(entry.name);
-  const std::set<std::string> known(expected.begin(), expected.end()), given(found.begin(), found.end());
-  for (const std::string& name : expected) {
-    if (!given.contains(name)) fail_missing(file, name);
-  }
-  for (const std::string& name : found) {
-    if (!known.contains(name)) {
-      throw RunError(
-          fmt::format("{}: tensor '{}' is not in the graph{}", file.path(), name, did_you_mean(name, expected)));
-    }
-  }
+  file.check(names);
+  if (const std::string summary = file.summary(names); !summary.empty()) warn(summary);
 }
 
 void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/weights/weights_file.h"
 #include "graph/passes/program.h"
 #include "io/formats/safetensors.h"
 
@@ -18,17 +19,14 @@ std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_
 // The same numbers as bfloat16.
 std::vector<std::byte> lowered_content(const std::vector<std::byte>& floats);
 
-// The tensor of the value's name, in row-major order; another floating-point type is converted. Throws RunError where
-// the file has none, where its shape or type does not fit the value's, or where a number in it is not finite.
-std::vector<std::byte> read_tensor(const SafetensorsReader& file, const Value& value);
-
 // Reads the tensors of `file` into the arena's bytes; what the file does not have stays. Returns the names used. Throws
-// RunError as read_tensor() does.
-std::vector<std::string> adopt_tensors(const SafetensorsReader& file, const Graph& graph, ValueId base,
+// RunError as WeightsFile::read() does.
+std::vector<std::string> adopt_tensors(const WeightsFile& file, const Graph& graph, ValueId base,
                                        std::vector<std::byte>& content);
 
-// Throws RunError unless the file has every member of the arenas and nothing else: it names what is missing or unknown.
-void check_tensor_names(const SafetensorsReader& file, const Graph& graph, const std::vector<ValueId>& bases);
+// Throws as WeightsFile::check() does unless the file has what the arenas need. Says on standard error what of the file
+// is not used, and what starts anew.
+void check_weights(const WeightsFile& file, const Graph& graph, const std::vector<ValueId>& bases);
 
 // The members of an arena by name, in file order.
 void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content);

@@ -66,11 +66,11 @@ void Training::make_segment(const Cursor& from) {
 }
 
 void Training::start() {
-  std::optional<SafetensorsReader> file;
+  std::optional<WeightsFile> file;
   const ArenaValues& arenas = prepared_.program.training().arenas;
   if (!options_.files.weights.empty()) {
-    file.emplace(options_.files.weights);
-    check_tensor_names(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
+    file.emplace(options_.files.weights, options_.files.weights_map, options_.files.fresh);
+    check_weights(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
   segment_->start_from_initializers(file ? &*file : nullptr);
 }

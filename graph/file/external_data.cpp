@@ -2,23 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "graph/error.h"
+#include "io/formats/file.h"
 
 namespace arbalest {
 
 const RandomAccessFile& ExternalData::open(const std::string& location) {
   std::unique_ptr<RandomAccessFile>& file = files_[location];
   if (file) return *file;
-  const std::filesystem::path path(location);
-  const bool escapes = location.empty() || location.find('\0') != location.npos || path.is_absolute() ||
-                       std::find(path.begin(), path.end(), "..") != path.end();
-  if (escapes) {
+  if (!stays_inside(location)) {
     throw RunError(
         fmt::format("the location of its data is '{}', expected a file in the model's folder", printable(location)));
   }
-  file = std::make_unique<RandomAccessFile>(folder_ / path, "data of a model");
+  file = std::make_unique<RandomAccessFile>(folder_ / location, "data of a model");
   return *file;
 }
 

@@ -29,6 +29,7 @@ Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope&
 
 // The value as written, or what the function's caller gave.
 Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& scope) const {
+  if (!written.unsupported.empty()) fail(written.name.place, written.unsupported);
   if (written.reference.empty()) return *written.value;
   if (!scope.function) {
     fail(written.name.place,

@@ -35,13 +35,15 @@ struct SourceTensor {
   std::shared_ptr<const std::vector<std::byte>> data;  // logical row-major
 };
 
-// One of value, reference, tensor is there; none of them where a function asks its caller for the attribute.
+// One of value, reference, tensor, unsupported is there; none of them where a function asks its caller for the
+// attribute.
 struct SourceAttribute {
   SourceName name;
   std::optional<AttributeKind> kind;  // as written after ':'
   std::optional<Attribute> value;
   std::string reference;  // "filters" of `@filters`: the enclosing function's attribute
   std::optional<SourceTensor> tensor;
+  std::string unsupported;  // the error about a type that binary models have and graphs have not
 };
 
 // A typed name: graph input or output, an intermediate value's declared type, an initialiser.

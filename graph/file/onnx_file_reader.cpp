@@ -30,6 +30,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <limits>
 #include <unordered_set>
 
+#include "graph/error_list.h"
 #include "graph/file/external_data.h"
 
 namespace arbalest {
@@ -67,8 +68,11 @@ class Importer {
     // Other exporters make initialisers of the numbers in formulas: they are no weights.
     const bool ours = model_.producer_name() == "arbalest";
     std::vector<SourceNode> scalars;
+    ErrorList errors;
     for (const onnx::TensorProto& initializer : graph.initializer()) {
-      SourceTensor content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name()));
+      SourceTensor content;
+      const auto read = [&] { content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name())); };
+      if (!errors.attempt(read)) continue;
       if (!ours && is_floating(content.type.dtype) && content.type.shape.empty()) {
         scalars.push_back(constant(initializer.name(), std::move(content)));
         continue;
@@ -78,6 +82,7 @@ class Importer {
       added.type = std::move(content.type);
       added.data = std::move(content.data);
     }
+    errors.throw_if_any();
     source_.nodes = nodes(graph.node());
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
                          std::make_move_iterator(scalars.end()));
@@ -243,9 +248,9 @@ class Importer {
       case Attr::TENSOR:
         result.tensor = tensor(proto.t(), fmt::format("attribute '{}' of {}", proto.name(), owner));
         break;
-      default:
-        fail(fmt::format("{}: attribute '{}' has the unsupported type {}", owner, proto.name(),
-                         onnx::AttributeProto_AttributeType_Name(proto.type())));
+      default:  // an error where it is used: first the operators that are not supported are told
+        result.unsupported = fmt::format("{}: attribute '{}' has the unsupported type {}", owner, proto.name(),
+                                         onnx::AttributeProto_AttributeType_Name(proto.type()));
     }
     return result;
   }

@@ -63,6 +63,12 @@ void fail_file(const char* what, const fs::path& path) {
   throw RunError(fmt::format("{}: cannot be {}: {}{}", path.string(), what, reason, folder_hint(path, number)));
 }
 
+bool stays_inside(const std::string& path) {
+  const fs::path parts(path);
+  return !path.empty() && path.find('\0') == path.npos && !parts.is_absolute() &&
+         std::find(parts.begin(), parts.end(), "..") == parts.end();
+}
+
 std::vector<uint8_t> read_file(const fs::path& path) {
   errno = 0;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "rbe"), fclose);

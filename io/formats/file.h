@@ -21,6 +21,9 @@ std::filesystem::path find_file(const std::string& what, std::span<const std::fi
 // Throws RunError from errno: "PATH: cannot be WHAT: No such file or directory (folder 'F', which holds a, b)".
 [[noreturn]] void fail_file(const char* what, const std::filesystem::path& path);
 
+// Whether a path that a file states leads to something below the file's own folder: relative, without "..".
+bool stays_inside(const std::string& path);
+
 // A file as it is. Throws RunError.
 std::vector<uint8_t> read_file(const std::filesystem::path& path);
 

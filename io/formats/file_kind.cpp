@@ -24,9 +24,9 @@ constexpr Signature kSignatures[] = {
     {"\x89PNG"sv, "a PNG image"},
     {"\xff\xd8\xff"sv, "a JPEG image"},
     {"\x80\x02"sv, kPyTorchFile},  // Python's pickle: torch.save() before PyTorch 1.6
-    {"\x80\x03"sv, "a Python pickle"},
-    {"\x80\x04"sv, "a Python pickle"},
-    {"\x80\x05"sv, "a Python pickle"},
+    {"\x80\x03"sv, kPickle},
+    {"\x80\x04"sv, kPickle},
+    {"\x80\x05"sv, kPickle},
 };
 
 // A protocol buffer that starts with ir_version, then another of ModelProto's fields.

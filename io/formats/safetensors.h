@@ -5,18 +5,21 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "graph/types.h"
+#include "io/formats/random_access_file.h"
 
 namespace arbalest {
 
 // Opens a file and reads its header; tensors are read one by one, straight to where they are wanted, so that a file
-// larger than memory can be looked at and no tensor lies in memory twice. Not by a memory map: a file that shrinks
-// while it is read would end the process. Element types: F64, F32, F16, BF16, I64, I32, U8.
+// larger than memory can be looked at and no tensor lies in memory twice. Element types: F64, F32, F16, BF16, I64, I32,
+// U8, BOOL. A path that ends with ".safetensors.index.json" is the index of a model in several files ("shards") beside
+// it, which are read as one.
 class SafetensorsReader {
  public:
   struct Entry {
@@ -24,18 +27,16 @@ class SafetensorsReader {
     DataType dtype = DataType::Float32;  // F16 is delivered as Float32
     Shape shape;
     bool half = false;            // F16 in the file
-    uint64_t begin = 0, end = 0;  // into the data that follows the header; within the file, without gaps or overlaps
+    size_t file = 0;              // the shard's number
+    uint64_t begin = 0, end = 0;  // bytes of the file
   };
 
   // Throws RunError for a file that is missing, malformed or of another kind: file, tensor, expected, found. Sizes,
   // offsets and their products are checked here, once.
   explicit SafetensorsReader(const std::filesystem::path& path);
-  ~SafetensorsReader();
-  SafetensorsReader(const SafetensorsReader&) = delete;
-  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::vector<Entry>& entries() const { return entries_; }  // in the header's order; names are unique
+  const std::vector<Entry>& entries() const { return entries_; }  // in the headers' order; names are unique
   const Entry* find(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // __metadata__
 
@@ -46,12 +47,11 @@ class SafetensorsReader {
   void read(const Entry& entry, DataType type, std::span<std::byte> to) const;
 
  private:
-  void parse(uint64_t file_bytes);
-  void read_bytes(uint64_t offset, std::span<std::byte> to) const;
+  void add_file(std::unique_ptr<RandomAccessFile> opened);
+  void add_shards(const RandomAccessFile& index);
 
   std::string path_;
-  int descriptor_ = -1;
-  uint64_t data_ = 0;  // where the header ends
+  std::vector<std::unique_ptr<RandomAccessFile>> files_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> index_;
   std::map<std::string, std::string> metadata_;

@@ -1,11 +1,7 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -26,6 +22,7 @@ namespace {
 using namespace safetensors;
 using Entry = SafetensorsReader::Entry;
 
+constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 constexpr uint64_t kLongestHeader = 100'000'000;  // the format's own limit
 constexpr size_t kLongestMessage = 200;           // of the JSON library's, which quotes what it found
 
@@ -129,16 +126,27 @@ void check_coverage(const std::filesystem::path& path, const std::vector<Entry>&
     Reporter(path).fail("data", fmt::format("{} bytes, as the header says", end), fmt::format("{}", data_bytes));
 }
 
+// What a user may paste into a shell. Checkpoints often hold the tensors under "state_dict" or "model".
+std::string conversion_of(const std::string& path) {
+  std::string file = path;
+  for (size_t quote = file.find('\''); quote != file.npos; quote = file.find('\'', quote + 4)) {
+    file.replace(quote, 1, "'\\''");
+  }
+  return fmt::format(
+      "convert it once, with PyTorch and the package safetensors:\n"
+      "  python3 -c 'import sys, torch; from safetensors.torch import save_file; d = torch.load(sys.argv[1], "
+      "map_location=\"cpu\", weights_only=True)\n"
+      "d = d.get(\"state_dict\", d.get(\"model\", d)); save_file({{k: v.clone() for k, v in d.items()}}, "
+      "sys.argv[2])' '{0}' '{0}.safetensors'",
+      file);
+}
+
 // Throws where the file is of a known other kind.
 void expect_safetensors(const std::filesystem::path& path, std::span<const uint8_t> head) {
   const std::string kind = kind_of_file(head);
   if (kind.empty()) return;
   std::string message = fmt::format("{}: expected safetensors, found {}", path.string(), kind);
-  if (kind == kPyTorchFile) {
-    message +=
-        "; convert it in Python: safetensors.torch.save_file(torch.load(\"FILE\", map_location=\"cpu\"), "
-        "\"FILE.safetensors\")";
-  }
+  if (kind == kPyTorchFile || kind == kPickle) message += "; " + conversion_of(path.string());
   throw RunError(message);
 }
 
@@ -196,65 +204,81 @@ void convert_elements(const Entry& entry, DataType type, const std::byte* from, 
 }  // namespace
 
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(path.string()) {
-  errno = 0;
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer blocks nobody
-  if (descriptor_ < 0) fail_file("opened", path);
-  try {
-    struct stat status = {};
-    if (fstat(descriptor_, &status) != 0) fail_file("looked at", path);
-    if (!S_ISREG(status.st_mode)) {
-      throw RunError(fmt::format("{}: expected safetensors, found {}", path_,
-                                 S_ISDIR(status.st_mode) ? "a folder" : "no regular file"));
-    }
-    parse(uint64_t(status.st_size));
-  } catch (...) {
-    close(descriptor_);
-    throw;
+  auto file = std::make_unique<RandomAccessFile>(path, "safetensors");
+  if (path_.ends_with(kIndexEnding)) {
+    add_shards(*file);
+  } else {
+    add_file(std::move(file));
   }
 }
 
-SafetensorsReader::~SafetensorsReader() {
-  close(descriptor_);
-}
-
-void SafetensorsReader::parse(uint64_t file_bytes) {
+void SafetensorsReader::add_file(std::unique_ptr<RandomAccessFile> opened) {
   constexpr uint64_t kHead = 1024;
-  const Reporter report(path_);
-  std::vector<uint8_t> head(size_t(std::min(file_bytes, kHead)));
-  read_bytes(0, std::as_writable_bytes(std::span(head)));
-  if (head.size() <= kLengthBytes || head[kLengthBytes] != '{') expect_safetensors(path_, head);
-  if (file_bytes < kLengthBytes)
-    report.fail("file", fmt::format("at least {} bytes", kLengthBytes), fmt::format("{}", file_bytes));
+  const RandomAccessFile& file = *opened;
+  const std::string& path = file.path();
+  const Reporter report(path);
+  std::vector<uint8_t> head(size_t(std::min(file.size(), kHead)));
+  file.read(0, std::as_writable_bytes(std::span(head)));
+  if (head.size() <= kLengthBytes || head[kLengthBytes] != '{') expect_safetensors(path, head);
+  if (file.size() < kLengthBytes)
+    report.fail("file", fmt::format("at least {} bytes", kLengthBytes), fmt::format("{}", file.size()));
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, head.data(), kLengthBytes);
-  const uint64_t most = std::min<uint64_t>(file_bytes - kLengthBytes, kLongestHeader);
+  const uint64_t most = std::min<uint64_t>(file.size() - kLengthBytes, kLongestHeader);
   if (header_bytes > most)
-    report.fail("length of the header", fmt::format("at most {} in a file of {} bytes", most, file_bytes),
+    report.fail("length of the header", fmt::format("at most {} in a file of {} bytes", most, file.size()),
                 fmt::format("{}", header_bytes));
   std::vector<uint8_t> text(header_bytes);
-  read_bytes(kLengthBytes, std::as_writable_bytes(std::span(text)));
-  const Json header = parse_header(path_, text);
-  data_ = kLengthBytes + header_bytes;
+  file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  const Json header = parse_header(path, text);
+  const uint64_t data = kLengthBytes + header_bytes;
+  std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
-      metadata_ = parse_metadata(path_, value);
+      metadata_.merge(parse_metadata(path, value));
     } else {
-      index_.emplace(name, entries_.size());
-      entries_.push_back(parse_entry(path_, name, value, file_bytes - data_));
+      entries.push_back(parse_entry(path, name, value, file.size() - data));
     }
   }
-  check_coverage(path_, entries_, file_bytes - data_);
+  check_coverage(path, entries, file.size() - data);
+  for (Entry& entry : entries) {
+    entry.file = files_.size();
+    entry.begin += data;
+    entry.end += data;
+    if (const auto [known, added] = index_.emplace(entry.name, entries_.size()); !added) {
+      report.fail(fmt::format("tensor '{}'", printable(entry.name)), "a name that no other shard has",
+                  fmt::format("it in {}", files_[entries_[known->second].file]->path()));
+    }
+    entries_.push_back(std::move(entry));
+  }
+  files_.push_back(std::move(opened));
 }
 
-void SafetensorsReader::read_bytes(uint64_t offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    errno = 0;
-    const ssize_t found = pread(descriptor_, to.data(), to.size(), off_t(offset));
-    if (found < 0 && errno == EINTR) continue;
-    if (found < 0) fail_file("read", path_);
-    if (found == 0) throw RunError(fmt::format("{}: the file became shorter while it was read", path_));
-    offset += uint64_t(found);
-    to = to.subspan(size_t(found));
+void SafetensorsReader::add_shards(const RandomAccessFile& index) {
+  const Reporter report(path_);
+  if (index.size() > kLongestHeader)
+    report.fail("file", fmt::format("at most {} bytes", kLongestHeader), fmt::format("{}", index.size()));
+  std::vector<uint8_t> text(size_t(index.size()));
+  index.read(0, std::as_writable_bytes(std::span(text)));
+  const Json stated = parse_header(path_, text);
+  if (!stated.contains("weight_map") || !stated["weight_map"].is_object())
+    report.fail("index", "an object 'weight_map' of tensors and their files", shown(stated));
+  std::map<std::string, size_t> shards;  // in the order of their names
+  for (const auto& [name, file] : stated["weight_map"].items()) {
+    const bool inside = file.is_string() && stays_inside(file.get<std::string>());
+    if (!inside)
+      report.fail(fmt::format("weight_map of '{}'", printable(name)), "a file beside the index", shown(file));
+    shards.emplace(file.get<std::string>(), 0);
+  }
+  for (auto& [file, number] : shards) {
+    number = files_.size();
+    const std::filesystem::path path = std::filesystem::path(path_).parent_path() / file;
+    add_file(std::make_unique<RandomAccessFile>(path, "safetensors"));
+  }
+  for (const auto& [name, file] : stated["weight_map"].items()) {
+    const Entry* entry = find(name);
+    if (!entry || entry->file != shards.at(file.get<std::string>()))
+      report.fail(fmt::format("weight_map of '{}'", printable(name)), "a file that has it", shown(file));
   }
 }
 
@@ -269,14 +293,14 @@ bool SafetensorsReader::converts(const Entry& entry, DataType type) {
 
 void SafetensorsReader::read(const Entry& entry, DataType type, std::span<std::byte> to) const {
   constexpr size_t kStep = 1 << 18;  // elements converted at a time
-  const uint64_t begin = data_ + entry.begin;
-  if (entry.dtype == type && !entry.half) return read_bytes(begin, to);
+  const RandomAccessFile& file = *files_[entry.file];
+  if (entry.dtype == type && !entry.half) return file.read(entry.begin, to);
   const size_t from_size = size_t(stored_size(entry)), to_size = size_of(type);
   const size_t count = size_t(entry.end - entry.begin) / from_size;
   std::vector<std::byte> stored(std::min(count, kStep) * from_size);
   for (size_t i = 0; i < count; i += kStep) {
     const size_t step = std::min(kStep, count - i);
-    read_bytes(begin + i * from_size, std::span(stored).first(step * from_size));
+    file.read(entry.begin + i * from_size, std::span(stored).first(step * from_size));
     convert_elements(entry, type, stored.data(), step, to.data() + i * to_size);
   }
 }

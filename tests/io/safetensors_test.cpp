@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "graph/error.h"
 #include "io/formats/safetensors.h"
@@ -225,7 +226,7 @@ TEST_CASE("safetensors: the header is read and checked before any tensor") {
   std::filesystem::resize_file(path, header + 2);
   float element = 0;
   SafetensorsReader::Entry first = *file.find("w");
-  first.end = 4;
+  first.end = first.begin + 4;
   check_parts(message_of<RunError>(
                   [&] { file.read(first, DataType::Float32, std::as_writable_bytes(std::span(&element, 1))); }),
               {"sparse: the file became shorter"});
@@ -239,11 +240,12 @@ TEST_CASE("safetensors: a file of another kind is called what it is") {
   };
   refuses("", {"w: expected safetensors, found an empty file"});
   refuses(std::string("PK\x03\x04\0\0\x08\x08", 8) + std::string(22, '\0') + "archive/data.pklFB",
-          {"found a PyTorch checkpoint", "safetensors.torch.save_file(torch.load("});
+          {"found a PyTorch checkpoint", "convert it once", "save_file("});
   refuses(
       "\x80\x02\x8a\nl\xfc\x9c"
       "F\xf9 j\xa8P\x19.",
       {"found a PyTorch checkpoint", "save_file"});
+  refuses("\x80\x04\x95 }", {"found a Python pickle", "convert it once", "torch.load(sys.argv[1]"});
   refuses(std::string("PK\x03\x04\0\0", 6) + "arr_0.npy", {"found a zip archive"});
   refuses("\x08\x07\x12\x07pytorch:\x05", {"found an ONNX model"});
   refuses("<ir_version: 8, opset_import: [\"\" : 17]>\nnet () => () {}\n", {"found a graph file"});
@@ -259,4 +261,40 @@ TEST_CASE("safetensors: messages about hostile names stay short") {
   CHECK(message_of<RunError>([&] { read_safetensors(path); }).size() < 1000);
   const auto torn = folder.write("torn", file_of("{\"" + name, 0));
   CHECK(message_of<RunError>([&] { read_safetensors(torn); }).size() < 1000);
+}
+
+TEST_CASE("safetensors: shards are read as one file") {
+  const TestFolder folder;
+  const auto one = [](const std::string& name, float number) {
+    return NamedTensor{name, DataType::Float32, {1}, bytes_of<float>({number})};
+  };
+  write_safetensors(folder / "m-1.safetensors", {{one("a", 1), one("b", 2)}, {{"format", "pt"}}});
+  write_safetensors(folder / "m-2.safetensors", {{one("c", 3)}, {}});
+  const std::string index = (folder / "m.safetensors.index.json").string();
+  const auto read = [&](const std::string& text) {
+    std::ofstream(index) << text;
+    return read_safetensors(index);
+  };
+  const std::string sound =
+      R"({"metadata": {"total_size": 12},
+          "weight_map": {"c": "m-2.safetensors", "a": "m-1.safetensors", "b": "m-1.safetensors"}})";
+  const TensorFile file = read(sound);
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(file.find("a")->bytes == bytes_of<float>({1}));
+  CHECK(file.find("b")->bytes == bytes_of<float>({2}));
+  CHECK(file.find("c")->bytes == bytes_of<float>({3}));
+  CHECK(file.metadata.at("format") == "pt");
+
+  const auto refuses = [&](const std::string& text, const std::vector<std::string>& parts) {
+    check_parts(message_of<RunError>([&] { read(text); }), parts);
+  };
+  refuses("{}", {"m.safetensors.index.json: index: expected an object 'weight_map'"});
+  refuses("{\"weight_map\"", {"header: expected JSON"});
+  refuses(R"({"weight_map": {"a": "../m-1.safetensors"}})", {"weight_map of 'a': expected a file beside the index"});
+  refuses(R"({"weight_map": {"a": 3}})", {"weight_map of 'a'", "found 3"});
+  refuses(R"({"weight_map": {"a": "m-3.safetensors"}})", {"m-3.safetensors: cannot be opened"});
+  refuses(R"({"weight_map": {"a": "m-2.safetensors"}})", {"weight_map of 'a': expected a file that has it"});
+  refuses(R"({"weight_map": {"d": "m-1.safetensors"}})", {"weight_map of 'd'"});
+  write_safetensors(folder / "m-2.safetensors", {{one("a", 3), one("c", 3)}, {}});
+  refuses(sound, {"m-2.safetensors: tensor 'a': expected a name that no other shard has", "m-1.safetensors"});
 }

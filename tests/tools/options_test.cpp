@@ -26,6 +26,9 @@ TEST_CASE("run takes all its options") {
                                  "--model",       "trunk=m.onnx",
                                  "--model",       "n.onnx",
                                  "--weights",     "a.safetensors",
+                                 "--weights-map", "a.map",
+                                 "--fresh",       "fc.*",
+                                 "--fresh",       "head",
                                  "--save",        "b.safetensors",
                                  "--trace",       "t.json.gz",
                                  "--log",         "l.jsonl",
@@ -51,6 +54,8 @@ TEST_CASE("run takes all its options") {
   CHECK(run->models[1].name == "");
   CHECK(run->models[1].path == "n.onnx");
   CHECK(run->session.files.weights == "a.safetensors");
+  CHECK(run->session.files.weights_map == "a.map");
+  CHECK(run->session.files.fresh == std::vector<std::string>{"fc.*", "head"});
   CHECK(run->session.files.save == "b.safetensors");
   CHECK(run->session.files.trace == "t.json.gz");
   CHECK(run->log == "l.jsonl");
@@ -138,6 +143,9 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"trace", "t", "--save", "x"}, "unknown option '--save'");
   says({"run", "g", "h"}, "unexpected argument 'h'");
   says({"run"}, "GRAPH is missing");
+  says({"run", "g", "--fresh", "fc.*"}, "--fresh needs --weights");
+  says({"evaluate", "g", "--weights-map", "m"}, "--weights-map needs --weights");
+  says({"run", "g", "--model", "net="}, "--model: found 'net=', expected NAME=FILE or FILE");
   says({"trace"}, "FILE is missing");
   says({"trace", "t", "--what-if", "prefech.depth=1"}, "did you mean 'prefetch.depth'?");
   says({"run", "g", "--epochs", "zero"}, "zero");

@@ -283,6 +283,9 @@ class CommandLine {
   template <typename Options>
   static Options checked(Options options, const CLI::App& command) {
     require(options.graph, "GRAPH", command);
+    const FileOptions& files = options.session.files;
+    if (files.weights.empty() && !files.weights_map.empty()) throw GraphError("--weights-map needs --weights");
+    if (files.weights.empty() && !files.fresh.empty()) throw GraphError("--fresh needs --weights");
     for (const std::string& text : options.set) {
       const size_t equals = text.find('='), dot = text.substr(0, equals).rfind('.');
       if (equals != text.npos && dot != text.npos && dot > 0 && dot + 1 < equals) continue;

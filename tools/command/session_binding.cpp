@@ -76,6 +76,13 @@ void bind_rules(CLI::App& command, ValidationRules& rules) {
 
 void bind_files(CLI::App& command, FileOptions& files) {
   bind_weights(command, files, "start from these weights (safetensors)");
+  command
+      .add_option("--fresh", files.fresh,
+                  "parameters that do not start from --weights, such as a head of another size; repeatable")
+      ->type_name("PATTERN")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->check(not_empty());
   add_path(command, "--save", files.save, "write the weights here (safetensors)");
   add_path(command, "--save-best", files.save_best, "write the weights here whenever a validation is the best so far");
   add_path(command, "--trace", files.trace, "write a trace that Perfetto opens (.json.gz)");
@@ -159,6 +166,8 @@ void bind_strategy(CLI::App& command, SessionOptions& session) {
 
 void bind_weights(CLI::App& command, FileOptions& files, const char* description) {
   add_path(command, "--weights", files.weights, description);
+  add_path(command, "--weights-map", files.weights_map,
+           "rules from names in --weights to the graph's; a line each: PATTERN NAME");
 }
 
 void bind_plan(CLI::App& command, SessionOptions& session) {

@@ -90,13 +90,13 @@ TEST_CASE("weights of another floating-point type are converted as they are read
   NamedTensor tensor{"weight", DataType::Float64, {2, 2}, std::vector<uint8_t>(numbers.size() * sizeof(double))};
   std::memcpy(tensor.bytes.data(), numbers.data(), tensor.bytes.size());
   write_safetensors(path, {{tensor}, {}});
-  CHECK(adopt_tensors(SafetensorsReader(path), graph, arena, content) == std::vector<std::string>{"weight"});
+  CHECK(adopt_tensors(WeightsFile(path), graph, arena, content) == std::vector<std::string>{"weight"});
   std::vector<float> read(4);
   std::memcpy(read.data(), content.data() + graph.values[size_t(weight)].view.offset_bytes, 4 * sizeof(float));
   CHECK(read == std::vector<float>{1.5f, -2, 0.1f, 7});
   tensor.dtype = DataType::Int64;
   write_safetensors(path, {{tensor}, {}});
-  CHECK(contains(message_of([&] { adopt_tensors(SafetensorsReader(path), graph, arena, content); }),
+  CHECK(contains(message_of([&] { adopt_tensors(WeightsFile(path), graph, arena, content); }),
                  "tensor 'weight' is int64[2,2], the graph's parameter is float[2,2]"));
 }
 

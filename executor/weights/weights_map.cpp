@@ -1,0 +1,80 @@
+#include "executor/weights/weights_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+std::vector<std::string> words_of(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r";
+  std::vector<std::string> words;
+  line = line.substr(0, line.find('#'));
+  for (size_t at = line.find_first_not_of(kSpace); at != line.npos; at = line.find_first_not_of(kSpace, at)) {
+    const size_t end = std::min(line.find_first_of(kSpace, at), line.size());
+    words.emplace_back(line.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+// Whether the name fits; appends what each * of the pattern stands for, as few characters as fit.
+bool match(std::string_view name, std::string_view pattern, std::vector<std::string_view>& stars) {
+  const size_t star = pattern.find('*');
+  if (star == pattern.npos) return name == pattern;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  name.remove_prefix(star);
+  for (size_t length = 0; length <= name.size(); ++length) {
+    stars.push_back(name.substr(0, length));
+    if (match(name.substr(length), pattern.substr(star + 1), stars)) return true;
+    stars.pop_back();
+  }
+  return false;
+}
+
+}  // namespace
+
+WeightsMap::WeightsMap(std::string_view text, const std::string& file) {
+  int number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::vector<std::string> words = words_of(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (words.empty()) continue;
+    const auto fail = [&](const std::string& message) { throw GraphError(Position{file, number, 1}, message); };
+    if (words.size() < 2 || words.size() > 3) {
+      fail(
+          fmt::format("found {} word{}, expected a pattern of names in the weights, the graph's name or '-', and "
+                      "perhaps 'transposed'",
+                      words.size(), words.size() == 1 ? "" : "s"));
+    }
+    if (words.size() == 3 && words[2] != "transposed") {
+      fail(fmt::format("found '{}', expected 'transposed' or the end of the line", words[2]));
+    }
+    const auto stars = [](const std::string& name) { return std::count(name.begin(), name.end(), '*'); };
+    if (stars(words[1]) > stars(words[0])) {
+      fail(fmt::format("'{}' has more * than '{}', which they stand for", words[1], words[0]));
+    }
+    rules_.push_back({words[0], words[1] == "-" ? "" : words[1], words.size() == 3});
+  }
+}
+
+WeightsMap::Target WeightsMap::operator()(std::string_view name) const {
+  for (const Rule& rule : rules_) {
+    std::vector<std::string_view> stars;
+    if (!match(name, rule.pattern, stars)) continue;
+    Target target{"", rule.transposed};
+    size_t star = 0;
+    for (const char c : rule.name) {
+      c == '*' ? target.name += stars[star++] : target.name += c;
+    }
+    return target;
+  }
+  return {std::string(name), false};
+}
+
+}  // namespace arbalest

@@ -63,9 +63,8 @@ const GraphSource& GraphBuilder::model_source(const SourceNode& node, const std:
     fail(node.op.place,
          fmt::format("model '{0}' has no file; expected --model {0}=FILE or the attribute 'file'", name));
   }
-  const auto [known, added] = sources_.try_emplace(path);
-  if (added) known->second = read_source(path);
-  return known->second;
+  const auto known = sources_.find(path);
+  return known == sources_.end() ? sources_.emplace(path, read_source(path)).first->second : known->second;
 }
 
 // Throws GraphError where a file is given for a model that the graph does not call.

@@ -43,9 +43,12 @@ class Cut {
   std::vector<std::string> operands(size_t given) const {
     std::vector<std::string> inputs = names_of(whole_.inputs);
     if (call_.inputs.empty()) {
-      if (given <= inputs.size()) return inputs.resize(given), inputs;
-      fail(fmt::format("{} operands are given to model '{}', which has the inputs {}", given, call_.name,
-                       listed(inputs)));
+      if (given > inputs.size()) {
+        fail(fmt::format("{} operands are given to model '{}', which has the inputs {}", given, call_.name,
+                         listed(inputs)));
+      }
+      inputs.resize(given);
+      return inputs;
     }
     if (call_.inputs.size() != given) {
       fail(fmt::format("attribute 'inputs' of the call of model '{}' names {} inputs for {} operands", call_.name,

@@ -18,14 +18,14 @@ using namespace arbalest::test;
 
 namespace {
 
-// A trunk for images of 8 × 8 with one channel, and the graph that gives it a head.
+// A trunk for images of 16 × 16 with one channel, and the graph that gives it a head.
 struct Files {
   TestFolder folder;
   std::string graph = folder / "g.onnxtxt", model = folder / "trunk.onnxtxt", weights = folder / "w.safetensors";
 
   Files() {
     std::ofstream(model) << R"(<ir_version: 8, opset_import: ["" : 17]>
-trunk (float[N, 1, 8, 8] image) => (float[N, 2] y)
+trunk (float[N, 1, 16, 16] image) => (float[N, 2] y)
 <
   float[2, 1, 3, 3] "conv.weight" = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9},
   float[2] "bn.weight" = {1, 2}, float[2] "bn.bias" = {0.5, -0.5}, float[2] "bn.mean" = {1, 2},
@@ -42,7 +42,7 @@ trunk (float[N, 1, 8, 8] image) => (float[N, 2] y)
     std::ofstream(graph) << R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
 g () => (float loss)
 {
-  image, label = arbalest.Prefetch <source = "glyphs:?train=64&test=32&size=8", batch = 16> ()
+  image, label = arbalest.Prefetch <source = "glyphs:?train=64&test=32&size=16", batch = 16> ()
   x = arbalest.Augment (image)
   features = model.trunk <outputs = ["features"]> (x)
   logits = arbalest.Linear <units = 10> (features)

@@ -136,6 +136,15 @@ ValueId ExpandContext::constant(std::string_view label, DataType dtype, double n
   return id;
 }
 
+ValueId ExpandContext::constant(std::string_view label, DataType dtype, const std::vector<double>& numbers) {
+  const auto initializer =
+      dtype == DataType::Float64 ? data_of(numbers) : data_of(std::vector<float>(numbers.begin(), numbers.end()));
+  const ValueId id = state(label, {int64_t(numbers.size())}, initializer);
+  graph_.values[size_t(id)].role = Role::Constant;
+  graph_.values[size_t(id)].type.dtype = dtype;
+  return id;
+}
+
 std::vector<ValueId> ExpandContext::add(std::string_view op, std::string_view label, std::vector<ValueId> inputs,
                                         int output_count, Attributes attributes) {
   std::string name = label.empty() ? node_.name : fmt::format("{}.{}", node_.name, label);

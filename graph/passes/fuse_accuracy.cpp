@@ -8,7 +8,7 @@ namespace {
 
 bool reads_the_same(const Node& accuracy, const Node& loss) {
   return accuracy.op->qualified_name() == "arbalest.Accuracy" && int_attribute(accuracy, "top_k") == 1 &&
-         std::equal(accuracy.inputs.begin(), accuracy.inputs.end(), loss.inputs.begin(), loss.inputs.end());
+         std::equal(accuracy.inputs.begin(), accuracy.inputs.end(), loss.inputs.begin());  // class weights may follow
 }
 
 bool is_used(const Graph& graph, ValueId value) {

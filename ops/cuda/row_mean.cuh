@@ -1,6 +1,5 @@
 #pragma once
-// The mean over the valid rows of a batch of a value, or of two, that a warp computes for each row: losses and
-// accuracies.
+// The mean over the valid rows of a batch of a value that a warp computes for each row: losses and accuracies.
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -10,15 +9,19 @@ __device__ inline int64_t valid_rows(const StepScalars* scalars, int64_t rows) {
   return max(int64_t{0}, min(int64_t(scalars->valid), rows));
 }
 
-// One number of a row, or two that are computed together: Value::Result of what is averaged below.
+// What is averaged of a row below (Value::Result): a number, or a number times the row's weight, that weight, and a
+// second number, which is not weighted.
+struct Weighted {
+  float value = 0, weight = 0, second = 0;
+};
 __device__ inline float plus(float a, float b) {
   return a + b;
 }
-__device__ inline float2 plus(float2 a, float2 b) {
-  return {a.x + b.x, a.y + b.y};
+__device__ inline Weighted plus(Weighted a, Weighted b) {
+  return {a.value + b.value, a.weight + b.weight, a.second + b.second};
 }
 
-// Where the means go; `second` is for a float2.
+// Where the means go; `second`, which may be null, is for Weighted.
 struct Means {
   float *first, *second = nullptr;
 };
@@ -28,9 +31,10 @@ __device__ inline void write_means(float sum, int64_t valid, Means means) {
   sum = block_sum(sum);
   if (threadIdx.x == 0) *means.first = valid > 0 ? sum / float(valid) : 0.0f;
 }
-__device__ inline void write_means(float2 sum, int64_t valid, Means means) {
-  write_means(sum.x, valid, {means.first});
-  write_means(sum.y, valid, {means.second});
+__device__ inline void write_means(Weighted sum, int64_t valid, Means means) {
+  const float value = block_sum(sum.value), weight = block_sum(sum.weight);
+  if (threadIdx.x == 0) *means.first = weight > 0 ? value / weight : 0.0f;
+  if (means.second != nullptr) write_means(sum.second, valid, {means.second});
 }
 
 // One block for all rows. value(row, lane): called by all lanes of a warp, the same result in each.

@@ -1,5 +1,7 @@
-// SoftmaxCrossEntropy and its gradient. With smoothing s the target of class k is (1 − s)·[k = label] + s / K, as in
-// PyTorch.
+// SoftmaxCrossEntropy and its gradient, as in PyTorch. With smoothing s the target of class k is
+// t_k = (1 − s)·[k = label] + s / K, or (1 − s)·label_k + s / K where labels are rows of K numbers; a row's loss is
+// −Σ w_k t_k log softmax(logits)_k with the class weights w. The mean weighs a row by w_label, and one whose label is a
+// row by 1.
 
 #include <fmt/format.h>
 
@@ -12,6 +14,13 @@
 namespace arbalest {
 namespace {
 
+constexpr size_t kLabel = 1, kWeights = 2;  // after the logits
+
+// Whether labels are rows of numbers, not classes.
+bool is_soft(const TensorType& label) {
+  return is_floating(label.dtype);
+}
+
 struct Loss {
   int64_t batch, classes;
   double smoothing;
@@ -22,15 +31,88 @@ struct Loss {
         smoothing(float_attribute(request.node, "label_smoothing")) {}
 };
 
+void check_weights(InferContext& context, size_t logits) {
+  const TensorType& type = context.input(logits);
+  const size_t operand = logits + kWeights;
+  if (context.has_input(operand)) {
+    expect_input(context, operand, {master_type(type.dtype), {type.shape[1]}}, "one weight a class");
+  }
+  if (!context.node().op->attribute_spec("class_weights")) return;
+  const std::vector<double> weights = floats_attribute(context.node(), "class_weights");
+  if (weights.empty()) return;
+  if (context.has_input(operand)) context.fail("'class_weights' are given twice: as an input and as an attribute");
+  if (int64_t(weights.size()) != type.shape[1]) {
+    context.fail(
+        fmt::format("attribute 'class_weights' has {} numbers; expected one for each of the {} classes of "
+                    "input 'logits'",
+                    weights.size(), type.shape[1]));
+  }
+  for (const double weight : weights) {
+    if (weight >= 0 && std::isfinite(weight)) continue;
+    context.fail(fmt::format("attribute 'class_weights' holds {}; expected numbers of at least 0", weight));
+  }
+}
+
 void check_operands(InferContext& context, size_t logits) {
   const TensorType& type = floating_input(context, logits, {2});
   if (type.shape[1] < 1) context.fail(fmt::format("input 'logits' is {}: there are no classes", to_string(type)));
-  expect_input(context, logits + 1, {DataType::Int32, {type.shape[0]}}, "one label a row of 'logits'");
+  if (is_soft(context.input(logits + kLabel))) {
+    expect_input(context, logits + kLabel, {master_type(type.dtype), type.shape},
+                 "the target of each class of each row of 'logits'");
+  } else {
+    expect_input(context, logits + kLabel, {DataType::Int32, {type.shape[0]}},
+                 "one label a row of 'logits' (or, in floats, a target for each class)");
+  }
   const double smoothing = float_attribute(context.node(), "label_smoothing");
   if (!(smoothing >= 0 && smoothing <= 1)) {
     context.fail(fmt::format("attribute 'label_smoothing' is {}; expected 0 to 1", smoothing));
   }
+  check_weights(context, logits);
 }
+
+// What rows are compared with, and how much they count. `weights` may be null: all are 1.
+template <typename W>
+struct Classes {
+  const int32_t* label;
+  const W* weights;
+  int64_t classes;
+  W kept, spread;  // 1 − s, s / K
+
+  Classes(const Loss& loss, const int32_t* labels, const W* class_weights)
+      : label(labels),
+        weights(class_weights),
+        classes(loss.classes),
+        kept(W(1 - loss.smoothing)),
+        spread(W(loss.smoothing / double(loss.classes))) {}
+
+  bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
+  // Of a sound row; what is not sound makes the loss NaN, so it has to count.
+  W weight(int64_t row) const { return weights && is_sound(row) ? weights[label[row]] : W(1); }
+  // w_k t_k
+  W target(int64_t row, int64_t k) const {
+    return (weights ? weights[k] : W(1)) * ((k == label[row] ? kept : W(0)) + spread);
+  }
+};
+
+template <typename W>
+struct Targets {
+  const W *label, *weights;
+  int64_t classes;
+  W kept, spread;
+
+  Targets(const Loss& loss, const W* labels, const W* class_weights)
+      : label(labels),
+        weights(class_weights),
+        classes(loss.classes),
+        kept(W(1 - loss.smoothing)),
+        spread(W(loss.smoothing / double(loss.classes))) {}
+
+  bool is_sound(int64_t) const { return true; }
+  W weight(int64_t) const { return 1; }
+  W target(int64_t row, int64_t k) const {
+    return (weights ? weights[k] : W(1)) * (kept * label[row * classes + k] + spread);
+  }
+};
 
 // The greatest logit and log Σ exp(logit − greatest) of a row.
 template <typename T>
@@ -43,17 +125,18 @@ std::pair<Wide<T>, Wide<T>> log_sum(const T* row, int64_t classes) {
   return {greatest, std::log(sum)};
 }
 
-template <typename T>
-double sample_loss(const Loss& loss, const T* row, int32_t label) {
-  if (label < 0 || label >= loss.classes) return std::numeric_limits<double>::quiet_NaN();
-  const auto [greatest, log_of_sum] = log_sum(row, loss.classes);
-  double value = (1 - loss.smoothing) * (double(log_of_sum) - (double(row[label]) - double(greatest)));
-  if (loss.smoothing > 0) {
-    double mean = 0;
-    for (int64_t c = 0; c < loss.classes; ++c) mean += double(row[c]) - double(greatest);
-    value += loss.smoothing * (double(log_of_sum) - mean / double(loss.classes));
+// A target of 0 adds nothing, also where the logit is −∞.
+template <typename T, typename Of>
+double row_loss(const Of& of, const T* logits, int64_t row) {
+  if (!of.is_sound(row)) return std::numeric_limits<double>::quiet_NaN();
+  const T* x = logits + row * of.classes;
+  const auto [greatest, log_of_sum] = log_sum(x, of.classes);
+  double loss = 0;
+  for (int64_t k = 0; k < of.classes; ++k) {
+    const double target = of.target(row, k);
+    if (target != 0) loss += target * (double(log_of_sum) - (double(x[k]) - double(greatest)));
   }
-  return value;
+  return loss;
 }
 
 // Whether the label's logit is the greatest of the row, the first of equals: what Accuracy counts for the top class.
@@ -75,55 +158,89 @@ Wide<T> share_of_foremost(const Loss& loss, const T* logits, const int32_t* labe
   return valid ? Wide<T>(double(right) / double(valid)) : Wide<T>(0);
 }
 
+// The mean over the valid rows.
+template <typename T, typename Of>
+Wide<T> mean_loss(const KernelContext& context, const Of& of, const T* logits, int64_t valid) {
+  double* losses = static_cast<double*>(context.workspace);
+  parallel_for(valid, 16 * of.classes, [=, &of](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) losses[n] = row_loss(of, logits, n);
+  });
+  double sum = 0, weight = 0;
+  for (int64_t n = 0; n < valid; ++n) {
+    sum += losses[n];
+    weight += of.weight(n);
+  }
+  return weight > 0 ? Wide<T>(sum / weight) : Wide<T>(0);
+}
+
 std::unique_ptr<Kernel> loss_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
+  using W = Wide<T>;
+  const bool soft = is_soft(request.inputs[kLabel]), weighted = request.has_input(kWeights);
   return make_kernel(
-      [loss = Loss(request, 0), counts = request.has_output(1)](const KernelContext& context) {
+      [=, loss = Loss(request, 0), counts = request.has_output(1)](const KernelContext& context) {
         const T* logits = input<T>(context, 0);
-        const int32_t* label = input<int32_t>(context, 1);
-        double* losses = static_cast<double*>(context.workspace);
+        const W* weights = weighted ? input<W>(context, kWeights) : nullptr;
         const int64_t valid = valid_samples(context, loss.batch);
-        parallel_for(valid, 16 * loss.classes, [=, &loss](int64_t begin, int64_t end) {
-          for (int64_t n = begin; n < end; ++n) losses[n] = sample_loss(loss, logits + n * loss.classes, label[n]);
-        });
-        double sum = 0;
-        for (int64_t n = 0; n < valid; ++n) sum += losses[n];
-        *output<Wide<T>>(context, 0) = valid ? Wide<T>(sum / double(valid)) : Wide<T>(0);
-        if (counts) *output<Wide<T>>(context, 1) = share_of_foremost(loss, logits, label, valid);
+        W* mean = output<W>(context, 0);
+        if (soft) {
+          *mean = mean_loss(context, Targets<W>(loss, input<W>(context, kLabel), weights), logits, valid);
+          return;
+        }
+        const int32_t* label = input<int32_t>(context, kLabel);
+        *mean = mean_loss(context, Classes<W>(loss, label, weights), logits, valid);
+        if (counts) *output<W>(context, 1) = share_of_foremost(loss, logits, label, valid);
       },
       request.inputs[0].shape[0] * int64_t(sizeof(double)));
 }
 
-// d_row = (softmax(row) − target) · scale
-template <typename T>
-void sample_gradient(const Loss& loss, const T* row, int32_t label, Wide<T> scale, T* d_row) {
+// d_row = (softmax(row) · Σ target − target) · scale
+template <typename T, typename Of>
+void row_gradient(const Of& of, const T* logits, int64_t row, Wide<T> scale, T* d_logits) {
   using W = Wide<T>;
-  if (label < 0 || label >= loss.classes) {
-    std::fill(d_row, d_row + loss.classes, narrow<T>(std::numeric_limits<W>::quiet_NaN()));
+  const T* x = logits + row * of.classes;
+  T* dx = d_logits + row * of.classes;
+  if (!of.is_sound(row)) {
+    std::fill(dx, dx + of.classes, narrow<T>(std::numeric_limits<W>::quiet_NaN()));
     return;
   }
-  const auto [greatest, log_of_sum] = log_sum(row, loss.classes);
-  const W others = W(loss.smoothing / double(loss.classes)), own = W(1 - loss.smoothing) + others;
-  for (int64_t c = 0; c < loss.classes; ++c) {
-    const W softmax = std::exp(widen(row[c]) - greatest - log_of_sum);
-    d_row[c] = narrow<T>((softmax - (c == label ? own : others)) * scale);
+  const auto [greatest, log_of_sum] = log_sum(x, of.classes);
+  W total = 0;
+  for (int64_t k = 0; k < of.classes; ++k) total += of.target(row, k);
+  for (int64_t k = 0; k < of.classes; ++k) {
+    const W softmax = std::exp(widen(x[k]) - greatest - log_of_sum);
+    dx[k] = narrow<T>((softmax * total - of.target(row, k)) * scale);
   }
+}
+
+template <typename T, typename Of>
+void gradient(const Of& of, const T* logits, int64_t valid, int64_t batch, Wide<T> dloss, T* d_logits) {
+  double weight = 0;
+  for (int64_t n = 0; n < valid; ++n) weight += of.weight(n);
+  const Wide<T> scale = weight > 0 ? Wide<T>(dloss / weight) : Wide<T>(0);
+  parallel_for(valid, 16 * of.classes, [=, &of](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) row_gradient(of, logits, n, scale, d_logits);
+  });
+  std::fill(d_logits + valid * of.classes, d_logits + batch * of.classes, T(0));
 }
 
 std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
-  return make_kernel([loss = Loss(request, 1)](const KernelContext& context) {
+  using W = Wide<T>;
+  const bool soft = is_soft(request.inputs[1 + kLabel]), weighted = request.has_input(1 + kWeights);
+  return make_kernel([=, loss = Loss(request, 1)](const KernelContext& context) {
+    const W dloss = *input<W>(context, 0);
     const T* logits = input<T>(context, 1);
-    const int32_t* label = input<int32_t>(context, 2);
-    T* d_logits = output<T>(context, 0);
+    const W* weights = weighted ? input<W>(context, 1 + kWeights) : nullptr;
     const int64_t valid = valid_samples(context, loss.batch);
-    const Wide<T> scale = valid ? *input<Wide<T>>(context, 0) / Wide<T>(valid) : Wide<T>(0);
-    parallel_for(valid, 16 * loss.classes, [=, &loss](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) {
-        sample_gradient(loss, logits + n * loss.classes, label[n], scale, d_logits + n * loss.classes);
-      }
-    });
-    std::fill(d_logits + valid * loss.classes, d_logits + loss.batch * loss.classes, T(0));
+    T* d_logits = output<T>(context, 0);
+    if (soft) {
+      const Targets<W> of(loss, input<W>(context, 1 + kLabel), weights);
+      gradient(of, logits, valid, loss.batch, dloss, d_logits);
+    } else {
+      const Classes<W> of(loss, input<int32_t>(context, 1 + kLabel), weights);
+      gradient(of, logits, valid, loss.batch, dloss, d_logits);
+    }
   });
 }
 
@@ -133,25 +250,40 @@ struct Case {
   int32_t valid;
   double smoothing;
   double range = 3;
+  bool soft = false, weighted = false;
 };
 constexpr Case kCases[] = {
-    {"digits", 64, 10, 64, 0},       {"one sample", 1, 7, 1, 0},        {"one class", 3, 1, 3, 0},
-    {"smoothed", 9, 5, 9, 0.1},      {"part valid", 16, 10, 5, 0},      {"nothing valid", 4, 3, 0, 0},
-    {"thousand", 40, 1000, 33, 0.1}, {"large logits", 8, 10, 8, 0, 80},
+    {"digits", 64, 10, 64, 0},
+    {"one sample", 1, 7, 1, 0},
+    {"one class", 3, 1, 3, 0},
+    {"smoothed", 9, 5, 9, 0.1},
+    {"part valid", 16, 10, 5, 0},
+    {"nothing valid", 4, 3, 0, 0},
+    {"thousand", 40, 1000, 33, 0.1},
+    {"large logits", 8, 10, 8, 0, 80},
+    {"class weights", 33, 10, 31, 0, 3, false, true},
+    {"class weights, smoothed", 12, 5, 12, 0.2, 3, false, true},
+    {"class weights, thousand", 40, 1000, 33, 0, 3, false, true},
+    {"class weights, nothing valid", 4, 3, 0, 0.1, 3, false, true},
+    {"soft", 17, 9, 16, 0, 3, true},
+    {"soft, smoothed", 17, 9, 17, 0.1, 3, true},
+    {"soft, class weights", 40, 1000, 33, 0.1, 3, true, true},
 };
 
 std::vector<Sample> samples(bool gradient) {
   std::vector<Sample> samples;
   for (const Case& c : kCases) {
-    std::vector<Sample::Input> inputs = {{{DataType::Float32, {c.batch, c.classes}}, -c.range, c.range},
-                                         {{DataType::Int32, {c.batch}}, 0, double(c.classes - 1), false}};
+    const TensorType logits{DataType::Float32, {c.batch, c.classes}}, classes{DataType::Int32, {c.batch}};
+    std::vector<Sample::Input> inputs = {{logits, -c.range, c.range}, {classes, 0, double(c.classes - 1), false}};
+    if (c.soft) inputs[kLabel] = {logits, 0, 1, false};
+    if (c.weighted) inputs.push_back({{DataType::Float32, {c.classes}}, 0.2, 2, false});
     if (gradient) inputs.insert(inputs.begin(), {{DataType::Float32, {}}, 0.5, 2});
     samples.push_back({.name = c.name,
                        .inputs = inputs,
                        .attributes = {{"label_smoothing", c.smoothing}},
                        .tolerance = 1e-5,
                        .scalars = {.valid = c.valid}});
-    if (gradient || c.batch * c.classes > 1000) continue;
+    if (gradient || c.soft || c.batch * c.classes > 1000) continue;
     Sample with_accuracy = samples.back();
     with_accuracy.name += ", accuracy";
     with_accuracy.inputs[0].distinct = true;
@@ -165,53 +297,83 @@ AttributeSpec smoothing_spec() {
   return float_spec("label_smoothing", 0.0, "the share of the target spread over all classes");
 }
 
+void infer_loss(InferContext& context) {
+  check_operands(context, 0);
+  const bool counts = context.output_count() > 1 && context.node().outputs[1] != kNone;
+  if (counts && is_soft(context.input(kLabel))) {
+    context.fail("output 'accuracy' needs classes for labels; input 'label' has a target for each class");
+  }
+  const TensorType scalar{master_type(context.input(0).dtype), {}};
+  context.set_output(0, scalar);
+  context.set_output(1, scalar);
+}
+
+void grad_loss(GradContext& c) {
+  if (!c.needs_gradient(0)) return;
+  const Attributes attributes{{"label_smoothing", float_attribute(c.node(), "label_smoothing")}};
+  c.set_input_gradient(0,
+                       c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
+                             {c.output_gradient(0), c.input(0), c.input(kLabel), c.input(kWeights)}, 1, attributes)[0]);
+}
+
+// The attribute's weights become the operand, which kernels read.
+void expand_weights(ExpandContext& c) {
+  const ValueId weights =
+      c.constant("class_weights", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "class_weights"));
+  const int outputs = int(c.node().outputs.size());
+  const std::vector<ValueId> made = c.add("arbalest.SoftmaxCrossEntropy", "", {c.input(0), c.input(kLabel), weights},
+                                          outputs, {{"label_smoothing", float_attribute(c.node(), "label_smoothing")}});
+  for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
+}
+
+std::vector<OperandSpec> operands() {
+  return {{.name = "logits", .lowered = true},
+          {.name = "label"},
+          {.name = "class_weights", .arity = OperandSpec::Optional}};
+}
+
 }  // namespace
 
 void register_loss_softmax_cross_entropy(OpRegistry& registry) {
-  registry.add({.domain = "arbalest",
-                .name = "SoftmaxCrossEntropy",
-                .doc =
-                    "the mean over the valid samples of −log softmax(logits)[label], and the fraction whose label is "
-                    "the foremost class",
-                .inputs = {{.name = "logits", .lowered = true}, {.name = "label"}},
-                .outputs = {{.name = "loss"}, {.name = "accuracy", .arity = OperandSpec::Optional}},
-                .attributes = {smoothing_spec()},
-                .infer =
-                    [](InferContext& c) {
-                      check_operands(c, 0);
-                      c.set_output(0, {master_type(c.input(0).dtype), {}});
-                      c.set_output(1, {master_type(c.input(0).dtype), {}});
-                    },
-                .grad =
-                    [](GradContext& c) {
-                      if (!c.needs_gradient(0)) return;
-                      Attributes attributes{{"label_smoothing", float_attribute(c.node(), "label_smoothing")}};
-                      c.set_input_gradient(0, c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
-                                                    {c.output_gradient(0), c.input(0), c.input(1)}, 1, attributes)[0]);
-                    },
-                .cost =
-                    [](const Graph& graph, const Node& node) {
-                      return Cost{4 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
-                    },
-                .samples = [] { return samples(false); },
-                .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0},
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return loss_cpu(r, t); })});
-  registry.add({.domain = "arbalest",
-                .name = "SoftmaxCrossEntropyGrad",
-                .doc = "(softmax − target) · dloss / valid; rows that are not valid are 0",
-                .inputs = {{.name = "dloss"}, {.name = "logits", .lowered = true}, {.name = "label"}},
-                .outputs = {{.name = "dlogits", .lowered = true}},
-                .attributes = {smoothing_spec()},
-                .internal = true,
-                .infer =
-                    [](InferContext& c) {
-                      check_operands(c, 1);
-                      expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
-                      c.set_output(0, c.input(1));
-                    },
-                .cost = elementwise_cost(4),
-                .samples = [] { return samples(true); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); }, 1)});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "SoftmaxCrossEntropy",
+       .doc = "the mean over the valid samples of −log softmax(logits)[label], weighted by the label's class, "
+              "or of −Σ label · log softmax(logits) where labels are float rows; and the fraction whose label "
+              "is the foremost class",
+       .inputs = operands(),
+       .outputs = {{.name = "loss"}, {.name = "accuracy", .arity = OperandSpec::Optional}},
+       .attributes = {smoothing_spec(), floats_spec("class_weights", {}, "a weight for each class; none: all are 1")},
+       .infer = infer_loss,
+       .grad = grad_loss,
+       .expand = expand_weights,
+       .expands = [](const InferContext& c) { return !floats_attribute(c.node(), "class_weights").empty(); },
+       .cost =
+           [](const Graph& graph, const Node& node) {
+             return Cost{4 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+           },
+       .samples = [] { return samples(false); },
+       .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0},
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return loss_cpu(r, t); })});
+  std::vector<OperandSpec> inputs = operands();
+  inputs.insert(inputs.begin(), {.name = "dloss"});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "SoftmaxCrossEntropyGrad",
+       .doc = "(softmax · Σ target − target) · dloss / weight of the valid rows; rows that are not valid are 0",
+       .inputs = std::move(inputs),
+       .outputs = {{.name = "dlogits", .lowered = true}},
+       .attributes = {smoothing_spec()},
+       .internal = true,
+       .infer =
+           [](InferContext& c) {
+             check_operands(c, 1);
+             expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
+             c.set_output(0, c.input(1));
+           },
+       .cost = elementwise_cost(4),
+       .samples = [] { return samples(true); },
+       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); }, 1)});
 }
 
 }  // namespace arbalest

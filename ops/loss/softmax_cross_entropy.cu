@@ -23,113 +23,187 @@ struct LogSum {
   }
 };
 
-// With smoothing s the target of class k is (1 − s)·[k = label] + s / K. A label out of range gives NaN.
-template <typename T>
-struct RowLoss {
-  using Result = float;
-  const T* logits;  // (N, K)
+// What rows are compared with (see softmax_cross_entropy.cpp): classes, int32 (N). `weights` (K) may be null: all
+// are 1.
+struct Classes {
   const int32_t* label;
+  const float* weights;
   int classes;
-  float smoothing;
+  float kept, spread;  // 1 − s, s / K
 
-  __device__ float operator()(int64_t row, int lane) const {
-    const T* x = logits + row * classes;
+  __device__ bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
+  // What is not sound makes the loss NaN, so it has to count.
+  __device__ float weight(int64_t row) const {
+    return weights != nullptr && is_sound(row) ? weights[label[row]] : 1.0f;
+  }
+  // w_k t_k
+  __device__ float target(int64_t row, int k) const {
+    return (weights != nullptr ? weights[k] : 1.0f) * ((k == label[row] ? kept : 0.0f) + spread);
+  }
+  // Σ w_k t_k, in every lane.
+  __device__ float total(int64_t row, int lane) const {
+    if (weights == nullptr) return 1.0f;
+    float sum = 0;
+    if (spread > 0) {
+      for (int k = lane; k < classes; k += 32) sum += weights[k];
+    }
+    return kept * weights[label[row]] + spread * warp_sum(sum);
+  }
+  // Σ w_k t_k (log Σ exp − x_k), in every lane.
+  template <typename T>
+  __device__ float loss(const T* x, const LogSum& sum, int64_t row, int lane) const {
     const int own = label[row];
-    if (own < 0 || own >= classes) return NAN;
-    const LogSum sum(x, classes, lane);
-    float loss = (1.0f - smoothing) * (sum.log_of_sum - (widen(x[own]) - sum.greatest));
-    if (smoothing > 0) {
-      float total = 0;
-      for (int k = lane; k < classes; k += 32) total += widen(x[k]) - sum.greatest;
-      loss += smoothing * (sum.log_of_sum - warp_sum(total) / float(classes));
+    const float weight = weights != nullptr ? weights[own] : 1.0f;
+    const float loss = kept * weight * (sum.log_of_sum - (widen(x[own]) - sum.greatest));
+    if (!(spread > 0)) return loss;
+    float others = 0;
+    for (int k = lane; k < classes; k += 32) {
+      const float weight_of_k = weights != nullptr ? weights[k] : 1.0f;
+      if (weight_of_k != 0) others += weight_of_k * (sum.log_of_sum - (widen(x[k]) - sum.greatest));
     }
-    return loss;
+    return loss + spread * warp_sum(others);
   }
 };
 
-// The loss, and 1 where the label's logit is the greatest of the row, the first of equals: what Accuracy counts for the
-// top class.
-template <typename T>
-struct RowLossAndHit {
-  using Result = float2;
-  RowLoss<T> loss;
+// A target of each class: float (N, K).
+struct Targets {
+  const float *label, *weights;
+  int classes;
+  float kept, spread;
 
-  __device__ float2 operator()(int64_t row, int lane) const {
-    const T* x = loss.logits + row * loss.classes;
-    const int own = loss.label[row];
-    const float value = own < 0 || own >= loss.classes ? NAN : widen(x[own]);
-    bool ahead = value != value;
-    for (int k = lane; k < loss.classes; k += 32) {
-      const float other = widen(x[k]);
-      ahead = ahead || (k < own ? !(other < value) : k > own && !(other <= value));
+  __device__ bool is_sound(int64_t) const { return true; }
+  __device__ float weight(int64_t) const { return 1.0f; }
+  __device__ float target(int64_t row, int k) const {
+    return (weights != nullptr ? weights[k] : 1.0f) * (kept * label[row * classes + k] + spread);
+  }
+  __device__ float total(int64_t row, int lane) const {
+    float sum = 0;
+    for (int k = lane; k < classes; k += 32) sum += target(row, k);
+    return warp_sum(sum);
+  }
+  // A target of 0 adds nothing, also where the logit is −∞.
+  template <typename T>
+  __device__ float loss(const T* x, const LogSum& sum, int64_t row, int lane) const {
+    float loss = 0;
+    for (int k = lane; k < classes; k += 32) {
+      const float of_k = target(row, k);
+      if (of_k != 0) loss += of_k * (sum.log_of_sum - (widen(x[k]) - sum.greatest));
     }
-    return {loss(row, lane), __any_sync(0xffffffffu, ahead) ? 0.0f : 1.0f};
+    return warp_sum(loss);
   }
 };
 
-// dlogits = (softmax − target) · dloss / valid; rows past the valid ones get 0, those with a label out of range NaN.
+// 1 where the label's logit is the greatest of the row, the first of equals: what Accuracy counts for the top class.
 template <typename T>
+__device__ float is_foremost(const T* x, int own, int classes, int lane) {
+  const float value = widen(x[own]);
+  bool ahead = value != value;
+  for (int k = lane; k < classes; k += 32) {
+    const float other = widen(x[k]);
+    ahead = ahead || (k < own ? !(other < value) : k > own && !(other <= value));
+  }
+  return __any_sync(0xffffffffu, ahead) ? 0.0f : 1.0f;
+}
+
+// A row whose label is out of range gives NaN.
+template <typename T, typename Of>
+struct RowLoss {
+  using Result = Weighted;
+  const T* logits;  // (N, K)
+  Of of;
+  bool counts;  // whether the label is foremost
+
+  __device__ Weighted operator()(int64_t row, int lane) const {
+    if (!of.is_sound(row)) return {NAN, 1.0f, 0.0f};
+    const T* x = logits + row * of.classes;
+    const LogSum sum(x, of.classes, lane);
+    Weighted result{of.loss(x, sum, row, lane), of.weight(row), 0.0f};
+    if constexpr (std::is_same_v<Of, Classes>) {
+      if (counts) result.second = is_foremost(x, of.label[row], of.classes, lane);
+    }
+    return result;
+  }
+};
+
+// dlogits = (softmax · Σ target − target) · dloss / Σ weight; rows past the valid ones get 0, those with a label out of
+// range NaN.
+template <typename T, typename Of>
 __global__ void __launch_bounds__(kThreads)
-    gradient_kernel(int64_t rows, int classes, float smoothing, const StepScalars* scalars, const float* dloss,
-                    const T* logits, const int32_t* label, T* dlogits) {
+    gradient_kernel(int64_t rows, Of of, const StepScalars* scalars, const float* dloss, const T* logits, T* dlogits) {
   const int lane = int(threadIdx.x) % 32;
   const int64_t valid = valid_rows(scalars, rows);
-  const float scale = valid > 0 ? *dloss / float(valid) : 0.0f, others = smoothing / float(classes);
+  float weight = float(valid);
+  if (std::is_same_v<Of, Classes> && of.weights != nullptr) {
+    weight = 0;
+    for (int64_t row = threadIdx.x; row < valid; row += kThreads) weight += of.weight(row);
+    weight = block_sum(weight);
+  }
+  const float scale = weight > 0 ? *dloss / weight : 0.0f;
   for (int64_t row = thread_index() / 32; row < rows; row += thread_count() / 32) {
-    const T* x = logits + row * classes;
-    T* dx = dlogits + row * classes;
-    const int own = label[row];
-    if (row >= valid || own < 0 || own >= classes) {
+    const T* x = logits + row * of.classes;
+    T* dx = dlogits + row * of.classes;
+    if (row >= valid || !of.is_sound(row)) {
       const T fill = narrow<T>(row >= valid ? 0.0f : NAN);
-      for (int k = lane; k < classes; k += 32) dx[k] = fill;
+      for (int k = lane; k < of.classes; k += 32) dx[k] = fill;
       continue;
     }
-    const LogSum sum(x, classes, lane);
-    for (int k = lane; k < classes; k += 32) {
+    const LogSum sum(x, of.classes, lane);
+    const float total = of.total(row, lane);
+    for (int k = lane; k < of.classes; k += 32) {
       const float softmax = expf(widen(x[k]) - sum.greatest - sum.log_of_sum);
-      const float target = k == own ? 1.0f - smoothing + others : others;
-      dx[k] = narrow<T>((softmax - target) * scale);
+      dx[k] = narrow<T>((softmax * total - of.target(row, k)) * scale);
     }
   }
+}
+
+// function(of_instance) with of_instance(context) the Classes or Targets of an instance; the label is input `label`,
+// the weights, where there are some, the one after it.
+template <typename Function>
+std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, Function function) {
+  const int classes = int(request.inputs[label - 1].shape[1]);
+  const float smoothing = float(float_attribute(request.node, "label_smoothing"));
+  const bool weighted = request.has_input(label + 1);
+  const auto bind = [=]<typename Of, typename Label>(Of, Label) {
+    return [=](const KernelContext& c) {
+      return Of{input<Label>(c, label), weighted ? input<float>(c, label + 1) : nullptr, classes, 1.0f - smoothing,
+                smoothing / float(classes)};
+    };
+  };
+  if (request.inputs[label].dtype == DataType::Int32) return function(bind(Classes{}, int32_t{}));
+  if (request.inputs[label].dtype == DataType::Float32) return function(bind(Targets{}, float{}));
+  fail_type(request, request.inputs[label].dtype, "labels in int32 or float");
 }
 
 std::unique_ptr<Kernel> loss(const KernelRequest& request) {
   const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
-  const float smoothing = float(float_attribute(request.node, "label_smoothing"));
   const int multiprocessors = cuda_context(request).multiprocessors;
   const bool counts = request.has_output(1);
-  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    if (counts) {
+    return with_labels(request, 1, [=](auto of) {
       return make_kernel(
           [=](const KernelContext& c) {
-            const RowLossAndHit<T> row{{input<T>(c, 0), input<int32_t>(c, 1), int(classes), smoothing}};
+            const RowLoss<T, decltype(of(c))> row{input<T>(c, 0), of(c), counts};
             launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row,
-                            {output<float>(c, 0), output<float>(c, 1)});
+                            {output<float>(c, 0), counts ? output<float>(c, 1) : nullptr});
           },
-          row_mean_workspace<float2>(rows, classes));
-    }
-    return make_kernel(
-        [=](const KernelContext& c) {
-          const RowLoss<T> row_loss{input<T>(c, 0), input<int32_t>(c, 1), int(classes), smoothing};
-          launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row_loss, {output<float>(c, 0)});
-        },
-        row_mean_workspace<float>(rows, classes));
+          row_mean_workspace<Weighted>(rows, classes));
+    });
   });
 }
 
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
-  const int64_t rows = request.inputs[1].shape[0], classes = request.inputs[1].shape[1];
-  const float smoothing = float(float_attribute(request.node, "label_smoothing"));
+  const int64_t rows = request.inputs[1].shape[0];
   const int multiprocessors = cuda_context(request).multiprocessors;
-  return with_type(request, request.inputs[1].dtype, [=](auto element) {
+  return with_type(request, request.inputs[1].dtype, [&](auto element) {
     using T = decltype(element);
-    return make_kernel([=](const KernelContext& c) {
-      if (rows == 0) return;
-      gradient_kernel<<<blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(
-          rows, int(classes), smoothing, c.scalars, input<float>(c, 0), input<T>(c, 1), input<int32_t>(c, 2),
-          output<T>(c, 0));
-      check_launch("softmax_cross_entropy gradient");
+    return with_labels(request, 2, [=](auto of) {
+      return make_kernel([=](const KernelContext& c) {
+        if (rows == 0) return;
+        gradient_kernel<<<blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(
+            rows, of(c), c.scalars, input<float>(c, 0), input<T>(c, 1), output<T>(c, 0));
+        check_launch("softmax_cross_entropy gradient");
+      });
     });
   });
 }

@@ -417,9 +417,47 @@ def add_updates():
             optax.adamw(rate, b1=beta1, b2=beta2, eps=epsilon, weight_decay=decay))
 
 
+def add_more_losses():
+    def softmax(smoothing, soft):
+        def run(logits, label, weights):
+            k = logits.shape[1]
+            one_hot = label if soft else jax.nn.one_hot(label.astype(int), k)
+            target = (1 - smoothing) * one_hot + smoothing / k
+            losses = -(weights * target * jax.nn.log_softmax(logits)).sum(1)
+            return losses.mean() if soft else losses.sum() / weights[label.astype(int)].sum()
+        return run
+
+    def sigmoid(logits, label, weights):
+        shape = (1, -1) + (1,) * (logits.ndim - 2)
+        losses = -(weights.reshape(shape) * label * jax.nn.log_sigmoid(logits)
+                   + (1 - label) * jax.nn.log_sigmoid(-logits))
+        return jnp.where(label == -1, 0, losses).sum() / (label != -1).sum()
+
+    classes, rows = np.array([2, 0, 4, 4, 1]), random.integers(1, 9, (5, 5)) / 8
+    for smoothing in [0.0, 0.1]:
+        for soft in [False, True]:
+            case(f"SoftmaxCrossEntropy, class weights, smoothing {smoothing}, {'soft' if soft else 'classes'}",
+                 "arbalest.SoftmaxCrossEntropy", softmax(smoothing, soft),
+                 [draw(5, 5, low=-4, high=4), rows if soft else classes, draw(5, low=0.25)],
+                 {"label_smoothing": smoothing}, labels=[] if soft else [1], differentiable=[0])
+    missing = random.integers(-1, 2, (4, 6))
+    case("SigmoidCrossEntropy, missing labels", "arbalest.SigmoidCrossEntropy", sigmoid,
+         [draw(4, 6, low=-4, high=4), missing, draw(6, low=0.25)], labels=[1], differentiable=[0])
+    case("SigmoidCrossEntropy, soft labels", "arbalest.SigmoidCrossEntropy", sigmoid,
+         [draw(4, 6, low=-4, high=4), random.integers(0, 9, (4, 6)) / 8, np.ones(6)], differentiable=[0])
+    case("SigmoidCrossEntropy, masks", "arbalest.SigmoidCrossEntropy", sigmoid,
+         [draw(2, 3, 2, 2, low=-4, high=4), random.integers(-1, 2, (2, 3, 2, 2)), draw(3, low=0.25)], labels=[1],
+         differentiable=[0])
+    for shape in [(4, 3), (2, 3, 2, 2)]:
+        case(f"MeanSquaredError, {shape}", "arbalest.MeanSquaredError", lambda x, t: ((x - t) ** 2).mean(),
+             [draw(*shape), draw(*shape)])
+        case(f"L1Loss, {shape}", "arbalest.L1Loss", lambda x, t: jnp.abs(x - t).mean(),
+             [draw(*shape), draw(*shape) + 1 / 128])
+
+
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
-            add_matrix_products, add_sample_normalisation]:
+            add_matrix_products, add_sample_normalisation, add_more_losses]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

@@ -1,0 +1,347 @@
+// SigmoidCrossEntropy, MeanSquaredError and L1Loss with their gradients: means over the elements that take part, those
+// of the valid samples less missing labels. Their rules are in element_rules.h.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+#include "ops/loss/element_rules.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kTarget = 1, kWeights = 2;  // after the predictions
+constexpr int64_t kBlock = 4096;             // elements added up one by one; the same for any number of threads
+
+// Element i belongs to label i / inner % labels: axis 1 of the predictions.
+struct Extents {
+  int64_t rows, per_row, labels, inner;
+
+  explicit Extents(const TensorType& predictions) : rows(predictions.shape[0]), per_row(1), labels(1), inner(1) {
+    for (size_t axis = 1; axis < predictions.shape.size(); ++axis) {
+      per_row *= predictions.shape[axis];
+      (axis == 1 ? labels : inner) *= predictions.shape[axis];
+    }
+  }
+  int64_t count() const { return rows * per_row; }
+};
+
+// Without the axes of extent 1 past the first: a column is as good as a vector.
+Shape without_ones(const Shape& shape) {
+  Shape rest;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (axis == 0 || shape[axis] != 1) rest.push_back(shape[axis]);
+  }
+  return rest;
+}
+
+bool counts_labels(const Node& node) {
+  return node.op->name.starts_with("Sigmoid");
+}
+
+void check_target(InferContext& context, size_t predictions) {
+  const TensorType& type = context.input(predictions);
+  const TensorType& target = context.input(predictions + kTarget);
+  const DataType floats = master_type(type.dtype);
+  const bool whole = target.dtype == DataType::Int32 || target.dtype == DataType::Uint8;
+  const bool fits = target.dtype == floats || (whole && counts_labels(context.node()));
+  if (fits && without_ones(target.shape) == without_ones(type.shape)) return;
+  context.fail(fmt::format("{} is {}; expected {}{} in the shape of {}, {}", input_name(context, predictions + kTarget),
+                           to_string(target), name_of(floats), counts_labels(context.node()) ? ", int32 or uint8" : "",
+                           input_name(context, predictions), to_string(type.shape)));
+}
+
+void check_weights(InferContext& context, size_t predictions) {
+  const TensorType& type = context.input(predictions);
+  const int64_t labels = Extents(type).labels;
+  const size_t operand = predictions + kWeights;
+  if (context.has_input(operand)) {
+    expect_input(context, operand, {master_type(type.dtype), {labels}}, "one weight a label");
+  }
+  if (!context.node().op->attribute_spec("pos_weight")) return;
+  const std::vector<double> weights = floats_attribute(context.node(), "pos_weight");
+  if (weights.empty()) return;
+  if (context.has_input(operand)) context.fail("'pos_weight' is given twice: as an input and as an attribute");
+  if (int64_t(weights.size()) != labels) {
+    context.fail(fmt::format("attribute 'pos_weight' has {} numbers; expected one for each of the {} labels of {}",
+                             weights.size(), labels, input_name(context, predictions)));
+  }
+  for (const double weight : weights) {
+    if (weight >= 0 && std::isfinite(weight)) continue;
+    context.fail(fmt::format("attribute 'pos_weight' holds {}; expected numbers of at least 0", weight));
+  }
+}
+
+void check_operands(InferContext& context, size_t predictions) {
+  const TensorType& type = floating_input(context, predictions);
+  if (type.shape.empty()) {
+    context.fail(fmt::format("{} is a scalar; expected the samples of a batch along its first axis",
+                             input_name(context, predictions)));
+  }
+  check_target(context, predictions);
+  if (counts_labels(context.node())) check_weights(context, predictions);
+}
+
+// Missing is -1 in labels of any type: 255 in uint8.
+template <typename W, typename Target>
+W target_value(Target target) {
+  if constexpr (std::is_same_v<Target, uint8_t>) return target == 255 ? W(-1) : W(target);
+  return W(target);
+}
+
+struct Sum {
+  double value = 0, weight = 0;
+};
+
+// Σ over `count` elements, of which element(i) gives the value and whether it counts. `workspace` holds a Sum a block.
+template <typename F>
+Sum sum_elements(int64_t count, void* workspace, const F& element) {
+  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  Sum* sums = static_cast<Sum*>(workspace);
+  parallel_for(blocks, 8 * kBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      Sum sum;
+      for (int64_t i = block * kBlock; i < std::min(count, (block + 1) * kBlock); ++i) element(i, sum);
+      sums[block] = sum;
+    }
+  });
+  Sum all;
+  for (int64_t block = 0; block < blocks; ++block) {
+    all.value += sums[block].value;
+    all.weight += sums[block].weight;
+  }
+  return all;
+}
+
+int64_t workspace_of(const Extents& extents) {
+  return (extents.count() + kBlock - 1) / kBlock * int64_t(sizeof(Sum));
+}
+
+template <typename Rule, typename T, typename Target>
+std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Extents extents(request.inputs[0]);
+  const bool weighted = request.has_input(kWeights);
+  auto run = [=](const KernelContext& context) {
+    const T* x = input<T>(context, 0);
+    const Target* targets = input<Target>(context, kTarget);
+    const W* weights = weighted ? input<W>(context, kWeights) : nullptr;
+    const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
+    const Sum sum = sum_elements(count, context.workspace, [=](int64_t i, Sum& to) {
+      const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
+      if (!Rule::takes_part(t)) return;
+      to.value += double(Rule::loss(widen(x[i]), t, p));
+      to.weight += 1;
+    });
+    *output<W>(context, 0) = sum.weight > 0 ? W(sum.value / sum.weight) : W(0);
+  };
+  return make_kernel(run, workspace_of(extents));
+}
+
+template <typename Rule, typename T, typename Target>
+std::unique_ptr<Kernel> gradient_kernel(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Extents extents(request.inputs[1]);
+  const bool weighted = request.has_input(1 + kWeights);
+  auto run = [=](const KernelContext& context) {
+    const T* x = input<T>(context, 1);
+    const Target* targets = input<Target>(context, 1 + kTarget);
+    const W* weights = weighted ? input<W>(context, 1 + kWeights) : nullptr;
+    T* dx = output<T>(context, 0);
+    const int64_t count = valid_samples(context, extents.rows) * extents.per_row;
+    const Sum sum = sum_elements(count, context.workspace, [=](int64_t i, Sum& to) {
+      to.weight += Rule::takes_part(target_value<W>(targets[i]));
+    });
+    const W scale = sum.weight > 0 ? W(double(*input<W>(context, 0)) / sum.weight) : W(0);
+    parallel_for(count, 16, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const W t = target_value<W>(targets[i]), p = weights ? weights[i / extents.inner % extents.labels] : W(1);
+        dx[i] = narrow<T>(Rule::takes_part(t) ? Rule::gradient(widen(x[i]), t, p) * scale : W(0));
+      }
+    });
+    std::fill(dx + count, dx + extents.count(), T(0));
+  };
+  return make_kernel(run, workspace_of(extents));
+}
+
+template <template <typename> typename Rule>
+std::unique_ptr<Kernel> loss_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
+    using T = decltype(element);
+    using R = Rule<Wide<T>>;
+    switch (request.inputs[kTarget].dtype) {
+      case DataType::Int32: return loss_kernel<R, T, int32_t>(request);
+      case DataType::Uint8: return loss_kernel<R, T, uint8_t>(request);
+      default: return loss_kernel<R, T, Wide<T>>(request);
+    }
+  });
+}
+
+template <template <typename> typename Rule>
+std::unique_ptr<Kernel> gradient_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[1].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
+    using T = decltype(element);
+    using R = Rule<Wide<T>>;
+    switch (request.inputs[1 + kTarget].dtype) {
+      case DataType::Int32: return gradient_kernel<R, T, int32_t>(request);
+      case DataType::Uint8: return gradient_kernel<R, T, uint8_t>(request);
+      default: return gradient_kernel<R, T, Wide<T>>(request);
+    }
+  });
+}
+
+struct Case {
+  const char* name;
+  Shape predictions, targets;
+  int32_t valid;
+  DataType labels = DataType::Float32;
+  double low = 0, high = 1;
+  bool weighted = false;
+};
+
+std::vector<Sample> samples(const std::vector<Case>& cases, double range, bool gradient) {
+  std::vector<Sample> samples;
+  for (const Case& c : cases) {
+    const TensorType predictions{DataType::Float32, c.predictions}, targets{c.labels, c.targets};
+    const bool differentiable = c.labels == DataType::Float32 && !gradient && range < 3;
+    std::vector<Sample::Input> inputs = {{predictions, -range, range}, {targets, c.low, c.high, differentiable}};
+    if (c.weighted) inputs.push_back({{DataType::Float32, {c.predictions.at(1)}}, 0.2, 4, false});
+    if (gradient) inputs.insert(inputs.begin(), {{DataType::Float32, {}}, 0.5, 2});
+    samples.push_back({.name = c.name, .inputs = inputs, .tolerance = 1e-5, .scalars = {.valid = c.valid}});
+  }
+  return samples;
+}
+
+std::vector<Sample> sigmoid_samples(bool gradient) {
+  const DataType whole = DataType::Int32, bytes = DataType::Uint8, floats = DataType::Float32;
+  return samples({{"labels", {17, 5}, {17, 5}, 17, whole},
+                  {"missing labels", {16, 7}, {16, 7}, 13, whole, -1, 1, true},
+                  {"all missing", {4, 3}, {4, 3}, 4, whole, -1, -1},
+                  {"bytes", {9, 20}, {9, 20}, 9, bytes},
+                  {"soft, weighted", {33, 14}, {33, 14}, 32, floats, 0, 1, true},
+                  {"one label", {8}, {8}, 8, whole},
+                  {"a column, bytes", {8, 1}, {8}, 5, bytes},
+                  {"masks", {3, 2, 5, 7}, {3, 2, 5, 7}, 3, whole, -1, 1, true},
+                  {"many", {300, 700}, {300, 700}, 299, whole, -1, 1, true},
+                  {"nothing valid", {4, 3}, {4, 3}, 0, whole},
+                  {"no samples", {0, 3}, {0, 3}, 0, whole}},
+                 8, gradient);
+}
+
+// Away from where prediction and target are equal, |x − t| has a gradient.
+std::vector<Sample> distance_samples(bool gradient) {
+  const DataType floats = DataType::Float32;
+  return samples({{"above", {17, 5}, {17, 5}, 17, floats, -4, -2.5},
+                  {"below", {17, 5}, {17, 5}, 9, floats, 2.5, 4},
+                  {"a column", {8, 1}, {8}, 8, floats, 2.5, 4},
+                  {"a vector", {8}, {8, 1}, 8, floats, 2.5, 4},
+                  {"images", {3, 2, 5, 7}, {3, 2, 5, 7}, 2, floats, -4, -2.5},
+                  {"many", {300, 700}, {300, 700}, 299, floats, 2.5, 4},
+                  {"nothing valid", {4, 3}, {4, 3}, 0, floats, 2.5, 4},
+                  {"no samples", {0, 3}, {0, 3}, 0, floats}},
+                 2, gradient);
+}
+
+void grad_sigmoid(GradContext& c) {
+  if (!c.needs_gradient(0)) return;
+  c.set_input_gradient(0, c.add("arbalest.SigmoidCrossEntropyGrad", "grad_logits",
+                                {c.output_gradient(0), c.input(0), c.input(kTarget), c.input(kWeights)}, 1)[0]);
+}
+
+// A distance is the same either way, so the target's gradient is that of a prediction.
+void grad_distance(GradContext& c) {
+  const std::string op = c.node().op->qualified_name() + "Grad";
+  if (c.needs_gradient(0)) {
+    c.set_input_gradient(0, c.add(op, "grad_prediction", {c.output_gradient(0), c.input(0), c.input(1)}, 1)[0]);
+  }
+  if (c.needs_gradient(1)) {
+    c.set_input_gradient(1, c.add(op, "grad_target", {c.output_gradient(0), c.input(1), c.input(0)}, 1)[0]);
+  }
+}
+
+// The attribute's weights become the operand, which kernels read.
+void expand_weights(ExpandContext& c) {
+  const ValueId weights =
+      c.constant("pos_weight", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "pos_weight"));
+  c.replace_output(0, c.add("arbalest.SigmoidCrossEntropy", "", {c.input(0), c.input(kTarget), weights}, 1)[0]);
+}
+
+// A loss and its gradient, without kernels and gradient.
+Op loss_op(std::string name, std::string doc, std::vector<OperandSpec> operands) {
+  return {.domain = "arbalest",
+          .name = std::move(name),
+          .doc = std::move(doc),
+          .inputs = std::move(operands),
+          .outputs = {{.name = "loss"}},
+          .infer =
+              [](InferContext& c) {
+                check_operands(c, 0);
+                c.set_output(0, {master_type(c.input(0).dtype), {}});
+              },
+          .cost =
+              [](const Graph& graph, const Node& node) {
+                return Cost{4 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+              },
+          .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0}};
+}
+
+Op gradient_op(const Op& loss, std::string doc) {
+  Op op{.domain = "arbalest",
+        .name = loss.name + "Grad",
+        .doc = std::move(doc),
+        .inputs = loss.inputs,
+        .outputs = {{.name = "d" + loss.inputs[0].name, .lowered = true}},
+        .internal = true,
+        .infer =
+            [](InferContext& c) {
+              check_operands(c, 1);
+              expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
+              c.set_output(0, c.input(1));
+            },
+        .cost = elementwise_cost(4)};
+  op.inputs.insert(op.inputs.begin(), {.name = "dloss"});
+  return op;
+}
+
+}  // namespace
+
+void register_loss_element_loss(OpRegistry& registry) {
+  const std::vector<OperandSpec> pair = {{.name = "prediction", .lowered = true}, {.name = "target"}};
+  Op sigmoid = loss_op(
+      "SigmoidCrossEntropy",
+      "the mean of −pos_weight · label · log σ(logits) − (1 − label) · log(1 − σ(logits)) over the "
+      "labels of the valid samples; labels of -1 (255 in uint8, or NaN) are missing and take no part",
+      {{.name = "logits", .lowered = true}, {.name = "label"}, {.name = "pos_weight", .arity = OperandSpec::Optional}});
+  Op sigmoid_grad = gradient_op(sigmoid, "the gradient of SigmoidCrossEntropy; of missing labels it is 0");
+  sigmoid.attributes = {
+      floats_spec("pos_weight", {}, "for each label (axis 1): the weight of positives; none: all are 1")};
+  sigmoid.grad = grad_sigmoid;
+  sigmoid.expand = expand_weights;
+  sigmoid.expands = [](const InferContext& c) { return !floats_attribute(c.node(), "pos_weight").empty(); };
+  sigmoid.samples = [] { return sigmoid_samples(false); };
+  sigmoid.cpu = loss_cpu<SigmoidRule>;
+  sigmoid_grad.samples = [] { return sigmoid_samples(true); };
+  sigmoid_grad.cpu = gradient_cpu<SigmoidRule>;
+
+  Op square =
+      loss_op("MeanSquaredError", "the mean of (prediction − target)² over the elements of valid samples", pair);
+  Op square_grad = gradient_op(square, "the gradient of MeanSquaredError for its first operand");
+  square.cpu = loss_cpu<SquareRule>;
+  square_grad.cpu = gradient_cpu<SquareRule>;
+  Op absolute = loss_op("L1Loss", "the mean of |prediction − target| over the elements of valid samples", pair);
+  Op absolute_grad = gradient_op(absolute, "the gradient of L1Loss for its first operand; 0 where they are equal");
+  absolute.cpu = loss_cpu<AbsoluteRule>;
+  absolute_grad.cpu = gradient_cpu<AbsoluteRule>;
+  for (Op* op : {&square, &absolute}) {
+    op->grad = grad_distance;
+    op->samples = [] { return distance_samples(false); };
+  }
+  for (Op* op : {&square_grad, &absolute_grad}) op->samples = [] { return distance_samples(true); };
+  for (Op* op : {&sigmoid, &sigmoid_grad, &square, &square_grad, &absolute, &absolute_grad}) {
+    registry.add(std::move(*op));
+  }
+}
+
+}  // namespace arbalest

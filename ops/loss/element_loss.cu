@@ -1,0 +1,212 @@
+// CUDA kernels of the losses of element_loss.cpp and their gradients: sums by block, then their sum by one block, in an
+// order that depends on the number of elements and the device alone.
+
+#include "ops/cuda/row_mean.cuh"
+#include "ops/loss/element_rules.h"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+constexpr int64_t kOneBlock = 32768;  // elements that one block gets through in a few µs
+constexpr int kSumThreads = 1024;
+
+template <typename T>
+__device__ float target_value(T target) {
+  return float(target);
+}
+template <>
+__device__ float target_value(uint8_t target) {  // -1 is missing in labels of any type
+  return target == 255 ? -1.0f : float(target);
+}
+
+// The weight of element i's label: axis 1 of the predictions. `weights` may be null: all are 1.
+struct LabelWeights {
+  const float* weights;  // (labels)
+  int64_t labels, inner;
+  __device__ float operator()(int64_t i) const { return weights != nullptr ? weights[i / inner % labels] : 1.0f; }
+};
+
+// What is summed of element i: the loss and 1, or only the 1; nothing of one that takes no part.
+template <typename Rule, typename T, typename Target>
+struct ElementLoss {
+  const T* x;
+  const Target* targets;
+  LabelWeights weights;
+  __device__ void operator()(int64_t i, float& value, float& weight) const {
+    const float t = target_value(targets[i]);
+    if (!Rule::takes_part(t)) return;
+    value += Rule::loss(widen(x[i]), t, weights(i));
+    weight += 1.0f;
+  }
+};
+template <typename Rule, typename Target>
+struct ElementCount {
+  const Target* targets;
+  __device__ void operator()(int64_t i, float&, float& weight) const {
+    if (Rule::takes_part(target_value(targets[i]))) weight += 1.0f;
+  }
+};
+
+// Where the sums go: the mean, the weight; either may be null.
+struct SumOutputs {
+  float *mean, *weight;
+  __device__ void write(float value_sum, float weight_sum) const {
+    if (mean != nullptr) *mean = weight_sum > 0 ? value_sum / weight_sum : 0.0f;
+    if (weight != nullptr) *weight = weight_sum;
+  }
+};
+
+// partial: (blocks of the grid) of value and weight; with one block nothing is written there, but the sums are.
+template <typename Element>
+__global__ void __launch_bounds__(kSumThreads) sums_kernel(int64_t rows, int64_t per_row, const StepScalars* scalars,
+                                                           Element element, float2* partial, SumOutputs to) {
+  const int64_t count = valid_rows(scalars, rows) * per_row;
+  float value = 0, weight = 0;
+  for (int64_t i = thread_index(); i < count; i += thread_count()) element(i, value, weight);
+  value = block_sum(value);
+  weight = block_sum(weight);
+  if (threadIdx.x != 0) return;
+  if (gridDim.x == 1) {
+    to.write(value, weight);
+  } else {
+    partial[blockIdx.x] = {value, weight};
+  }
+}
+
+// One block.
+__global__ void __launch_bounds__(kSumThreads) total_kernel(int blocks, const float2* partial, SumOutputs to) {
+  float value = 0, weight = 0;
+  for (int i = int(threadIdx.x); i < blocks; i += kSumThreads) {
+    value += partial[i].x;
+    weight += partial[i].y;
+  }
+  value = block_sum(value);
+  weight = block_sum(weight);
+  if (threadIdx.x == 0) to.write(value, weight);
+}
+
+// dx = the element's gradient · dloss / weight; 0 for what takes no part.
+template <typename Rule, typename T, typename Target>
+__global__ void __launch_bounds__(kThreads)
+    gradient_kernel(int64_t rows, int64_t per_row, const StepScalars* scalars, const float* dloss, const float* weight,
+                    const T* x, const Target* targets, LabelWeights weights, T* dx) {
+  const int64_t count = valid_rows(scalars, rows) * per_row;
+  const float scale = *weight > 0 ? *dloss / *weight : 0.0f;
+  for (int64_t i = thread_index(); i < rows * per_row; i += thread_count()) {
+    float gradient = 0;
+    if (i < count) {
+      const float t = target_value(targets[i]);
+      if (Rule::takes_part(t)) gradient = Rule::gradient(widen(x[i]), t, weights(i)) * scale;
+    }
+    dx[i] = narrow<T>(gradient);
+  }
+}
+
+// The predictions' extents, and how sums over them are launched.
+class Elements {
+ public:
+  Elements(const KernelRequest& request, size_t predictions)
+      : weighted_(request.has_input(predictions + 2)),
+        weights_(predictions + 2),
+        multiprocessors_(cuda_context(request).multiprocessors) {
+    const Shape& shape = request.inputs[predictions].shape;
+    rows_ = shape[0];
+    for (size_t axis = 1; axis < shape.size(); ++axis) {
+      per_row_ *= shape[axis];
+      (axis == 1 ? labels_ : inner_) *= shape[axis];
+    }
+  }
+  int64_t rows() const { return rows_; }
+  int64_t per_row() const { return per_row_; }
+  LabelWeights weights(const KernelContext& c) const {
+    return {weighted_ ? input<float>(c, weights_) : nullptr, labels_, inner_};
+  }
+  unsigned blocks(int threads) const { return blocks_for(rows_ * per_row_, multiprocessors_, threads); }
+  unsigned sum_blocks() const { return rows_ * per_row_ <= kOneBlock ? 1 : blocks(kSumThreads); }
+  int64_t workspace_bytes() const { return sum_blocks() == 1 ? 0 : int64_t(sum_blocks() * sizeof(float2)); }
+
+  template <typename Element>
+  void sum(const KernelContext& c, void* workspace, const Element& element, SumOutputs to) const {
+    auto* partial = static_cast<float2*>(workspace);
+    const unsigned blocks = sum_blocks();
+    sums_kernel<<<blocks, kSumThreads, 0, stream_of(c)>>>(rows_, per_row_, c.scalars, element, partial, to);
+    check_launch("loss of elements");
+    if (blocks == 1) return;
+    total_kernel<<<1, kSumThreads, 0, stream_of(c)>>>(int(blocks), partial, to);
+    check_launch("loss of elements, total");
+  }
+
+ private:
+  bool weighted_;
+  size_t weights_;
+  int multiprocessors_;
+  int64_t rows_ = 0, per_row_ = 1, labels_ = 1, inner_ = 1;
+};
+
+template <typename Rule, typename T, typename Target>
+std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
+  const Elements elements(request, 0);
+  return make_kernel(
+      [=](const KernelContext& c) {
+        const ElementLoss<Rule, T, Target> element{input<T>(c, 0), input<Target>(c, 1), elements.weights(c)};
+        elements.sum(c, c.workspace, element, {output<float>(c, 0), nullptr});
+      },
+      elements.workspace_bytes());
+}
+
+template <typename Rule, typename T, typename Target>
+std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+  constexpr int64_t kWeightBytes = 256;  // of the workspace; the sums follow
+  const Elements elements(request, 1);
+  return make_kernel(
+      [=](const KernelContext& c) {
+        if (elements.rows() * elements.per_row() == 0) return;
+        auto* weight = static_cast<float*>(c.workspace);
+        elements.sum(c, static_cast<std::byte*>(c.workspace) + kWeightBytes,
+                     ElementCount<Rule, Target>{input<Target>(c, 2)}, {nullptr, weight});
+        gradient_kernel<Rule><<<elements.blocks(kThreads), kThreads, 0, stream_of(c)>>>(
+            elements.rows(), elements.per_row(), c.scalars, input<float>(c, 0), weight, input<T>(c, 1),
+            input<Target>(c, 2), elements.weights(c), output<T>(c, 0));
+        check_launch("gradient of a loss of elements");
+      },
+      kWeightBytes + elements.workspace_bytes());
+}
+
+// The kernels of a rule; targets in int32 and uint8 are for the one that has labels.
+template <typename Rule, bool Labels>
+void add_kernels(OpRegistry& registry, const std::string& name) {
+  const auto with_target = [](const KernelRequest& request, size_t target, auto function) -> std::unique_ptr<Kernel> {
+    const DataType type = request.inputs[target].dtype;
+    if constexpr (Labels) {
+      if (type == DataType::Int32) return function(int32_t{});
+      if (type == DataType::Uint8) return function(uint8_t{});
+    }
+    if (type == DataType::Float32) return function(float{});
+    fail_type(request, type, Labels ? "labels in float, int32 or uint8" : "targets in float");
+  };
+  registry.find(name)->cuda = [=](const KernelRequest& request) {
+    return with_type(request, request.inputs[0].dtype, [&](auto element) {
+      return with_target(request, 1,
+                         [&](auto target) { return loss_kernel<Rule, decltype(element), decltype(target)>(request); });
+    });
+  };
+  registry.find(name + "Grad")->cuda = [=](const KernelRequest& request) {
+    return with_type(request, request.inputs[1].dtype, [&](auto element) {
+      return with_target(request, 2,
+                         [&](auto target) { return gradient<Rule, decltype(element), decltype(target)>(request); });
+    });
+  };
+}
+
+}  // namespace
+
+void register_loss_element_loss_cuda(OpRegistry& registry) {
+  add_kernels<SigmoidRule<float>, true>(registry, "arbalest.SigmoidCrossEntropy");
+  add_kernels<SquareRule<float>, false>(registry, "arbalest.MeanSquaredError");
+  add_kernels<AbsoluteRule<float>, false>(registry, "arbalest.L1Loss");
+}
+
+}  // namespace arbalest

@@ -1,0 +1,49 @@
+#pragma once
+// Losses that are means over elements: the loss of one element and its gradient, for the CPU and for CUDA. x is the
+// prediction, t the target and p the weight of the element's label.
+
+#include <cmath>
+#include <limits>
+
+#include "graph/host_device.h"
+
+namespace arbalest {
+
+// −p t log σ(x) − (1 − t) log(1 − σ(x)). Targets of −1 and NaN are missing; others outside of 0 to 1 give NaN.
+template <typename W>
+struct SigmoidRule {
+  ARBALEST_HOST_DEVICE static bool takes_part(W t) { return t == t && t != W(-1); }
+  ARBALEST_HOST_DEVICE static bool is_sound(W t) { return t >= 0 && t <= 1; }
+  ARBALEST_HOST_DEVICE static W loss(W x, W t, W p) {
+    if (!is_sound(t)) return std::numeric_limits<W>::quiet_NaN();
+    const W tail = std::log1p(std::exp(-std::fabs(x)));
+    const W positive = x < 0 ? tail - x : tail, negative = x > 0 ? tail + x : tail;
+    return p * t * positive + (1 - t) * negative;
+  }
+  ARBALEST_HOST_DEVICE static W gradient(W x, W t, W p) {
+    if (!is_sound(t)) return std::numeric_limits<W>::quiet_NaN();
+    const W e = std::exp(-std::fabs(x)), near = 1 / (1 + e), far = e / (1 + e);  // σ(|x|) and σ(−|x|)
+    return (1 - t) * (x >= 0 ? near : far) - p * t * (x >= 0 ? far : near);
+  }
+};
+
+// (x − t)²
+template <typename W>
+struct SquareRule {
+  ARBALEST_HOST_DEVICE static bool takes_part(W) { return true; }
+  ARBALEST_HOST_DEVICE static W loss(W x, W t, W) { return (x - t) * (x - t); }
+  ARBALEST_HOST_DEVICE static W gradient(W x, W t, W) { return 2 * (x - t); }
+};
+
+// |x − t|, whose gradient is 0 where they are equal.
+template <typename W>
+struct AbsoluteRule {
+  ARBALEST_HOST_DEVICE static bool takes_part(W) { return true; }
+  ARBALEST_HOST_DEVICE static W loss(W x, W t, W) { return std::fabs(x - t); }
+  ARBALEST_HOST_DEVICE static W gradient(W x, W t, W) {
+    const W d = x - t;
+    return d > 0 ? W(1) : d < 0 ? W(-1) : d;  // NaN stays NaN
+  }
+};
+
+}  // namespace arbalest

@@ -74,8 +74,9 @@ std::string many_labels(const std::string& attributes) {
          attributes +
          " (logits, label)\n"
          "auc = arbalest.AUC (logits, label)\n"
+         "f1 = arbalest.F1 (logits, label)\n"
          "trained = arbalest.Train <lr = 0.2, momentum = 0.9> (loss)\n"
-         "report = arbalest.Validate <batch = 50> (trained, loss, auc)\n";
+         "report = arbalest.Validate <batch = 50> (trained, loss, auc, f1)\n";
 }
 
 }  // namespace
@@ -84,6 +85,8 @@ TEST_CASE("labels of which a third is missing train, in integers, bytes and floa
   const Validated found = last_validation(many_labels(""), DataType::Int32);
   CHECK(found.samples == 170);
   CHECK(found.metrics.at(0).second > 0.98);
+  CHECK(found.metrics.at(1).second > 0.9);
+  CHECK(found.parts.size() == 2 * kLabels);
   for (const DataType type : {DataType::Float32, DataType::Uint8}) {
     const Validated same = last_validation(many_labels(""), type);
     CHECK(same.loss == found.loss);

@@ -1,4 +1,4 @@
-// CUDA kernel of arbalest.AUC: scores and labels of a batch as rows of floats.
+// CUDA kernel of AUC, Precision, Recall and F1: scores and labels of a batch as rows of floats.
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -20,8 +20,8 @@ __device__ inline float label_value(uint8_t label) {
 
 // rows: (N, C + L) of scores (N, C) and labels (N, L).
 template <typename T, typename Label>
-__global__ void __launch_bounds__(kThreads) auc_rows_kernel(int64_t count, int scores_of_row, int labels_of_row,
-                                                            const T* scores, const Label* label, float* rows) {
+__global__ void __launch_bounds__(kThreads) scored_rows_kernel(int64_t count, int scores_of_row, int labels_of_row,
+                                                               const T* scores, const Label* label, float* rows) {
   const int columns = scores_of_row + labels_of_row;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const int64_t row = i / columns;
@@ -32,33 +32,36 @@ __global__ void __launch_bounds__(kThreads) auc_rows_kernel(int64_t count, int s
 }
 
 template <typename T, typename Label>
-std::unique_ptr<Kernel> auc_rows(const KernelRequest& request) {
+std::unique_ptr<Kernel> scored_rows(const KernelRequest& request) {
   const int64_t batch = request.inputs[0].shape[0], columns = request.outputs[0].shape[1];
   const int64_t scores = request.inputs[0].shape.size() > 1 ? request.inputs[0].shape[1] : 1;
   const int64_t count = batch * columns;
   const int multiprocessors = cuda_context(request).multiprocessors;
   return make_kernel([=](const KernelContext& c) {
     if (count == 0) return;
-    auc_rows_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
+    scored_rows_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
         count, int(scores), int(columns - scores), input<T>(c, 0), input<Label>(c, 1), output<float>(c, 0));
-    check_launch("auc rows");
+    check_launch("scored rows");
   });
 }
 
 }  // namespace
 
-void register_metrics_auc_cuda(OpRegistry& registry) {
-  registry.find("arbalest.AUC")->cuda = [](const KernelRequest& request) {
+void register_metrics_scored_rows_cuda(OpRegistry& registry) {
+  const auto rows = [](const KernelRequest& request) {
     return with_type(request, request.inputs[0].dtype, [&](auto score) -> std::unique_ptr<Kernel> {
       using T = decltype(score);
       switch (request.inputs[1].dtype) {
-        case DataType::Int32: return auc_rows<T, int32_t>(request);
-        case DataType::Uint8: return auc_rows<T, uint8_t>(request);
-        case DataType::Float32: return auc_rows<T, float>(request);
+        case DataType::Int32: return scored_rows<T, int32_t>(request);
+        case DataType::Uint8: return scored_rows<T, uint8_t>(request);
+        case DataType::Float32: return scored_rows<T, float>(request);
         default: fail_type(request, request.inputs[1].dtype, "labels in int32, uint8 or float");
       }
     });
   };
+  for (const char* name : {"arbalest.AUC", "arbalest.Precision", "arbalest.Recall", "arbalest.F1"}) {
+    registry.find(name)->cuda = rows;
+  }
 }
 
 }  // namespace arbalest

@@ -14,6 +14,7 @@ namespace arbalest {
 struct OptimizerSpec {
   std::string name;
   std::vector<std::string> slots;
+  bool per_tensor = false;  // the rate of a parameter depends on norms over all of it: there is the operand `tensors`
 };
 
 // Parameters begin at multiples of so many elements in the flat arrays: 256 bytes in float, 128 in bfloat16.
@@ -23,21 +24,26 @@ inline constexpr int64_t kParameterAlignment = 64;
 // argument.
 inline constexpr size_t kMostGroups = 64;
 
-// Where the operands of such an operator stand. All are flat arrays of a replica's P elements but for the last two
-// inputs; those marked ? may be left out.
-//   inputs:  gradients, weights, the slots, average?, averaged?,
+// Where the operands of such an operator stand. All are flat arrays of a replica's P elements but for `tensors`
+// and the last two inputs; those marked ? may be left out.
+//   inputs:  gradients, weights, the slots,
+//            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
+//            ascending order, and 1 where norms leave its rate alone),
+//            average?, averaged?,
 //            clip? (1: a factor of the gradients), groups? (P / 64, rounded up: the parameter group of 64 elements
 //            each)
 //   outputs: new_weights, the new slots, lowered_weights? (bfloat16), restarted?
 class UpdateOperands {
  public:
-  explicit UpdateOperands(const OptimizerSpec& optimizer) : slots_(optimizer.slots.size()) {}
+  explicit UpdateOperands(const OptimizerSpec& optimizer)
+      : slots_(optimizer.slots.size()), own_(slots_ + (optimizer.per_tensor ? 1 : 0)) {}
   static constexpr size_t kGradients = 0, kWeights = 1, kFirstSlot = 2;
-  size_t average() const { return slots_ + 2; }
-  size_t averaged() const { return slots_ + 3; }
-  size_t clip() const { return slots_ + 4; }
-  size_t groups() const { return slots_ + 5; }
-  size_t inputs() const { return slots_ + 6; }
+  size_t tensors() const { return slots_ + 2; }
+  size_t average() const { return own_ + 2; }
+  size_t averaged() const { return own_ + 3; }
+  size_t clip() const { return own_ + 4; }
+  size_t groups() const { return own_ + 5; }
+  size_t inputs() const { return own_ + 6; }
 
   static constexpr size_t kNewWeights = 0, kFirstNewSlot = 1;
   size_t lowered() const { return slots_ + 1; }
@@ -45,7 +51,7 @@ class UpdateOperands {
   size_t outputs() const { return slots_ + 3; }
 
  private:
-  size_t slots_;
+  size_t slots_, own_;  // own: the slots, and `tensors`
 };
 
 }  // namespace arbalest

@@ -291,10 +291,12 @@ std::string Training::schedule_note() const {
   const Node& train = prepared_.program.train;
   const std::string schedule = string_attribute(train, "schedule");
   const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
-  if ((schedule != "cosine" && schedule != "linear") || last <= 0 || total <= last) return "";
+  const bool cycle = schedule == "onecycle";
+  const bool ends = cycle || schedule == "cosine" || schedule == "linear" || schedule == "polynomial";
+  if (!ends || last <= 0 || total <= last) return "";
   return fmt::format(
       "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
-      last, total, float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
+      last, total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
 }
 
 // Throws RunError where a number of the model is infinite or not a number: such a file is of no use, and may replace a

@@ -169,15 +169,23 @@ Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {}
 struct TrainOptions {
   double lr = 0.1, momentum = 0, weight_decay = 0;
   bool nesterov = false;
-  std::string schedule = "constant";    // "step", "multistep", "cosine", "linear"
+  std::string schedule =
+      "constant";  // "step", "multistep", "cosine", "linear", "polynomial", "exponential", "onecycle"
   std::vector<double> milestones = {};  // epochs
   double step_size = 30, gamma = 0.1;
-  double warmup = 0, warmup_from = 0;  // epochs; the share of lr to begin with
-  double epochs = 0, lr_end = 0;       // of "cosine" and "linear"; 0: the run's
-  int64_t accumulate = 1;              // batches of an update
-  std::string optimizer = "sgd";       // "adamw" has no momentum, but these:
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
-  bool decay_norms = true;  // false: no weight decay of parameters of one dimension
+  double warmup = 0, warmup_from = 0;                        // epochs; the share of lr to begin with
+  double epochs = 0, lr_end = 0;                             // of schedules that end; 0: with the run
+  double power = 1;                                          // of "polynomial"
+  double rise = 0.3, start_divisor = 25, end_divisor = 1e4;  // of "onecycle"
+  std::string anneal = "cosine";                             // of "onecycle": or "linear"
+  int64_t accumulate = 1;                                    // batches of an update
+  std::string optimizer = "sgd";                             // "adamw", "rmsprop", "lars", "lamb"
+  double beta1 = 0.9, beta2 = 0.999;                         // of "adamw" and "lamb"
+  double epsilon = 1e-8;                                     // of those and "rmsprop"
+  double alpha = 0.99;                                       // of "rmsprop"
+  bool centered = false;                                     // of "rmsprop"
+  double trust_coefficient = 0.001;                          // of "lars"
+  bool decay_norms = true;                                   // false: no weight decay of parameters of one dimension
   // Names of parameters as files show them; * stands for any characters.
   std::vector<std::string> no_decay = {}, frozen = {}, rate_patterns = {};
   std::vector<double> rate_factors = {};  // for each of rate_patterns

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/checked.h"
+#include "graph/constants.h"
 #include "graph/op.h"
 #include "graph/passes/autodiff.h"
 #include "graph/passes/name_patterns.h"
@@ -122,6 +123,7 @@ class ParameterGroups {
       const Value& value = graph.values[size_t(parameter)];
       const bool decays =
           (decay_norms || value.type.shape.size() > 1) && first_fit(value.name, no_decay) == no_decay.size();
+      decays_.push_back(decays);
       const size_t rate = first_fit(value.name, rates);
       const Group group{decays ? decay : 0, rate < rates.size() ? factors[rate] : 1};
       const auto known = std::find(groups_.begin(), groups_.end(), group);
@@ -160,6 +162,21 @@ class ParameterGroups {
     return groups;
   }
 
+  // The input `tensors` of an update with a rate by parameter. What no decay is asked for, as a rule biases and scales
+  // of norms, keeps the rate that it has, as the papers' authors do.
+  ValueId tensors(Graph& graph) const {
+    std::vector<int32_t> rows;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const View& view = graph_.values[size_t(parameters_[i])].view;
+      rows.push_back(int32_t(view.offset_bytes / int64_t(sizeof(float)) / kParameterAlignment));
+      rows.push_back(decays_[i] ? 0 : 1);
+    }
+    const ValueId tensors =
+        graph.add_value("parameter_tensors", {DataType::Int32, {int64_t(parameters_.size()), 2}}, Role::Constant);
+    graph.values[size_t(tensors)].initializer = data_of(rows);
+    return tensors;
+  }
+
  private:
   struct Group {
     double decay, rate_factor;
@@ -168,7 +185,8 @@ class ParameterGroups {
   const Graph& graph_;
   const std::vector<ValueId>& parameters_;
   std::vector<Group> groups_;
-  std::vector<size_t> of_;  // by parameter
+  std::vector<size_t> of_;    // by parameter
+  std::vector<bool> decays_;  // by parameter: whether names and dimensions let it decay
 };
 
 }  // namespace
@@ -235,7 +253,9 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (const double norm = float_attribute(train, "clip_norm"); norm > 0) {
     inputs[place.clip()] = clip_factor(graph, mean, norm, train.where);
   }
-  inputs[place.groups()] = ParameterGroups(graph, parameter_order, train).apply(graph, elements, attributes);
+  const ParameterGroups groups(graph, parameter_order, train);
+  inputs[place.groups()] = groups.apply(graph, elements, attributes);
+  if (rule.optimizer->per_tensor) inputs[place.tensors()] = groups.tensors(graph);
   while (inputs.back() == kNone) inputs.pop_back();
   const size_t outputs = options.averaging ? place.outputs() : place.lowered();
   const NodeId update =

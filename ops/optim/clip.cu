@@ -2,25 +2,13 @@
 // squares of finite gradients may leave the range of float, and in an order that depends on the number of elements and
 // the device alone.
 
-#include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/double_sum.cuh"
 
 namespace arbalest {
 
 using namespace cuda;
 
 namespace {
-
-// Every thread gets the result.
-__device__ double block_sum_of(double x) {
-  __shared__ double sums[kThreads / 32];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-  __syncthreads();
-  double total = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) total += sums[warp];
-  return total;
-}
 
 template <int W>
 __device__ double sum_of_squares(const float* values) {
@@ -40,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   double sum = 0;
   for (int64_t i = thread_index(); i < packs; i += thread_count()) sum += sum_of_squares<W>(gradients + i * W);
   if (rest < count) sum += sum_of_squares<1>(gradients + rest);
-  sum = block_sum_of(sum);
+  sum = block_sum(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -50,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   if (scalars->update == 0) return;
   double sum = 0;
   for (int i = int(threadIdx.x); i < blocks; i += kThreads) sum += sums[i];
-  const double norm = sqrt(block_sum_of(sum));
+  const double norm = sqrt(block_sum(sum));
   if (threadIdx.x == 0) *factor = isfinite(norm) && norm > bound ? float(bound / norm) : 1.0f;
 }
 

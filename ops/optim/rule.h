@@ -9,7 +9,30 @@
 //     ARBALEST_HOST_DEVICE void operator()(T rate, T decay, T gradient, T& w, T (&slots)[kSlots]) const;
 //   };
 //
+// A rule whose rate depends on norms over a whole parameter (OptimizerSpec::per_tensor) has besides
+//
+//     T trust;  // the rate of a parameter is multiplied by trust · ‖w‖ / ‖direction‖
+//     ARBALEST_HOST_DEVICE T direction(T decay, T gradient, T w, const T (&slots)[kSlots]) const;
+//
 // Averaging, restarts, clipping, parameter groups and lowered weights are written once for all: update_cpu.h and
 // update.cuh.
 
+#include <cmath>
+
 #include "graph/host_device.h"
+
+namespace arbalest {
+
+template <typename Rule>
+concept PerTensor = requires(const Rule& rule) {
+  rule.trust;
+};
+
+// By the sums of squares of a parameter's weights and of their direction. 1 where one of both is 0, as for weights that
+// start from zeros, or is not finite.
+ARBALEST_HOST_DEVICE inline double trust_ratio(double trust, double weights, double directions) {
+  const bool sound = weights > 0 && directions > 0 && std::isfinite(weights) && std::isfinite(directions);
+  return sound ? trust * std::sqrt(weights / directions) : 1.0;
+}
+
+}  // namespace arbalest

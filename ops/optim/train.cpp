@@ -13,7 +13,8 @@
 namespace arbalest {
 namespace {
 
-const std::vector<std::string> kSchedules = {"constant", "step", "multistep", "cosine", "linear"};
+const std::vector<std::string> kSchedules = {"constant", "step",       "multistep",   "cosine",
+                                             "linear",   "polynomial", "exponential", "onecycle"};
 
 void check_choice(const Node& node, std::string_view attribute, const std::vector<std::string>& choices) {
   const std::string value = string_attribute(node, attribute);
@@ -45,6 +46,11 @@ void check_at_most(const Node& node, std::string_view attribute, double most) {
   }
 }
 
+void check_above_0(const Node& node, std::string_view attribute) {
+  const double value = float_attribute(node, attribute);
+  if (!(value > 0)) fail(node, fmt::format("attribute '{}' is {}; expected more than 0", attribute, value));
+}
+
 std::vector<const Op*> optimizers() {
   std::vector<const Op*> all;
   for (const Op& op : builtin_ops().all()) {
@@ -66,13 +72,15 @@ void check_rule(const Node& node) {
   check_choice(node, "optimizer", names);
   const std::string chosen = string_attribute(node, "optimizer");
   const Op& rule = *builtin_ops().find_optimizer(chosen);
-  for (const Op* other : optimizers()) {
-    for (const AttributeSpec& spec : other->attributes) {
-      const AttributeSpec* ours = node.op->attribute_spec(spec.name);
-      if (!ours || rule.attribute_spec(spec.name) || !is_given(node, *ours)) continue;
-      fail(node, fmt::format("attribute '{}' belongs to optimizer \"{}\"; \"{}\" has none", spec.name,
-                             other->optimizer->name, chosen));
+  for (const AttributeSpec& spec : node.op->attributes) {
+    if (rule.attribute_spec(spec.name) || !is_given(node, spec)) continue;
+    std::vector<std::string> readers;
+    for (const Op* other : optimizers()) {
+      if (other->attribute_spec(spec.name)) readers.push_back(other->optimizer->name);
     }
+    if (readers.empty()) continue;
+    fail(node, fmt::format("attribute '{}' belongs to optimizer \"{}\"; \"{}\" has none", spec.name,
+                           fmt::join(readers, "\" or \""), chosen));
   }
   check_below(node, "momentum", 1);
   if (flag_attribute(node, "nesterov") && float_attribute(node, "momentum") == 0) {
@@ -80,9 +88,10 @@ void check_rule(const Node& node) {
   }
   check_below(node, "beta1", 1);
   check_below(node, "beta2", 1);
-  if (!(float_attribute(node, "epsilon") > 0)) {
-    fail(node, fmt::format("attribute 'epsilon' is {}; expected more than 0", float_attribute(node, "epsilon")));
-  }
+  check_below(node, "alpha", 1);
+  flag_attribute(node, "centered");
+  check_above_0(node, "epsilon");
+  check_above_0(node, "trust_coefficient");
 }
 
 void check_groups(const Node& node) {
@@ -101,10 +110,48 @@ void check_groups(const Node& node) {
   }
 }
 
+// An attribute that only some schedules read has no effect with the others.
+struct ScheduleAttribute {
+  const char* name;
+  std::vector<std::string_view> schedules;
+};
+const std::vector<ScheduleAttribute> kScheduleAttributes = {
+    {"milestones", {"multistep"}},   {"power", {"polynomial"}},     {"rise", {"onecycle"}},
+    {"start_divisor", {"onecycle"}}, {"end_divisor", {"onecycle"}}, {"anneal", {"onecycle"}},
+};
+
+void check_schedule_attributes(const Node& node) {
+  const std::string schedule = string_attribute(node, "schedule");
+  for (const ScheduleAttribute& attribute : kScheduleAttributes) {
+    const auto& all = attribute.schedules;
+    if (std::find(all.begin(), all.end(), schedule) != all.end()) continue;
+    if (!is_given(node, *node.op->attribute_spec(attribute.name))) continue;
+    fail(node, fmt::format("attribute '{}' has no effect with schedule \"{}\"; expected \"{}\"", attribute.name,
+                           schedule, fmt::join(all, "\" or \"")));
+  }
+}
+
+// It rises and falls by itself, to a fraction of where it began.
+void check_onecycle(const Node& node) {
+  for (const char* other : {"warmup", "warmup_from", "lr_end"}) {
+    if (float_attribute(node, other) == 0) continue;
+    fail(node,
+         fmt::format("attribute '{}' is {}; schedule \"onecycle\" starts from lr / start_divisor and ends at that "
+                     "over end_divisor",
+                     other, float_attribute(node, other)));
+  }
+}
+
 void check_schedule(const Node& node) {
   check_choice(node, "schedule", kSchedules);
   check_at_most(node, "gamma", 1);
   check_at_most(node, "warmup_from", 1);
+  check_above_0(node, "power");
+  check_at_least(node, "start_divisor", 1);
+  check_at_least(node, "end_divisor", 1);
+  check_at_least(node, "rise", 0);
+  check_at_most(node, "rise", 1);
+  check_choice(node, "anneal", {"cosine", "linear"});
   if (!(float_attribute(node, "step_size") > 0)) {
     fail(node,
          fmt::format("attribute 'step_size' is {}; expected more than 0 epochs", float_attribute(node, "step_size")));
@@ -112,13 +159,12 @@ void check_schedule(const Node& node) {
   const std::vector<double> milestones = floats_attribute(node, "milestones");
   if (!std::is_sorted(milestones.begin(), milestones.end())) fail(node, "attribute 'milestones' does not increase");
   const std::string schedule = string_attribute(node, "schedule");
-  if (!milestones.empty() && schedule != "multistep") {
-    fail(node,
-         fmt::format("attribute 'milestones' has no effect with schedule \"{}\"; expected \"multistep\"", schedule));
-  }
+  check_schedule_attributes(node);
   if (milestones.empty() && schedule == "multistep") {
     fail(node, "schedule \"multistep\" needs 'milestones', the epochs at which the rate is multiplied by gamma");
   }
+  if (schedule == "exponential") check_above_0(node, "gamma");
+  if (schedule == "onecycle") check_onecycle(node);
 }
 
 void infer_train(InferContext& context) {
@@ -126,7 +172,7 @@ void infer_train(InferContext& context) {
   const TensorType& loss = floating_input(context, 0);
   expect_input(context, 0, {loss.dtype, {}}, "a scalar");
   for (const char* name : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "gamma", "warmup",
-                           "warmup_from", "epochs", "lr_end", "clip_norm"}) {
+                           "warmup_from", "epochs", "lr_end", "clip_norm", "alpha"}) {
     check_at_least(node, name, 0);
   }
   check_rule(node);
@@ -142,15 +188,18 @@ void infer_train(InferContext& context) {
 
 std::vector<AttributeSpec> train_attributes() {
   return {
-      string_spec("optimizer", "sgd", "sgd or adamw"),
+      string_spec("optimizer", "sgd", "sgd, adamw, rmsprop, lars or lamb"),
       required_spec("lr", AttributeKind::Float, "the learning rate that the schedule starts from"),
-      float_spec("momentum", 0.0, "sgd: share of the last step's direction that stays, below 1"),
-      int_spec("nesterov", 0, "sgd: 1: Nesterov's momentum"),
-      float_spec("beta1", 0.9, "adamw: share of the mean of gradients that stays, below 1"),
-      float_spec("beta2", 0.999, "adamw: share of the mean of squared gradients that stays, below 1"),
-      float_spec("epsilon", 1e-8, "adamw: added to the root of the mean of squared gradients"),
+      float_spec("momentum", 0.0, "sgd, rmsprop and lars: share of the last step's direction that stays, below 1"),
+      int_spec("nesterov", 0, "sgd and lars: 1: Nesterov's momentum"),
+      float_spec("beta1", 0.9, "adamw and lamb: share of the mean of gradients that stays, below 1"),
+      float_spec("beta2", 0.999, "adamw and lamb: share of the mean of squared gradients that stays, below 1"),
+      float_spec("alpha", 0.99, "rmsprop: share of the mean of squared gradients that stays, below 1"),
+      int_spec("centered", 0, "rmsprop: 1: by the variance of gradients instead of the mean of their squares"),
+      float_spec("epsilon", 1e-8, "adamw, rmsprop and lamb: added to the root of the mean of squared gradients"),
+      float_spec("trust_coefficient", 0.001, "lars: times the norm of a parameter over that of its direction"),
       float_spec("weight_decay", 0.0,
-                 "times the weights: sgd adds it to the gradient, adamw takes it, times the rate, from the weights"),
+                 "times the weights: added to the gradient, but by adamw and lamb to the direction"),
       int_spec("decay_norms", 1, "0: no weight decay of parameters of one dimension: biases, and scales of norms"),
       strings_spec("no_decay", {}, "names of parameters without weight decay; * stands for any characters"),
       strings_spec("frozen", {},
@@ -160,14 +209,21 @@ std::vector<AttributeSpec> train_attributes() {
       floats_spec("rate_factors", {}, "for each of rate_patterns: times the rate"),
       float_spec("clip_norm", 0.0,
                  "gradients whose norm over all parameters is greater are scaled down to it; 0: none are"),
-      string_spec("schedule", "constant", "constant, step, multistep, cosine or linear"),
+      string_spec("schedule", "constant",
+                  "constant, step, multistep, cosine, linear, polynomial, exponential or onecycle"),
       floats_spec("milestones", {}, "multistep: the epochs at which the rate is multiplied by gamma"),
       float_spec("step_size", 30.0, "step: epochs between multiplications by gamma"),
-      float_spec("gamma", 0.1, "step and multistep: the factor"),
+      float_spec("gamma", 0.1, "step and multistep: the factor; exponential: that of each epoch"),
+      float_spec("power", 1.0, "polynomial: of what is left of the schedule's length"),
+      float_spec("rise", 0.3, "onecycle: the part of its length in which the rate rises to lr"),
+      float_spec("start_divisor", 25.0, "onecycle: lr over it is the first rate"),
+      float_spec("end_divisor", 1e4, "onecycle: the first rate over it is the last"),
+      string_spec("anneal", "cosine", "onecycle: how it rises and falls, cosine or linear"),
       float_spec("warmup", 0.0, "epochs of linear growth from warmup_from * lr to lr"),
       float_spec("warmup_from", 0.0, "the fraction of lr at the start of the warm-up"),
-      float_spec("epochs", 0.0, "cosine and linear: when lr_end is reached; 0: at the end of the run"),
-      float_spec("lr_end", 0.0, "cosine and linear: the last rate"),
+      float_spec("epochs", 0.0,
+                 "cosine, linear, polynomial and onecycle: when the last rate is reached; 0: at the end of the run"),
+      float_spec("lr_end", 0.0, "cosine, linear and polynomial: the last rate"),
       int_spec("accumulate", 1, "batches whose mean gradient makes one update")};
 }
 
@@ -178,6 +234,11 @@ LearningRate::LearningRate(const Node& train)
       end_(float_attribute(train, "lr_end")),
       gamma_(float_attribute(train, "gamma")),
       step_size_(float_attribute(train, "step_size")),
+      power_(float_attribute(train, "power")),
+      rise_(float_attribute(train, "rise")),
+      start_divisor_(float_attribute(train, "start_divisor")),
+      end_divisor_(float_attribute(train, "end_divisor")),
+      anneals_linearly_(string_attribute(train, "anneal") == "linear"),
       warmup_(float_attribute(train, "warmup")),
       warmup_from_(float_attribute(train, "warmup_from")),
       epochs_(float_attribute(train, "epochs")),
@@ -187,6 +248,9 @@ LearningRate::LearningRate(const Node& train)
   if (name == "multistep") schedule_ = Schedule::Multistep;
   if (name == "cosine") schedule_ = Schedule::Cosine;
   if (name == "linear") schedule_ = Schedule::Linear;
+  if (name == "polynomial") schedule_ = Schedule::Polynomial;
+  if (name == "exponential") schedule_ = Schedule::Exponential;
+  if (name == "onecycle") schedule_ = Schedule::OneCycle;
 }
 
 double LearningRate::rate(double epochs_seen, double total_epochs) const {
@@ -204,8 +268,21 @@ double LearningRate::rate(double epochs_seen, double total_epochs) const {
     }
     case Schedule::Cosine: return end_ + (rate_ - end_) * (1 + std::cos(std::numbers::pi * passed)) / 2;
     case Schedule::Linear: return rate_ + (end_ - rate_) * passed;
+    case Schedule::Polynomial: return end_ + (rate_ - end_) * std::pow(1 - passed, power_);
+    case Schedule::Exponential: return rate_ * std::pow(gamma_, epochs_seen - warmup_);
+    case Schedule::OneCycle: return one_cycle(passed);
   }
   return rate_;
+}
+
+double LearningRate::one_cycle(double passed) const {
+  const double start = rate_ / start_divisor_, end = start / end_divisor_;
+  const auto anneal = [&](double from, double to, double part) {
+    return anneals_linearly_ ? from + (to - from) * part
+                             : to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2;
+  };
+  if (passed < rise_) return anneal(start, rate_, passed / rise_);
+  return anneal(rate_, end, rise_ < 1 ? (passed - rise_) / (1 - rise_) : 0.0);
 }
 
 int64_t LearningRate::drops(double epochs_seen) const {

@@ -9,7 +9,7 @@
 namespace arbalest {
 
 // The rate of an arbalest.Train node once `epochs_seen` (samples seen ÷ samples of an epoch) have been trained. Where
-// the attribute `epochs` is 0, cosine and linear schedules end at `total_epochs`, the run's.
+// the attribute `epochs` is 0, schedules that end do so at `total_epochs`, the run's.
 class LearningRate {
  public:
   explicit LearningRate(const Node& train);
@@ -18,9 +18,14 @@ class LearningRate {
   int64_t drops(double epochs_seen) const;
 
  private:
-  enum class Schedule : uint8_t { Constant, Step, Multistep, Cosine, Linear };
+  enum class Schedule : uint8_t { Constant, Step, Multistep, Cosine, Linear, Polynomial, Exponential, OneCycle };
+  double one_cycle(double passed) const;  // once this fraction of its length, 0 to 1, has passed
+
   Schedule schedule_ = Schedule::Constant;
-  double rate_ = 0, end_ = 0, gamma_ = 0, step_size_ = 0, warmup_ = 0, warmup_from_ = 0, epochs_ = 0;
+  double rate_ = 0, end_ = 0, gamma_ = 0, step_size_ = 0, power_ = 1;
+  double rise_ = 0, start_divisor_ = 1, end_divisor_ = 1;  // of one cycle
+  bool anneals_linearly_ = false;
+  double warmup_ = 0, warmup_from_ = 0, epochs_ = 0;
   std::vector<double> milestones_;
 };
 

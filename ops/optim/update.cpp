@@ -24,12 +24,26 @@ void infer_groups(const InferContext& context, const UpdateOperands& place, cons
   }
 }
 
+void infer_tensors(const InferContext& context, const UpdateOperands& place) {
+  const TensorType& tensors = context.input(place.tensors());
+  if (tensors.dtype == DataType::Int32 && tensors.shape.size() == 2 && tensors.shape[0] > 0 && tensors.shape[1] == 2) {
+    return;
+  }
+  context.fail(
+      fmt::format("input 'tensors' is {}; expected int32[T,2]: where each parameter begins, and 1 where norms "
+                  "leave its rate alone",
+                  to_string(tensors)));
+}
+
 void infer_update(InferContext& context) {
   const UpdateOperands place(*context.node().op->optimizer);
   const TensorType gradients = floating_input(context, 0, {1});
   expect_input(context, 0, {master_type(gradients.dtype), gradients.shape}, "since updates are in full precision");
+  const bool per_tensor = context.node().op->optimizer->per_tensor;
+  if (per_tensor) infer_tensors(context, place);
   for (size_t i = 1; i <= place.averaged(); ++i) {
-    if (context.has_input(i)) expect_input(context, i, gradients, "the type of 'gradients'");
+    const bool flat = context.has_input(i) && !(per_tensor && i == place.tensors());
+    if (flat) expect_input(context, i, gradients, "the type of 'gradients'");
   }
   if (context.has_input(place.clip())) expect_input(context, place.clip(), {gradients.dtype, {1}}, "one factor");
   if (context.has_input(place.groups())) infer_groups(context, place, gradients);
@@ -47,7 +61,11 @@ void infer_update(InferContext& context) {
 class Samples {
  public:
   Samples(const OptimizerSpec& optimizer, const std::vector<double>& slot_lows, std::string rule, Attributes attributes)
-      : place_(optimizer), slot_lows_(slot_lows), rule_(std::move(rule)), attributes_(std::move(attributes)) {}
+      : place_(optimizer),
+        per_tensor_(optimizer.per_tensor),
+        slot_lows_(slot_lows),
+        rule_(std::move(rule)),
+        attributes_(std::move(attributes)) {}
 
   // With all inputs up to `inputs` and outputs up to `outputs`, exclusive.
   Sample& add(const std::string& name, int64_t count, size_t inputs, size_t outputs, StepScalars scalars = {}) {
@@ -57,6 +75,8 @@ class Samples {
                   .attributes = attributes_,
                   .tolerance = outputs > place_.lowered() ? 4e-3 : 1e-6};
     for (size_t k = 0; k < slot_lows_.size(); ++k) sample.inputs[place_.kFirstSlot + k].low = slot_lows_[k];
+    // One parameter from block 0 on, whose rate depends on its norms; the vectors of optimisers have several.
+    if (per_tensor_) sample.inputs[place_.tensors()] = {{DataType::Int32, {1, 2}}, 0, 0, false};
     if (inputs > place_.clip()) sample.inputs[place_.clip()] = {{DataType::Float32, {1}}, 0.2, 0.8};
     if (inputs > place_.groups()) {
       const std::vector<double> decays = {0.01, 0, 0.5}, rate_factors = {1, 10, 0.1};
@@ -73,6 +93,7 @@ class Samples {
   // Inputs [first, end) are infinite: the kernel must not read them, as others may be writing there.
   static void unread(Sample& sample, size_t first, size_t end) {
     for (size_t i = first; i < end; ++i) {
+      if (!is_floating(sample.inputs[i].type.dtype)) continue;  // `tensors`
       sample.inputs[i].low = sample.inputs[i].high = std::numeric_limits<double>::infinity();
     }
   }
@@ -103,6 +124,7 @@ class Samples {
 
  private:
   UpdateOperands place_;
+  bool per_tensor_;
   const std::vector<double>& slot_lows_;
   std::string rule_;
   Attributes attributes_;
@@ -132,6 +154,7 @@ Op update_op(std::string name, std::string doc, OptimizerSpec optimizer, std::ve
     op.outputs.push_back({.name = "new_" + optimizer.slots[k]});
     op.aliases.emplace_back(int(place.kFirstNewSlot + k), int(place.kFirstSlot + k));
   }
+  if (optimizer.per_tensor) op.inputs.push_back({.name = "tensors"});
   for (const char* input : {"average", "averaged", "clip", "groups"}) {
     op.inputs.push_back({.name = input, .arity = Optional});
   }

@@ -1,8 +1,11 @@
 #pragma once
 // The CUDA kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping and parameter groups, in one
-// pass over the flat arenas of a replica.
+// pass over the flat arenas of a replica; before it, where rates depend on norms of parameters, one that reads for
+// these.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/double_sum.cuh"
+#include "ops/optim/rule.h"
 #include "ops/optim/update.h"
 
 namespace arbalest::cuda {
@@ -11,7 +14,8 @@ namespace arbalest::cuda {
 template <int Slots>
 struct UpdateArrays {
   const float *gradients, *weights, *slots[Slots], *average, *averaged;
-  const float* clip;  // (1)
+  const float* clip;       // (1)
+  const int32_t* tensors;  // (T, 2)
   float *new_weights, *new_slots[Slots];
   __nv_bfloat16* lowered;
   float* restarted;
@@ -49,9 +53,11 @@ __device__ void store_weights(const UpdateArrays<Slots>& a, int64_t at, const Pa
   store(a.lowered + at, low);
 }
 
-// What an update has in common for all elements.
+// What an update has in common for all elements; `trust`, with a rule that has a rate by parameter, holds in its x what
+// the rate of each block of 64 elements is multiplied by.
 struct UpdateNumbers {
   float rate, clip, correction;
+  const double2* trust;
 };
 
 // Averaging: less correction · (w − average), of the w before; without a correction `average` is not read, since it may
@@ -66,7 +72,9 @@ __device__ void update_pack(const Rule& rule, const Groups& groups, const Update
   for (int s = 0; s < kSlots; ++s) slots[s] = load<W>(a.slots[s] + at);
   Pack<float, W> average = w;
   if (Averaging && by.correction != 0.0f) average = load<W>(a.average + at);
-  const float decay = groups.decay(at), rate = groups.rate(by.rate, at);
+  const float decay = groups.decay(at);
+  float rate = groups.rate(by.rate, at);
+  if constexpr (PerTensor<Rule>) rate *= float(by.trust[at / kParameterAlignment].x);
 #pragma unroll
   for (int k = 0; k < W; ++k) {
     const float pull = Averaging ? by.correction * (w.element[k] - average.element[k]) : 0.0f;
@@ -96,7 +104,8 @@ __device__ void restart_pack(const UpdateArrays<Slots>& a, int64_t at) {
 
 template <int W, bool Averaging, typename Rule, typename Groups>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(int64_t count, Rule rule, Groups groups, const StepScalars* scalars, UpdateArrays<Rule::kSlots> a) {
+    update_kernel(int64_t count, Rule rule, Groups groups, const StepScalars* scalars, UpdateArrays<Rule::kSlots> a,
+                  const double2* trust) {
   if (scalars->update == 0) return;
   const int64_t packs = count / W, rest = packs * W + thread_index();
   if (Averaging && scalars->restart != 0 && a.averaged != nullptr) {
@@ -105,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const UpdateNumbers by{scalars->learning_rate, a.clip != nullptr ? *a.clip : 1.0f,
-                         Averaging && a.average != nullptr ? scalars->correction : 0.0f};
+                         Averaging && a.average != nullptr ? scalars->correction : 0.0f, trust};
   const Rule now = rule.at(scalars->updates);
   for (int64_t i = thread_index(); i < packs; i += thread_count()) {
     update_pack<W, Averaging>(now, groups, a, by, i * W);
@@ -113,11 +122,73 @@ __global__ void __launch_bounds__(kThreads)
   if (rest < count) update_pack<1, Averaging>(now, groups, a, by, rest);
 }
 
+// sums: (P / 64, rounded up) of Σ w² and Σ direction² of each block of 64 elements; a warp a block.
+template <typename Rule, typename Groups>
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(int64_t count, Rule rule, Groups groups, const StepScalars* scalars, UpdateArrays<Rule::kSlots> a,
+                   double2* sums) {
+  if (scalars->update == 0 || (scalars->restart != 0 && a.averaged != nullptr)) return;
+  const int lane = int(threadIdx.x) % 32;
+  const float clip = a.clip != nullptr ? *a.clip : 1.0f;
+  const Rule now = rule.at(scalars->updates);
+  const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
+  for (int64_t block = thread_index() / 32; block < blocks; block += thread_count() / 32) {
+    const int64_t begin = block * kParameterAlignment, end = min(count, begin + kParameterAlignment);
+    const float decay = groups.decay(begin);
+    double weights = 0, directions = 0;
+    for (int64_t i = begin + lane; i < end; i += 32) {
+      float slots[Rule::kSlots];
+#pragma unroll
+      for (int s = 0; s < Rule::kSlots; ++s) slots[s] = a.slots[s][i];
+      const float w = a.weights[i], u = now.direction(decay, __fmul_rn(clip, a.gradients[i]), w, slots);
+      weights += double(w) * double(w);
+      directions += double(u) * double(u);
+    }
+    weights = warp_sum(weights);
+    directions = warp_sum(directions);
+    if (lane == 0) sums[block] = {weights, directions};
+  }
+}
+
+// A block a parameter: the squares of its blocks of 64 become, in x, what their rate is multiplied by.
+template <typename Rule>
+__global__ void __launch_bounds__(kThreads)
+    trust_kernel(int64_t parameters, int64_t blocks, Rule rule, const StepScalars* scalars, const int32_t* tensors,
+                 double2* sums) {
+  if (scalars->update == 0) return;
+  for (int64_t k = blockIdx.x; k < parameters; k += gridDim.x) {
+    const int64_t begin = tensors[2 * k], end = k + 1 < parameters ? tensors[2 * (k + 1)] : blocks;
+    double weights = 0, directions = 0;
+    for (int64_t block = begin + threadIdx.x; block < end; block += kThreads) {
+      weights += sums[block].x;
+      directions += sums[block].y;
+    }
+    weights = block_sum(weights);
+    directions = block_sum(directions);
+    const double ratio = tensors[2 * k + 1] != 0 ? 1.0 : trust_ratio(double(rule.trust), weights, directions);
+    for (int64_t block = begin + threadIdx.x; block < end; block += kThreads) sums[block].x = ratio;
+  }
+}
+
+template <typename Rule, typename Groups>
+void launch_trust(int64_t count, int64_t parameters, int multiprocessors, const Rule& rule, const Groups& groups,
+                  const UpdateArrays<Rule::kSlots>& a, const KernelContext& c) {
+  auto* sums = static_cast<double2*>(c.workspace);
+  const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
+  squares_kernel<<<blocks_for(blocks * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(count, rule, groups,
+                                                                                          c.scalars, a, sums);
+  check_launch("squares of parameters");
+  trust_kernel<<<unsigned(std::min<int64_t>(parameters, 4096)), kThreads, 0, stream_of(c)>>>(
+      parameters, blocks, rule, c.scalars, a.tensors, sums);
+  check_launch("rates of parameters");
+}
+
 template <int W, bool Averaging, typename Rule, typename Groups>
 void launch_update(int64_t count, int multiprocessors, const Rule& rule, const Groups& groups,
                    const UpdateArrays<Rule::kSlots>& a, const KernelContext& c) {
   const unsigned blocks = blocks_for((count + W - 1) / W, multiprocessors);
-  update_kernel<W, Averaging><<<blocks, kThreads, 0, stream_of(c)>>>(count, rule, groups, c.scalars, a);
+  const auto* trust = PerTensor<Rule> ? static_cast<const double2*>(c.workspace) : nullptr;
+  update_kernel<W, Averaging><<<blocks, kThreads, 0, stream_of(c)>>>(count, rule, groups, c.scalars, a, trust);
   check_launch("update");
 }
 
@@ -127,6 +198,7 @@ class UpdateBinding {
  public:
   explicit UpdateBinding(const KernelRequest& request)
       : place_(*request.node.op->optimizer),
+        per_tensor_(request.node.op->optimizer->per_tensor),
         average_(request.has_input(place_.average())),
         averaged_(request.has_input(place_.averaged())),
         clip_(request.has_input(place_.clip())),
@@ -139,6 +211,7 @@ class UpdateBinding {
     a.weights = input<float>(c, place_.kWeights);
     a.average = average_ ? input<float>(c, place_.average()) : nullptr;
     a.averaged = averaged_ ? input<float>(c, place_.averaged()) : nullptr;
+    a.tensors = per_tensor_ ? input<int32_t>(c, place_.tensors()) : nullptr;
     a.clip = clip_ ? input<float>(c, place_.clip()) : nullptr;
     a.new_weights = output<float>(c, place_.kNewWeights);
     for (size_t k = 0; k < size_t(Slots); ++k) {
@@ -152,7 +225,7 @@ class UpdateBinding {
 
  private:
   UpdateOperands place_;
-  bool average_, averaged_, clip_, lowered_, restarted_;
+  bool per_tensor_, average_, averaged_, clip_, lowered_, restarted_;
 };
 
 // `groups_of(context)`: the Groups of an instance.
@@ -162,12 +235,21 @@ std::unique_ptr<Kernel> make_update(const KernelRequest& request, GroupsOf group
   const int multiprocessors = cuda_context(request).multiprocessors;
   const Rule rule = Rule::of(request.node);
   const UpdateBinding<Rule::kSlots> binding(request);
-  return make_kernel([=](const KernelContext& c) {
+  int64_t parameters = 0, workspace = 0;
+  if constexpr (PerTensor<Rule>) {
+    parameters = request.inputs[UpdateOperands(*request.node.op->optimizer).tensors()].shape[0];
+    workspace = (count + kParameterAlignment - 1) / kParameterAlignment * int64_t(sizeof(double2));
+  }
+  auto run = [=](const KernelContext& c) {
     if (count == 0) return;
     const UpdateArrays<Rule::kSlots> a = binding.arrays(c);
+    if constexpr (PerTensor<Rule>) {
+      launch_trust(count, parameters, multiprocessors, rule, groups_of(c), a, c);
+    }
     a.all_aligned() ? launch_update<4, Averaging>(count, multiprocessors, rule, groups_of(c), a, c)
                     : launch_update<1, Averaging>(count, multiprocessors, rule, groups_of(c), a, c);
-  });
+  };
+  return make_kernel(run, workspace);
 }
 
 template <bool Averaging, typename Rule>

@@ -1,9 +1,11 @@
 #pragma once
-// The CPU kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping and parameter groups.
+// The CPU kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping, parameter groups and rates
+// by parameter.
 
 #include <array>
 
 #include "ops/cpu.h"
+#include "ops/optim/rule.h"
 #include "ops/optim/update.h"
 
 namespace arbalest {
@@ -13,6 +15,7 @@ template <typename T, int Slots>
 struct UpdateArrays {
   const T *gradients, *weights;
   std::array<const T*, Slots> slots;
+  const int32_t* tensors;
   const T *average, *averaged, *clip;
   const uint8_t* groups;
   T* new_weights;
@@ -30,7 +33,8 @@ struct UpdateNumbers {
 template <typename T, int Slots>
 class UpdateBinding {
  public:
-  explicit UpdateBinding(const KernelRequest& request) : place_(*request.node.op->optimizer) {
+  explicit UpdateBinding(const KernelRequest& request)
+      : place_(*request.node.op->optimizer), per_tensor_(request.node.op->optimizer->per_tensor) {
     for (size_t i = 0; i < place_.inputs(); ++i) has_input_[i] = request.has_input(i);
     for (size_t i = 0; i < place_.outputs(); ++i) has_output_[i] = request.has_output(i);
   }
@@ -41,6 +45,7 @@ class UpdateBinding {
     UpdateArrays<T, Slots> a;
     a.gradients = in(place_.kGradients);
     a.weights = in(place_.kWeights);
+    a.tensors = per_tensor_ ? input<int32_t>(context, place_.tensors()) : nullptr;
     a.average = in(place_.average());
     a.averaged = in(place_.averaged());
     a.clip = in(place_.clip());
@@ -57,7 +62,8 @@ class UpdateBinding {
 
  private:
   UpdateOperands place_;
-  std::array<bool, size_t(Slots) + 6> has_input_ = {};
+  bool per_tensor_;
+  std::array<bool, size_t(Slots) + 7> has_input_ = {};
   std::array<bool, size_t(Slots) + 3> has_output_ = {};
 };
 
@@ -94,16 +100,52 @@ void update_elements(Rule<T> rule, UpdateNumbers<T> by, UpdateArrays<T, Rule<T>:
   }
 }
 
-// Calls update(group, begin, end) for each run of elements of one group.
-template <typename F>
-void for_each_group(const uint8_t* groups, int64_t begin, int64_t end, const F& update) {
+// Calls update(block, begin, end) for each run of elements whose blocks of 64 are alike: alike(block, next).
+template <typename Alike, typename F>
+void for_each_run(int64_t begin, int64_t end, const Alike& alike, const F& update) {
   while (begin < end) {
     const int64_t block = begin / kParameterAlignment;
     int64_t next = block + 1;
-    while (next * kParameterAlignment < end && groups[next] == groups[block]) ++next;
+    while (next * kParameterAlignment < end && alike(block, next)) ++next;
     const int64_t stop = std::min(end, next * kParameterAlignment);
-    update(groups[block], begin, stop);
+    update(block, begin, stop);
     begin = stop;
+  }
+}
+
+// What the rate of each block of 64 elements is multiplied by, for a rule that has a rate by parameter: `sums`,
+// (blocks, 2), holds Σ w² and Σ direction² of each block first, then that factor and nothing. numbers_of(block): as
+// they are without it.
+template <typename T, template <typename> typename Rule, typename NumbersOf>
+void find_trust(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, const NumbersOf& numbers_of,
+                int64_t count, int64_t parameters, double* sums) {
+  const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
+  parallel_for(blocks, 16 * kParameterAlignment, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      const UpdateNumbers<T> by = numbers_of(block);
+      double weights = 0, directions = 0;
+      const int64_t end = std::min(count, (block + 1) * kParameterAlignment);
+      for (int64_t i = block * kParameterAlignment; i < end; ++i) {
+        T slots[Rule<T>::kSlots];
+        for (size_t k = 0; k < a.slots.size(); ++k) slots[k] = a.slots[k][i];
+        const double w = a.weights[i], u = rule.direction(by.decay, by.clip * a.gradients[i], a.weights[i], slots);
+        weights += w * w;
+        directions += u * u;
+      }
+      sums[2 * block] = weights;
+      sums[2 * block + 1] = directions;
+    }
+  });
+  for (int64_t k = 0; k < parameters; ++k) {
+    const int64_t begin = a.tensors[2 * k], end = k + 1 < parameters ? a.tensors[2 * (k + 1)] : blocks;
+    double weights = 0, directions = 0;
+    for (int64_t block = begin; block < end; ++block) {
+      weights += sums[2 * block];
+      directions += sums[2 * block + 1];
+    }
+    const bool alone = a.tensors[2 * k + 1] != 0;
+    const double ratio = alone ? 1.0 : trust_ratio(double(rule.trust), weights, directions);
+    for (int64_t block = begin; block < end; ++block) sums[2 * block] = ratio;
   }
 }
 
@@ -111,11 +153,16 @@ template <template <typename> typename Rule, typename T>
 std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
   constexpr int kSlots = Rule<T>::kSlots;
   const int64_t count = request.inputs[0].elements();
+  const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
   const auto rule = Rule<T>::of(request.node);
   const T decay = T(float_attribute(request.node, "weight_decay"));
   const GroupNumbers groups(request.node);
   const UpdateBinding<T, kSlots> binding(request);
-  return make_kernel([=](const KernelContext& context) {
+  int64_t parameters = 0;
+  if constexpr (PerTensor<Rule<T>>) {
+    parameters = request.inputs[UpdateOperands(*request.node.op->optimizer).tensors()].shape[0];
+  }
+  auto run = [=](const KernelContext& context) {
     const StepScalars& scalars = *context.scalars;
     if (scalars.update == 0) return;
     const UpdateArrays<T, kSlots> a = binding.arrays(context);
@@ -123,23 +170,39 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
     const UpdateNumbers<T> numbers{T(scalars.learning_rate), decay, a.clip ? *a.clip : T(1),
                                    a.average ? T(scalars.correction) : T(0)};
     const bool again = scalars.restart != 0 && a.averaged;
+    const auto numbers_of_group = [&](int64_t block) {
+      UpdateNumbers<T> own = numbers;
+      if (!a.groups) return own;
+      own.rate *= T(groups.rate_factors[a.groups[block]]);
+      own.decay = T(groups.decays[a.groups[block]]);
+      return own;
+    };
+    const double* trust = nullptr;  // of block b in element 2 b
+    if constexpr (PerTensor<Rule<T>>) {
+      double* sums = static_cast<double*>(context.workspace);
+      if (!again) find_trust<T, Rule>(now, a, numbers_of_group, count, parameters, sums);
+      trust = sums;
+    }
+    const auto alike = [&](int64_t block, int64_t next) {
+      return (!a.groups || a.groups[block] == a.groups[next]) && (!trust || trust[2 * block] == trust[2 * next]);
+    };
     parallel_for(count, 2, [&](int64_t begin, int64_t end) {
       if (again) {
         restart_elements(a, begin, end);
-      } else if (!a.groups) {
+      } else if (!a.groups && !trust) {
         update_elements<T, Rule>(now, numbers, a, begin, end);
       } else {
-        for_each_group(a.groups, begin, end, [&](size_t group, int64_t from, int64_t to) {
-          UpdateNumbers<T> own = numbers;
-          own.rate *= T(groups.rate_factors[group]);
-          own.decay = T(groups.decays[group]);
+        for_each_run(begin, end, alike, [&](int64_t block, int64_t from, int64_t to) {
+          UpdateNumbers<T> own = numbers_of_group(block);
+          if (trust) own.rate *= T(trust[2 * block]);
           update_elements<T, Rule>(now, own, a, from, to);
         });
       }
       if (!a.lowered) return;
       for (int64_t i = begin; i < end; ++i) a.lowered[i] = bfloat16(float(a.new_weights[i]));
     });
-  });
+  };
+  return make_kernel(run, PerTensor<Rule<T>> ? blocks * 2 * int64_t(sizeof(double)) : 0);
 }
 
 // A kernel factory for the rule.

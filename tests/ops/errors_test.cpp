@@ -187,12 +187,28 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"milestones", milestones}}), {"'milestones' has no effect", "\"constant\"", "\"multistep\""});
   check(refused({{"milestones", milestones}, {"schedule", "cosine"}}), {"'milestones' has no effect", "\"cosine\""});
   check(refused({{"schedule", "multistep"}}), {"\"multistep\" needs 'milestones'"});
+  check(refused({{"power", 2.0}, {"schedule", "linear"}}), {"'power' has no effect", "expected \"polynomial\""});
+  check(refused({{"power", 0.0}, {"schedule", "polynomial"}}), {"'power' is 0", "more than 0"});
+  check(refused({{"gamma", 0.0}, {"schedule", "exponential"}}), {"'gamma' is 0", "more than 0"});
+  check(refused({{"rise", 0.5}}), {"'rise' has no effect with schedule \"constant\"", "\"onecycle\""});
+  check(refused({{"rise", 1.5}, {"schedule", "onecycle"}}), {"'rise' is 1.5", "at most 1"});
+  check(refused({{"start_divisor", 0.5}, {"schedule", "onecycle"}}), {"'start_divisor' is 0.5", "at least 1"});
+  check(refused({{"anneal", "cubic"}, {"schedule", "onecycle"}}), {"'anneal' is \"cubic\"", "\"cosine\", \"linear\""});
+  check(refused({{"warmup", 2.0}, {"schedule", "onecycle"}}), {"'warmup' is 2", "lr / start_divisor"});
+  check(refused({{"lr_end", 0.01}, {"schedule", "onecycle"}}), {"'lr_end' is 0.01", "end_divisor"});
   check(refused({{"momentum", 0.9}, {"optimizer", "adamw"}}),
-        {"'momentum' belongs to optimizer \"sgd\"", "\"adamw\" has none"});
-  check(refused({{"nesterov", int64_t{1}}, {"optimizer", "adamw"}}), {"'nesterov' belongs to optimizer \"sgd\""});
-  check(refused({{"beta1", 0.5}}), {"'beta1' belongs to optimizer \"adamw\"", "\"sgd\" has none"});
+        {"'momentum' belongs to optimizer \"lars\" or \"rmsprop\" or \"sgd\"", "\"adamw\" has none"});
+  check(refused({{"nesterov", int64_t{1}}, {"optimizer", "adamw"}}),
+        {"'nesterov' belongs to optimizer \"lars\" or \"sgd\""});
+  check(refused({{"beta1", 0.5}}), {"'beta1' belongs to optimizer \"adamw\" or \"lamb\"", "\"sgd\" has none"});
   check(refused({{"beta2", 1.0}, {"optimizer", "adamw"}}), {"'beta2' is 1", "less than 1"});
   check(refused({{"epsilon", 0.0}, {"optimizer", "adamw"}}), {"'epsilon' is 0", "more than 0"});
+  check(refused({{"alpha", 1.0}, {"optimizer", "rmsprop"}}), {"'alpha' is 1", "less than 1"});
+  check(refused({{"alpha", 0.5}}), {"'alpha' belongs to optimizer \"rmsprop\""});
+  check(refused({{"centered", int64_t{2}}, {"optimizer", "rmsprop"}}), {"'centered' is 2"});
+  check(refused({{"trust_coefficient", 0.0}, {"optimizer", "lars"}}), {"'trust_coefficient' is 0", "more than 0"});
+  check(refused({{"trust_coefficient", 0.5}, {"optimizer", "lamb"}}),
+        {"'trust_coefficient' belongs to optimizer \"lars\""});
 }
 
 TEST_CASE("operators over replicas refuse arrays that do not agree") {

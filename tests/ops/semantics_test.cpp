@@ -163,6 +163,42 @@ TEST_CASE("learning-rate schedules") {
   CHECK(rate(linear, 20) == doctest::Approx(0).epsilon(1e-9));
 }
 
+TEST_CASE("polynomial, exponential and one-cycle schedules") {
+  const auto rate = [](Attributes attributes, double epoch, double total = 10) {
+    attributes.set("lr", 0.1);
+    return LearningRate(train_node(attributes)).rate(epoch, total);
+  };
+  const Attributes polynomial{{"schedule", "polynomial"}, {"power", 2.0}, {"lr_end", 0.02}, {"warmup", 2.0}};
+  CHECK(rate(polynomial, 1, 12) == doctest::Approx(0.05));
+  CHECK(rate(polynomial, 2, 12) == doctest::Approx(0.1));
+  CHECK(rate(polynomial, 7, 12) == doctest::Approx(0.02 + 0.08 * 0.25));
+  CHECK(rate(polynomial, 12, 12) == doctest::Approx(0.02));
+  CHECK(rate(polynomial, 20, 12) == doctest::Approx(0.02));
+  CHECK(rate({{"schedule", "polynomial"}}, 2.5) == doctest::Approx(0.075));  // a power of 1: linear
+  const Attributes exponential{{"schedule", "exponential"}, {"gamma", 0.5}, {"warmup", 1.0}, {"warmup_from", 0.25}};
+  CHECK(rate(exponential, 0) == doctest::Approx(0.025));
+  CHECK(rate(exponential, 1) == doctest::Approx(0.1));
+  CHECK(rate(exponential, 2.5) == doctest::Approx(0.1 * std::pow(0.5, 1.5)));
+  // As PyTorch's OneCycleLR: from 0.1 / 25 to 0.1 in 30 %, then to 0.1 / 25 / 10⁴, each half a cosine.
+  const Attributes cycle{{"schedule", "onecycle"}};
+  CHECK(rate(cycle, 0) == doctest::Approx(0.004));
+  CHECK(rate(cycle, 1) == doctest::Approx(0.1 + (0.004 - 0.1) * (1 + std::cos(std::acos(-1.0) / 3)) / 2));
+  CHECK(rate(cycle, 1.5) == doctest::Approx(0.052));
+  CHECK(rate(cycle, 3) == doctest::Approx(0.1));
+  CHECK(rate(cycle, 6.5) == doctest::Approx((0.1 + 4e-7) / 2));
+  CHECK(rate(cycle, 10) == doctest::Approx(4e-7));
+  CHECK(rate(cycle, 11) == doctest::Approx(4e-7));
+  const Attributes triangle{{"schedule", "onecycle"}, {"anneal", "linear"},  {"rise", 0.5},
+                            {"start_divisor", 4.0},   {"end_divisor", 10.0}, {"epochs", 8.0}};
+  CHECK(rate(triangle, 0, 20) == doctest::Approx(0.025));
+  CHECK(rate(triangle, 1, 20) == doctest::Approx(0.025 + 0.075 / 4));
+  CHECK(rate(triangle, 4, 20) == doctest::Approx(0.1));
+  CHECK(rate(triangle, 6, 20) == doctest::Approx((0.1 + 0.0025) / 2));
+  CHECK(rate(triangle, 8, 20) == doctest::Approx(0.0025));
+  CHECK(rate({{"schedule", "onecycle"}, {"rise", 1.0}}, 10) == doctest::Approx(0.1));
+  CHECK(rate({{"schedule", "onecycle"}, {"rise", 0.0}}, 0) == doctest::Approx(0.1));
+}
+
 TEST_CASE("SGD steps as PyTorch's") {
   // Two steps of lr 0.1, momentum 0.9, weight decay 0.01 from w = 1 with gradient 0.5: v = 0.51, then 0.459 + 0.50949….
   const Attributes attributes{{"momentum", 0.9}, {"weight_decay", 0.01}};

@@ -21,6 +21,7 @@ namespace {
 constexpr double kMean = 0.2, kDeviation = 0.3;  // of TinyNet's Augment
 constexpr uint64_t kSeed = 1;
 constexpr double kBeta1 = 0.8, kBeta2 = 0.95, kEpsilon = 1e-3;
+constexpr double kAlpha = 0.75, kTrust = 0.125;
 
 std::vector<double> pixels(const Source& source, int64_t sample, int32_t& label) {
   const ImageBatch one = image_batch(source, {sample});
@@ -57,6 +58,10 @@ Graph graph_of(const Setting& s) {
   if (s.adamw) {
     net.train += fmt::format(", optimizer = \"adamw\", beta1 = {}, beta2 = {}, epsilon = {}", kBeta1, kBeta2, kEpsilon);
   }
+  if (!s.rule.empty()) net.train += fmt::format(", optimizer = \"{}\"", s.rule);
+  if (s.rule == "rmsprop") net.train += fmt::format(", alpha = {}, epsilon = {}, centered = 1", kAlpha, kEpsilon);
+  if (s.rule == "lars") net.train += fmt::format(", trust_coefficient = {}", kTrust);
+  if (s.rule == "lamb") net.train += fmt::format(", beta1 = {}, beta2 = {}, epsilon = {}", kBeta1, kBeta2, kEpsilon);
   if (s.clip > 0) net.train += fmt::format(", clip_norm = {}", s.clip);
   if (!s.decay_biases) net.train += ", decay_norms = 0";
   if (s.freeze_hidden) net.train += ", frozen = [\"hidden.*\"]";
@@ -91,9 +96,12 @@ std::string to_string(const Setting& s) {
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
       "{}",
       name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices,
-      s.learners, s.rate, s.adamw ? "adamw" : "momentum", s.momentum, s.decay, s.nesterov, s.accumulate,
-      fmt::join(s.milestones, ", "), s.hidden, s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases,
-      s.logits_factor);
+      s.learners, s.rate,
+      !s.rule.empty() ? s.rule
+      : s.adamw       ? "adamw"
+                      : "momentum",
+      s.momentum, s.decay, s.nesterov, s.accumulate, fmt::join(s.milestones, ", "), s.hidden,
+      s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases, s.logits_factor);
 }
 
 std::vector<double> weights_of(const TensorFile& file) {
@@ -169,6 +177,13 @@ Perceptron::Perceptron(int64_t inputs, int64_t hidden, int64_t classes) {
   }
 }
 
+std::vector<size_t> Perceptron::parameters() const {
+  std::vector<size_t> begins;
+  for (const Layer& layer : layers_) begins.insert(begins.end(), {layer.weight, layer.bias});
+  begins.push_back(layers_.back().bias + layers_.back().units);
+  return begins;
+}
+
 bool Perceptron::is_bias(size_t weight) const {
   return std::any_of(layers_.begin(), layers_.end(),
                      [&](const Layer& layer) { return weight >= layer.bias && weight < layer.bias + layer.units; });
@@ -220,9 +235,9 @@ Reference::Reference(const Setting& s)
       kind_(s.all_learners() == 1 ? Strategy::Kind::None : s.strategy.kind),
       alpha_(s.strategy.alpha),
       beta_(s.strategy.beta),
-      mu_(s.strategy.momentum >= 0    ? s.strategy.momentum
-          : s.momentum > 0 || s.adamw ? 0.0
-                                      : 0.9),
+      mu_(s.strategy.momentum >= 0                       ? s.strategy.momentum
+          : s.momentum > 0 || s.adamw || !s.rule.empty() ? 0.0
+                                                         : 0.9),
       training_(open_source(s.source(), "train", kSeed)),
       test_(open_source(s.source(), "test", kSeed)),
       order_(kSeed, training_->size(), true),
@@ -230,7 +245,7 @@ Reference::Reference(const Setting& s)
       rounds_(s.rounds / s.accumulate * s.accumulate) {
   const std::vector<double> start = first_weights(s);
   const std::vector<double> zeros(start.size(), 0);
-  learners_.assign(size_t(s.all_learners()), Learner{start, zeros, zeros, zeros});
+  learners_.assign(size_t(s.all_learners()), Learner{start, zeros, zeros, zeros, zeros});
   for (size_t i = 0; i < start.size(); ++i) {
     decay_.push_back(s.decay_biases || !perceptron_.is_bias(i) ? s.decay : 0);
     factor_.push_back(perceptron_.is_last(i) ? s.logits_factor : 1);
@@ -306,9 +321,10 @@ void Reference::update(int64_t iteration) {
   const double rate = rate_at(iteration);
   for (Learner& learner : learners_) {
     clip(learner);
+    const std::vector<double> ratio = trust(learner);
     for (size_t i = 0; i < z_.size() && !restarts; ++i) {
       const double pull = averaged_ ? alpha_ * (learner.weights[i] - z_before_[i]) : 0;
-      if (!frozen_[i]) learner.weights[i] -= rate * factor_[i] * step(learner, i) + pull;
+      if (!frozen_[i]) learner.weights[i] -= change(learner, i, rate * factor_[i] * ratio[i]) + pull;
     }
     ++learner.updates;
     if (restarts) restart(learner);
@@ -329,7 +345,7 @@ void Reference::clip(Learner& learner) const {
 double Reference::step(Learner& learner, size_t i) const {
   const double w = learner.weights[i], m = setting_.momentum;
   double g = learner.gradient[i], &v = learner.velocity[i], &squares = learner.squares[i];
-  if (setting_.adamw) {
+  if (setting_.adamw || setting_.rule == "lamb") {
     v = kBeta1 * v + (1 - kBeta1) * g;
     squares = kBeta2 * squares + (1 - kBeta2) * g * g;
     const auto t = double(learner.updates + 1);
@@ -341,10 +357,50 @@ double Reference::step(Learner& learner, size_t i) const {
   return setting_.nesterov ? g + m * v : v;
 }
 
+double Reference::change(Learner& learner, size_t i, double rate) const {
+  const double m = setting_.momentum, w = learner.weights[i], g = learner.gradient[i] + decay_[i] * w;
+  double &v = learner.velocity[i], &squares = learner.squares[i], &mean = learner.means[i];
+  if (setting_.rule == "rmsprop") {
+    squares = kAlpha * squares + (1 - kAlpha) * g * g;
+    mean = kAlpha * mean + (1 - kAlpha) * g;
+    v = m * v + g / (std::sqrt(squares - mean * mean) + kEpsilon);
+    return rate * v;
+  }
+  if (setting_.rule == "lars") {
+    v = m * v + rate * g;
+    return setting_.nesterov ? rate * g + m * v : v;
+  }
+  return rate * step(learner, i);
+}
+
+// What the rate of each weight is multiplied by: its parameter's norm over that of the direction in which it moves.
+std::vector<double> Reference::trust(const Learner& learner) const {
+  std::vector<double> ratio(z_.size(), 1);
+  if (setting_.rule != "lars" && setting_.rule != "lamb") return ratio;
+  Learner moved = learner;
+  const std::vector<size_t> begins = perceptron_.parameters();
+  for (size_t p = 0; p + 1 < begins.size(); ++p) {
+    if (!setting_.decay_biases && perceptron_.is_bias(begins[p])) continue;
+    double weights = 0, directions = 0;
+    for (size_t i = begins[p]; i < begins[p + 1]; ++i) {
+      const double w = learner.weights[i];
+      const double u = setting_.rule == "lars" ? learner.gradient[i] + decay_[i] * w : step(moved, i);
+      weights += w * w;
+      directions += u * u;
+    }
+    if (weights == 0 || directions == 0) continue;
+    const double coefficient = setting_.rule == "lars" ? kTrust : 1;
+    std::fill(ratio.begin() + int64_t(begins[p]), ratio.begin() + int64_t(begins[p + 1]),
+              coefficient * std::sqrt(weights / directions));
+  }
+  return ratio;
+}
+
 void Reference::restart(Learner& learner) const {
   learner.weights = z_;
   learner.velocity.assign(z_.size(), 0);
   learner.squares.assign(z_.size(), 0);
+  learner.means.assign(z_.size(), 0);
   learner.updates = 0;
 }
 

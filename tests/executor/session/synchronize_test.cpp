@@ -93,6 +93,30 @@ TEST_CASE("AdamW trains by every strategy as the equations say") {
   }
 }
 
+TEST_CASE("RMSprop, LARS and LAMB train by every strategy as the equations say") {
+  for (Strategy strategy : kStrategies) {
+    if (strategy.momentum > 0) continue;
+    strategy.momentum = -1;
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {1, 2}, {2, 2}}) {
+      for (const char* rule : {"rmsprop", "lars", "lamb"}) {
+        Setting setting = setting_of(strategy, {0, 0.1, false}, devices, learners);
+        setting.rule = rule;
+        setting.rate = 0.01;
+        if (setting.rule != "lamb") setting.momentum = 0.5;
+        if (setting.rule == "lars") setting.nesterov = learners == 2;
+        setting.hidden = 12;
+        setting.accumulate = learners;
+        setting.milestones = {2.4, 4};  // SMA restarts: the slots begin anew
+        check_against_simulation(setting);
+        setting.clip = 0.5;
+        setting.logits_factor = 0.25;
+        setting.decay_biases = false;  // which leaves the rate of biases alone
+        check_against_simulation(setting);
+      }
+    }
+  }
+}
+
 TEST_CASE("clipping, parameter groups and frozen layers are the same under every strategy and optimiser") {
   std::vector<Strategy> strategies = {{.kind = Strategy::Kind::None}, ssgd(), sma(2, 0), local(2)};
   for (const Strategy& strategy : strategies) {
@@ -122,13 +146,17 @@ TEST_CASE("clipping, parameter groups and frozen layers are the same under every
 TEST_CASE("what is compared tells clipping, groups and frozen layers from plain updates") {
   Setting plain = setting_of(ssgd(), {0.9, 0.1, false}, 1, 2);
   plain.hidden = 12;
-  std::vector<Setting> settings(6, plain);
+  std::vector<Setting> settings(9, plain);
   settings[1].clip = 0.5;
   settings[2].logits_factor = 0.25;
   settings[3].decay_biases = false;
   settings[4].freeze_hidden = true;
   settings[5].momentum = 0;
   settings[5].adamw = true;
+  settings[6].rule = "rmsprop";
+  settings[7].rule = "lars";
+  settings[8].momentum = 0;
+  settings[8].rule = "lamb";
   for (size_t a = 0; a < settings.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
       INFO(a, " and ", b);

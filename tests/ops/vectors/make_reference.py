@@ -455,9 +455,54 @@ def add_more_losses():
              [draw(*shape), draw(*shape) + 1 / 128])
 
 
+def add_more_updates():
+    """Parameters of 66 and of 10 elements, as they lie in the flat arrays: each begins at a multiple of 64."""
+    rates = [0.125, 0.125, 0.03125]
+
+    def flat(tree):
+        return np.concatenate([np.asarray(tree[0]), np.zeros(62), np.asarray(tree[1])])
+
+    def add(name, op, attributes, transformation, alone=(0, 0)):
+        weights = (jnp.asarray(draw(66)), jnp.asarray(draw(10)))
+        state = transformation.init(weights)
+        entry = {"name": name, "op": op, "attributes": attributes, "weights": plain(flat(weights)),
+                 "tensors": plain(np.array([[0, alone[0]], [2, alone[1]]])) | {"type": "int32"}, "steps": []}
+        for rate in rates:
+            gradients = (jnp.asarray(draw(66)), jnp.asarray(draw(10)))
+            change, state = transformation.update(gradients, state, weights)
+            weights = optax.apply_updates(weights, change)
+            entry["steps"].append(
+                {"learning_rate": rate, "gradients": plain(flat(gradients)), "weights": plain(flat(weights))})
+        updates.append(entry)
+
+    def rate(step):
+        return jnp.asarray(rates)[step]
+
+    for name, alpha, epsilon, momentum, centered, decay in [
+            ("defaults", 0.99, 1e-8, 0.0, False, 0.0), ("momentum, decay", 0.875, 0.125, 0.75, False, 0.25),
+            ("centered", 0.75, 0.0625, 0.5, True, 0.0)]:
+        scale = optax.scale_by_stddev if centered else optax.scale_by_rms
+        add(f"Rmsprop, {name}", "arbalest.Rmsprop",
+            {"alpha": alpha, "epsilon": epsilon, "momentum": momentum, "centered": int(centered), "weight_decay": decay},
+            optax.chain(optax.add_decayed_weights(decay), scale(alpha, eps=epsilon, eps_in_sqrt=False),
+                        optax.trace(momentum), optax.scale_by_learning_rate(rate)))
+    for name, trust, momentum, nesterov, decay, alone in [
+            ("plain", 0.5, 0.0, False, 0.0, (0, 0)), ("momentum, decay", 0.25, 0.875, False, 0.125, (0, 0)),
+            ("Nesterov, one alone", 0.125, 0.5, True, 0.0, (0, 1))]:
+        add(f"Lars, {name}", "arbalest.Lars",
+            {"trust_coefficient": trust, "momentum": momentum, "weight_decay": decay} | ({"nesterov": 1} if nesterov else {}),
+            optax.lars(rate, decay, trust_coefficient=trust, momentum=momentum, nesterov=nesterov,
+                       trust_ratio_mask=(not alone[0], not alone[1])), alone)
+    for name, beta1, beta2, epsilon, decay in [("defaults", 0.9, 0.999, 1e-8, 0.0),
+                                               ("decay, large epsilon", 0.75, 0.9375, 0.125, 0.25)]:
+        add(f"Lamb, {name}", "arbalest.Lamb",
+            {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": decay},
+            optax.lamb(rate, beta1, beta2, epsilon, weight_decay=decay))
+
+
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
-            add_matrix_products, add_sample_normalisation, add_more_losses]:
+            add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

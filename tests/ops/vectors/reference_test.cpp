@@ -152,11 +152,15 @@ void check_updates(TestDevice& device, const Json& json, DataType floating) {
   const Op& op = builtin_ops().get(json.at("op").get<std::string>());
   const Logical weights = tensor_of(json.at("weights"), floating);
   const size_t slots = op.optimizer->slots.size();
-  const Case test(op, std::vector<TensorType>(2 + slots, weights.type), int(1 + slots),
-                  attributes_of(json.at("attributes")));
-  const Tensor start = make_tensor(weights.type, weights.values);
   std::vector<Tensor> inputs(2 + slots, make_tensor(weights.type, std::vector<double>(weights.values.size())));
-  inputs[UpdateOperands::kWeights] = start;
+  inputs[UpdateOperands::kWeights] = make_tensor(weights.type, weights.values);
+  if (op.optimizer->per_tensor) {
+    const Logical tensors = tensor_of(json.at("tensors"), floating);
+    inputs.push_back(make_tensor(tensors.type, tensors.values));
+  }
+  std::vector<TensorType> types;
+  for (const Tensor& input : inputs) types.push_back(input.type);
+  const Case test(op, types, int(1 + slots), attributes_of(json.at("attributes")));
   int32_t updates = 0;
   for (const Json& step : json.at("steps")) {
     inputs[UpdateOperands::kGradients] = make_tensor(weights.type, tensor_of(step.at("gradients"), floating).values);

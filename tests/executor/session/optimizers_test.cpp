@@ -1,0 +1,46 @@
+// Small runs with each optimiser and schedule that has no other test of a run.
+
+#include <doctest/doctest.h>
+
+#include <utility>
+
+#include "tests/executor/fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+double accuracy_after(const std::string& train, Precision precision) {
+  TinyNet net;
+  net.source = "glyphs:?train=640&test=200&size=16";
+  net.batch = 16;
+  net.layers = "hidden = arbalest.Linear <units = 32> (x)\nnormal = arbalest.BatchNorm (hidden)\nh = Relu (normal)\n";
+  net.train = train;
+  net.validate = "batch = 100";
+  SessionOptions options = on_cpus();
+  options.numerics.precision = precision;
+  options.length.epochs = 6;
+  const Recorder story = run(tiny(net), options);
+  REQUIRE(story.validations.size() == 6);
+  return story.validations.back().metrics.at(0).second;
+}
+
+}  // namespace
+
+TEST_CASE("RMSprop, LARS and LAMB train small networks, by one cycle, polynomially and exponentially") {
+  for (const std::string& train : {
+           std::string("optimizer = \"rmsprop\", lr = 0.003, momentum = 0.5, schedule = \"onecycle\""),
+           std::string("optimizer = \"rmsprop\", lr = 0.005, centered = 1, schedule = \"exponential\", gamma = 0.7"),
+           std::string("optimizer = \"lars\", lr = 1.0, trust_coefficient = 0.02, momentum = 0.9, weight_decay = 1e-4, "
+                       "decay_norms = 0, schedule = \"polynomial\", power = 2.0, warmup = 1.0"),
+           std::string(
+               "optimizer = \"lamb\", lr = 0.03, weight_decay = 0.01, decay_norms = 0, schedule = \"onecycle\", "
+               "anneal = \"linear\""),
+       }) {
+    for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+      const double accuracy = accuracy_after(train, precision);
+      CHECK_MESSAGE(accuracy > 0.55, train, ": ", accuracy);
+    }
+  }
+}

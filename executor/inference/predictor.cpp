@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "executor/inference/classification.h"
@@ -65,77 +66,88 @@ class RequestQueue {
     std::shared_ptr<Request> request;
     int64_t first = 0, count = 0, at = 0;
   };
+  struct Batch {
+    int32_t device = 0;  // the predictor's replica
+    int64_t tick = 0;
+    std::vector<Piece> pieces;  // none: there is nothing to fill
+  };
 
-  RequestQueue(int64_t batch, std::chrono::microseconds patience) : batch_(batch), patience_(patience) {}
+  explicit RequestQueue(int64_t batch) : batch_(batch) {}
 
   void push(const std::shared_ptr<Request>& request) {
     const std::scoped_lock lock(mutex_);
     if (error_) std::rethrow_exception(error_);
     waiting_.push_back(request);
-    samples_ += request->samples;
-    changed_.notify_all();
   }
 
-  // The pieces of the device's batch `tick`; waits until there are some. Several batches of a device may be waiting,
-  // and they run in order, so the earliest is the first to get any. None: the queue is closed, or `failed()`.
-  template <typename Failed>
-  std::vector<Piece> take(int32_t device, int64_t tick, const Failed& failed) {
-    constexpr auto kLook = std::chrono::milliseconds(20);  // nobody tells of a failure
-    std::unique_lock lock(mutex_);
-    int64_t& next = next_[device];
-    while ((samples_ == 0 || tick != next) && !closed_ && !failed()) changed_.wait_for(lock, kLook);
-    if (patience_.count() > 0 && samples_ > 0) {
-      changed_.wait_for(lock, patience_, [&] { return samples_ >= batch_ || closed_; });
-    }
-    std::vector<Piece> pieces;
-    for (int64_t at = 0; at < batch_ && !waiting_.empty();) {
-      Request& request = *waiting_.front();
-      const int64_t count = std::min(batch_ - at, request.samples - request.taken);
-      pieces.push_back({waiting_.front(), request.taken, count, at});
-      request.taken += count;
+  // A slot that may be filled.
+  void open(int32_t device, int64_t tick) {
+    const std::scoped_lock lock(mutex_);
+    open_.push_back({device, tick, {}});
+  }
+
+  // The next batch that there are samples for, on the device that has been free the longest. A device runs its batches
+  // in order, so only the earliest of its open slots gets any.
+  Batch take() {
+    const std::scoped_lock lock(mutex_);
+    const auto slot =
+        std::find_if(open_.begin(), open_.end(), [&](const Batch& b) { return b.tick == next_[b.device]; });
+    if (waiting_.empty() || slot == open_.end() || error_) return {};
+    Batch batch{slot->device, slot->tick, {}};
+    int64_t at = 0;
+    for (auto request = waiting_.begin(); request != waiting_.end() && at < batch_; ++request) {
+      const int64_t count = std::min(batch_ - at, (*request)->samples - (*request)->taken);
+      batch.pieces.push_back({*request, (*request)->taken, count, at});
       at += count;
-      samples_ -= count;
-      if (request.taken == request.samples) waiting_.pop_front();
     }
-    if (!pieces.empty()) under_way_[{device, tick}] = pieces;
-    next = tick + 1;
+    under_way_[{batch.device, batch.tick}] = batch.pieces;
+    for (const Piece& piece : batch.pieces) {  // nothing is thrown from here on
+      piece.request->taken += piece.count;
+      if (piece.request->taken == piece.request->samples) waiting_.pop_front();
+    }
+    open_.erase(slot);
+    ++next_[batch.device];
+    return batch;
+  }
+
+  std::vector<Piece> under_way(int32_t device, int64_t tick) {
+    const std::scoped_lock lock(mutex_);
+    const auto batch = under_way_.find({device, tick});
+    return batch == under_way_.end() ? std::vector<Piece>() : batch->second;
+  }
+
+  // The batch's rows are where they belong.
+  void finish(int32_t device, int64_t tick) {
+    const std::scoped_lock lock(mutex_);
+    const auto batch = under_way_.find({device, tick});
+    if (batch == under_way_.end()) return;  // it has failed
+    for (const Piece& piece : batch->second) {
+      Request& request = *piece.request;
+      request.done += piece.count;
+      if (request.done == request.samples) request.finished.set_value();
+    }
+    under_way_.erase(batch);
     changed_.notify_all();
-    return pieces;
   }
 
-  std::vector<Piece> end(int32_t device, int64_t tick) {
-    const std::scoped_lock lock(mutex_);
-    auto node = under_way_.extract({device, tick});
-    return node.empty() ? std::vector<Piece>() : std::move(node.mapped());
-  }
-
-  // A piece's rows are where they belong.
-  void finish(const Piece& piece) {
-    const std::scoped_lock lock(mutex_);
-    piece.request->done += piece.count;
-    if (piece.request->done == piece.request->samples) piece.request->finished.set_value();
-  }
-
-  void close() {
-    const std::scoped_lock lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
+  // Returns when nothing is asked any more, or nothing can be answered.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return (waiting_.empty() && under_way_.empty()) || error_; });
   }
 
   // Every request that is not done fails, and all that come.
   void fail(const std::exception_ptr& error) {
     const std::scoped_lock lock(mutex_);
     error_ = error;
-    std::vector<std::shared_ptr<Request>> failed(waiting_.begin(), waiting_.end());
+    std::set<std::shared_ptr<Request>> failed(waiting_.begin(), waiting_.end());
     for (const auto& [batch, pieces] : under_way_) {
-      for (const Piece& piece : pieces) failed.push_back(piece.request);
+      for (const Piece& piece : pieces) failed.insert(piece.request);
     }
-    std::sort(failed.begin(), failed.end());
-    failed.erase(std::unique(failed.begin(), failed.end()), failed.end());
     for (const auto& request : failed) request->finished.set_exception(error);
     waiting_.clear();
     under_way_.clear();
-    samples_ = 0;
+    changed_.notify_all();
   }
 
   std::unique_ptr<Scheduler> scheduler;
@@ -143,15 +155,13 @@ class RequestQueue {
 
  private:
   const int64_t batch_;
-  const std::chrono::microseconds patience_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Request>> waiting_;
-  int64_t samples_ = 0;                                                  // that wait
+  std::deque<Batch> open_;                                               // in the order in which they became free
+  std::map<int32_t, int64_t> next_;                                      // the tick of each device that is to be filled
   std::map<std::pair<int32_t, int64_t>, std::vector<Piece>> under_way_;  // by device and tick
-  std::map<int32_t, int64_t> next_;                                      // tick of each device that takes samples
   std::exception_ptr error_;
-  bool closed_ = false;
 };
 
 Predictor::Predictor(Graph graph, const SessionOptions& options, const PredictorOptions& asked)
@@ -167,23 +177,26 @@ Predictor::Predictor(Graph graph, const SessionOptions& options, const Predictor
     fields_.push_back(all[f]);
     offsets_.push_back(layout.offsets[f]);
   }
-  requests_ = std::make_unique<RequestQueue>(model_->loop().batch, asked.patience);
+  requests_ = std::make_unique<RequestQueue>(model_->loop().batch);
   Scheduler::HostFunctions host(model_->plan.tasks.size());
   SchedulerOptions scheduling;
   scheduling.threads = thread_count(options_);
   scheduling.stall_seconds = std::numeric_limits<double>::infinity();
   for (const Replica& replica : model_->planned().replicas) {
-    const TaskId task = replica.fills.front();
-    host[size_t(task)] = [this, &replica](int64_t tick) { fill(replica, tick); };
+    scheduling.deferred.push_back(replica.fills.front());
+    host[size_t(replica.fills.front())] = [this, device = replica.device](int64_t tick) {
+      requests_->open(device, tick);
+      fill_open_batches();
+    };
     host[size_t(replica.hand_out)] = [this, &replica](int64_t tick) { hand_out(replica, tick); };
-    scheduling.threads += model_->plan.tasks[size_t(task)].width;  // fills sleep until a request comes
   }
   requests_->scheduler = std::make_unique<Scheduler>(*model_->binding, std::move(host), scheduling);
   requests_->thread = std::thread([this] { serve(); });
 }
 
 Predictor::~Predictor() {
-  requests_->close();
+  requests_->wait();
+  requests_->scheduler->fail(std::make_exception_ptr(RunError("the predictor has ended")));
   requests_->thread.join();
 }
 
@@ -196,38 +209,37 @@ void Predictor::serve() {
   }
 }
 
-void Predictor::fill(const Replica& replica, int64_t tick) {
-  Scheduler& scheduler = *requests_->scheduler;
-  const std::vector<RequestQueue::Piece> pieces =
-      requests_->take(replica.device, tick, [&] { return scheduler.failed(); });
-  if (pieces.empty()) return scheduler.stop();
+// By whoever brings the samples, or frees the slot.
+void Predictor::fill_open_batches() {
   const Plan& plan = model_->plan;
-  const Task& task = plan.tasks[size_t(replica.fills.front())];
-  std::byte* slot = model_->binding->address(plan.operands[size_t(task.first_operand)].buffer, tick);
-  StepScalars scalars;
-  scalars.seed = options_.numerics.seed;
-  scalars.iteration = uint64_t(tick);
-  scalars.valid = int32_t(pieces.back().at + pieces.back().count);
-  std::memcpy(slot, &scalars, sizeof scalars);
-  for (size_t f = 0; f < fields_.size(); ++f) {
-    const int64_t sample = fields_[f].sample().bytes();
-    for (const RequestQueue::Piece& piece : pieces) {
-      std::memcpy(slot + offsets_[f] + piece.at * sample, piece.request->fields[f] + piece.first * sample,
-                  size_t(piece.count * sample));
+  for (auto batch = requests_->take(); !batch.pieces.empty(); batch = requests_->take()) {
+    const TaskId task = model_->planned().replicas[size_t(batch.device)].fills.front();
+    const BufferId slots = plan.operands[size_t(plan.tasks[size_t(task)].first_operand)].buffer;
+    std::byte* slot = model_->binding->address(slots, batch.tick);
+    StepScalars scalars;
+    scalars.seed = options_.numerics.seed;
+    scalars.iteration = uint64_t(batch.tick);
+    scalars.valid = int32_t(batch.pieces.back().at + batch.pieces.back().count);
+    std::memcpy(slot, &scalars, sizeof scalars);
+    for (size_t f = 0; f < fields_.size(); ++f) {
+      const int64_t sample = fields_[f].sample().bytes();
+      for (const RequestQueue::Piece& piece : batch.pieces) {
+        std::memcpy(slot + offsets_[f] + piece.at * sample, piece.request->fields[f] + piece.first * sample,
+                    size_t(piece.count * sample));
+      }
     }
+    requests_->scheduler->finish(task, batch.tick);
   }
 }
 
 void Predictor::hand_out(const Replica& replica, int64_t tick) {
-  const std::vector<RequestQueue::Piece> pieces = requests_->end(replica.device, tick);
-  if (pieces.empty()) return;
   const std::vector<std::byte> rows = model_->read_output(replica, 0, tick);
   const auto row = size_t(output_.bytes());
-  for (const RequestQueue::Piece& piece : pieces) {
+  for (const RequestQueue::Piece& piece : requests_->under_way(replica.device, tick)) {
     std::memcpy(reinterpret_cast<std::byte*>(piece.request->rows.data()) + size_t(piece.first) * row,
                 rows.data() + size_t(piece.at) * row, size_t(piece.count) * row);
-    requests_->finish(piece);
   }
+  requests_->finish(replica.device, tick);
 }
 
 std::vector<float> Predictor::predict(std::span<const FieldArray> samples) {
@@ -256,6 +268,7 @@ std::vector<float> Predictor::predict(std::span<const FieldArray> samples) {
   request->rows.resize(size_t(request->samples * output_.elements()));
   std::future<void> finished = request->finished.get_future();
   requests_->push(request);
+  fill_open_batches();
   finished.get();
   return std::move(request->rows);
 }

@@ -2,7 +2,6 @@
 // A trained model that answers requests: loaded once, asked as often as one likes, from any number of threads. What
 // servers are made of.
 
-#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,13 +18,12 @@ class RequestQueue;
 struct PredictorOptions {
   std::string value;  // of the graph, with a row for each sample; "": the scores that its SoftmaxCrossEntropy compares
   int64_t batch = 0;  // samples computed at once, at most; 0: as Validate's
-  // How long a batch that is not full waits for more samples. 0: what is there when a device is free goes at once.
-  std::chrono::microseconds patience{0};
   // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
   std::vector<Field> fields;
 };
 
-// Samples of requests that wait at the same time are computed together, up to a batch, on whichever device is free.
+// A request goes to a device that is free at once. Where all are busy it waits, and samples of requests that wait are
+// computed together, up to a batch.
 class Predictor {
  public:
   // Plans on all devices of `options`, allocates, and reads options.files.weights; without that file weights are what
@@ -46,7 +44,7 @@ class Predictor {
 
  private:
   void serve();
-  void fill(const Replica& replica, int64_t tick);
+  void fill_open_batches();
   void hand_out(const Replica& replica, int64_t tick);
 
   const SessionOptions options_;

@@ -27,6 +27,9 @@ struct SchedulerOptions {
   double stall_seconds = 60;    // without any completion: a stall report
   int64_t first_iteration = 0;  // of the run, that the base clock begins with
   TraceRecorder* trace = nullptr;
+  // Host tasks whose instances go on when their function has returned, until finish() ends them: what they wait for
+  // takes no thread.
+  std::vector<TaskId> deferred = {};
   std::function<void(const std::string&)> stalled;  // gets the report
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
 };
@@ -46,8 +49,11 @@ class Scheduler final : private CompletionSink {
   // Ends the run after the batches already read. Host tasks may call it.
   void stop() { stop_requested_.store(true); }
 
-  // Whether an error is ending the run. Host tasks that wait for something outside of the plan have to look.
-  bool failed() const { return failed_.load(); }
+  // Ends an instance of a deferred host task. Any thread may call it, once the task's function has begun.
+  void finish(TaskId task, int64_t instance) { completed(task, instance, -1, -1); }
+
+  // Ends the run with an error, which run() throws. Any thread may call it.
+  void fail(std::exception_ptr error) { failed(kNone, 0, std::move(error)); }
 
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
   int64_t iterations() const { return ticks(0); }
@@ -90,7 +96,7 @@ class Scheduler final : private CompletionSink {
   SchedulerOptions options_;
   Dependencies dependencies_;
   std::vector<Times> times_;
-  std::vector<uint8_t> on_host_;
+  std::vector<uint8_t> on_host_, deferred_;
   tbb::global_control parallelism_;      // so many host tasks may run at once, whatever the number of cores
   tbb::task_arena working_;              // host tasks
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued

@@ -91,16 +91,22 @@ TEST_CASE("a predictor gives many threads what a pass over a split gives, withou
   for (size_t i = 0; i < expected.size(); ++i) REQUIRE(found[i] == doctest::Approx(expected[i]).epsilon(1e-5));
 }
 
-TEST_CASE("a predictor that waits for full batches answers a single sample all the same") {
-  SessionOptions options = on_cpus();
+TEST_CASE("predictors answer one after the other, and take no thread while nobody asks") {
+  SessionOptions options = on_cpus(2);
+  options.execution.threads = 1;
   const Graph graph = tiny({});
-  Predictor predictor(graph, options, {.value = "hidden", .batch = 4, .patience = std::chrono::milliseconds(5)});
+  Predictor predictor(graph, options, {.value = "hidden", .batch = 4}), other(graph, options, {.value = "hidden"});
   CHECK(predictor.output().shape == Shape{16});
   const std::vector<uint8_t> pixels = random_images(1, 2);
   const FieldArray given[] = {images(pixels)};
   const std::vector<float> first = predictor.predict(given);
   CHECK(first.size() == 16);
-  CHECK(predictor.predict(given) == first);
+  for (int i = 0; i < 20; ++i) {
+    CHECK(predictor.predict(given) == first);
+    CHECK(other.predict(given) == first);
+  }
+  options.length.iterations = 3;
+  CHECK(run(graph, options).ends.size() == 1);  // training beside two predictors
 }
 
 TEST_CASE("a predictor that nobody asks ends") {

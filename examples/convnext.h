@@ -45,7 +45,7 @@ inline void build_convnext_tiny(Model& model, const std::string& source) {
                     .schedule = "cosine",
                     .warmup = 20,
                     .epochs = 300,
-                    .lr_end = 1e-6,
+                    .lr_end = 1.5625e-8,
                     .optimizer = "adamw",
                     .decay_norms = false},
                    {.label_smoothing = 0.1});

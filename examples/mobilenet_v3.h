@@ -67,7 +67,7 @@ inline void build_mobilenet_v3_large(Model& model, const std::string& source) {
   train_classifier(linear(x, {.units = 1000, .init = "normal:0.01"}).named("logits"), label,
                    {.lr = 0.025,
                     .momentum = 0.9,
-                    .weight_decay = 4e-5,
+                    .weight_decay = 1e-5,
                     .schedule = "cosine",
                     .warmup = 5,
                     .epochs = 300,

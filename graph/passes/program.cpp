@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "graph/field.h"
@@ -130,6 +132,23 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
   return loop;
 }
 
+// Losses and metrics count the rows of the samples that are valid (StepScalars::valid): one row a sample. Samples of
+// several rows, flattened, would be counted in part, without a word.
+void check_rows(const Graph& graph) {
+  static const std::set<std::string_view> counting = {
+      "arbalest.Accuracy",           "arbalest.AUC",       "arbalest.F1",     "arbalest.L1Loss",
+      "arbalest.MeanSquaredError",   "arbalest.Precision", "arbalest.Recall", "arbalest.SigmoidCrossEntropy",
+      "arbalest.SoftmaxCrossEntropy"};
+  const int64_t batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  for (const Node& node : graph.nodes) {
+    if (!counting.contains(node.op->qualified_name())) continue;
+    const TensorType& type = graph.values[size_t(node.inputs[0])].type;
+    if (!type.shape.empty() && type.shape[0] == batch) continue;
+    fail(node, fmt::format("input '{}' is {}; expected one row for each of the {} samples of a batch",
+                           node.op->inputs[0].name, to_string(type), batch));
+  }
+}
+
 bool normalises(const Graph& graph) {
   return graph.find_op("arbalest.BatchNormTraining") != nullptr;
 }
@@ -159,6 +178,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   Program program;
   require_only(graph, "arbalest.Prefetch");
   const Node train = require_only(graph, "arbalest.Train");
+  check_rows(graph);
   program.train = train;
   program.accumulate = int_attribute(train, "accumulate");
   find_only(graph, "arbalest.Synchronize");  // not two

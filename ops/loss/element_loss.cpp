@@ -69,7 +69,7 @@ void check_weights(InferContext& context, size_t predictions) {
                              weights.size(), labels, input_name(context, predictions)));
   }
   for (const double weight : weights) {
-    if (weight >= 0 && std::isfinite(weight)) continue;
+    if (weight >= 0 && std::isfinite(float(weight))) continue;
     context.fail(fmt::format("attribute 'pos_weight' holds {}; expected numbers of at least 0", weight));
   }
 }

@@ -48,7 +48,7 @@ void check_weights(InferContext& context, size_t logits) {
                     weights.size(), type.shape[1]));
   }
   for (const double weight : weights) {
-    if (weight >= 0 && std::isfinite(weight)) continue;
+    if (weight >= 0 && std::isfinite(float(weight))) continue;
     context.fail(fmt::format("attribute 'class_weights' holds {}; expected numbers of at least 0", weight));
   }
 }

@@ -54,7 +54,8 @@ struct Classes {
   __device__ float loss(const T* x, const LogSum& sum, int64_t row, int lane) const {
     const int own = label[row];
     const float weight = weights != nullptr ? weights[own] : 1.0f;
-    const float loss = kept * weight * (sum.log_of_sum - (widen(x[own]) - sum.greatest));
+    const float share = kept * weight;  // of 0 the class counts for nothing, also where its logit is −∞
+    const float loss = share != 0 ? share * (sum.log_of_sum - (widen(x[own]) - sum.greatest)) : 0.0f;
     if (!(spread > 0)) return loss;
     float others = 0;
     for (int k = lane; k < classes; k += 32) {

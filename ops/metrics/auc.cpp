@@ -84,8 +84,8 @@ std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& 
 void add_auc(OpRegistry& registry) {
   Op op = scored_metric(
       "AUC",
-      "the area under the ROC curve: of one score, or the mean of several labels' or classes'; labels of -1 (255 "
-      "in uint8, or NaN) are missing");
+      "the area under the ROC curve: of one score, or the mean of several labels' or classes'; of labels -1 (255 "
+      "in uint8, or NaN) is missing, of classes none may be");
   op.attributes = {int_spec("softmax", 1, "where labels are classes: 1 compares the scores' softmax, 0 the scores")};
   op.infer = [infer = op.infer](InferContext& context) {
     flag_attribute(context.node(), "softmax");

@@ -116,7 +116,7 @@ void add_rates(OpRegistry& registry) {
   const auto add = [&](const char* name, const std::string& doc, Rate rate) {
     Op op = scored_metric(name, doc +
                                     "; of classes, of which the greatest score counts, or of labels, by a threshold; "
-                                    "labels of -1 (255 in uint8, or NaN) are missing");
+                                    "of labels -1 (255 in uint8, or NaN) is missing, of classes none may be");
     op.attributes = {
         string_spec("average", "macro",
                     "macro: the mean of classes or labels for which it is defined; weighted: by their positives; "

@@ -10,7 +10,7 @@
 namespace arbalest {
 
 // g ← g + λw;  s ← αs + (1 − α)g²;  v ← mv + g / (√s + ε);  w ← w − γv. Centered: a ← αa + (1 − α)g, and s − a² in
-// place of s; otherwise a is not read and stays zeros.
+// place of s; otherwise a stays zeros.
 template <typename T>
 struct RmspropRule {
   static constexpr int kSlots = 3;

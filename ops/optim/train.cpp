@@ -48,7 +48,9 @@ void check_at_most(const Node& node, std::string_view attribute, double most) {
 
 void check_above_0(const Node& node, std::string_view attribute) {
   const double value = float_attribute(node, attribute);
-  if (!(value > 0)) fail(node, fmt::format("attribute '{}' is {}; expected more than 0", attribute, value));
+  if (value > 0 && std::isfinite(float(value))) return;
+  fail(node,
+       fmt::format("attribute '{}' is {}; expected more than 0, and no more than a float holds", attribute, value));
 }
 
 std::vector<const Op*> optimizers() {

@@ -168,3 +168,15 @@ TEST_CASE("a graph has one Prefetch, one Train and at most one Validate") {
       "h = Relu (x)\nlogits = arbalest.Linear <units = 3> (h)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n");
   CHECK(error_of([&] { make_program(graph, {}); }).find("has no arbalest.Train node") != std::string::npos);
 }
+
+TEST_CASE("losses and metrics count one row a sample, and refuse others") {
+  const auto refusal = [](const std::string& body) { return error_of([&] { program_of_net(body); }); };
+  CHECK(refusal(kResidual) == "");
+  const std::string flattened = refusal(
+      "t = Transpose <perm = [1, 0, 2, 3]> (x)\nrows = Flatten <axis = 2> (t)\n"
+      "mse = arbalest.MeanSquaredError (rows, rows)\n" +
+      kResidual);
+  INFO(flattened);
+  CHECK(flattened.find("'mse' (arbalest.MeanSquaredError): input '") != std::string::npos);
+  CHECK(flattened.find("expected one row for each of the 4 samples of a batch") != std::string::npos);
+}

@@ -31,4 +31,12 @@ std::vector<std::byte> ExternalData::read(const ExternalTensor& tensor, uint64_t
   return content;
 }
 
+std::vector<std::string> ExternalData::files() const {
+  std::vector<std::string> paths;
+  for (const auto& [location, file] : files_) {
+    if (file) paths.push_back(file->path());
+  }
+  return paths;
+}
+
 }  // namespace arbalest

@@ -28,6 +28,8 @@ class ExternalData {
   // The `bytes` that the tensor takes. Throws RunError: a location outside the model's folder, a file that is missing,
   // an offset or a length that goes beyond it, another length than expected.
   std::vector<std::byte> read(const ExternalTensor& tensor, uint64_t bytes);
+  // The files that were read.
+  std::vector<std::string> files() const;
 
  private:
   const RandomAccessFile& open(const std::string& location);

@@ -47,6 +47,17 @@ Graph GraphBuilder::build() {
   return std::move(graph_);
 }
 
+std::vector<std::string> GraphBuilder::files() const {
+  std::vector<std::string> files;
+  const auto add = [&](const GraphSource& source) {
+    files.push_back(source.file);
+    files.insert(files.end(), source.data_files.begin(), source.data_files.end());
+  };
+  add(source_);
+  for (const auto& [path, source] : sources_) add(source);
+  return files;
+}
+
 // Versions whose operators mean what this registry's do.
 void GraphBuilder::check_opsets() const {
   for (const auto& [domain, version] : source_.opsets) {
@@ -85,7 +96,13 @@ void GraphBuilder::find_own_names() {
   for (const SourceValue& input : source_.inputs) own_names_.insert(input.name.text);
   for (const SourceValue& value : source_.values) own_names_.insert(value.name.text);
   for (const SourceNode& node : source_.nodes) {
-    for (const SourceName& output : node.outputs) own_names_.insert(output.text);
+    const std::string name = qualified_name(node);
+    const Op* op = registry_.find(name);
+    const bool owns = functions_.count(name) || (op && op->expand);
+    for (const SourceName& output : node.outputs) {
+      own_names_.insert(output.text);
+      if (owns) owners_.insert(output.text);
+    }
   }
 }
 
@@ -275,8 +292,12 @@ const SourceName& GraphBuilder::first_output(const SourceNode& node) {
   return *std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
 }
 
-Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models) {
-  return GraphBuilder(source, registry, batch, models).build();
+Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models,
+                  std::vector<std::string>* files) {
+  GraphBuilder builder(source, registry, batch, models);
+  Graph graph = builder.build();
+  if (files) *files = builder.files();
+  return graph;
 }
 
 std::optional<int64_t> checked_element_count(const Shape& shape) {

@@ -25,6 +25,8 @@ class GraphBuilder {
       : source_(source), registry_(registry), batch_(batch), models_(models) {}
 
   Graph build();
+  // Those that were read: the graph's, the models' that it calls, and what their tensors are kept in.
+  std::vector<std::string> files() const;
 
  private:
   // One function instance, or the graph itself.
@@ -100,6 +102,7 @@ class GraphBuilder {
   const GraphSource& model_source(const SourceNode& node, const std::string& attribute);
   void check_models_called() const;
   void place_model(const SourceNode& call, const CalledModel& model, Scope& scope);
+  bool is_of_layer(const std::string& name) const;
   ValueId place_value(const Graph& model, ValueId id, const std::string& prefix, std::vector<ValueId>& placed);
   static std::string free_name(std::unordered_set<std::string>& taken, const std::string& prefix,
                                const std::string& name);
@@ -116,6 +119,7 @@ class GraphBuilder {
   std::set<std::string> called_;                // models
   std::map<std::string, GraphSource> sources_;  // of models, by path
   std::unordered_set<std::string> own_names_;   // of values that the graph's own nodes and lists define
+  std::unordered_set<std::string> owners_;      // results of the graph's own layers: "logits" will own "logits.weight"
   std::unordered_set<std::string> value_names_;
   std::unordered_set<std::string> node_names_;
   std::unordered_set<std::string> unsound_;  // results, of the graph itself, of nodes that have an error

@@ -19,7 +19,8 @@ bool GraphBuilder::calls_model(const SourceNode& node) {
 }
 
 // Puts the part of the model's graph that computes the call's results in the call's place. Parameters keep their names
-// unless the graph has the name already; other values are named as those of a function's instance are.
+// unless the graph has the name already, or a layer of it would; other values are named as those of a function's
+// instance are.
 void GraphBuilder::call_model(const SourceNode& node, Scope& scope) {
   ModelCall call;
   call.name = node.op.text;
@@ -120,13 +121,21 @@ std::string GraphBuilder::free_name(std::unordered_set<std::string>& taken, cons
   return free;
 }
 
+// Whether one of the graph's own layers may have a parameter of this name.
+bool GraphBuilder::is_of_layer(const std::string& name) const {
+  for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
+    if (owners_.count(name.substr(0, dot))) return true;
+  }
+  return false;
+}
+
 // The value of this graph that stands for one of the model's.
 ValueId GraphBuilder::place_value(const Graph& model, ValueId id, const std::string& prefix,
                                   std::vector<ValueId>& placed) {
   if (id == kNone) return kNone;
   if (placed[size_t(id)] != kNone) return placed[size_t(id)];
   Value value = model.values[size_t(id)];
-  const bool keeps = value.role == Role::Parameter && !own_names_.count(value.name);
+  const bool keeps = value.role == Role::Parameter && !own_names_.count(value.name) && !is_of_layer(value.name);
   if (!keeps || !value_names_.insert(value.name).second) {
     value.name = free_name(value_names_, prefix, value.name);
   }

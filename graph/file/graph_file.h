@@ -18,9 +18,9 @@
 
 namespace arbalest {
 
-// The file of a model that a graph calls: `logits = model.resnet (x)`. An .onnx file, or a graph file of any kind. The
-// call stands for the model's graph, whose first input x is; its learned initialisers become parameters under the names
-// that the file gives them, with their values. The call may have the attributes
+// The file of a model that a graph calls: `logits = model.resnet (x)`. An .onnx file, or a graph file that calls no
+// models itself. The call stands for the model's graph, whose first input x is; its learned initialisers become
+// parameters under the names that the file gives them, with their values. The call may have the attributes
 //   file           the model's file, relative to the graph's, where no ModelFile is given for the name
 //   inputs         the names of the model's inputs that the operands are, where they are not the first ones
 //   outputs        values of the model that are the results, of any of its nodes; otherwise its first outputs. What
@@ -33,7 +33,7 @@ struct ModelFile {
 };
 using ModelFiles = std::vector<ModelFile>;
 
-// "resnet=FILE", or "FILE" for the only model. Throws GraphError where the file is missing.
+// "resnet=FILE", or "FILE" for the only model. Throws GraphError where no file is named.
 ModelFile parse_model_file(std::string_view text);
 
 // The graph that a text states, with functions inlined; not yet verified: sources of data have to be opened first.
@@ -46,7 +46,9 @@ Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64
                       const ModelFiles& models = {});
 
 // Any graph file: by its extension text (.onnxtxt, .txt) or binary (.onnx), otherwise by its content.
-Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch = 0, const ModelFiles& models = {});
+// `files` becomes all files that were read: the graph's, those of the models that it calls, and those of their tensors.
+Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch = 0, const ModelFiles& models = {},
+                 std::vector<std::string>* files = nullptr);
 
 // Reads back as the same graph: nodes, names, attributes, roles, initial values to the last bit. Types of intermediate
 // values are left to inference. Throws GraphError for what no graph file can state: carries, states, random initial

@@ -259,8 +259,9 @@ GraphSource read_source(const std::string& path) {
   return binary ? read_onnx_source(path) : Parser(content, path).parse();
 }
 
-Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch, const ModelFiles& models) {
-  return build_graph(read_source(path), registry, batch, models);
+Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch, const ModelFiles& models,
+                 std::vector<std::string>* files) {
+  return build_graph(read_source(path), registry, batch, models, files);
 }
 
 ModelFile parse_model_file(std::string_view text) {

@@ -77,6 +77,7 @@ struct SourceFunction {
 
 struct GraphSource {
   std::string file;
+  std::vector<std::string> data_files;  // beside it, that tensors are kept in
   std::string name;
   Opsets opsets;
   SourcePlace opsets_place;
@@ -97,8 +98,10 @@ bool is_constant_node(std::string_view qualified_name);
 // `h1` (or which is labelled so), value `c1` becomes `h1/c1`, and the function's outputs take the caller's names.
 // Floating initialisers become parameters, others and Constant nodes constants. `batch` > 0 is the extent of the first
 // symbol among the inputs'. Calls of models are replaced by what graph/file/model_call.h makes of the models' files.
+// `files`: as load_graph() tells them.
 // Throws GraphError: unknown or repeated names, use before definition, functions that call themselves or nest too deep.
-Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models = {});
+Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models = {},
+                  std::vector<std::string>* files = nullptr);
 
 // The number of elements, or nothing where it exceeds what any device holds (2^44).
 std::optional<int64_t> checked_element_count(const Shape& shape);

@@ -22,7 +22,9 @@ std::string qualified_name(const SourceNode& node) {
 
 std::vector<std::string> names_of(const std::vector<SourceValue>& values) {
   std::vector<std::string> names;
-  for (const SourceValue& value : values) names.push_back(value.name.text);
+  for (const SourceValue& value : values) {
+    if (!value.data) names.push_back(value.name.text);  // text states initialisers among the inputs, too
+  }
   return names;
 }
 
@@ -76,6 +78,9 @@ class Cut {
     cut.opsets_place = whole_.opsets_place;
     cut.functions = whole_.functions;
     add_inputs(cut, operands);
+    for (const SourceValue& input : whole_.inputs) {
+      if (input.data && needed_.count(input.name.text)) cut.values.push_back(input);
+    }
     // Declared types are those of the file's own inputs and batch; they are inferred anew.
     for (const SourceValue& value : whole_.values) {
       if (value.data && needed_.count(value.name.text)) cut.values.push_back(value);
@@ -180,6 +185,7 @@ class Cut {
       nodes.resize(nodes.size() - more);
       message += fmt::format("\n  {}: node{} {}{}", name, nodes.size() + more == 1 ? "" : "s", fmt::join(nodes, ", "),
                              more ? fmt::format(" and {} more", more) : "");
+      if (name.starts_with(std::string(kModelDomain) + ".")) message += " (a model that is called may not call models)";
     }
     fail(message);
   }
@@ -214,6 +220,7 @@ CalledModel read_model(const GraphSource& source, const OpRegistry& registry, co
   note_fixed_batch(part, model.graph);
   own_parameters(model.graph);
   follow_training(model.graph, call.training);
+  spell_out_old_softmax(model.graph);
   for (const std::string& name : names) {
     const auto is = [&](ValueId input) { return model.graph.values[size_t(input)].name == name; };
     const auto found = std::find_if(model.graph.inputs.begin(), model.graph.inputs.end(), is);

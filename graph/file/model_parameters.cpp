@@ -1,5 +1,7 @@
 #include "graph/file/model_parameters.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 #include <unordered_set>
@@ -105,6 +107,7 @@ void copy_identities(Graph& graph) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.op->qualified_name() != "Identity" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
+    if (node.outputs.size() != 1) continue;  // verify() refuses it
     const Value& from = graph.values[size_t(node.inputs[0])];
     if (!is_stored(from)) continue;
     Value& copy = graph.values[size_t(node.outputs[0])];
@@ -142,6 +145,38 @@ void keep_constants(Graph& graph) {
   }
 }
 
+// Statistics are a state here: nothing may read what a batch norm made of them.
+void keep_first_output(const Graph& graph, Node& node, const std::unordered_set<ValueId>& read) {
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (!read.count(node.outputs[i])) continue;
+    fail(node, fmt::format("its output '{}' is read; expected readers of its first output alone",
+                           graph.values[size_t(node.outputs[i])].name));
+  }
+  node.outputs.resize(1);
+}
+
+std::unordered_set<ValueId> values_read(const Graph& graph) {
+  std::unordered_set<ValueId> read(graph.outputs.begin(), graph.outputs.end());
+  for (const Node& node : graph.nodes) read.insert(node.inputs.begin(), node.inputs.end());
+  read.erase(kNone);
+  return read;
+}
+
+bool is_before(const Graph& graph, int64_t opset) {
+  return std::any_of(graph.opsets.begin(), graph.opsets.end(), [&](const auto& import) {
+    return (import.first.empty() || import.first == "ai.onnx") && import.second < opset;
+  });
+}
+
+// Appends a node at the place of another.
+ValueId append(Graph& graph, const Node& at, const char* op, std::string_view label, std::vector<ValueId> inputs,
+               Attributes attributes = {}) {
+  const NodeId id = graph.add_node(builtin_ops().get(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1,
+                                   std::move(attributes));
+  graph.nodes[size_t(id)].where = at.where;
+  return graph.nodes[size_t(id)].outputs[0];
+}
+
 }  // namespace
 
 void own_parameters(Graph& graph) {
@@ -152,6 +187,7 @@ void own_parameters(Graph& graph) {
 }
 
 void follow_training(Graph& graph, bool training) {
+  const std::unordered_set<ValueId> read = values_read(graph);
   std::unordered_set<ValueId> statistics;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     Node& node = graph.nodes[n];
@@ -165,13 +201,44 @@ void follow_training(Graph& graph, bool training) {
       };
       if (!stored(kMean) || !stored(kVariance)) continue;
       node.attributes.set("training_mode", int64_t{training}, node.where);
-      node.outputs.resize(1);
+      keep_first_output(graph, node, read);
       if (!training) continue;
       for (const size_t i : {kMean, kVariance}) {
         const ValueId shared = graph.nodes[n].inputs[i];
         if (statistics.insert(shared).second) continue;
         graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[size_t(shared)].name);
       }
+    }
+  }
+}
+
+void spell_out_old_softmax(Graph& graph) {
+  if (!is_before(graph, 13)) return;
+  const std::vector<Node> nodes = std::move(graph.nodes);
+  graph.nodes.clear();
+  for (const Node& node : nodes) {
+    const std::string op = node.op->qualified_name();
+    const bool softmax = (op == "Softmax" || op == "LogSoftmax") && node.inputs.size() == 1 && node.inputs[0] != kNone;
+    const NamedAttribute* axis = node.attributes.find_named("axis");
+    const bool is_last = axis && axis->value == Attribute(int64_t{-1});
+    if (!softmax || is_last) {
+      graph.nodes.push_back(node);
+      continue;
+    }
+    const ValueId x = node.inputs[0];
+    Attributes flat;
+    flat.set("axis", axis ? axis->value : Attribute(int64_t{1}), node.where);
+    const ValueId rows = append(graph, node, "Flatten", "rows", {x}, flat);
+    const ValueId y = append(graph, node, op.c_str(), "of_rows", {rows}, {{"axis", int64_t{-1}}});
+    const ValueId shape = append(graph, node, "Shape", "shape", {x});
+    Node& reshape = graph.nodes.emplace_back(node);
+    reshape.op = &builtin_ops().get("Reshape");
+    reshape.inputs = {y, shape};
+    reshape.attributes = {};
+  }
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output != kNone) graph.values[size_t(output)].producer = NodeId(n);
     }
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Which values of a model's file are trained. Exporters leave that open: they share equal initialisers, store weights
-// in Constant nodes, and state batch norms as inference runs them.
+// in Constant nodes, and state batch norms as inference runs them. And what older opsets mean by an operator.
 
 #include "graph/graph.h"
 
@@ -15,5 +15,10 @@ void own_parameters(Graph& graph);
 // Batch norms and Dropout in training: as in training, or, where `training` is false, as in validation. A batch norm
 // that trains has statistics of its own.
 void follow_training(Graph& graph, bool training);
+
+// Before ONNX's opset 13 the sums of Softmax and LogSoftmax were over all axes from `axis` on, which was 1 unless
+// given. The graph that a model becomes part of is of another opset: in graphs of older ones they become the newer
+// operators between reshapes that make one axis of those.
+void spell_out_old_softmax(Graph& graph);
 
 }  // namespace arbalest

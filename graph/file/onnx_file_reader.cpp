@@ -87,6 +87,7 @@ class Importer {
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
                          std::make_move_iterator(scalars.end()));
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));
+    source_.data_files = external_.files();
     return std::move(source_);
   }
 
@@ -293,9 +294,15 @@ class Importer {
 GraphSource read_onnx_source(const std::string& path) {
   const std::string content = read_whole_file(path);
   onnx::ModelProto model;
+  if (content.size() > size_t(std::numeric_limits<int>::max())) {
+    throw GraphError(
+        Position{path, 0, 0},
+        fmt::format("the file has {} bytes, expected less than 2 GiB, protobuf's limit: larger models keep "
+                    "their tensors as external data",
+                    content.size()));
+  }
   // Protobuf bounds the nesting and refuses lengths beyond the content.
-  if (content.size() > size_t(std::numeric_limits<int>::max()) ||
-      !model.ParseFromArray(content.data(), int(content.size())) || !model.has_graph()) {
+  if (!model.ParseFromArray(content.data(), int(content.size())) || !model.has_graph()) {
     throw GraphError(Position{path, 0, 0}, "not a binary ONNX model, or a damaged one");
   }
   return Importer(model, path).run();

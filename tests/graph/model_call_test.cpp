@@ -139,6 +139,82 @@ TEST_CASE("model: names that are taken get the call's before them") {
   CHECK(value(graph, "second/bn.bias").role == Role::Parameter);
 }
 
+TEST_CASE("model: parameters that a layer of the graph will make keep their names, and the model's get the call's") {
+  const Files files;
+  const std::string path = files.file("teacher.onnxtxt");
+  Files::write(path, R"(t (float[N, 3] x) => (float[N, 3] y)
+<float[3, 3] "logits.weight" = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3] "logit.bias" = {1, 2, 3}>
+{
+  m = MatMul (x, "logits.weight")
+  y = Add (m, "logit.bias")
+})");
+  Graph graph = files.read("t = model.teacher (x) logits = arbalest.Linear <units = 3> (x) s = Add (t, logits)",
+                           {{"", path}}, "float[2, 3] x");
+  verify(graph);
+  expand_layers(graph);
+  CHECK(value(graph, "logits.weight").initializer.kind != Initializer::Kind::Data);
+  CHECK(value(graph, "t/logits.weight").initializer.kind == Initializer::Kind::Data);
+  CHECK(value(graph, "logit.bias").role == Role::Parameter);
+}
+
+TEST_CASE("model: Softmax means what it meant in the opset of the model's file") {
+  const Files files;
+  const std::string path = files.file("old.onnxtxt");
+  const auto read = [&](int opset, const std::string& node) {
+    Files::write(path, fmt::format("<ir_version: 8, opset_import: [\"\" : {}]> o (float[N, 3, 4] x) => (y) {{ {} }}",
+                                   opset, node));
+    Graph graph = files.read("y = model.old (x) z = Relu (y)", {{"", path}}, "float[2, 3, 4] x");
+    verify(graph);
+    CHECK(value(graph, "z").type.shape == Shape{2, 3, 4});
+    return graph;
+  };
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    for (const char* attributes : {"<axis = 1>", ""}) {
+      const Graph graph = read(12, fmt::format("y = {} {} (x)", op, attributes));
+      const Node& softmax = only(graph, op);
+      CHECK(graph.values[size_t(softmax.inputs[0])].type.shape == Shape{2, 12});
+      CHECK(int_attribute(softmax, "axis") == -1);
+    }
+  }
+  CHECK(read(11, "y = Softmax <axis = -1> (x)").nodes.size() == 2);
+  CHECK(read(13, "y = Softmax <axis = 1> (x)").nodes.size() == 2);
+  CHECK(has(error_of([&] { read(11, "y = Softmax <axis = 5> (x)"); }), "old.onnxtxt"));
+}
+
+TEST_CASE("model: inputs with values are parameters of it, not operands") {
+  const Files files;
+  const std::string path = files.file("given.onnxtxt");
+  Files::write(path, R"(g (float[2, 2] w = {1, 2, 3, 4}, float[N, 2] x, float[2] unused = {1, 2}) => (float[N, 2] y)
+{ y = MatMul (x, w) })");
+  Graph graph = files.read("y = model.given (x)", {{"", path}}, "float[5, 2] x");
+  verify(graph);
+  CHECK(floats(value(graph, "w")) == std::vector<float>{1, 2, 3, 4});
+  CHECK(graph.find_value("unused") == kNone);
+  CHECK(has(files.fault("y = model.given (x, x)", {{"", path}}),
+            "2 operands are given to model 'given', which has the "
+            "inputs 'x'"));
+}
+
+TEST_CASE("model: outputs that do not fit are refused") {
+  const Files files;
+  const std::string path = files.file("outputs.onnxtxt");
+  Files::write(path, "o (float[N, 2] x) => (float[2] y) <float[2] w = {1, 2}> { , y = Identity (w) }");
+  CHECK(has(error_of([&] {
+              Graph graph = files.read("y = model.outputs (x)", {{"", path}}, "float[5, 2] x");
+              verify(graph);
+            }),
+            "Identity"));
+  const auto normalised = [&](const char* result) {
+    Files::write(path, fmt::format(R"(o (float[N, 2] x) => (float[N, 2] y, float[2] m)
+<float[2] s = {{1, 2}}, float[2] b = {{1, 2}}, float[2] mean = {{1, 2}}, float[2] var = {{1, 2}}>
+{{ n, m, v = BatchNormalization <training_mode = 1> (x, s, b, mean, var)  y = Add (n, {}) }})",
+                                   result));
+    return error_of([&] { files.read("y = model.outputs (x)", {{"", path}}, "float[5, 2] x"); });
+  };
+  CHECK(normalised("b") == "");
+  CHECK(has(normalised("m"), "its output 'm' is read; expected readers of its first output alone"));
+}
+
 TEST_CASE("model: a function may call one") {
   const Files files;
   Graph graph =
@@ -256,7 +332,7 @@ TEST_CASE("model: faults of calls are told at their place") {
             "calls 'net', 'other', expected --model NAME=FILE"));
   Files::write(files.file("self.onnxtxt"),
                "s (float[2] x) => (float[2] y) { y = model.s <file = \"self.onnxtxt\"> (x) }");
-  CHECK(has(files.fault("y = model.s (x)", {{"", files.file("self.onnxtxt")}}), "\n  model.s: node 'y'"));
+  CHECK(has(files.fault("y = model.s (x)", {{"", files.file("self.onnxtxt")}}), "\n  model.s: node 'y' (a model that is called may not call models)"));
   CHECK(has(files.fault("y = model.net (x) z = Relo (y)", net), "unknown operator or function 'Relo'"));
 }
 

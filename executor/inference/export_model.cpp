@@ -1,6 +1,7 @@
 #include "executor/inference/export_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,12 +13,14 @@
 #include "graph/constants.h"
 #include "graph/error_list.h"
 #include "graph/op.h"
+#include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
 
 namespace arbalest {
 namespace {
 
 constexpr int64_t kOpset = 18, kOpsetWithGelu = 20;
+constexpr size_t kMostFaults = 20;  // of the weights' file that are told at once
 
 std::vector<float> floats_of(const Value& value) {
   std::vector<float> numbers(size_t(value.type.elements()));
@@ -200,18 +203,37 @@ class Exporter {
 
   // Every stored value gets its content; statistics are values like the others from now on.
   void put_weights() {
+    const FileOptions& files = options_.files;
     std::optional<WeightsFile> file;
-    if (!options_.files.weights.empty()) file.emplace(options_.files.weights, options_.files.weights_map);
-    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
-    for (size_t v = 0; v < readers.size(); ++v) {
-      Value& value = graph_.values[v];
-      const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
-      if (!stored || readers[v].empty()) continue;
-      auto bytes = file ? file->read(value)
-                        : initial_content(graph_, ValueId(v), options_.numerics.seed, thread_count(options_));
+    if (!files.weights.empty()) file.emplace(files.weights, files.weights_map);
+    std::vector<std::string> faults;
+    for (const ValueId id : stored_values()) {
+      Value& value = graph_.values[size_t(id)];
+      const bool fresh = first_fit(value.name, files.fresh) < files.fresh.size();
+      std::vector<std::byte> bytes;
+      try {
+        bytes = file && !fresh ? file->read(value)
+                               : initial_content(graph_, id, options_.numerics.seed, thread_count(options_));
+      } catch (const RunError& error) {
+        faults.emplace_back(error.what());
+        if (faults.size() < kMostFaults) continue;
+        break;
+      }
       value.initializer = {Initializer::Kind::Data, 0, std::make_shared<std::vector<std::byte>>(std::move(bytes))};
       value.role = Role::Parameter;
     }
+    if (!faults.empty()) throw RunError(fmt::format("{}", fmt::join(faults, "\n")));
+  }
+
+  std::vector<ValueId> stored_values() const {
+    const std::vector<std::vector<NodeId>> readers = graph_.consumers();
+    std::vector<ValueId> stored;
+    for (size_t v = 0; v < readers.size(); ++v) {
+      const Role role = graph_.values[v].role;
+      const bool kept = role == Role::Parameter || role == Role::Frozen || role == Role::State;
+      if (kept && !readers[v].empty()) stored.push_back(ValueId(v));
+    }
+    return stored;
   }
 
   void restore_batch_norms() {
@@ -258,8 +280,18 @@ class Exporter {
       }
       Node& conv = graph_.nodes[size_t(c)];
       const bool own = readers[size_t(conv.inputs[1])].size() == 1;  // filters that others read stay as they are
-      if (own) fold(norm, conv);
+      if (own && all_stored(norm) && all_stored(conv)) fold(norm, conv);
     }
+  }
+
+  // Whether the weights are known here: nodes may compute them, too.
+  bool all_stored(const Node& node) const {
+    return std::all_of(node.inputs.begin() + 1, node.inputs.end(), [&](ValueId input) {
+      if (input == kNone) return true;
+      const Value& value = graph_.values[size_t(input)];
+      return value.initializer.kind == Initializer::Kind::Data && value.initializer.data &&
+             value.type.dtype == DataType::Float32;
+    });
   }
 
   void fold(const Node& norm, Node& conv) {

@@ -31,6 +31,9 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
   check_output_paths(
       {{"--save", options.files.save}, {"--save-best", options.files.save_best}, {"--trace", options.files.trace}});
   check_inputs_kept({{"--weights", options.files.weights}}, {{"--trace", options.files.trace}});
+  check_inputs_kept(
+      {{"--weights-map", options.files.weights_map}},
+      {{"--save", options.files.save}, {"--save-best", options.files.save_best}, {"--trace", options.files.trace}});
   whole_ = prepared_.request;
   make_segment({});
   check_rules();

@@ -53,6 +53,7 @@ std::optional<std::vector<size_t>> axes_of_kernel(const Shape& from, const Shape
   const size_t rank = from.size();
   if (rank < 2 || wanted.size() != rank) return std::nullopt;
   for (const bool depthwise : {false, true}) {
+    if (depthwise && rank < 3) break;  // a matrix has no height and width
     std::vector<size_t> axes = depthwise ? std::vector{rank - 2, rank - 1} : std::vector{rank - 1, rank - 2};
     for (size_t axis = 0; axis + 2 < rank; ++axis) axes.push_back(axis);
     Shape shape;

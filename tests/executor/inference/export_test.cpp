@@ -233,6 +233,46 @@ TEST_CASE("a Split without extents is exported with the number of its parts") {
   for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
 }
 
+TEST_CASE("a batch norm is folded only where the weights of both are stored") {
+  TinyNet net = convolutional();
+  net.layers =
+      "zero = Constant <value = float[4] {0, 0, 0, 0}> ()\n"
+      "mean = Neg (zero)\n"
+      "one = Exp (zero)\n"
+      "d = arbalest.Conv <filters = 4, kernel_shape = [1, 1]> (x)\n"
+      "n = BatchNormalization (d, one, zero, mean, one)\n"
+      "h = GlobalMaxPool (n)\n";
+  const Graph graph = tiny(net), model = export_model(graph, on_cpus(), {.fold_batch_norm = true});
+  CHECK(count_ops(model, "BatchNormalization") == 1);
+  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
+  const std::vector<double> found = exported_values(model, x, "logits");
+  REQUIRE(found.size() == expected.values.size());
+  for (size_t i = 0; i < found.size(); ++i) CHECK(std::abs(found[i] - expected.values[i]) < 1e-5);
+}
+
+TEST_CASE("all that weights lack is told at once, and what starts anew is not read") {
+  const Trained other;
+  SessionOptions options = other.options;
+  TinyNet net = normalised();
+  net.layers += "more = arbalest.Conv <filters = 8, bias = 1, kernel_shape = [1, 1]> (h)\n";
+  Graph graph = tiny(net);
+  graph.nodes[size_t(graph.find_node("logits"))].inputs[0] = graph.find_value("more");
+  const std::string missing = message_of([&] { export_model(graph, options, {}); });
+  CHECK(contains(missing, "no tensor 'more.weight', which the graph needs"));
+  CHECK(contains(missing, "no tensor 'more.bias', which the graph needs"));
+  options.files.fresh = {"more.*"};
+  CHECK(message_of([&] { export_model(graph, options, {}); }) == "");
+  TinyNet wide = normalised();
+  wide.layers.replace(wide.layers.find("filters = 8, kernel_shape = [1"), 11, "filters = 9");
+  wide.layers.replace(wide.layers.find("sum = Add (n, c)"), 16, "sum = Relu (n)");
+  options.files.fresh.clear();
+  const std::string message = message_of([&] { export_model(tiny(wide), options, {}); });
+  for (const char* name : {"tensor 'd.weight' is", "tensor 'n.weight' is", "tensor 'n.bias' is"}) {
+    INFO(message);
+    CHECK(contains(message, name));
+  }
+}
+
 TEST_CASE("what cannot be exported is told") {
   const Graph graph = tiny({});
   CHECK(contains(message_of([&] { export_model(graph, on_cpus(), {.value = "logit"}); }),

@@ -105,6 +105,10 @@ TEST_CASE("tensors are read under the graph's names, kernels of TensorFlow in ou
                  read(file, "dense.weight", {3, 2});
                }),
                "tensor 'dense/kernel' is float[3,2] (transposed), the graph's parameter 'dense.weight' is float[3,2]"));
+  CHECK(contains(message_of([&] {  // a matrix is no depthwise kernel
+                   read(file, "dense.weight", {6, 1});
+                 }),
+                 "tensor 'dense/kernel' is float[3,2] (transposed)"));
   CHECK(contains(message_of([&] {
                    files.open({tensor("a", {1}), tensor("b", {1})}, "a b\n");
                  }),

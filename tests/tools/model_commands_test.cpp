@@ -113,7 +113,33 @@ TEST_CASE("a model that a graph calls is not overwritten") {
     return message_of([&] { command_run(std::get<RunOptions>(command)); });
   };
   CHECK(contains(fault_of({"run", files.graph.c_str(), "--save", files.model.c_str()}),
-                 fmt::format("--save would overwrite '{}', which --model reads", files.model)));
+                 fmt::format("--save would overwrite '{}', which the graph reads", files.model)));
+  const std::string map = files.folder / "names.map";
+  std::ofstream(map) << "a b\n";
+  const auto map_fault_of = [&](const char* option) {
+    return fault_of({"run", files.graph.c_str(), "--weights", files.weights.c_str(), "--weights-map", map.c_str(),
+                     option, map.c_str()});
+  };
+  CHECK(contains(map_fault_of("--log"), "which --weights-map reads"));
+  CHECK(contains(map_fault_of("--save"), "which --weights-map reads"));
+}
+
+TEST_CASE("a model that the graph itself names is not overwritten") {
+  const Files files;
+  std::string text;
+  std::getline(std::ifstream(files.graph), text, '\0');
+  text.replace(text.find("outputs = ["), 0, "file = \"trunk.onnxtxt\", ");
+  std::ofstream(files.graph) << text;
+  const auto fault = [&](std::vector<const char*> words) {
+    const Command command = parse(words);
+    return message_of([&] {
+      if (const auto* run = std::get_if<RunOptions>(&command)) command_run(*run);
+      if (const auto* exported = std::get_if<ExportCommandOptions>(&command)) command_export(*exported);
+    });
+  };
+  const std::string expected = fmt::format("would overwrite '{}', which the graph reads", files.model);
+  CHECK(contains(fault({"run", files.graph.c_str(), "--log", files.model.c_str()}), expected));
+  CHECK(contains(fault({"export", files.graph.c_str(), files.model.c_str()}), expected));
 }
 
 #ifdef ARBALEST_ONNX

@@ -17,9 +17,11 @@ int command_export(const ExportCommandOptions& options) {
   check_distinct_paths({{"GRAPH", options.graph}, {"FILE", options.file}});
   const NamedPaths outputs = {{"FILE", options.file}, {"--external-data", external_data_path(options.file)}};
   check_inputs_kept({{"--weights", files.weights}}, outputs);
-  check_inputs_kept(model_paths(options), outputs);
+  std::vector<std::string> graph_files;
+  Graph graph = load_with_overrides(options, &graph_files);
+  check_graph_kept(graph_files, files, outputs);
   check_output_paths({{"FILE", options.file}});
-  const Graph model = export_model(load_with_overrides(options), session_options(options), options.exported);
+  const Graph model = export_model(std::move(graph), session_options(options), options.exported);
   write_onnx(model, options.file, options.written);
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;

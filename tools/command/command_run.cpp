@@ -30,10 +30,11 @@ int command_run(const RunOptions& options) {
                         {"--trace", files.trace},
                         {"--log", options.log}});
   check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
-  check_inputs_kept(
-      model_paths(options),
+  std::vector<std::string> graph_files;
+  Graph graph = load_with_overrides(options, &graph_files);
+  check_graph_kept(
+      graph_files, files,
       {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
-  Graph graph = load_with_overrides(options);
   const SessionOptions session = session_options(options);
 
   std::optional<JsonLog> log;  // opened once the graph is read: a typo leaves the log of an earlier run as it is

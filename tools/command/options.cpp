@@ -159,7 +159,8 @@ class CommandLine {
     export_command_->add_flag("--fold-batch-norm", exported.fold_batch_norm, "into the convolutions before");
     export_command_->add_flag("--external-data", export_.written.external_data,
                               "weights in a second file, FILE.data, as they are for models above 2 GiB");
-    export_command_->footer("The model has ONNX's own operators of opset 18 and takes any number of samples at once.");
+    export_command_->footer(
+        "The model has ONNX's own operators of opset 18 (20 where it has Gelu) and takes any number of samples at once.");
   }
 
   void declare_check() {

@@ -8,8 +8,8 @@
 
 namespace arbalest {
 
-Graph load_with_overrides(const GraphOptions& options) {
-  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models);
+Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files) {
+  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models, files);
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
   return graph;
 }
@@ -23,10 +23,11 @@ Graph without_validation(Graph graph) {
   return graph;
 }
 
-NamedPaths model_paths(const GraphOptions& options) {
-  NamedPaths paths;
-  for (const ModelFile& model : options.models) paths.emplace_back("--model", model.path);
-  return paths;
+void check_graph_kept(const std::vector<std::string>& graph_files, const FileOptions& files,
+                      const NamedPaths& outputs) {
+  NamedPaths read = {{"--weights-map", files.weights_map}};
+  for (const std::string& file : graph_files) read.emplace_back("the graph", file);
+  check_inputs_kept(read, outputs);
 }
 
 SessionOptions session_options(const GraphOptions& options) {

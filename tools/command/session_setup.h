@@ -7,11 +7,13 @@
 
 namespace arbalest {
 
-// The graph as the file says, changed by --set; not yet verified. Throws GraphError.
-Graph load_with_overrides(const GraphOptions& options);
+// The graph as the file says, changed by --set; not yet verified. `files` becomes those that were read, as load_graph()
+// tells them. Throws GraphError.
+Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
-// The files of the models that --model names.
-NamedPaths model_paths(const GraphOptions& options);
+// Throws GraphError where an output would overwrite the graph's file, a model's that it calls, or their data, or the
+// map of weights' names.
+void check_graph_kept(const std::vector<std::string>& graph_files, const FileOptions& files, const NamedPaths& outputs);
 
 // The graph as it trains when nothing validates it.
 Graph without_validation(Graph graph);

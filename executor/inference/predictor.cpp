@@ -3,18 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <future>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <set>
-#include <thread>
 
 #include "executor/inference/classification.h"
 #include "executor/inference/loaded_model.h"
+#include "executor/inference/request_queue.h"
 #include "executor/run/scheduler.h"
 
 namespace arbalest {
@@ -52,118 +46,6 @@ std::unique_ptr<const LoadedModel> load(Graph graph, SessionOptions options, con
 
 }  // namespace
 
-// What waits, what is under way, and the thread that runs the plan.
-class RequestQueue {
- public:
-  struct Request {
-    std::vector<const std::byte*> fields;  // the samples of each of the predictor's fields
-    int64_t samples = 0, taken = 0, done = 0;
-    std::vector<float> rows;
-    std::promise<void> finished;
-  };
-  // Samples first … first + count − 1 of a request, in rows from `at` on of a batch.
-  struct Piece {
-    std::shared_ptr<Request> request;
-    int64_t first = 0, count = 0, at = 0;
-  };
-  struct Batch {
-    int32_t device = 0;  // the predictor's replica
-    int64_t tick = 0;
-    std::vector<Piece> pieces;  // none: there is nothing to fill
-  };
-
-  explicit RequestQueue(int64_t batch) : batch_(batch) {}
-
-  void push(const std::shared_ptr<Request>& request) {
-    const std::scoped_lock lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
-    waiting_.push_back(request);
-  }
-
-  // A slot that may be filled.
-  void open(int32_t device, int64_t tick) {
-    const std::scoped_lock lock(mutex_);
-    open_.push_back({device, tick, {}});
-  }
-
-  // The next batch that there are samples for, on the device that has been free the longest. A device runs its batches
-  // in order, so only the earliest of its open slots gets any.
-  Batch take() {
-    const std::scoped_lock lock(mutex_);
-    const auto slot =
-        std::find_if(open_.begin(), open_.end(), [&](const Batch& b) { return b.tick == next_[b.device]; });
-    if (waiting_.empty() || slot == open_.end() || error_) return {};
-    Batch batch{slot->device, slot->tick, {}};
-    int64_t at = 0;
-    for (auto request = waiting_.begin(); request != waiting_.end() && at < batch_; ++request) {
-      const int64_t count = std::min(batch_ - at, (*request)->samples - (*request)->taken);
-      batch.pieces.push_back({*request, (*request)->taken, count, at});
-      at += count;
-    }
-    under_way_[{batch.device, batch.tick}] = batch.pieces;
-    for (const Piece& piece : batch.pieces) {  // nothing is thrown from here on
-      piece.request->taken += piece.count;
-      if (piece.request->taken == piece.request->samples) waiting_.pop_front();
-    }
-    open_.erase(slot);
-    ++next_[batch.device];
-    return batch;
-  }
-
-  std::vector<Piece> under_way(int32_t device, int64_t tick) {
-    const std::scoped_lock lock(mutex_);
-    const auto batch = under_way_.find({device, tick});
-    return batch == under_way_.end() ? std::vector<Piece>() : batch->second;
-  }
-
-  // The batch's rows are where they belong.
-  void finish(int32_t device, int64_t tick) {
-    const std::scoped_lock lock(mutex_);
-    const auto batch = under_way_.find({device, tick});
-    if (batch == under_way_.end()) return;  // it has failed
-    for (const Piece& piece : batch->second) {
-      Request& request = *piece.request;
-      request.done += piece.count;
-      if (request.done == request.samples) request.finished.set_value();
-    }
-    under_way_.erase(batch);
-    changed_.notify_all();
-  }
-
-  // Returns when nothing is asked any more, or nothing can be answered.
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return (waiting_.empty() && under_way_.empty()) || error_; });
-  }
-
-  // Every request that is not done fails, and all that come.
-  void fail(const std::exception_ptr& error) {
-    const std::scoped_lock lock(mutex_);
-    error_ = error;
-    std::set<std::shared_ptr<Request>> failed(waiting_.begin(), waiting_.end());
-    for (const auto& [batch, pieces] : under_way_) {
-      for (const Piece& piece : pieces) failed.insert(piece.request);
-    }
-    for (const auto& request : failed) request->finished.set_exception(error);
-    waiting_.clear();
-    under_way_.clear();
-    changed_.notify_all();
-  }
-
-  std::unique_ptr<Scheduler> scheduler;
-  std::thread thread;
-
- private:
-  const int64_t batch_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Request>> waiting_;
-  std::deque<Batch> open_;                                               // in the order in which they became free
-  std::map<int32_t, int64_t> next_;                                      // the tick of each device that is to be filled
-  std::map<std::pair<int32_t, int64_t>, std::vector<Piece>> under_way_;  // by device and tick
-  std::exception_ptr error_;
-};
-
 Predictor::Predictor(Graph graph, const SessionOptions& options, const PredictorOptions& asked)
     : options_(options), model_(load(std::move(graph), options, asked)), output_(model_->output_type(0)) {
   if (output_.dtype != DataType::Float32) {
@@ -183,27 +65,26 @@ Predictor::Predictor(Graph graph, const SessionOptions& options, const Predictor
   scheduling.threads = thread_count(options_);
   scheduling.stall_seconds = std::numeric_limits<double>::infinity();
   for (const Replica& replica : model_->planned().replicas) {
-    scheduling.deferred.push_back(replica.fills.front());
     host[size_t(replica.fills.front())] = [this, device = replica.device](int64_t tick) {
       requests_->open(device, tick);
       fill_open_batches();
     };
     host[size_t(replica.hand_out)] = [this, &replica](int64_t tick) { hand_out(replica, tick); };
   }
-  requests_->scheduler = std::make_unique<Scheduler>(*model_->binding, std::move(host), scheduling);
-  requests_->thread = std::thread([this] { serve(); });
+  scheduler_ = std::make_unique<Scheduler>(*model_->binding, std::move(host), scheduling);
+  serving_ = std::thread([this] { serve(); });
 }
 
 Predictor::~Predictor() {
   requests_->wait();
-  requests_->scheduler->fail(std::make_exception_ptr(RunError("the predictor has ended")));
-  requests_->thread.join();
+  scheduler_->fail(std::make_exception_ptr(RunError("the predictor has ended")));
+  serving_.join();
 }
 
 void Predictor::serve() {
   const std::atomic<bool> never{false};
   try {
-    requests_->scheduler->run(never);
+    scheduler_->run(never);
   } catch (...) {
     requests_->fail(std::current_exception());
   }
@@ -228,7 +109,7 @@ void Predictor::fill_open_batches() {
                     size_t(piece.count * sample));
       }
     }
-    requests_->scheduler->finish(task, batch.tick);
+    scheduler_->finish(task, batch.tick);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "executor/session/session.h"
@@ -14,6 +15,7 @@ namespace arbalest {
 
 class LoadedModel;
 class RequestQueue;
+class Scheduler;
 
 struct PredictorOptions {
   std::string value;  // of the graph, with a row for each sample; "": the scores that its SoftmaxCrossEntropy compares
@@ -53,6 +55,8 @@ class Predictor {
   std::vector<Field> fields_;
   std::vector<int64_t> offsets_;  // of each of fields_ in a batch's slot
   std::unique_ptr<RequestQueue> requests_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::thread serving_;  // runs the plan
 };
 
 }  // namespace arbalest

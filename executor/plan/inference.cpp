@@ -10,6 +10,8 @@
 namespace arbalest {
 namespace {
 
+constexpr int64_t kEndless = int64_t{1} << 40;  // batches
+
 Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, int32_t device,
                     ClockId batch, ClockId pass) {
   const std::string prefix = in.device_name(device) + "/inference";
@@ -18,6 +20,7 @@ Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lan
   replica.device = device;
   replica.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
   add_reader(builder, in, lanes, loop, resident, prefix, batch, replica);
+  for (const TaskId fill : replica.fills) builder.task(fill).deferred = in.request.endless;
   replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident));
   add_part(builder, in, loop, replica.placement, prefix + "/evaluate", 0, NodeId(loop.graph.nodes.size()), replica);
   close_step(builder, in, replica);
@@ -37,7 +40,7 @@ Plan make_inference_plan(const Program& program, const PlanRequest& request) {
   builder.plan.devices = request.devices;
   for (const Loop& each : program.loops) builder.plan.graphs.push_back(each.graph);
   const int64_t all = validation_batches(request.validation_samples, loop.batch);
-  const int64_t batches = (all + in.devices() - 1) / in.devices();
+  const int64_t batches = request.endless ? kEndless : (all + in.devices() - 1) / in.devices();
   const ClockId batch = builder.add_clock("batch", batches);
   const bool measures = loop.arenas.tally != kNone;
   const ClockId pass = measures ? builder.add_coarser("pass", batch, batches, batches).first : kNone;

@@ -134,9 +134,9 @@ void add_hand_out(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes
   builder.task(replica.hand_out).device = replica.device;
   builder.add_edge(step, copy, 0, Needs::Issued, Why::Data, "outputs");
   builder.add_edge(copy, replica.step.front(), 1, Needs::Issued, Why::Reuse, "outputs");
+  // What is part of the batch itself has to stay until it is copied, which may be after the step.
   const auto in_batch = [&](ValueId output) { return replica.placement.of[size_t(output)].buffer == replica.slots; };
-  if (std::any_of(loop.outputs.begin(), loop.outputs.end(),
-                  in_batch)) {  // not made by the step, so the step's end frees nothing
+  if (std::any_of(loop.outputs.begin(), loop.outputs.end(), in_batch)) {
     builder.add_edge(copy, replica.copy, in.request.device_slots, Needs::Issued, Why::Reuse, "batch");
   }
   builder.add_lane_order(copy);

@@ -136,6 +136,7 @@ struct Task {
   ClockId clock = 0;
   int32_t width = 1;            // instances that may run at once (host tasks)
   int32_t part = 0, parts = 1;  // Fill: which of so many parts of a batch; the first writes the StepScalars too
+  bool deferred = false;        // host task: an instance ends when Scheduler::finish() is told, not with its function
   int32_t every = 1;            // instances of a device task of which only the last has work: see has_work()
   int32_t device = kNone;
   int32_t learner = kNone;                  // global number of the learner

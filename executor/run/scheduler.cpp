@@ -39,8 +39,6 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       working_(std::max(1, options_.threads), 0),
       issuing_(kIssuingThreads, patience(plan_), [this](TaskId task, int64_t instance) { issue(task, instance); }) {
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) on_host_.push_back(plan_.on_host(task));
-  deferred_.resize(plan_.tasks.size());
-  for (const TaskId task : options_.deferred) deferred_[size_t(task)] = true;
   if (options_.trace) options_.trace->set_threads({std::max(1, options_.threads), kIssuingThreads});
   start_host_threads();
 }
@@ -171,13 +169,11 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
   try {
-    if (deferred_[size_t(task)]) {  // it may be finished, and the run over, before the call returns
-      host_[size_t(task)](instance);
-      return leave();
-    }
     host_[size_t(task)](instance);
-    if (options_.trace) times(task, instance).issued = started;
-    completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
+    if (!plan_.tasks[size_t(task)].deferred) {
+      if (options_.trace) times(task, instance).issued = started;
+      completed(task, instance, started, options_.trace ? options_.trace->now() : -1);
+    }
   } catch (...) {
     failed(task, instance, std::current_exception());
   }

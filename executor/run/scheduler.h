@@ -27,9 +27,6 @@ struct SchedulerOptions {
   double stall_seconds = 60;    // without any completion: a stall report
   int64_t first_iteration = 0;  // of the run, that the base clock begins with
   TraceRecorder* trace = nullptr;
-  // Host tasks whose instances go on when their function has returned, until finish() ends them: what they wait for
-  // takes no thread.
-  std::vector<TaskId> deferred = {};
   std::function<void(const std::string&)> stalled;  // gets the report
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
 };
@@ -49,7 +46,8 @@ class Scheduler final : private CompletionSink {
   // Ends the run after the batches already read. Host tasks may call it.
   void stop() { stop_requested_.store(true); }
 
-  // Ends an instance of a deferred host task. Any thread may call it, once the task's function has begun.
+  // Ends an instance of a deferred host task, which takes no thread while it waits. Any thread may call it, once the
+  // task's function has begun.
   void finish(TaskId task, int64_t instance) { completed(task, instance, -1, -1); }
 
   // Ends the run with an error, which run() throws. Any thread may call it.
@@ -96,7 +94,7 @@ class Scheduler final : private CompletionSink {
   SchedulerOptions options_;
   Dependencies dependencies_;
   std::vector<Times> times_;
-  std::vector<uint8_t> on_host_, deferred_;
+  std::vector<uint8_t> on_host_;
   tbb::global_control parallelism_;      // so many host tasks may run at once, whatever the number of cores
   tbb::task_arena working_;              // host tasks
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued

@@ -18,8 +18,6 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kEndless = int64_t{1} << 40;  // batches
-
 // What the program passed, or what Prefetch's source has as the split that `node` names.
 std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
                                          const Node& node, uint64_t seed) {
@@ -231,10 +229,10 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   passes.validators = int64_t(request.devices.size());
   passes.validation_samples = request.validation_samples;
   prepared.program = make_program(prepared.graph, passes);
+  request.endless = asked.endless;
   if (asked.endless) {
-    request.host_threads = 1;  // a batch is filled whole
+    request.validation_fill_time = 0;  // a batch is not divided
     request.validation_resident = false;
-    request.validation_samples = prepared.program.find(LoopRole::Validate)->batch * kEndless;
   }
   return prepared;
 }

@@ -4,6 +4,7 @@
 
 #include "ops/definition.h"
 #include "ops/layers/initializers.h"
+#include "ops/layers/layer_axis.h"
 #include "ops/nn/window.h"
 
 namespace arbalest {
@@ -133,23 +134,14 @@ void expand_conv_bn_relu(ExpandContext& context) {
   context.replace_output(0, relu ? context.add("Relu", "", {normal}, 1)[0] : normal);
 }
 
-// The first of the axes that a Linear layer takes for features.
-size_t feature_axis(const Node& node, const TensorType& x) {
-  const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
-  if (axis == 0 || axis < 1 - rank || axis >= rank) {
-    fail(node, fmt::format("attribute 'axis' is {}; expected 1 to {}, or {} to -1, for input 'X', {}", axis, rank - 1,
-                           1 - rank, to_string(x)));
-  }
-  return size_t(axis < 0 ? axis + rank : axis);
-}
-
+// Of the axes from `axis` on, which a Linear layer takes for features.
 int64_t features_of(const TensorType& x, size_t axis) {
   return element_count({x.shape.begin() + int64_t(axis), x.shape.end()});
 }
 
 void infer_linear(InferContext& context) {
   const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
-  const size_t axis = feature_axis(context.node(), x);
+  const size_t axis = layer_axis(context.node(), x);
   const int64_t units = int_attribute_from(context.node(), "units", 1);
   weight_initializer(context.node(), {double(features_of(x, axis)), double(units)});
   Shape shape(x.shape.begin(), x.shape.begin() + int64_t(axis));
@@ -161,7 +153,7 @@ void infer_linear(InferContext& context) {
 void expand_linear(ExpandContext& context) {
   const Node& node = context.node();
   const TensorType whole = context.type(context.input(0));
-  const size_t axis = feature_axis(node, whole);
+  const size_t axis = layer_axis(node, whole);
   const int64_t units = int_attribute(node, "units"), features = features_of(whole, axis);
   ValueId x = context.input(0);
   if (axis > 1) {

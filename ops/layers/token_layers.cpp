@@ -9,25 +9,16 @@
 
 #include "ops/definition.h"
 #include "ops/layers/initializers.h"
+#include "ops/layers/layer_axis.h"
 
 namespace arbalest {
 namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The axis that the attribute names; not the batch's.
-size_t channel_axis(const Node& node, const TensorType& x) {
-  const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
-  if (axis == 0 || axis < 1 - rank || axis >= rank) {
-    fail(node, fmt::format("attribute 'axis' is {}; expected 1 to {}, or {} to -1, for input 'X', {}", axis, rank - 1,
-                           1 - rank, to_string(x)));
-  }
-  return size_t(axis < 0 ? axis + rank : axis);
-}
-
 void infer_of_channels(InferContext& context) {
   const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
-  channel_axis(context.node(), x);
+  layer_axis(context.node(), x);
   context.set_output(0, x);
 }
 
@@ -41,7 +32,7 @@ void infer_layer_norm(InferContext& context) {
 void expand_layer_norm(ExpandContext& context) {
   const Node& node = context.node();
   const TensorType x = context.type(context.input(0));
-  const size_t axis = channel_axis(node, x), rank = x.shape.size();
+  const size_t axis = layer_axis(node, x), rank = x.shape.size();
   const Shape channels{x.shape[axis]};
   const ValueId scale = context.parameter("weight", channels, constant_initializer(1));
   const ValueId bias = context.parameter("bias", channels, constant_initializer(0));
@@ -70,7 +61,7 @@ void infer_layer_scale(InferContext& context) {
 void expand_layer_scale(ExpandContext& context) {
   const Node& node = context.node();
   const TensorType x = context.type(context.input(0));
-  const size_t axis = channel_axis(node, x);
+  const size_t axis = layer_axis(node, x);
   ValueId scale = context.parameter("weight", {x.shape[axis]}, constant_initializer(float_attribute(node, "initial")));
   Shape shape(x.shape.size() - axis, 1);
   shape[0] = x.shape[axis];

@@ -118,8 +118,15 @@ struct ScheduleAttribute {
   std::vector<std::string_view> schedules;
 };
 const std::vector<ScheduleAttribute> kScheduleAttributes = {
-    {"milestones", {"multistep"}},   {"power", {"polynomial"}},     {"rise", {"onecycle"}},
-    {"start_divisor", {"onecycle"}}, {"end_divisor", {"onecycle"}}, {"anneal", {"onecycle"}},
+    {"milestones", {"multistep"}},
+    {"step_size", {"step"}},
+    {"gamma", {"step", "multistep", "exponential"}},
+    {"lr_end", {"cosine", "linear", "polynomial"}},
+    {"power", {"polynomial"}},
+    {"rise", {"onecycle"}},
+    {"start_divisor", {"onecycle"}},
+    {"end_divisor", {"onecycle"}},
+    {"anneal", {"onecycle"}},
 };
 
 void check_schedule_attributes(const Node& node) {
@@ -135,12 +142,10 @@ void check_schedule_attributes(const Node& node) {
 
 // It rises and falls by itself, to a fraction of where it began.
 void check_onecycle(const Node& node) {
-  for (const char* other : {"warmup", "warmup_from", "lr_end"}) {
+  for (const char* other : {"warmup", "warmup_from"}) {
     if (float_attribute(node, other) == 0) continue;
-    fail(node,
-         fmt::format("attribute '{}' is {}; schedule \"onecycle\" starts from lr / start_divisor and ends at that "
-                     "over end_divisor",
-                     other, float_attribute(node, other)));
+    fail(node, fmt::format("attribute '{}' is {}; schedule \"onecycle\" starts from lr / start_divisor", other,
+                           float_attribute(node, other)));
   }
 }
 

@@ -181,6 +181,8 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"momentum", 9.0}}), {"'momentum' is 9", "less than 1"});
   check(refused({{"momentum", -0.1}}), {"'momentum' is -0.1", "at least 0"});
   check(refused({{"nesterov", int64_t{1}}}), {"'nesterov' is 1", "'momentum' above 0"});
+  check(refused({{"gamma", 0.5}}), {"'gamma' has no effect with schedule \"constant\"", "multistep"});
+  check(refused({{"step_size", 2.0}, {"schedule", "cosine"}}), {"'step_size' has no effect", "expected \"step\""});
   check(refused({{"gamma", 10.0}}), {"'gamma' is 10", "at most 1"});
   check(refused({{"warmup_from", 2.0}}), {"'warmup_from' is 2", "at most 1"});
   const std::vector<double> milestones = {4, 6};
@@ -195,7 +197,8 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"start_divisor", 0.5}, {"schedule", "onecycle"}}), {"'start_divisor' is 0.5", "at least 1"});
   check(refused({{"anneal", "cubic"}, {"schedule", "onecycle"}}), {"'anneal' is \"cubic\"", "\"cosine\", \"linear\""});
   check(refused({{"warmup", 2.0}, {"schedule", "onecycle"}}), {"'warmup' is 2", "lr / start_divisor"});
-  check(refused({{"lr_end", 0.01}, {"schedule", "onecycle"}}), {"'lr_end' is 0.01", "end_divisor"});
+  check(refused({{"lr_end", 0.01}, {"schedule", "onecycle"}}),
+        {"'lr_end' has no effect with schedule \"onecycle\"", "cosine"});
   check(refused({{"momentum", 0.9}, {"optimizer", "adamw"}}),
         {"'momentum' belongs to optimizer \"lars\" or \"rmsprop\" or \"sgd\"", "\"adamw\" has none"});
   check(refused({{"nesterov", int64_t{1}}, {"optimizer", "adamw"}}),

@@ -101,9 +101,9 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
 
 // Whatever cannot be handed over ends the run; it is not counted as active then.
 void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
+  if (options_.trace) times(task, instance) = {options_.trace->now(), -1};  // before enter(), which hands it over
   enter();
   try {
-    if (options_.trace) times(task, instance) = {options_.trace->now(), -1};
     if (on_host_[size_t(task)]) {
       working_.enqueue([this, task, instance] {
         taken_over();

@@ -23,9 +23,10 @@ struct TinyNet {
   std::string validate = "batch = 16";  // "" for none
 };
 
-inline TinyNet convolutional() {
+// A net that learns from 1280 samples; fewer will do where it need not.
+inline TinyNet convolutional(int64_t samples = 1280) {
   TinyNet net;
-  net.source = "glyphs:?train=1280&test=300&size=16";
+  net.source = fmt::format("glyphs:?train={}&test=300&size=16", samples);
   net.batch = 32;
   net.layers =
       "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"

@@ -57,7 +57,7 @@ std::vector<double> exported_values(const Graph& model, const Logical& input, co
 }
 
 TinyNet normalised() {
-  TinyNet net = convolutional();
+  TinyNet net = convolutional(160);
   net.layers =
       "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
       "d = arbalest.Conv <filters = 8, kernel_shape = [1, 1]> (c)\n"
@@ -234,7 +234,7 @@ TEST_CASE("a Split without extents is exported with the number of its parts") {
 }
 
 TEST_CASE("a batch norm is folded only where the weights of both are stored") {
-  TinyNet net = convolutional();
+  TinyNet net = convolutional(160);
   net.layers =
       "zero = Constant <value = float[4] {0, 0, 0, 0}> ()\n"
       "mean = Neg (zero)\n"

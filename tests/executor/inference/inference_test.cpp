@@ -63,7 +63,7 @@ TEST_CASE("a saved model is evaluated as the last validation saw it, on any numb
       options.numerics.precision = precision;
       options.length.epochs = 2;
       options.files.save = folder / "weights.safetensors";
-      const Graph graph = tiny(convolutional());
+      const Graph graph = tiny(convolutional(160));
       const RunFinished end = run(graph, options).ends.at(0);
       const std::string before = read_whole_file(options.files.save);
       const Validated first = evaluated(graph, options, options.files.save);
@@ -98,7 +98,7 @@ TEST_CASE("another split is evaluated where it is named, and the loss where the 
 
 TEST_CASE("frozen parameters are read from the file as well") {
   const TestFolder folder;
-  TinyNet net = convolutional();
+  TinyNet net = convolutional(160);
   net.train = "lr = 0.05, frozen = [\"c.*\"]";
   SessionOptions options = on_cpus();
   options.length.epochs = 1;
@@ -112,7 +112,7 @@ TEST_CASE("frozen parameters are read from the file as well") {
 
 TEST_CASE("values are handed out once a sample, the same on several devices, and agree with the metrics") {
   SessionOptions options = on_cpus();
-  const Graph graph = tiny(convolutional());
+  const Graph graph = tiny(convolutional(160));
   const auto logits = rows_of(graph, options, "logits");
   CHECK(logits.size() == 300);
   const auto spread = rows_of(graph, on_cpus(3), "logits");
@@ -178,7 +178,7 @@ TEST_CASE("what an inference cannot do is told before it runs") {
   SessionOptions options = on_cpus();
   options.length.iterations = 1;
   options.files.save = folder / "other.safetensors";
-  run(tiny(convolutional()), options);
+  run(tiny(convolutional(160)), options);
   CHECK(contains(refusal({}, options.files.save), "no tensor 'hidden.weight'"));
 }
 

@@ -49,7 +49,7 @@ std::vector<float> expected_logits(const Graph& graph, SessionOptions options, c
 }
 
 Graph trained(SessionOptions& options, const TestFolder& folder) {
-  const Graph graph = tiny(convolutional());
+  const Graph graph = tiny(convolutional(160));
   options.length.epochs = 1;
   options.files.save = folder / "weights.safetensors";
   run(graph, options);

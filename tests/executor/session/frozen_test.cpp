@@ -26,7 +26,7 @@ Bytes bytes_by_name(TensorFile file) {
 }
 
 TinyNet two_norms() {
-  TinyNet net = convolutional();
+  TinyNet net = convolutional(160);
   net.layers =
       "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
       "d = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (c)\n"
@@ -73,7 +73,7 @@ TEST_CASE("a frozen layer is saved as it was read, and all else trains") {
 
 // At a rate of 0 the loss over an epoch is that of one model; in training mode its batch norm would see batches.
 TEST_CASE("a frozen batch norm computes in training what it computes in validation") {
-  TinyNet net = convolutional();
+  TinyNet net = convolutional(160);
   net.source = "glyphs:?train=320&test=50&size=16";
   net.validate = "batch = 64, split = \"train\"";
   for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
@@ -114,7 +114,7 @@ TEST_CASE("validation and recalibration read frozen weights") {
 }
 
 TEST_CASE("a batch norm in inference mode trains its scale and bias, and keeps the statistics of its file") {
-  TinyNet net = convolutional();
+  TinyNet net = convolutional(160);
   net.layers =
       "v = arbalest.Conv <filters = 8, kernel_shape = [3, 3]> (x)\n"
       "n = arbalest.BatchNorm <training_mode = 0> (v)\n"

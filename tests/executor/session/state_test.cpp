@@ -19,13 +19,13 @@ TEST_CASE("weights that were saved validate as they did") {
   SessionOptions options = on_cpus();
   options.length.epochs = 1;
   options.files.save = folder / "weights.safetensors";
-  const Recorder training = run(tiny(convolutional()), options);
+  const Recorder training = run(tiny(convolutional(160)), options);
   REQUIRE(training.checkpoints.size() == 1);
   CHECK(training.checkpoints[0].path == options.files.save);
   CHECK(training.ends.at(0).weights == options.files.save);
 
   // Batch norm's running statistics move even where nothing is learned, unless momentum is 0.
-  TinyNet still = convolutional();
+  TinyNet still = convolutional(160);
   still.train = "lr = 0.0";
   still.layers =
       "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3], momentum = 0.0> (x)\n"

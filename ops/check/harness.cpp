@@ -221,6 +221,10 @@ Case::Case(const Op& op, const std::vector<TensorType>& inputs, int output_count
            const std::string& name) {
   std::vector<ValueId> ids;
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].dtype == DataType::Token) {
+      ids.push_back(kNone);  // left out
+      continue;
+    }
     const TensorType type = op.layout ? inputs[i].in(*op.layout) : inputs[i];  // as place_layouts would have it
     ids.push_back(graph.add_value("input_" + std::to_string(i), type, Role::Input));
   }

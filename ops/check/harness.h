@@ -21,7 +21,7 @@ Tensor make_tensor(const TensorType& type, const std::vector<double>& values);
 std::vector<double> values_of(const Tensor& tensor);
 Tensor converted(const Tensor& tensor, DataType type);
 
-// The operator in a graph of its own, with types inferred from `inputs`.
+// The operator in a graph of its own, with types inferred from `inputs`; a token stands for an input that is left out.
 struct Case {
   Graph graph;
   NodeId node = kNone;

@@ -119,6 +119,52 @@ TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is re
             "the output would have 100000000 elements; expected at most 2097152"));
 }
 
+TEST_CASE("a mask of shifted windows, put together region by region, is known when a graph is read") {
+  // As Swin transformers are exported: the last two rows of a 6×6 image are a region of their own, and tokens of a 3×3
+  // window attend to those of their region alone.
+  const Graph graph =
+      net("nothing = ConstantOfShape (size)\n"
+          "columns = Range (zero, six, one)\n"
+          "band = Slice <starts = [-2], ends = [6], axes = [0]> (columns)\n"
+          "rows = Unsqueeze <axes = [1]> (band)\n"
+          "all_rows = Expand <shape = [2, 6]> (rows)\n"
+          "all_columns = Expand <shape = [2, 6]> (columns)\n"
+          "row = Unsqueeze <axes = [-1]> (all_rows)\n"
+          "column = Unsqueeze <axes = [-1]> (all_columns)\n"
+          "places = Concat <axis = -1> (row, column)\n"
+          "second = Constant <value_float = 1.0> ()\n"
+          "region = Expand <shape = [2, 6]> (second)\n"
+          "regions = ScatterND (nothing, places, region)\n"
+          "split = Reshape <shape = [2, 3, 2, 3]> (regions)\n"
+          "windows = Transpose <perm = [0, 2, 1, 3]> (split)\n"
+          "tokens = Reshape <shape = [4, 9]> (windows)\n"
+          "from = Unsqueeze <axes = [2]> (tokens)\n"
+          "to = Unsqueeze <axes = [1]> (tokens)\n"
+          "apart = Sub (from, to)\n"
+          "nought = Constant <value_float = 0.0> ()\n"
+          "far = Constant <value_float = -100.0> ()\n"
+          "same = Equal (apart, nought)\n"
+          "mask = Where (same, nought, far)\n"
+          "last = Slice <starts = [-1], ends = [4], axes = [0]> (mask)\n"
+          "flat = Reshape <shape = [0, 8, 9]> (x)\n"
+          "mixed = MatMul (flat, last)\n"
+          "h = Flatten (mixed)\n" +
+          kHead + "#initial int64[2] size = {6, 6}, int64 zero = {0}, int64 six = {6}, int64 one = {1}");
+  const auto mask = content_of(graph, graph.find_value("mask"));
+  REQUIRE(mask);
+  std::vector<float> found(mask->size() / sizeof(float)), expected;
+  std::memcpy(found.data(), mask->data(), mask->size());
+  for (int window = 0; window < 4; ++window) {
+    for (int i = 0; i < 9; ++i) {
+      for (int j = 0; j < 9; ++j) expected.push_back(window >= 2 && (i < 3) != (j < 3) ? -100.0f : 0.0f);
+    }
+  }
+  CHECK(found == expected);
+  const Graph step = make_program(graph, {}).training().graph;
+  CHECK_FALSE(step.find_op("ScatterND"));
+  CHECK(step.values[size_t(step.find_value("last"))].role == Role::Constant);
+}
+
 TEST_CASE("a shape that is computed follows the batch of each loop") {
   const Graph graph =
       net("extents = Shape <end = 1> (x)\n"
@@ -162,6 +208,9 @@ TEST_CASE("what cannot be computed of constants is an error of the graph") {
   CHECK(has(refusal("extents = Shape (x)\nlast = Gather (extents, at)\nh = Unsqueeze <axes = [-1]> (x)\n",
                     "#initial int64[1] at = {7}"),
             "node 'last' (Gather): index 0 of 'indices' is 7; expected -4 to 3"));
+  CHECK(has(refusal("extents = Shape (x)\nput = ScatterND (extents, at, one)\nh = Unsqueeze <axes = [-1]> (x)\n",
+                    "#initial int64[1, 1] at = {4}, int64[1] one = {1}"),
+            "node 'put' (ScatterND): index 0 of 'indices' is 4; expected -4 to 3"));
 }
 
 TEST_CASE("a constant operand needs an attribute of its name, and is optional") {

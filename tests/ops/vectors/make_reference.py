@@ -387,6 +387,77 @@ def add_more_elementwise():
              [draw(*a, low=-5, high=-3) + 1 / 128, draw(*b, low=0.75, high=1.25)])
 
 
+def add_indexed():
+    """Indices repeat where ONNX allows it: several that put in one place leave open which one stays."""
+    def along(data, indices, axis):
+        """Where in `data` each element of `indices` is: an index array for each axis."""
+        grid = list(jnp.indices(indices.shape))
+        grid[axis] = indices.astype(int) % data.shape[axis]
+        return tuple(grid)
+
+    def scatter(where, reduction):
+        return lambda x, i, u: (where(x, i).add if reduction == "add" else where(x, i).set)(u)
+
+    def elements(axis):
+        return lambda x, i: x.at[along(x, i, axis)]
+
+    def tuples(x, i):
+        return x.at[tuple(jnp.moveaxis(i.astype(int), -1, 0))]
+
+    repeated, apart = np.array([[0, -1, 0, 2], [1, 1, -3, 1]]), np.array([[2, 0], [-1, 2], [1, -1]])
+    for axis, shape in [(1, (2, 3)), (0, (3, 4))]:
+        case(f"GatherElements, axis {axis}", "GatherElements", lambda x, i, a=axis: x[along(x, i, a)],
+             [draw(*shape), repeated], {"axis": axis}, labels=[1])
+    case("GatherND", "GatherND", lambda x, i: x[tuple(jnp.moveaxis(i.astype(int), -1, 0))],
+         [draw(3, 4, 2), np.array([[[0, 1], [2, -1]], [[0, 1], [-1, 3]]])], labels=[1])
+    case("GatherND, batches", "GatherND",
+         lambda x, i: jax.vmap(lambda a, b: a[tuple(jnp.moveaxis(b.astype(int), -1, 0))])(x, i),
+         [draw(2, 3, 2), np.array([[[0], [2], [0]], [[1], [-1], [-2]]])], {"batch_dims": 1}, labels=[1])
+    case("ScatterElements", "ScatterElements", scatter(elements(1), "none"), [draw(3, 4), apart, draw(3, 2)], {"axis": 1},
+         labels=[1])
+    case("ScatterElements, add", "ScatterElements", scatter(elements(0), "add"), [draw(3, 4), repeated, draw(2, 4)],
+         {"axis": 0, "reduction": "add"}, labels=[1])
+    case("ScatterND", "ScatterND", scatter(tuples, "none"), [draw(3, 4, 2), apart, draw(3, 2)], labels=[1])
+    case("ScatterND, add", "ScatterND", scatter(tuples, "add"),
+         [draw(4, 3), np.array([[[1], [-1]], [[1], [0]]]), draw(2, 2, 3)], {"reduction": "add"}, labels=[1])
+    for largest in [0, 1]:
+        case(f"TopK, largest {largest}", "TopK",
+             lambda x, s=2 * largest - 1: s * jnp.moveaxis(jax.lax.top_k(s * jnp.moveaxis(x, 1, -1), 3)[0], -1, 1),
+             [distinct(2, 5, 3)], {"K": [3], "axis": 1, "largest": largest})
+
+
+def add_triangles_and_sums():
+    for k, upper in [(0, 1), (-2, 1), (1, 0)]:
+        case(f"Trilu, k {k}, upper {upper}", "Trilu", lambda x, k=k, f=jnp.triu if upper else jnp.tril: f(x, k),
+             [draw(2, 3, 5)], {"k": k, "upper": upper})
+
+    def sums(exclusive, reverse):
+        def run(x):
+            x = jnp.flip(x, 1) if reverse else x
+            y = jnp.cumsum(x, 1) - (x if exclusive else 0)
+            return jnp.flip(y, 1) if reverse else y
+        return run
+
+    for exclusive in [0, 1]:
+        for reverse in [0, 1]:
+            case(f"CumSum, exclusive {exclusive}, reverse {reverse}", "CumSum", sums(exclusive, reverse), [draw(2, 5, 3)],
+                 {"axis": 1, "exclusive": exclusive, "reverse": reverse})
+
+
+def add_response_normalisation():
+    def lrn(size, alpha, beta, bias):
+        def run(x):
+            channels = x.shape[1]
+            near = [[-((size - 1) // 2) <= other - c <= size // 2 for other in range(channels)] for c in range(channels)]
+            squares = jnp.einsum("cd,nd...->nc...", jnp.asarray(near, float), x * x)
+            return x / (bias + alpha / size * squares) ** beta
+        return run
+
+    for size, alpha, beta, bias in [(3, 0.5, 0.75, 1.0), (4, 2.0, 0.5, 2.0), (9, 1.0, 1.0, 0.5)]:
+        case(f"LRN, size {size}", "LRN", lrn(size, alpha, beta, bias), [draw(2, 5, 2, 3)],
+             {"size": size, "alpha": alpha, "beta": beta, "bias": bias})
+
+
 def add_updates():
     """Optimisers as Optax has them, over four updates with a rate that changes."""
     rates = [0.125, 0.125, 0.0625, 0.03125]
@@ -502,7 +573,8 @@ def add_more_updates():
 
 for add in [add_convolutions, add_products, add_normalisation, add_pooling, add_shapes, add_losses, add_elementwise,
             add_reductions, add_moves, add_updates, add_more_elementwise, add_other_convolutions, add_average_pools,
-            add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates]:
+            add_matrix_products, add_sample_normalisation, add_more_losses, add_more_updates, add_indexed, add_triangles_and_sums,
+            add_response_normalisation]:
     add()
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference_vectors.json")
 with open(path, "w") as file:

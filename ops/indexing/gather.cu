@@ -1,7 +1,7 @@
 // CUDA kernels of Gather and its gradient. An index that is out of range gives ones in every bit, a NaN, and no
 // gradient.
 
-#include "ops/shape/gather.h"
+#include "ops/indexing/gather.h"
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -120,7 +120,7 @@ std::unique_ptr<Kernel> gather_gradient(const KernelRequest& request) {
 
 }  // namespace
 
-void register_shape_gather_cuda(OpRegistry& registry) {
+void register_indexing_gather_cuda(OpRegistry& registry) {
   registry.find("Gather")->cuda = gather_cuda;
   registry.find("arbalest.GatherGrad")->cuda = gather_gradient;
 }

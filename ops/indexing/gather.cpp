@@ -1,6 +1,6 @@
 // Gather: slices of a tensor by their index along an axis, as embeddings take them; and its gradient.
 
-#include "ops/shape/gather.h"
+#include "ops/indexing/gather.h"
 
 #include <fmt/format.h>
 
@@ -162,7 +162,7 @@ std::vector<Sample> gradient_samples() {
 
 }  // namespace
 
-void register_shape_gather(OpRegistry& registry) {
+void register_indexing_gather(OpRegistry& registry) {
   const AttributeSpec axis = int_spec("axis", 0, "that the indices are along; negative counts from the end");
   registry.add(
       {.domain = "",

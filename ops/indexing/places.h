@@ -1,0 +1,115 @@
+#pragma once
+// Where the elements lie that GatherElements, GatherND, ScatterElements, ScatterND and their gradients take from a
+// tensor or put into it, on every device.
+
+#include <type_traits>
+
+#include "graph/host_device.h"
+#include "graph/kernel.h"
+#include "graph/op.h"
+
+namespace arbalest {
+
+// int32 or int64, in the memory of the device.
+struct Indices {
+  const void* first;
+  bool wide;  // int64
+
+  ARBALEST_HOST_DEVICE int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(first)[i] : static_cast<const int32_t*>(first)[i];
+  }
+};
+
+// The elements that are taken or put are a row-major tensor (outer, length, inner): GatherElements' output, ScatterND's
+// updates. Those that differ along `length` alone are a group: indices may give them one place in `data`, while
+// elements of different groups never share one.
+struct IndexedPlaces {
+  static constexpr int kMaxRank = 8;
+  int64_t outer = 1, length = 1, inner = 1;
+  // GatherND and ScatterND: a tuple of `depth` indices for each place along `length`. Else one index for each element.
+  bool tuples = false;
+  int depth = 1;
+  int64_t extent[kMaxRank] = {}, stride[kMaxRank] = {};  // of `data` along the axes that the indices name
+  // Along the axes that a group's number counts: how many there are, and how far apart they lie in `data`.
+  int rank = 0;
+  int64_t group_extent[kMaxRank] = {}, group_stride[kMaxRank] = {};
+  // GatherND's batches: so many tuples for each, and how far apart they lie in `data`.
+  int64_t per_batch = 1, batch_stride = 0;
+
+  // `data` and `indices` as the operator's attributes `axis` or `batch_dims` relate them.
+  IndexedPlaces(const Node& node, const Shape& data, const Shape& indices);
+
+  ARBALEST_HOST_DEVICE int64_t groups() const { return outer * inner; }
+  ARBALEST_HOST_DEVICE int64_t elements() const { return outer * length * inner; }
+  ARBALEST_HOST_DEVICE int64_t element(int64_t group, int64_t j) const {
+    return (group / inner * length + j) * inner + group % inner;
+  }
+  // Of an element: its group, and its place along `length`.
+  ARBALEST_HOST_DEVICE int64_t group_of(int64_t element) const {
+    return element / inner / length * inner + element % inner;
+  }
+  ARBALEST_HOST_DEVICE int64_t position_of(int64_t element) const { return element / inner % length; }
+
+  // Where in `data` element j of the group lies; −1 where an index is out of range.
+  ARBALEST_HOST_DEVICE int64_t place(int64_t group, int64_t j, const Indices& indices) const {
+    int64_t at = j / per_batch * batch_stride, rest = group;
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      at += rest % group_extent[axis] * group_stride[axis];
+      rest /= group_extent[axis];
+    }
+    const int64_t first = tuples ? j * depth : element(group, j);
+    for (int i = 0; i < depth; ++i) {
+      const int64_t index = indices[first + i], counted = index < 0 ? index + extent[i] : index;
+      if (counted < 0 || counted >= extent[i]) return -1;
+      at += counted * stride[i];
+    }
+    return at;
+  }
+};
+
+// What an update does to the element that it meets.
+enum class Reduction : uint8_t { None, Add, Mul, Max, Min };  // in the order of the attribute's choices
+Reduction reduction_of(const Node& node);
+
+// Integers wrap around; a NaN stays.
+template <typename W>
+ARBALEST_HOST_DEVICE inline W reduced(Reduction reduction, W a, W b) {
+  using U = std::conditional_t<std::is_integral_v<W>, uint64_t, W>;
+  switch (reduction) {
+    case Reduction::Add: return W(U(a) + U(b));
+    case Reduction::Mul: return W(U(a) * U(b));
+    case Reduction::Max: return a > b || a != a ? a : b;
+    case Reduction::Min: return a < b || a != a ? a : b;
+    default: return b;
+  }
+}
+
+// Take: Y of `data` and indices. Put: Y is `data` with updates put in. Sum: dX, zeros to which dY is added. Clear: Y is
+// dY with zeros put in. Indices are always input 1.
+enum class IndexedKind : uint8_t { Take, Put, Sum, Clear };
+
+struct IndexedOperator {
+  const char* name;
+  IndexedKind kind;
+};
+inline constexpr IndexedOperator kIndexedOperators[] = {{"GatherElements", IndexedKind::Take},
+                                                        {"GatherND", IndexedKind::Take},
+                                                        {"ScatterElements", IndexedKind::Put},
+                                                        {"ScatterND", IndexedKind::Put},
+                                                        {"arbalest.GatherElementsGrad", IndexedKind::Sum},
+                                                        {"arbalest.GatherNDGrad", IndexedKind::Sum},
+                                                        {"arbalest.ScatterElementsGrad", IndexedKind::Clear},
+                                                        {"arbalest.ScatterNDGrad", IndexedKind::Clear}};
+
+IndexedPlaces places_of(const KernelRequest& request, IndexedKind kind);
+
+// The operators' records, without kernels.
+void add_gather_elements(OpRegistry& registry);
+void add_scatter(OpRegistry& registry);
+
+// What both check: 'indices' are int32 or int64, of the rank of 'data', and within its extents beside `axis`.
+void check_element_indices(const InferContext& context);
+// The shape of what tuples of indices name: (places of the tuples, the axes of 'data' that they leave).
+Shape shape_by_tuples(const InferContext& context, int64_t batch_dims);
+
+}  // namespace arbalest

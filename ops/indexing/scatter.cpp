@@ -1,0 +1,227 @@
+// ScatterElements and ScatterND: a tensor with elements, or slices, put in or added at the places that indices name;
+// and the gradients of what they are put into. Kernels are those of places.h.
+
+#include <fmt/format.h>
+
+#include "ops/definition.h"
+#include "ops/indexing/places.h"
+#include "ops/shape/copy.h"
+
+namespace arbalest {
+namespace {
+
+bool by_elements(const Node& node) {
+  return node.op->attribute_spec("axis");
+}
+
+// What indices name: the shape of the updates.
+Shape named_shape(const InferContext& context) {
+  if (!by_elements(context.node())) return shape_by_tuples(context, 0);
+  check_element_indices(context);
+  return context.input(1).shape;
+}
+
+void infer_scatter(InferContext& context) {
+  const TensorType& data = context.input(0);
+  if (reduction_of(context.node()) != Reduction::None) number_input(context, 0);
+  expect_input(context, 2, {data.dtype, named_shape(context)},
+               "elements as in 'data', in the shape that 'indices' name");
+  context.set_output(0, data);
+}
+
+void infer_gradient(InferContext& context) {
+  floating_input(context, 0);
+  named_shape(context);
+  context.set_output(0, context.input(0));
+}
+
+// What flows back reaches updates from where they were put, and data elsewhere; where they were added, both.
+void grad_scatter(GradContext& c) {
+  const Node node = c.node();
+  const Reduction reduction = reduction_of(node);
+  if (reduction != Reduction::None && reduction != Reduction::Add) {
+    fail(node, fmt::format("reduction \"{}\" has no gradient, but a parameter reaches the loss through it; expected "
+                           "\"none\" or \"add\"",
+                           string_attribute(node, "reduction")));
+  }
+  const ValueId dy = c.output_gradient(0), indices = c.input(1);
+  Attributes axis;
+  if (by_elements(node)) axis.set("axis", int_attribute(node, "axis"));
+  if (c.needs_gradient(0)) {
+    const bool added = reduction == Reduction::Add;
+    c.set_input_gradient(
+        0, added ? dy : c.add("arbalest." + node.op->name + "Grad", "grad_data", {dy, indices}, 1, axis)[0]);
+  }
+  if (c.needs_gradient(2)) {
+    const char* gather = by_elements(node) ? "GatherElements" : "GatherND";
+    c.set_input_gradient(2, c.add(gather, "grad_updates", {dy, indices}, 1, axis)[0]);
+  }
+}
+
+struct Case {
+  Shape data, indices;
+  int64_t axis = 0;  // of ScatterElements
+  double low, high;  // indices; a sample without reduction has all of them different
+  DataType type = DataType::Float32, index = DataType::Int64;
+};
+
+// Indices that are all different name different places.
+std::vector<Case> element_cases(bool different) {
+  if (different) {
+    return {{{5}, {3}, 0, 0, 3},
+            {{3, 40}, {3, 9}, -1, 0, 27, DataType::Float32, DataType::Int32},
+            {{70, 5}, {12, 4}, 0, -48, 0},
+            {{2, 30, 3}, {1, 9, 3}, 1, 0, 27},
+            {{4, 3}, {0, 3}, 0, 0, 1}};
+  }
+  return {
+      {{5}, {7}, 0, -5, 4}, {{3, 9}, {3, 20}, 1, 0, 8}, {{8, 3, 5}, {24, 2, 5}, 0, 0, 7}, {{4, 3}, {0, 3}, 0, 0, 3}};
+}
+std::vector<Case> tuple_cases(bool different) {
+  if (different) {
+    return {{{8}, {4, 1}, 0, 0, 4},
+            {{12, 3}, {2, 5, 1}, 0, -10, 0, DataType::Float32, DataType::Int32},
+            {{24, 24, 2}, {4, 3, 2}, 0, 0, 24},
+            {{15, 17, 16}, {5, 3}, 0, 0, 15},
+            {{3, 2}, {1}, 0, 1, 1},
+            {{4, 3}, {0, 1}, 0, 0, 1}};
+  }
+  return {{{8}, {12, 1}, 0, 0, 7},
+          {{4, 3, 5}, {2, 5, 1}, 0, -4, 3},
+          {{2, 3, 2}, {9, 2}, 0, 0, 1},
+          {{4, 3}, {0, 1}, 0, 0, 1}};
+}
+
+std::string name_of(const Case& c, const char* reduction) {
+  return fmt::format("{} in {} by {} {}, axis {}", reduction, to_string(TensorType{c.type, c.data}),
+                     to_string(c.indices), arbalest::name_of(c.index), c.axis);
+}
+
+Sample::Input indices_of(const Case& c, bool different) {
+  return {.type = {c.index, c.indices}, .low = c.low, .high = c.high, .distinct = different && c.low != c.high};
+}
+
+Shape updates_of(const Case& c, bool elements) {
+  if (elements) return c.indices;
+  Shape shape(c.indices.begin(), c.indices.end() - 1);
+  shape.insert(shape.end(), c.data.begin() + c.indices.back(), c.data.end());
+  return shape;
+}
+
+Sample sample_of(const Case& c, bool elements, const char* reduction, bool different) {
+  const std::string_view name = reduction;
+  const bool smooth = name == "none" || name == "add";
+  const double low = is_floating(c.type)        ? 0.5
+                     : c.type == DataType::Bool ? 0
+                                                : 1,
+               high = c.type == DataType::Bool ? 1 : 2;
+  Sample sample{
+      .name = name_of(c, reduction),
+      .inputs = {{.type = {c.type, c.data}, .low = low, .high = high, .differentiable = smooth},
+                 indices_of(c, different),
+                 {.type = {c.type, updates_of(c, elements)}, .low = low, .high = high, .differentiable = smooth}},
+      .attributes = {{"reduction", std::string(reduction)}},
+      .tolerance = name == "add" || name == "mul" ? 1e-6 : 0};
+  if (elements) sample.attributes.set("axis", c.axis);
+  return sample;
+}
+
+std::vector<Sample> samples(bool elements) {
+  std::vector<Case> different = elements ? element_cases(true) : tuple_cases(true);
+  const std::vector<Case> meeting = elements ? element_cases(false) : tuple_cases(false);
+  for (const DataType type : {DataType::Bool, DataType::Uint8, DataType::Int32, DataType::Int64}) {
+    different.push_back(different[1]);
+    different.back().type = type;
+  }
+  std::vector<Sample> samples;
+  for (const Case& c : different) samples.push_back(sample_of(c, elements, "none", true));
+  for (const char* reduction : {"add", "mul", "max", "min"}) {
+    for (const Case& c : meeting) samples.push_back(sample_of(c, elements, reduction, false));
+    for (const DataType type : {DataType::Int32, DataType::Int64}) {
+      Case whole = meeting[1];
+      whole.type = type;
+      samples.push_back(sample_of(whole, elements, reduction, false));
+    }
+  }
+  return samples;
+}
+
+std::vector<Sample> gradient_samples(bool elements) {
+  std::vector<Sample> samples;
+  for (const bool different : {true, false}) {
+    for (const Case& c : elements ? element_cases(different) : tuple_cases(different)) {
+      samples.push_back({.name = name_of(c, "zeros"),
+                         .inputs = {{.type = {DataType::Float32, c.data}}, indices_of(c, different)},
+                         .tolerance = 0});
+      if (elements) samples.back().attributes.set("axis", c.axis);
+    }
+  }
+  return samples;
+}
+
+Op scatter(const char* name, const char* doc, std::vector<AttributeSpec> attributes, bool elements) {
+  AttributeSpec reduction =
+      string_spec("reduction", "none", "what an update does to the element that it meets; none: takes its place");
+  reduction.choices = {"none", "add", "mul", "max", "min"};
+  attributes.push_back(std::move(reduction));
+  return {.domain = "",
+          .name = name,
+          .doc = doc,
+          .inputs = {{.name = "data", .lowered = true}, {.name = "indices"}, {.name = "updates", .lowered = true}},
+          .outputs = {{.name = "output", .lowered = true}},
+          .attributes = std::move(attributes),
+          .infer = infer_scatter,
+          .grad = grad_scatter,
+          .cost = elementwise_cost(0),
+          .samples = [elements] { return samples(elements); }};
+}
+
+Op gradient_of(const char* op, std::vector<AttributeSpec> attributes, bool elements) {
+  return {.domain = "arbalest",
+          .name = fmt::format("{}Grad", op),
+          .doc = fmt::format("the gradient of {}'s data: dY, and 0 where updates were put", op),
+          .inputs = {{.name = "dY", .lowered = true}, {.name = "indices"}},
+          .outputs = {{.name = "dX", .lowered = true}},
+          .attributes = std::move(attributes),
+          .internal = true,
+          .infer = infer_gradient,
+          .cost = elementwise_cost(0),
+          .samples = [elements] { return gradient_samples(elements); }};
+}
+
+}  // namespace
+
+void add_scatter(OpRegistry& registry) {
+  const AttributeSpec axis = int_spec("axis", 0, "that the indices are along; negative counts from the end");
+  registry.add(scatter("ScatterElements",
+                       "data with the elements of updates at the places that `indices` name along `axis`; on a GPU "
+                       "those out of range are left out",
+                       {axis}, true));
+  registry.add(scatter("ScatterND",
+                       "data with the elements or slices of updates where tuples of indices name them, those along the "
+                       "last axis of `indices`; on a GPU those out of range are left out",
+                       {}, false));
+  registry.add(gradient_of("ScatterElements", {axis}, true));
+  registry.add(gradient_of("ScatterND", {}, false));
+  registry.add(
+      {.domain = "",
+       .name = "Scatter",
+       .doc = "ScatterElements, as older opsets call it",
+       .inputs = {{.name = "data", .lowered = true}, {.name = "indices"}, {.name = "updates", .lowered = true}},
+       .outputs = {{.name = "output", .lowered = true}},
+       .attributes = {axis},
+       .infer =
+           [](InferContext& context) {
+             check_element_indices(context);
+             context.set_output(0, context.input(0));
+           },
+       .expand =
+           [](ExpandContext& context) {
+             const Node node = context.node();
+             context.replace_output(
+                 0, context.add("ScatterElements", "", {node.inputs[0], node.inputs[1], node.inputs[2]}, 1,
+                                {{"axis", int_attribute(node, "axis")}})[0]);
+           }});
+}
+
+}  // namespace arbalest

@@ -1,0 +1,23 @@
+#pragma once
+// In which order TopK puts elements, on every device.
+
+#include "graph/host_device.h"
+#include "graph/types.h"
+
+namespace arbalest {
+
+struct TopKOrder {
+  bool largest = true;
+
+  // Whether a at index i comes before b at index j. Of equal ones the first comes first; a NaN is greater than every
+  // number.
+  template <typename W>
+  ARBALEST_HOST_DEVICE bool before(W a, int64_t i, W b, int64_t j) const {
+    const bool a_nan = a != a, b_nan = b != b;
+    if (a_nan != b_nan) return a_nan == largest;
+    if (a_nan || a == b) return i < j;
+    return (a > b) == largest;
+  }
+};
+
+}  // namespace arbalest

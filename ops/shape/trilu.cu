@@ -1,0 +1,44 @@
+// CUDA kernel of Trilu.
+
+#include "ops/shape/trilu.h"
+
+#include "ops/cuda/cuda_math.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+template <typename Word>
+__global__ void __launch_bounds__(kThreads) trilu_kernel(Triangle t, const Word* x, Word* y) {
+  for (int64_t i = thread_index(); i < t.elements(); i += thread_count()) {
+    y[i] = t.keeps(i / t.columns % t.rows, i % t.columns) ? x[i] : Word(0);
+  }
+}
+
+template <typename Word>
+std::unique_ptr<Kernel> make_trilu(const KernelRequest& request) {
+  return make_kernel(
+      [t = Triangle(request), multiprocessors = cuda_context(request).multiprocessors](const KernelContext& c) {
+        if (t.elements() == 0) return;
+        trilu_kernel<<<blocks_for(t.elements(), multiprocessors), kThreads, 0, stream_of(c)>>>(t, input<Word>(c, 0),
+                                                                                               output<Word>(c, 0));
+        check_launch("triangle");
+      });
+}
+
+}  // namespace
+
+void register_shape_trilu_cuda(OpRegistry& registry) {
+  registry.find("Trilu")->cuda = [](const KernelRequest& request) {
+    switch (size_of(request.inputs[0].dtype)) {
+      case 1: return make_trilu<uint8_t>(request);
+      case 2: return make_trilu<uint16_t>(request);
+      case 4: return make_trilu<uint32_t>(request);
+      default: return make_trilu<uint64_t>(request);
+    }
+  };
+}
+
+}  // namespace arbalest

@@ -31,7 +31,7 @@ Strided transposing_walk(const KernelRequest& request) {
 namespace {
 
 void infer_transpose(InferContext& context) {
-  const TensorType& x = floating_input(context, 0);
+  const TensorType& x = context.input(0);
   const size_t rank = x.shape.size();
   if (rank > Strided::kMaxRank) {
     context.fail(fmt::format("input 'X' is {}; expected a rank of at most {}", to_string(x), Strided::kMaxRank));
@@ -71,12 +71,21 @@ void infer_in_place(InferContext& context) {
   context.fail(fmt::format("input 'X' is {}, whose elements would move", to_string(x)));
 }
 
-std::unique_ptr<Kernel> transpose_cpu(const KernelRequest& request, auto element) {
-  using T = decltype(element);
+template <typename Word>
+std::unique_ptr<Kernel> move_words(const KernelRequest& request) {
   return make_kernel([walk = transposing_walk(request), count = request.outputs[0].elements()](const KernelContext& c) {
     map_strided(
-        walk, count, [](auto x) { return x; }, output<T>(c, 0), input<T>(c, 0));
+        walk, count, [](auto x) { return x; }, output<Word>(c, 0), input<Word>(c, 0));
   });
+}
+
+std::unique_ptr<Kernel> transpose_cpu(const KernelRequest& request) {
+  switch (size_of(request.inputs[0].dtype)) {
+    case 1: return move_words<uint8_t>(request);
+    case 2: return move_words<uint16_t>(request);
+    case 4: return move_words<uint32_t>(request);
+    default: return move_words<uint64_t>(request);
+  }
 }
 
 std::vector<Sample> samples() {
@@ -99,10 +108,15 @@ std::vector<Sample> samples() {
                         {TensorType{type, {2, 8, 5, 4}}.in(Layout::ChannelsLast), {0, 1, 2, 3}},
                         {{type, {2, 5, 7, 3}}, {0, 3, 1, 2}},
                         {{type, {2, 5, 3}}, {0, 2, 1}},
-                        {{type, {2, 3, 2, 3, 2, 3}}, {5, 0, 3, 2, 4, 1}}}) {
-    samples.push_back({.name = to_string(c.x.shape) + " by " + to_string(c.permutation, '[', ']') +
+                        {{type, {2, 3, 2, 3, 2, 3}}, {5, 0, 3, 2, 4, 1}},
+                        {{DataType::Bool, {5, 7}}, {1, 0}},
+                        {{DataType::Uint8, {2, 3, 5}}, {0, 2, 1}},
+                        {{DataType::Int32, {3, 4, 5}}, {2, 0, 1}},
+                        {{DataType::Int64, {4, 2}}, {}}}) {
+    samples.push_back({.name = std::string(name_of(c.x.dtype)) + " " + to_string(c.x.shape) + " by " +
+                               to_string(c.permutation, '[', ']') +
                                (c.x.layout == Layout::ChannelsLast ? ", channels-last" : ""),
-                       .inputs = {{c.x}},
+                       .inputs = {{c.x, 0, 1}},
                        .attributes = c.permutation.empty() ? Attributes{} : Attributes{{"perm", c.permutation}},
                        .tolerance = 0});
   }
@@ -136,7 +150,7 @@ void register_shape_transpose(OpRegistry& registry) {
                 .grad = grad_transpose,
                 .cost = elementwise_cost(0),
                 .samples = samples,
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return transpose_cpu(r, t); })});
+                .cpu = transpose_cpu});
   registry.add({.domain = "arbalest",
                 .name = "TransposeInPlace",
                 .doc = "Transpose of an image to (N, …, C) or back, whose elements stay where they are in memory",

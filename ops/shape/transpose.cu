@@ -7,18 +7,55 @@ namespace arbalest {
 
 using namespace cuda;
 
+namespace {
+
+// Elements that are not computed with, as words of their size.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    move_kernel(int64_t count, Strided walk, bool small, const Word* x, Word* y) {
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    int64_t offset[1];
+    find_offsets<1>(walk, small, i, offset);
+    y[i] = x[offset[0]];
+  }
+}
+
+template <typename Word>
+std::unique_ptr<Kernel> move_words(const KernelRequest& request) {
+  const Strided walk = transposing_walk(request);
+  const int64_t count = request.outputs[0].elements();
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  return make_kernel([=](const KernelContext& c) {
+    if (count == 0) return;
+    move_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(
+        count, walk, count < (int64_t{1} << 31), input<Word>(c, 0), output<Word>(c, 0));
+    check_launch("transpose");
+  });
+}
+
+std::unique_ptr<Kernel> move_packs(const KernelRequest& request) {
+  const Strided walk = transposing_walk(request);
+  const int64_t count = request.outputs[0].elements();
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      launch_strided("transpose", stream_of(c), multiprocessors, count, walk, Same{}, output<T>(c, 0), input<T>(c, 0));
+    });
+  });
+}
+
+}  // namespace
+
 void register_shape_transpose_cuda(OpRegistry& registry) {
   registry.find("Transpose")->cuda = [](const KernelRequest& request) {
-    const Strided walk = transposing_walk(request);
-    const int64_t count = request.outputs[0].elements();
-    const int multiprocessors = cuda_context(request).multiprocessors;
-    return with_type(request, request.inputs[0].dtype, [=](auto element) {
-      using T = decltype(element);
-      return make_kernel([=](const KernelContext& c) {
-        launch_strided("transpose", stream_of(c), multiprocessors, count, walk, Same{}, output<T>(c, 0),
-                       input<T>(c, 0));
-      });
-    });
+    const DataType type = request.inputs[0].dtype;
+    if (type == DataType::Float32 || type == DataType::Bfloat16) return move_packs(request);
+    switch (size_of(type)) {
+      case 1: return move_words<uint8_t>(request);
+      case 4: return move_words<uint32_t>(request);
+      default: return move_words<uint64_t>(request);
+    }
   };
   registry.find("arbalest.TransposeInPlace")->cuda = registry.get("Reshape").cuda;
 }

@@ -47,7 +47,8 @@ inline void build_convnext_tiny(Model& model, const std::string& source) {
                     .epochs = 300,
                     .lr_end = 1.5625e-8,
                     .optimizer = "adamw",
-                    .decay_norms = false},
+                    .decay_norms = false,
+                    .ema = 0.9999},
                    {.label_smoothing = 0.1});
 }
 

@@ -62,10 +62,15 @@ inline void build_efficientnet_b0(Model& model, const std::string& source) {
     }
   }
   x = dropout(global_average_pool(conv_swish(x, {.filters = 1280})), 0.2);
-  train_classifier(
-      linear(x, {.units = 1000, .init = "uniform:0.0316228"}).named("logits"), label,
-      {.lr = 0.025, .momentum = 0.9, .weight_decay = 1e-5, .schedule = "cosine", .warmup = 5, .epochs = 350},
-      {.label_smoothing = 0.1});
+  train_classifier(linear(x, {.units = 1000, .init = "uniform:0.0316228"}).named("logits"), label,
+                   {.lr = 0.025,
+                    .momentum = 0.9,
+                    .weight_decay = 1e-5,
+                    .schedule = "cosine",
+                    .warmup = 5,
+                    .epochs = 350,
+                    .ema = 0.9999},
+                   {.label_smoothing = 0.1});
 }
 
 }  // namespace arbalest

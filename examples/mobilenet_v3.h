@@ -71,7 +71,8 @@ inline void build_mobilenet_v3_large(Model& model, const std::string& source) {
                     .schedule = "cosine",
                     .warmup = 5,
                     .epochs = 300,
-                    .decay_norms = false},
+                    .decay_norms = false,
+                    .ema = 0.9999},
                    {.label_smoothing = 0.1});
 }
 

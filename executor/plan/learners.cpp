@@ -96,6 +96,13 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
       add_launches(builder, replica.step.back(), in.graph_of(loop), for_update, cut.accumulate + 1, end);
     }
   }
+  // Where learners average models, it is part of that.
+  const bool averages_models = builder.plan.handles.by_sync != kNone;
+  if (!averages_models && replica.learner % in.request.learners == 0) {
+    const ValueId weights = loop.arenas.weights;
+    add_moving_average(builder, in, memory, replica.device, replica.update(),
+                       {replica.placement.of[size_t(weights)], in.type_of(weights)});
+  }
   close_step(builder, in, replica);
 }
 

@@ -66,9 +66,10 @@ StepCut cut_step(const PlanInputs& in);
 // Memory that the replicas of a device share, by device: what averaging writes and updates read, and what never
 // changes.
 struct SharedMemory {
-  std::vector<BufferId> models;                  // Sma: z, two slots of the sync clock
-  std::vector<BufferId> gradients;               // Ssgd with several learners on a device: the mean gradient
-  std::vector<BufferId> frozen, frozen_lowered;  // empty where nothing is frozen, or nothing reads it in bfloat16
+  std::vector<BufferId> models;                       // Sma: z, two slots of the sync clock
+  std::vector<BufferId> gradients;                    // Ssgd with several learners on a device: the mean gradient
+  std::vector<BufferId> frozen, frozen_lowered;       // empty where nothing is frozen, or nothing reads it in bfloat16
+  std::vector<MovingAverageBuffers> moving_averages;  // of the weights, on devices that validate; empty without
 
   // Where the frozen values of a loop live on a device, for place().
   void place_frozen(const Loop& loop, int32_t device, std::vector<std::pair<ValueId, Operand>>& given) const;
@@ -126,6 +127,11 @@ inline constexpr int32_t kReadBackSlots = 2;
 // Sums or averages operands, one a device, in their place: a task on the collectives' lane. Edges are the caller's.
 TaskId add_all_reduce(PlanBuilder& builder, const Lanes& lanes, const std::string& name, ClockId clock,
                       const std::vector<Term>& operands, bool mean);
+// Memory of the moving average, where the program asks for one, on each device that validates.
+std::vector<MovingAverageBuffers> add_moving_average_memory(PlanBuilder& builder, const PlanInputs& in);
+// Where the device has a moving average, it takes in `model` at each instance of `task`, whose last node it becomes.
+void add_moving_average(PlanBuilder& builder, const PlanInputs& in, const SharedMemory& memory, int32_t device,
+                        TaskId task, const Term& model);
 // A device's learners.
 std::vector<const Replica*> on_device(const std::vector<Replica>& learners, int32_t device);
 

@@ -185,12 +185,18 @@ struct LoopPlan {
   std::vector<Replica> replicas;  // Train: by learner; otherwise by device
 };
 
+// A device's moving average of the weights: float[P], and int64[2] as ops/optim/moving_average.h has it.
+struct MovingAverageBuffers {
+  BufferId weights = kNone, progress = kNone;
+};
+
 // What those who run a plan take from it; names are for reading. kNone, or empty, where the plan has no such thing.
 struct PlanHandles {
   std::vector<LoopPlan> loops;  // that run, in the program's order
   TaskId report = kNone, validation_begin = kNone, validation_end = kNone;
   int32_t by_report = kNone, by_sync = kNone, by_validation = kNone;  // relations of the base clock to coarser ones
   std::vector<BufferId> averages;                          // by device: z and z_prev in slots of the sync clock
+  std::vector<MovingAverageBuffers> moving_averages;       // by device
   BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: what was validated last
 
   const LoopPlan* find(LoopRole role) const;  // nullptr: the plan does not run that loop
@@ -207,7 +213,8 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<Operand> operands;
   std::vector<Launch> launches;
-  // Those of the program's loops in their order, then "synchronisation" where averaging adds nodes.
+  // Those of the program's loops in their order, then "synchronisation" where averaging or
+  // validation adds nodes.
   std::vector<Graph> graphs;
   PlanHandles handles;
 

@@ -90,6 +90,7 @@ std::vector<TaskId> average_models(const SynchronisationInputs& given) {
     coefficients.insert(coefficients.begin(), {keep, -momentum});
     given.builder.add_node(task, "arbalest.Combine", given.builder.task(task).name, terms, {other},
                            {{"coefficients", coefficients}});
+    add_moving_average(given.builder, given.in, given.memory, d, task, other);
   };
   const std::vector<TaskId> averaged =
       sum_models(given, "average", given.in.strategy().beta / double(given.in.learners()), write);
@@ -171,6 +172,7 @@ std::vector<TaskId> replace_models(const SynchronisationInputs& given) {
     masters.insert(masters.end(), lowered.begin(), lowered.end());
     given.builder.add_node(task, "arbalest.Combine", given.builder.task(task).name, terms, masters,
                            {{"coefficients", coefficients}, {"lowered", count}});
+    add_moving_average(given.builder, given.in, given.memory, d, task, masters.front());
   };
   const std::vector<TaskId> averaged = sum_models(given, "replace models", 1.0 / double(given.in.learners()), write);
   for (const Replica& replica : given.learners) {
@@ -210,6 +212,7 @@ SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const
     }
   }
   builder.plan.handles.averages = memory.models;
+  builder.plan.handles.moving_averages = memory.moving_averages = add_moving_average_memory(builder, in);
   add_frozen(builder, in, memory);
   return memory;
 }

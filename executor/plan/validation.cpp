@@ -72,12 +72,14 @@ GatheredStatistics gather_statistics(const ValidationInputs& given) {
   return gathered;
 }
 
-// The snapshot's weights: copied from the first learner, whose model all then have, or made from the average.
+// The snapshot's weights: made from their moving average or the learners' average, where there is one, else copied from
+// the first learner, whose model all then have.
 void snapshot_weights(const ValidationInputs& given, const Validator& validator, std::vector<Operand>& copies) {
   const ArenaValues &from = given.in.training().arenas, &to = given.loop.arenas;
   const int32_t device = validator.replica.device;
   const Placement& placement = validator.replica.placement;
-  if (given.memory.models.empty()) {
+  const bool averaged = !given.memory.moving_averages.empty() || !given.memory.models.empty();
+  if (!averaged) {
     const Placement& first = on_device(given.learners, device).front()->placement;
     copies.insert(copies.end(), {first.of[size_t(from.weights)], placement.of[size_t(to.weights)]});
     if (from.weights_lowered == kNone || to.weights_lowered == kNone) return;
@@ -87,7 +89,10 @@ void snapshot_weights(const ValidationInputs& given, const Validator& validator,
   std::vector<Term> targets = {term_of(given.loop, placement, to.weights)};
   if (to.weights_lowered != kNone) targets.push_back(term_of(given.loop, placement, to.weights_lowered));
   const auto lowered = int64_t(targets.size()) - 1;
-  const Term average{{given.memory.models[size_t(device)], 0, 1}, given.in.type_of(from.weights)};
+  const Operand source = given.memory.moving_averages.empty()
+                             ? Operand{given.memory.models[size_t(device)], 0, 1}
+                             : Operand{given.memory.moving_averages[size_t(device)].weights, 0, 0};
+  const Term average{source, given.in.type_of(from.weights)};
   given.builder.add_node(validator.snapshot, "arbalest.Combine", given.in.device_name(device) + "/validation/weights",
                          {average}, targets, {{"coefficients", std::vector<double>{1}}, {"lowered", lowered}});
 }

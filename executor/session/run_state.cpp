@@ -1,8 +1,11 @@
 #include "executor/session/run_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
+
+#include "ops/optim/moving_average.h"
 
 namespace arbalest {
 namespace {
@@ -50,7 +53,7 @@ ModelState shared_model(const RunState& state, const Strategy& strategy) {
   model.statistics = alone ? learners.front().statistics : merged_statistics(learners);
   model.frozen = state.frozen;
   const size_t count = floats(learners.front().weights).size();
-  if (strategy.kind == Strategy::Kind::Sma && state.updated) {
+  if (strategy.kind == Strategy::Kind::Sma && state.unaveraged > 0) {
     std::vector<double> average(count, 0);
     add(average, 1 - strategy.beta + strategy.momentum, state.average);
     add(average, -strategy.momentum, state.previous);
@@ -58,7 +61,7 @@ ModelState shared_model(const RunState& state, const Strategy& strategy) {
     model.weights = bytes_of(average);
   } else if (strategy.kind == Strategy::Kind::Sma) {
     model.weights = state.average;
-  } else if (strategy.kind == Strategy::Kind::Local && state.updated) {
+  } else if (strategy.kind == Strategy::Kind::Local && state.unaveraged > 0) {
     std::vector<double> mean(count, 0);
     for (const LearnerState& learner : learners) add(mean, 1.0 / double(learners.size()), learner.weights);
     model.weights = bytes_of(mean);
@@ -68,11 +71,24 @@ ModelState shared_model(const RunState& state, const Strategy& strategy) {
   return model;
 }
 
+MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& weights) {
+  MovingAverage average = state.moving_average;
+  if (average.decay == 0 || state.unaveraged == 0) return average;
+  const double share = moving_average_share(std::log(average.decay), average.updates, state.unaveraged);
+  std::vector<double> moved(floats(weights).size(), 0);
+  add(moved, 1 - share, average.weights);
+  add(moved, share, weights);
+  average.weights = bytes_of(moved);
+  average.updates += state.unaveraged;
+  return average;
+}
+
 RunState with_learners(const RunState& state, size_t devices, size_t learners, const Strategy& before,
                        const Strategy& after) {
   const ModelState model = shared_model(state, before);
-  const bool averaged = before.kind == Strategy::Kind::Sma && (state.updated || state.averaged);
-  const std::vector<std::byte>& read = state.updated ? state.average : state.previous;  // z of the last averaging
+  const bool averaged = before.kind == Strategy::Kind::Sma && (state.unaveraged > 0 || state.averaged);
+  const std::vector<std::byte>& read =
+      state.unaveraged > 0 ? state.average : state.previous;  // z of the last averaging
   const LearnerState& first = state.learners.front();
   LearnerState fresh{model.weights, model.statistics, {}};
   for (const std::vector<std::byte>& slot : first.slots) fresh.slots.emplace_back(slot.size());
@@ -81,6 +97,7 @@ RunState with_learners(const RunState& state, size_t devices, size_t learners, c
       devices * learners == 1 || after.kind == Strategy::Kind::Ssgd || before.kind == Strategy::Kind::Local;
   RunState next;
   next.frozen = state.frozen;
+  next.moving_average = caught_up(state, model.weights);
   for (size_t d = 0; d < devices; ++d) {
     for (size_t i = 0; i < learners; ++i) {
       LearnerState learner = i < there ? state.learners[d * there + i] : fresh;

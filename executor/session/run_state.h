@@ -17,15 +17,23 @@ struct LearnerState {
   double correction = 0;                       // of w − z_prev: the share that the next update still takes away
 };
 
+// The exponential moving average of the weights that the learners share (ops/optim/moving_average.h).
+struct MovingAverage {
+  double decay = 0;                // per update; 0: there is none
+  std::vector<std::byte> weights;  // float[P]
+  int64_t updates = 0;             // that it has seen
+};
+
 struct RunState {
   std::vector<LearnerState> learners;        // by number
   std::vector<std::byte> average, previous;  // Strategy::Kind::Sma: z and z_prev; else empty
   std::vector<std::byte> frozen;             // float[F]: what never changes
   bool averaged = false;                     // no update has corrected the learners by the last averaging yet
-  bool updated = false;                      // learners have made updates since the last averaging
+  int64_t unaveraged = 0;                    // updates that each learner has made since the last averaging
+  MovingAverage moving_average;
 };
 
-// The one model that the learners share, as it is validated and saved.
+// A model as it is validated and saved.
 struct ModelState {
   std::vector<std::byte> weights, statistics, frozen;
 };
@@ -34,13 +42,18 @@ struct ModelState {
 // are averaged once more.
 ModelState shared_model(const RunState& state, const Strategy& strategy);
 
+// The moving average once it has taken in `weights`, the shared model's, where learners have made updates since the
+// last averaging; else as it is.
+MovingAverage caught_up(const RunState& state, const std::vector<std::byte>& weights);
+
 // Statistics of the k learners together: mean = Σ mean_j / k, variance = Σ (variance_j + mean_j²) / k − mean².
 std::vector<std::byte> merged_statistics(const std::vector<LearnerState>& learners);
 
 // The state of `learners` learners on each of `devices` devices that go on from `state`. Learners that are there keep
 // their weights, and the next update corrects them as the last averaging asked; new ones start from the shared model,
 // with slots of zeros; surplus ones end. Where all have to be alike (a single learner, S-SGD, local SGD after
-// averaging) they have the shared model's weights, under S-SGD the first learner's slots too.
+// averaging) they have the shared model's weights, under S-SGD the first learner's slots too. The moving average goes
+// on, caught up.
 RunState with_learners(const RunState& state, size_t devices, size_t learners, const Strategy& before,
                        const Strategy& after);
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "executor/run/bind_plan.h"
 #include "executor/session/warn.h"
 #include "executor/trace/trace_recorder.h"
+#include "ops/optim/moving_average.h"
 
 namespace arbalest {
 namespace {
@@ -71,6 +73,7 @@ void Segment::start_from_initializers(const WeightsFile* file) {
   for (const Replica& replica : learner_replicas()) put_values(*binding_, replica, content);
   const auto& weights = content.at(training().arenas.weights);
   put_average(weights, weights);
+  put_moving_average(weights, 0);
   put_validation_state();
 }
 
@@ -79,6 +82,16 @@ void Segment::put_average(const std::vector<std::byte>& average, const std::vect
   for (const BufferId buffer : plan_.handles.averages) {
     binding_->put({buffer, 0, 0}, 0, average);
     binding_->put({buffer, 0, 0}, 1, previous);
+  }
+}
+
+void Segment::put_moving_average(const std::vector<std::byte>& weights, int64_t updates) const {
+  const MovingAverageProgress progress{updates, 0};
+  std::vector<std::byte> bytes(sizeof progress);
+  std::memcpy(bytes.data(), &progress, sizeof progress);
+  for (const MovingAverageBuffers& buffers : plan_.handles.moving_averages) {
+    binding_->put({buffers.weights, 0, 0}, 0, weights);
+    binding_->put({buffers.progress, 0, 0}, 0, bytes);
   }
 }
 
@@ -121,6 +134,7 @@ void Segment::start_from(const RunState& state) {
     put_values(*binding_, replica, content);
   }
   put_average(state.average, state.previous);
+  put_moving_average(state.moving_average.weights, state.moving_average.updates);
   put_validation_state();
 }
 
@@ -143,20 +157,36 @@ RunState Segment::state() const {
   if (const int64_t done = iterations(); by_sync_ && done > 0) {
     const int64_t group = by_sync_->coarse_of(done - 1);
     const bool averaged = by_sync_->last_of(group) == done - 1;
-    state.updated = !averaged && done - first_of(*by_sync_, group) >= prepared_.program.accumulate;
+    if (!averaged) state.unaveraged = (done - first_of(*by_sync_, group)) / prepared_.program.accumulate;
   }
+  state.moving_average = moving_average();
   if (plan_.handles.averages.empty()) return state;
   const BufferId average = plan_.handles.averages.front();
   const int64_t averagings = scheduler_->ticks(plan_.buffers[size_t(average)].clock);
   const int64_t bytes = plan_.buffers[size_t(average)].bytes;
-  state.averaged = averagings > 0 && !state.updated;
+  state.averaged = averagings > 0 && state.unaveraged == 0;
   state.average = binding_->get({average, 0, 0}, averagings, bytes);
   state.previous = binding_->get({average, 0, 0}, averagings + 1, bytes);
   return state;
 }
 
+MovingAverage Segment::moving_average() const {
+  if (plan_.handles.moving_averages.empty()) return {};
+  const MovingAverageBuffers& from = plan_.handles.moving_averages.front();
+  MovingAverage average;
+  average.decay = prepared_.program.ema;
+  average.weights = binding_->get({from.weights, 0, 0}, 0, plan_.buffers[size_t(from.weights)].bytes);
+  MovingAverageProgress progress;
+  std::memcpy(&progress, binding_->get({from.progress, 0, 0}, 0, sizeof progress).data(), sizeof progress);
+  average.updates = progress.updates;
+  return average;
+}
+
 ModelState Segment::model() const {
-  return shared_model(state(), prepared_.request.strategy);
+  const RunState now = state();
+  ModelState model = shared_model(now, prepared_.request.strategy);
+  if (now.moving_average.decay > 0) model.weights = caught_up(now, model.weights).weights;
+  return model;
 }
 
 void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {

@@ -47,7 +47,7 @@ class Segment {
   Cursor cursor() const;  // where the next segment begins
   RunPosition position() const { return position_after(iterations()); }
   RunState state() const;
-  ModelState model() const;  // what learners share by now
+  ModelState model() const;  // what would be saved by now
 
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
@@ -81,6 +81,8 @@ class Segment {
   Cursor cursor_after(int64_t ticks) const;
   RunPosition position_after(int64_t ticks) const;
   void put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous) const;
+  MovingAverage moving_average() const;
+  void put_moving_average(const std::vector<std::byte>& weights, int64_t updates) const;
   void put_validation_state() const;
   void add_frozen(const Loop& loop, InitialValues& content) const;
   ModelState validated_model() const;

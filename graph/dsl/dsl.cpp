@@ -278,7 +278,8 @@ Tensor train(Tensor loss, const TrainOptions& options) {
                 {"warmup_from", options.warmup_from},
                 {"epochs", options.epochs},
                 {"lr_end", options.lr_end},
-                {"accumulate", options.accumulate}});
+                {"accumulate", options.accumulate},
+                {"ema", options.ema}});
 }
 
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {

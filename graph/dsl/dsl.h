@@ -190,6 +190,7 @@ struct TrainOptions {
   std::vector<std::string> no_decay = {}, frozen = {}, rate_patterns = {};
   std::vector<double> rate_factors = {};  // for each of rate_patterns
   double clip_norm = 0;                   // of all gradients; 0: they are not clipped
+  double ema = 0;  // decay, per update, of the weights' average that is validated and saved; 0: there is none
 };
 // A token: what is validated comes after it.
 Tensor train(Tensor loss, const TrainOptions& options);

@@ -181,6 +181,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   check_rows(graph);
   program.train = train;
   program.accumulate = int_attribute(train, "accumulate");
+  program.ema = float_attribute(train, "ema");
   find_only(graph, "arbalest.Synchronize");  // not two
 
   expand_layers(graph);

@@ -55,6 +55,7 @@ struct Program {
   std::vector<Loop> loops;     // at most one of a role; Train, which every program has, is the first
   Node train;                  // learning rate, schedule, epochs
   int64_t accumulate = 1;      // batches of an update
+  double ema = 0;              // decay, per update, of the weights' moving average; 0: there is none
   int64_t validate_every = 1;  // epochs
 
   const Loop* find(LoopRole role) const;  // nullptr: the program has no such loop

@@ -179,9 +179,10 @@ void infer_train(InferContext& context) {
   const TensorType& loss = floating_input(context, 0);
   expect_input(context, 0, {loss.dtype, {}}, "a scalar");
   for (const char* name : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "gamma", "warmup",
-                           "warmup_from", "epochs", "lr_end", "clip_norm", "alpha"}) {
+                           "warmup_from", "epochs", "lr_end", "clip_norm", "alpha", "ema"}) {
     check_at_least(node, name, 0);
   }
+  check_below(node, "ema", 1);
   check_rule(node);
   check_groups(node);
   check_schedule(node);
@@ -231,7 +232,10 @@ std::vector<AttributeSpec> train_attributes() {
       float_spec("epochs", 0.0,
                  "cosine, linear, polynomial and onecycle: when the last rate is reached; 0: at the end of the run"),
       float_spec("lr_end", 0.0, "cosine, linear and polynomial: the last rate"),
-      int_spec("accumulate", 1, "batches whose mean gradient makes one update")};
+      int_spec("accumulate", 1, "batches whose mean gradient makes one update"),
+      float_spec("ema", 0.0,
+                 "what is validated and saved is an exponential moving average of the weights, of which so much stays "
+                 "with every update, below 1; 0: the weights themselves")};
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "graph/file/graph_file.h"
 #include "ops/check/harness.h"
 
@@ -180,6 +182,9 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   };
   check(refused({{"momentum", 9.0}}), {"'momentum' is 9", "less than 1"});
   check(refused({{"momentum", -0.1}}), {"'momentum' is -0.1", "at least 0"});
+  check(refused({{"ema", 1.0}}), {"'ema' is 1", "less than 1"});
+  check(refused({{"ema", -0.5}}), {"'ema' is -0.5", "at least 0"});
+  check(refused({{"ema", std::nan("")}}), {"'ema' is nan", "at least 0"});
   check(refused({{"nesterov", int64_t{1}}}), {"'nesterov' is 1", "'momentum' above 0"});
   check(refused({{"gamma", 0.5}}), {"'gamma' has no effect with schedule \"constant\"", "multistep"});
   check(refused({{"step_size", 2.0}, {"schedule", "cosine"}}), {"'step_size' has no effect", "expected \"step\""});
@@ -251,6 +256,20 @@ TEST_CASE("updates refuse arrays of other sizes, and a restart without the avera
   check(refusal("arbalest.Sgd", {array, array, array, floats({5})}, {}, 2), {"'average' is float[5]", "float[6]"});
   check(refusal("arbalest.Sgd", {array, array, array, array}, {}, 4), {"'restarted'", "'averaged'"});
   check(refusal("arbalest.Accumulate", {array, floats({5})}, with("scale", 0.5)), {"'sum' is float[5]", "float[6]"});
+}
+
+TEST_CASE("moving averages refuse arrays of other sizes, and steps that are none") {
+  const TensorType array = floats({6}), progress{DataType::Int64, {2}};
+  const auto steps = [](double decay, int64_t every, int64_t period) {
+    return Attributes{{"decay", decay}, {"every", every}, {"period", period}};
+  };
+  const auto refused = [&](const std::vector<TensorType>& inputs, const Attributes& attributes) {
+    return refusal("arbalest.MovingAverage", inputs, attributes, 2);
+  };
+  check(refused({array, floats({5}), progress}, steps(0.9, 1, 1)), {"'average' is float[5]", "float[6]"});
+  check(refused({array, array, array}, steps(0.9, 1, 1)), {"'progress' is float[6]", "int64[2]"});
+  check(refused({array, array, progress}, steps(1, 1, 1)), {"'decay' is 1", "less than 1"});
+  check(refused({array, array, progress}, steps(0.9, 4, 3)), {"'period' is 3", "at least 4"});
 }
 
 TEST_CASE("Prefetch needs its source's fields, and outputs that fit them") {

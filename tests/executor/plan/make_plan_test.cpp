@@ -60,6 +60,13 @@ int64_t count_tasks(const Plan& plan, Task::Kind kind) {
   return std::count_if(plan.tasks.begin(), plan.tasks.end(), [&](const Task& task) { return task.kind == kind; });
 }
 
+// That tasks run.
+int64_t count_nodes(const Plan& plan, const std::string& op) {
+  return std::count_if(plan.launches.begin(), plan.launches.end(), [&](const Launch& launch) {
+    return plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)].op->qualified_name() == op;
+  });
+}
+
 int64_t ticks(const Plan& plan, std::string_view clock) {
   for (const Clock& each : plan.clocks) {
     if (each.name == clock) return each.ticks;
@@ -186,6 +193,7 @@ TEST_CASE("plans are live for all combinations of options") {
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
     program.training().depth = 1 + digit(5, 4);
+    program.ema = digit(73, 2) == 0 ? 0 : 0.99;
     const int64_t rounds = (1 + digit(11, 5)) * program.accumulate;
     request.training_samples = learners * 8 * rounds + digit(13, 7);
     request.validation_samples = 1 + digit(17, 40);
@@ -208,6 +216,7 @@ TEST_CASE("plans are live for all combinations of options") {
     const int64_t iterations = request.iterations > 0 ? request.iterations : request.epochs * rounds;
     REQUIRE(ticks(plan, "batch") == iterations);
     const int64_t validators = strategy.kind == Strategy::Kind::None ? 1 : int64_t(request.devices.size());
+    REQUIRE(count_nodes(plan, "arbalest.MovingAverage") == (program.ema > 0) * validators);
     const bool validates = count_tasks(plan, Task::Kind::Snapshot) > 0;
     const int64_t parts = program.find(LoopRole::Recalibrate) ? 2 : 1;  // of a validator: evaluating, recalibrating
     REQUIRE(count_tasks(plan, Task::Kind::Fill) ==
@@ -256,6 +265,7 @@ TEST_CASE("plans of learners on two devices have no races, and have them without
     TinyNet net = convolutional();
     net.source = "glyphs:?train=256&test=50&size=16";
     net.synchronize = strategy;
+    net.train += ", ema = 0.99";
     const Plan plan = plan_of(tiny(net), options);
     REQUIRE(Races(plan).first() == "");
     int racing = 0;

@@ -118,6 +118,24 @@ TEST_CASE("gradients travel between GPUs in buckets, also of several batches") {
   }
 }
 
+TEST_CASE("moving averages on several GPUs are as the equations say") {
+  if (lacks_gpus()) return;
+  for (const Training& training : kTrainings) {
+    for (const auto& [gpus, learners] :
+         std::vector<std::pair<std::vector<int>, int>>{{{0}, 1}, {{0}, 2}, {{0, 1}, 1}, {{1, 0}, 2}}) {
+      Setting setting = setting_of(training, gpus, learners);
+      setting.ema = 0.9;
+      setting.accumulate = learners;
+      INFO(to_string(setting));
+      CHECK(greatest_difference(executed(setting), simulated(setting)) < kTolerance);
+      setting.rounds = 8;
+      setting.test_samples = 61;
+      setting.iterations = 4 * setting.rounds;
+      check_validations(setting, 1e-4);
+    }
+  }
+}
+
 TEST_CASE("all GPUs validate one model") {
   if (lacks_gpus()) return;
   for (const Training& training : kTrainings) {

@@ -62,6 +62,7 @@ Graph graph_of(const Setting& s) {
   if (s.rule == "rmsprop") net.train += fmt::format(", alpha = {}, epsilon = {}, centered = 1", kAlpha, kEpsilon);
   if (s.rule == "lars") net.train += fmt::format(", trust_coefficient = {}", kTrust);
   if (s.rule == "lamb") net.train += fmt::format(", beta1 = {}, beta2 = {}, epsilon = {}", kBeta1, kBeta2, kEpsilon);
+  if (s.ema > 0) net.train += fmt::format(", ema = {}", s.ema);
   if (s.clip > 0) net.train += fmt::format(", clip_norm = {}", s.clip);
   if (!s.decay_biases) net.train += ", decay_norms = 0";
   if (s.freeze_hidden) net.train += ", frozen = [\"hidden.*\"]";
@@ -94,14 +95,14 @@ std::string to_string(const Setting& s) {
       "{} every {}, alpha {}, beta {}, mu {}, on {} devices with {} learners; rate {}, {} {}, decay {}, nesterov "
       "{}, "
       "accumulate {}, milestones [{}], hidden {}{}, {} iterations; clipped to {}, biases decay {}, logits' rate times "
-      "{}",
+      "{}, ema {}",
       name_of(s.strategy.kind), s.strategy.every, s.strategy.alpha, s.strategy.beta, s.strategy.momentum, s.devices,
       s.learners, s.rate,
       !s.rule.empty() ? s.rule
       : s.adamw       ? "adamw"
                       : "momentum",
       s.momentum, s.decay, s.nesterov, s.accumulate, fmt::join(s.milestones, ", "), s.hidden,
-      s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases, s.logits_factor);
+      s.freeze_hidden ? " (frozen)" : "", s.iterations, s.clip, s.decay_biases, s.logits_factor, s.ema);
 }
 
 std::vector<double> weights_of(const TensorFile& file) {
@@ -252,6 +253,7 @@ Reference::Reference(const Setting& s)
     frozen_.push_back(s.freeze_hidden && !perceptron_.is_last(i));
   }
   z_ = z_before_ = start;
+  weighed_ = zeros;
 }
 
 double Reference::epochs_at(int64_t iteration) const {
@@ -307,6 +309,7 @@ void Reference::advance(int64_t iterations) {
     for (int64_t j = 0; j < k; ++j) add_gradient(learners_[size_t(j)], epoch, round * k + j);
     if ((round + 1) % setting_.accumulate != 0) continue;
     update(iteration_);
+    if (!averages_models()) take_in(1);
     ++updates_;
     if (updates_ == setting_.strategy.every || round + 1 == rounds_) synchronise();
   }
@@ -414,7 +417,7 @@ std::vector<double> Reference::next_average() const {
 }
 
 void Reference::synchronise() {
-  updates_ = 0;
+  const int64_t updates = std::exchange(updates_, 0);
   if (kind_ == Strategy::Kind::Local) {
     const std::vector<double> shared = mean(&Learner::weights);
     for (Learner& learner : learners_) learner.weights = shared;
@@ -422,11 +425,35 @@ void Reference::synchronise() {
     z_before_ = std::exchange(z_, next_average());
     averaged_ = true;
   }
+  if (averages_models()) take_in(updates);
+}
+
+std::vector<double> Reference::shared() const {
+  if (kind_ == Strategy::Kind::Sma) return updates_ > 0 ? next_average() : z_;
+  return kind_ == Strategy::Kind::Local ? mean(&Learner::weights) : learners_.front().weights;
+}
+
+// The sum of the moving average once it has taken in the model as it is now, for so many updates: a model's weight
+// falls by the decay with every update, and the weights of all come to 1 - decay ^ updates.
+std::vector<double> Reference::weighed(int64_t updates) const {
+  const double stays = std::pow(setting_.ema, double(updates));
+  const std::vector<double> model = shared();
+  std::vector<double> sum = weighed_;
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = stays * sum[i] + (1 - stays) * model[i];
+  return sum;
+}
+
+void Reference::take_in(int64_t updates) {
+  weighed_ = weighed(updates);
+  seen_ += updates;
 }
 
 std::vector<double> Reference::model() const {
-  if (kind_ == Strategy::Kind::Sma) return updates_ > 0 ? next_average() : z_;
-  return kind_ == Strategy::Kind::Local ? mean(&Learner::weights) : learners_.front().weights;
+  if (setting_.ema == 0) return shared();
+  const int64_t left = averages_models() ? updates_ : 0;
+  std::vector<double> average = weighed(left);
+  for (double& weight : average) weight /= 1 - std::pow(setting_.ema, double(seen_ + left));
+  return average;
 }
 
 Reference::Metrics Reference::validate(const std::vector<double>& weights) const {

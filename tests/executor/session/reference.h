@@ -28,6 +28,7 @@ struct Setting {
   double logits_factor = 1;    // of the rate of the last layer
   bool freeze_hidden = false;  // the hidden layer stays as it is
   int64_t accumulate = 1;
+  double ema = 0;  // decay of the moving average that is saved; 0: none
   std::vector<double> milestones;
   RateScaling scaling = RateScaling::None;
   int64_t hidden = 0;  // units of a hidden layer; 0: none
@@ -118,6 +119,10 @@ class Reference {
   void restart(Learner& learner) const;
   std::vector<double> mean(std::vector<double> Learner::*of) const;
   std::vector<double> next_average() const;
+  std::vector<double> shared() const;
+  bool averages_models() const { return kind_ == Strategy::Kind::Sma || kind_ == Strategy::Kind::Local; }
+  std::vector<double> weighed(int64_t updates) const;
+  void take_in(int64_t updates);
   void synchronise();
 
   const Setting setting_;
@@ -135,6 +140,8 @@ class Reference {
   int64_t updates_ = 0;                       // in the group of updates that is under way
   int64_t group_begin_ = 0, last_begin_ = 0;  // first iterations of this group and of the one before
   bool averaged_ = false;                     // no update has followed the last averaging
+  std::vector<double> weighed_;               // Σ of models, each times its weight in the moving average
+  int64_t seen_ = 0;                          // updates that it has seen
 };
 
 }  // namespace arbalest::test

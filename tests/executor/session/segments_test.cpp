@@ -98,6 +98,9 @@ TEST_CASE("a run in several plans is the run in one") {
         adaptive.freeze_hidden = true;
         CHECK(greatest_difference(in_segments(adaptive, {14, 7, 29}), simulated(adaptive)) < kTolerance);
       }
+      Setting smoothed = setting;
+      smoothed.ema = 0.9;
+      CHECK(greatest_difference(in_segments(smoothed, {14, 7, 29}), simulated(smoothed)) < kTolerance);
       if (strategy.kind != Strategy::Kind::Ssgd) continue;
       setting.rounds = 8;
       setting.accumulate = 2;
@@ -224,7 +227,7 @@ TEST_CASE("replicas take the correction of the last averaging with them") {
   CHECK(carried.previous == state.previous);
 
   state.averaged = false;
-  state.updated = true;  // since: averaged once more, with z = 2
+  state.unaveraged = 1;  // update since: averaged once more, with z = 2
   carried = next(2, sma);
   CHECK(floats_of(carried.average) == std::vector<float>{2, -2});  // 2 + (1 − 2)/2 + (3 − 2)/2
   CHECK(carried.previous == state.average);
@@ -249,7 +252,7 @@ TEST_CASE("learners that average gradients stay alike when there are more") {
 TEST_CASE("learners that are replaced by their mean go on from it") {
   RunState state;
   state.learners = {replica(1, 10), replica(3, 20)};
-  state.updated = true;
+  state.unaveraged = 1;
   const Strategy local = of(Strategy::Kind::Local);
   const RunState next = with_learners(state, 1, 3, local, local);
   for (const LearnerState& one : next.learners) CHECK(floats_of(one.weights) == std::vector<float>{2, -2});
@@ -261,7 +264,7 @@ TEST_CASE("with learners found while training every run comes to its end") {
   TinyNet net;
   net.source = "synthetic:?shape=1x16x16&classes=10&size=2400&test=100";
   net.batch = 50;
-  net.train = "lr = 0.0001";
+  net.train = "lr = 0.0001, ema = 0.9";
   for (const int64_t reports : {1, 2, 5, 9, 16}) {
     for (const int64_t iterations : {0, 40, 67, 96}) {
       SessionOptions options = on_cpus();

@@ -91,6 +91,15 @@ std::vector<PlanDevice> devices_of(const SessionOptions& options) {
   return options.learners.devices.empty() ? default_devices() : options.learners.devices;
 }
 
+// How kernels compute, as passes have to know it.
+void set_precision(ProgramOptions& passes, const SessionOptions& options) {
+  const std::vector<PlanDevice> devices = devices_of(options);
+  passes.bf16 = options.numerics.precision == Precision::Bf16;
+  passes.fuse_attention = passes.bf16 && std::all_of(devices.begin(), devices.end(), [](const PlanDevice& device) {
+                            return device.kind == PlanDevice::Kind::Cuda;
+                          });
+}
+
 // Each learner's share of --batch-total.
 void divide_batch(Graph& graph, const SessionOptions& options) {
   if (options.learners.per_device == 0)
@@ -225,7 +234,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   request.host_threads = thread_count(options);
   describe_sources(prepared);
   passes.measures = !asked.endless;
-  passes.bf16 = options.numerics.precision == Precision::Bf16;
+  set_precision(passes, options);
   passes.validators = int64_t(request.devices.size());
   passes.validation_samples = request.validation_samples;
   prepared.program = make_program(prepared.graph, passes);
@@ -268,7 +277,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.strategy = strategy_for(prepared.graph, options, learners);
 
   ProgramOptions passes;
-  passes.bf16 = options.numerics.precision == Precision::Bf16;
+  set_precision(passes, options);
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
   if (options.learners.rate_scaling != RateScaling::None && request.strategy.kind == Strategy::Kind::None && all > 1) {
     throw GraphError("--scale-lr follows the learners that train one model; with strategy none each trains its own");

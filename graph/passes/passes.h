@@ -17,6 +17,10 @@ void expand_layers(Graph& graph, bool standard = true);
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 
+// softmax(scale · Q Kᵀ) V, of two MatMuls with a Softmax between them and of factors that are constants, becomes one
+// arbalest.Attention, which reads and writes heads where they lie before a Transpose brought them together.
+void fuse_attention(Graph& graph);
+
 // Where `loss` comes from a SoftmaxCrossEntropy and the graph has the Accuracy of the same logits' top class, that one
 // is computed by the loss's kernel as well, without a kernel of its own. Returns the accuracy; kNone where there is
 // none among `among`, or where a node reads it.

@@ -165,9 +165,9 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {"expand_layers",   "fuse_batch_norm", "freeze",
-                                                 "place_layouts",   "fold_constants",  "add_update",
-                                                 "lower_precision", "remove_dead"};
+  static const std::vector<std::string> names = {"expand_layers", "fuse_batch_norm", "fuse_attention",
+                                                 "freeze",        "place_layouts",   "fold_constants",
+                                                 "add_update",    "lower_precision", "remove_dead"};
   return names;
 }
 
@@ -188,6 +188,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("expand_layers", graph);
   fuse_batch_norm(graph);
   after("fuse_batch_norm", graph);
+  if (options.fuse_attention) fuse_attention(graph);
+  after("fuse_attention", graph);
   freeze(graph, train);
   after("freeze", graph);
   place_layouts(graph);

@@ -60,7 +60,8 @@ class DeviceBuffer {
   void* data_ = nullptr;
 };
 
-class ConvolutionPlan;  // ops/cuda/cudnn_graph.h
+class ConvolutionPlan;     // ops/cuda/cudnn_graph.h
+class FusedAttentionPlan;  // ops/cuda/cudnn_attention.h
 
 // The opaque type of graph/kernel.h: what it is on CUDA.
 struct DeviceContext {};
@@ -76,6 +77,7 @@ struct CudaKernelCache {
   std::unique_ptr<CudaContext> context;  // that they are made with: it lives as long as they do
   // By problem. A null plan: no engine supports it.
   std::map<std::string, std::shared_ptr<const ConvolutionPlan>> convolution_plans;
+  std::map<std::string, std::shared_ptr<const FusedAttentionPlan>> attention_plans;
 };
 
 // One a lane. Made and destroyed with its device current; the kernels made with it run on one thread at a time.

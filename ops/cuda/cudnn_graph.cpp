@@ -1,4 +1,4 @@
-// The only file that includes cudnn-frontend, which takes long to compile.
+// This file and cudnn_attention.cpp alone include cudnn-frontend, which takes long to compile.
 
 #include "ops/cuda/cudnn_graph.h"
 

@@ -64,12 +64,23 @@ class InDouble {
     return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
   }
 
+  void set_constant(size_t v) {
+    const Initializer& initial = graph_.values[v].initializer;
+    std::fill(memory_[v].begin(), memory_[v].end(), initial.a);
+    if (initial.kind != Initializer::Kind::Data || graph_.values[v].type.dtype != DataType::Float64) return;
+    for (int64_t i = 0; i < graph_.values[v].type.elements(); ++i) {
+      float element;
+      std::memcpy(&element, initial.data->data() + size_t(i) * sizeof element, sizeof element);
+      memory_[v][size_t(i)] = element;
+    }
+  }
+
   void draw() {
     std::mt19937 random(5);
     std::uniform_real_distribution<double> uniform(-0.6, 0.6);
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const Value& value = graph_.values[v];
-      if (value.role == Role::Constant) std::fill(memory_[v].begin(), memory_[v].end(), value.initializer.a);
+      if (value.role == Role::Constant) set_constant(v);
       const bool trained = value.role == Role::Parameter, frozen = value.role == Role::Frozen;
       if (value.view.base == kNone || !(trained || frozen)) continue;
       // Variances are among what is frozen, and far from 0.
@@ -93,13 +104,15 @@ class InDouble {
   StepScalars scalars_;
 };
 
-void check_gradients(const std::string& body, const std::vector<std::string>& frozen = {}) {
+// Returns the loss.
+double check_gradients(const std::string& body, const std::vector<std::string>& frozen = {},
+                       const ProgramOptions& options = {}) {
   Graph graph = net(body);
   graph.nodes[size_t(graph.find_node("trained"))].attributes.set("frozen", frozen);
-  const Program program = make_program(graph, {});
+  const Program program = make_program(graph, options);
   const Loop& loop = program.training();
   InDouble net(loop);
-  net.run();
+  const double loss = net.loss();
   constexpr double kStep = 1e-6;
   constexpr int64_t kPerParameter = 6;
   int64_t nonzero = 0;
@@ -125,6 +138,7 @@ void check_gradients(const std::string& body, const std::vector<std::string>& fr
     }
   }
   CHECK(nonzero > 5);
+  return loss;
 }
 
 const std::string kHead = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
@@ -145,6 +159,23 @@ TEST_CASE("gradients of convolutions, pools and sums are the loss's differences"
       "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)\n"
       "n = arbalest.BatchNorm (p)\nr = Relu (n)\nh = Add (r, n)\n" +
       kHead);
+}
+
+TEST_CASE("gradients of attention, in parts and as one operator, are the loss's differences, and the losses agree") {
+  const std::string body =
+      "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
+      "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n"
+      "q3, k3, v3 = Split <axis = 2> (qkv)\n"
+      "q4 = Reshape <shape = [0, 0, 2, 8]> (q3)\nq = Transpose <perm = [0, 2, 1, 3]> (q4)\n"
+      "k4 = Reshape <shape = [0, 0, 2, 8]> (k3)\nk = Transpose <perm = [0, 2, 3, 1]> (k4)\n"
+      "v4 = Reshape <shape = [0, 0, 2, 8]> (v3)\nv = Transpose <perm = [0, 2, 1, 3]> (v4)\n"
+      "c = Constant <value_float = 0.35> ()\n"
+      "qs = Mul (q, c)\ns = MatMul (qs, k)\nw = Softmax (s)\na = MatMul (w, v)\n"
+      "t = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n" +
+      kHead;
+  ProgramOptions fused;
+  fused.fuse_attention = true;
+  CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
 }
 
 TEST_CASE("gradients through batch norms that run by their statistics are the loss's differences") {

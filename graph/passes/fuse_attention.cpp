@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "graph/constants.h"
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+using Axes = std::vector<int64_t>;
+const Axes kHeadsBeforeRows = {0, 2, 1, 3};  // and back
+const Axes kRowsAsColumns = {0, 1, 3, 2};
+const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
+
+// What an operand of Attention is, and which of its axes is that of heads.
+struct Heads {
+  ValueId value;
+  int64_t axis;
+};
+
+class AttentionFusion {
+ public:
+  explicit AttentionFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+    std::iota(key_.begin(), key_.end(), int64_t{0});
+  }
+
+  void run() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (is(NodeId(n), "Softmax")) fuse(NodeId(n));
+    }
+    reorder_nodes(graph_, key_);
+  }
+
+ private:
+  const Node& node(NodeId id) const { return graph_.nodes[size_t(id)]; }
+  const Shape& shape(ValueId value) const { return graph_.values[size_t(value)].type.shape; }
+  bool is(NodeId id, std::string_view op) const { return id != kNone && node(id).op->qualified_name() == op; }
+  NodeId producer(ValueId value, std::string_view op) const {
+    const NodeId id = graph_.values[size_t(value)].producer;
+    return is(id, op) ? id : kNone;
+  }
+  NodeId only_reader(ValueId value, std::string_view op) const {
+    const auto& readers = readers_[size_t(value)];
+    return readers.size() == 1 && is(readers[0], op) ? readers[0] : kNone;
+  }
+
+  // The Transpose by `perm` that makes the value; kNone: another node does.
+  NodeId transposition(ValueId value, const Axes& perm) const {
+    const NodeId id = producer(value, "Transpose");
+    return id != kNone && ints_attribute(node(id), "perm") == perm ? id : kNone;
+  }
+
+  std::optional<double> factor(ValueId value) const {
+    const auto content = content_of(graph_, value);
+    const TensorType& type = graph_.values[size_t(value)].type;
+    if (!content || type.dtype != DataType::Float32 || type.elements() != 1) return std::nullopt;
+    float number;
+    std::memcpy(&number, content->data(), sizeof number);
+    return number;
+  }
+
+  // Takes products with constant numbers off a value that has one reader each, and returns what they multiply.
+  ValueId without_factors(ValueId value, double& scale, std::vector<NodeId>& spent) const {
+    while (readers_[size_t(value)].size() == 1) {
+      const NodeId product = producer(value, "Mul"), quotient = producer(value, "Div");
+      const NodeId id = product != kNone ? product : quotient;
+      if (id == kNone) break;
+      const Node& found = node(id);
+      const std::optional<double> second = factor(found.inputs[1]);
+      const std::optional<double> first = product != kNone && !second ? factor(found.inputs[0]) : std::nullopt;
+      const ValueId other = found.inputs[first ? 1 : 0];
+      if ((!first && !second) || shape(other) != shape(value)) break;
+      scale *= first ? *first : product != kNone ? *second : 1 / *second;
+      spent.push_back(id);
+      value = other;
+    }
+    return value;
+  }
+
+  Heads heads(ValueId value) const {
+    const NodeId moved = transposition(value, kHeadsBeforeRows);
+    return moved == kNone ? Heads{value, 1} : Heads{node(moved).inputs[0], 2};
+  }
+
+  // Of keys as columns.
+  std::optional<Heads> key_heads(ValueId value) const {
+    if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone)
+      return heads(node(turned).inputs[0]);
+    const NodeId moved = transposition(value, kHeadsBeforeColumns);
+    return moved == kNone ? std::nullopt : std::optional(Heads{node(moved).inputs[0], 2});
+  }
+
+  // cuDNN's engines take these.
+  bool fits(ValueId q, ValueId k, ValueId v) const {
+    const Shape &rows = shape(q), &columns = shape(k), &values = shape(v);
+    if (rows.size() != 4 || columns.size() != 4 || values.size() != 4) return false;
+    const int64_t depth = rows[3];
+    const Shape expected{rows[0], rows[1], columns[3], depth};
+    return values == expected && columns == Shape{rows[0], rows[1], depth, columns[3]} && depth % 8 == 0 &&
+           depth <= 128;
+  }
+
+  void fuse(NodeId softmax) {
+    const int64_t axis = int_attribute(node(softmax), "axis");
+    const NodeId product = only_reader(node(softmax).outputs[0], "MatMul");
+    if (product == kNone || node(product).inputs[0] != node(softmax).outputs[0] || (axis != 3 && axis != -1)) return;
+    double scale = 1;
+    std::vector<NodeId> spent = {softmax};
+    const ValueId scores = without_factors(node(softmax).inputs[0], scale, spent);
+    const NodeId comparison = producer(scores, "MatMul");
+    if (comparison == kNone || readers_[size_t(scores)].size() != 1) return;
+    spent.push_back(comparison);
+    const ValueId q = without_factors(node(comparison).inputs[0], scale, spent),
+                  k = without_factors(node(comparison).inputs[1], scale, spent), v = node(product).inputs[1];
+    if (!fits(q, k, v)) return;
+    const std::optional<Heads> keys = key_heads(k);
+    if (!keys) return;
+
+    NodeId last = product;
+    if (const NodeId moved = only_reader(node(product).outputs[0], "Transpose");
+        moved != kNone && ints_attribute(node(moved), "perm") == kHeadsBeforeRows) {
+      spent.push_back(product);
+      last = moved;
+    }
+    const Heads queries = heads(q), values = heads(v);
+    for (const NodeId each : spent) key_[size_t(each)] = -1;
+    replace(last, {queries.value, keys->value, values.value},
+            {{"scale", scale}, {"head_axes", Axes{queries.axis, keys->axis, values.axis, last == product ? 1 : 2}}});
+  }
+
+  void replace(NodeId id, std::vector<ValueId> inputs, Attributes attributes) {
+    const ValueId statistics =
+        graph_.add_value(graph_.values[size_t(node(id).outputs[0])].name + ".statistics", TensorType{});
+    graph_.values[size_t(statistics)].producer = id;
+    Node& fused = graph_.nodes[size_t(id)];
+    fused.op = &builtin_ops().get("arbalest.Attention");
+    fused.inputs = std::move(inputs);
+    fused.outputs.push_back(statistics);
+    fused.attributes = std::move(attributes);
+    infer(graph_, id);
+  }
+
+  Graph& graph_;
+  const std::vector<std::vector<NodeId>> readers_;
+  std::vector<int64_t> key_;
+};
+
+}  // namespace
+
+void fuse_attention(Graph& graph) {
+  AttentionFusion(graph).run();
+}
+
+}  // namespace arbalest

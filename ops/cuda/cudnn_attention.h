@@ -1,0 +1,58 @@
+#pragma once
+// Scaled dot-product attention by cuDNN's fused engines: bfloat16 operands, float accumulation.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/types.h"
+#include "ops/cuda/cuda_context.h"
+
+namespace arbalest {
+
+// One operand: samples, heads, rows, depth, and the elements from one to the next of each.
+struct AttentionOperand {
+  std::vector<int64_t> extents, strides;
+};
+
+struct FusedAttentionProblem {
+  bool gradient = false;
+  AttentionOperand q, k, v, y;
+  float scale = 1;
+  bool deterministic = false;
+  int64_t workspace_limit = 0;
+
+  std::string key() const;  // everything above
+};
+
+class FusedAttentionPlan {
+ public:
+  FusedAttentionPlan();
+  ~FusedAttentionPlan();
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  struct Operands {
+    const void *q, *k, *v;
+    void* y;           // the result, or, of a gradient, an operand
+    void* statistics;  // likewise: floats, (samples, heads, rows of Q, 1)
+    const void* dy = nullptr;
+    void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  };
+  // Any thread may call it. Throws RunError.
+  void run(cudnnHandle_t handle, cudaStream_t stream, const Operands& operands, void* workspace) const;
+
+ private:
+  friend class FusedAttentionPlanner;
+  struct State;
+  std::unique_ptr<State> state_;
+  int64_t workspace_bytes_ = 0;
+};
+
+// The plan for a problem, shared by all kernels of the context's cache; nullptr where no engine supports it. Throws
+// RunError where the device fails.
+std::shared_ptr<const FusedAttentionPlan> find_attention_plan(CudaContext& context,
+                                                              const FusedAttentionProblem& problem);
+
+}  // namespace arbalest

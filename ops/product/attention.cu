@@ -1,0 +1,247 @@
+// Attention and its gradients on CUDA: cuDNN's fused engines where operands are bfloat16, and plain kernels, a warp a
+// row, for floats and for what no engine supports.
+
+#include "ops/product/attention.h"
+
+#include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/cudnn_attention.h"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+constexpr int kMostDepth = 256;
+constexpr int kOfLane = kMostDepth / 32;  // elements of a row that one lane holds at most
+
+// A row's elements lane, lane + 32, …; zeros past its end.
+struct LaneRow {
+  float element[kOfLane];
+
+  template <typename T>
+  __device__ LaneRow(const T* row, int depth, int lane) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) element[i] = lane + 32 * i < depth ? widen(row[lane + 32 * i]) : 0.0f;
+  }
+  __device__ LaneRow() : element() {}
+
+  template <typename T>
+  __device__ float dot(const T* row, int depth, int lane) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      if (lane + 32 * i < depth) sum += element[i] * widen(row[lane + 32 * i]);
+    }
+    return warp_sum(sum);
+  }
+
+  template <typename T>
+  __device__ void add(float factor, const T* row, int depth, int lane) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      if (lane + 32 * i < depth) element[i] += factor * widen(row[lane + 32 * i]);
+    }
+  }
+
+  template <typename T>
+  __device__ void store(float factor, T* row, int depth, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      if (lane + 32 * i < depth) row[lane + 32 * i] = narrow<T>(element[i] * factor);
+    }
+  }
+};
+
+struct Extents {
+  int64_t samples, heads, queries, keys;
+  int depth;
+  HeadSteps q, k, v, y;
+  float scale;
+};
+
+__device__ inline int64_t place(const HeadSteps& steps, int64_t sample, int64_t head, int64_t row) {
+  return sample * steps.sample + head * steps.head + row * steps.row;
+}
+
+// f(sample, head, row, lane) for each row of each head; all lanes of a warp call it together.
+template <typename Function>
+__device__ inline void for_each_row(const Extents& e, int64_t rows, Function f) {
+  for (int64_t i = thread_index() / 32; i < e.samples * e.heads * rows; i += thread_count() / 32) {
+    f(i / rows / e.heads, i / rows % e.heads, i % rows, int(threadIdx.x) % 32);
+  }
+}
+
+// y, and statistics (samples, heads, queries). Sums are rescaled when a larger score comes.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    attention_kernel(Extents e, const T* q, const T* k, const T* v, T* y, float* statistics) {
+  for_each_row(e, e.queries, [&](int64_t sample, int64_t head, int64_t row, int lane) {
+    const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
+    LaneRow sums;
+    float largest = -INFINITY, total = 0;
+    for (int64_t key = 0; key < e.keys; ++key) {
+      const float score = e.scale * query.dot(k + place(e.k, sample, head, key), e.depth, lane);
+      const float above = fmaxf(largest, score), before = expf(largest - above), weight = expf(score - above);
+      largest = above;
+      total = total * before + weight;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) sums.element[i] *= before;
+      sums.add(weight, v + place(e.v, sample, head, key), e.depth, lane);
+    }
+    sums.store(1 / total, y + place(e.y, sample, head, row), e.depth, lane);
+    if (statistics != nullptr && lane == 0) {
+      statistics[(sample * e.heads + head) * e.queries + row] = largest + logf(total);
+    }
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    grad_queries_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
+                        T* dq) {
+  for_each_row(e, e.queries, [&](int64_t sample, int64_t head, int64_t row, int lane) {
+    const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
+    const LaneRow slope(dy + place(e.y, sample, head, row), e.depth, lane);
+    const float mean = slope.dot(y + place(e.y, sample, head, row), e.depth, lane);
+    const float sum = statistics[(sample * e.heads + head) * e.queries + row];
+    LaneRow sums;
+    for (int64_t key = 0; key < e.keys; ++key) {
+      const T* row_of_k = k + place(e.k, sample, head, key);
+      const float weight = expf(e.scale * query.dot(row_of_k, e.depth, lane) - sum);
+      const float of_weight = slope.dot(v + place(e.v, sample, head, key), e.depth, lane);
+      sums.add(weight * (of_weight - mean), row_of_k, e.depth, lane);
+    }
+    sums.store(e.scale, dq + place(e.q, sample, head, row), e.depth, lane);
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) grad_keys_kernel(Extents e, const T* q, const T* k, const T* v, const T* y,
+                                                             const float* statistics, const T* dy, T* dk, T* dv) {
+  for_each_row(e, e.keys, [&](int64_t sample, int64_t head, int64_t key, int lane) {
+    const LaneRow row_of_k(k + place(e.k, sample, head, key), e.depth, lane);
+    const LaneRow row_of_v(v + place(e.v, sample, head, key), e.depth, lane);
+    LaneRow k_sums, v_sums;
+    for (int64_t row = 0; row < e.queries; ++row) {
+      const T *query = q + place(e.q, sample, head, row), *slope = dy + place(e.y, sample, head, row);
+      const float sum = statistics[(sample * e.heads + head) * e.queries + row];
+      const float weight = expf(e.scale * row_of_k.dot(query, e.depth, lane) - sum);
+      const float mean = LaneRow(slope, e.depth, lane).dot(y + place(e.y, sample, head, row), e.depth, lane);
+      k_sums.add(weight * (row_of_v.dot(slope, e.depth, lane) - mean), query, e.depth, lane);
+      v_sums.add(weight, slope, e.depth, lane);
+    }
+    k_sums.store(e.scale, dk + place(e.k, sample, head, key), e.depth, lane);
+    v_sums.store(1, dv + place(e.v, sample, head, key), e.depth, lane);
+  });
+}
+
+Extents extents_of(const AttentionProblem& p) {
+  return {p.samples, p.heads, p.queries, p.keys, int(p.depth), p.q, p.k, p.v, p.y, float(p.scale)};
+}
+
+FusedAttentionProblem fused_problem(const KernelRequest& request, const AttentionProblem& p, bool gradient) {
+  const auto operand = [&](const HeadSteps& steps, int64_t rows) {
+    return AttentionOperand{{p.samples, p.heads, rows, p.depth}, {steps.sample, steps.head, steps.row, 1}};
+  };
+  return {.gradient = gradient,
+          .q = operand(p.q, p.queries),
+          .k = operand(p.k, p.keys),
+          .v = operand(p.v, p.keys),
+          .y = operand(p.y, p.queries),
+          .scale = float(p.scale),
+          .deterministic = request.deterministic,
+          .workspace_limit = request.workspace_limit};
+}
+
+// cuDNN's plan for bfloat16; nullptr: the kernels above take over. It writes statistics always.
+std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request, const AttentionProblem& p,
+                                                   bool gradient) {
+  const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
+  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || (!gradient && !request.has_output(1))) return nullptr;
+  return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient));
+}
+
+AttentionProblem checked_problem(const KernelRequest& request) {
+  const AttentionProblem problem(request.node, request.inputs[0], request.inputs[1], request.inputs[2]);
+  if (problem.depth <= kMostDepth) return problem;
+  throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() +
+                 "): CUDA kernels take rows of up to " + std::to_string(kMostDepth) + " elements; found " +
+                 std::to_string(problem.depth));
+}
+
+// Runs `plan` with what `operands` makes of a context, or without one `otherwise`.
+template <typename Operands, typename Otherwise>
+std::unique_ptr<Kernel> attention_kernel_of(const KernelRequest& request,
+                                            std::shared_ptr<const FusedAttentionPlan> plan, Operands operands,
+                                            Otherwise otherwise) {
+  if (!plan) return make_kernel(otherwise);
+  const int64_t bytes = plan->workspace_bytes();
+  return make_kernel([plan = std::move(plan), &device = cuda_context(request), operands](
+                         const KernelContext& c) { plan->run(device.cudnn, stream_of(c), operands(c), c.workspace); },
+                     bytes);
+}
+
+std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
+  const AttentionProblem p = checked_problem(request);
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto operands = [](const KernelContext& c) {
+      return FusedAttentionPlan::Operands{
+          .q = c.inputs[0], .k = c.inputs[1], .v = c.inputs[2], .y = c.outputs[0], .statistics = c.outputs[1]};
+    };
+    const auto otherwise = [e = extents_of(p), stored = request.has_output(1),
+                            processors = cuda_context(request).multiprocessors](const KernelContext& c) {
+      const int64_t rows = e.samples * e.heads * e.queries;
+      if (rows == 0 || e.depth == 0) return;
+      attention_kernel<<<blocks_for(rows * 32, processors), kThreads, 0, stream_of(c)>>>(
+          e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), output<T>(c, 0), stored ? output<float>(c, 1) : nullptr);
+      check_launch("attention");
+    };
+    return attention_kernel_of(request, plan_for(request, p, false), operands, otherwise);
+  });
+}
+
+std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
+  const AttentionProblem p = checked_problem(request);
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto operands = [](const KernelContext& c) {
+      return FusedAttentionPlan::Operands{.q = c.inputs[0],
+                                          .k = c.inputs[1],
+                                          .v = c.inputs[2],
+                                          .y = const_cast<void*>(c.inputs[3]),
+                                          .statistics = const_cast<void*>(c.inputs[4]),
+                                          .dy = c.inputs[5],
+                                          .dq = c.outputs[0],
+                                          .dk = c.outputs[1],
+                                          .dv = c.outputs[2]};
+    };
+    const auto otherwise = [e = extents_of(p),
+                            processors = cuda_context(request).multiprocessors](const KernelContext& c) {
+      const T *q = input<T>(c, 0), *k = input<T>(c, 1), *v = input<T>(c, 2), *y = input<T>(c, 3), *dy = input<T>(c, 5);
+      const int64_t heads = e.samples * e.heads;
+      if (heads * e.depth == 0) return;
+      if (e.queries > 0) {
+        grad_queries_kernel<<<blocks_for(heads * e.queries * 32, processors), kThreads, 0, stream_of(c)>>>(
+            e, q, k, v, y, input<float>(c, 4), dy, output<T>(c, 0));
+        check_launch("attention's gradient of queries");
+      }
+      if (e.keys > 0) {
+        grad_keys_kernel<<<blocks_for(heads * e.keys * 32, processors), kThreads, 0, stream_of(c)>>>(
+            e, q, k, v, y, input<float>(c, 4), dy, output<T>(c, 1), output<T>(c, 2));
+        check_launch("attention's gradient of keys");
+      }
+    };
+    return attention_kernel_of(request, plan_for(request, p, true), operands, otherwise);
+  });
+}
+
+}  // namespace
+
+void register_product_attention_cuda(OpRegistry& registry) {
+  registry.find("arbalest.Attention")->cuda = attention_cuda;
+  registry.find("arbalest.AttentionGrad")->cuda = attention_grad_cuda;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,142 @@
+// Matrix products with a Softmax between them become one Attention, and only where that is the same.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "graph/passes/program.h"
+#include "tests/graph/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// 9 tokens of 8; queries, keys and values of 2 heads of 8: q4, k4 and v4, (4, 9, 2, 8).
+const std::string kTokens =
+    "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
+    "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n"
+    "q3, k3, v3 = Split <axis = 2> (qkv)\n"
+    "q4 = Reshape <shape = [0, 0, 2, 8]> (q3)\n"
+    "k4 = Reshape <shape = [0, 0, 2, 8]> (k3)\n"
+    "v4 = Reshape <shape = [0, 0, 2, 8]> (v3)\n"
+    "c = Constant <value_float = 0.25> ()\n"
+    "two = Constant <value_float = 2.0> ()\n";
+const std::string kQ = "q = Transpose <perm = [0, 2, 1, 3]> (q4)\n";
+const std::string kK = "k = Transpose <perm = [0, 2, 3, 1]> (k4)\n";
+const std::string kV = "v = Transpose <perm = [0, 2, 1, 3]> (v4)\n";
+const std::string kTokensAgain = "t = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n";
+const std::string kLogits = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
+
+Graph fused(const std::string& middle, const std::string& end = kTokensAgain) {
+  Graph graph = expanded(kTokens + middle + end + kLogits);
+  fuse_attention(graph);
+  check_sound(graph);
+  return graph;
+}
+
+}  // namespace
+
+TEST_CASE("attention is found in the forms that people and exporters write") {
+  struct Form {
+    std::string text, end;
+    double scale;
+    std::vector<int64_t> axes;
+    std::vector<std::string> operands;
+  };
+  const std::string heads_first =  // one transposition for all three, as timm has it
+      "five = Reshape <shape = [0, 9, 3, 2, 8]> (qkv)\nmoved = Transpose <perm = [2, 0, 3, 1, 4]> (five)\n"
+      "q5, k5, v5 = Split <axis = 0> (moved)\nq = Squeeze <axes = [0]> (q5)\nk2 = Squeeze <axes = [0]> (k5)\n"
+      "v = Squeeze <axes = [0]> (v5)\nk = Transpose <perm = [0, 1, 3, 2]> (k2)\n";
+  for (const Form& form :
+       {Form{kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n",
+             kTokensAgain,
+             1,
+             {2, 2, 2, 2},
+             {"q4", "k4", "v4"}},
+        Form{kQ + kK + kV + "qs = Mul (q, c)\ns = MatMul (qs, k)\nw = Softmax <axis = 3> (s)\na = MatMul (w, v)\n",
+             kTokensAgain,
+             0.25,
+             {2, 2, 2, 2},
+             {"q4", "k4", "v4"}},
+        Form{kQ + kK + kV + "s = MatMul (q, k)\nd = Div (s, two)\nw = Softmax (d)\na = MatMul (w, v)\n",
+             kTokensAgain,
+             0.5,
+             {2, 2, 2, 2},
+             {"q4", "k4", "v4"}},
+        Form{kQ + kK + kV +
+                 "qs = Mul (c, q)\nks = Mul (k, two)\ns = MatMul (qs, ks)\nw = Softmax (s)\na = MatMul (w, v)\n",
+             kTokensAgain,
+             0.5,
+             {2, 2, 2, 2},
+             {"q4", "k4", "v4"}},
+        Form{heads_first + "s = MatMul (q, k)\nm = Mul (s, c)\nw = Softmax (m)\na = MatMul (w, v)\n",
+             "h = Flatten (a)\n",
+             0.25,
+             {1, 1, 1, 1},
+             {"q", "k2", "v"}}}) {
+    INFO(form.text);
+    const Graph graph = fused(form.text, form.end);
+    CHECK(count_ops(graph, "Softmax") == 0);
+    CHECK(count_ops(graph, "MatMul") == 0);
+    const Node& attention = only(graph, "arbalest.Attention");
+    CHECK(float_attribute(attention, "scale") == doctest::Approx(form.scale));
+    CHECK(ints_attribute(attention, "head_axes") == form.axes);
+    for (size_t i = 0; i < 3; ++i) CHECK(graph.values[size_t(attention.inputs[i])].name == form.operands[i]);
+    const bool together = form.axes[3] == 1;
+    CHECK(attention.outputs[0] == graph.find_value(together ? "a" : "t"));
+    CHECK(value(graph, together ? "a" : "t").type.shape == (together ? Shape{4, 2, 9, 8} : Shape{4, 9, 2, 8}));
+    CHECK(value(graph, fmt::format("{}.statistics", together ? "a" : "t")).type.shape == Shape{4, 2, 9, 1});
+  }
+}
+
+TEST_CASE("what is not attention, or is read by others, stays as it is") {
+  const std::string operands = kQ + kK + kV;
+  for (const char* text : {
+           "s = MatMul (q, k)\nw = Softmax (s)\nb = MatMul (w, v)\nu = MatMul (w, v)\na = Add (b, u)\n",
+           "s = MatMul (q, k)\nw = Softmax (s)\nb = MatMul (w, v)\nu = MatMul (s, v)\na = Add (b, u)\n",
+           "s = MatMul (q, k)\nw = Softmax <axis = 2> (s)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Mul (s, s)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Mul (s, trained_factor)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Add (s, mask)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nw = Softmax (s)\nu = MatMul (w, w)\na = MatMul (u, v)\n",
+           "one = Slice <starts = [0], ends = [1], axes = [1]> (v)\n"
+           "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, one)\n",
+       }) {
+    INFO(text);
+    Graph graph = expanded(kTokens + operands + text + kTokensAgain + kLogits + "#initial float[9, 9] mask = {" +
+                           numbers(81) + "}, float[1] trained_factor = {2}");
+    const std::vector<std::string> before = op_names(graph);
+    fuse_attention(graph);
+    CHECK(op_names(graph) == before);
+  }
+  // Rows that no engine takes: 4 elements.
+  Graph graph = expanded(
+      "tokens = Reshape <shape = [0, 9, 2, 4]> (x)\n"
+      "q = Transpose <perm = [0, 2, 1, 3]> (tokens)\nk = Transpose <perm = [0, 2, 3, 1]> (tokens)\n"
+      "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, q)\n" +
+      kTokensAgain + kLogits);
+  fuse_attention(graph);
+  CHECK(count_ops(graph, "arbalest.Attention") == 0);
+}
+
+TEST_CASE("attention is fused where the program is told to, in training and in validation") {
+  const std::string text =
+      kTokens + kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n" + kTokensAgain + kLogits;
+  for (const bool fuse : {false, true}) {
+    ProgramOptions options;
+    options.bf16 = true;
+    options.fuse_attention = fuse;
+    const Program program = make_program(net(text), options);
+    const Graph &training = program.training().graph, &validation = program.find(LoopRole::Validate)->graph;
+    check_sound(training);
+    CHECK(count_ops(training, "arbalest.Attention") == int64_t(fuse));
+    CHECK(count_ops(training, "arbalest.AttentionGrad") == int64_t(fuse));
+    CHECK(count_ops(validation, "arbalest.Attention") == int64_t(fuse));
+    CHECK(count_ops(training, "Softmax") == int64_t(!fuse));
+    CHECK((count_ops(training, "Transpose") == 0) == fuse);
+    if (!fuse) continue;
+    CHECK(value(training, "t").type.dtype == DataType::Bfloat16);
+    CHECK(value(training, "t.statistics").type.dtype == DataType::Float32);
+    CHECK(value(validation, "t").type.shape == Shape{5, 9, 2, 8});
+  }
+}

@@ -238,12 +238,45 @@ Tensor multiply(Tensor a, Tensor b) {
 }
 
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options) {
-  return logits.model().add("arbalest.SoftmaxCrossEntropy", {logits, label},
-                            {{"label_smoothing", options.label_smoothing}})[0];
+  return logits.model().add(
+      "arbalest.SoftmaxCrossEntropy", {logits, label},
+      {{"label_smoothing", options.label_smoothing}, {"class_weights", options.class_weights}})[0];
+}
+Tensor sigmoid_cross_entropy(Tensor logits, Tensor label, const SigmoidLossOptions& options) {
+  return logits.model().add("arbalest.SigmoidCrossEntropy", {logits, label}, {{"pos_weight", options.pos_weight}})[0];
+}
+Tensor mean_squared_error(Tensor prediction, Tensor target) {
+  return prediction.model().add("arbalest.MeanSquaredError", {prediction, target}, {})[0];
+}
+Tensor l1_loss(Tensor prediction, Tensor target) {
+  return prediction.model().add("arbalest.L1Loss", {prediction, target}, {})[0];
 }
 
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options) {
   return logits.model().add("arbalest.Accuracy", {logits, label}, {{"top_k", options.top_k}})[0];
+}
+Tensor auc(Tensor scores, Tensor label, const AucOptions& options) {
+  return scores.model().add("arbalest.AUC", {scores, label}, {{"softmax", int64_t(options.softmax)}})[0];
+}
+
+namespace {
+
+Tensor rate(const char* op, Tensor scores, Tensor label, const RateOptions& options) {
+  return scores.model().add(
+      op, {scores, label},
+      {{"average", options.average}, {"threshold", options.threshold}, {"logits", int64_t(options.logits)}})[0];
+}
+
+}  // namespace
+
+Tensor precision(Tensor scores, Tensor label, const RateOptions& options) {
+  return rate("arbalest.Precision", scores, label, options);
+}
+Tensor recall(Tensor scores, Tensor label, const RateOptions& options) {
+  return rate("arbalest.Recall", scores, label, options);
+}
+Tensor f1(Tensor scores, Tensor label, const RateOptions& options) {
+  return rate("arbalest.F1", scores, label, options);
 }
 
 Tensor train(Tensor loss, const TrainOptions& options) {

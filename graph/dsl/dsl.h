@@ -159,12 +159,32 @@ inline Tensor operator*(Tensor a, Tensor b) {
 
 struct LossOptions {
   double label_smoothing = 0;
+  std::vector<double> class_weights = {};  // one a class; none: all are 1
 };
 Tensor softmax_cross_entropy(Tensor logits, Tensor label, const LossOptions& options = {});
+struct SigmoidLossOptions {
+  std::vector<double> pos_weight = {};  // one a label: the weight of positives; none: all are 1
+};
+Tensor sigmoid_cross_entropy(Tensor logits, Tensor label, const SigmoidLossOptions& options = {});
+Tensor mean_squared_error(Tensor prediction, Tensor target);
+Tensor l1_loss(Tensor prediction, Tensor target);
+
 struct AccuracyOptions {
   int64_t top_k = 1;
 };
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {});
+struct AucOptions {
+  bool softmax = true;  // where labels are classes: compare the scores' softmax
+};
+Tensor auc(Tensor scores, Tensor label, const AucOptions& options = {});
+struct RateOptions {
+  std::string average = "macro";  // "weighted", "micro"
+  double threshold = 0.5;         // the probability above which a label is predicted
+  bool logits = true;             // false: where labels are not classes, scores are probabilities
+};
+Tensor precision(Tensor scores, Tensor label, const RateOptions& options = {});
+Tensor recall(Tensor scores, Tensor label, const RateOptions& options = {});
+Tensor f1(Tensor scores, Tensor label, const RateOptions& options = {});
 
 struct TrainOptions {
   double lr = 0.1, momentum = 0, weight_decay = 0;

@@ -33,7 +33,7 @@ template <int W, typename T>
 void launch(const KernelContext& c, const Dropping& dropping, int64_t length, int multiprocessors) {
   constexpr int64_t kMostRows = 4096;
   const unsigned rows = unsigned(std::min(dropping.count, kMostRows));
-  const dim3 blocks(std::max(1u, blocks_for(length / W, multiprocessors) / rows), rows);
+  const dim3 blocks(std::max(1u, blocks_for(dropping.count * length / W, multiprocessors) / rows), rows);
   stochastic_depth_kernel<W>
       <<<blocks, kThreads, 0, stream_of(c)>>>(dropping, length, c.scalars, input<T>(c, 0), output<T>(c, 0));
   check_launch("stochastic depth");

@@ -90,10 +90,11 @@ class GemmKernel final : public Kernel {
     right_ = make_layout(in, a_rows, a_columns, problem.batch, problem.steps.a);
     result_ = make_layout(out, problem.m, problem.n, problem.batch, problem.steps.y);
 
-    // C joins the product where cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards.
+    // C joins the product where cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards. The bias of a
+    // bfloat16 result has to be bfloat16 too.
     if (problem.addend == Addend::Row && problem.beta == 1) {
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+      set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out);
       bias_in_epilogue_ = choose_algorithm(request.workspace_limit);
       if (!bias_in_epilogue_) make_descriptor(tf32);
     }
@@ -106,7 +107,7 @@ class GemmKernel final : public Kernel {
     }
   }
 
-  int64_t workspace_bytes() const override { return workspace_bytes_; }
+  int64_t workspace_bytes() const override { return bias_offset() + bias_bytes(); }
 
   void run(const KernelContext& c) const override {
     if (problem_.m == 0 || problem_.n == 0 || problem_.batch == 0 || problem_.calls.empty()) return;
@@ -118,7 +119,7 @@ class GemmKernel final : public Kernel {
           cudaMemsetAsync(y, 0, size_t(products * problem_.m * problem_.n) * size_of(problem_.out), stream_of(c)));
     } else {
       require_alignment("gemm", {c.inputs[a_], c.inputs[b_], y, matrix_in_product_ ? addend : nullptr});
-      if (bias_in_epilogue_) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, addend);
+      if (bias_in_epilogue_) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_from(c, addend));
       for (const MatrixSteps& call : problem_.calls) multiply(c, call, addend);
       if (bias_in_epilogue_ || matrix_in_product_) return;
     }
@@ -148,6 +149,19 @@ class GemmKernel final : public Kernel {
                                 left_.get(), at(c.inputs[a_], call.a, problem_.in), right_.get(), &beta,
                                 matrix_in_product_ ? static_cast<const void*>(addend) : y, result_.get(), y,
                                 result_.get(), &algorithm_, c.workspace, size_t(workspace_bytes_), stream_of(c)));
+  }
+
+  // Where the workspace has the bias as bfloat16, behind cuBLASLt's part.
+  int64_t bias_offset() const { return (workspace_bytes_ + 15) / 16 * 16; }
+  int64_t bias_bytes() const {
+    return bias_in_epilogue_ && problem_.out == DataType::Bfloat16 ? problem_.n * int64_t(size_of(problem_.out)) : 0;
+  }
+
+  const void* bias_from(const KernelContext& c, const float* addend) const {
+    if (bias_bytes() == 0) return addend;
+    auto* bias = reinterpret_cast<__nv_bfloat16*>(static_cast<char*>(c.workspace) + bias_offset());
+    launch_elementwise("gemm bias", stream_of(c), context_.multiprocessors, problem_.n, Same(), bias, addend);
+    return bias;
   }
 
   // Of every matrix of an operand, whose bases are aligned to 16 bytes.

@@ -81,8 +81,8 @@ void check_rule(const Node& node) {
       if (other->attribute_spec(spec.name)) readers.push_back(other->optimizer->name);
     }
     if (readers.empty()) continue;
-    fail(node, fmt::format("attribute '{}' belongs to optimizer \"{}\"; \"{}\" has none", spec.name,
-                           fmt::join(readers, "\" or \""), chosen));
+    fail(node, fmt::format("attribute '{}' belongs to optimizer \"{}\"; \"{}\" has none: {} takes it out", spec.name,
+                           fmt::join(readers, "\" or \""), chosen, to_string(*spec.fallback)));
   }
   check_below(node, "momentum", 1);
   if (flag_attribute(node, "nesterov") && float_attribute(node, "momentum") == 0) {
@@ -134,9 +134,10 @@ void check_schedule_attributes(const Node& node) {
   for (const ScheduleAttribute& attribute : kScheduleAttributes) {
     const auto& all = attribute.schedules;
     if (std::find(all.begin(), all.end(), schedule) != all.end()) continue;
-    if (!is_given(node, *node.op->attribute_spec(attribute.name))) continue;
-    fail(node, fmt::format("attribute '{}' has no effect with schedule \"{}\"; expected \"{}\"", attribute.name,
-                           schedule, fmt::join(all, "\" or \"")));
+    const AttributeSpec& spec = *node.op->attribute_spec(attribute.name);
+    if (!is_given(node, spec)) continue;
+    fail(node, fmt::format("attribute '{}' has no effect with schedule \"{}\"; expected \"{}\", or {} to take it out",
+                           attribute.name, schedule, fmt::join(all, "\" or \""), to_string(*spec.fallback)));
   }
 }
 

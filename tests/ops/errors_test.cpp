@@ -186,7 +186,7 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"ema", -0.5}}), {"'ema' is -0.5", "at least 0"});
   check(refused({{"ema", std::nan("")}}), {"'ema' is nan", "at least 0"});
   check(refused({{"nesterov", int64_t{1}}}), {"'nesterov' is 1", "'momentum' above 0"});
-  check(refused({{"gamma", 0.5}}), {"'gamma' has no effect with schedule \"constant\"", "multistep"});
+  check(refused({{"gamma", 0.5}}), {"'gamma' has no effect with schedule \"constant\"", "multistep", "0.1 to take it out"});
   check(refused({{"step_size", 2.0}, {"schedule", "cosine"}}), {"'step_size' has no effect", "expected \"step\""});
   check(refused({{"gamma", 10.0}}), {"'gamma' is 10", "at most 1"});
   check(refused({{"warmup_from", 2.0}}), {"'warmup_from' is 2", "at most 1"});
@@ -205,7 +205,7 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"lr_end", 0.01}, {"schedule", "onecycle"}}),
         {"'lr_end' has no effect with schedule \"onecycle\"", "cosine"});
   check(refused({{"momentum", 0.9}, {"optimizer", "adamw"}}),
-        {"'momentum' belongs to optimizer \"lars\" or \"rmsprop\" or \"sgd\"", "\"adamw\" has none"});
+        {"'momentum' belongs to optimizer \"lars\" or \"rmsprop\" or \"sgd\"", "\"adamw\" has none: 0.0 takes it out"});
   check(refused({{"nesterov", int64_t{1}}, {"optimizer", "adamw"}}),
         {"'nesterov' belongs to optimizer \"lars\" or \"sgd\""});
   check(refused({{"beta1", 0.5}}), {"'beta1' belongs to optimizer \"adamw\" or \"lamb\"", "\"sgd\" has none"});

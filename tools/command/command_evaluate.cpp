@@ -150,7 +150,7 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   const Validated& measured = evaluated.measured;
   fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second)\n", printable(inference.source().describe()),
              measured.samples, measured.seconds, double(measured.samples) / measured.seconds);
-  if (options.session.files.weights.empty()) fmt::print("the weights are the graph's own: --weights names a model\n");
+  if (options.session.files.weights.empty()) fmt::print("no --weights FILE: the weights are those that the graph starts from, not trained ones\n");
   size_t width = 4;
   for (const auto& [name, value] : measured.metrics) width = std::max(width, printable(name).size());
   for (const auto& [name, value] : measured.parts) width = std::max(width, printable(name).size());

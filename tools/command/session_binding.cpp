@@ -190,7 +190,7 @@ void bind_plan(CLI::App& command, SessionOptions& session) {
       ->type_name("N")
       ->check(whole(0, 1'000'000));
   command.add_option("--epochs", session.length.epochs, "epochs to train for")->type_name("N")->check(whole(1));
-  command.add_option("--iterations", session.length.iterations, "end after this many iterations")
+  command.add_option("--iterations", session.length.iterations, "end after this many iterations, whatever --epochs says")
       ->type_name("N")
       ->check(whole(1));
 }

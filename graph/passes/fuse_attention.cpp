@@ -86,12 +86,27 @@ class AttentionFusion {
     return moved == kNone ? Heads{value, 1} : Heads{node(moved).inputs[0], 2};
   }
 
+  // Keys as columns that were turned as one batch of matrices, all samples and heads in one axis, as PyTorch's newer
+  // exporter has it.
+  std::optional<Heads> heads_turned_together(ValueId value) const {
+    const NodeId apart = producer(value, "Reshape");
+    const NodeId turned = apart == kNone ? kNone : transposition(node(apart).inputs[0], {0, 2, 1});
+    const NodeId together = turned == kNone ? kNone : producer(node(turned).inputs[0], "Reshape");
+    if (together == kNone) return std::nullopt;
+    const ValueId keys = node(together).inputs[0];
+    const Shape &columns = shape(value), &matrices = shape(node(together).outputs[0]);
+    const bool same = shape(keys) == Shape{columns[0], columns[1], columns[3], columns[2]} &&
+                      matrices == Shape{columns[0] * columns[1], columns[3], columns[2]};
+    return same ? std::optional(heads(keys)) : std::nullopt;
+  }
+
   // Of keys as columns.
   std::optional<Heads> key_heads(ValueId value) const {
     if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone)
       return heads(node(turned).inputs[0]);
     const NodeId moved = transposition(value, kHeadsBeforeColumns);
-    return moved == kNone ? std::nullopt : std::optional(Heads{node(moved).inputs[0], 2});
+    if (moved != kNone) return Heads{node(moved).inputs[0], 2};
+    return heads_turned_together(value);
   }
 
   // cuDNN's engines take these.

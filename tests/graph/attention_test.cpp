@@ -69,6 +69,14 @@ TEST_CASE("attention is found in the forms that people and exporters write") {
              0.5,
              {2, 2, 2, 2},
              {"q4", "k4", "v4"}},
+        Form{kQ + kV +
+                 "k2 = Transpose <perm = [0, 2, 1, 3]> (k4)\nall = Reshape <shape = [8, 9, 8]> (k2)\n"
+                 "turned = Transpose <perm = [0, 2, 1]> (all)\nk = Reshape <shape = [4, 2, 8, 9]> (turned)\n"
+                 "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n",
+             kTokensAgain,
+             1,
+             {2, 2, 2, 2},
+             {"q4", "k4", "v4"}},
         Form{heads_first + "s = MatMul (q, k)\nm = Mul (s, c)\nw = Softmax (m)\na = MatMul (w, v)\n",
              "h = Flatten (a)\n",
              0.25,
@@ -99,6 +107,9 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
            "s = MatMul (q, k)\nm = Mul (s, trained_factor)\nw = Softmax (m)\na = MatMul (w, v)\n",
            "s = MatMul (q, k)\nm = Add (s, mask)\nw = Softmax (m)\na = MatMul (w, v)\n",
            "s = MatMul (q, k)\nw = Softmax (s)\nu = MatMul (w, w)\na = MatMul (u, v)\n",
+           "all = Reshape <shape = [4, 18, 8]> (k4)\nturned = Transpose <perm = [0, 2, 1]> (all)\n"
+           "other = Reshape <shape = [4, 2, 8, 9]> (turned)\ns = MatMul (q, other)\nw = Softmax (s)\na = MatMul (w, "
+           "v)\n",
            "one = Slice <starts = [0], ends = [1], axes = [1]> (v)\n"
            "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, one)\n",
        }) {

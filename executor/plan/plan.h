@@ -213,8 +213,8 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<Operand> operands;
   std::vector<Launch> launches;
-  // Those of the program's loops in their order, then "synchronisation" where averaging or
-  // validation adds nodes.
+  // Those of the program's loops in their order, then "synchronisation" where averaging, moving averages or validation
+  // add nodes.
   std::vector<Graph> graphs;
   PlanHandles handles;
 

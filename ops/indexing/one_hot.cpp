@@ -8,6 +8,7 @@
 #include "ops/definition.h"
 #include "ops/math/convert.h"
 #include "ops/math/strided.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -56,12 +57,8 @@ std::unique_ptr<Kernel> one_hot_kernel(const KernelRequest& request) {
 std::unique_ptr<Kernel> one_hot_cpu(const KernelRequest& request) {
   return dispatch_element(request.inputs[0].dtype, [&](auto element) -> std::unique_ptr<Kernel> {
     using Index = decltype(element);
-    switch (size_of(request.outputs[0].dtype)) {
-      case 1: return one_hot_kernel<uint8_t, Index>(request);
-      case 2: return one_hot_kernel<uint16_t, Index>(request);
-      case 4: return one_hot_kernel<uint32_t, Index>(request);
-      default: return one_hot_kernel<uint64_t, Index>(request);
-    }
+    return with_word(request.outputs[0].dtype,
+                     [&](auto word) { return one_hot_kernel<decltype(word), Index>(request); });
   });
 }
 

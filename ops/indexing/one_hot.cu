@@ -4,6 +4,7 @@
 
 #include "ops/cuda/elements.cuh"
 #include "ops/math/convert.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -45,12 +46,7 @@ std::unique_ptr<Kernel> make_one_hot(const KernelRequest& request) {
 std::unique_ptr<Kernel> one_hot_cuda(const KernelRequest& request) {
   const DataType type = request.inputs[0].dtype;
   if (type == DataType::Float64) fail_type(request, type, "float, bfloat16, uint8, int32 and int64");
-  switch (size_of(request.outputs[0].dtype)) {
-    case 1: return make_one_hot<uint8_t>(request);
-    case 2: return make_one_hot<uint16_t>(request);
-    case 4: return make_one_hot<uint32_t>(request);
-    default: return make_one_hot<uint64_t>(request);
-  }
+  return with_word(request.outputs[0].dtype, [&](auto word) { return make_one_hot<decltype(word)>(request); });
 }
 
 }  // namespace

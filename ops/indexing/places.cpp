@@ -6,6 +6,7 @@
 #include "ops/definition.h"
 #include "ops/math/strided.h"
 #include "ops/shape/copy.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -77,17 +78,6 @@ void for_each_place(const IndexedPlaces& places, const Indices& indices, const F
   });
 }
 
-// Calls f(T{}) with an unsigned type of the elements' size, since they are only moved.
-template <typename F>
-std::unique_ptr<Kernel> dispatch_size(DataType type, const F& f) {
-  switch (size_of(type)) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    default: return f(uint64_t{});
-  }
-}
-
 // run(context, places, indices), with the indices checked.
 template <typename Run>
 std::unique_ptr<Kernel> indexed_kernel(const KernelRequest& request, IndexedKind kind, Run run) {
@@ -100,7 +90,7 @@ void copy_data(const KernelContext& c, int64_t bytes) {
 }
 
 std::unique_ptr<Kernel> take_cpu(const KernelRequest& request) {
-  return dispatch_size(request.inputs[0].dtype, [&](auto element) {
+  return with_word(request.inputs[0].dtype, [&](auto element) {
     using Word = decltype(element);
     const auto run = [](const KernelContext& c, const IndexedPlaces& places, const Indices& indices) {
       const Word* data = input<Word>(c, 0);
@@ -118,7 +108,7 @@ std::unique_ptr<Kernel> take_cpu(const KernelRequest& request) {
 // Without updates zeros are put.
 std::unique_ptr<Kernel> put_cpu(const KernelRequest& request, bool zeros) {
   const int64_t bytes = request.outputs[0].bytes();
-  return dispatch_size(request.inputs[0].dtype, [&](auto element) {
+  return with_word(request.inputs[0].dtype, [&](auto element) {
     using Word = decltype(element);
     const auto run = [bytes, zeros](const KernelContext& c, const IndexedPlaces& places, const Indices& indices) {
       copy_data(c, bytes);

@@ -8,6 +8,7 @@
 #include "ops/indexing/places.h"
 
 #include "ops/cuda/elements.cuh"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -95,19 +96,8 @@ struct Launch {
   }
 };
 
-// function(Word{}) with an unsigned type of the elements' size, since they are only moved.
-template <typename Function>
-std::unique_ptr<Kernel> with_size(DataType type, Function function) {
-  switch (size_of(type)) {
-    case 1: return function(uint8_t{});
-    case 2: return function(uint16_t{});
-    case 4: return function(uint32_t{});
-    default: return function(uint64_t{});
-  }
-}
-
 std::unique_ptr<Kernel> take_cuda(const KernelRequest& request) {
-  return with_size(request.inputs[0].dtype, [launch = Launch(request, IndexedKind::Take)](auto element) {
+  return with_word(request.inputs[0].dtype, [launch = Launch(request, IndexedKind::Take)](auto element) {
     using Word = decltype(element);
     return make_kernel([launch](const KernelContext& c) {
       if (launch.nothing()) return;
@@ -120,7 +110,7 @@ std::unique_ptr<Kernel> take_cuda(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> put_cuda(const KernelRequest& request, IndexedKind kind) {
   const bool zeros = kind == IndexedKind::Clear;
-  return with_size(request.inputs[0].dtype, [launch = Launch(request, kind), zeros](auto element) {
+  return with_word(request.inputs[0].dtype, [launch = Launch(request, kind), zeros](auto element) {
     using Word = decltype(element);
     return make_kernel([launch, zeros](const KernelContext& c) {
       launch.copy_data(c);

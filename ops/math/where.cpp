@@ -4,6 +4,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/words.h"
 
 namespace arbalest {
 namespace {
@@ -23,20 +24,9 @@ struct Keep {
   }
 };
 
-// Calls f(T{}) with an unsigned type of the elements' size, since they are only moved.
-template <typename F>
-std::unique_ptr<Kernel> dispatch_size(DataType type, const F& f) {
-  switch (size_of(type)) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    default: return f(uint64_t{});
-  }
-}
-
 std::unique_ptr<Kernel> where_cpu(const KernelRequest& request) {
   const int64_t count = request.outputs[0].elements();
-  return dispatch_size(request.outputs[0].dtype, [&](auto element) {
+  return with_word(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([walk = Strided(elementwise::walked_types(request)), count](const KernelContext& c) {
       map_strided(walk, count, Choose{}, output<T>(c, 0), input<bool>(c, 0), input<T>(c, 1), input<T>(c, 2));
@@ -47,7 +37,7 @@ std::unique_ptr<Kernel> where_cpu(const KernelRequest& request) {
 std::unique_ptr<Kernel> where_grad_cpu(const KernelRequest& request) {
   const int64_t count = request.outputs[0].elements();
   const Keep keep{int_attribute(request.node, "branch") != 0};
-  return dispatch_size(request.outputs[0].dtype, [&](auto element) {
+  return with_word(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([walk = Strided(elementwise::walked_types(request)), keep, count](const KernelContext& c) {
       map_strided(walk, count, keep, output<T>(c, 0), input<bool>(c, 0), input<T>(c, 1));

@@ -2,6 +2,7 @@
 
 #include "ops/math/elementwise.h"
 #include "ops/math/strided.cuh"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -39,26 +40,23 @@ std::unique_ptr<Kernel> make_where(const KernelRequest& request, const Strided& 
   });
 }
 
-std::unique_ptr<Kernel> with_size(const KernelRequest& request, const std::vector<TensorType>& types, int x, int y) {
+std::unique_ptr<Kernel> where_kernel_of(const KernelRequest& request, const std::vector<TensorType>& types, int x,
+                                        int y) {
   const Strided walk(types);
-  switch (size_of(request.outputs[0].dtype)) {
-    case 1: return make_where<uint8_t>(request, walk, x, y);
-    case 2: return make_where<uint16_t>(request, walk, x, y);
-    case 4: return make_where<uint32_t>(request, walk, x, y);
-    default: return make_where<uint64_t>(request, walk, x, y);
-  }
+  return with_word(request.outputs[0].dtype,
+                   [&](auto word) { return make_where<decltype(word)>(request, walk, x, y); });
 }
 
 }  // namespace
 
 void register_math_where_cuda(OpRegistry& registry) {
   registry.find("Where")->cuda = [](const KernelRequest& request) {
-    return with_size(request, elementwise::walked_types(request), 1, 2);
+    return where_kernel_of(request, elementwise::walked_types(request), 1, 2);
   };
   registry.find("arbalest.WhereGrad")->cuda = [](const KernelRequest& request) {
     const bool branch = int_attribute(request.node, "branch") != 0;
     const TensorType& dy = request.inputs[1];
-    return with_size(request, {request.outputs[0], request.inputs[0], dy, dy}, branch ? 1 : -1, branch ? -1 : 1);
+    return where_kernel_of(request, {request.outputs[0], request.inputs[0], dy, dy}, branch ? 1 : -1, branch ? -1 : 1);
   };
 }
 

@@ -5,6 +5,7 @@
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/math/elementwise_cpu.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -104,12 +105,7 @@ std::unique_ptr<Kernel> copying_kernel(Copying copying, int64_t elements) {
 std::unique_ptr<Kernel> copy_cpu(const KernelRequest& request, CopyRule rule) {
   const TensorType& type = request.inputs[0];
   const int64_t elements = request.outputs[0].elements();
-  switch (size_of(type.dtype)) {
-    case 1: return copying_kernel<uint8_t>(rule(request), elements);
-    case 2: return copying_kernel<uint16_t>(rule(request), elements);
-    case 4: return copying_kernel<uint32_t>(rule(request), elements);
-    default: return copying_kernel<uint64_t>(rule(request), elements);
-  }
+  return with_word(type.dtype, [&](auto word) { return copying_kernel<decltype(word)>(rule(request), elements); });
 }
 
 }  // namespace

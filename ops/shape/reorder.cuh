@@ -3,6 +3,7 @@
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/shape/reorder.h"
+#include "ops/words.h"
 
 namespace arbalest::cuda {
 
@@ -59,12 +60,7 @@ inline std::unique_ptr<Kernel> make_reorder(const KernelRequest& request, const 
     });
   }
   const int multiprocessors = cuda_context(request).multiprocessors;
-  switch (size_of(type.dtype)) {
-    case 1: return make_transpose<uint8_t>(order, multiprocessors);
-    case 2: return make_transpose<uint16_t>(order, multiprocessors);
-    case 4: return make_transpose<uint32_t>(order, multiprocessors);
-    default: return make_transpose<uint64_t>(order, multiprocessors);
-  }
+  return with_word(type.dtype, [&](auto word) { return make_transpose<decltype(word)>(order, multiprocessors); });
 }
 
 }  // namespace arbalest::cuda

@@ -3,6 +3,7 @@
 
 #include "ops/cpu.h"
 #include "ops/shape/reorder.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -26,17 +27,11 @@ void reorder(const Reordering& order, const T* x, T* y) {
 
 // A kernel that brings input 0, of type `type`, into `layout`. Elements are moved, whatever they are.
 inline std::unique_ptr<Kernel> reorder_cpu(const TensorType& type, Layout layout) {
-  const auto kernel = [order = Reordering(type, layout)](auto word) {
+  return with_word(type.dtype, [order = Reordering(type, layout)](auto word) {
     using Word = decltype(word);
     return make_kernel(
         [order](const KernelContext& context) { reorder(order, input<Word>(context, 0), output<Word>(context, 0)); });
-  };
-  switch (size_of(type.dtype)) {
-    case 1: return kernel(uint8_t{});
-    case 2: return kernel(uint16_t{});
-    case 4: return kernel(uint32_t{});
-    default: return kernel(uint64_t{});
-  }
+  });
 }
 
 }  // namespace arbalest

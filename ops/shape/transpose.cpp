@@ -9,6 +9,7 @@
 #include "ops/definition.h"
 #include "ops/math/elementwise_cpu.h"
 #include "ops/shape/transpose.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -80,12 +81,7 @@ std::unique_ptr<Kernel> move_words(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> transpose_cpu(const KernelRequest& request) {
-  switch (size_of(request.inputs[0].dtype)) {
-    case 1: return move_words<uint8_t>(request);
-    case 2: return move_words<uint16_t>(request);
-    case 4: return move_words<uint32_t>(request);
-    default: return move_words<uint64_t>(request);
-  }
+  return with_word(request.inputs[0].dtype, [&](auto word) { return move_words<decltype(word)>(request); });
 }
 
 std::vector<Sample> samples() {

@@ -2,6 +2,7 @@
 
 #include "ops/math/strided.cuh"
 #include "ops/shape/transpose.h"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -51,11 +52,7 @@ void register_shape_transpose_cuda(OpRegistry& registry) {
   registry.find("Transpose")->cuda = [](const KernelRequest& request) {
     const DataType type = request.inputs[0].dtype;
     if (type == DataType::Float32 || type == DataType::Bfloat16) return move_packs(request);
-    switch (size_of(type)) {
-      case 1: return move_words<uint8_t>(request);
-      case 4: return move_words<uint32_t>(request);
-      default: return move_words<uint64_t>(request);
-    }
+    return with_word(type, [&](auto word) { return move_words<decltype(word)>(request); });
   };
   registry.find("arbalest.TransposeInPlace")->cuda = registry.get("Reshape").cuda;
 }

@@ -3,6 +3,7 @@
 #include "ops/shape/trilu.h"
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/words.h"
 
 namespace arbalest {
 
@@ -32,12 +33,7 @@ std::unique_ptr<Kernel> make_trilu(const KernelRequest& request) {
 
 void register_shape_trilu_cuda(OpRegistry& registry) {
   registry.find("Trilu")->cuda = [](const KernelRequest& request) {
-    switch (size_of(request.inputs[0].dtype)) {
-      case 1: return make_trilu<uint8_t>(request);
-      case 2: return make_trilu<uint16_t>(request);
-      case 4: return make_trilu<uint32_t>(request);
-      default: return make_trilu<uint64_t>(request);
-    }
+    return with_word(request.inputs[0].dtype, [&](auto word) { return make_trilu<decltype(word)>(request); });
   };
 }
 

@@ -31,10 +31,12 @@ bool read(std::string_view text, int64_t& number) {
 }
 
 bool read_type(std::string_view name, DataType& type) {
+  type = DataType::Token;
   const auto found =
       std::find_if(std::begin(kElementTypes), std::end(kElementTypes), [&](DataType t) { return name_of(t) == name; });
   if (found != std::end(kElementTypes)) type = *found;
-  return found != std::end(kElementTypes);
+  if (name == name_of(DataType::String)) type = DataType::String;
+  return found != std::end(kElementTypes) || type == DataType::String;
 }
 
 // Elements of a sample; 0 where an extent is out of range or the product is.
@@ -97,6 +99,9 @@ void check_fields(const std::vector<Field>& fields, const std::string& owner) {
     };
     if (!is_name(field.name)) refuse("a name of letters, digits and underscores that begins with none of the digits");
     if (field.dtype == DataType::Token) refuse("a type with elements");
+    if (field.dtype == DataType::String && (!field.shape.empty() || field.classes != 0)) {
+      refuse("no extents and no classes of bytes of any length");
+    }
     if (checked_elements(field.shape) == 0) {
       refuse(fmt::format("extents from 1 to {}, at most {} elements in all", kMostExtent, kMostElements));
     }

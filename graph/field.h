@@ -11,10 +11,10 @@
 namespace arbalest {
 
 struct Field {
-  std::string name;  // "image": letters, digits and underscores
-  DataType dtype = DataType::Float32;
-  Shape shape;          // of one sample: (C, H, W) of an image, () of a number
-  int64_t classes = 0;  // of a class index: values are 0 … classes − 1; 0: not a class index
+  std::string name;                    // "image": letters, digits and underscores
+  DataType dtype = DataType::Float32;  // String: bytes of any length, such as an image file
+  Shape shape;                         // of one sample: (C, H, W) of an image, () of a number
+  int64_t classes = 0;                 // of a class index: values are 0 … classes − 1; 0: not a class index
 
   TensorType sample() const { return {dtype, shape}; }
   // Samples of three dimensions are images, which are channels-last in memory; all others are row-major.
@@ -22,8 +22,8 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
-// "image uint8[3,32,32]", "label int32[] of 10 classes"; several are joined by commas. This is how Prefetch's attribute
-// `fields` states them.
+// "image uint8[3,32,32]", "image string[]", "label int32[] of 10 classes"; several are joined by commas. This is how
+// Prefetch's attribute `fields` states them.
 std::string to_string(const Field& field);
 std::string to_string(const std::vector<Field>& fields);
 

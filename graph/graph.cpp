@@ -221,6 +221,13 @@ void fail(const Node& node, const std::string& message) {
 void infer(Graph& graph, NodeId id) {
   InferContext context(graph, id);
   const Node& node = graph.nodes[size_t(id)];
+  for (size_t i = 0; i < node.inputs.size() && !node.op->prepare; ++i) {
+    if (node.inputs[i] == kNone || context.input(i).dtype != DataType::String) continue;
+    context.fail(
+        fmt::format("input '{}' is {}, files as they are stored; expected a tensor, as RandomResizedCrop or ResizeCrop "
+                    "make of them",
+                    graph.values[size_t(node.inputs[i])].name, to_string(context.input(i))));
+  }
   if (node.op->infer) node.op->infer(context);
   infer_content(graph, id);
 }

@@ -166,8 +166,11 @@ void check_record(const Op& op) {
   if (op.doc.empty()) refuse("it has no documentation (Op::doc, one line)");
   if (!op.infer) refuse("it has no type inference (Op::infer)");
   const bool kernel = op.cpu || op.cuda;
-  if (!op.expand && !kernel && !op.content) {
-    refuse("it has neither a kernel (Op::cpu, Op::cuda) nor an expansion (Op::expand)");
+  if (!op.expand && !kernel && !op.content && !op.prepare) {
+    refuse("it has neither a kernel (Op::cpu, Op::cuda), an expansion (Op::expand) nor a preparation (Op::prepare)");
+  }
+  if (op.prepare && (kernel || op.expand || op.inputs.size() != 1 || op.outputs.size() != 1)) {
+    refuse("it is a host node (Op::prepare), which has one input, one output and no kernels");
   }
   if (op.expand && kernel && !op.expands) {
     refuse("it has an expansion (Op::expand), so its kernels would never run: nothing says which nodes (Op::expands)");

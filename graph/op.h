@@ -13,6 +13,7 @@
 #include "graph/kernel.h"
 #include "graph/metric.h"
 #include "graph/optimizer.h"
+#include "graph/preparation.h"
 
 namespace arbalest {
 
@@ -187,6 +188,7 @@ struct Op {
 
   KernelFactory cpu = nullptr;
   KernelFactory cuda = nullptr;
+  PreparationFactory prepare = nullptr;  // a host node: one input, a field of bytes, and one output; it has no kernels
 
   const OperandSpec* input_spec(size_t i) const;  // the variadic spec for all that follow; nullptr past the end
   const OperandSpec* output_spec(size_t i) const;

@@ -16,6 +16,7 @@ std::string_view name_of(DataType type) {
     case DataType::Uint8: return "uint8";
     case DataType::Int32: return "int32";
     case DataType::Int64: return "int64";
+    case DataType::String: return "string";
     case DataType::Token: return "token";
   }
   return "?";
@@ -30,6 +31,7 @@ int64_t onnx_number(DataType type) {
     case DataType::Bool: return 9;
     case DataType::Float64: return 11;
     case DataType::Bfloat16: return 16;
+    case DataType::String: return 8;
     case DataType::Token: break;
   }
   return 0;

@@ -12,13 +12,15 @@
 
 namespace arbalest {
 
-enum class DataType : uint8_t { Float32, Float64, Bfloat16, Bool, Uint8, Int32, Int64, Token };
+enum class DataType : uint8_t { Float32, Float64, Bfloat16, Bool, Uint8, Int32, Int64, String, Token };
 
-// The types that elements of tensors have.
+// The types that elements of tensors in memory have.
 inline constexpr DataType kElementTypes[] = {DataType::Float32, DataType::Float64, DataType::Bfloat16, DataType::Bool,
                                              DataType::Uint8,   DataType::Int32,   DataType::Int64};
 
-// A token carries no data: it orders Train, Synchronize and Validate after what they stand on.
+// A string is bytes of any length, such as an image file: what a source reads and a host node prepares
+// (graph/preparation.h), which no plan keeps. A token carries no data: it orders Train, Synchronize and Validate after
+// what they stand on.
 constexpr size_t size_of(DataType type) {
   switch (type) {
     case DataType::Float64:
@@ -28,6 +30,7 @@ constexpr size_t size_of(DataType type) {
     case DataType::Bfloat16: return 2;
     case DataType::Bool:  // 0 or 1
     case DataType::Uint8: return 1;
+    case DataType::String:
     case DataType::Token: return 0;
   }
   return 0;

@@ -134,9 +134,9 @@ class Exporter {
       if (output == node.outputs[0]) output = made;
     }
     for (const Node& node : graph_.nodes) {
-      if (node.op->qualified_name() != "arbalest.Prefetch") continue;
+      if (!node.op->prepare && node.op->qualified_name() != "arbalest.Prefetch") continue;
       for (const ValueId output : node.outputs) {
-        if (output != kNone) make_input(output);
+        if (output != kNone && graph_.values[size_t(output)].type.dtype != DataType::String) make_input(output);
       }
     }
   }

@@ -11,7 +11,9 @@
 namespace arbalest {
 
 Inference::Inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked)
-    : options_(options), model_(std::make_unique<LoadedModel>(std::move(graph), options, asked)) {}
+    : options_(options),
+      model_(std::make_unique<LoadedModel>(std::move(graph), options, asked)),
+      reader_(make_reader(model_->prepared, model_->loop(), options_.numerics.seed)) {}
 
 Inference::~Inference() = default;
 
@@ -34,9 +36,9 @@ TensorType Inference::output_type(size_t index) const {
 // Device d of D takes batches d, d + D, …; those beyond the split's end are padding.
 std::function<void(int64_t)> Inference::fill(const Replica& replica, TaskId task) const {
   const Source& source = *model_->prepared.validation;
-  auto filler =
-      std::make_shared<BatchFiller>(*model_->binding, model_->plan.tasks[size_t(task)], model_->loop(), source,
-                                    batch_layout(model_->loop(), model_->prepared.request.validation_resident));
+  auto filler = std::make_shared<BatchFiller>(
+      *model_->binding, model_->plan.tasks[size_t(task)],
+      batch_layout(model_->loop(), model_->prepared.request.validation_resident), reader_);
   const DataOrder order(options_.numerics.seed, source.size(), false);
   return [filler, order, devices = int64_t(model_->plan.devices.size()), device = replica.device,
           seed = options_.numerics.seed](int64_t tick) {

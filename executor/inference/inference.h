@@ -46,6 +46,7 @@ class Inference {
 
   const SessionOptions options_;
   const std::unique_ptr<const LoadedModel> model_;
+  const std::shared_ptr<const SampleReader> reader_;
   std::mutex handing_out_;
 };
 

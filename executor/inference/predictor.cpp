@@ -52,9 +52,9 @@ Predictor::Predictor(Graph graph, const SessionOptions& options, const Predictor
     throw GraphError(fmt::format("'{}' is {}; a predictor gives floats", value_of(model_->prepared.graph, asked.value),
                                  to_string(output_)));
   }
-  const std::vector<Field> all = model_->prepared.validation->fields();
+  const std::vector<Field> all = slot_fields(model_->loop(), *model_->prepared.validation);
   const BatchLayout layout = batch_layout(model_->loop(), false);
-  for (size_t f = 0; f < all.size(); ++f) {
+  for (size_t f = 0; f < all.size(); ++f) {  // those that host nodes prepare are asked for as prepared
     if (layout.offsets[f] == 0) continue;
     fields_.push_back(all[f]);
     offsets_.push_back(layout.offsets[f]);

@@ -5,20 +5,18 @@
 
 namespace arbalest {
 
-BatchFiller::BatchFiller(const Binding& binding, const Task& task, const Loop& loop, const Source& source,
-                         const BatchLayout& layout)
+BatchFiller::BatchFiller(const Binding& binding, const Task& task, const BatchLayout& layout,
+                         std::shared_ptr<const SampleReader> reader)
     : binding_(binding),
       buffer_(binding.plan().operands[size_t(task.first_operand)].buffer),
-      source_(source),
+      reader_(std::move(reader)),
       layout_(layout),
-      batch_(loop.batch),
+      batch_(reader_->batch()),
       first_(batch_ * task.part / task.parts),
       count_(batch_ * (task.part + 1) / task.parts - first_),
       parts_(size_t(binding.plan().buffers[size_t(buffer_)].slots),
              {std::vector<int64_t>(size_t(count_)), std::vector<SampleRef>(size_t(count_)),
-              std::vector<std::byte*>(layout.offsets.size())}) {
-  for (const Field& field : source.fields()) strides_.push_back(field.sample().bytes());
-}
+              std::vector<std::byte*>(layout.offsets.size())}) {}
 
 void BatchFiller::put_scalars(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number,
                               StepScalars scalars) const {
@@ -40,9 +38,9 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
   }
   for (size_t field = 0; field < part.fields.size(); ++field) {
     const int64_t offset = layout_.offsets[field];
-    part.fields[field] = offset > 0 ? slot + offset + first_ * strides_[field] : nullptr;
+    part.fields[field] = offset > 0 ? slot + offset + first_ * reader_->stride(field) : nullptr;
   }
-  source_.fill(part.samples, part.fields);
+  reader_->read(part.samples, part.fields);
 }
 
 TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t metrics)

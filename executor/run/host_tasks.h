@@ -1,10 +1,12 @@
 #pragma once
 // What the plan's host tasks are made of: filling slots with batches, and reading sums back.
 
+#include <memory>
 #include <vector>
 
 #include "executor/plan/make_plan.h"
 #include "executor/run/binding.h"
+#include "executor/run/sample_reader.h"
 #include "io/sources/data_order.h"
 #include "io/sources/source.h"
 
@@ -13,8 +15,8 @@ namespace arbalest {
 // Does the work of one Fill task: batches of a learner or of validation, or one part of each of them, into its slots.
 class BatchFiller {
  public:
-  BatchFiller(const Binding& binding, const Task& task, const Loop& loop, const Source& source,
-              const BatchLayout& layout);
+  BatchFiller(const Binding& binding, const Task& task, const BatchLayout& layout,
+              std::shared_ptr<const SampleReader> reader);
 
   // Whether this part writes the batch's scalars too: the first part does.
   bool has_scalars() const { return first_ == 0; }
@@ -26,12 +28,11 @@ class BatchFiller {
  private:
   const Binding& binding_;
   const BufferId buffer_;
-  const Source& source_;
+  const std::shared_ptr<const SampleReader> reader_;
   const BatchLayout layout_;
   const int64_t batch_;
-  const int64_t first_, count_;   // samples of the batch that are the part
-  std::vector<int64_t> strides_;  // of a sample of each field, in bytes
-  struct Part {                   // what a fill works with
+  const int64_t first_, count_;  // samples of the batch that are the part
+  struct Part {                  // what a fill works with
     std::vector<int64_t> order;
     std::vector<SampleRef> samples;
     std::vector<std::byte*> fields;

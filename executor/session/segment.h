@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -63,6 +64,7 @@ class Segment {
                         const WeightsFile* file = nullptr) const;
   const std::vector<Replica>& learner_replicas() const { return plan_.handles.loops.front().replicas; }
   void make_host_tasks();
+  std::shared_ptr<const SampleReader> reader_of(const Loop& loop);  // one for all fills of the loop
   std::function<void(int64_t)> fill_training(const Replica& replica, TaskId task);
   std::function<void(int64_t)> fill_validation(const Replica& replica, TaskId task);
   std::function<void(int64_t)> fill_recalibration(const Replica& replica, TaskId task);
@@ -105,6 +107,7 @@ class Segment {
   const ClockRelation *by_sync_, *by_validation_;  // of plan_; nullptr where there is no such clock
   const int64_t drops_before_;                     // of the rate, by the group before the first
   std::unique_ptr<Binding> binding_;
+  std::map<LoopRole, std::shared_ptr<const SampleReader>> readers_;
   Scheduler::HostFunctions host_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<TallyReader> trained_;  // what training has summed since the report before

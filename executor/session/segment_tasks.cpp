@@ -26,9 +26,16 @@ void Segment::make_host_tasks() {
   host_[size_t(handles.validation_end)] = end_validation();
 }
 
+std::shared_ptr<const SampleReader> Segment::reader_of(const Loop& loop) {
+  auto& reader = readers_[loop.role];
+  if (!reader) reader = make_reader(prepared_, loop, options_.numerics.seed);
+  return reader;
+}
+
 std::function<void(int64_t)> Segment::fill_training(const Replica& replica, TaskId task) {
-  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)], training(), *prepared_.training,
-                                              batch_layout(training(), prepared_.request.training_resident));
+  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)],
+                                              batch_layout(training(), prepared_.request.training_resident),
+                                              reader_of(training()));
   return [this, filler, learner = replica.learner](int64_t tick) {
     const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
     const int64_t epoch = from_.epoch + tick / rounds_;
@@ -39,8 +46,8 @@ std::function<void(int64_t)> Segment::fill_training(const Replica& replica, Task
 
 std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, TaskId task) {
   const Loop& loop = validation();
-  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)], loop, *prepared_.validation,
-                                              batch_layout(loop, prepared_.request.validation_resident));
+  auto filler = std::make_shared<BatchFiller>(
+      *binding_, plan_.tasks[size_t(task)], batch_layout(loop, prepared_.request.validation_resident), reader_of(loop));
   const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false);
   const int64_t validators = validator_count(prepared_.request);
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
@@ -58,8 +65,8 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
 // the epochs after it.
 std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica, TaskId task) {
   const Loop& loop = *prepared_.program.find(LoopRole::Recalibrate);
-  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)], loop, *prepared_.training,
-                                              batch_layout(loop, prepared_.request.training_resident));
+  auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)],
+                                              batch_layout(loop, prepared_.request.training_resident), reader_of(loop));
   const int64_t batches = prepared_.program.find(LoopRole::Recalibrate)->batches,
                 in_epoch = prepared_.training->size() / loop.batch, validators = validator_count(prepared_.request);
   return [this, filler, batches, in_epoch, validators, device = replica.device](int64_t tick) {

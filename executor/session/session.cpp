@@ -8,9 +8,12 @@
 #include <thread>
 
 #include "executor/devices/device.h"
+#include "executor/run/bad_samples.h"
 #include "executor/run/binding.h"
+#include "executor/run/sample_reader.h"
 #include "executor/session/event_queue.h"
 #include "executor/session/training.h"
+#include "executor/session/warn.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
 #include "io/sources/data_order.h"
@@ -136,6 +139,13 @@ void describe_sources(Prepared& prepared) {
   request.validation_fill_time = prepared.validation->microseconds_per_sample();
 }
 
+// Those that are skipped go to standard error; Training tells its observer instead.
+std::shared_ptr<BadSamples> bad_samples(const SessionOptions& options) {
+  return std::make_shared<BadSamples>(
+      options.execution.skip_bad,
+      [](const std::string& place, const std::string& fault) { warn(fmt::format("skipped {}: {}", place, fault)); });
+}
+
 // The graph's Validate node; one that measures the loss where there is none.
 Node& validate_of(Graph& graph) {
   if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
@@ -199,6 +209,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after) {
   Prepared prepared;
   prepared.graph = std::move(graph);
+  prepared.bad = bad_samples(options);
   if (options.learners.batch_total > 0) divide_batch(prepared.graph, options);
   if (options.rules.recalibrate > 0) {
     Node* validate = prepared.graph.find_op("arbalest.Validate");
@@ -212,9 +223,15 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   return prepared;
 }
 
+std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
+  const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
+  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get());
+}
+
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked) {
   Prepared prepared;
   prepared.graph = std::move(graph);
+  prepared.bad = bad_samples(options);
   Node& validate = validate_of(prepared.graph);
   const Node& prefetch = *require_op(prepared.graph, "arbalest.Prefetch");
   if (!asked.split.empty()) validate.attributes.set("split", asked.split);

@@ -17,6 +17,8 @@
 namespace arbalest {
 
 struct BindOptions;  // executor/run/binding.h
+class BadSamples;    // executor/run/bad_samples.h
+class SampleReader;  // executor/run/sample_reader.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
@@ -56,6 +58,7 @@ struct LengthOptions {
 struct ExecutionOptions {
   int threads = 0;                 // of the process, for kernels and reading; 0: one a core
   double collective_timeout = 20;  // seconds; a collective of GPUs that takes longer ends the run
+  int64_t skip_bad = 0;            // samples that cannot be read and are skipped; one more ends the run
   int64_t report_every = 0;        // iterations between progress events; 0: by the length of an epoch
 };
 
@@ -83,8 +86,9 @@ struct Prepared {
   Graph graph;  // verified, as the user wrote it
   Program program;
   std::shared_ptr<const Source> training, validation;
-  PlanRequest request;      // for whole epochs from the first on
-  double total_epochs = 0;  // of the run, for schedules
+  std::shared_ptr<BadSamples> bad;  // of both splits
+  PlanRequest request;              // for whole epochs from the first on
+  double total_epochs = 0;          // of the run, for schedules
 };
 
 // The first GPU, or cpu:0.
@@ -107,6 +111,9 @@ struct InferenceRequest {
 // As prepare(), for a pass over one split: nothing but that split is opened. A graph without a Validate node is
 // measured by its loss.
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
+
+// What fills the slots of a loop.
+std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
 
 // How kernels compute.
 BindOptions bind_options(const Prepared& prepared, const SessionOptions& options);

@@ -62,6 +62,7 @@ std::string data_text(const Value& value) {
     case DataType::Uint8: append_numbers<uint8_t>(text, data, count); break;
     case DataType::Int32: append_numbers<int32_t>(text, data, count); break;
     case DataType::Int64: append_numbers<int64_t>(text, data, count); break;
+    case DataType::String:
     case DataType::Token: break;
   }
   return text + "}";

@@ -160,6 +160,7 @@ void LiteralReader::parse_element(DataType dtype, std::vector<std::byte>& bytes)
     case DataType::Uint8: return append(bytes, parse_number<uint8_t>(token));
     case DataType::Int32: return append(bytes, parse_number<int32_t>(token));
     case DataType::Int64: return append(bytes, parse_number<int64_t>(token));
+    case DataType::String:
     case DataType::Token: break;
   }
 }

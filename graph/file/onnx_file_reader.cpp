@@ -158,6 +158,7 @@ class Importer {
         case DataType::Uint8: append<uint8_t>(*bytes, proto.int32_data()); break;
         case DataType::Int32: append<int32_t>(*bytes, proto.int32_data()); break;
         case DataType::Int64: append<int64_t>(*bytes, proto.int64_data()); break;
+        case DataType::String:
         case DataType::Token: break;
       }
     }

@@ -99,6 +99,7 @@ void fill(onnx::TensorProto& proto, const Value& value) {
     case DataType::Uint8: repeat(uint8_t(constant)); break;
     case DataType::Int32: repeat(int32_t(constant)); break;
     case DataType::Int64: repeat(int64_t(constant)); break;
+    case DataType::String:
     case DataType::Token: break;
   }
 }

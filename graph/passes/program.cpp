@@ -29,15 +29,17 @@ const Node& require_only(const Graph& graph, std::string_view op) {
   return *found;
 }
 
-void erase_nodes(Graph& graph, std::initializer_list<std::string_view> ops) {
+template <typename Predicate>
+void erase_nodes_if(Graph& graph, Predicate erased) {
   std::vector<int64_t> key(graph.nodes.size());
-  for (size_t n = 0; n < key.size(); ++n) {
-    key[n] = int64_t(n);
-    for (const std::string_view op : ops) {
-      if (graph.nodes[n].op->qualified_name() == op) key[n] = -1;
-    }
-  }
+  for (size_t n = 0; n < key.size(); ++n) key[n] = erased(graph.nodes[n]) ? -1 : int64_t(n);
   reorder_nodes(graph, key);
+}
+
+void erase_nodes(Graph& graph, std::initializer_list<std::string_view> ops) {
+  erase_nodes_if(graph, [&](const Node& node) {
+    return std::find(ops.begin(), ops.end(), node.op->qualified_name()) != ops.end();
+  });
 }
 
 Loop make_loop(LoopRole role, Graph graph) {
@@ -54,20 +56,31 @@ Loop make_loop(LoopRole role, Graph graph) {
   return loop;
 }
 
-// Prefetch is the plan's business: its outputs become inputs of the graph.
+// Prefetch and host nodes are the plan's business: their outputs become inputs of the graph.
 void take_inputs(Loop& loop) {
   const Node prefetch = require_only(loop.graph, "arbalest.Prefetch");
   const std::vector<Field> fields = fields_of(prefetch);
   const std::vector<int> chosen = fields_of_outputs(loop.graph, prefetch, fields);
+  const auto take = [&](ValueId& field, ValueId input) {
+    field = input;
+    loop.graph.values[size_t(input)].role = Role::Input;
+    loop.graph.inputs.push_back(input);
+  };
   loop.fields.assign(fields.size(), kNone);
   for (size_t output = 0; output < chosen.size(); ++output) {
     const ValueId input = prefetch.outputs[output];
-    if (input == kNone) continue;
-    loop.fields[size_t(chosen[output])] = input;
-    loop.graph.values[size_t(input)].role = Role::Input;
-    loop.graph.inputs.push_back(input);
+    if (input == kNone || loop.graph.values[size_t(input)].type.dtype == DataType::String) continue;
+    take(loop.fields[size_t(chosen[output])], input);
   }
-  erase_nodes(loop.graph, {"arbalest.Prefetch"});
+  for (const Node& node : loop.graph.nodes) {
+    if (!node.op->prepare) continue;
+    const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), node.inputs[0]);
+    const int field = chosen[size_t(output - prefetch.outputs.begin())];
+    const Value& made = loop.graph.values[size_t(node.outputs[0])];
+    loop.preparations.push_back({node, field, made.name, made.type});
+    take(loop.fields.emplace_back(kNone), node.outputs[0]);
+  }
+  erase_nodes_if(loop.graph, [&](const Node& node) { return node.op->prepare || node.op == prefetch.op; });
 }
 
 // The graph as it is before anything is lowered: finish() is told of the types that the kernel's rows are made of.

@@ -38,6 +38,14 @@ struct LoopMetric {
   ValueId rows = kNone;            // likewise: the State that keeps them, float[samples, columns]
 };
 
+// What a host node makes of a field of bytes, sample by sample, while a slot is filled.
+struct LoopPreparation {
+  Node node;
+  int field = 0;            // of the source
+  std::string output_name;  // of the value
+  TensorType output;        // of the batch
+};
+
 // One graph that the plan repeats, batch after batch, with the facts of its Prefetch node.
 struct Loop {
   LoopRole role = LoopRole::Train;
@@ -46,8 +54,10 @@ struct Loop {
   int64_t batch = 0;
   int64_t depth = 0;    // batches read ahead
   int64_t batches = 0;  // of one run of the loop on each device that runs it; 0: as many as the split gives
-  std::vector<ValueId>
-      fields;  // by the source's field: the input that holds it; kNone where the graph has no use for it
+  // By the source's field: the input that holds it; kNone where the graph has no use for it, or has a host node prepare
+  // it. What preparations make follows, in their order.
+  std::vector<ValueId> fields;
+  std::vector<LoopPreparation> preparations;
   std::vector<LoopMetric> metrics;
   std::vector<ValueId> outputs;  // as ProgramOptions::outputs names them
 };

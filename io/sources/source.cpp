@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <mutex>
+#include <stdexcept>
 
 #include "graph/error.h"
 #include "io/sources/schemes.h"
@@ -99,6 +100,10 @@ double Source::microseconds_per_sample() const {
   int64_t bytes = 0;
   for (const Field& field : fields()) bytes += field.sample().bytes();
   return double(bytes) / kBytesPerMicrosecond;
+}
+
+void Source::read(int64_t /*index*/, size_t field, std::vector<std::byte>& /*bytes*/) const {
+  throw std::logic_error(fmt::format("{}: field {} is read, and the source reads none", describe(), field));
 }
 
 std::string dimensions(const Shape& shape) {

@@ -39,6 +39,19 @@ class Source {
   // runs on threads that nothing else waits for. What it throws ends the run.
   virtual void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const = 0;
 
+  // The bytes of a sample's field that is a string, such as an image file. fill() is given nullptr for it. What it
+  // throws ends the run, unless bad samples are skipped (ExecutionOptions::skip_bad).
+  virtual void read(int64_t index, size_t field, std::vector<std::byte>& bytes) const;
+
+  // Where a sample comes from, for messages: "photos/train/cup/0007.jpg"; "sample 7" by default.
+  virtual std::string locate(int64_t index) const { return "sample " + std::to_string(index); }
+
+  // What classes are called, by their index; empty: they are numbers.
+  virtual std::vector<std::string> class_names() const { return {}; }
+
+  // Samples that lie next to each other and are best read together: 1 where any order is as good. See DataOrder.
+  virtual int64_t block() const { return 1; }
+
   // About how long fill() takes for one sample, on one thread. Batches that take long are filled in parts, several
   // threads at once. Not below 0. The default is the time to copy the sample; 0: batches are never divided.
   virtual double microseconds_per_sample() const;
@@ -88,7 +101,8 @@ void register_source(SourceScheme scheme);
 //   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits;
 //                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
 //   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
-//   tensors:DIR?classes=10             any fields, from DIR/train.safetensors, test.safetensors, validation.safetensors: a
+//   tensors:DIR?classes=10             any fields, from DIR/train.safetensors, test.safetensors,
+//   validation.safetensors: a
 //                                      tensor a field, samples along its first dimension; int64 labels become int32;
 //                                      classes: those of 'label'
 //   memory:                            what the program passes to the run itself (DataSources in session.h)

@@ -193,6 +193,7 @@ Tensor make_tensor(const TensorType& type, const std::vector<double>& values) {
     case DataType::Uint8: narrow_all<uint8_t>(values, tensor); break;
     case DataType::Int32: narrow_all<int32_t>(values, tensor); break;
     case DataType::Int64: narrow_all<int64_t>(values, tensor); break;
+    case DataType::String:
     case DataType::Token: break;
   }
   return tensor;
@@ -207,6 +208,7 @@ std::vector<double> values_of(const Tensor& tensor) {
     case DataType::Uint8: return widen_all<uint8_t>(tensor);
     case DataType::Int32: return widen_all<int32_t>(tensor);
     case DataType::Int64: return widen_all<int64_t>(tensor);
+    case DataType::String:
     case DataType::Token: break;
   }
   return {};

@@ -1,0 +1,117 @@
+#include "executor/run/sample_reader.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "graph/error.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of one sample.
+TensorType sample_of(TensorType batch) {
+  batch.shape.erase(batch.shape.begin());
+  return batch;
+}
+
+}  // namespace
+
+std::vector<Field> slot_fields(const Loop& loop, const Source& source) {
+  std::vector<Field> fields = source.fields();
+  for (const LoopPreparation& preparation : loop.preparations) {
+    const TensorType sample = sample_of(preparation.output);
+    fields.push_back({preparation.output_name, sample.dtype, sample.shape});
+  }
+  return fields;
+}
+
+SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad)
+    : source_(source),
+      seed_(seed),
+      batch_(loop.batch),
+      preparations_(loop.preparations),
+      bad_(bad),
+      source_fields_(loop.fields.size() - loop.preparations.size()) {
+  for (const Field& field : slot_fields(loop, source)) strides_.push_back(field.sample().bytes());
+}
+
+std::unique_ptr<SampleReader::Worker> SampleReader::borrow() const {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Worker> worker = std::move(idle_.back());
+      idle_.pop_back();
+      return worker;
+    }
+  }
+  auto worker = std::make_unique<Worker>();
+  for (const LoopPreparation& preparation : preparations_) {
+    worker->preparations.push_back(preparation.node.op->prepare({preparation.node, sample_of(preparation.output)}));
+  }
+  return worker;
+}
+
+void SampleReader::give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const {
+  const std::scoped_lock lock(mutex_);
+  idle_.push_back(std::move(worker));
+  times_.samples += times.samples;
+  times_.read += times.read;
+  times_.decode += times.decode;
+  times_.transform += times.transform;
+}
+
+ReadingTimes SampleReader::times() const {
+  const std::scoped_lock lock(mutex_);
+  return times_;
+}
+
+void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
+                           ReadingTimes& times) const {
+  const SampleKey key{seed_, sample.epoch, sample.position};
+  int read = kNone;
+  for (size_t p = 0; p < preparations_.size(); ++p) {
+    std::byte* const out = fields[source_fields_ + p];
+    if (!out) continue;
+    if (preparations_[p].field != read) {
+      const double began = seconds();
+      read = preparations_[p].field;
+      source_.read(sample.index, size_t(read), worker.bytes);
+      times.read += seconds() - began;
+    }
+    PreparationTimes spent;
+    worker.preparations[p]->run(worker.bytes, key, out + int64_t(n) * strides_[source_fields_ + p], spent);
+    times.decode += spent.decode;
+    times.transform += spent.transform;
+  }
+}
+
+void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const {
+  if (!preparations_.empty()) {
+    std::unique_ptr<Worker> worker = borrow();
+    ReadingTimes times;
+    for (size_t n = 0; n < samples.size(); ++n) {
+      for (int64_t tries = 0;; ++tries) {
+        try {
+          prepare(*worker, samples[n], n, fields, times);
+          break;
+        } catch (const RunError& error) {
+          const std::string place = source_.locate(samples[n].index);
+          if (!bad_ || tries + 1 >= source_.size()) throw RunError(fmt::format("{}: {}", place, error.what()));
+          bad_->add(place, error.what());
+          samples[n].index = (samples[n].index + 1) % source_.size();
+        }
+      }
+    }
+    times.samples += int64_t(samples.size());
+    give_back(std::move(worker), times);
+  }
+  source_.fill(samples, fields.first(source_fields_));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,63 @@
+#pragma once
+// From a source to the fields of a slot: reads samples, and runs the host nodes that prepare them.
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "executor/run/bad_samples.h"
+#include "graph/passes/program.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+// What reading and preparing samples took, summed over threads.
+struct ReadingTimes {
+  int64_t samples = 0;
+  double read = 0, decode = 0, transform = 0;  // seconds
+};
+
+// The fields that a batch's slot may hold, by Loop::fields: the source's, then what host nodes make, by its name.
+std::vector<Field> slot_fields(const Loop& loop, const Source& source);
+
+// Of one loop. Any thread may read.
+class SampleReader {
+ public:
+  // Keeps the references. `bad`: what to do with samples that cannot be read; nullptr: they end the run.
+  SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr);
+
+  int64_t batch() const { return batch_; }
+  // Of a sample of a field of the slot (Loop::fields), in bytes.
+  int64_t stride(size_t field) const { return strides_[field]; }
+  // Writes samples one after the other, each field where `fields` says, as Source::fill() does; nullptr where the
+  // field is not in the slot. Throws what the source throws, and RunError with the place of a sample that cannot be
+  // prepared.
+  void read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const;
+
+  ReadingTimes times() const;
+
+ private:
+  // What a thread works with while it prepares.
+  struct Worker {
+    std::vector<std::unique_ptr<Preparation>> preparations;
+    std::vector<std::byte> bytes;
+  };
+  std::unique_ptr<Worker> borrow() const;
+  void give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const;
+  void prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
+               ReadingTimes& times) const;
+
+  const Source& source_;
+  const uint64_t seed_;
+  const int64_t batch_;
+  const std::vector<LoopPreparation> preparations_;
+  BadSamples* const bad_;
+  const size_t source_fields_;
+  std::vector<int64_t> strides_;
+  mutable std::mutex mutex_;  // of what follows
+  mutable std::vector<std::unique_ptr<Worker>> idle_;
+  mutable ReadingTimes times_;
+};
+
+}  // namespace arbalest

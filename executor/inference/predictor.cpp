@@ -9,6 +9,7 @@
 #include "executor/inference/classification.h"
 #include "executor/inference/loaded_model.h"
 #include "executor/inference/request_queue.h"
+#include "executor/run/sample_reader.h"
 #include "executor/run/scheduler.h"
 
 namespace arbalest {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstring>
 
 #include "graph/error.h"
 #include "graph/op.h"
@@ -76,8 +77,13 @@ void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, st
   const SampleKey key{seed_, sample.epoch, sample.position};
   int read = kNone;
   for (size_t p = 0; p < preparations_.size(); ++p) {
-    std::byte* const out = fields[source_fields_ + p];
-    if (!out) continue;
+    const int64_t stride = strides_[source_fields_ + p];
+    std::byte* const out = fields[source_fields_ + p] + int64_t(n) * stride;
+    if (!fields[source_fields_ + p]) continue;
+    if (n > 0 && int64_t(sample.position) >= source_.size()) {  // padding, which repeats the last sample
+      std::memcpy(out, out - stride, size_t(stride));
+      continue;
+    }
     if (preparations_[p].field != read) {
       const double began = seconds();
       read = preparations_[p].field;
@@ -85,7 +91,7 @@ void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, st
       times.read += seconds() - began;
     }
     PreparationTimes spent;
-    worker.preparations[p]->run(worker.bytes, key, out + int64_t(n) * strides_[source_fields_ + p], spent);
+    worker.preparations[p]->run(worker.bytes, key, out, spent);
     times.decode += spent.decode;
     times.transform += spent.transform;
   }

@@ -8,6 +8,7 @@
 
 #include "executor/run/bad_samples.h"
 #include "graph/passes/program.h"
+#include "graph/preparation.h"
 #include "io/sources/source.h"
 
 namespace arbalest {

@@ -97,9 +97,13 @@ bool parse_integer(std::string_view text, int64_t& value) {
 
 double Source::microseconds_per_sample() const {
   constexpr double kBytesPerMicrosecond = 4000;  // of one thread that copies
-  int64_t bytes = 0;
-  for (const Field& field : fields()) bytes += field.sample().bytes();
-  return double(bytes) / kBytesPerMicrosecond;
+  constexpr double kPreparing = 1000;            // µs: a photo that is read, decoded and cropped
+  double microseconds = 0;
+  for (const Field& field : fields()) {
+    microseconds +=
+        field.dtype == DataType::String ? kPreparing : double(field.sample().bytes()) / kBytesPerMicrosecond;
+  }
+  return microseconds;
 }
 
 void Source::read(int64_t /*index*/, size_t field, std::vector<std::byte>& /*bytes*/) const {

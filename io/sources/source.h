@@ -53,7 +53,8 @@ class Source {
   virtual int64_t block() const { return 1; }
 
   // About how long fill() takes for one sample, on one thread. Batches that take long are filled in parts, several
-  // threads at once. Not below 0. The default is the time to copy the sample; 0: batches are never divided.
+  // threads at once. Not below 0. The default is the time to copy the sample, or to prepare a file; 0: batches are
+  // never divided.
   virtual double microseconds_per_sample() const;
 
   // True where the content of a batch does not matter (noise): fill() is called once per slot when the run is set up,

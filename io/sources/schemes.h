@@ -13,10 +13,14 @@ std::unique_ptr<Source> open_cifar10(const SourceSpec& spec);
 std::unique_ptr<Source> open_synthetic(const SourceSpec& spec);
 std::unique_ptr<Source> open_glyphs(const SourceSpec& spec);
 std::unique_ptr<Source> open_tensors(const SourceSpec& spec);
+std::unique_ptr<Source> open_folder(const SourceSpec& spec);
 
 // What most data sets of images hold.
 inline std::vector<Field> image_and_label(Shape image, int64_t classes) {
   return {{"image", DataType::Uint8, std::move(image)}, {"label", DataType::Int32, {}, classes}};
+}
+inline std::vector<Field> photo_and_label(int64_t classes) {
+  return {{"image", DataType::String, {}}, {"label", DataType::Int32, {}, classes}};
 }
 inline std::unique_ptr<Source> image_source(const SourceSpec& spec, Shape shape, int64_t classes,
                                             std::vector<uint8_t> images, std::vector<int32_t> labels) {

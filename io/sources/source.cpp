@@ -55,6 +55,11 @@ class Schemes {
        .options = {"classes"},
        .splits = {"train", "test", "validation"},
        .open = open_tensors},
+      {.name = "folder",
+       .needs_path = true,
+       .options = {"test", "seed"},
+       .splits = {"train", "test", "validation"},
+       .open = open_folder},
       {.name = "memory", .open = open_memory},
   };
 };
@@ -127,6 +132,18 @@ int64_t SourceSpec::integer(const std::string& key, int64_t otherwise, int64_t l
   if (!parse_integer(*value, number) || number < least || number > most)
     throw GraphError(fmt::format("source '{}': option '{}' is '{}', expected an integer from {} to {}", text, key,
                                  *value, least, most));
+  return number;
+}
+
+double SourceSpec::fraction(const std::string& key, double otherwise) const {
+  const std::string* value = find(key);
+  if (!value) return otherwise;
+  double number = 0;
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
+  if (error != std::errc() || end != value->data() + value->size() || !(number > 0 && number < 1)) {
+    throw GraphError(
+        fmt::format("source '{}': option '{}' is '{}', expected a number between 0 and 1", text, key, *value));
+  }
   return number;
 }
 

@@ -78,6 +78,8 @@ struct SourceSpec {
   const std::string* find(const std::string& key) const;
   // The option as an integer in [least, most]; `otherwise` where it was left out. Throws GraphError.
   int64_t integer(const std::string& key, int64_t otherwise, int64_t least, int64_t most) const;
+  // The option as a number between 0 and 1, neither of which it may be. Throws GraphError.
+  double fraction(const std::string& key, double otherwise) const;
   // The option as CHANNELSxHEIGHTxWIDTH. Throws GraphError.
   Shape image_shape(const std::string& key, Shape otherwise) const;
 };
@@ -103,9 +105,15 @@ void register_source(SourceScheme scheme);
 //                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
 //   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
 //   tensors:DIR?classes=10             any fields, from DIR/train.safetensors, test.safetensors,
-//   validation.safetensors: a
-//                                      tensor a field, samples along its first dimension; int64 labels become int32;
-//                                      classes: those of 'label'
+//                                      validation.safetensors: a tensor a field, samples along its first dimension;
+//                                      int64 labels become int32; classes: those of 'label'
+//   folder:DIR?test=0.2&seed=0         photos in a folder for each class, with .jpg, .jpeg, .png or .webp at the end of
+//                                      their names, at any depth: 'image', the file, and 'label'. Classes are numbered
+//                                      by their names in byte order. Where DIR has train, and test or one of
+//                                      validation, val, valid, these are the splits, with the classes of train; 'test'
+//                                      and 'validation' stand for what is there. Otherwise test: the part of each
+//                                      class that is held out, at least one photo of two, by seed and the names of
+//                                      files
 //   memory:                            what the program passes to the run itself (DataSources in session.h)
 //   and whatever was registered. Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme,
 //   option or split), and where what was opened states no fields or no samples; RunError for files that are missing or

@@ -1,0 +1,165 @@
+// folder: photos in a folder for each class.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <filesystem>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+#include "io/sources/folder_listing.h"
+#include "io/sources/held_out.h"
+#include "io/sources/photo_files.h"
+#include "io/sources/schemes.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+class FolderSource final : public Source {
+ public:
+  FolderSource(PhotoFiles photos, Names classes, std::vector<int64_t> class_ends, std::string description)
+      : photos_(std::move(photos)),
+        classes_(std::move(classes)),
+        class_ends_(std::move(class_ends)),
+        description_(std::move(description)) {}
+
+  std::vector<Field> fields() const override { return photo_and_label(int64_t(classes_.size())); }
+  int64_t size() const override { return photos_.size(); }
+
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    if (fields[1] == nullptr) return;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      assert(samples[i].index >= 0 && samples[i].index < size());
+      const auto end = std::upper_bound(class_ends_.begin(), class_ends_.end(), samples[i].index);
+      const auto label = int32_t(end - class_ends_.begin());
+      std::memcpy(fields[1] + i * sizeof label, &label, sizeof label);
+    }
+  }
+  void read(int64_t index, size_t /*field*/, std::vector<std::byte>& bytes) const override {
+    photos_.read(index, bytes);
+  }
+  std::string locate(int64_t index) const override { return photos_.path(index); }
+  Names class_names() const override { return classes_; }
+  double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
+  std::string describe() const override { return description_; }
+
+ private:
+  PhotoFiles photos_;  // class by class, in byte order within each
+  Names classes_;
+  std::vector<int64_t> class_ends_;  // photos before the next class
+  std::string description_;
+};
+
+// Where the photos of the split are.
+struct Split {
+  fs::path root;  // of the class folders
+  Names classes;
+  bool divided = false;  // the root has all splits: those held out are the others'
+};
+
+bool holds(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The classes of training are those of all splits.
+void check_classes(const SourceSpec& spec, const Split& split, const fs::path& training) {
+  Names unknown = folders_in(split.root.string());
+  std::erase_if(unknown, [&](const std::string& name) { return holds(split.classes, name); });
+  if (unknown.empty()) return;
+  constexpr size_t kShown = 5;
+  const size_t shown = std::min(unknown.size(), kShown);
+  throw RunError(fmt::format("source '{}': '{}' has {} class{} that '{}' has not: {}{}", spec.label(),
+                             split.root.string(), unknown.size(), unknown.size() == 1 ? "" : "es", training.string(),
+                             fmt::join(unknown.begin(), unknown.begin() + ptrdiff_t(shown), ", "),
+                             unknown.size() > shown ? fmt::format(" and {} more", unknown.size() - shown) : ""));
+}
+
+Split find_split(const SourceSpec& spec) {
+  const fs::path root = spec.path;
+  const Names folders = folders_in(root.string());
+  Names validation = {"validation", "val", "valid"};
+  std::erase_if(validation, [&](const std::string& name) { return !holds(folders, name); });
+  const bool train = holds(folders, "train"), test = holds(folders, "test");
+  if (train && (test || !validation.empty())) {
+    if (validation.size() > 1) {
+      throw RunError(fmt::format("source '{}': found folders {} in '{}', expected one for validation", spec.label(),
+                                 fmt::join(validation, " and "), root.string()));
+    }
+    for (const char* option : {"test", "seed"}) {
+      if (!spec.find(option)) continue;
+      throw GraphError(
+          fmt::format("source '{}': option '{}' divides a folder without splits, and '{}' has train and {}", spec.text,
+                      option, root.string(), test ? "test" : validation[0]));
+    }
+    const bool is_test = spec.split == "test" ? test : validation.empty();
+    const std::string folder = spec.split == "train" ? "train" : is_test ? "test" : validation[0];
+    Split split{root / folder, folders_in((root / "train").string()), false};
+    check_classes(spec, split, root / "train");
+    return split;
+  }
+  const auto is_split = [&](const std::string& name) {
+    return name == "train" || name == "test" || holds(validation, name);
+  };
+  if (folders.empty() || std::all_of(folders.begin(), folders.end(), is_split)) {
+    throw RunError(fmt::format(
+        "source '{}': found folder '{}', {}; expected a folder for each class, or train and one of test, validation, "
+        "val, valid with a folder for each class",
+        spec.label(), root.string(), describe_folder(root)));
+  }
+  return {root, folders, true};
+}
+
+std::string describe(const SourceSpec& spec, const Split& split, int64_t photos, int64_t others) {
+  const std::string folder = split.root.filename().string();
+  return fmt::format("{}{}: {} samples of {}{}", spec.label(),
+                     split.divided || folder == spec.split ? "" : fmt::format(" (folder '{}')", folder), photos,
+                     to_string(photo_and_label(int64_t(split.classes.size()))),
+                     others > 0 ? fmt::format("; {} other file{} ignored", others, others == 1 ? "" : "s") : "");
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
+  const Split split = find_split(spec);
+  const HeldOut part = held_out_option(spec);
+  const bool training = spec.split == "train";
+  PathList photos, of_class;
+  std::vector<int64_t> class_ends;
+  int64_t others = 0;
+  for (const std::string& name : split.classes) {
+    const fs::path folder = split.root / name;
+    std::error_code error;
+    of_class.clear();
+    if (split.divided || training || fs::exists(folder, error)) {
+      others += list_images(folder.string(), name + "/", of_class);
+    }
+    if (of_class.size() == 0 && (split.divided || training)) {
+      throw RunError(
+          fmt::format("source '{}': class '{}' has no images: expected .jpg, .jpeg, .png or .webp in '{}', {}",
+                      spec.label(), name, folder.string(), describe_folder(folder)));
+    }
+    of_class.sort();
+    std::vector<bool> held(of_class.size(), !training);
+    if (split.divided) held = hold_out(part, of_class.size(), [&](size_t i) { return of_class[i]; });
+    for (size_t i = 0; i < of_class.size(); ++i) {
+      if (held[i] != training) photos.add(of_class[i]);
+    }
+    class_ends.push_back(int64_t(photos.size()));
+  }
+  if (photos.size() == 0) {
+    throw RunError(
+        fmt::format("source '{}': found no images in '{}', {}", spec.label(), split.root.string(),
+                    split.divided ? "which has one in each class, for training" : describe_folder(split.root)));
+  }
+  std::string description = describe(spec, split, int64_t(photos.size()), others);
+  return std::make_unique<FolderSource>(PhotoFiles(split.root.string(), std::move(photos)), split.classes,
+                                        std::move(class_ends), std::move(description));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,122 @@
+#include "io/sources/folder_listing.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "io/formats/file.h"
+
+namespace arbalest {
+namespace {
+
+std::string joined(const std::string& folder, const std::string& name) {
+  return folder.empty() || name.empty() ? folder + name : folder + "/" + name;
+}
+
+enum class Kind { File, Folder, Other };
+
+// The entries of one folder.
+class Entries {
+ public:
+  explicit Entries(const std::string& folder) : path_(folder) {
+    errno = 0;
+    folder_.reset(opendir(folder.c_str()));
+    if (!folder_) fail_file("listed", folder);
+  }
+
+  // The next one that is not hidden; nullptr behind the last.
+  const dirent* next() {
+    while (true) {
+      errno = 0;
+      const dirent* const entry = readdir(folder_.get());
+      if (!entry && errno != 0) fail_file("listed", path_);
+      if (!entry || entry->d_name[0] != '.') return entry;
+    }
+  }
+
+  // Most file systems say it with the name; of links, and on the others, the file has to be asked.
+  Kind kind(const dirent& entry) const {
+    if (entry.d_type == DT_REG) return Kind::File;
+    if (entry.d_type == DT_DIR) return Kind::Folder;
+    if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return Kind::Other;
+    struct stat status = {};
+    errno = 0;
+    if (fstatat(dirfd(folder_.get()), entry.d_name, &status, 0) != 0) {
+      if (is_image_name(entry.d_name)) fail_file("followed", path_ + "/" + entry.d_name);
+      return Kind::Other;
+    }
+    if (S_ISREG(status.st_mode)) return Kind::File;
+    return S_ISDIR(status.st_mode) ? Kind::Folder : Kind::Other;
+  }
+
+  // What tells one folder from any other, whatever it is called.
+  std::pair<dev_t, ino_t> identity() const {
+    struct stat status = {};
+    errno = 0;
+    if (fstat(dirfd(folder_.get()), &status) != 0) fail_file("looked at", path_);
+    return {status.st_dev, status.st_ino};
+  }
+
+ private:
+  struct Close {
+    void operator()(DIR* folder) const { closedir(folder); }
+  };
+  std::string path_;
+  std::unique_ptr<DIR, Close> folder_;
+};
+
+}  // namespace
+
+bool is_image_name(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kEndings = {".jpg", ".jpeg", ".png", ".webp"};
+  return std::any_of(kEndings.begin(), kEndings.end(), [name](std::string_view ending) {
+    return name.size() > ending.size() &&
+           strncasecmp(name.data() + name.size() - ending.size(), ending.data(), ending.size()) == 0;
+  });
+}
+
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> names;
+  Entries entries(folder);
+  while (const dirent* entry = entries.next()) {
+    if (entries.kind(*entry) == Kind::Folder) names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images) {
+  int64_t others = 0;
+  std::set<std::pair<dev_t, ino_t>> walked;
+  std::vector<std::string> waiting = {""};  // relative to the folder
+  while (!waiting.empty()) {
+    const std::string inside = std::move(waiting.back());
+    waiting.pop_back();
+    Entries entries(joined(folder, inside));
+    if (!walked.insert(entries.identity()).second) continue;
+    const size_t before = waiting.size();
+    while (const dirent* entry = entries.next()) {
+      const Kind kind = entries.kind(*entry);
+      if (kind == Kind::Folder) {
+        waiting.push_back(joined(inside, entry->d_name));
+      } else if (kind == Kind::File && is_image_name(entry->d_name)) {
+        images.add(prefix + joined(inside, entry->d_name));
+      } else {
+        ++others;
+      }
+    }
+    // Of several names of one folder the first is taken, on any machine.
+    std::sort(waiting.begin() + ptrdiff_t(before), waiting.end(), std::greater<>());
+  }
+  return others;
+}
+
+}  // namespace arbalest

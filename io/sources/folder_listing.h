@@ -1,0 +1,24 @@
+#pragma once
+// What is in folders of photos, by one pass over their entries that looks at no file. Internal to io.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/sources/path_list.h"
+
+namespace arbalest {
+
+// Whether a name ends in .jpg, .jpeg, .png or .webp, in letters of any case.
+bool is_image_name(std::string_view name);
+
+// The folders, and links to folders, in `folder`, in byte order; hidden ones are left out. Throws RunError.
+std::vector<std::string> folders_in(const std::string& folder);
+
+// Adds the images below `folder`, at any depth, each as `prefix` and its path relative to the folder. Links are
+// followed, and a folder that is met again is not walked again. Hidden files and folders are left out. Returns how many
+// other files there are. Throws RunError where something cannot be read, and where an image's link leads nowhere.
+int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images);
+
+}  // namespace arbalest

@@ -1,0 +1,219 @@
+// The source folder: photos in a folder for each class.
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <set>
+
+#include "graph/error.h"
+#include "io/sources/source.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+
+namespace {
+
+std::unique_ptr<Source> open(const TestFolder& folder, const char* split = "train", const std::string& options = "") {
+  return open_source("folder:" + folder.string() + options, split, 1);
+}
+
+std::string run_error(const TestFolder& folder, const char* split = "train") {
+  return message_of<RunError>([&] { open(folder, split); });
+}
+
+std::vector<int32_t> labels(const Source& source) {
+  std::vector<SampleRef> all;
+  for (int64_t i = 0; i < source.size(); ++i) all.push_back({i, 0, uint64_t(i)});
+  std::vector<int32_t> values(all.size());
+  std::byte* const fields[] = {nullptr, reinterpret_cast<std::byte*>(values.data())};
+  source.fill(all, fields);
+  return values;
+}
+
+// Paths relative to the test's folder, in the source's order.
+std::vector<std::string> paths(const TestFolder& folder, const Source& source) {
+  std::vector<std::string> all;
+  for (int64_t i = 0; i < source.size(); ++i) all.push_back(source.locate(i).substr(folder.string().size() + 1));
+  return all;
+}
+
+std::string content(const Source& source, int64_t index) {
+  std::vector<std::byte> bytes(100);
+  source.read(index, 0, bytes);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+using Strings = std::vector<std::string>;
+
+// `count` photos in each of the folders.
+void write_photos(const TestFolder& folder, const Strings& classes, int count) {
+  for (const std::string& name : classes)
+    for (int i = 0; i < count; ++i) folder.write(name + "/" + std::to_string(i) + ".jpg", std::string("x"));
+}
+
+}  // namespace
+
+TEST_CASE("folder: splits, classes, nested folders, and what is no photo") {
+  TestFolder folder;
+  folder.write("train/dog/2.PNG", std::string("dog 2"));
+  folder.write("train/dog/10.jpeg", std::string("dog 10"));
+  folder.write("train/Cat/deep/er/a.WebP", std::string("cat deep"));
+  folder.write("train/Cat/b.JPG", std::string("cat b"));
+  folder.write("train/Cat/.hidden.jpg", std::string("no"));
+  folder.write("train/Cat/.hidden/c.jpg", std::string("no"));
+  folder.write("train/Cat/notes.txt", std::string("no"));
+  folder.write("train/Cat/jpg", std::string("no"));
+  folder.write("train/emu/e.jpg", std::string("emu"));
+  folder.write("train/.ipynb_checkpoints/x.jpg", std::string("no"));
+  folder.write("test/dog/t.jpg", std::string("test dog"));
+  folder.write("test/emu/readme", std::string("no"));
+
+  const auto train = open(folder);
+  CHECK(train->class_names() == Strings{"Cat", "dog", "emu"});
+  CHECK(to_string(train->fields()) == "image string[], label int32[] of 3 classes");
+  CHECK(paths(folder, *train) == Strings{"train/Cat/b.JPG", "train/Cat/deep/er/a.WebP", "train/dog/10.jpeg",
+                                         "train/dog/2.PNG", "train/emu/e.jpg"});
+  CHECK(labels(*train) == std::vector<int32_t>{0, 0, 1, 1, 2});
+  CHECK(content(*train, 1) == "cat deep");
+  CHECK(content(*train, 4) == "emu");
+  CHECK(train->describe() ==
+        "folder:" + folder.string() +
+            " train: 5 samples of image string[], label int32[] of 3 classes; 2 other files ignored");
+
+  const auto test = open(folder, "test");  // its class keeps its number
+  CHECK(test->fields() == train->fields());
+  CHECK(test->class_names() == train->class_names());
+  CHECK(paths(folder, *test) == Strings{"test/dog/t.jpg"});
+  CHECK(labels(*test) == std::vector<int32_t>{1});
+  check_parts(test->describe(), {"test: 1 samples", "1 other file ignored"});
+  const auto validation = open(folder, "validation");  // stands for what is there
+  CHECK(paths(folder, *validation) == paths(folder, *test));
+  check_parts(validation->describe(), {"validation (folder 'test'): "});
+}
+
+TEST_CASE("folder: validation under all its names, beside test and instead of it") {
+  for (const std::string name : {"val", "valid", "validation"}) {
+    TestFolder folder;
+    write_photos(folder, {"train/a", name + "/a"}, 3);
+    for (const char* split : {"test", "validation"})
+      CHECK(paths(folder, *open(folder, split)) == Strings{name + "/a/0.jpg", name + "/a/1.jpg", name + "/a/2.jpg"});
+    write_photos(folder, {"test/a"}, 1);
+    CHECK(paths(folder, *open(folder, "test")) == Strings{"test/a/0.jpg"});
+    CHECK(open(folder, "validation")->size() == 3);
+  }
+  TestFolder folder;
+  write_photos(folder, {"train/a", "val/a", "valid/a"}, 1);
+  check_parts(run_error(folder), {"found folders val and valid", "expected one for validation"});
+}
+
+TEST_CASE("folder: a seeded fraction of each class is held out, whatever the run's seed") {
+  TestFolder folder;
+  write_photos(folder, {"a"}, 50);
+  write_photos(folder, {"b/deep", "c"}, 5);
+  write_photos(folder, {"pair"}, 2);
+  write_photos(folder, {"single"}, 1);
+  const auto train = open(folder), test = open(folder, "test");
+  CHECK(train->class_names() == Strings{"a", "b", "c", "pair", "single"});
+  CHECK(test->class_names() == train->class_names());
+  std::map<int32_t, int> counts;
+  for (const int32_t label : labels(*test)) ++counts[label];
+  CHECK(counts == std::map<int32_t, int>{{0, 10}, {1, 1}, {2, 1}, {3, 1}});
+  counts.clear();
+  for (const int32_t label : labels(*train)) ++counts[label];
+  CHECK(counts == std::map<int32_t, int>{{0, 40}, {1, 4}, {2, 4}, {3, 1}, {4, 1}});
+  const Strings of_train = paths(folder, *train), of_test = paths(folder, *test);
+  std::set<std::string> all(of_train.begin(), of_train.end());
+  all.insert(of_test.begin(), of_test.end());
+  CHECK(all.size() == 63);
+  CHECK(paths(folder, *open(folder, "validation")) == of_test);
+  CHECK(paths(folder, *open_source("folder:" + folder.string(), "test", 99)) == of_test);
+  CHECK(paths(folder, *open(folder, "test", "?seed=1")) != of_test);
+  CHECK(paths(folder, *open(folder, "test", "?test=0.2&seed=0")) == of_test);
+  CHECK(open(folder, "test", "?test=0.5")->size() == 25 + 3 + 3 + 1);
+  CHECK(open(folder, "test", "?test=0.999")->size() == 49 + 4 + 4 + 1);
+
+  // One more photo moves none of the others by more than its own place.
+  folder.write("a/more.jpg", std::string("x"));
+  const Strings now = paths(folder, *open(folder, "test"));
+  int64_t kept = 0;
+  for (const std::string& path : of_test) kept += std::count(now.begin(), now.end(), path);
+  CHECK(kept >= int64_t(of_test.size()) - 1);
+}
+
+TEST_CASE("folder: links are followed, and loops end") {
+  TestFolder folder, elsewhere;
+  elsewhere.write("one.jpg", std::string("one"));
+  elsewhere.write("more/two.jpg", std::string("two"));
+  write_photos(folder, {"a", "b"}, 2);
+  std::filesystem::create_symlink(elsewhere / "one.jpg", folder / "a/link.jpg");
+  std::filesystem::create_directory_symlink(elsewhere / "more", folder / "a/linked");
+  std::filesystem::create_directory_symlink(folder / "a", folder / "a/loop");
+  std::filesystem::create_directory_symlink("..", folder / "b/up");
+  std::filesystem::create_directory_symlink(elsewhere / "more", folder / "class");
+  std::filesystem::create_symlink("nowhere", folder / "a/README");
+  const auto train = open(folder, "train", "?test=0.01");
+  const auto test = open(folder, "test", "?test=0.01");
+  CHECK(train->class_names() == Strings{"a", "b", "class"});
+  CHECK(train->size() + test->size() == 4 + (2 + 4) + 1);  // b/up leads to what is in a
+  std::filesystem::create_symlink("nowhere", folder / "a/broken.jpg");
+  check_parts(run_error(folder), {"a/broken.jpg", "cannot be followed", "No such file"});
+}
+
+TEST_CASE("folder: what cannot be split says what was found and expected") {
+  TestFolder folder;
+  check_parts(run_error(folder), {folder.string(), "which is empty", "expected a folder for each class", "train and"});
+  check_parts(message_of<RunError>([&] { open_source("folder:" + folder.string() + "/none", "train", 1); }),
+              {"none: cannot be listed: No such file"});
+  folder.write("photo.jpg", std::string("x"));
+  check_parts(run_error(folder), {"which holds photo.jpg", "expected a folder for each class"});
+  write_photos(folder, {"train/a"}, 2);
+  check_parts(run_error(folder), {"which holds photo.jpg, train/", "one of test, validation, val, valid"});
+  write_photos(folder, {"test/a", "test/z", "test/y"}, 1);
+  check_parts(run_error(folder, "test"), {"test' has 2 classes that '", "train' has not: y, z"});
+  CHECK(open(folder)->size() == 2);  // training itself is whole
+  std::filesystem::remove_all(folder / "test/z");
+  std::filesystem::remove_all(folder / "test/y");
+  for (const char* option : {"test=0.1", "seed=3"})
+    check_parts(message_of<GraphError>([&] { open(folder, "train", std::string("?") + option); }),
+                {"divides a folder without splits", "has train and test"});
+  folder.write("train/b/notes.txt", std::string("x"));
+  check_parts(run_error(folder), {"class 'b' has no images", ".jpg, .jpeg, .png or .webp", "which holds notes.txt"});
+  std::filesystem::remove_all(folder / "train/b");
+  std::filesystem::remove(folder / "test/a/0.jpg");
+  check_parts(run_error(folder, "test"), {"found no images in", "test', which holds a/"});
+  check_parts(message_of<GraphError>([&] { open(folder, "tests"); }), {"train or test or validation"});
+}
+
+TEST_CASE("folder: fractions that are none, and classes too small for one") {
+  TestFolder folder;
+  write_photos(folder, {"a", "b"}, 1);
+  CHECK(open(folder)->size() == 2);
+  check_parts(run_error(folder, "test"), {"found no images", "one in each class, for training"});
+  for (const char* fraction : {"0", "1", "-0.1", "nan", "x", "", "0.2x"})
+    check_parts(message_of<GraphError>([&] { open(folder, "train", std::string("?test=") + fraction); }),
+                {"option 'test' is '", "expected a number between 0 and 1"});
+  check_parts(message_of<GraphError>([&] { open(folder, "train", "?seed=-1"); }), {"option 'seed' is '-1'"});
+}
+
+TEST_CASE("folder: a photo that is gone by the time it is read") {
+  TestFolder folder;
+  write_photos(folder, {"a"}, 3);
+  const auto train = open(folder);
+  std::filesystem::remove(train->locate(0));
+  check_parts(message_of<RunError>([&] { content(*train, 0); }), {"cannot be opened: No such file"});
+  CHECK(content(*train, 1) == "x");
+}
+
+TEST_CASE("folder: the real Caltech-101") {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  const std::filesystem::path folder = std::filesystem::path(root ? root : ".") / "../shared/data/caltech101";
+  if (!std::filesystem::exists(folder)) {
+    MESSAGE("SKIP: no Caltech-101 in " << folder.string());
+    return;
+  }
+  const auto train = open_source("folder:" + folder.string(), "train", 1);
+  CHECK(train->size() == 2020);
+  CHECK(train->class_names().size() == 101);
+  CHECK(open_source("folder:" + folder.string(), "test", 1)->size() == 505);
+  CHECK(content(*train, 2019).starts_with("\xff\xd8"));
+}

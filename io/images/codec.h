@@ -1,0 +1,56 @@
+#pragma once
+// What a format's decoder gives to ImageDecoder: pixels as the file stores them, before they are scaled and turned
+// upright.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "io/images/image.h"
+
+namespace arbalest {
+
+// What of the stored image is wanted, in its pixels, and how large that will be.
+struct PixelRequest {
+  Region region;
+  int64_t height = 0, width = 0;
+  bool grey = false;  // luma, else colour
+};
+
+// Rows of pixels: one byte each where grey, else four, of which the first three are red, green and blue.
+struct Pixels {
+  std::vector<uint8_t> bytes;  // at least height · width · channel bytes; kept from image to image
+  int64_t height = 0, width = 0;
+  bool grey = false;
+  Region region;  // what was wanted, in these pixels
+
+  int64_t pixel_bytes() const { return grey ? 1 : 4; }
+};
+
+// One format. Its errors are RunErrors; the libraries' own ways of failing end in it.
+class ImageCodec {
+ public:
+  virtual ~ImageCodec() = default;
+  virtual ImageInfo open(std::span<const std::byte> file) = 0;
+  // Reads the image that was opened, once.
+  virtual void read(const PixelRequest& request, Pixels& pixels) = 0;
+};
+
+std::unique_ptr<ImageCodec> jpeg_codec();
+std::unique_ptr<ImageCodec> png_codec();
+std::unique_ptr<ImageCodec> webp_codec();
+
+inline constexpr int64_t kMaxImageSide = 65535, kMaxImagePixels = int64_t{1} << 28;
+
+// Throws RunError where an image of this size is beyond the limits: "the PNG states 60000 × 60000 pixels; …".
+void check_image_size(const char* format, int64_t width, int64_t height);
+
+// The pixels that a region touches.
+struct PixelBox {
+  int64_t left = 0, top = 0, width = 0, height = 0;
+};
+PixelBox pixels_of(const Region& region, int64_t width, int64_t height);
+
+}  // namespace arbalest

@@ -1,0 +1,65 @@
+#pragma once
+// Photos for training: JPEG, PNG and WebP (still images) from memory, a region of them at the size that a model reads.
+//
+// Pixels come as the file has them: colour profiles and gamma are not applied, alpha is dropped (the colour under it
+// stays), 16 bits become 8 by rounding, CMYK is taken for inverted, as all writers of JPEG store it. Colour becomes
+// grey by ITU-R 601's luma.
+//
+// Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG. A file that is too short for the pixels
+// that it states is refused before memory is taken for them. Decoding takes up to 4 bytes for each pixel of the region,
+// and another 6 for each of the image where a JPEG is progressive.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "graph/preparation.h"
+
+namespace arbalest {
+
+// What a file says of its image.
+struct ImageInfo {
+  enum class Format : uint8_t { Jpeg, Png, WebP };
+  Format format = Format::Jpeg;
+  int64_t width = 0, height = 0;  // of the upright image: the EXIF orientation is applied
+  int channels = 0;               // 1 grey, 3 colour: what the file has, without alpha
+  int bits = 8;                   // of a channel, or of an index into a palette
+  bool alpha = false;
+  int orientation = 1;  // as EXIF has it, 1 … 8; 1: stored upright
+};
+
+// In pixels of the upright image.
+struct Region {
+  double left = 0, top = 0, width = 0, height = 0;
+};
+
+// For one thread at a time; keeps its handles and buffers from image to image.
+class ImageDecoder {
+ public:
+  ImageDecoder();
+  ~ImageDecoder();
+  ImageDecoder(ImageDecoder&&) noexcept;
+  ImageDecoder& operator=(ImageDecoder&&) noexcept;
+
+  // Reads the header only. The bytes have to stay until decode() has returned. Throws RunError where they are no image,
+  // or one that is corrupt, truncated or beyond the limits, as far as the header tells.
+  ImageInfo open(std::span<const std::byte> file);
+
+  // The region of the image that was opened, scaled to height × width, as (height, width, channels) bytes; channels is
+  // 1 or 3. Scaled by an antialiased triangle filter, as Pillow's BILINEAR; pixels outside of the region do not count.
+  // Decodes no more than that needs: a JPEG at the scale (1, 1/2, 1/4 or 1/8) that still has the output's resolution,
+  // only the rows and columns of the region. The same pixels on every machine that has the same versions of
+  // libjpeg-turbo, libpng and libwebp. Once for each open(). Throws RunError where the file is corrupt or truncated as
+  // far as it was read, or the region is not within the image.
+  void decode(const Region& region, int64_t height, int64_t width, int channels, uint8_t* out, PreparationTimes& times);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// What the header says. Throws RunError as ImageDecoder::open does.
+ImageInfo image_info(std::span<const std::byte> file);
+
+}  // namespace arbalest

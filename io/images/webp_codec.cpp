@@ -1,0 +1,83 @@
+// WebP by libwebp.
+
+#include <fmt/format.h>
+#include <webp/decode.h>
+
+#include "graph/error.h"
+#include "io/images/codec.h"
+
+namespace arbalest {
+
+namespace {
+
+[[noreturn]] void fail(VP8StatusCode status, size_t file_size) {
+  switch (status) {
+    case VP8_STATUS_NOT_ENOUGH_DATA:
+    case VP8_STATUS_SUSPENDED:
+      throw RunError(fmt::format("the WebP is truncated: its {} bytes end before the image does", file_size));
+    case VP8_STATUS_OUT_OF_MEMORY: throw RunError("the WebP needs more memory than there is");
+    case VP8_STATUS_UNSUPPORTED_FEATURE: throw RunError("the WebP is of a kind that libwebp does not decode");
+    default: throw RunError("the WebP is corrupt");
+  }
+}
+
+class WebpCodec final : public ImageCodec {
+ public:
+  ImageInfo open(std::span<const std::byte> file) override {
+    file_ = {reinterpret_cast<const uint8_t*>(file.data()), file.size()};
+    WebPBitstreamFeatures features;
+    if (const VP8StatusCode status = WebPGetFeatures(file_.data(), file_.size(), &features); status != VP8_STATUS_OK) {
+      fail(status, file_.size());
+    }
+    if (features.has_animation) throw RunError("the WebP is animated; expected a still image");
+    ImageInfo info;
+    info.format = ImageInfo::Format::WebP;
+    info.width = features.width;
+    info.height = features.height;
+    info.channels = 3;
+    info.alpha = features.has_alpha;
+    check_image_size("WebP", info.width, info.height);
+    return info;
+  }
+
+  void read(const PixelRequest& request, Pixels& pixels) override {
+    WebPDecoderConfig config;
+    if (!WebPInitDecoderConfig(&config)) throw RunError("libwebp is of another version than its headers");
+    if (const VP8StatusCode status = WebPGetFeatures(file_.data(), file_.size(), &config.input);
+        status != VP8_STATUS_OK) {
+      fail(status, file_.size());
+    }
+    PixelBox box = pixels_of(request.region, config.input.width, config.input.height);
+    // libwebp starts at even pixels.
+    const int64_t left = box.left & ~int64_t{1}, top = box.top & ~int64_t{1};
+    pixels.grey = false;
+    pixels.width = box.left + box.width - left;
+    pixels.height = box.top + box.height - top;
+    pixels.region = {request.region.left - double(left), request.region.top - double(top), request.region.width,
+                     request.region.height};
+    const size_t size = size_t(pixels.width * pixels.height * 4);
+    if (pixels.bytes.size() < size) pixels.bytes.resize(size);
+    config.options.use_cropping = 1;
+    config.options.crop_left = int(left);
+    config.options.crop_top = int(top);
+    config.options.crop_width = int(pixels.width);
+    config.options.crop_height = int(pixels.height);
+    config.output.colorspace = MODE_RGBA;
+    config.output.is_external_memory = 1;
+    config.output.u.RGBA = {pixels.bytes.data(), int(pixels.width * 4), size};
+    if (const VP8StatusCode status = WebPDecode(file_.data(), file_.size(), &config); status != VP8_STATUS_OK) {
+      fail(status, file_.size());
+    }
+  }
+
+ private:
+  std::span<const uint8_t> file_;
+};
+
+}  // namespace
+
+std::unique_ptr<ImageCodec> webp_codec() {
+  return std::make_unique<WebpCodec>();
+}
+
+}  // namespace arbalest

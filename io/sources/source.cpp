@@ -60,6 +60,12 @@ class Schemes {
        .options = {"test", "seed"},
        .splits = {"train", "test", "validation"},
        .open = open_folder},
+      {.name = "csv",
+       .needs_path = true,
+       .options = {"path", "label", "classes", "labels", "missing", "list", "separator", "none", "split", "test",
+                   "seed", "group", "root", "check"},
+       .splits = {"train", "test", "validation"},
+       .open = open_csv},
       {.name = "memory", .open = open_memory},
   };
 };
@@ -196,12 +202,13 @@ std::unique_ptr<Source> open_source(const std::string& text, const std::string& 
   const SourceScheme scheme = schemes().find(text, spec.scheme);
   if (colon == std::string::npos)
     throw GraphError(fmt::format("source '{}': expected a colon after the scheme: '{}:{}'", text, scheme.name,
-                                 scheme.needs_path ? "DIR" : ""));
+                                 scheme.needs_path ? "PATH" : ""));
   check_split(spec, scheme);
   const size_t question = text.find('?', colon);
   spec.path = text.substr(colon + 1, question == std::string::npos ? question : question - colon - 1);
   if (scheme.needs_path && spec.path.empty())
-    throw GraphError(fmt::format("source '{}': found no folder, expected '{}:DIR'", text, scheme.name));
+    throw GraphError(
+        fmt::format("source '{}': found nothing after the colon, expected a path: '{}:PATH'", text, scheme.name));
   if (!scheme.needs_path && !spec.path.empty())
     throw GraphError(
         fmt::format("source '{}': found '{}' after the colon, expected nothing or '?key=value&...'", text, spec.path));

@@ -114,6 +114,22 @@ void register_source(SourceScheme scheme);
 //                                      and 'validation' stand for what is there. Otherwise test: the part of each
 //                                      class that is held out, at least one photo of two, by seed and the names of
 //                                      files
+//   csv:FILE                           photos that a table lists (RFC 4180, with the names of its columns): 'image', the
+//                                      file, and 'label'. The columns:
+//     path=COLUMN                      the file; by default 'path', 'file', 'filename', 'image', 'Image Index' and the
+//                                      like. Relative to root=DIR, by default the table's folder
+//     label=COLUMN                     a class; by default 'label' or 'class'. Names, numbered in byte order, or whole
+//                                      numbers 0 … K − 1, each of which is there; classes=K: not each has to be
+//     labels=COLUMN,COLUMN,…           instead: several labels, 0 or 1 (0.0, 1.0, false, true), -1 where the cell is
+//                                      empty or says missing=TEXT: a float for each. labels=*: all columns that are not
+//                                      the path, split or group
+//     list=COLUMN                      instead: the labels that hold, divided by separator=| ; none=TEXT stands for no
+//                                      label, as nothing does. A float for each, in byte order
+//     split=COLUMN                     train, test or validation; by default 'split', where it is there and test is not
+//                                      given. Without one test=0.2 and seed=0: the part of each class that is held out
+//     group=COLUMN                     what has to stay in one split together, such as a patient's photos: whole groups
+//                                      are held out, not parts of classes
+//     check=0                          not to look first whether all files of the split are there and not empty
 //   memory:                            what the program passes to the run itself (DataSources in session.h)
 //   and whatever was registered. Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme,
 //   option or split), and where what was opened states no fields or no samples; RunError for files that are missing or

@@ -79,10 +79,10 @@ Bytes cifar_records(int count, int first_label) {
 TEST_CASE("source: wrong specs name what is valid and what is near") {
   check_parts(
       graph_error("minst:data"),
-      {"unknown scheme 'minst'", "mnist, cifar10, synthetic, glyphs, tensors, folder, memory", "did you mean 'mnist'"});
+      {"unknown scheme 'minst'", "mnist, cifar10, synthetic, glyphs, tensors, folder, csv, memory", "did you mean 'mnist'"});
   check_parts(graph_error("glyphs"), {"expected a colon", "'glyphs:'"});
   check_parts(graph_error(""), {"unknown scheme ''"});
-  check_parts(graph_error("mnist:"), {"'mnist:DIR'"});
+  check_parts(graph_error("mnist:"), {"'mnist:PATH'"});
   check_parts(graph_error("glyphs:data"), {"found 'data' after the colon"});
   check_parts(graph_error("glyphs:", "tests"), {"unknown split 'tests'", "train or test", "did you mean 'test'"});
   check_parts(graph_error("glyphs:?trian=3"), {"unknown option 'trian'", "train, test, size", "did you mean 'train'"});

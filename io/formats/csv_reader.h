@@ -1,0 +1,53 @@
+#pragma once
+// Tables as text (RFC 4180): a header of names, then records of as many cells, which commas divide. Cells may be
+// quoted, and then hold commas, line ends and doubled quotes. A byte order mark of UTF-8 and "\r\n" are taken, lines
+// without anything on them are left out.
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace arbalest {
+
+// One record after the other. All functions throw RunError with the file and the line where the text is no such table.
+class CsvReader {
+ public:
+  explicit CsvReader(const std::filesystem::path& path);  // reads the header
+
+  const std::string& path() const { return path_; }
+  const std::vector<std::string>& columns() const { return columns_; }
+
+  bool next();  // goes to the next record; false where there is none
+
+  // Of the record: a cell, until the next call of next(), and the line on which it begins. Lines count from 1.
+  std::string_view operator[](size_t column) const;
+  int64_t line() const { return line_; }
+
+  // Throws RunError: "FILE: line 7, column 'label': expected EXPECTED, found 'CELL'".
+  [[noreturn]] void fail(size_t column, const std::string& expected) const;
+
+ private:
+  struct Close {
+    void operator()(FILE* file) const;
+  };
+  void skip_byte_order_mark();
+  bool read_record();
+  bool read_quoted();  // false where the record ends with the cell
+  bool end_cell(int next);
+  int take();
+  [[noreturn]] void fail_at(int64_t line, const std::string& message) const;
+
+  std::string path_;
+  std::unique_ptr<FILE, Close> file_;
+  std::vector<std::string> columns_;
+  std::string characters_;    // of the record's cells
+  std::vector<size_t> ends_;  // of each cell in them
+  int64_t line_ = 0;
+  int64_t next_line_ = 1;  // of the next character
+};
+
+}  // namespace arbalest

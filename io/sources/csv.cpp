@@ -1,0 +1,221 @@
+// csv: photos that a table lists, with a class or several labels each.
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unordered_map>
+
+#include "graph/error.h"
+#include "io/formats/csv_reader.h"
+#include "io/sources/csv_columns.h"
+#include "io/sources/csv_labels.h"
+#include "io/sources/held_out.h"
+#include "io/sources/photo_files.h"
+#include "io/sources/schemes.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Split : uint8_t { Train, Test, Validation };
+constexpr std::array kSplitNames = {"train", "test", "validation"};
+
+// All rows, of all splits.
+struct Table {
+  PathList paths;
+  std::vector<int64_t> lines;
+  std::unique_ptr<CsvLabels> labels;
+  std::vector<Split> splits;    // where a column says them
+  std::vector<int32_t> groups;  // where there is a column of groups: of each row
+  std::vector<std::string> group_names;
+};
+
+class CsvSource final : public Source {
+ public:
+  // `rows`: those of this split.
+  CsvSource(std::string file, const std::string& root, Table table, std::vector<int64_t> rows, std::string label)
+      : file_(std::move(file)),
+        photos_(root, std::move(table.paths)),
+        lines_(std::move(table.lines)),
+        labels_(std::move(table.labels)),
+        rows_(std::move(rows)),
+        label_(std::move(label)) {}
+
+  std::vector<Field> fields() const override { return {{"image", DataType::String, {}}, labels_->field()}; }
+  int64_t size() const override { return int64_t(rows_.size()); }
+
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    if (fields[1] == nullptr) return;
+    const int64_t bytes = labels_->field().sample().bytes();
+    std::byte* to = fields[1];
+    for (const SampleRef& sample : samples) {
+      labels_->write(row(sample.index), to);
+      to += bytes;
+    }
+  }
+  void read(int64_t index, size_t /*field*/, std::vector<std::byte>& bytes) const override {
+    photos_.read(row(index), bytes);
+  }
+  std::string locate(int64_t index) const override {
+    return fmt::format("{} ({}, line {})", photos_.path(row(index)), file_, lines_[size_t(row(index))]);
+  }
+  std::vector<std::string> class_names() const override { return labels_->names(); }
+  double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
+  std::string describe() const override {
+    return fmt::format("{}: {} samples of {}", label_, size(), to_string(fields()));
+  }
+
+  // Throws RunError that lists the first of the files that are not there or have nothing in them.
+  void check_files() const {
+    constexpr size_t kShown = 5;
+    std::string listed;
+    size_t faults = 0;
+    for (int64_t i = 0; i < size(); ++i) {
+      const std::string fault = fault_of(photos_.path(row(i)));
+      if (!fault.empty() && faults++ < kShown) listed += fmt::format("; {}: {}", locate(i), fault);
+    }
+    if (faults == 0) return;
+    throw RunError(fmt::format("source '{}': {} of {} files cannot be used{}{}", label_, faults, size(), listed,
+                               faults > kShown ? fmt::format("; and {} more", faults - kShown) : ""));
+  }
+
+ private:
+  int64_t row(int64_t index) const {
+    assert(index >= 0 && index < size());
+    return rows_[size_t(index)];
+  }
+
+  static std::string fault_of(const std::string& path) {
+    struct stat status = {};
+    if (stat(path.c_str(), &status) != 0) return std::strerror(errno);
+    if (!S_ISREG(status.st_mode)) return S_ISDIR(status.st_mode) ? "a folder" : "no regular file";
+    return status.st_size == 0 ? "an empty file" : "";
+  }
+
+  std::string file_;
+  PhotoFiles photos_;
+  std::vector<int64_t> lines_;
+  std::unique_ptr<CsvLabels> labels_;
+  std::vector<int64_t> rows_;
+  std::string label_;
+};
+
+Split split_of(const CsvReader& row, size_t column) {
+  std::string name(row[column]);
+  std::transform(name.begin(), name.end(), name.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
+  if (name == "train" || name == "training") return Split::Train;
+  if (name == "test" || name == "testing") return Split::Test;
+  if (name == "validation" || name == "val" || name == "valid") return Split::Validation;
+  row.fail(column, "train, test or validation (or training, testing, val, valid)");
+}
+
+Table read_table(const SourceSpec& spec, CsvReader& reader, const CsvColumns& columns) {
+  Table table;
+  table.labels = csv_labels(spec, reader, columns);
+  std::unordered_map<std::string, int32_t> groups;
+  while (reader.next()) {
+    if (reader[columns.path].empty()) reader.fail(columns.path, "the path of an image");
+    table.paths.add(reader[columns.path]);
+    table.lines.push_back(reader.line());
+    table.labels->add(reader);
+    if (columns.split) table.splits.push_back(split_of(reader, *columns.split));
+    if (!columns.group) continue;
+    if (reader[*columns.group].empty()) reader.fail(*columns.group, "a group");
+    const auto [at, added] = groups.try_emplace(std::string(reader[*columns.group]), int32_t(groups.size()));
+    if (added) table.group_names.push_back(at->first);
+    table.groups.push_back(at->second);
+  }
+  if (table.lines.empty()) throw RunError(fmt::format("{}: found no rows below the names of columns", reader.path()));
+  table.labels->finish();
+  return table;
+}
+
+// A group in two splits would let a model be judged by what it was trained on.
+void check_groups(const SourceSpec& spec, const Table& table) {
+  std::vector<size_t> first(table.group_names.size(), table.lines.size());
+  for (size_t row = 0; row < table.groups.size(); ++row) {
+    size_t& seen = first[size_t(table.groups[row])];
+    if (seen == table.lines.size()) seen = row;
+    if (table.splits[seen] == table.splits[row]) continue;
+    throw RunError(fmt::format("source '{}': group '{}' is in {} (line {}) and in {} (line {})", spec.label(),
+                               table.group_names[size_t(table.groups[row])], kSplitNames[size_t(table.splits[seen])],
+                               table.lines[seen], kSplitNames[size_t(table.splits[row])], table.lines[row]));
+  }
+}
+
+// The split that a name stands for: test and validation for each other, where only one is there.
+Split meant(const std::string& name, const std::vector<Split>& splits) {
+  if (name == "train") return Split::Train;
+  const Split asked = name == "test" ? Split::Test : Split::Validation;
+  const Split other = name == "test" ? Split::Validation : Split::Test;
+  return std::find(splits.begin(), splits.end(), asked) == splits.end() ? other : asked;
+}
+
+// Whether each row is held out: by groups, or within each class.
+std::vector<bool> divide(const HeldOut& part, const Table& table) {
+  std::vector<bool> held(table.lines.size());
+  if (!table.groups.empty()) {
+    std::vector<int64_t> sizes(table.group_names.size());
+    for (const int32_t group : table.groups) ++sizes[size_t(group)];
+    const auto groups =
+        hold_out_groups(part, sizes, [&](size_t g) -> std::string_view { return table.group_names[g]; });
+    for (size_t row = 0; row < held.size(); ++row) held[row] = groups[size_t(table.groups[row])];
+    return held;
+  }
+  std::vector<std::vector<size_t>> strata;
+  for (size_t row = 0; row < held.size(); ++row) {
+    const size_t stratum = size_t(table.labels->stratum(int64_t(row)));
+    strata.resize(std::max(strata.size(), stratum + 1));
+    strata[stratum].push_back(row);
+  }
+  for (const std::vector<size_t>& rows : strata) {
+    const auto chosen = hold_out(part, rows.size(), [&](size_t i) { return table.paths[rows[i]]; });
+    for (size_t i = 0; i < rows.size(); ++i) held[rows[i]] = chosen[i];
+  }
+  return held;
+}
+
+std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table, const CsvColumns& columns) {
+  std::vector<bool> chosen(table.lines.size());
+  if (columns.split) {
+    const Split split = meant(spec.split, table.splits);
+    for (size_t row = 0; row < chosen.size(); ++row) chosen[row] = table.splits[row] == split;
+  } else {
+    chosen = divide(held_out_option(spec), table);
+    if (spec.split == "train") chosen.flip();
+  }
+  std::vector<int64_t> rows;
+  for (size_t row = 0; row < chosen.size(); ++row) {
+    if (chosen[row]) rows.push_back(int64_t(row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
+  CsvReader reader(spec.path);
+  const CsvColumns columns = find_columns(spec, reader);
+  const bool check = spec.integer("check", 1, 0, 1) != 0;
+  Table table = read_table(spec, reader, columns);
+  if (columns.split) check_groups(spec, table);
+  std::vector<int64_t> rows = rows_of_split(spec, table, columns);
+  if (rows.empty()) {
+    throw RunError(fmt::format("source '{}': none of the {} rows is in the split{}", spec.label(), table.lines.size(),
+                               columns.split ? fmt::format(", by column '{}'", reader.columns()[*columns.split]) : ""));
+  }
+  const std::string* const root = spec.find("root");
+  auto source = std::make_unique<CsvSource>(spec.path, root ? *root : fs::path(spec.path).parent_path().string(),
+                                            std::move(table), std::move(rows), spec.label());
+  if (check) source->check_files();
+  return source;
+}
+
+}  // namespace arbalest

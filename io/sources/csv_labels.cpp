@@ -1,0 +1,234 @@
+#include "io/sources/csv_labels.h"
+
+#include <fmt/format.h>
+#include <strings.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
+  return first == text.npos ? std::string_view() : text.substr(first, last - first + 1);
+}
+
+// Names by numbers in the order in which they are met; sorted at the end.
+class NameTable {
+ public:
+  int32_t number(std::string_view name) {
+    const auto [at, added] = numbers_.try_emplace(std::string(name), int32_t(names_.size()));
+    if (added) names_.push_back(at->first);
+    return at->second;
+  }
+  const std::vector<std::string>& names() const { return names_; }
+
+  // Puts the names into byte order. Returns the new number of each old one.
+  std::vector<int32_t> sort() {
+    std::sort(names_.begin(), names_.end());
+    std::vector<int32_t> moved(names_.size());
+    for (size_t i = 0; i < names_.size(); ++i) moved[size_t(numbers_.at(names_[i]))] = int32_t(i);
+    return moved;
+  }
+
+ private:
+  std::unordered_map<std::string, int32_t> numbers_;
+  std::vector<std::string> names_;
+};
+
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || std::to_string(number) != text) return std::nullopt;
+  return number;
+}
+
+// A class a sample.
+class ClassLabels final : public CsvLabels {
+ public:
+  // `classes`: how many, where classes are whole numbers; 0: as many as there are in the table.
+  ClassLabels(const CsvReader& table, size_t column, int64_t classes)
+      : place_(fmt::format("{}: column '{}'", table.path(), table.columns()[column])),
+        column_(column),
+        classes_(classes) {}
+
+  void add(const CsvReader& row) override {
+    if (row[column_].empty()) row.fail(column_, "a class");
+    labels_.push_back(table_.number(row[column_]));
+    if (table_.names().size() > lines_.size()) lines_.push_back(row.line());
+  }
+
+  void finish() override {
+    std::vector<int64_t> numbers;
+    for (const std::string& name : table_.names()) {
+      if (const std::optional<int64_t> number = whole_number(name)) numbers.push_back(*number);
+    }
+    std::vector<int32_t> moved;
+    if (numbers.size() == table_.names().size()) {
+      check_numbers(numbers);
+      moved.assign(numbers.begin(), numbers.end());
+    } else {
+      check_names();
+      moved = table_.sort();
+      names_ = table_.names();
+      classes_ = int64_t(names_.size());
+    }
+    for (int32_t& label : labels_) label = moved[size_t(label)];
+  }
+
+  Field field() const override { return {"label", DataType::Int32, {}, classes_}; }
+  std::vector<std::string> names() const override { return names_; }
+  void write(int64_t row, std::byte* to) const override { std::memcpy(to, &labels_[size_t(row)], sizeof(int32_t)); }
+  int32_t stratum(int64_t row) const override { return labels_[size_t(row)]; }
+
+ private:
+  void check_names() const {
+    if (classes_ == 0) return;
+    const auto name = std::find_if(table_.names().begin(), table_.names().end(),
+                                   [](const std::string& each) { return !whole_number(each); });
+    throw RunError(fmt::format("{} has '{}' (line {}), and the option 'classes' is for whole numbers", place_, *name,
+                               lines_[size_t(name - table_.names().begin())]));
+  }
+
+  // Without the option each class has to be there: a number that is missing may be a mistake.
+  void check_numbers(const std::vector<int64_t>& numbers) {
+    const int64_t count = int64_t(numbers.size()), most = classes_ > 0 ? classes_ : count;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] >= 0 && numbers[i] < most) continue;
+      throw RunError(fmt::format(
+          "{} has class {} (line {}), expected 0 to {}{}", place_, numbers[i], lines_[i], most - 1,
+          classes_ > 0
+              ? ""
+              : fmt::format(", as there are {} classes; classes=N takes whole numbers below N as they are", count)));
+    }
+    classes_ = most;
+  }
+
+  std::string place_;
+  size_t column_;
+  int64_t classes_;
+  NameTable table_;
+  std::vector<int64_t> lines_;   // where each name is met first
+  std::vector<int32_t> labels_;  // of each row
+  std::vector<std::string> names_;
+};
+
+void write_floats(std::span<const float> values, std::byte* to) {
+  std::memcpy(to, values.data(), values.size_bytes());
+}
+
+// Several labels a sample, a column each: 0, 1, or -1 where it is missing.
+class ColumnLabels final : public CsvLabels {
+ public:
+  ColumnLabels(const CsvReader& table, std::vector<size_t> columns, std::string missing)
+      : columns_(std::move(columns)), missing_(std::move(missing)) {
+    for (const size_t column : columns_) names_.push_back(table.columns()[column]);
+  }
+
+  void add(const CsvReader& row) override {
+    for (const size_t column : columns_) values_.push_back(value(row, column));
+  }
+  void finish() override {}
+
+  Field field() const override { return {"label", DataType::Float32, {int64_t(columns_.size())}}; }
+  std::vector<std::string> names() const override { return names_; }
+  void write(int64_t row, std::byte* to) const override {
+    const auto first = values_.begin() + ptrdiff_t(size_t(row) * columns_.size());
+    write_floats(std::vector<float>(first, first + ptrdiff_t(columns_.size())), to);
+  }
+  int32_t stratum(int64_t /*row*/) const override { return 0; }
+
+ private:
+  int8_t value(const CsvReader& row, size_t column) const {
+    const std::string text(trimmed(row[column]));
+    const auto is = [&text](const char* word) { return strcasecmp(text.c_str(), word) == 0; };
+    if (text.empty() || text == missing_) return -1;
+    if (is("0") || is("0.0") || is("false")) return 0;
+    if (is("1") || is("1.0") || is("true")) return 1;
+    row.fail(column, missing_.empty()
+                         ? "0, 1, 0.0, 1.0, false, true, or nothing for a label that is missing"
+                         : fmt::format("0, 1, 0.0, 1.0, false, true, or nothing or '{}' for a label that is missing",
+                                       missing_));
+  }
+
+  std::vector<size_t> columns_;
+  std::string missing_;
+  std::vector<std::string> names_;
+  std::vector<int8_t> values_;  // of row after row
+};
+
+// Several labels a sample, of which one column lists those that hold.
+class ListedLabels final : public CsvLabels {
+ public:
+  ListedLabels(const CsvReader& table, size_t column, std::string separator, std::string none)
+      : place_(fmt::format("{}: column '{}'", table.path(), table.columns()[column])),
+        column_(column),
+        separator_(std::move(separator)),
+        none_(std::move(none)) {}
+
+  void add(const CsvReader& row) override {
+    std::string_view rest = trimmed(row[column_]);
+    if (rest == none_) rest = {};
+    while (!rest.empty()) {
+      const size_t end = rest.find(separator_);
+      const std::string_view name = trimmed(rest.substr(0, end));
+      if (name.empty() || name == none_) {
+        row.fail(column_, fmt::format("labels with '{}' between them{}", separator_,
+                                      none_.empty() ? "" : fmt::format(", or '{}' alone", none_)));
+      }
+      held_.push_back(table_.number(name));
+      rest.remove_prefix(end == rest.npos ? rest.size() : end + separator_.size());
+      if (end != std::string_view::npos && rest.empty()) row.fail(column_, "a label after the last separator");
+    }
+    ends_.push_back(held_.size());
+  }
+
+  void finish() override {
+    if (table_.names().empty()) throw RunError(fmt::format("{} has no label in any row", place_));
+    const std::vector<int32_t> moved = table_.sort();
+    for (int32_t& label : held_) label = moved[size_t(label)];
+  }
+
+  Field field() const override { return {"label", DataType::Float32, {int64_t(table_.names().size())}}; }
+  std::vector<std::string> names() const override { return table_.names(); }
+  void write(int64_t row, std::byte* to) const override {
+    std::vector<float> values(table_.names().size());
+    for (size_t i = row == 0 ? 0 : ends_[size_t(row) - 1]; i < ends_[size_t(row)]; ++i) values[size_t(held_[i])] = 1;
+    write_floats(values, to);
+  }
+  int32_t stratum(int64_t /*row*/) const override { return 0; }
+
+ private:
+  std::string place_;
+  size_t column_;
+  std::string separator_, none_;
+  NameTable table_;
+  std::vector<int32_t> held_;  // of row after row
+  std::vector<size_t> ends_;   // of each row in them
+};
+
+}  // namespace
+
+std::unique_ptr<CsvLabels> csv_labels(const SourceSpec& spec, const CsvReader& table, const CsvColumns& columns) {
+  const auto text = [&spec](const char* option, const char* otherwise) {
+    const std::string* value = spec.find(option);
+    return value ? *value : std::string(otherwise);
+  };
+  if (columns.list) {
+    const std::string separator = text("separator", "|");
+    if (separator.empty()) throw GraphError(fmt::format("source '{}': option 'separator' is empty", spec.text));
+    return std::make_unique<ListedLabels>(table, *columns.list, separator, text("none", ""));
+  }
+  if (!columns.labels.empty()) return std::make_unique<ColumnLabels>(table, columns.labels, text("missing", ""));
+  constexpr int64_t kMostClasses = 1 << 30;
+  return std::make_unique<ClassLabels>(table, *columns.label, spec.integer("classes", 0, 1, kMostClasses));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,265 @@
+// The source csv: photos that a table lists.
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <set>
+
+#include "graph/error.h"
+#include "io/sources/source.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+// A table in a folder, with its photos 0.jpg … 9.jpg.
+class TestTable {
+ public:
+  explicit TestTable(const std::string& text) {
+    folder_.write("table.csv", text);
+    for (int i = 0; i < 10; ++i) folder_.write(std::to_string(i) + ".jpg", "photo " + std::to_string(i));
+  }
+  const TestFolder& folder() const { return folder_; }
+
+  std::unique_ptr<Source> open(const std::string& options = "", const char* split = "train", uint64_t seed = 1) const {
+    return open_source("csv:" + (folder_ / "table.csv").string() + options, split, seed);
+  }
+  std::string graph_error(const std::string& options = "", const char* split = "train") const {
+    return message_of<GraphError>([&] { open(options, split); });
+  }
+  std::string run_error(const std::string& options = "", const char* split = "train") const {
+    return message_of<RunError>([&] { open(options, split); });
+  }
+
+ private:
+  TestFolder folder_;
+};
+
+template <typename T>
+std::vector<T> labels(const Source& source) {
+  std::vector<SampleRef> all;
+  for (int64_t i = 0; i < source.size(); ++i) all.push_back({i, 0, uint64_t(i)});
+  std::vector<T> values(size_t(source.size() * source.fields()[1].sample().elements()));
+  std::byte* const fields[] = {nullptr, reinterpret_cast<std::byte*>(values.data())};
+  source.fill(all, fields);
+  return values;
+}
+
+std::string content(const Source& source, int64_t index) {
+  std::vector<std::byte> bytes;
+  source.read(index, 0, bytes);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Strings contents(const Source& source) {
+  Strings all;
+  for (int64_t i = 0; i < source.size(); ++i) all.push_back(content(source, i));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("csv: classes by name, splits by column, paths below the table's folder") {
+  const TestTable table(
+      "path,label,split\n"
+      "0.jpg,dog,train\n1.jpg,Cat,Training\n2.jpg,emu,val\n3.jpg,dog,VALID\n\"4.jpg\",dog,validation\n5.jpg,Cat,"
+      "train\n");
+  const auto train = table.open(), validation = table.open("", "validation");
+  CHECK(to_string(train->fields()) == "image string[], label int32[] of 3 classes");
+  CHECK(train->class_names() == Strings{"Cat", "dog", "emu"});
+  CHECK(labels<int32_t>(*train) == std::vector<int32_t>{1, 0, 0});
+  CHECK(contents(*train) == Strings{"photo 0", "photo 1", "photo 5"});
+  CHECK(validation->fields() == train->fields());
+  CHECK(validation->class_names() == train->class_names());
+  CHECK(labels<int32_t>(*validation) == std::vector<int32_t>{2, 1, 1});
+  CHECK(contents(*table.open("", "test")) == contents(*validation));  // stands for what is there
+  const std::string file = (table.folder() / "table.csv").string();
+  CHECK(train->locate(2) == (table.folder() / "5.jpg").string() + " (" + file + ", line 7)");
+  CHECK(train->describe() == "csv:" + file + " train: 3 samples of image string[], label int32[] of 3 classes");
+}
+
+TEST_CASE("csv: columns by option, and by names that are usual") {
+  for (const char* name : {"path", "FILE", "filename", "Image", "Image Index"}) {
+    const TestTable table(std::string("x,") + name + ",class\n1,3.jpg,a\n2,4.jpg,b\n");
+    CHECK(table.open("?test=0.1")->size() == 2);
+  }
+  const TestTable table("photo,kind,other,path\n3.jpg,a,b,none\n4.jpg,b,b,none\n");
+  CHECK(labels<int32_t>(*table.open("?path=photo&label=kind")) == std::vector<int32_t>{0, 1});
+  CHECK(table.open("?path=photo&label=other", "train")->size() == 1);
+  check_parts(table.graph_error("?path=poto"), {"option 'path' names column 'poto'", "did you mean 'photo'",
+                                                "has the columns photo, kind, other, path"});
+  check_parts(table.graph_error("?path=photo"), {"found no column 'label' or 'class'", "labels=COLUMN,COLUMN"});
+  check_parts(TestTable("a,label\n").graph_error(), {"found no column path, file", "expected path=COLUMN"});
+  check_parts(TestTable("path,label,label\n").graph_error("?label=label"), {"'label', which is there twice"});
+  for (const char* two : {"?label=kind&list=other", "?label=kind&labels=other", "?labels=kind&list=other"})
+    check_parts(table.graph_error(two), {"several of the options 'label', 'labels' and 'list', expected one"});
+  check_parts(table.graph_error("?labels=kind,other,kind"), {"option 'labels' names column 'kind' twice"});
+  check_parts(table.graph_error("?labels=kind,ohter"), {"names column 'ohter'", "did you mean 'other'"});
+  check_parts(table.graph_error("?label=kind&separator=;"), {"option 'separator' goes with 'list'"});
+  check_parts(table.graph_error("?label=kind&none=x"), {"option 'none' goes with 'list'"});
+  check_parts(table.graph_error("?label=kind&missing=x"), {"option 'missing' goes with 'labels'"});
+  check_parts(table.graph_error("?list=kind&classes=3"), {"option 'classes' goes with 'label'"});
+  check_parts(table.graph_error("?list=kind&separator="), {"option 'separator' is empty"});
+  check_parts(table.graph_error("?labels=kind&check=2"), {"option 'check' is '2'"});
+  check_parts(TestTable("path\n0.jpg\n").graph_error("?labels=*"), {"found no column besides path, split and group"});
+  check_parts(message_of<GraphError>([] { open_source("csv:", "train", 1); }), {"'csv:PATH'"});
+}
+
+TEST_CASE("csv: classes that are whole numbers stay as they are") {
+  const TestTable table("path,label\n0.jpg,2\n1.jpg,10\n2.jpg,0\n3.jpg,1\n4.jpg,2\n5.jpg,0\n6.jpg,1\n");
+  check_parts(table.run_error(),
+              {"column 'label' has class 10 (line 3), expected 0 to 3, as there are 4 classes", "classes=N"});
+  const auto train = table.open("?classes=11&test=0.001");
+  CHECK(train->fields()[1].classes == 11);
+  CHECK(train->class_names().empty());
+  check_parts(table.run_error("?classes=10"), {"has class 10 (line 3), expected 0 to 9"});
+  const TestTable dense("path,label\n0.jpg,2\n1.jpg,0\n2.jpg,1\n");
+  CHECK(labels<int32_t>(*dense.open()) == std::vector<int32_t>{2, 0, 1});
+  CHECK(dense.open()->fields()[1].classes == 3);
+  check_parts(TestTable("path,label\n0.jpg,-1\n1.jpg,0\n").run_error(), {"has class -1 (line 2), expected 0 to 1"});
+  check_parts(TestTable("path,label\n0.jpg,1\n1.jpg,one\n").run_error("?classes=2"),
+              {"has 'one' (line 3)", "'classes' is for whole numbers"});
+  const TestTable names("path,label\n0.jpg,10\n1.jpg,9\n2.jpg,x\n3.jpg,01\n");  // one is no number: all are names
+  CHECK(names.open()->class_names() == Strings{"01", "10", "9", "x"});
+  check_parts(TestTable("path,label\n0.jpg,a\n1.jpg,\n").run_error(),
+              {"line 3, column 'label': expected a class, found ''"});
+}
+
+TEST_CASE("csv: several labels with a column each, of which some are missing") {
+  const TestTable table(
+      "id,path,A,B,C,group,split\n"
+      "0,0.jpg,1,0.0,TRUE,x,train\n0,1.jpg,,1.0,False,y,train\n0,2.jpg,0, 1 ,true,z,test\n");
+  const auto train = table.open("?labels=A,B,C");
+  CHECK(to_string(train->fields()) == "image string[], label float[3]");
+  CHECK(train->class_names() == Strings{"A", "B", "C"});
+  CHECK(labels<float>(*train) == std::vector<float>{1, 0, 1, -1, 1, 0});
+  CHECK(labels<float>(*table.open("?labels=C,A", "test")) == std::vector<float>{1, 0});
+  check_parts(table.run_error("?labels=*"), {"line 2, column 'group': expected 0, 1, 0.0", "found 'x'"});
+  const auto all = table.open("?labels=*&group=group");
+  CHECK(all->class_names() == Strings{"id", "A", "B", "C"});
+
+  const TestTable wrong("path,A,B\n0.jpg,1,0\n1.jpg,0,-1.0\n2.jpg,1,1\n");
+  check_parts(wrong.run_error("?labels=*"),
+              {"line 3, column 'B': expected 0, 1, 0.0, 1.0, false, true, or nothing", "found '-1.0'"});
+  CHECK(labels<float>(*wrong.open("?labels=*&missing=-1.0&test=0.001")).size() == 4);
+  for (const char* value : {"2", "0.5", "yes", "-1", "nan", "1 0"})
+    check_parts(
+        TestTable(std::string("path,A\n0.jpg,") + value + "\n").run_error("?labels=A&missing=NA"),
+        {"line 2, column 'A'", "or nothing or 'NA' for a label that is missing", std::string("found '") + value});
+}
+
+TEST_CASE("csv: labels listed in one column") {
+  const TestTable table(
+      "Image Index,Finding Labels,split\n0.jpg,Mass|Edema,train\n1.jpg,No Finding,train\n2.jpg,Effusion,test\n"
+      "3.jpg,,train\n4.jpg, Mass ,train\n");
+  const std::string options = "?list=Finding Labels&none=No Finding";
+  const auto train = table.open(options);
+  CHECK(to_string(train->fields()) == "image string[], label float[3]");
+  CHECK(train->class_names() == Strings{"Edema", "Effusion", "Mass"});
+  CHECK(labels<float>(*train) == std::vector<float>{1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1});
+  CHECK(table.open("?list=Finding Labels")->class_names().size() == 4);
+  CHECK(table.open(options, "test")->fields() == train->fields());
+  const TestTable other("path,l,split\n0.jpg,a; b,train\n");
+  CHECK(other.open("?list=l&separator=;")->class_names() == Strings{"a", "b"});
+  for (const char* list : {"a||b", "|a", "a|", "a|No Finding"})
+    check_parts(TestTable(std::string("path,l\n0.jpg,") + list + "\n").run_error("?list=l&none=No Finding"),
+                {"line 2, column 'l'", std::string("found '") + list});
+  check_parts(TestTable("path,l\n0.jpg,\n").run_error("?list=l"), {"column 'l' has no label in any row"});
+}
+
+TEST_CASE("csv: a seeded part of each class, or of groups, is held out") {
+  std::string text = "path,label,patient,split\n";
+  for (int i = 0; i < 100; ++i)
+    text += "p" + std::to_string(i) + ".jpg," + (i < 20 ? "rare" : "usual") + ",patient " + std::to_string(i % 17) +
+            ",train\n";
+  const TestTable table(text);
+  const auto where = [&](const std::string& options, const char* split, uint64_t seed = 1) {
+    Strings all;
+    const auto source = table.open(options, split, seed);
+    for (int64_t i = 0; i < source->size(); ++i) all.push_back(source->locate(i));
+    return all;
+  };
+  const std::string fraction = "?check=0&test=0.2";  // and the column 'split' says nothing
+  const Strings train = where(fraction, "train"), test = where(fraction, "test");
+  CHECK(test.size() == 20);
+  CHECK(train.size() == 80);
+  std::map<int32_t, int> counts;
+  for (const int32_t label : labels<int32_t>(*table.open(fraction, "test"))) ++counts[label];
+  CHECK(counts == std::map<int32_t, int>{{0, 4}, {1, 16}});
+  std::set<std::string> all(train.begin(), train.end());
+  all.insert(test.begin(), test.end());
+  CHECK(all.size() == 100);
+  CHECK(where(fraction, "test", 77) == test);
+  CHECK(where(fraction, "validation") == test);
+  CHECK(where(fraction + "&seed=5", "test") != test);
+
+  const auto patients = [&](const char* split) {
+    std::set<int> found;
+    for (const std::string& place : where(fraction + "&group=patient", split))
+      found.insert((std::stoi(place.substr(place.rfind(' '))) - 2) % 17);
+    return found;
+  };
+  const std::set<int> of_train = patients("train"), of_test = patients("test");
+  CHECK(of_train.size() + of_test.size() == 17);
+  for (const int patient : of_test) CHECK_FALSE(of_train.contains(patient));
+  CHECK(of_test.size() >= 3);
+  CHECK(of_test.size() <= 5);
+}
+
+TEST_CASE("csv: splits that cannot be") {
+  const TestTable table("path,label,split,patient\n0.jpg,a,train,p\n1.jpg,b,train,q\n");
+  check_parts(table.run_error("", "test"), {"none of the 2 rows is in the split, by column 'split'"});
+  check_parts(TestTable("path,label,split\n0.jpg,a,dev\n").run_error(),
+              {"line 2, column 'split': expected train, test or validation", "found 'dev'"});
+  for (const char* option : {"test=0.5", "seed=3"})
+    check_parts(table.graph_error(std::string("?split=split&") + option),
+                {"divides a table without splits, and column 'split' says them"});
+  check_parts(TestTable("path,label,split,patient\n0.jpg,a,train,p\n1.jpg,b,train,q\n2.jpg,b,test,p\n")
+                  .run_error("?group=patient"),
+              {"group 'p' is in train (line 2) and in test (line 4)"});
+  check_parts(TestTable("path,label,patient\n0.jpg,a,\n").run_error("?group=patient"),
+              {"line 2, column 'patient': expected a group"});
+  check_parts(TestTable("path,label\n0.jpg,a\n").run_error("", "test"), {"none of the 1 rows is in the split"});
+  check_parts(TestTable("path,label\n0.jpg,a\n,a\n").run_error(),
+              {"line 3, column 'path': expected the path of an image"});
+  check_parts(TestTable("path,label\n").run_error(), {"found no rows below the names of columns"});
+  check_parts(TestTable("path,label\n0.jpg,a,b\n").run_error(), {"line 2: found 3 cells, expected 2"});
+}
+
+TEST_CASE("csv: files are looked at when the source is opened") {
+  std::string text = "path,label,split\n";
+  for (int i = 0; i < 20; ++i) text += std::to_string(i) + ".jpg,a,train\n";
+  text += "gone.jpg,a,test\n0.jpg,a,test\n";
+  const TestTable table(text);
+  table.folder().write("3.jpg", std::string());
+  std::filesystem::create_directory(table.folder() / "12.jpg");
+  check_parts(table.run_error(), {"11 of 20 files cannot be used", "3.jpg (", "line 5): an empty file", "10.jpg (",
+                                  "line 12): No such file", "line 14): a folder", "; and 6 more"});
+  check_parts(table.run_error("", "test"), {"1 of 2 files cannot be used", "gone.jpg (", "line 22): No such file"});
+  const auto train = table.open("?check=0");
+  CHECK(train->size() == 20);
+  check_parts(message_of<RunError>([&] { content(*train, 10); }), {"10.jpg: cannot be opened"});
+
+  TestFolder photos;
+  for (int i = 0; i < 20; ++i) photos.write(std::to_string(i) + ".jpg", "other " + std::to_string(i));
+  CHECK(content(*table.open("?root=" + photos.string()), 2) == "other 2");
+  const TestTable absolute("path,label\n" + (photos / "7.jpg").string() + ",a\n");
+  CHECK(content(*absolute.open(), 0) == "other 7");
+}
+
+TEST_CASE("csv: the real X-rays") {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  const std::filesystem::path file = std::filesystem::path(root ? root : ".") / "../shared/data/xrays/labels.csv";
+  if (!std::filesystem::exists(file)) {
+    MESSAGE("SKIP: no X-rays in " << file.string());
+    return;
+  }
+  const auto train = open_source("csv:" + file.string() + "?labels=*", "train", 1);
+  CHECK(train->size() == 793);
+  CHECK(train->class_names() == Strings{"pneumonia", "bacteria", "virus"});
+  CHECK(open_source("csv:" + file.string() + "?labels=*", "test", 1)->size() == 210);
+  CHECK(content(*train, 792).starts_with("\x89PNG"));
+}

@@ -14,31 +14,54 @@ double fraction(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : std::numeric_limits<double>::quiet_NaN();
 }
 
-}  // namespace
-
-std::optional<ClassifiedValues> classified_values(const Graph& graph) {
-  const Node* loss = graph.find_op("arbalest.SoftmaxCrossEntropy");
-  if (!loss) return std::nullopt;
-  const auto name = [&](size_t input) { return graph.values[size_t(loss->inputs.at(input))].name; };
+std::optional<ClassifiedValues> compared_by(const Graph& graph, std::string_view loss) {
+  const Node* node = graph.find_op(loss);
+  if (!node) return std::nullopt;
+  const auto name = [&](size_t input) { return graph.values[size_t(node->inputs.at(input))].name; };
   return ClassifiedValues{name(0), name(1)};
 }
 
-std::vector<Prediction> most_probable(std::span<const float> logits, size_t count) {
-  std::vector<int64_t> order(logits.size());
+// Indices of the `count` greatest scores, in descending order; of equal ones the first.
+std::vector<int64_t> greatest(std::span<const float> scores, size_t count) {
+  std::vector<int64_t> order(scores.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   const auto greater = [&](int64_t a, int64_t b) {
-    const float first = logits[size_t(a)], second = logits[size_t(b)];
+    const float first = scores[size_t(a)], second = scores[size_t(b)];
     return first > second || (first == second && a < b);
   };
-  count = std::min(count, logits.size());
+  count = std::min(count, scores.size());
   std::partial_sort(order.begin(), order.begin() + int64_t(count), order.end(), greater);
-  if (count == 0) return {};
+  order.resize(count);
+  return order;
+}
+
+}  // namespace
+
+std::optional<ClassifiedValues> classified_values(const Graph& graph) {
+  return compared_by(graph, "arbalest.SoftmaxCrossEntropy");
+}
+
+std::optional<ClassifiedValues> labelled_values(const Graph& graph) {
+  return compared_by(graph, "arbalest.SigmoidCrossEntropy");
+}
+
+std::vector<Prediction> most_probable(std::span<const float> logits, size_t count) {
+  const std::vector<int64_t> order = greatest(logits, count);
+  if (order.empty()) return {};
   const double highest = logits[size_t(order[0])];
   double sum = 0;
   for (const float score : logits) sum += std::exp(double(score) - highest);
   std::vector<Prediction> predictions;
-  for (size_t i = 0; i < count; ++i) {
-    predictions.push_back({order[i], std::exp(double(logits[size_t(order[i])]) - highest) / sum});
+  for (const int64_t label : order) {
+    predictions.push_back({label, std::exp(double(logits[size_t(label)]) - highest) / sum});
+  }
+  return predictions;
+}
+
+std::vector<Prediction> most_probable_labels(std::span<const float> logits, size_t count) {
+  std::vector<Prediction> predictions;
+  for (const int64_t label : greatest(logits, count)) {
+    predictions.push_back({label, 1 / (1 + std::exp(-double(logits[size_t(label)])))});
   }
   return predictions;
 }

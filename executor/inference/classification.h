@@ -17,6 +17,8 @@ struct ClassifiedValues {
   std::string logits, label;
 };
 std::optional<ClassifiedValues> classified_values(const Graph& graph);  // none: the graph has no such loss
+// Those of its first SigmoidCrossEntropy, which decides each label by itself: scores and targets (samples, labels).
+std::optional<ClassifiedValues> labelled_values(const Graph& graph);
 
 struct Prediction {
   int64_t label = 0;
@@ -25,6 +27,8 @@ struct Prediction {
 // The `count` classes of greatest probability (softmax of the scores), or all, in descending order; of equal ones the
 // first.
 std::vector<Prediction> most_probable(std::span<const float> logits, size_t count);
+// The same for labels that are decided each by itself: sigmoid of the scores.
+std::vector<Prediction> most_probable_labels(std::span<const float> logits, size_t count);
 
 // How many samples of each class were taken for which.
 class ConfusionMatrix {

@@ -190,7 +190,14 @@ void Scheduler::completed(TaskId task, int64_t instance, int64_t started, int64_
     if (binding_.all_queues().size() > 1) {
       for (Queues* queues : binding_.all_queues()) queues->wake();
     }
-    dependencies_.done(task, instance, [this](TaskId ready, int64_t i) { dispatch(ready, i); });
+    const Task& ended = plan_.tasks[size_t(task)];
+    const bool fills = ended.kind == Task::Kind::Fill && ended.clock == 0;
+    dependencies_.done(task, instance, [&](TaskId ready, int64_t i) {
+      if (fills && plan_.tasks[size_t(ready)].kind == Task::Kind::CopyIn) {
+        late_batches_.fetch_add(1, std::memory_order_relaxed);
+      }
+      dispatch(ready, i);
+    });
     completions_.fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
     failed(task, instance, std::current_exception());

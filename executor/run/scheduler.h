@@ -53,6 +53,9 @@ class Scheduler final : private CompletionSink {
   // Ends the run with an error, which run() throws. Any thread may call it.
   void fail(std::exception_ptr error) { failed(kNone, 0, std::move(error)); }
 
+  // Training's batches that were filled after all else that their copies to devices wait for.
+  int64_t late_batches() const { return late_batches_.load(std::memory_order_relaxed); }
+
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
   int64_t iterations() const { return ticks(0); }
   int64_t ticks(ClockId clock) const { return dependencies_.limit(clock); }
@@ -99,6 +102,7 @@ class Scheduler final : private CompletionSink {
   tbb::task_arena working_;              // host tasks
   std::atomic<int64_t> active_{0};       // functions of ours that are running or enqueued
   std::atomic<int64_t> completions_{0};  // for the stall report
+  std::atomic<int64_t> late_batches_{0};
   std::atomic<bool> stop_requested_{false}, failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

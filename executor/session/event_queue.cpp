@@ -115,6 +115,7 @@ void EventQueue::deliver(const Event& event) {
     RunObserver& to;
     void operator()(const RunStarted& e) const { to.started(e); }
     void operator()(const RunProgress& e) const { to.progress(e); }
+    void operator()(const SampleSkipped& e) const { to.skipped(e); }
     void operator()(const EpochEnded& e) const { to.epoch(e); }
     void operator()(const Validated& e) const { to.validation(e); }
     void operator()(const Tuned& e) const { to.tuned(e); }

@@ -32,6 +32,7 @@ class EventQueue final : public RunObserver {
   void epoch(const EpochEnded& event) override;
   void validation(const Validated& event) override;
   void tuned(const Tuned& event) override { push(event); }
+  void skipped(const SampleSkipped& event) override { push(event); }
   void checkpoint(const CheckpointSaved& event) override { push(event); }
   void finished(const RunFinished& event) override { push_last(event); }
   void failed(const RunFailed& event) override { push_last(event); }
@@ -40,8 +41,8 @@ class EventQueue final : public RunObserver {
   void drain();
 
  private:
-  using Event =
-      std::variant<RunStarted, RunProgress, EpochEnded, Validated, Tuned, CheckpointSaved, RunFinished, RunFailed>;
+  using Event = std::variant<RunStarted, RunProgress, EpochEnded, Validated, Tuned, SampleSkipped, CheckpointSaved,
+                             RunFinished, RunFailed>;
   struct Line {  // of an epoch
     std::optional<EpochEnded> end;
     std::optional<Validated> validation;

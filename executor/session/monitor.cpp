@@ -85,7 +85,7 @@ double Monitor::seconds() const {
 }
 
 void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-                     const std::vector<double>& sums) {
+                     const std::vector<double>& sums, const InputReport& input) {
   const std::scoped_lock lock(mutex_);
   const double now = seconds();
   const auto means = [&](const std::vector<double>& of) {
@@ -104,6 +104,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.learning_rate = learning_rate;
   progress.loss = sums[1] / sums[0];
   progress.metrics = means(sums);
+  progress.input = input;
   observer_.progress(progress);
   if (!std::isfinite(progress.loss)) {
     const std::string hint =

@@ -45,7 +45,7 @@ class Monitor {
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
   // Throws TaskError where the loss is not finite. `validates`: the epoch has ended, and its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-              const std::vector<double>& sums);
+              const std::vector<double>& sums, const InputReport& input);
   Verdict validated(const RunPosition& at, const Measurement& measured);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
   double rate_factor(int64_t validations) const;

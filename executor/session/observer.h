@@ -12,6 +12,16 @@ namespace arbalest {
 // Each metric under its own name, fractions as fractions ("accuracy": 0.9125); without the loss. NaN: undefined.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
+// How reading kept up. A batch is late where everything else that its way to the device waits for was there before it.
+struct InputReport {
+  double late = 0;  // share of training's batches
+  // Files that host nodes prepare: µs of a thread a sample, by stage; 0: there are none.
+  double read = 0, decode = 0, transform = 0;
+
+  // Whether training waits for its input rather than the other way round.
+  bool bound() const { return late > 0.5; }
+};
+
 struct RunStarted {
   std::string graph;                 // the file
   std::vector<std::string> devices;  // "cuda:0", …
@@ -40,6 +50,7 @@ struct RunProgress {
   double learning_rate = 0;
   double loss = 0;     // mean since the progress before
   Metrics metrics;     // likewise: those of Validate's that training computes along with the loss
+  InputReport input;   // since the progress before
   int64_t missed = 0;  // reports before this one that are left out, since observers were slow
 };
 
@@ -73,6 +84,12 @@ struct Tuned {
   double seconds = 0;
 };
 
+// A sample that could not be read; the next one that can took its place (ExecutionOptions::skip_bad). Told once of
+// each.
+struct SampleSkipped {
+  std::string place, fault;  // "photos/cup/7.jpg", what is wrong with it
+};
+
 struct CheckpointSaved {
   std::string path;
   int64_t epoch = 0, iteration = 0, bytes = 0;
@@ -89,6 +106,7 @@ struct RunFinished {
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;
   double images_per_second = 0;  // over all of training
+  InputReport input;             // likewise
   bool validated = false;        // whether the next three mean anything
   Validated last;
   Metrics best;            // per metric, over validations
@@ -121,6 +139,7 @@ class RunObserver {
   virtual void epoch(const EpochEnded&) {}
   virtual void validation(const Validated&) {}
   virtual void tuned(const Tuned&) {}
+  virtual void skipped(const SampleSkipped&) {}
   virtual void checkpoint(const CheckpointSaved&) {}
   virtual void finished(const RunFinished&) {}
   virtual void failed(const RunFailed&) {}
@@ -135,6 +154,7 @@ class Observers final : public RunObserver {
   void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
   void validation(const Validated& event) override { pass(&RunObserver::validation, event); }
   void tuned(const Tuned& event) override { pass(&RunObserver::tuned, event); }
+  void skipped(const SampleSkipped& event) override { pass(&RunObserver::skipped, event); }
   void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
   void finished(const RunFinished& event) override { pass(&RunObserver::finished, event); }
   void failed(const RunFailed& event) override { pass(&RunObserver::failed, event); }

@@ -43,6 +43,7 @@ class Segment {
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
   void time_alone(TraceRecorder& trace);
 
+  InputReport input() { return input_between({}, read_so_far(iterations())); }  // of all of it, once it ran
   int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : 0; }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
   Cursor cursor() const;  // where the next segment begins
@@ -68,6 +69,13 @@ class Segment {
   std::function<void(int64_t)> fill_training(const Replica& replica, TaskId task);
   std::function<void(int64_t)> fill_validation(const Replica& replica, TaskId task);
   std::function<void(int64_t)> fill_recalibration(const Replica& replica, TaskId task);
+  struct ReadSoFar {
+    int64_t iterations = 0, late = 0;  // late: Scheduler::late_batches()
+    ReadingTimes times;
+  };
+  ReadSoFar read_so_far(int64_t iterations);
+  InputReport input_between(const ReadSoFar& from, const ReadSoFar& to) const;
+  InputReport input_since_report(int64_t iterations);
   std::function<void(int64_t)> report();
   void report_rest();
   bool validates_after(int64_t tick) const;
@@ -112,6 +120,7 @@ class Segment {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<TallyReader> trained_;  // what training has summed since the report before
   int64_t reported_ = 0;                  // iterations that reports have told of
+  ReadSoFar read_;                        // by the last report
 };
 
 }  // namespace arbalest

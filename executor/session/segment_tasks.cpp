@@ -1,5 +1,8 @@
 // What a segment's host tasks do: filling slots with batches, reporting, ending a validation.
 
+#include <algorithm>
+#include <utility>
+
 #include "executor/session/segment.h"
 #include "executor/session/validation_reader.h"
 
@@ -89,9 +92,30 @@ std::function<void(int64_t)> Segment::report() {
     const bool ends_epoch = (last + 1) % rounds_ == 0;
     const RunPosition at = position_after(last + 1);
     reported_ = last + 1;
-    monitor_.report(at, ends_epoch, validates_after(last), rate(last), trained_->advance(tick));
+    monitor_.report(at, ends_epoch, validates_after(last), rate(last), trained_->advance(tick),
+                    input_since_report(last + 1));
     if (on_report) on_report(at);
   };
+}
+
+InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
+  InputReport report;
+  report.late = double(to.late - from.late) / std::max(1.0, double((to.iterations - from.iterations) * learners_));
+  report.late = std::min(1.0, report.late);  // batches of iterations to come may be counted already
+  const double samples = std::max(1.0, double(to.times.samples - from.times.samples)) * 1e-6;
+  report.read = (to.times.read - from.times.read) / samples;
+  report.decode = (to.times.decode - from.times.decode) / samples;
+  report.transform = (to.times.transform - from.times.transform) / samples;
+  return report;
+}
+
+Segment::ReadSoFar Segment::read_so_far(int64_t iterations) {
+  return {iterations, scheduler_->late_batches(), reader_of(training())->times()};
+}
+
+InputReport Segment::input_since_report(int64_t iterations) {
+  const ReadSoFar before = std::exchange(read_, read_so_far(iterations));
+  return input_between(before, read_);
 }
 
 // Where the run ends within a group of iterations: these are reported here, and their loss is checked.
@@ -99,7 +123,8 @@ void Segment::report_rest() {
   const int64_t done = iterations();
   if (done <= reported_) return;
   reported_ = done;
-  monitor_.report(position_after(done), false, false, rate(done - 1), trained_->advance_to_end());
+  monitor_.report(position_after(done), false, false, rate(done - 1), trained_->advance_to_end(),
+                  input_since_report(done));
 }
 
 // Whether the weights after this iteration are validated.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "executor/run/bad_samples.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/warn.h"
@@ -34,6 +35,9 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
   check_inputs_kept(
       {{"--weights-map", options.files.weights_map}},
       {{"--save", options.files.save}, {"--save-best", options.files.save_best}, {"--trace", options.files.trace}});
+  prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
+    observer_.skipped({place, fault});
+  });
   whole_ = prepared_.request;
   make_segment({});
   check_rules();
@@ -86,6 +90,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     if (!interrupted.load()) run_segments(interrupted);
     end = monitor_->finish(segment_->position(), monitor_->seconds(), why_ended());
     end.setup_seconds = setup_seconds;
+    end.input = segment_->input();
     end.best_error = best_error_;
     if (end.best_epoch > 0 && best_error_.empty()) end.best_weights = options_.files.save_best;
     end.learners = prepared_.request.learners;

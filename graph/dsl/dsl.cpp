@@ -128,6 +128,24 @@ Tensor Batch::operator[](std::string_view name) const {
                                did_you_mean(name, names)));
 }
 
+Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options) {
+  return unary("arbalest.RandomResizedCrop", files,
+               {{"size", Ints{options.height, options.width}},
+                {"channels", options.channels},
+                {"area", std::vector<double>{options.area.first, options.area.second}},
+                {"ratio", std::vector<double>{options.ratio.first, options.ratio.second}},
+                {"resize", options.resize}});
+}
+
+Tensor resize_crop(Tensor files, const ResizeCropOptions& options) {
+  return unary("arbalest.ResizeCrop", files,
+               {{"size", Ints{options.height, options.width}},
+                {"channels", options.channels},
+                {"resize", options.resize},
+                {"fit", options.fit},
+                {"random", int64_t(options.random)}});
+}
+
 Tensor augment(Tensor image, const AugmentOptions& options) {
   return unary("arbalest.Augment", image,
                {{"pad", options.pad}, {"flip", int64_t(options.flip)}, {"mean", options.mean}, {"std", options.std}});

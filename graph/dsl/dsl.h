@@ -69,7 +69,8 @@ struct PrefetchOptions {
   int64_t batch = 64;  // per learner
   int64_t depth = 3;   // batches read ahead
 };
-// The first two fields of the source: images uint8 (N, C, H, W) and labels int32 (N) of all that come with the library.
+// The first two fields of the source, images and labels: uint8 (N, C, H, W), or files (N) that random_resized_crop() or
+// resize_crop() prepare; and, of most, int32 (N).
 std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options);
 
 // Fields of a batch, by name.
@@ -84,6 +85,25 @@ class Batch {
 // The fields of these names, any of those that the source has: batch["points"]. Each adds a dimension, the batch's, in
 // front of its shape.
 Batch prefetch(Model& model, const PrefetchOptions& options, const std::vector<std::string>& fields);
+
+// Of image files, as the sources folder:, csv: and tar: give them: on the host, while batches are read.
+struct RandomResizedCropOptions {
+  int64_t height = 224, width = 224;
+  int64_t channels = 3;                               // 1: grey
+  std::pair<double, double> area = {0.08, 1};         // least and most of the image's area
+  std::pair<double, double> ratio = {0.75, 4.0 / 3};  // of width to height
+  int64_t resize = 0;  // what validation scales the shorter side to, before it takes the middle; 0: size / 0.875
+};
+Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options = {});
+
+struct ResizeCropOptions {
+  int64_t height = 224, width = 224;
+  int64_t channels = 3;
+  int64_t resize = 0;        // of the shorter side, before the crop; 0: no more than the size needs
+  std::string fit = "crop";  // "stretch", "pad"
+  bool random = false;       // in training the crop lies anywhere
+};
+Tensor resize_crop(Tensor files, const ResizeCropOptions& options = {});
 
 struct AugmentOptions {
   int64_t pad = 0;

@@ -19,6 +19,12 @@ void add(Json& line, const Metrics& metrics) {
   for (const auto& [name, value] : metrics) line[name] = value;
 }
 
+void add(Json& line, const InputReport& input) {
+  line["late_batches"] = input.late;
+  if (input.read + input.decode + input.transform == 0) return;
+  line["sample_microseconds"] = {{"read", input.read}, {"decode", input.decode}, {"transform", input.transform}};
+}
+
 Json object(const Metrics& metrics) {
   Json result = Json::object();
   add(result, metrics);
@@ -85,6 +91,7 @@ void JsonLog::progress(const RunProgress& event) {
                {"learning_rate", event.learning_rate},
                {"loss", event.loss}};
   add(line, event.metrics);
+  add(line, event.input);
   if (event.missed > 0) line["missed"] = event.missed;
   write(line);
 }
@@ -102,6 +109,10 @@ void JsonLog::epoch(const EpochEnded& event) {
 
 void JsonLog::validation(const Validated& event) {
   write(validation_line("validation", event));
+}
+
+void JsonLog::skipped(const SampleSkipped& event) {
+  write(Json{{"event", "skipped"}, {"sample", event.place}, {"fault", event.fault}});
 }
 
 void JsonLog::tuned(const Tuned& event) {
@@ -135,6 +146,7 @@ void JsonLog::finished(const RunFinished& event) {
                {"setup_seconds", event.setup_seconds},
                {"images_per_second", event.images_per_second},
                {"learners", event.learners}};
+  add(line, event.input);
   if (event.validated) {
     line["loss"] = event.last.loss;
     add(line, event.last.metrics);

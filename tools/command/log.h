@@ -20,6 +20,7 @@ class JsonLog : public RunObserver {
   void progress(const RunProgress& event) override;
   void epoch(const EpochEnded& event) override;
   void validation(const Validated& event) override;
+  void skipped(const SampleSkipped& event) override;
   void tuned(const Tuned& event) override;
   void checkpoint(const CheckpointSaved& event) override;
   void finished(const RunFinished& event) override;

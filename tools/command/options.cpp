@@ -100,6 +100,7 @@ class CommandLine {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
     bind_weights(*command, options.session.files, "the model's weights (safetensors); otherwise the graph's own");
+    bind_skip_bad(*command, options.session);
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
         ->check(not_empty());
@@ -160,7 +161,8 @@ class CommandLine {
     export_command_->add_flag("--external-data", export_.written.external_data,
                               "weights in a second file, FILE.data, as they are for models above 2 GiB");
     export_command_->footer(
-        "The model has ONNX's own operators of opset 18 (20 where it has Gelu) and takes any number of samples at once.");
+        "The model has ONNX's own operators of opset 18 (20 where it has Gelu) and takes any number of samples at "
+        "once.");
   }
 
   void declare_check() {

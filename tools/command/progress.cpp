@@ -85,6 +85,17 @@ std::string clock_time(double seconds) {
   return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest) : fmt::format("{}:{:02}", minutes, rest);
 }
 
+std::string input_text(const InputReport& input) {
+  std::string text = fmt::format("training waited for {:.0f} % of its batches", 100 * input.late);
+  const double all = input.read + input.decode + input.transform;
+  if (all > 0) {
+    text +=
+        fmt::format("; of a thread's time a sample takes {:.0f} µs (reading {:.0f}, decoding {:.0f}, scaling {:.0f})",
+                    all, input.read, input.decode, input.transform);
+  }
+  return text;
+}
+
 std::string progress_text(const RunStarted& run, const RunProgress& progress, size_t width) {
   std::vector<Part> parts;
   const int64_t per_epoch = run.iterations_per_epoch;
@@ -101,6 +112,7 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, si
   }
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
   parts.push_back({short_count(progress.images_per_second) + " images/s", 5});
+  if (progress.input.bound()) parts.push_back({"input-bound", 5});
   if (run.iterations > progress.iteration && progress.iteration > 0) {
     const double each = progress.seconds / double(progress.iteration);
     parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 4});
@@ -209,6 +221,10 @@ void ProgressLine::checkpoint(const CheckpointSaved& event) {
   print(fmt::format("saved {}", event.path));
 }
 
+void ProgressLine::skipped(const SampleSkipped& event) {
+  print(fmt::format("skipped {}: {}", printable(event.place), printable(event.fault)));
+}
+
 void ProgressLine::finished(const RunFinished& event) {
   const char* how = event.reason == "interrupted" ? "interrupted"
                     : event.reason == "until"     ? "target reached"
@@ -216,6 +232,7 @@ void ProgressLine::finished(const RunFinished& event) {
                                                   : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
+  if (event.input.bound()) print("  input-bound: " + input_text(event.input));
   if (event.tuning) print("  learners auto: the run was too short to settle on a number");
   if (event.validated) {
     print(fmt::format("  last validation (epoch {}):{}", event.last.epoch,

@@ -164,6 +164,15 @@ void bind_strategy(CLI::App& command, SessionOptions& session) {
       ->type_name("NAME");
 }
 
+void bind_skip_bad(CLI::App& command, SessionOptions& session) {
+  command
+      .add_option("--skip-bad", session.execution.skip_bad,
+                  "go on over so many samples that cannot be read, each replaced by the next one that can")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(0));
+}
+
 void bind_weights(CLI::App& command, FileOptions& files, const char* description) {
   add_path(command, "--weights", files.weights, description);
   add_path(command, "--weights-map", files.weights_map,
@@ -190,7 +199,8 @@ void bind_plan(CLI::App& command, SessionOptions& session) {
       ->type_name("N")
       ->check(whole(0, 1'000'000));
   command.add_option("--epochs", session.length.epochs, "epochs to train for")->type_name("N")->check(whole(1));
-  command.add_option("--iterations", session.length.iterations, "end after this many iterations, whatever --epochs says")
+  command
+      .add_option("--iterations", session.length.iterations, "end after this many iterations, whatever --epochs says")
       ->type_name("N")
       ->check(whole(1));
 }
@@ -204,6 +214,7 @@ void bind_run(CLI::App& command, SessionOptions& session) {
       ->default_str("none")
       ->type_name("HOW");
   bind_files(command, session.files);
+  bind_skip_bad(command, session);
   command
       .add_option("--collective-timeout", session.execution.collective_timeout,
                   "seconds after which a collective of GPUs that has not ended ends the run")

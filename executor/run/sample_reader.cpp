@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -32,12 +33,28 @@ std::vector<Field> slot_fields(const Loop& loop, const Source& source) {
   return fields;
 }
 
-SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad)
+int64_t cached_bytes(const Loop& loop) {
+  int64_t bytes = 0;
+  for (const LoopPreparation& preparation : loop.preparations) {
+    const Node& node = preparation.node;
+    const bool draws = node.op->random && (!node.op->attribute_spec("random") || int_attribute(node, "random") != 0);
+    if (draws) {
+      fail(node,
+           "it prepares a sample anew in each epoch, so Prefetch's attribute 'cache' would keep nothing; let "
+           "ResizeCrop bring the files to one size, and Augment cut at random (attribute 'area' or 'crop')");
+    }
+    bytes += sample_of(preparation.output).bytes();
+  }
+  return bytes;
+}
+
+SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad, SampleCache* cache)
     : source_(source),
       seed_(seed),
       batch_(loop.batch),
       preparations_(loop.preparations),
       bad_(bad),
+      cache_(cache),
       source_fields_(loop.fields.size() - loop.preparations.size()) {
   for (const Field& field : slot_fields(loop, source)) strides_.push_back(field.sample().bytes());
 }
@@ -97,6 +114,30 @@ void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, st
   }
 }
 
+// Prepared fields follow each other in the cache. Those that the slot has not are prepared all the same: every loop of
+// a split reads the same ones.
+bool SampleReader::take_cached(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const {
+  const std::byte* from = cache_ ? cache_->find(sample.index) : nullptr;
+  if (!from) return false;
+  for (size_t f = source_fields_; f < fields.size(); ++f) {
+    if (fields[f]) std::memcpy(fields[f] + int64_t(n) * strides_[f], from, size_t(strides_[f]));
+    from += strides_[f];
+  }
+  return true;
+}
+
+void SampleReader::keep(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const {
+  const auto prepared = fields.subspan(source_fields_);
+  const bool whole = std::all_of(prepared.begin(), prepared.end(), [](const std::byte* field) { return field; });
+  std::byte* to = cache_ && whole ? cache_->claim(sample.index) : nullptr;
+  if (!to) return;
+  for (size_t f = source_fields_; f < fields.size(); ++f) {
+    std::memcpy(to, fields[f] + int64_t(n) * strides_[f], size_t(strides_[f]));
+    to += strides_[f];
+  }
+  cache_->publish(sample.index);
+}
+
 void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const {
   if (!preparations_.empty()) {
     std::unique_ptr<Worker> worker = borrow();
@@ -104,7 +145,9 @@ void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const
     for (size_t n = 0; n < samples.size(); ++n) {
       for (int64_t tries = 0;; ++tries) {
         try {
+          if (take_cached(samples[n], n, fields)) break;
           prepare(*worker, samples[n], n, fields, times);
+          keep(samples[n], n, fields);
           break;
         } catch (const RunError& error) {
           const std::string place = source_.locate(samples[n].index);

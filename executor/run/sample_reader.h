@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/run/bad_samples.h"
+#include "executor/run/sample_cache.h"
 #include "graph/passes/program.h"
 #include "graph/preparation.h"
 #include "io/sources/source.h"
@@ -22,11 +23,17 @@ struct ReadingTimes {
 // The fields that a batch's slot may hold, by Loop::fields: the source's, then what host nodes make, by its name.
 std::vector<Field> slot_fields(const Loop& loop, const Source& source);
 
+// What a cache keeps of a sample: all that the loop's host nodes make. Throws GraphError where one of them draws anew
+// in each epoch, so that nothing is worth keeping.
+int64_t cached_bytes(const Loop& loop);
+
 // Of one loop. Any thread may read.
 class SampleReader {
  public:
   // Keeps the references. `bad`: what to do with samples that cannot be read; nullptr: they end the run.
-  SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr);
+  // `cache`: where prepared samples stay, each cached_bytes() long; nullptr: nowhere.
+  SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr,
+               SampleCache* cache = nullptr);
 
   int64_t batch() const { return batch_; }
   // Of a sample of a field of the slot (Loop::fields), in bytes.
@@ -48,12 +55,15 @@ class SampleReader {
   void give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const;
   void prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
                ReadingTimes& times) const;
+  bool take_cached(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
+  void keep(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
 
   const Source& source_;
   const uint64_t seed_;
   const int64_t batch_;
   const std::vector<LoopPreparation> preparations_;
   BadSamples* const bad_;
+  SampleCache* const cache_;
   const size_t source_fields_;
   std::vector<int64_t> strides_;
   mutable std::mutex mutex_;  // of what follows

@@ -146,6 +146,23 @@ std::shared_ptr<BadSamples> bad_samples(const SessionOptions& options) {
       [](const std::string& place, const std::string& fault) { warn(fmt::format("skipped {}: {}", place, fault)); });
 }
 
+void add_caches(Prepared& prepared) {
+  const Node& prefetch = *prepared.graph.find_op("arbalest.Prefetch");
+  if (string_attribute(prefetch, "cache") != "host") return;
+  const auto cache_of = [&](const Loop* loop, const std::shared_ptr<const Source>& source) {
+    const int64_t bytes = loop && source ? cached_bytes(*loop) : 0;
+    return bytes > 0 ? std::make_shared<SampleCache>(source->size(), bytes) : nullptr;
+  };
+  prepared.training_cache = cache_of(&prepared.program.training(), prepared.training);
+  prepared.validation_cache = cache_of(prepared.program.find(LoopRole::Validate), prepared.validation);
+  if (!prepared.training_cache) {
+    fail(prefetch,
+         fmt::format("attribute 'cache' keeps what host nodes make of files, and '{}' has none that the graph "
+                     "prepares: its samples are in memory",
+                     prepared.training->describe()));
+  }
+}
+
 // The graph's Validate node; one that measures the loss where there is none.
 Node& validate_of(Graph& graph) {
   if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
@@ -220,12 +237,14 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   verify(prepared.graph);
   check_classes(prepared);
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);
+  add_caches(prepared);
   return prepared;
 }
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
   const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
-  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get());
+  SampleCache* cache = (loop.role == LoopRole::Validate ? prepared.validation_cache : prepared.training_cache).get();
+  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache);
 }
 
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked) {

@@ -18,6 +18,7 @@ namespace arbalest {
 
 struct BindOptions;  // executor/run/binding.h
 class BadSamples;    // executor/run/bad_samples.h
+class SampleCache;   // executor/run/sample_cache.h
 class SampleReader;  // executor/run/sample_reader.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
@@ -87,8 +88,10 @@ struct Prepared {
   Program program;
   std::shared_ptr<const Source> training, validation;
   std::shared_ptr<BadSamples> bad;  // of both splits
-  PlanRequest request;              // for whole epochs from the first on
-  double total_epochs = 0;          // of the run, for schedules
+  // Where Prefetch's `cache` asks for them.
+  std::shared_ptr<SampleCache> training_cache, validation_cache;
+  PlanRequest request;      // for whole epochs from the first on
+  double total_epochs = 0;  // of the run, for schedules
 };
 
 // The first GPU, or cpu:0.

@@ -6,6 +6,13 @@
 namespace arbalest {
 namespace {
 
+AttributeSpec cache_spec() {
+  AttributeSpec spec =
+      string_spec("cache", "none", "host: what host nodes make of a sample stays in the host's memory");
+  spec.choices = {"none", "host"};
+  return spec;
+}
+
 void infer_prefetch(InferContext& context) {
   const Node& node = context.node();
   const int64_t batch = int_attribute_from(node, "batch", 1);
@@ -33,7 +40,7 @@ void register_data_prefetch(OpRegistry& registry) {
        .attributes = {required_spec("source", AttributeKind::String, "KIND:PATH, such as mnist:data/mnist"),
                       string_spec("split", "train", "the part of the source"),
                       required_spec("batch", AttributeKind::Int, "samples of a batch, per learner"),
-                      int_spec("depth", 3, "batches that are made ahead"),
+                      int_spec("depth", 3, "batches that are made ahead"), cache_spec(),
                       int_spec("by_name", 0,
                                "1: outputs are fields by their names; 0: by their places where the names differ"),
                       strings_spec("fields", {}, "the source's fields, set once the source is open")},

@@ -1,0 +1,30 @@
+#pragma once
+// What host nodes that turn image files into pixels share.
+
+#include "graph/preparation.h"
+#include "io/images/image.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+
+// The attributes that say what comes out: `size` and `channels`.
+struct PreparedSize {
+  int64_t height, width;
+  int channels;
+
+  explicit PreparedSize(const Node& node);  // throws GraphError
+};
+std::vector<AttributeSpec> prepared_size_specs();
+
+// Type inference of such a node: string[N] to uint8[N,C,H,W], channels-last.
+void infer_prepared(InferContext& context);
+
+// Which part of an image, scaled so that its shorter side is `resize`, is what `height` × `width` cut out of it: at
+// `down` and `right` of the way (0 … 1; 0.5: the middle). Where the image is too small that way, it is scaled until it
+// covers them.
+Region crop_of_resized(const ImageInfo& image, int64_t resize, const PreparedSize& size, double down, double right);
+
+// The value of `random` in a node for validation.
+void prepare_without_chance(Graph& graph, NodeId node);
+
+}  // namespace arbalest

@@ -43,7 +43,7 @@ class Segment {
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
   void time_alone(TraceRecorder& trace);
 
-  InputReport input() { return input_between({}, read_so_far(iterations())); }  // of all of it, once it ran
+  InputReport input() { return scheduler_ ? input_between({}, read_so_far(iterations())) : InputReport(); }
   int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : 0; }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
   Cursor cursor() const;  // where the next segment begins

@@ -108,11 +108,10 @@ bool parse_integer(std::string_view text, int64_t& value) {
 
 double Source::microseconds_per_sample() const {
   constexpr double kBytesPerMicrosecond = 4000;  // of one thread that copies
-  constexpr double kPreparing = 1000;            // µs: a photo that is read, decoded and cropped
+  constexpr double kToRead = 50;                 // µs: a file
   double microseconds = 0;
   for (const Field& field : fields()) {
-    microseconds +=
-        field.dtype == DataType::String ? kPreparing : double(field.sample().bytes()) / kBytesPerMicrosecond;
+    microseconds += field.dtype == DataType::String ? kToRead : double(field.sample().bytes()) / kBytesPerMicrosecond;
   }
   return microseconds;
 }

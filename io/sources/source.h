@@ -53,7 +53,7 @@ class Source {
   virtual int64_t block() const { return 1; }
 
   // About how long fill() takes for one sample, on one thread. Batches that take long are filled in parts, several
-  // threads at once. Not below 0. The default is the time to copy the sample, or to prepare a file; 0: batches are
+  // threads at once. Not below 0. The default is the time to copy the sample, or to read a file; 0: batches are
   // never divided.
   virtual double microseconds_per_sample() const;
 

@@ -1,0 +1,220 @@
+// Training on image files: host nodes prepare them while batches are read.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "executor/inference/inference.h"
+#include "executor/inference/predictor.h"
+#include "executor/run/sample_reader.h"
+#include "io/formats/safetensors.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/image_files.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// Two classes of photos, one bright above and one bright below, of several sizes and formats.
+void write_photos(const TestFolder& folder, const std::string& split, int each, uint64_t seed) {
+  for (const bool above : {false, true}) {
+    for (int i = 0; i < each; ++i) {
+      TestImage image = test_image(20 + i % 7, 24 + i % 5, 3, 20, seed + uint64_t(i));
+      for (int y = 0; y < image.height; ++y) {
+        for (int x = 0; x < image.width * 3; ++x) {
+          uint8_t& value = image.bytes[size_t(y * image.width * 3 + x)];
+          if ((y < image.height / 2) == above) value = uint8_t(std::min(255, value / 2 + 128));
+        }
+      }
+      const std::string name = fmt::format("{}/{}/{}.", split, above ? "above" : "below", i);
+      i % 2 == 0 ? folder.write(name + "png", encode_png(image)) : folder.write(name + "jpg", encode_jpeg(image));
+    }
+  }
+}
+
+Graph photos(const TestFolder& folder, const std::string& prepare, const std::string& prefetch = "") {
+  return read_graph_text(
+      fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                  "photos () => (float loss)\n{{\n"
+                  "image, label = arbalest.Prefetch <source = \"folder:{}\", batch = 8{}> ()\n"
+                  "pixels = arbalest.{} (image)\n"
+                  "x = arbalest.Augment <mean = [0.5], std = [0.25]> (pixels)\n"
+                  "logits = arbalest.Linear <units = 2> (x)\n"
+                  "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+                  "accuracy = arbalest.Accuracy (logits, label)\n"
+                  "trained = arbalest.Train <lr = 0.01, momentum = 0.9> (loss)\n"
+                  "report = arbalest.Validate <split = \"test\", batch = 6> (trained, loss, accuracy)\n"
+                  "}}\n",
+                  folder.string(), prefetch, prepare),
+      "photos.onnxtxt", builtin_ops());
+}
+
+struct Photos {
+  TestFolder folder;
+  Photos() {
+    write_photos(folder, "train", 24, 1);
+    write_photos(folder, "test", 10, 1000);
+  }
+  Graph graph(const std::string& prepare, const std::string& prefetch = "") const {
+    return photos(folder, prepare, prefetch);
+  }
+};
+
+constexpr const char* kRandom = "RandomResizedCrop <size = [12, 10], area = [0.5, 1.0]>";
+constexpr const char* kFixed = "ResizeCrop <size = [12, 10]>";
+
+std::vector<std::byte> trained_weights(const Photos& photos, Graph graph, SessionOptions options) {
+  options.length.epochs = 4;
+  options.files.save = photos.folder / "w.safetensors";
+  run(std::move(graph), options);
+  const SafetensorsReader file(options.files.save);
+  std::vector<std::byte> all;
+  for (const SafetensorsReader::Entry& entry : file.entries()) {
+    std::vector<std::byte> bytes(size_t(element_count(entry.shape)) * size_of(entry.dtype));
+    file.read(entry, entry.dtype, bytes);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
+struct Skips : Recorder {
+  void skipped(const SampleSkipped& event) override { skips.push_back(event); }
+  std::vector<SampleSkipped> skips;
+};
+
+Skips run_skipping(Graph graph, int64_t most) {
+  SessionOptions options = on_cpus();
+  options.execution.skip_bad = most;
+  options.length.epochs = 3;
+  Skips recorder;
+  const std::atomic<bool> interrupted{false};
+  run_training(std::move(graph), options, recorder, interrupted);
+  return recorder;
+}
+
+}  // namespace
+
+TEST_CASE("photos: training from files of a folder, prepared at random") {
+  const Photos photos;
+  SessionOptions options = on_cpus();
+  options.length.epochs = 12;
+  const Recorder recorder = run(photos.graph(kRandom), options);
+  CHECK(recorder.ends.at(0).best.at(0).second >= 0.95);
+  CHECK(recorder.reports.front().input.decode > 0);
+  CHECK(recorder.reports.front().input.read > 0);
+  CHECK(recorder.ends.at(0).input.decode > 0);
+}
+
+TEST_CASE("photos: the same seed gives the same pixels, whatever the threads") {
+  const Photos photos;
+  SessionOptions options = on_cpus();
+  options.execution.threads = 1;
+  const auto one = trained_weights(photos, photos.graph(kRandom), options);
+  options.execution.threads = 3;
+  CHECK(trained_weights(photos, photos.graph(kRandom), options) == one);
+  options.numerics.seed = 2;
+  CHECK(trained_weights(photos, photos.graph(kRandom), options) != one);
+}
+
+TEST_CASE("photos: what is kept in the host's memory is what was prepared") {
+  const Photos photos;
+  const auto read = trained_weights(photos, photos.graph(kFixed), on_cpus(2, 2));
+  CHECK(trained_weights(photos, photos.graph(kFixed, ", cache = \"host\""), on_cpus(2, 2)) == read);
+
+  SessionOptions options = on_cpus();
+  options.length.epochs = 3;
+  const Recorder recorder = run(photos.graph(kFixed, ", cache = \"host\""), options);
+  CHECK(recorder.reports.front().input.decode > 0);
+  CHECK(recorder.reports.back().input.decode == 0);  // in the third epoch no file is decoded
+
+  const std::string message = message_of([&] { prepare(photos.graph(kRandom, ", cache = \"host\""), on_cpus()); });
+  CHECK(contains(message, "node 'pixels' (arbalest.RandomResizedCrop): it prepares a sample anew in each epoch"));
+}
+
+TEST_CASE("photos: a sample is prepared by its position, not by its batch") {
+  const Photos photos;
+  const Prepared prepared = prepare(photos.graph(kRandom), on_cpus());
+  const std::shared_ptr<const SampleReader> reader = make_reader(prepared, prepared.program.training(), 7);
+  const int64_t bytes = reader->stride(2);
+  CHECK(bytes == 12 * 10 * 3);
+  const auto pixels = [&](std::vector<SampleRef> samples) {
+    std::vector<std::byte> made(samples.size() * size_t(bytes));
+    std::vector<std::byte*> fields = {nullptr, nullptr, made.data()};
+    reader->read(samples, fields);
+    return made;
+  };
+  const auto both = pixels({{3, 1, 5}, {4, 1, 6}});
+  const auto second = pixels({{4, 1, 6}});
+  CHECK(std::equal(second.begin(), second.end(), both.begin() + bytes));
+  CHECK(pixels({{4, 1, 7}}) != second);
+  CHECK(pixels({{4, 2, 6}}) != second);
+
+  const std::shared_ptr<const SampleReader> validation =
+      make_reader(prepared, *prepared.program.find(LoopRole::Validate), 7);
+  const auto middle = [&](SampleRef sample) {
+    std::vector<SampleRef> samples = {sample};
+    std::vector<std::byte> made(static_cast<size_t>(bytes));
+    std::vector<std::byte*> fields = {nullptr, nullptr, made.data()};
+    validation->read(samples, fields);
+    return made;
+  };
+  CHECK(middle({4, 2, 6}) == middle({4, 0, 1}));
+}
+
+TEST_CASE("photos: files that cannot be read end the run, or are skipped") {
+  const Photos photos;
+  const std::string bad = photos.folder.write("train/above/0.png", std::string("\x89PNG\r\n\x1a\nnot quite"));
+  std::string message = message_of([&] { run_skipping(photos.graph(kFixed), 0); });
+  CHECK(contains(message, "train/above/0.png: "));
+  CHECK(contains(message, "fill"));
+
+  const Skips skipping = run_skipping(photos.graph(kFixed), 1);
+  REQUIRE(skipping.skips.size() == 1);
+  CHECK(skipping.skips[0].place == bad);
+  CHECK(skipping.ends.at(0).reason == "complete");
+
+  photos.folder.write("test/below/2.png", std::string());
+  message = message_of([&] { run_skipping(photos.graph(kFixed), 1); });
+  CHECK(contains(message, "--skip-bad 1 is used up"));
+  std::set<std::string> places;
+  for (const SampleSkipped& skip : run_skipping(photos.graph(kFixed), 5).skips) places.insert(skip.place);
+  CHECK(places == std::set<std::string>{bad, photos.folder / "test/below/2.png"});
+}
+
+TEST_CASE("photos: what a graph has wrong is said before anything is read") {
+  const Photos photos;
+  const auto refused = [&](const std::string& prepare) {
+    return message_of([&] { arbalest::prepare(photos.graph(prepare), on_cpus()); });
+  };
+  CHECK(contains(refused("RandomResizedCrop <size = [0, 4]>"), "attribute 'size' is [0, 4]; expected [height, width]"));
+  CHECK(contains(refused("RandomResizedCrop <size = [8], channels = 2>"), "attribute 'channels' is 2; expected 1"));
+  CHECK(contains(refused("RandomResizedCrop <size = [8], area = [0.5, 1.5]>"), "attribute 'area' is [0.5, 1.5]"));
+  CHECK(contains(refused("ResizeCrop <size = [8], fit = \"stretch\", random = 1>"), "nothing is cut off"));
+  CHECK(contains(refused("ResizeCrop <size = [8], fit = \"zoom\">"), "fit"));
+  CHECK(contains(refused("Augment"), "is string[8], files as they are stored"));
+}
+
+TEST_CASE("photos: evaluation reads them as the last validation did, a predictor takes them prepared") {
+  const Photos photos;
+  SessionOptions options = on_cpus();
+  options.length.epochs = 2;
+  options.files.save = photos.folder / "w.safetensors";
+  const Recorder recorder = run(photos.graph(kRandom), options);
+  SessionOptions reading = on_cpus();
+  reading.files.weights = options.files.save;
+  Inference inference(photos.graph(kRandom), reading, {});
+  const std::atomic<bool> interrupted{false};
+  const Validated again = inference.run({}, interrupted);
+  CHECK(again.loss == recorder.validations.back().loss);
+  CHECK(again.metrics == recorder.validations.back().metrics);
+
+  Predictor predictor(photos.graph(kRandom), reading);
+  CHECK(to_string(predictor.fields()) == "pixels uint8[3,12,10]");
+  const std::vector<uint8_t> grey(12 * 10 * 3, 128);
+  const FieldArray request[] = {field_array("pixels", {3, 12, 10}, grey)};
+  CHECK(predictor.predict(request).size() == 2);
+}

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "graph/op.h"
@@ -62,29 +63,80 @@ bool is_uniform(const Value& value) {
   return bytes.size() > size && std::equal(bytes.begin() + int64_t(size), bytes.end(), bytes.begin());
 }
 
-// "conv1.bias" where the node's other weight is "conv1.weight"; else `shared`, the name that one of the nodes has it
-// by.
-std::string name_of_own(const Graph& graph, const Node& node, size_t input, const std::string& shared) {
+// What the node takes there: "weight", "scale".
+std::string label_of(const Node& node, size_t input) {
   constexpr std::string_view kLabels[] = {"", "weight", "bias", "running_mean", "running_var"};
-  if (input < 2 || input >= std::size(kLabels) || node.inputs[1] == kNone) return shared;
-  const std::string& weight = graph.values[size_t(node.inputs[1])].name;
-  if (!weight.ends_with(".weight")) return shared;
-  return weight.substr(0, weight.size() - kLabels[1].size()) + std::string(kLabels[input]);
+  const std::string& op = node.op->name;
+  if (is_weight(node, input)) return std::string(kLabels[std::clamp<size_t>(input, 1, std::size(kLabels) - 1)]);
+  if (op == "Mul" || op == "Div") return "scale";
+  if (op == "Add" || op == "Sub") return "bias";
+  const OperandSpec* spec = node.op->input_spec(input);
+  return spec ? spec->name : "operand";
+}
+
+// "conv1.bias" where the node's other weight is "conv1.weight", else of the node's name: "bn1/mul.scale".
+std::string name_of_own(const Graph& graph, const Node& node, size_t input) {
+  constexpr std::string_view kWeight = ".weight";
+  if (input >= 2 && is_weight(node, input) && node.inputs[1] != kNone) {
+    const std::string& weight = graph.values[size_t(node.inputs[1])].name;
+    if (weight.ends_with(kWeight)) {
+      return weight.substr(0, weight.size() - kWeight.size() + 1) + label_of(node, input);
+    }
+  }
+  return node.name + "." + label_of(node, input);
+}
+
+size_t common_start(const std::string& a, const std::string& b) {
+  return size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
 // Zeros or ones that several nodes read are equal by chance: initial biases, scales and statistics, which exporters
-// store once. Each node gets its own.
+// store once. Each node gets its own; the original stays with the node whose name is most like its.
 void part_shared(Graph& graph) {
+  const auto shared = [&](ValueId id) {
+    return id != kNone && graph.values[size_t(id)].role == Role::Parameter && is_uniform(graph.values[size_t(id)]);
+  };
+  std::unordered_map<ValueId, size_t> owners;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId id : graph.nodes[n].inputs) {
+      if (!shared(id)) continue;
+      const std::string& name = graph.values[size_t(id)].name;
+      const auto [owner, added] = owners.emplace(id, n);
+      if (common_start(graph.nodes[n].name, name) > common_start(graph.nodes[owner->second].name, name)) {
+        owner->second = n;
+      }
+    }
+  }
   std::unordered_set<ValueId> taken;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     for (size_t i = 0; i < graph.nodes[n].inputs.size(); ++i) {
       const ValueId id = graph.nodes[n].inputs[i];
-      if (id == kNone || graph.values[size_t(id)].role != Role::Parameter || !is_uniform(graph.values[size_t(id)]) ||
-          taken.insert(id).second) {
-        continue;
-      }
-      const std::string name = name_of_own(graph, graph.nodes[n], i, graph.values[size_t(id)].name);
+      if (!shared(id) || (owners.at(id) == n && taken.insert(id).second)) continue;
+      const std::string name = name_of_own(graph, graph.nodes[n], i);
       graph.nodes[n].inputs[i] = copy_of(graph, id, name);
+    }
+  }
+}
+
+// "const_fold_opt__4859": a number that tf2onnx has counted up, which is another one in the next file.
+bool is_counted(const std::string& name) {
+  const size_t digits = name.find_last_not_of("0123456789") + 1;
+  return digits < name.size() && name.find('/') == name.npos &&
+         std::string_view(name).substr(0, digits).ends_with("__");
+}
+
+// What tf2onnx has folded is called after the node that reads it, whose name tells the layer.
+void name_counted(Graph& graph) {
+  std::unordered_set<std::string> taken;
+  for (const Value& value : graph.values) taken.insert(value.name);
+  for (const Node& node : graph.nodes) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] == kNone) continue;
+      Value& value = graph.values[size_t(node.inputs[i])];
+      if (value.role != Role::Parameter || !is_counted(value.name)) continue;
+      std::string name = name_of_own(graph, node, i);
+      while (!taken.insert(name).second) name += '_';
+      value.name = std::move(name);
     }
   }
 }
@@ -184,6 +236,7 @@ void own_parameters(Graph& graph) {
   find_weights(graph);
   keep_constants(graph);
   part_shared(graph);
+  name_counted(graph);
 }
 
 void follow_training(Graph& graph, bool training) {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "graph/file/graph_file.h"
@@ -285,6 +286,38 @@ TEST_CASE("model: what exporters make of parameters") {
   CHECK(statistics.size() == 4);  // of two batch norms
 }
 
+TEST_CASE("model: what tf2onnx folds and stores once is called after the layer that reads it") {
+  const Files files;
+  const std::string path = files.file("folded.onnxtxt");
+  // Channels-last images; a batch norm folded into a product and a sum; scales that are equal stored once, under the
+  // name of the second layer; a sum whose name is counted up.
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]> t (float[N, 4, 4, 2] x) => (float[N, 2] y)
+<float[2, 2, 1, 1] "net/conv/merged_input:0" = {1, 2, 3, 4}, float[1, 2, 1, 1] "const_fold_opt__12" = {5, 6},
+ float[1, 2, 1, 1] "net/bn_2/mul:0" = {3, 3}, float[2, 2] "const_fold_opt__13" = {7, 8, 9, 10}, float[2] one__3 = {1, 1}>
+{
+  ["net/conv__6"] "net/conv__6:0" = Transpose <perm = [0, 3, 1, 2]> (x)
+  ["Conv__42"] "Conv__42:0" = Conv ("net/conv__6:0", "net/conv/merged_input:0")
+  ["net/bn_1/mul_1"] "net/bn_1/mul_1:0" = Mul ("Conv__42:0", "net/bn_2/mul:0")
+  ["net/bn_1/add_1"] "net/bn_1/add_1:0" = Add ("net/bn_1/mul_1:0", const_fold_opt__12)
+  ["net/bn_2/mul_1"] "net/bn_2/mul_1:0" = Mul ("net/bn_2/mul:0", "net/bn_1/add_1:0")
+  ["net/pool"] "net/pool:0" = ReduceMean <axes = [2, 3], keepdims = 0> ("net/bn_2/mul_1:0")
+  ["net/dense/MatMul"] "net/dense/MatMul:0" = MatMul ("net/pool:0", const_fold_opt__13)
+  ["net/dense/Pow"] y = Pow ("net/dense/MatMul:0", one__3)
+})");
+  Graph graph = files.read("t = Transpose <perm = [0, 2, 3, 1]> (x) y = model.folded (t)", {{"", path}});
+  verify(graph);
+  std::map<std::string, std::vector<float>> parameters;
+  for (const Value& each : graph.values) {
+    if (each.role == Role::Parameter) parameters.emplace(each.name, floats(each));
+  }
+  CHECK(parameters == std::map<std::string, std::vector<float>>{{"net/conv/merged_input:0", {1, 2, 3, 4}},
+                                                                {"net/bn_1/mul_1.scale", {3, 3}},
+                                                                {"net/bn_1/add_1.bias", {5, 6}},
+                                                                {"net/bn_2/mul:0", {3, 3}},
+                                                                {"net/dense/MatMul.weight", {7, 8, 9, 10}},
+                                                                {"net/dense/Pow.B", {1, 1}}});
+}
+
 TEST_CASE("model: all operators that are not supported are told at once, with their nodes") {
   const Files files;
   const std::string path = files.file("odd.onnxtxt");
@@ -332,7 +365,8 @@ TEST_CASE("model: faults of calls are told at their place") {
             "calls 'net', 'other', expected --model NAME=FILE"));
   Files::write(files.file("self.onnxtxt"),
                "s (float[2] x) => (float[2] y) { y = model.s <file = \"self.onnxtxt\"> (x) }");
-  CHECK(has(files.fault("y = model.s (x)", {{"", files.file("self.onnxtxt")}}), "\n  model.s: node 'y' (a model that is called may not call models)"));
+  CHECK(has(files.fault("y = model.s (x)", {{"", files.file("self.onnxtxt")}}),
+            "\n  model.s: node 'y' (a model that is called may not call models)"));
   CHECK(has(files.fault("y = model.net (x) z = Relo (y)", net), "unknown operator or function 'Relo'"));
 }
 

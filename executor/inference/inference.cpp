@@ -29,6 +29,10 @@ const Source& Inference::source() const {
   return *model_->prepared.validation;
 }
 
+const std::vector<std::string>& Inference::class_names() const {
+  return model_->class_names();
+}
+
 TensorType Inference::output_type(size_t index) const {
   return model_->output_type(index);
 }

@@ -32,6 +32,9 @@ class Inference {
   int64_t samples() const;
   const Graph& graph() const;
   const Source& source() const;
+  // What classes, or several labels, are called: by the source, or else by the file of weights; empty: they are
+  // numbers.
+  const std::vector<std::string>& class_names() const;
   // Of an asked value: element type and shape of one sample.
   TensorType output_type(size_t index) const;
 

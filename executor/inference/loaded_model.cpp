@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
+#include "executor/session/warn.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {
@@ -34,9 +36,26 @@ void LoadedModel::put_weights(const SessionOptions& options) {
     file.emplace(options.files.weights, options.files.weights_map, options.files.fresh);
     check_weights(*file, prepared.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
+  name_classes(file ? &*file : nullptr);
   const Initialisation start{options.numerics.seed, file ? &*file : nullptr, thread_count(options)};
   const InitialValues content = initial_values(loop(), *prepared.validation, start);
   for (const Replica& replica : planned().replicas) put_values(*binding, replica, content);
+}
+
+// Classes are told apart by their numbers alone: other names, or another order of them, are probably another data
+// set's.
+void LoadedModel::name_classes(const WeightsFile* file) {
+  class_names_ = prepared.validation->class_names();
+  const std::vector<std::string> trained = file ? file->class_names() : std::vector<std::string>();
+  if (class_names_.empty()) {
+    class_names_ = trained;
+  } else if (!trained.empty() && trained != class_names_) {
+    const auto [ours, theirs] = std::mismatch(class_names_.begin(), class_names_.end(), trained.begin(), trained.end());
+    const auto shown = [](auto at, auto end) { return at == end ? "not there" : "'" + *at + "'"; };
+    warn(fmt::format("{}: was trained on other classes than {} has: class {} was {}, and is {}", file->path(),
+                     prepared.validation->describe(), ours - class_names_.begin(), shown(theirs, trained.end()),
+                     shown(ours, class_names_.end())));
+  }
 }
 
 TensorType LoadedModel::output_type(size_t index) const {

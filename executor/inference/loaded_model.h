@@ -5,6 +5,7 @@
 
 #include "executor/run/binding.h"
 #include "executor/session/session.h"
+#include "executor/weights/weights_file.h"
 
 namespace arbalest {
 
@@ -25,12 +26,18 @@ class LoadedModel {
   // All rows of the batch that is in the replica's pinned slot of `tick`: row-major.
   std::vector<std::byte> read_output(const Replica& replica, size_t index, int64_t tick) const;
 
+  // What the classes are called, by the source or else by the file of weights; empty: they are numbers.
+  const std::vector<std::string>& class_names() const { return class_names_; }
+
   const Prepared prepared;
   Plan plan;
   const std::unique_ptr<Binding> binding;
 
  private:
   void put_weights(const SessionOptions& options);
+  void name_classes(const WeightsFile* file);
+
+  std::vector<std::string> class_names_;
 };
 
 }  // namespace arbalest

@@ -76,6 +76,10 @@ Predictor::Predictor(Graph graph, const SessionOptions& options, const Predictor
   serving_ = std::thread([this] { serve(); });
 }
 
+const std::vector<std::string>& Predictor::class_names() const {
+  return model_->class_names();
+}
+
 Predictor::~Predictor() {
   requests_->wait();
   scheduler_->fail(std::make_exception_ptr(RunError("the predictor has ended")));

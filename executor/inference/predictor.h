@@ -39,6 +39,10 @@ class Predictor {
   // Of the value, for one sample: row-major floats.
   const TensorType& output() const { return output_; }
 
+  // What classes, or several labels, are called: by the graph's source, or else by the file of weights; empty: they are
+  // numbers.
+  const std::vector<std::string>& class_names() const;
+
   // The value's rows for the samples, one after the other. `samples` has an array for each of fields(), in any order,
   // with the same number of samples; others are ignored. Any thread may call it; it returns when the rows are there.
   // Throws GraphError where arrays do not fit the fields, RunError where the model cannot be run (any more).

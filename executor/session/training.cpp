@@ -12,6 +12,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/session/warn.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/weights/class_names.h"
 
 namespace arbalest {
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
@@ -289,6 +290,8 @@ void Training::announce(double setup_seconds) {
   event.iterations_per_epoch = request.rounds;
   event.samples_per_epoch = request.rounds * segment_->learners() * event.batch;
   event.iterations = segment_->plan().clocks[0].ticks;
+  for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
+  event.class_names = prepared_.training->class_names();
   event.setup_seconds = setup_seconds;
   event.note = schedule_note();
   observer_.started(event);
@@ -329,6 +332,7 @@ void Training::save(const std::string& path, const ModelState& model, const RunP
   file.metadata = {{"graph", prepared_.graph.name},
                    {"iteration", std::to_string(at.iteration)},
                    {"epoch", std::to_string(at.epoch)}};
+  put_class_names(file.metadata, prepared_.training->class_names());
   append_tensors(file, loop.graph, loop.arenas.weights, model.weights);
   if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, model.statistics);
   if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, model.frozen);

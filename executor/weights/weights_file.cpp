@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "executor/weights/class_names.h"
 #include "graph/passes/name_patterns.h"
 #include "io/formats/file.h"
 
@@ -98,6 +99,10 @@ WeightsFile::WeightsFile(const std::string& path, const std::string& map_path, s
     throw RunError(fmt::format("{}: tensors '{}' and '{}' both become '{}'", path, known->second.entry->name,
                                entry.name, target.name));
   }
+}
+
+std::vector<std::string> WeightsFile::class_names() const {
+  return class_names_in(reader_.metadata());
 }
 
 bool WeightsFile::is_fresh(const std::string& name) const {

@@ -19,6 +19,8 @@ class WeightsFile {
   explicit WeightsFile(const std::string& path, const std::string& map = "", std::vector<std::string> fresh = {});
 
   const std::string& path() const { return reader_.path(); }
+  // What the classes are called that the file's model tells apart, by index; empty where the file does not say.
+  std::vector<std::string> class_names() const;
 
   // Whether the graph's value `name` is read from the file.
   bool has(const std::string& name) const;

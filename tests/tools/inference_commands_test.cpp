@@ -146,6 +146,73 @@ TEST_CASE("classes have the names of a file, which has one for each") {
                  "--value prints numbers"));
 }
 
+namespace {
+
+// Digits whose classes have names; with `others`, not the same ones.
+class NamedDigits final : public Source {
+ public:
+  explicit NamedDigits(const SourceSpec& spec)
+      : digits_(open_source("glyphs:?train=96&test=50&size=16", spec.split, spec.seed)), others_(spec.find("others")) {}
+  std::vector<Field> fields() const override { return digits_->fields(); }
+  int64_t size() const override { return digits_->size(); }
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    digits_->fill(samples, fields);
+  }
+  std::vector<std::string> class_names() const override {
+    return {"zero", "one", others_ ? "due" : "two", "three", "four", "five", "six", "seven", "eight", "nine"};
+  }
+  std::string describe() const override { return "digits"; }
+
+ private:
+  const std::unique_ptr<Source> digits_;
+  const bool others_;
+};
+
+}  // namespace
+
+TEST_CASE("classes have the names of the source, else those that are kept with the weights") {
+  register_source({.name = "digits", .options = {"others"}, .open = [](const SourceSpec& spec) {
+                     return std::make_unique<NamedDigits>(spec);
+                   }});
+  const Trained trained;
+  const auto predicted = [&](const std::string& source) {
+    return trained.lines({"predict", "--format", "csv", "--set", source.c_str()}).at(1);
+  };
+  const std::string glyphs = "prefetch.source=glyphs:?train=96&test=50&size=16";
+  CHECK(predicted(glyphs).starts_with("0,0,"));
+  CHECK(predicted("prefetch.source=digits:").starts_with("0,zero,"));
+  std::string text;
+  for (const std::string& line : trained.lines({"evaluate", "--json", "--set", "prefetch.source=digits:"}))
+    text += line;
+  CHECK(nlohmann::json::parse(text).at("classes")[7].at("class") == "seven");
+
+  SessionOptions options = on_cpus();
+  options.files.save = trained.weights;
+  const Recorder named = run(tiny({.source = "digits:"}), options);
+  CHECK(named.starts.at(0).classes == 10);
+  CHECK(named.starts.at(0).class_names.at(9) == "nine");
+  CHECK(predicted(glyphs).starts_with("0,zero,"));
+  // Parts of metrics are of classes too.
+  std::string measured = write_graph_text(tiny({}));
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    REQUIRE(contains(measured, from));
+    measured.replace(measured.find(from), from.size(), to);
+  };
+  replace("loss, accuracy)", "loss, accuracy, auc)");
+  replace("trained = ", "auc = arbalest.AUC (logits, label)\ntrained = ");
+  std::ofstream(trained.graph) << measured;
+  const auto lines = trained.lines({"evaluate", "--set", "prefetch.source=digits:"});
+  CHECK(std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("  auc/three  0."); }));
+  CHECK(std::none_of(lines.begin(), lines.end(), [](const auto& line) { return contains(line, "auc/3"); }));
+
+  const Redirected errors(trained.folder / "errors", stderr);
+  predicted("prefetch.source=digits:");
+  CHECK(errors.lines().empty());
+  predicted("prefetch.source=digits:?others=1");
+  REQUIRE(errors.lines().size() == 1);
+  CHECK(contains(errors.lines()[0], "was trained on other classes than digits has: class 2 was 'two', and is 'due'"));
+}
+
 TEST_CASE("evaluate and predict refuse what they do not know") {
   CHECK(contains(fault({"predict", "g.onnxtxt", "--format", "jsn"}),
                  "found 'jsn', expected lines, json or csv; did you mean 'json'?"));

@@ -1,5 +1,5 @@
 #pragma once
-// Standard output as a file, for tests of what commands print.
+// Standard output, or standard error, as a file, for tests of what commands print.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -12,22 +12,23 @@
 
 namespace arbalest::test {
 
-// Standard output goes to a file while it lives.
+// The stream goes to a file while it lives.
 class Redirected {
  public:
-  explicit Redirected(const std::string& file) : file_(file), before_(flushed_copy()) {
+  explicit Redirected(const std::string& file, std::FILE* stream = stdout)
+      : file_(file), stream_(stream), before_(flushed_copy(stream)) {
     const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     REQUIRE(out >= 0);
-    dup2(out, STDOUT_FILENO);
+    dup2(out, fileno(stream_));
     close(out);
   }
   ~Redirected() {
-    std::fflush(stdout);
-    dup2(before_, STDOUT_FILENO);
+    std::fflush(stream_);
+    dup2(before_, fileno(stream_));
     close(before_);
   }
   std::vector<std::string> lines() const {
-    std::fflush(stdout);
+    std::fflush(stream_);
     std::vector<std::string> lines;
     std::ifstream in(file_);
     for (std::string line; std::getline(in, line);) lines.push_back(line);
@@ -35,11 +36,12 @@ class Redirected {
   }
 
  private:
-  static int flushed_copy() {
-    std::fflush(stdout);
-    return dup(STDOUT_FILENO);
+  static int flushed_copy(std::FILE* stream) {
+    std::fflush(stream);
+    return dup(fileno(stream));
   }
   std::string file_;
+  std::FILE* stream_;
   int before_;
 };
 

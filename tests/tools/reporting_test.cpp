@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "graph/error.h"
+#include "tests/io/test_folder.h"
 #include "tools/command/log.h"
 #include "tools/command/progress.h"
 
@@ -188,6 +189,25 @@ TEST_CASE("the log is one object a line, event first") {
   CHECK(lines[5].at("targets")[0].at("seconds") == 1.5);
   CHECK(lines[5].at("targets")[1].at("seconds").is_null());
   CHECK(lines[6].at("message") == "boom");
+}
+
+TEST_CASE("the log's first line has the classes, and their names where they are few") {
+  const TestFolder folder;
+  const auto first_line = [&](const RunStarted& run) {
+    const std::string path = folder / "log";
+    JsonLog(path).started(run);
+    std::ifstream file(path);
+    return nlohmann::json::parse(file);
+  };
+  RunStarted run = ten_epochs();
+  CHECK_FALSE(first_line(run).contains("classes"));
+  run.classes = 2;
+  CHECK(first_line(run).at("classes") == 2);
+  CHECK_FALSE(first_line(run).contains("class_names"));
+  run.class_names = {"cat", "dog"};
+  CHECK(first_line(run).at("class_names") == run.class_names);
+  run.class_names.resize(101);
+  CHECK_FALSE(first_line(run).contains("class_names"));
 }
 
 TEST_CASE("a log that cannot be created is an error, one that cannot be written is not") {

@@ -11,9 +11,11 @@
 
 namespace arbalest {
 
-ClassNames::ClassNames(const std::string& path, int64_t classes) {
+ClassNames::ClassNames(const std::string& path, const std::vector<std::string>& known, int64_t classes) {
   if (path.empty()) {
-    for (int64_t label = 0; label < classes; ++label) names_.push_back(std::to_string(label));
+    for (int64_t label = 0; label < classes; ++label) {
+      names_.push_back(label < int64_t(known.size()) ? known[size_t(label)] : std::to_string(label));
+    }
     return;
   }
   std::ifstream file(path);

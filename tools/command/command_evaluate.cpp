@@ -44,6 +44,18 @@ void count(ConfusionMatrix& confusion, const InferredBatch& batch) {
   }
 }
 
+// Parts of metrics are numbered as labels are, and called like them: "auc/0" becomes "auc/edema".
+void name_parts(Metrics& parts, const std::vector<std::string>& names) {
+  for (auto& [name, value] : parts) {
+    const size_t number = name.rfind('/') + 1;
+    for (size_t label = 0; label < names.size(); ++label) {
+      if (name.compare(number, name.npos, std::to_string(label)) != 0) continue;
+      name.replace(number, name.npos, names[label]);
+      break;
+    }
+  }
+}
+
 Evaluated evaluate(Inference& inference, std::optional<int64_t> classes) {
   Evaluated evaluated;
   if (classes) evaluated.confusion.emplace(*classes);
@@ -53,6 +65,7 @@ Evaluated evaluate(Inference& inference, std::optional<int64_t> classes) {
         if (evaluated.confusion) count(*evaluated.confusion, batch);
       },
       InterruptHandler::requested());
+  name_parts(evaluated.measured.parts, inference.class_names());
   return evaluated;
 }
 
@@ -72,7 +85,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
   if (!evaluated.confusion) return report;
   const ConfusionMatrix& confusion = *evaluated.confusion;
-  const ClassNames names(options.class_names, confusion.classes());
+  const ClassNames names(options.class_names, inference.class_names(), confusion.classes());
   report["mean_precision"] = fraction(confusion.mean_precision());
   report["mean_recall"] = fraction(confusion.mean_recall());
   report["mean_f1"] = fraction(confusion.mean_f1());
@@ -150,7 +163,8 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   const Validated& measured = evaluated.measured;
   fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second)\n", printable(inference.source().describe()),
              measured.samples, measured.seconds, double(measured.samples) / measured.seconds);
-  if (options.session.files.weights.empty()) fmt::print("no --weights FILE: the weights are those that the graph starts from, not trained ones\n");
+  if (options.session.files.weights.empty())
+    fmt::print("no --weights FILE: the weights are those that the graph starts from, not trained ones\n");
   size_t width = 4;
   for (const auto& [name, value] : measured.metrics) width = std::max(width, printable(name).size());
   for (const auto& [name, value] : measured.parts) width = std::max(width, printable(name).size());
@@ -161,7 +175,7 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
   if (!evaluated.confusion) return;
-  const ClassNames names(options.class_names, evaluated.confusion->classes());
+  const ClassNames names(options.class_names, inference.class_names(), evaluated.confusion->classes());
   print_classes(*evaluated.confusion, names);
   print_confusion(*evaluated.confusion, names);
 }
@@ -178,7 +192,8 @@ int command_evaluate(const EvaluateOptions& options) {
   if (!options.class_names.empty() && !classes) {
     throw GraphError("--class-names: the graph has no SoftmaxCrossEntropy over one class a sample");
   }
-  if (classes) ClassNames(options.class_names, *classes);  // what is wrong with them is told before the pass
+  // What is wrong with the names is told before the pass.
+  if (classes) ClassNames(options.class_names, inference.class_names(), *classes);
   const Evaluated evaluated = evaluate(inference, classes);
   if (options.json) {
     fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));

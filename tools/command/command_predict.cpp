@@ -57,11 +57,11 @@ class Writer {
 
 class ClassWriter final : public Writer {
  public:
-  ClassWriter(const PredictOptions& options, int64_t classes)
+  ClassWriter(const PredictOptions& options, const std::vector<std::string>& names, int64_t classes)
       : format_(options.format),
         classes_(classes),
         top_(size_t(std::min<int64_t>(options.top, classes))),
-        names_(options.class_names, classes) {}
+        names_(options.class_names, names, classes) {}
 
   std::string head() const override {
     if (format_ != Format::Csv) return "";
@@ -169,7 +169,7 @@ std::unique_ptr<Writer> writer_of(const PredictOptions& options, const Inference
   if (first.shape.size() != 1 || !label.shape.empty() || label.dtype != DataType::Int32) {
     throw GraphError("the graph's SoftmaxCrossEntropy does not take one class a sample; name a value with --value");
   }
-  return std::make_unique<ClassWriter>(options, first.shape[0]);
+  return std::make_unique<ClassWriter>(options, inference.class_names(), first.shape[0]);
 }
 
 }  // namespace

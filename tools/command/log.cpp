@@ -78,6 +78,9 @@ void JsonLog::started(const RunStarted& event) {
                {"iterations_per_epoch", event.iterations_per_epoch},
                {"iterations", event.iterations},
                {"setup_seconds", event.setup_seconds}};
+  constexpr size_t kMostNames = 100;
+  if (event.classes > 0) line["classes"] = event.classes;
+  if (!event.class_names.empty() && event.class_names.size() <= kMostNames) line["class_names"] = event.class_names;
   if (!event.note.empty()) line["note"] = event.note;
   write(line);
 }

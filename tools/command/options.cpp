@@ -104,7 +104,9 @@ class CommandLine {
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
         ->check(not_empty());
-    command->add_option("--class-names", options.class_names, "names of the classes, a line each")
+    command
+        ->add_option("--class-names", options.class_names,
+                     "names of the classes, a line each; otherwise the source's, or those that --weights has")
         ->type_name("FILE")
         ->check(not_empty());
     return command;

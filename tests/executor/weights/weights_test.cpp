@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 
+#include "executor/weights/class_names.h"
 #include "executor/weights/weights_file.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
@@ -52,6 +53,27 @@ std::string map_fault(const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE("a file keeps what classes are called") {
+  const Files files;
+  const auto names_of = [&](const Metadata& metadata) {
+    write_safetensors(files.weights, {{tensor("w", {2})}, metadata});
+    return WeightsFile(files.weights).class_names();
+  };
+  using Names = std::vector<std::string>;
+  Metadata metadata = {{"epoch", "3"}};
+  put_class_names(metadata, {});
+  CHECK(metadata.size() == 1);
+  CHECK(names_of(metadata).empty());
+  const Names names = {"cat", "a \"dog\", or\ntwo", "", "ämu"};
+  put_class_names(metadata, names);
+  CHECK(names_of(metadata) == names);
+  put_class_names(metadata, {"\xff"});
+  CHECK(names_of(metadata) == Names{"\xef\xbf\xbd"});  // what a file can hold
+  for (const char* other : {"cat, dog", "{\"cat\": 0}", "[\"cat\", 1]", "3", ""}) {
+    CHECK(names_of({{"class_names", other}}).empty());
+  }
+}
 
 TEST_CASE("a map gives tensors the graph's names") {
   const WeightsMap map(

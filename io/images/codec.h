@@ -19,14 +19,21 @@ struct PixelRequest {
   bool grey = false;  // luma, else colour
 };
 
+// How far behind the last pixel memory may be read.
+inline constexpr int64_t kPixelSlack = 64;
+
 // Rows of pixels: one byte each where grey, else four, of which the first three are red, green and blue.
 struct Pixels {
-  std::vector<uint8_t> bytes;  // at least height · width · channel bytes; kept from image to image
   int64_t height = 0, width = 0;
   bool grey = false;
-  Region region;  // what was wanted, in these pixels
+  Region region;               // what was wanted, in these pixels
+  std::vector<uint8_t> bytes;  // of the pixels, kPixelSlack and more; kept from image to image
 
   int64_t pixel_bytes() const { return grey ? 1 : 4; }
+  size_t size() const { return size_t(height * width * pixel_bytes()); }
+  void reserve() {
+    if (bytes.size() < size() + kPixelSlack) bytes.resize(size() + kPixelSlack);
+  }
 };
 
 // One format. Its errors are RunErrors; the libraries' own ways of failing end in it.
@@ -47,10 +54,14 @@ inline constexpr int64_t kMaxImageSide = 65535, kMaxImagePixels = int64_t{1} << 
 // Throws RunError where an image of this size is beyond the limits: "the PNG states 60000 × 60000 pixels; …".
 void check_image_size(const char* format, int64_t width, int64_t height);
 
-// The pixels that a region touches.
 struct PixelBox {
   int64_t left = 0, top = 0, width = 0, height = 0;
 };
-PixelBox pixels_of(const Region& region, int64_t width, int64_t height);
+// The pixels of an image of width × height that a region touches, and `margin` around them where the image has so many.
+PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t margin = 0);
+
+// Chroma of less resolution is interpolated between neighbours: decoded with a margin, the pixels of a region are as
+// they are in the whole image.
+inline constexpr int64_t kChromaMargin = 2;
 
 }  // namespace arbalest

@@ -23,12 +23,16 @@ void check_image_size(const char* format, int64_t width, int64_t height) {
                   width, height, kMaxImageSide, kMaxImagePixels));
 }
 
-PixelBox pixels_of(const Region& region, int64_t width, int64_t height) {
-  PixelBox box;
-  box.left = std::clamp<int64_t>(int64_t(std::floor(region.left)), 0, width - 1);
-  box.top = std::clamp<int64_t>(int64_t(std::floor(region.top)), 0, height - 1);
-  box.width = std::clamp<int64_t>(int64_t(std::ceil(region.left + region.width)), box.left + 1, width) - box.left;
-  box.height = std::clamp<int64_t>(int64_t(std::ceil(region.top + region.height)), box.top + 1, height) - box.top;
+PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t margin) {
+  const auto begin = [&](double start, int64_t size) {
+    return std::clamp<int64_t>(int64_t(std::floor(start)) - margin, 0, size - 1);
+  };
+  const auto end = [&](double end, int64_t begin, int64_t size) {
+    return std::clamp<int64_t>(int64_t(std::ceil(end)) + margin, begin + 1, size);
+  };
+  PixelBox box = {begin(region.left, width), begin(region.top, height), 0, 0};
+  box.width = end(region.left + region.width, box.left, width) - box.left;
+  box.height = end(region.top + region.height, box.top, height) - box.top;
   return box;
 }
 
@@ -97,6 +101,13 @@ struct ImageDecoder::State {
   Resampler resampler;
   std::vector<uint8_t> stored;  // the output before it is turned upright
 
+  // One large image should not cost its memory for ever.
+  void keep_little() {
+    constexpr size_t kKept = size_t{64} << 20;
+    if (pixels.bytes.size() > kKept) pixels.bytes = {};
+    if (stored.size() > kKept) stored = {};
+  }
+
   ImageCodec& codec_of(ImageInfo::Format format) {
     std::unique_ptr<ImageCodec>& codec = codecs[size_t(format)];
     if (codec == nullptr) {
@@ -150,6 +161,7 @@ void ImageDecoder::decode(const Region& region, int64_t height, int64_t width, i
     state.resampler.run(state.pixels, request.height, request.width, channels, state.stored.data());
     orientation.turn(state.stored.data(), height, width, channels, out);
   }
+  state.keep_little();
   times.decode += std::chrono::duration<double>(decoded - start).count();
   times.transform += std::chrono::duration<double>(Clock::now() - decoded).count();
 }

@@ -27,13 +27,15 @@ constexpr std::string_view kExifName("Exif\0\0", 6);
 
 // What the library says of a file that still decodes to what its writer meant.
 bool is_harmless(int warning) {
-  return warning == JWRN_ADOBE_XFORM || warning == JWRN_JFIF_MAJOR || warning == JWRN_EXTRANEOUS_DATA;
+  return warning == JWRN_ADOBE_XFORM || warning == JWRN_JFIF_MAJOR || warning == JWRN_EXTRANEOUS_DATA ||
+         warning == JWRN_NOT_SEQUENTIAL;
 }
 
 struct ErrorState {
   jpeg_error_mgr manager;  // first, so that the library's pointer to it is one to this
   jpeg_progress_mgr progress;
   std::jmp_buf jump;
+  bool ended;  // the file did, where the library wanted more
   bool too_many_scans;
 };
 
@@ -41,8 +43,17 @@ struct ErrorState {
   std::longjmp(reinterpret_cast<ErrorState*>(handle->err)->jump, 1);
 }
 
-void on_message(j_common_ptr handle, int level) {
-  if (level < 0 && !is_harmless(handle->err->msg_code)) leave(handle);
+// Where the file ends the library reads an end marker, with a warning. The rows may be there all the same, and if not,
+// Huffman's codes end in another warning; but of several scans some would be missing, and arithmetic codes go on for
+// ever.
+void on_message(j_common_ptr common, int level) {
+  if (level >= 0 || is_harmless(common->err->msg_code)) return;
+  if (common->err->msg_code == JWRN_JPEG_EOF) {
+    const j_decompress_ptr handle = reinterpret_cast<j_decompress_ptr>(common);
+    reinterpret_cast<ErrorState*>(common->err)->ended = true;
+    if (!jpeg_has_multiple_scans(handle) && !handle->arith_code) return;
+  }
+  leave(common);
 }
 
 void on_progress(j_common_ptr handle) {
@@ -98,7 +109,6 @@ class JpegCodec final : public ImageCodec {
 };
 
 void JpegCodec::fail() {
-  const int code = errors_.manager.msg_code;
   char text[JMSG_LENGTH_MAX] = {};
   errors_.manager.format_message(reinterpret_cast<j_common_ptr>(&handle_), text);
   const uint32_t row = handle_.output_scanline;
@@ -106,7 +116,7 @@ void JpegCodec::fail() {
   if (errors_.too_many_scans) {
     throw RunError(fmt::format("the JPEG has more than {} scans, which is more than is decoded", kMaxScans));
   }
-  if (code == JWRN_JPEG_EOF) {
+  if (errors_.ended) {
     throw RunError(fmt::format("the JPEG is truncated: its {} bytes end before the image does{}", file_size_,
                                row > 0 ? fmt::format(", near row {} of {}", row, handle_.output_height) : ""));
   }
@@ -126,7 +136,7 @@ int JpegCodec::orientation() const {
 ImageInfo JpegCodec::open(std::span<const std::byte> file) {
   jpeg_abort_decompress(&handle_);
   file_size_ = file.size();
-  errors_.too_many_scans = false;
+  errors_.ended = errors_.too_many_scans = false;
   run([&] {
     jpeg_mem_src(&handle_, reinterpret_cast<const unsigned char*>(file.data()), file.size());
     jpeg_read_header(&handle_, TRUE);
@@ -183,18 +193,15 @@ void JpegCodec::read(const PixelRequest& request, Pixels& pixels) {
   const Region region = {request.region.left * scale, request.region.top * scale, request.region.width * scale,
                          request.region.height * scale};
   const PixelBox box = pixels_of(region, handle_.output_width, handle_.output_height);
-  // Chroma is interpolated between neighbours: a column more on either side makes the region's own as they are in the
-  // whole image.
-  JDIMENSION left = JDIMENSION(std::max<int64_t>(box.left - 2, 0));
-  JDIMENSION width = std::min(JDIMENSION(box.left + box.width + 2), handle_.output_width) - left;
+  const PixelBox wide = pixels_of(region, handle_.output_width, handle_.output_height, kChromaMargin);
+  JDIMENSION left = JDIMENSION(wide.left), width = JDIMENSION(wide.width);
   run([&] { jpeg_crop_scanline(&handle_, &left, &width); });
 
   pixels.grey = request.grey && !four;
   pixels.width = handle_.output_width;
   pixels.height = box.height;
   pixels.region = {region.left - left, region.top - double(box.top), region.width, region.height};
-  const size_t size = size_t(pixels.width * pixels.height * pixels.pixel_bytes());
-  if (pixels.bytes.size() < size) pixels.bytes.resize(size);
+  pixels.reserve();
   read_rows(box, pixels);
   if (four) to_colour(pixels.bytes.data(), pixels.width * pixels.height);
 }

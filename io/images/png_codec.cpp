@@ -9,6 +9,7 @@
 
 #include "graph/error.h"
 #include "io/images/codec.h"
+#include "io/images/orientation.h"
 
 namespace arbalest {
 
@@ -85,7 +86,9 @@ ImageInfo PngCodec::open(std::span<const std::byte> file) {
     png_set_read_fn(png_, this, on_read);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // check_image_size() says what the limits are
     png_set_chunk_malloc_max(png_, size_t{64} << 20);
+    // Of what is not needed for pixels only the orientation is looked at.
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_AS_DEFAULT, reinterpret_cast<png_const_bytep>("eXIf"), 1);
     png_read_info(png_, info_);
   });
   ImageInfo info;
@@ -96,6 +99,9 @@ ImageInfo PngCodec::open(std::span<const std::byte> file) {
   const int type = png_get_color_type(png_, info_);
   info.channels = type & PNG_COLOR_MASK_COLOR ? 3 : 1;
   info.alpha = type & PNG_COLOR_MASK_ALPHA || png_get_valid(png_, info_, PNG_INFO_tRNS);
+  png_uint_32 exif_size = 0;
+  png_bytep exif = nullptr;
+  if (png_get_eXIf_1(png_, info_, &exif_size, &exif) != 0) info.orientation = exif_orientation({exif, exif_size});
   check_image_size("PNG", info.width, info.height);
   // What deflate packs best is 1032 times smaller.
   if (int64_t(png_get_rowbytes(png_, info_)) * info.height / 1032 > int64_t(file.size())) {
@@ -127,12 +133,11 @@ void PngCodec::read(const PixelRequest& request, Pixels& pixels) {
   pixels.width = width;
   pixels.height = passes > 1 ? height : box.height;
   pixels.region = {request.region.left, request.region.top - double(top), request.region.width, request.region.height};
-  const size_t size = size_t(pixels.width * pixels.height * pixels.pixel_bytes());
   if (png_get_rowbytes(png_, info_) != size_t(pixels.width * pixels.pixel_bytes())) {
     throw RunError(fmt::format("the PNG is of a kind that is not decoded: a row of {} pixels has {} bytes", width,
                                png_get_rowbytes(png_, info_)));
   }
-  if (pixels.bytes.size() < size) pixels.bytes.resize(size);
+  pixels.reserve();
   read_rows(box, passes, pixels);
   close();
 }

@@ -10,10 +10,11 @@ namespace arbalest {
 
 // Along one axis, each output is a weighted sum of neighbouring inputs.
 struct AxisWeights {
-  int bits = 0;  // weights of an output sum to 1 << bits
-  int taps = 0;  // room for weights of each output
+  static constexpr int kSum = 65535;  // of the weights of an output
+
+  int taps = 0;  // room for the weights of each output
   std::vector<int32_t> first, count;
-  std::vector<int16_t> weights;  // (outputs, taps)
+  std::vector<uint16_t> weights;  // (outputs, taps)
 
   // Outputs divide [start, start + extent) evenly, which lies within 0 … inputs; inputs that this does not touch have
   // no weight.
@@ -23,12 +24,15 @@ struct AxisWeights {
 // Keeps its buffers from image to image.
 class Resampler {
  public:
-  // (height, width, channels); channels is 1, or 3, where grey pixels give three equal bytes. Colour pixels give 3.
+  // (height, width, channels). Colour pixels give 3 channels; grey ones 1, or 3 that are equal.
   void run(const Pixels& pixels, int64_t height, int64_t width, int channels, uint8_t* out);
 
  private:
+  template <int kPixelBytes, int kChannels>
+  void scale(const Pixels& pixels, int64_t height, int64_t width, uint8_t* out);
+
   AxisWeights rows_, columns_;
-  std::vector<uint8_t> line_, strip_;
+  std::vector<uint8_t> strip_;
 };
 
 }  // namespace arbalest

@@ -3,8 +3,13 @@
 #include <fmt/format.h>
 #include <webp/decode.h>
 
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
 #include "graph/error.h"
 #include "io/images/codec.h"
+#include "io/images/orientation.h"
 
 namespace arbalest {
 
@@ -19,6 +24,29 @@ namespace {
     case VP8_STATUS_UNSUPPORTED_FEATURE: throw RunError("the WebP is of a kind that libwebp does not decode");
     default: throw RunError("the WebP is corrupt");
   }
+}
+
+uint32_t little_endian(std::span<const uint8_t> bytes) {
+  return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | uint32_t{bytes[3]} << 24;
+}
+
+// Of the EXIF chunk, where there is one: chunks are a name (4), a size (4) and as many bytes, to which an odd size adds
+// one.
+int orientation_of(std::span<const uint8_t> file) {
+  constexpr size_t kRiffHeader = 12, kChunkHeader = 8;
+  for (size_t at = kRiffHeader; at + kChunkHeader <= file.size();) {
+    const std::span<const uint8_t> chunk = file.subspan(at + kChunkHeader);
+    const size_t size = little_endian(file.subspan(at + 4));
+    if (std::memcmp(&file[at], "EXIF", 4) == 0) {
+      const std::span<const uint8_t> exif = chunk.first(std::min(size, chunk.size()));
+      constexpr std::string_view kJpegName("Exif\0\0", 6);  // not WebP's, but found in it
+      const bool named =
+          exif.size() >= kJpegName.size() && std::memcmp(exif.data(), kJpegName.data(), kJpegName.size()) == 0;
+      return exif_orientation(exif.subspan(named ? kJpegName.size() : 0));
+    }
+    at += kChunkHeader + size + size % 2;
+  }
+  return 1;
 }
 
 class WebpCodec final : public ImageCodec {
@@ -36,6 +64,7 @@ class WebpCodec final : public ImageCodec {
     info.height = features.height;
     info.channels = 3;
     info.alpha = features.has_alpha;
+    info.orientation = orientation_of(file_);
     check_image_size("WebP", info.width, info.height);
     return info;
   }
@@ -47,7 +76,7 @@ class WebpCodec final : public ImageCodec {
         status != VP8_STATUS_OK) {
       fail(status, file_.size());
     }
-    PixelBox box = pixels_of(request.region, config.input.width, config.input.height);
+    const PixelBox box = pixels_of(request.region, config.input.width, config.input.height, kChromaMargin);
     // libwebp starts at even pixels.
     const int64_t left = box.left & ~int64_t{1}, top = box.top & ~int64_t{1};
     pixels.grey = false;
@@ -55,8 +84,7 @@ class WebpCodec final : public ImageCodec {
     pixels.height = box.top + box.height - top;
     pixels.region = {request.region.left - double(left), request.region.top - double(top), request.region.width,
                      request.region.height};
-    const size_t size = size_t(pixels.width * pixels.height * 4);
-    if (pixels.bytes.size() < size) pixels.bytes.resize(size);
+    pixels.reserve();
     config.options.use_cropping = 1;
     config.options.crop_left = int(left);
     config.options.crop_top = int(top);
@@ -64,7 +92,7 @@ class WebpCodec final : public ImageCodec {
     config.options.crop_height = int(pixels.height);
     config.output.colorspace = MODE_RGBA;
     config.output.is_external_memory = 1;
-    config.output.u.RGBA = {pixels.bytes.data(), int(pixels.width * 4), size};
+    config.output.u.RGBA = {pixels.bytes.data(), int(pixels.width * 4), pixels.size()};
     if (const VP8StatusCode status = WebPDecode(file_.data(), file_.size(), &config); status != VP8_STATUS_OK) {
       fail(status, file_.size());
     }

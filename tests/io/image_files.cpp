@@ -175,4 +175,19 @@ FileBytes encode_webp(const TestImage& image, int quality) {
   return file;
 }
 
+FileBytes with_orientation(const FileBytes& webp, const TestImage& image, int orientation) {
+  FileBytes chunks = {'W', 'E', 'B', 'P', 'V', 'P', '8', 'X', 10, 0, 0, 0, 0x08, 0, 0, 0};  // 0x08: there is EXIF
+  for (const int side : {image.width - 1, image.height - 1}) {
+    for (int k = 0; k < 3; ++k) chunks.push_back(uint8_t(side >> 8 * k));
+  }
+  chunks.insert(chunks.end(), webp.begin() + 12, webp.end());
+  const FileBytes tiff = exif(orientation, false);
+  chunks.insert(chunks.end(), {'E', 'X', 'I', 'F', uint8_t(tiff.size()), 0, 0, 0});
+  chunks.insert(chunks.end(), tiff.begin(), tiff.end());
+  FileBytes file = {'R', 'I', 'F', 'F'};
+  for (int k = 0; k < 4; ++k) file.push_back(uint8_t(chunks.size() >> 8 * k));
+  file.insert(file.end(), chunks.begin(), chunks.end());
+  return file;
+}
+
 }  // namespace arbalest

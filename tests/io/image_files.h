@@ -35,7 +35,7 @@ FileBytes encode_jpeg(const TestImage& image, const JpegKind& kind = {});
 
 struct PngKind {
   bool interlaced = false;
-  bool palette = false;          // of one channel: indices into grey_of_index()
+  bool palette = false;          // of one channel: indices, see palette_colour()
   int bits = 8;                  // 1, 2, 4: of one channel; values are bytes less than 2^bits
   bool transparent_key = false;  // a tRNS chunk
   int orientation = 0;           // in an eXIf chunk, where it is not 0
@@ -46,5 +46,7 @@ std::vector<uint8_t> palette_colour(int index);
 
 // Lossless where quality is 0. Of 3 or 4 channels.
 FileBytes encode_webp(const TestImage& image, int quality = 0);
+// The same with an EXIF chunk, of an image without alpha.
+FileBytes with_orientation(const FileBytes& webp, const TestImage& image, int orientation);
 
 }  // namespace arbalest

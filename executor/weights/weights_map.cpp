@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "graph/error.h"
 
@@ -35,6 +36,38 @@ bool match(std::string_view name, std::string_view pattern, std::vector<std::str
   return false;
 }
 
+std::string substituted(const std::string& name, const std::vector<std::string_view>& stars) {
+  std::string result;
+  size_t star = 0;
+  for (const char c : name) {
+    c == '*' ? result += stars[star++] : result += c;
+  }
+  return result;
+}
+
+struct KerasVariable {
+  std::string_view theirs, ours;
+  bool transposed = false;
+};
+
+constexpr KerasVariable kKerasVariables[] = {{"kernel", "weight", true},
+                                             {"bias", "bias"},
+                                             {"gamma", "weight"},
+                                             {"beta", "bias"},
+                                             {"moving_mean", "running_mean"},
+                                             {"moving_variance", "running_var"},
+                                             {"embeddings", "weight"}};
+
+// "conv1/kernel": the layer's name, and which variable of it; nothing where it is none of Keras'.
+std::optional<std::pair<std::string_view, KerasVariable>> keras_variable(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  if (slash == name.npos) return std::nullopt;
+  for (const KerasVariable& variable : kKerasVariables) {
+    if (name.substr(slash + 1) == variable.theirs) return std::pair{name.substr(0, slash), variable};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 WeightsMap::WeightsMap(std::string_view text, const std::string& file) {
@@ -49,30 +82,31 @@ WeightsMap::WeightsMap(std::string_view text, const std::string& file) {
     if (words.size() < 2 || words.size() > 3) {
       fail(
           fmt::format("found {} word{}, expected a pattern of names in the weights, the graph's name or '-', and "
-                      "perhaps 'transposed'",
+                      "perhaps 'transposed' or 'keras'",
                       words.size(), words.size() == 1 ? "" : "s"));
-    }
-    if (words.size() == 3 && words[2] != "transposed") {
-      fail(fmt::format("found '{}', expected 'transposed' or the end of the line", words[2]));
     }
     const auto stars = [](const std::string& name) { return std::count(name.begin(), name.end(), '*'); };
     if (stars(words[1]) > stars(words[0])) {
       fail(fmt::format("'{}' has more * than '{}', which they stand for", words[1], words[0]));
     }
-    rules_.push_back({words[0], words[1] == "-" ? "" : words[1], words.size() == 3});
+    const std::string word = words.size() == 3 ? words[2] : "";
+    if (!word.empty() && word != "transposed" && word != "keras") {
+      fail(fmt::format("found '{}', expected 'transposed', 'keras' or the end of the line", word));
+    }
+    rules_.push_back({words[0], words[1] == "-" ? "" : words[1], word == "transposed", word == "keras"});
   }
 }
 
 WeightsMap::Target WeightsMap::operator()(std::string_view name) const {
+  const auto variable = keras_variable(name);
   for (const Rule& rule : rules_) {
+    if (rule.keras && !variable) continue;
     std::vector<std::string_view> stars;
-    if (!match(name, rule.pattern, stars)) continue;
-    Target target{"", rule.transposed};
-    size_t star = 0;
-    for (const char c : rule.name) {
-      c == '*' ? target.name += stars[star++] : target.name += c;
-    }
-    return target;
+    if (!match(rule.keras ? variable->first : name, rule.pattern, stars)) continue;
+    if (rule.name.empty()) return {};
+    const std::string target = substituted(rule.name, stars);
+    if (!rule.keras) return {target, rule.transposed};
+    return {fmt::format("{}.{}", target, variable->second.ours), variable->second.transposed};
   }
   return {std::string(name), false};
 }

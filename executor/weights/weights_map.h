@@ -14,11 +14,14 @@ namespace arbalest {
 //   fc.*                   logits.*
 //   *.num_batches_tracked  -
 //   */kernel               *.weight      transposed
+//   conv1_bn               stem.bn       keras
 //
 // In a pattern each * stands for any characters, also none, as few as fit; the k-th * of the graph's name for what the
 // pattern's k-th stood for. The first rule whose pattern fits applies; a name that none fits stays as it is. "-" leaves
 // the tensor out. `transposed`: the tensor is a kernel as TensorFlow and Keras have it, (height, width, channels,
-// filters) or (inputs, units). What follows # is a comment.
+// filters) or (inputs, units). `keras`: the pattern and the name are layers, whose variables Keras calls LAYER/kernel
+// (which is transposed), bias, gamma, beta, moving_mean, moving_variance and embeddings; here they are LAYER.weight,
+// bias, running_mean and running_var. What follows # is a comment.
 class WeightsMap {
  public:
   struct Target {
@@ -37,6 +40,7 @@ class WeightsMap {
   struct Rule {
     std::string pattern, name;
     bool transposed = false;
+    bool keras = false;  // of a layer
   };
   std::vector<Rule> rules_;
 };

@@ -83,8 +83,12 @@ TEST_CASE("a map gives tensors the graph's names") {
       "\tfc.weight\tlogits.weight\n"
       "fc.*  other.*\n"
       "*.num_batches_tracked -\n"
+      "head/* -\n"
+      "block*_bn b*/bn keras\n"
+      "count* - keras\n"
       "*/kernel *.weight transposed\n"
-      "a*b* *\n",
+      "a*b* *\n"
+      "word keras\n",
       "names.map");
   CHECK(map("layer1.0.conv12.weight").name == "h0/c12.conv.weight");
   CHECK(map("layer1..conv.weight").name == "h/c.conv.weight");
@@ -95,6 +99,20 @@ TEST_CASE("a map gives tensors the graph's names") {
   CHECK(map("dense/kernel").name == "dense.weight");
   CHECK(map("dense/kernel").transposed);
   CHECK_FALSE(map("fc.weight").transposed);
+  CHECK(map("head/kernel").name == "");
+  CHECK(map("block7_bn/gamma").name == "b7/bn.weight");
+  CHECK(map("block7_bn/beta").name == "b7/bn.bias");
+  CHECK(map("block7_bn/moving_mean").name == "b7/bn.running_mean");
+  CHECK(map("block7_bn/moving_variance").name == "b7/bn.running_var");
+  CHECK(map("block7_bn/embeddings").name == "b7/bn.weight");
+  CHECK(map("block7_bn/bias").name == "b7/bn.bias");
+  CHECK_FALSE(map("block7_bn/bias").transposed);
+  CHECK(map("block7_bn/kernel").name == "b7/bn.weight");
+  CHECK(map("block7_bn/kernel").transposed);
+  CHECK(map("block7_bn/other").name == "block7_bn/other");  // no variable of Keras' layers
+  CHECK(map("block7_bn").name == "block7_bn");
+  CHECK(map("counter/bias").name == "");
+  CHECK(map("word").name == "keras");
   CHECK(map("axbybz").name == "x");  // as few as fit
   CHECK(WeightsMap()("fc.weight").name == "fc.weight");
 }
@@ -102,7 +120,7 @@ TEST_CASE("a map gives tensors the graph's names") {
 TEST_CASE("a map that is wrong is refused with its line") {
   CHECK(contains(map_fault("a b\nfc.weight\n"), "names.map:2:1: found 1 word, expected a pattern"));
   CHECK(contains(map_fault("a b transposed c"), "names.map:1:1: found 4 words"));
-  CHECK(contains(map_fault("a b transpose"), "found 'transpose', expected 'transposed'"));
+  CHECK(contains(map_fault("a b transpose"), "found 'transpose', expected 'transposed', 'keras' or the end"));
   CHECK(contains(map_fault("\n\na.* b.*.*"), "names.map:3:1: 'b.*.*' has more * than 'a.*'"));
 }
 
@@ -202,9 +220,51 @@ TEST_CASE("a trunk from a file of other names trains under a new head") {
   CHECK(after.find("logits.weight")->shape == Shape{12, 16});
 }
 
-TEST_CASE("the maps beside the examples give torchvision's names") {
+namespace {
+
+// Of an example: names of its parameters and statistics.
+std::set<std::string> names_of_example(const std::string& example) {
   const char* source = std::getenv("ARBALEST_SOURCE");
   REQUIRE(source);
+  const Prepared prepared =
+      prepare(load_graph(fmt::format("{}/examples/{}.onnxtxt", source, example), builtin_ops()), on_cpus());
+  const Loop& loop = prepared.program.training();
+  std::set<std::string> names;
+  for (const Value& value : loop.graph.values) {
+    const bool stored = value.role == Role::Parameter || value.role == Role::State;
+    const ValueId base = value.view.base;
+    if (stored && base != kNone && (base == loop.arenas.weights || base == loop.arenas.statistics)) {
+      names.insert(value.name);
+    }
+  }
+  return names;
+}
+
+// What the map beside the example makes of other names: none may become another's.
+std::set<std::string> mapped_names(const std::string& file, const std::vector<std::string>& theirs) {
+  const char* source = std::getenv("ARBALEST_SOURCE");
+  REQUIRE(source);
+  std::ifstream stream(fmt::format("{}/examples/transfer/{}", source, file));
+  const std::string rules{std::istreambuf_iterator<char>(stream), {}};
+  const WeightsMap map(rules, file);
+  std::set<std::string> mapped;
+  for (const std::string& name : theirs) mapped.insert(map(name).name);
+  CHECK(mapped.size() == theirs.size());
+  return mapped;
+}
+
+// Keras' names of layers' variables.
+struct KerasNames {
+  std::vector<std::string> names;
+  void add(const std::string& layer, const std::vector<const char*>& variables) {
+    for (const char* variable : variables) names.push_back(layer + "/" + variable);
+  }
+  void add_norm(const std::string& layer) { add(layer, {"gamma", "beta", "moving_mean", "moving_variance"}); }
+};
+
+}  // namespace
+
+TEST_CASE("the maps beside the examples give torchvision's names") {
   struct Example {
     std::string name;
     std::vector<int> blocks;
@@ -231,21 +291,54 @@ TEST_CASE("the maps beside the examples give torchvision's names") {
         add_norm(prefix + "downsample.1");
       }
     }
-    std::ifstream file(fmt::format("{}/examples/transfer/{}.torchvision.map", source, example.name));
-    const std::string rules{std::istreambuf_iterator<char>(file), {}};
-    const WeightsMap map(rules, "map");
-    std::set<std::string> mapped, ours;
-    for (const std::string& name : theirs) mapped.insert(map(name).name);
-    CHECK(mapped.size() == theirs.size());
-    const Prepared prepared =
-        prepare(load_graph(fmt::format("{}/examples/{}.onnxtxt", source, example.name), builtin_ops()), on_cpus());
-    const Loop& loop = prepared.program.training();
-    for (const Value& value : loop.graph.values) {
-      const bool stored = value.role == Role::Parameter || value.role == Role::State;
-      const ValueId base = value.view.base;
-      if (stored && base != kNone && (base == loop.arenas.weights || base == loop.arenas.statistics))
-        ours.insert(value.name);
-    }
-    CHECK(mapped == ours);
+    CHECK(mapped_names(example.name + ".torchvision.map", theirs) == names_of_example(example.name));
   }
+}
+
+TEST_CASE("the maps beside the examples give Keras' names") {
+  KerasNames dense;
+  dense.add("conv1_conv", {"kernel"});
+  dense.add_norm("conv1_bn");
+  const std::vector<int> layers = {6, 12, 24, 16};
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    for (int i = 1; i <= layers[stage]; ++i) {
+      const std::string block = fmt::format("conv{}_block{}", stage + 2, i);
+      dense.add_norm(block + "_0_bn");
+      dense.add(block + "_1_conv", {"kernel"});
+      dense.add_norm(block + "_1_bn");
+      dense.add(block + "_2_conv", {"kernel"});
+    }
+    if (stage + 1 == layers.size()) continue;
+    dense.add_norm(fmt::format("pool{}_bn", stage + 2));
+    dense.add(fmt::format("pool{}_conv", stage + 2), {"kernel"});
+  }
+  dense.add_norm("bn");
+  dense.add("predictions", {"kernel", "bias"});
+  CHECK(mapped_names("densenet121.keras.map", dense.names) == names_of_example("densenet121"));
+
+  KerasNames convnext;
+  const std::string net = "convnext_tiny_";
+  convnext.add(net + "stem/" + net + "stem_conv", {"kernel", "bias"});
+  convnext.add(net + "stem/" + net + "stem_layernorm", {"gamma", "beta"});
+  const std::vector<int> blocks = {3, 3, 9, 3};
+  int variable = 0;  // Keras numbers those of all blocks
+  for (size_t stage = 0; stage < blocks.size(); ++stage) {
+    if (stage) {
+      const std::string half = fmt::format("{}downsampling_block_{}/{}downsampling_", net, stage - 1, net);
+      convnext.add(fmt::format("{}layernorm_{}", half, stage - 1), {"gamma", "beta"});
+      convnext.add(fmt::format("{}conv_{}", half, stage - 1), {"kernel", "bias"});
+    }
+    for (int i = 0; i < blocks[stage]; ++i) {
+      const std::string block = fmt::format("{}stage_{}_block_{}_", net, stage, i);
+      for (const char* layer : {"depthwise_conv", "pointwise_conv_1", "pointwise_conv_2"}) {
+        convnext.add(block + layer, {"kernel", "bias"});
+      }
+      convnext.add(block + "layernorm", {"gamma", "beta"});
+      convnext.names.push_back(block + "layer_scale/variable" + (variable ? fmt::format("_{}", variable) : ""));
+      ++variable;
+    }
+  }
+  convnext.add(net + "head_layernorm", {"gamma", "beta"});
+  convnext.add(net + "head_dense", {"kernel", "bias"});
+  CHECK(mapped_names("convnext_tiny.keras.map", convnext.names) == names_of_example("convnext_tiny"));
 }

@@ -20,9 +20,9 @@ inline Tensor dense(Tensor x) {
   return concat({x, plain_conv(relu(batch_norm(bottleneck)), 32, 3)}, 1);
 }
 
-inline void build_densenet121(Model& model, const std::string& source) {
+// 1024 features of images (N, 3, H, W).
+inline Tensor densenet121_features(Tensor x) {
   constexpr std::array<int, 4> kStages = {6, 12, 24, 16};
-  auto [x, label] = imagenet(model, source, 64);
   x = max_pool(relu(batch_norm(plain_conv(x, 64, 7, 2))), {.kernel = 3, .stride = 2, .pad = 1});
   int64_t channels = 64;
   for (size_t stage = 0; stage < kStages.size(); ++stage) {
@@ -33,8 +33,12 @@ inline void build_densenet121(Model& model, const std::string& source) {
     for (int i = 0; i < kStages[stage]; ++i) x = dense(x);
     channels += 32 * kStages[stage];
   }
-  x = global_average_pool(relu(batch_norm(x)));
-  train_classifier(linear(x, {.units = 1000}).named("logits"), label,
+  return global_average_pool(relu(batch_norm(x)));
+}
+
+inline void build_densenet121(Model& model, const std::string& source) {
+  auto [x, label] = imagenet(model, source, 64);
+  train_classifier(linear(densenet121_features(x), {.units = 1000}).named("logits"), label,
                    {.lr = 0.025,
                     .momentum = 0.9,
                     .weight_decay = 1e-4,

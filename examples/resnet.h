@@ -29,11 +29,10 @@ inline std::array<int, 4> resnet_stages(int depth) {
   throw GraphError("depth is " + std::to_string(depth) + "; expected 18, 50 or 101");
 }
 
-// `depth`: 18 (basic blocks), 50 or 101 (bottlenecks).
-inline void build_resnet(Model& model, const std::string& source, int depth) {
+// Features of images (N, 3, H, W). `depth`: 18 (basic blocks, 512 features), 50 or 101 (bottlenecks, 2048).
+inline Tensor resnet_features(Tensor x, int depth) {
   const std::array<int, 4> blocks = resnet_stages(depth);
   const bool deep = depth >= 50;
-  auto [x, label] = imagenet(model, source, 64);
   x = max_pool(relu(conv_bn(x, 64, 7, 2)), {.kernel = 3, .stride = 2, .pad = 1});
   for (size_t stage = 0; stage < blocks.size(); ++stage) {
     const int64_t width = 64 << stage;
@@ -43,7 +42,12 @@ inline void build_resnet(Model& model, const std::string& source, int depth) {
       x = deep ? bottleneck(x, width, stride, first) : residual(x, width, stride, stride > 1);
     }
   }
-  const Tensor logits = linear(global_average_pool(x), {.units = 1000}).named("logits");
+  return global_average_pool(x);
+}
+
+inline void build_resnet(Model& model, const std::string& source, int depth) {
+  auto [x, label] = imagenet(model, source, 64);
+  const Tensor logits = linear(resnet_features(x, depth), {.units = 1000}).named("logits");
   train_classifier(logits, label,
                    {.lr = 0.025,
                     .momentum = 0.9,

@@ -100,8 +100,10 @@ std::function<void(int64_t)> Segment::report() {
 
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
   InputReport report;
-  report.late = double(to.late - from.late) / std::max(1.0, double((to.iterations - from.iterations) * learners_));
-  report.late = std::min(1.0, report.late);  // batches of iterations to come may be counted already
+  // The first batches cannot but be late, and some of iterations to come may be counted already.
+  const int64_t late = to.late - from.late - (from.iterations == 0 ? learners_ : 0);
+  const int64_t batches = (to.iterations - from.iterations) * learners_;
+  report.late = batches > 0 ? std::clamp(double(late) / double(batches), 0.0, 1.0) : 0;
   const double samples = std::max(1.0, double(to.times.samples - from.times.samples)) * 1e-6;
   report.read = (to.times.read - from.times.read) / samples;
   report.decode = (to.times.decode - from.times.decode) / samples;

@@ -30,7 +30,10 @@ Tensor unary(std::string_view op, Tensor x, Attributes attributes = {}) {
 }
 
 Attributes attributes_of(const PrefetchOptions& options) {
-  return {{"source", options.source}, {"split", options.split}, {"batch", options.batch}, {"depth", options.depth}};
+  Attributes attributes = {
+      {"source", options.source}, {"split", options.split}, {"batch", options.batch}, {"depth", options.depth}};
+  if (options.cache != "none") attributes.set("cache", options.cache);
+  return attributes;
 }
 
 Ints four(int64_t pad) {

@@ -7,7 +7,9 @@
 #include <set>
 #include <sstream>
 
+#include "examples/chexnet/chexnet.h"
 #include "examples/models.h"
+#include "examples/photos/photos.h"
 #include "executor/plan/make_plan.h"
 #include "executor/session/state.h"
 #include "graph/field.h"
@@ -115,6 +117,26 @@ TEST_CASE("the C++ examples are the graphs of the files") {
   Model model("resnet");
   CHECK_THROWS_WITH(build_resnet(model, "synthetic:", 34), "depth is 34; expected 18, 50 or 101");
   CHECK_THROWS_WITH(build_cifar_resnet(model, "synthetic:", 34), "depth is 34; expected 6n + 2");
+}
+
+TEST_CASE("the examples on files are the same graphs in C++") {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  const auto check = [&](const std::string& name, const Field& label, const auto& build) {
+    INFO(name);
+    Model model(name);
+    build(model);
+    Graph file = load_graph(fmt::format("{0}/examples/{1}/{1}.onnxtxt", root ? root : ".", name), builtin_ops());
+    Graph built = model.graph();
+    for (Graph* graph : {&file, &built}) {
+      set_fields(graph->nodes[0], {{"image", DataType::String, {}}, label});
+      verify(*graph);
+    }
+    CHECK(first_difference(meaning(built), meaning(file)) == "");
+  };
+  check("chexnet", {"label", DataType::Float32, {3}},
+        [](Model& model) { build_chexnet(model, "csv:data/xrays/labels.csv?labels=pneumonia,bacteria,virus", 3); });
+  check("photos", {"label", DataType::Int32, {}, 101},
+        [](Model& model) { build_photos(model, "folder:data/caltech101", 101); });
 }
 
 TEST_CASE("LeNet's layers have the same names in C++, so that either reads the other's weights") {

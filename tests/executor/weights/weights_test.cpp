@@ -52,6 +52,11 @@ std::string map_fault(const std::string& text) {
   return message_of([&] { WeightsMap(text, "names.map"); });
 }
 
+// A batch norm's tensors, as PyTorch names them.
+void add_norm(const std::string& name, std::vector<std::string>& names) {
+  for (const char* part : {"weight", "bias", "running_mean", "running_var"}) names.push_back(name + "." + part);
+}
+
 }  // namespace
 
 TEST_CASE("a file keeps what classes are called") {
@@ -275,24 +280,39 @@ TEST_CASE("the maps beside the examples give torchvision's names") {
        {Example{"resnet18", {2, 2, 2, 2}, 2, false}, Example{"resnet50", {3, 4, 6, 3}, 3, true},
         Example{"resnet101", {3, 4, 23, 3}, 3, true}}) {
     std::vector<std::string> theirs = {"conv1.weight", "fc.weight", "fc.bias"};
-    const auto add_norm = [&](const std::string& name) {
-      for (const char* part : {"weight", "bias", "running_mean", "running_var"}) theirs.push_back(name + "." + part);
-    };
-    add_norm("bn1");
+    add_norm("bn1", theirs);
     for (size_t stage = 0; stage < example.blocks.size(); ++stage) {
       for (int block = 0; block < example.blocks[stage]; ++block) {
         const std::string prefix = fmt::format("layer{}.{}.", stage + 1, block);
         for (int i = 1; i <= example.convolutions; ++i) {
           theirs.push_back(fmt::format("{}conv{}.weight", prefix, i));
-          add_norm(fmt::format("{}bn{}", prefix, i));
+          add_norm(fmt::format("{}bn{}", prefix, i), theirs);
         }
         if (block > 0 || (stage == 0 && !example.first_projects)) continue;
         theirs.push_back(prefix + "downsample.0.weight");
-        add_norm(prefix + "downsample.1");
+        add_norm(prefix + "downsample.1", theirs);
       }
     }
     CHECK(mapped_names(example.name + ".torchvision.map", theirs) == names_of_example(example.name));
   }
+
+  std::vector<std::string> theirs = {"features.conv0.weight", "classifier.weight", "classifier.bias"};
+  add_norm("features.norm0", theirs);
+  add_norm("features.norm5", theirs);
+  const std::vector<int> blocks = {6, 12, 24, 16};
+  for (size_t block = 1; block <= blocks.size(); ++block) {
+    for (int layer = 1; layer <= blocks[block - 1]; ++layer) {
+      const std::string prefix = fmt::format("features.denseblock{}.denselayer{}.", block, layer);
+      for (int i = 1; i <= 2; ++i) {
+        theirs.push_back(fmt::format("{}conv{}.weight", prefix, i));
+        add_norm(fmt::format("{}norm{}", prefix, i), theirs);
+      }
+    }
+    if (block == blocks.size()) continue;
+    theirs.push_back(fmt::format("features.transition{}.conv.weight", block));
+    add_norm(fmt::format("features.transition{}.norm", block), theirs);
+  }
+  CHECK(mapped_names("densenet121.torchvision.map", theirs) == names_of_example("densenet121"));
 }
 
 TEST_CASE("the maps beside the examples give Keras' names") {

@@ -1,0 +1,70 @@
+// CheXNet as a program: trains on a table of X-rays and keeps the model with the best mean AUC.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "examples/chexnet/chexnet.h"
+#include "executor/session/session.h"
+
+namespace arbalest {
+namespace {
+
+class Printer final : public RunObserver {
+ public:
+  explicit Printer(std::vector<std::string> labels) : labels_(std::move(labels)) {}
+
+ private:
+  void validation(const Validated& event) override {
+    std::printf("epoch %ld: loss %.4f", long(event.epoch), event.loss);
+    for (const auto& [name, value] : event.metrics) std::printf("  %s %.4f", name.c_str(), value);
+    for (size_t i = 0; i < event.parts.size() && i < labels_.size(); ++i) {
+      std::printf("  %s %.4f", labels_[i].c_str(), event.parts[i].second);
+    }
+    std::printf("\n");
+  }
+  void finished(const RunFinished& event) override {
+    std::printf("best %s in epoch %ld, in %s; %.0f images/s\n", event.best_metric.c_str(), long(event.best_epoch),
+                event.best_weights.c_str(), event.images_per_second);
+  }
+
+  const std::vector<std::string> labels_;
+};
+
+void train_on(const std::string& source, const std::string& weights) {
+  SessionOptions options;
+  options.sources.training = open_source(source, "train", options.numerics.seed);
+  options.sources.validation = open_source(source, "test", options.numerics.seed);
+  const std::vector<std::string> labels = options.sources.training->class_names();
+  Model model("chexnet");
+  build_chexnet(model, source, int64_t(labels.size()));
+  options.rules.metric = "auc";
+  options.rules.plateau = 4;  // validations without a better AUC, until the rate is a third
+  options.rules.plateau_factor = 0.3;
+  options.files.save_best = "chexnet.safetensors";
+  options.files.weights = weights;
+  if (!weights.empty()) options.files.fresh = {"logits.*"};
+  Printer printer(labels);
+  const std::atomic<bool> interrupted{false};
+  run_training(model.graph(), options, printer, interrupted);
+}
+
+}  // namespace
+}  // namespace arbalest
+
+int main(int argc, char** argv) try {
+  if (argc < 2 || argc > 3 || argv[1][0] == '-') {
+    std::printf(
+        "usage: %s SOURCE [WEIGHTS]\n\nTrains on SOURCE, such as 'csv:data/xrays/labels.csv?labels=*', from WEIGHTS of "
+        "another model,\nwhose head is not used, or from nothing. Writes chexnet.safetensors.\n",
+        argv[0]);
+    return argc < 2 ? 2 : 0;
+  }
+  arbalest::train_on(argv[1], argc > 2 ? argv[2] : "");
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "executor/inference/loaded_model.h"
+#include "executor/run/bad_samples.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
 #include "executor/session/validation_reader.h"
@@ -31,6 +32,11 @@ const Source& Inference::source() const {
 
 const std::vector<std::string>& Inference::class_names() const {
   return model_->class_names();
+}
+
+bool Inference::skipped(int64_t sample) const {
+  const BadSamples& bad = *model_->prepared.bad;
+  return bad.most() > 0 && bad.contains(source().locate(sample));
 }
 
 TensorType Inference::output_type(size_t index) const {

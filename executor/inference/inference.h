@@ -35,6 +35,8 @@ class Inference {
   // What classes, or several labels, are called: by the source, or else by the file of weights; empty: they are
   // numbers.
   const std::vector<std::string>& class_names() const;
+  // Whether the sample could not be read, so that another one took its place. During run() and after it.
+  bool skipped(int64_t sample) const;
   // Of an asked value: element type and shape of one sample.
   TensorType output_type(size_t index) const;
 

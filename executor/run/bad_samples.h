@@ -25,11 +25,15 @@ class BadSamples {
   void add(const std::string& place, const std::string& fault);
 
   int64_t most() const { return most_; }
+  bool contains(const std::string& place) const {
+    const std::scoped_lock lock(mutex_);
+    return bad_.contains(place);
+  }
 
  private:
   const int64_t most_;
   std::function<void(const std::string& place, const std::string& fault)> skipped_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::set<std::string> bad_;  // places
 };
 

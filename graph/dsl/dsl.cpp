@@ -151,7 +151,11 @@ Tensor resize_crop(Tensor files, const ResizeCropOptions& options) {
 
 Tensor augment(Tensor image, const AugmentOptions& options) {
   return unary("arbalest.Augment", image,
-               {{"pad", options.pad}, {"flip", int64_t(options.flip)}, {"mean", options.mean}, {"std", options.std}});
+               {{"pad", options.pad},
+                {"crop", options.crop},
+                {"flip", int64_t(options.flip)},
+                {"mean", options.mean},
+                {"std", options.std}});
 }
 
 Tensor conv(Tensor x, const ConvOptions& options) {

@@ -110,6 +110,7 @@ struct AugmentOptions {
   int64_t pad = 0;
   bool flip = false;
   std::vector<double> mean, std;  // per channel, in 0 … 1
+  std::vector<int64_t> crop;      // height and width of the output; none: the image's
 };
 Tensor augment(Tensor image, const AugmentOptions& options);
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "examples/chexnet/chexnet.h"
+#include "examples/photos/chexnet.h"
 #include "examples/models.h"
 #include "examples/photos/photos.h"
 #include "executor/plan/make_plan.h"
@@ -125,7 +125,7 @@ TEST_CASE("the examples on files are the same graphs in C++") {
     INFO(name);
     Model model(name);
     build(model);
-    Graph file = load_graph(fmt::format("{0}/examples/{1}/{1}.onnxtxt", root ? root : ".", name), builtin_ops());
+    Graph file = load_graph(fmt::format("{}/examples/photos/{}.onnxtxt", root ? root : ".", name), builtin_ops());
     Graph built = model.graph();
     for (Graph* graph : {&file, &built}) {
       set_fields(graph->nodes[0], {{"image", DataType::String, {}}, label});

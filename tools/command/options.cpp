@@ -122,9 +122,12 @@ class CommandLine {
   }
 
   void declare_predict() {
-    predict_command_ = declare_inference("predict", "print what a trained model makes of a split", predict_);
-    predict_command_->add_option("--top", predict_.top, "classes to print a sample, the most probable first")
-        ->capture_default_str()
+    predict_command_ =
+        declare_inference("predict", "print what a trained model makes of a split or of files", predict_);
+    predict_command_->add_option("FILES", predict_.files, "image files to look at, instead of a split")->type_name("");
+    predict_command_
+        ->add_option("--top", predict_.top,
+                     "classes to print a sample, the most probable first; otherwise one, or all labels of several")
         ->type_name("N")
         ->check(whole(1));
     predict_command_

@@ -73,8 +73,9 @@ struct PredictOptions : GraphOptions {
   enum class Format : uint8_t { Lines, Json, Csv };
   std::string split;
   std::string class_names;
-  std::string value;  // instead of classes, the numbers of this value of the graph
-  int top = 1;        // classes a sample
+  std::string value;               // instead of classes, the numbers of this value of the graph
+  int top = 0;                     // classes a sample; 0: one, or all labels where there are several a sample
+  std::vector<std::string> files;  // instead of a split
   Format format = Format::Lines;
 };
 

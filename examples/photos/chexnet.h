@@ -1,5 +1,5 @@
 #pragma once
-// CheXNet in the C++ DSL: the graph of examples/chexnet/chexnet.onnxtxt.
+// CheXNet in the C++ DSL: the graph of examples/photos/chexnet.onnxtxt.
 
 #include <string>
 

@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-#include "examples/chexnet/chexnet.h"
+#include "examples/photos/chexnet.h"
 #include "executor/session/session.h"
 
 namespace arbalest {

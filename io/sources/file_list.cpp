@@ -1,0 +1,57 @@
+#include "io/sources/file_list.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "graph/error.h"
+#include "io/sources/photo_files.h"
+
+namespace arbalest {
+namespace {
+
+PathList listed(const std::vector<std::string>& paths) {
+  PathList list;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::status(path, error);
+    if (!std::filesystem::exists(status)) throw RunError(fmt::format("{}: there is no such file", path));
+    if (std::filesystem::is_directory(status)) {
+      throw RunError(fmt::format("{}: found a folder, expected files, as in '{}/*.jpg'", path, path));
+    }
+    list.add(path);
+  }
+  return list;
+}
+
+class FileList final : public Source {
+ public:
+  FileList(const std::vector<std::string>& paths, std::vector<Field> fields)
+      : files_("", listed(paths)), fields_(std::move(fields)) {}
+
+  std::vector<Field> fields() const override { return fields_; }
+  int64_t size() const override { return files_.size(); }
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    for (size_t f = 0; f < fields.size(); ++f) {
+      if (fields[f]) std::memset(fields[f], 0, samples.size() * size_t(fields_[f].sample().bytes()));
+    }
+  }
+  void read(int64_t index, size_t /*field*/, std::vector<std::byte>& bytes) const override {
+    files_.read(index, bytes);
+  }
+  std::string locate(int64_t index) const override { return files_.path(index); }
+  std::string describe() const override { return fmt::format("{} files", size()); }
+
+ private:
+  const PhotoFiles files_;
+  const std::vector<Field> fields_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> file_list_source(std::vector<std::string> paths, std::vector<Field> fields) {
+  return std::make_unique<FileList>(paths, std::move(fields));
+}
+
+}  // namespace arbalest

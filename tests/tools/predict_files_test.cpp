@@ -1,0 +1,122 @@
+// `arbalest predict GRAPH FILES`: a trained model asked about photos of one's own.
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/executor/fixture.h"
+#include "tests/io/image_files.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+FileBytes photo(bool bright, uint64_t seed) {
+  TestImage image = test_image(24, 20, 3, 10, seed);
+  for (uint8_t& value : image.bytes) value = bright ? uint8_t(128 + value / 2) : uint8_t(value / 2);
+  return encode_png(image);
+}
+
+// Photos that are bright or dark, and a model that was trained on them for a class each, or for two labels.
+struct TrainedOnPhotos {
+  TestFolder folder;
+  std::string graph = folder / "g.onnxtxt", weights = folder / "w.safetensors";
+
+  explicit TrainedOnPhotos(bool several_labels) {
+    std::string table = "path,split,bright,dark\n";
+    for (const std::string split : {"train", "test"}) {
+      for (int i = 0; i < 32; ++i) {
+        const bool bright = i % 2 == 0;
+        const std::string name = fmt::format("{}/{}/{}.png", split, bright ? "bright" : "dark", i);
+        folder.write(name, photo(bright, uint64_t(i)));
+        table += fmt::format("{},{},{},{}\n", name, split, int(bright), int(!bright));
+      }
+    }
+    folder.write("table.csv", table);
+    const std::string source =
+        several_labels ? "csv:" + (folder / "table.csv").string() + "?labels=bright,dark" : "folder:" + folder.string();
+    std::ofstream(graph) << fmt::format(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nphotos () => (float loss)\n{{\n"
+        "image, label = arbalest.Prefetch <source = \"{}\", batch = 8> ()\n"
+        "pixels = arbalest.ResizeCrop <size = [8]> (image)\n"
+        "x = arbalest.Augment <mean = [0.5], std = [0.25]> (pixels)\n"
+        "logits = arbalest.Linear <units = 2> (x)\n"
+        "loss = arbalest.{}CrossEntropy (logits, label)\n"
+        "trained = arbalest.Train <lr = 0.01, momentum = 0.9> (loss)\n"
+        "report = arbalest.Validate <split = \"test\"> (trained, loss)\n}}\n",
+        source, several_labels ? "Sigmoid" : "Softmax");
+    SessionOptions options = on_cpus();
+    options.length.epochs = 5;
+    options.files.save = weights;
+    run(load_graph(graph, builtin_ops()), options);
+  }
+
+  std::vector<std::string> lines(std::vector<std::string> words, int expected = kDone) const {
+    std::vector<const char*> all = {"predict", graph.c_str(), "--weights", weights.c_str(), "--devices", "cpu:0"};
+    for (const std::string& word : words) all.push_back(word.c_str());
+    const Command command = parse(all);
+    REQUIRE(std::holds_alternative<PredictOptions>(command));
+    const Redirected output(folder / "out");
+    const int status = command_predict(std::get<PredictOptions>(command));
+    CHECK(status == expected);
+    return output.lines();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("predict on files: a line each, in the order of the command line") {
+  const TrainedOnPhotos trained(false);
+  const std::string bright = trained.folder.write("mine/b.png", photo(true, 99)),
+                    dark = trained.folder.write("mine/d.png", photo(false, 98));
+  const auto lines = trained.lines({dark, bright, dark});
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0].starts_with(dark + "  dark "));
+  CHECK(lines[1].starts_with(bright + "  bright "));
+  CHECK(lines[2] == lines[0]);
+
+  const auto object = nlohmann::json::parse(trained.lines({"--format", "json", "--top", "2", bright}).at(0));
+  CHECK(object.at("file") == bright);
+  CHECK(object.at("label").is_null());
+  CHECK(object.at("predictions").size() == 2);
+  CHECK(trained.lines({"--format", "csv", bright}).at(1).starts_with(bright + ",,bright,"));
+  CHECK(nlohmann::json::parse(trained.lines({"--format", "json", "--value", "logits", bright}).at(0))
+            .at("value")
+            .size() == 2);
+  // Of a split, files are named too, and classes are known.
+  CHECK(trained.lines({"--format", "csv"}).at(1).starts_with((trained.folder / "test/bright/0.png,bright,bright,").string()));
+}
+
+TEST_CASE("predict on files: several labels, each with its probability, also where the data is gone") {
+  const TrainedOnPhotos trained(true);
+  const std::string bright = trained.folder.write("mine.png", photo(true, 99));
+  const auto lines = trained.lines({bright});
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].starts_with(bright + "  bright "));
+  CHECK(contains(lines[0], "  dark "));
+  CHECK(trained.lines({"--top", "1", bright}).at(0).find("dark") == std::string::npos);
+  std::filesystem::remove(trained.folder / "table.csv");
+  CHECK(trained.lines({bright}) == lines);
+}
+
+TEST_CASE("predict on files: what cannot be read is said, and the others are told") {
+  const TrainedOnPhotos trained(false);
+  const std::string bright = trained.folder.write("b.png", photo(true, 99)),
+                    bad = trained.folder.write("bad.png", std::string("GIF89a, not really"));
+  const Redirected errors(trained.folder / "errors", stderr);
+  const auto lines = trained.lines({bad, bright}, kFailed);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].starts_with(bright + "  bright "));
+  REQUIRE(errors.lines().size() == 1);
+  CHECK(contains(errors.lines()[0], "skipped " + bad + ": "));
+
+  const auto refused = [&](const std::string& file) { return message_of([&] { trained.lines({file}); }); };
+  CHECK(contains(refused(bad), bad + ": "));
+  CHECK(contains(refused(trained.folder / "none.png"), "there is no such file"));
+  CHECK(contains(refused(trained.folder.string()), "found a folder, expected files"));
+}

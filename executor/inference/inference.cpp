@@ -49,7 +49,7 @@ std::function<void(int64_t)> Inference::fill(const Replica& replica, TaskId task
   auto filler = std::make_shared<BatchFiller>(
       *model_->binding, model_->plan.tasks[size_t(task)],
       batch_layout(model_->loop(), model_->prepared.request.validation_resident), reader_);
-  const DataOrder order(options_.numerics.seed, source.size(), false);
+  const DataOrder order(options_.numerics.seed, source.size(), false, source.block());
   return [filler, order, devices = int64_t(model_->plan.devices.size()), device = replica.device,
           seed = options_.numerics.seed](int64_t tick) {
     StepScalars scalars;

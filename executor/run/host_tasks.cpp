@@ -33,6 +33,7 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
   Part& part = parts_[size_t(tick) % parts_.size()];
   const int64_t position = number * batch_ + first_;
   order.range(uint64_t(epoch), position, part.order);
+  reader_->will_read(order.blocks_ahead(uint64_t(epoch), position, count_));
   for (int64_t i = 0; i < count_; ++i) {
     part.samples[size_t(i)] = {part.order[size_t(i)], uint64_t(epoch), uint64_t(position + i)};
   }

@@ -138,6 +138,12 @@ void SampleReader::keep(const SampleRef& sample, size_t n, std::span<std::byte* 
   cache_->publish(sample.index);
 }
 
+// A block whose first sample is in the cache is there, or almost.
+void SampleReader::will_read(std::vector<int64_t> blocks) const {
+  std::erase_if(blocks, [&](int64_t block) { return cache_ && cache_->find(block * source_.block()); });
+  if (!blocks.empty()) source_.will_read(blocks);
+}
+
 void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const {
   if (!preparations_.empty()) {
     std::unique_ptr<Worker> worker = borrow();

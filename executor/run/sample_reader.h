@@ -42,6 +42,8 @@ class SampleReader {
   // field is not in the slot. Throws what the source throws, and RunError with the place of a sample that cannot be
   // prepared.
   void read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const;
+  // Tells the source which of its blocks will be read soon.
+  void will_read(std::vector<int64_t> blocks) const;
 
   ReadingTimes times() const;
 

@@ -43,7 +43,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       rounds_(prepared.request.rounds),
       schedule_(prepared.program.train),
       rate_scale_(scale_of(options.learners.rate_scaling, learners_)),
-      order_(options.numerics.seed, prepared.training->size(), true),
+      order_(options.numerics.seed, prepared.training->size(), true, prepared.training->block()),
       by_sync_(plan_.relation(plan_.handles.by_sync)),
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {

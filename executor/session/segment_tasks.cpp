@@ -51,7 +51,7 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
   const Loop& loop = validation();
   auto filler = std::make_shared<BatchFiller>(
       *binding_, plan_.tasks[size_t(task)], batch_layout(loop, prepared_.request.validation_resident), reader_of(loop));
-  const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false);
+  const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false, prepared_.validation->block());
   const int64_t validators = validator_count(prepared_.request);
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
   return [this, filler, order, batches, validators, device = replica.device](int64_t tick) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace arbalest {
 
@@ -12,7 +13,14 @@ class DataOrder {
  public:
   // With `shuffle`, every epoch has its own permutation of the samples; without, the order is 0, 1, 2, … (validation).
   // Throws GraphError where there are no samples.
-  DataOrder(uint64_t seed, int64_t samples, bool shuffle);
+  //
+  // `block` neighbours that are best read together (Source::block()) stay near each other: blocks are permuted, and
+  // then the samples within each window of kWindow blocks. A window is what is read at random and has to be in memory,
+  // with the next one on its way there: of blocks of 8 MiB 256 MiB. A batch has samples of up to kWindow blocks, from
+  // all over the data set.
+  DataOrder(uint64_t seed, int64_t samples, bool shuffle, int64_t block = 1);
+
+  static constexpr int64_t kWindow = 16;
 
   int64_t samples() const { return samples_; }
 
@@ -28,15 +36,21 @@ class DataOrder {
     return range(epoch, number * int64_t(out.size()), out);
   }
 
- private:
-  struct RoundKeys;
-  RoundKeys round_keys(uint64_t epoch) const;
-  int64_t permute(const RoundKeys& keys, int64_t position) const;
+  // The blocks (block b has samples b · block and on) that are read soon after those at `count` positions from `first`
+  // on: where a window begins there, those of the next one, and at the start of an epoch those of the first as well.
+  // None where blocks are of one sample.
+  std::vector<int64_t> blocks_ahead(uint64_t epoch, int64_t first, int64_t count) const;
 
-  uint64_t key_;
+ private:
+  // Blocks as an epoch has them one after the other: the short one is drawn a slot, the others are permuted.
+  struct Slots;
+  Slots slots_of(uint64_t epoch) const;
+  int64_t sample_in_blocks(const Slots& slots, uint64_t epoch, int64_t position) const;
+
+  uint64_t key_, short_key_, window_key_;
   int64_t samples_;
   bool shuffle_;
-  int low_bits_ = 0, high_bits_ = 0;  // the two halves of a number in the cipher's domain
+  int64_t block_, blocks_, missing_;  // samples of a block, blocks, and what the last one is short of
 };
 
 // ⌊samples ÷ (learners · batch)⌋: the rounds of an epoch; the remainder is dropped. Throws GraphError where there is

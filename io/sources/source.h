@@ -52,6 +52,9 @@ class Source {
   // Samples that lie next to each other and are best read together: 1 where any order is as good. See DataOrder.
   virtual int64_t block() const { return 1; }
 
+  // Tells of blocks that will be read soon, each sample about once: block b is samples b · block() and on.
+  virtual void will_read(std::span<const int64_t> /*blocks*/) const {}
+
   // About how long fill() takes for one sample, on one thread. Batches that take long are filled in parts, several
   // threads at once. Not below 0. The default is the time to copy the sample, or to read a file; 0: batches are
   // never divided.

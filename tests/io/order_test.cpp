@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -124,6 +125,86 @@ TEST_CASE("data order: batches are stretches of the epoch, and learners of a rou
       CHECK(std::equal(out.begin(), out.end(), all.begin() + position));
       CHECK(order.sample(2, position + 5) == out[5]);
     }
+}
+
+TEST_CASE("data order: in blocks too every epoch is a permutation, whatever the remainders") {
+  const auto check = [](int64_t samples, int64_t block) {
+    CAPTURE(samples);
+    CAPTURE(block);
+    const DataOrder order(7, samples, true, block);
+    for (const uint64_t epoch : {0ull, 5ull}) {
+      const std::vector<int64_t> all = epoch_of(order, epoch);
+      REQUIRE(is_permutation_of_all(all));
+      for (const int64_t position : {int64_t{0}, samples / 2, samples - 1})
+        REQUIRE(order.sample(epoch, position) == all[size_t(position)]);
+    }
+    std::vector<int64_t> identity(static_cast<size_t>(samples));
+    std::iota(identity.begin(), identity.end(), 0);
+    REQUIRE(epoch_of(DataOrder(7, samples, false, block), 1) == identity);
+  };
+  for (int64_t samples = 1; samples <= 130; ++samples)
+    for (const int64_t block : {2, 3, 4, 5, 7, 8, 64, 129, 130, 1000}) check(samples, block);
+  for (const int64_t samples : {1000, 1023, 1024, 1025, 4096, 10007})
+    for (const int64_t block : {2, 16, 63, 64, 65, 255, 1024}) check(samples, block);
+}
+
+TEST_CASE("data order: a window has the samples of sixteen blocks") {
+  constexpr int64_t kBlock = 10, kSamples = 16 * kBlock * 20 + 7;
+  const DataOrder order(3, kSamples, true, kBlock);
+  std::set<std::vector<int64_t>> seen;
+  std::set<int64_t> places;  // of the short block
+  for (uint64_t epoch = 0; epoch < 30; ++epoch) {
+    const std::vector<int64_t> all = epoch_of(order, epoch);
+    seen.insert(all);
+    std::map<int64_t, std::pair<int64_t, int64_t>> span_of;  // of each block's positions
+    for (int64_t position = 0; position < kSamples; ++position) {
+      const int64_t block = all[size_t(position)] / kBlock;
+      span_of.try_emplace(block, position, position).first->second.second = position;
+    }
+    for (const auto& [block, span] : span_of) CHECK(span.second - span.first < DataOrder::kWindow * kBlock);
+    places.insert(span_of.at(kSamples / kBlock).first / (DataOrder::kWindow * kBlock));
+  }
+  CHECK(seen.size() == 30);
+  CHECK(places.size() > 8);
+}
+
+TEST_CASE("data order: in blocks each sample is as likely at each position") {
+  constexpr int64_t kSamples = 54, kBlock = 3, kEpochs = 20000;  // two windows
+  const DataOrder order(11, kSamples, true, kBlock);
+  std::vector<int64_t> counts(size_t(kSamples * kSamples));
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const std::vector<int64_t> all = epoch_of(order, uint64_t(epoch));
+    for (int64_t position = 0; position < kSamples; ++position)
+      ++counts[size_t(position * kSamples + all[size_t(position)])];
+  }
+  CHECK(std::abs(chi_square_deviation(counts)) < 5);
+}
+
+TEST_CASE("data order: blocks are told of before they are read") {
+  for (const bool shuffle : {false, true})
+    for (const int64_t samples : {5, 160, 161, 1000, 5000})
+      for (const int64_t batch : {1, 7, 64, 400}) {
+        CAPTURE(samples);
+        CAPTURE(batch);
+        const DataOrder order(3, samples, shuffle, 10);
+        std::set<int64_t> told;
+        int64_t tellings = 0, unexpected = 0;
+        std::vector<int64_t> out(static_cast<size_t>(batch));
+        for (uint64_t epoch = 0; epoch < 3; ++epoch)
+          for (int64_t first = 0; first < samples; first += batch) {
+            const std::vector<int64_t> ahead = order.blocks_ahead(epoch, first, batch);
+            told.insert(ahead.begin(), ahead.end());
+            tellings += int64_t(ahead.size());
+            const int64_t valid = order.range(epoch, first, out);
+            for (int64_t i = 0; i < valid; ++i) unexpected += !told.contains(out[size_t(i)] / 10);
+          }
+        CHECK(unexpected == 0);
+        const int64_t blocks = (samples + 9) / 10;
+        CHECK(tellings == 3 * (blocks + std::min(blocks, DataOrder::kWindow)));
+        CHECK(*told.rbegin() == blocks - 1);
+      }
+  CHECK(DataOrder(3, 1000, true).blocks_ahead(0, 0, 1000).empty());
+  CHECK(DataOrder(3, 1000, true, 10).blocks_ahead(0, 1, 100).empty());
 }
 
 TEST_CASE("data order: validation goes in order and pads its last batch with the last sample") {

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "executor/run/bind_plan.h"
-#include "executor/session/warn.h"
 #include "executor/trace/trace_recorder.h"
+#include "graph/warn.h"
 #include "ops/optim/moving_average.h"
 
 namespace arbalest {

@@ -13,9 +13,9 @@
 #include "executor/run/sample_reader.h"
 #include "executor/session/event_queue.h"
 #include "executor/session/training.h"
-#include "executor/session/warn.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
+#include "graph/warn.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {

@@ -10,9 +10,9 @@
 #include "executor/run/bad_samples.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/output_paths.h"
-#include "executor/session/warn.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/weights/class_names.h"
+#include "graph/warn.h"
 
 namespace arbalest {
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)

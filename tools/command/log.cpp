@@ -6,8 +6,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "executor/session/warn.h"
 #include "graph/error.h"
+#include "graph/warn.h"
 
 namespace arbalest {
 namespace {

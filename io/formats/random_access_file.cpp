@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "graph/error.h"
@@ -43,6 +44,17 @@ void RandomAccessFile::read(uint64_t offset, std::span<std::byte> to) const {
     if (found == 0) throw RunError(fmt::format("{}: the file became shorter while it was read", path_));
     offset += uint64_t(found);
     to = to.subspan(size_t(found));
+  }
+}
+
+void RandomAccessFile::advise(uint64_t offset, uint64_t size, bool needed) const {
+  if (!needed) {
+    posix_fadvise(descriptor_, off_t(offset), off_t(size), POSIX_FADV_DONTNEED);
+    return;
+  }
+  constexpr uint64_t kStep = 128 << 10;  // of a longer part Linux reads no more than it would by itself
+  for (uint64_t end = offset + size; offset < end; offset += kStep) {
+    posix_fadvise(descriptor_, off_t(offset), off_t(std::min(kStep, end - offset)), POSIX_FADV_WILLNEED);
   }
 }
 

@@ -25,6 +25,10 @@ class RandomAccessFile {
   // where it cannot be read or has become shorter.
   void read(uint64_t offset, std::span<std::byte> to) const;
 
+  // Tells the system that a part will be read soon, so that reading it starts now; or that it will not be for long, so
+  // that it takes no memory.
+  void advise(uint64_t offset, uint64_t size, bool needed) const;
+
  private:
   std::string path_;
   int descriptor_ = -1;

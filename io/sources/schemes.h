@@ -15,6 +15,7 @@ std::unique_ptr<Source> open_glyphs(const SourceSpec& spec);
 std::unique_ptr<Source> open_tensors(const SourceSpec& spec);
 std::unique_ptr<Source> open_folder(const SourceSpec& spec);
 std::unique_ptr<Source> open_csv(const SourceSpec& spec);
+std::unique_ptr<Source> open_tar(const SourceSpec& spec);
 
 // What most data sets of images hold.
 inline std::vector<Field> image_and_label(Shape image, int64_t classes) {

@@ -66,6 +66,11 @@ class Schemes {
                    "seed", "group", "root", "check"},
        .splits = {"train", "test", "validation"},
        .open = open_csv},
+      {.name = "tar",
+       .needs_path = true,
+       .options = {"test", "classes", "keep"},
+       .splits = {"train", "test", "validation"},
+       .open = open_tar},
       {.name = "memory", .open = open_memory},
   };
 };

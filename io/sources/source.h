@@ -117,7 +117,8 @@ void register_source(SourceScheme scheme);
 //                                      and 'validation' stand for what is there. Otherwise test: the part of each
 //                                      class that is held out, at least one photo of two, by seed and the names of
 //                                      files
-//   csv:FILE                           photos that a table lists (RFC 4180, with the names of its columns): 'image', the
+//   csv:FILE                           photos that a table lists (RFC 4180, with the names of its columns): 'image',
+//   the
 //                                      file, and 'label'. The columns:
 //     path=COLUMN                      the file; by default 'path', 'file', 'filename', 'image', 'Image Index' and the
 //                                      like. Relative to root=DIR, by default the table's folder
@@ -133,6 +134,15 @@ void register_source(SourceScheme scheme);
 //     group=COLUMN                     what has to stay in one split together, such as a patient's photos: whole groups
 //                                      are held out, not parts of classes
 //     check=0                          not to look first whether all files of the split are there and not empty
+//   tar:PATTERN                        photos in archives of many, as WebDataset writes them: 'image', a member
+//   NAME.jpg,
+//                                      .jpeg, .png or .webp, and 'label', the number in NAME.cls beside it. In PATTERN
+//                                      '*' stands for anything, {0000..0099} for numbers, {a,b} for either, and {split}
+//                                      for the split's name; without that the other split is test=PATTERN. There are
+//                                      classes=K classes, else as many as there are lines in classes.txt beside the
+//                                      shards, which has their names, else as many as are found. An index is kept
+//                                      beside each shard, SHARD.tar.index. keep=0 lets go of what was read, as is done
+//                                      by itself where the shards take half of the memory or more; keep=1 does not
 //   memory:                            what the program passes to the run itself (DataSources in session.h)
 //   and whatever was registered. Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme,
 //   option or split), and where what was opened states no fields or no samples; RunError for files that are missing or

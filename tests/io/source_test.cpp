@@ -77,9 +77,9 @@ Bytes cifar_records(int count, int first_label) {
 }  // namespace
 
 TEST_CASE("source: wrong specs name what is valid and what is near") {
-  check_parts(
-      graph_error("minst:data"),
-      {"unknown scheme 'minst'", "mnist, cifar10, synthetic, glyphs, tensors, folder, csv, memory", "did you mean 'mnist'"});
+  check_parts(graph_error("minst:data"),
+              {"unknown scheme 'minst'", "mnist, cifar10, synthetic, glyphs, tensors, folder, csv, tar, memory",
+               "did you mean 'mnist'"});
   check_parts(graph_error("glyphs"), {"expected a colon", "'glyphs:'"});
   check_parts(graph_error(""), {"unknown scheme ''"});
   check_parts(graph_error("mnist:"), {"'mnist:PATH'"});

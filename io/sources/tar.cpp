@@ -1,0 +1,191 @@
+// tar: photos in archives of many, as WebDataset writes them.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cstring>
+#include <filesystem>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+#include "io/formats/tar_reader.h"
+#include "io/sources/open_files.h"
+#include "io/sources/photo_files.h"
+#include "io/sources/schemes.h"
+#include "io/sources/shards.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+// Shards are read a block at a time, in whatever order of its samples: before the first of them the system is told that
+// all of the block is needed, and after the last one, where not all shards fit its memory, that it is not any more.
+class TarSource final : public Source {
+ public:
+  TarSource(Shards shards, int64_t classes, Names names, bool keep, std::string label)
+      : files_(std::move(shards.paths), "a tar archive"),
+        samples_(std::move(shards.samples)),
+        ends_(std::move(shards.ends)),
+        classes_(classes),
+        names_(std::move(names)),
+        keep_(keep),
+        label_(std::move(label)) {
+    constexpr uint64_t kBytesOfBlock = 8 << 20;
+    uint64_t bytes = 0;
+    for (const ShardSample& sample : samples_) bytes += sample.header + sample.size;
+    block_ = std::clamp<int64_t>(int64_t(kBytesOfBlock / (bytes / samples_.size())), 1, size());
+    read_ = std::vector<std::atomic<int64_t>>(size_t((size() + block_ - 1) / block_));
+  }
+
+  std::vector<Field> fields() const override { return photo_and_label(classes_); }
+  int64_t size() const override { return int64_t(samples_.size()); }
+  int64_t block() const override { return block_; }
+  Names class_names() const override { return names_; }
+  double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
+  std::string describe() const override {
+    return fmt::format("{}: {} samples of {} in {} shard{}, in blocks of {}", label_, size(), to_string(fields()),
+                       ends_.size(), ends_.size() == 1 ? "" : "s", block_);
+  }
+
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    if (fields[1] == nullptr) return;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const int32_t label = sample(samples[i].index).label;
+      std::memcpy(fields[1] + i * sizeof label, &label, sizeof label);
+    }
+  }
+
+  void read(int64_t index, size_t /*field*/, std::vector<std::byte>& bytes) const override {
+    const ShardSample& wanted = sample(index);
+    bytes.resize(wanted.size);
+    files_.file(shard_of(index))->read(wanted.offset, bytes);
+    const int64_t block = index / block_, first = block * block_;
+    if (!keep_ && ++read_[size_t(block)] == std::min(block_, size() - first)) advise(block, false);
+  }
+
+  std::string locate(int64_t index) const override {
+    const std::string& path = files_.paths()[shard_of(index)];
+    const ShardSample& wanted = sample(index);
+    std::string name;
+    try {
+      const auto file = files_.file(shard_of(index));
+      name = TarReader(*file, wanted.offset - wanted.header).next().value().name;
+    } catch (const std::exception&) {  // the shard has changed: what is wrong with it, reading says
+    }
+    return fmt::format("{}: '{}' at byte {}", path, name, wanted.offset);
+  }
+
+  void will_read(std::span<const int64_t> blocks) const override {
+    for (const int64_t block : blocks) {
+      read_[size_t(block)] = 0;
+      advise(block, true);
+    }
+  }
+
+ private:
+  const ShardSample& sample(int64_t index) const {
+    assert(index >= 0 && index < size());
+    return samples_[size_t(index)];
+  }
+  size_t shard_of(int64_t index) const {
+    return size_t(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+  }
+
+  // Of each shard that the block has samples in. It is advice: a shard that cannot be opened is told of when it is
+  // read.
+  void advise(int64_t block, bool needed) const try {
+    const int64_t end = std::min((block + 1) * block_, size());
+    for (int64_t first = block * block_; first < end;) {
+      const size_t shard = shard_of(first);
+      const int64_t last = std::min(end, ends_[shard]) - 1;
+      const uint64_t from = sample(first).offset - sample(first).header;
+      files_.file(shard)->advise(from, sample(last).offset + sample(last).size - from, needed);
+      first = last + 1;
+    }
+  } catch (const RunError&) {
+  }
+
+  OpenFiles files_;  // the shards
+  std::vector<ShardSample> samples_;
+  std::vector<int64_t> ends_;
+  int64_t classes_;
+  Names names_;
+  bool keep_;  // in the system's memory, whatever was read
+  std::string label_;
+  int64_t block_ = 1;
+  mutable std::vector<std::atomic<int64_t>> read_;  // samples of each block, since it was told of
+};
+
+int64_t greatest_label(const std::vector<ShardSample>& samples) {
+  int64_t greatest = 0;
+  for (const ShardSample& sample : samples) greatest = std::max<int64_t>(greatest, sample.label);
+  return greatest;
+}
+
+// A name a line, beside the shards; none where there is no such file.
+Names read_names(const fs::path& file) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return {};
+  const std::vector<uint8_t> bytes = read_file(file);
+  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  Names names;
+  while (!rest.empty()) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    names.emplace_back(line);
+  }
+  while (!names.empty() && names.back().empty()) names.pop_back();
+  return names;
+}
+
+// As the option says, or classes.txt, or else as many as there are in all splits.
+int64_t count_classes(const SourceSpec& spec, const Names& names, const std::vector<ShardSample>& samples) {
+  constexpr int64_t kMostClasses = 1 << 30;
+  if (spec.find("classes")) {
+    const int64_t stated = spec.integer("classes", 1, 1, kMostClasses);
+    if (names.empty() || int64_t(names.size()) == stated) return stated;
+    throw GraphError(fmt::format("source '{}': option 'classes' is {}, and classes.txt beside the shards has {} names",
+                                 spec.text, stated, names.size()));
+  }
+  if (!names.empty()) return int64_t(names.size());
+  int64_t greatest = greatest_label(samples);
+  for (const char* split : {"train", "test", "validation"}) {
+    if (spec.split == split) continue;
+    const Names paths = shards_of(spec, split);
+    if (!paths.empty()) greatest = std::max(greatest, greatest_label(open_shards(spec, paths).samples));
+  }
+  return greatest + 1;
+}
+
+bool fits_memory(const Names& paths) {
+  uint64_t bytes = 0;
+  for (const std::string& path : paths) bytes += fs::file_size(path);
+  const uint64_t memory = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  return bytes < memory / 2;
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_tar(const SourceSpec& spec) {
+  const Names paths = shards_of(spec, spec.split);
+  check_shards(spec, paths);
+  Shards shards = open_shards(spec, paths);
+  Names names = read_names(fs::path(paths.front()).parent_path() / "classes.txt");
+  const int64_t classes = count_classes(spec, names, shards.samples);
+  const bool keep = spec.integer("keep", fits_memory(paths) ? 1 : 0, 0, 1) != 0;
+  const auto wrong = std::find_if(shards.samples.begin(), shards.samples.end(),
+                                  [&](const ShardSample& sample) { return sample.label >= classes; });
+  const int64_t label = wrong == shards.samples.end() ? -1 : wrong->label, at = wrong - shards.samples.begin();
+  auto source = std::make_unique<TarSource>(std::move(shards), classes, std::move(names), keep, spec.label());
+  if (label >= 0)
+    throw RunError(fmt::format("{}: found class {}, expected 0 to {}", source->locate(at), label, classes - 1));
+  return source;
+}
+
+}  // namespace arbalest

@@ -1,8 +1,11 @@
 #include "graph/plain_message.h"
 
+#include <cstdio>
 #include <new>
 #include <stdexcept>
 #include <system_error>
+
+#include "graph/error.h"
 
 namespace arbalest {
 
@@ -15,6 +18,10 @@ std::string plain_message(const std::exception& error) {
                    : "the system refused: " + system->code().message();
   }
   return error.what();
+}
+
+void warn(const std::string& message) {
+  std::fputs(("arbalest: " + printable(message, true) + "\n").c_str(), stderr);  // fmt::print would throw
 }
 
 }  // namespace arbalest

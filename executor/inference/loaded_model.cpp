@@ -8,7 +8,7 @@
 
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
-#include "graph/warn.h"
+#include "graph/plain_message.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {

@@ -15,7 +15,6 @@
 #include "executor/session/training.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
-#include "graph/warn.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {

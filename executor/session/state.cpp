@@ -9,8 +9,8 @@
 #include <system_error>
 #include <thread>
 
+#include "graph/plain_message.h"
 #include "graph/random.h"
-#include "graph/warn.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {

@@ -12,7 +12,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/weights/class_names.h"
-#include "graph/warn.h"
+#include "graph/plain_message.h"
 
 namespace arbalest {
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
-#include "graph/warn.h"
+#include "graph/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -12,10 +12,10 @@
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
-#include "io/sources/open_files.h"
-#include "io/sources/photo_files.h"
+#include "io/photos/open_files.h"
+#include "io/photos/photo_files.h"
+#include "io/photos/shards.h"
 #include "io/sources/schemes.h"
-#include "io/sources/shards.h"
 
 namespace arbalest {
 namespace {

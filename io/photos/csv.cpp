@@ -13,10 +13,10 @@
 
 #include "graph/error.h"
 #include "io/formats/csv_reader.h"
-#include "io/sources/csv_columns.h"
-#include "io/sources/csv_labels.h"
-#include "io/sources/held_out.h"
-#include "io/sources/photo_files.h"
+#include "io/photos/csv_columns.h"
+#include "io/photos/csv_labels.h"
+#include "io/photos/held_out.h"
+#include "io/photos/photo_files.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/sources/shard_index.h"
+#include "io/photos/shard_index.h"
 #include "io/sources/source.h"
 
 namespace arbalest {

@@ -1,4 +1,4 @@
-#include "io/sources/photo_files.h"
+#include "io/photos/photo_files.h"
 
 #include "io/formats/random_access_file.h"
 

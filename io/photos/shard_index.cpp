@@ -1,4 +1,4 @@
-#include "io/sources/shard_index.h"
+#include "io/photos/shard_index.h"
 
 #include <fmt/format.h>
 #include <strings.h>
@@ -13,7 +13,7 @@
 #include "io/formats/atomic_file.h"
 #include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
-#include "io/sources/folder_listing.h"
+#include "io/photos/folder_listing.h"
 
 namespace arbalest {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/sources/path_list.h"
+#include "io/photos/path_list.h"
 
 namespace arbalest {
 

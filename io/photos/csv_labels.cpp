@@ -1,4 +1,4 @@
-#include "io/sources/csv_labels.h"
+#include "io/photos/csv_labels.h"
 
 #include <fmt/format.h>
 #include <strings.h>

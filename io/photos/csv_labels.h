@@ -9,7 +9,7 @@
 
 #include "graph/field.h"
 #include "io/formats/csv_reader.h"
-#include "io/sources/csv_columns.h"
+#include "io/photos/csv_columns.h"
 
 namespace arbalest {
 

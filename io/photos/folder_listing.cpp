@@ -1,4 +1,4 @@
-#include "io/sources/folder_listing.h"
+#include "io/photos/folder_listing.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -10,9 +10,9 @@
 
 #include "graph/error.h"
 #include "io/formats/file.h"
-#include "io/sources/folder_listing.h"
-#include "io/sources/held_out.h"
-#include "io/sources/photo_files.h"
+#include "io/photos/folder_listing.h"
+#include "io/photos/held_out.h"
+#include "io/photos/photo_files.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {

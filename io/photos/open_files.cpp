@@ -1,4 +1,4 @@
-#include "io/sources/open_files.h"
+#include "io/photos/open_files.h"
 
 namespace arbalest {
 

@@ -1,4 +1,4 @@
-#include "io/sources/shards.h"
+#include "io/photos/shards.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "graph/error.h"
-#include "graph/warn.h"
+#include "graph/plain_message.h"
 #include "io/formats/file.h"
-#include "io/sources/shard_names.h"
+#include "io/photos/shard_names.h"
 
 namespace arbalest {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/sources/shard_names.h"
+#include "io/photos/shard_names.h"
 
 #include <fmt/format.h>
 #include <glob.h>

@@ -1,4 +1,4 @@
-#include "io/sources/csv_columns.h"
+#include "io/photos/csv_columns.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "io/sources/held_out.h"
+#include "io/photos/held_out.h"
 
 #include <algorithm>
 #include <cmath>

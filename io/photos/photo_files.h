@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "io/sources/path_list.h"
+#include "io/photos/path_list.h"
 
 namespace arbalest {
 

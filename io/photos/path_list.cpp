@@ -1,4 +1,4 @@
-#include "io/sources/path_list.h"
+#include "io/photos/path_list.h"
 
 #include <algorithm>
 #include <cstring>

@@ -10,7 +10,7 @@
 #include "executor/inference/inference.h"
 #include "executor/weights/weights_file.h"
 #include "graph/op.h"
-#include "io/sources/file_list.h"
+#include "io/photos/file_list.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/prediction_lines.h"

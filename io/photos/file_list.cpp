@@ -1,4 +1,4 @@
-#include "io/sources/file_list.h"
+#include "io/photos/file_list.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "graph/error.h"
-#include "io/sources/photo_files.h"
+#include "io/photos/photo_files.h"
 
 namespace arbalest {
 namespace {

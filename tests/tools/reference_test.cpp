@@ -90,6 +90,8 @@ std::string command_line() {
     text += help({command});
   }
   text += help({"bench", "scaling"});
+  text += help({"data"});
+  text += help({"data", "pack"});
   text.pop_back();
   return text;
 }

@@ -18,6 +18,8 @@ int command_export(const ExportCommandOptions& options);
 int command_check(const CheckOptions& options);
 int command_plan(const PlanCommandOptions& options);
 int command_trace(const TraceOptions& options);
+int command_data(const DataOptions& options);
+int command_pack(const PackCommandOptions& options);
 int command_ops(const OpsOptions& options);
 std::string describe_operators(const std::string& name);  // as `arbalest ops` prints it; "": the list
 int command_bench_scaling(const ScalingOptions& options);

@@ -55,6 +55,7 @@ class CommandLine {
     declare_plan();
     declare_trace();
     declare_bench();
+    declare_data();
     declare_ops();
   }
 
@@ -243,6 +244,13 @@ class CommandLine {
         "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
   }
 
+  void declare_data() {
+    data_command_ = declare("data", "look at a data set, or pack it");
+    bind_data(*data_command_, data_);
+    pack_command_ = declare(*data_command_, "pack", "write photos into tar archives, which the source tar: reads");
+    bind_pack(*pack_command_, pack_);
+  }
+
   void declare_ops() {
     ops_command_ = declare("ops", "list operators, or describe one");
     ops_command_->add_option("OPERATOR", ops_.name, "as a graph file has it: Relu, arbalest.Train")
@@ -277,6 +285,17 @@ class CommandLine {
       return checked(export_, *command);
     }
     if (command == ops_command_) return ops_;
+    if (command == data_command_) {
+      require(data_.source, "SOURCE", *command);
+      return data_;
+    }
+    if (command == pack_command_) {
+      require(pack_.pack.source, "SOURCE", *command);
+      require(pack_.pack.folder, "DIR", *command);
+      if (pack_.quality && pack_.pack.shorter_side == 0) throw GraphError("--quality needs --shorter-side");
+      pack_.pack.quality = pack_.quality.value_or(pack_.pack.quality);
+      return pack_;
+    }
     if (command == check_command_) return checked(check_, *command);
     if (command == plan_command_) return checked(plan_, *command);
     if (command == bench_command_) return Exit{kWrong, app_.help()};  // bench's, with what it measures
@@ -331,12 +350,15 @@ class CommandLine {
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
            *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr,
-           *evaluate_command_ = nullptr, *predict_command_ = nullptr, *export_command_ = nullptr;
+           *evaluate_command_ = nullptr, *predict_command_ = nullptr, *export_command_ = nullptr,
+           *data_command_ = nullptr, *pack_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;
   ScalingOptions scaling_;
+  DataOptions data_;
+  PackCommandOptions pack_;
   OpsOptions ops_;
   EvaluateOptions evaluate_;
   PredictOptions predict_;

@@ -14,6 +14,7 @@
 #include "executor/trace/what_if.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
+#include "tools/data/pack.h"
 
 namespace arbalest {
 
@@ -85,6 +86,22 @@ struct ExportCommandOptions : GraphOptions {
   ExportOptions exported;
 };
 
+// What a data set holds.
+struct DataOptions {
+  std::string source;
+  std::vector<std::string> splits;  // empty: train and test, where they are
+  int64_t limit = 0;                // samples of a split to look at; 0: all
+  int threads = 0;                  // 0: one a core
+  std::string contact_sheet;        // .png of the first split; "": none
+  bool json = false;
+};
+
+struct PackCommandOptions {
+  PackOptions pack;  // without the split
+  std::vector<std::string> splits;
+  std::optional<int> quality;
+};
+
 struct OpsOptions {
   std::string name;  // empty: all
 };
@@ -95,8 +112,9 @@ struct Exit {
   std::string text;
 };
 
-using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions,
-                             OpsOptions, EvaluateOptions, PredictOptions, ExportCommandOptions>;
+using Command =
+    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions, OpsOptions,
+                 EvaluateOptions, PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

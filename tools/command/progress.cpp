@@ -64,12 +64,12 @@ std::string ranges(const std::vector<std::string>& devices) {
   return text;
 }
 
+}  // namespace
+
 bool can_redraw(std::FILE* out) {
   const char* terminal = std::getenv("TERM");
   return isatty(fileno(out)) && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
-
-}  // namespace
 
 std::string short_count(double value) {
   if (!(value >= 0)) return "?";

@@ -18,6 +18,9 @@ std::string wrapped(const std::string& text, size_t width);
 std::string short_count(double value);   // "950", "12.3k", "1.20M"
 std::string clock_time(double seconds);  // "0:07", "1:02:03"
 
+// Whether lines of `out` can be replaced by later ones: a terminal that can move its cursor.
+bool can_redraw(std::FILE* out);
+
 class ProgressLine : public RunObserver {
  public:
   // Redraws where `out` is a terminal that can; `out` must outlive this.

@@ -30,4 +30,8 @@ void bind_plan(CLI::App& command, SessionOptions& session);
 // What a run does besides: rules, files, reports.
 void bind_run(CLI::App& command, SessionOptions& session);
 
+// `arbalest data` and `arbalest data pack`, which have no session.
+void bind_data(CLI::App& command, DataOptions& options);
+void bind_pack(CLI::App& command, PackCommandOptions& options);
+
 }  // namespace arbalest

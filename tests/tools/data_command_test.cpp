@@ -1,0 +1,353 @@
+// arbalest data: what a data set holds, contact sheets, and photos packed into tar archives.
+
+#include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "io/images/image.h"
+#include "tests/io/image_files.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
+#include "tools/data/pack.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TestImage filled(int width, int height, std::vector<uint8_t> colour) {
+  TestImage image{width, height, int(colour.size()), 8, {}};
+  for (int i = 0; i < width * height; ++i) image.bytes.insert(image.bytes.end(), colour.begin(), colour.end());
+  return image;
+}
+
+// Two classes of training, three files and two, and a test split of one of each.
+struct Photos {
+  TestFolder folder;
+  std::string source = "folder:" + folder.string() + "/set", out = folder / "out";
+
+  Photos() {
+    folder.write("set/train/cat/a.png", encode_png(filled(40, 20, {51, 102, 255})));
+    folder.write("set/train/cat/b.png", encode_png(filled(10, 30, {153})));
+    folder.write("set/train/cat/c.jpg", encode_jpeg(filled(64, 48, {0, 0, 0}), {.orientation = 6}));
+    folder.write("set/train/dog/d.png", encode_png(filled(16, 16, {255, 255, 255})));
+    folder.write("set/train/dog/e.webp", encode_webp(filled(20, 24, {0, 0, 0})));
+    folder.write("set/test/cat/f.png", encode_png(filled(8, 8, {0, 0, 0})));
+    folder.write("set/test/dog/g.png", encode_png(filled(8, 8, {0, 0, 0})));
+  }
+
+  void break_one() const { folder.write("set/train/cat/broken.jpg", std::string("no photo")); }
+
+  // The exit status, and what was printed.
+  std::pair<int, std::string> look(std::vector<const char*> words) const {
+    words.insert(words.begin(), {"data", source.c_str()});
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<DataOptions>(command));
+    const Redirected output(folder / "out.txt");
+    const int status = command_data(std::get<DataOptions>(command));
+    std::string text;
+    for (const std::string& line : output.lines()) text += line + "\n";
+    return {status, text};
+  }
+
+  std::pair<int, std::string> pack(std::vector<const char*> words = {}) const {
+    words.insert(words.begin(), {"data", "pack", source.c_str(), out.c_str(), "--threads", "2"});
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<PackCommandOptions>(command));
+    const Redirected output(folder / "out.txt");
+    const int status = command_pack(std::get<PackCommandOptions>(command));
+    std::string text;
+    for (const std::string& line : output.lines()) text += line + "\n";
+    return {status, text};
+  }
+};
+
+struct Member {
+  std::string name, content;
+};
+
+// The members of a ustar archive, by the fields that POSIX states.
+std::vector<Member> members(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string archive{std::istreambuf_iterator<char>(in), {}};
+  REQUIRE(archive.size() % 512 == 0);
+  std::vector<Member> found;
+  size_t at = 0;
+  while (archive.at(at) != '\0') {
+    const std::string header = archive.substr(at, 512);
+    CHECK(header.substr(257, 6) == std::string("ustar\0", 6));
+    CHECK(header[156] == '0');
+    unsigned sum = 8 * ' ';
+    for (size_t i = 0; i < 512; ++i) sum += i >= 148 && i < 156 ? 0 : uint8_t(header[i]);
+    CHECK(std::strtoul(header.substr(148, 6).c_str(), nullptr, 8) == sum);
+    const size_t size = std::strtoul(header.substr(124, 11).c_str(), nullptr, 8);
+    found.push_back({header.c_str(), archive.substr(at + 512, size)});
+    at += 512 + (size + 511) / 512 * 512;
+  }
+  CHECK(archive.size() - at == 1024);
+  CHECK(archive.find_first_not_of('\0', at) == archive.npos);
+  return found;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_CASE("data: sizes, kinds, classes and the mean of what is there") {
+  const Photos photos;
+  const auto [status, text] = photos.look({"--json", "--threads", "2"});
+  CHECK(status == kDone);
+  const Json report = Json::parse(text), train = report["splits"][0];
+  CHECK(train["split"] == "train");
+  CHECK(train["samples"] == 5);
+  CHECK(train["classes"].dump() == R"([{"name":"cat","samples":3},{"name":"dog","samples":2}])");
+  const Json images = train["images"];
+  CHECK(images["jpeg"] == 1);
+  CHECK(images["png"] == 3);
+  CHECK(images["webp"] == 1);
+  CHECK(images["grey"] == 1);
+  CHECK(images["colour"] == 4);
+  CHECK(images["turned"] == 1);
+  CHECK(images["width"].dump() == R"({"min":10,"median":20,"max":48})");  // the JPEG is 48 × 64 upright
+  CHECK(images["height"].dump() == R"({"min":16,"median":24,"max":64})");
+  CHECK(images["shorter_side"].dump() == R"({"min":10,"median":20,"max":48})");
+  // Whatever their sizes: (51, 102, 255), three times 153, black, white, black.
+  const double channels[3][5] = {{0.2, 0.6, 0, 1, 0}, {0.4, 0.6, 0, 1, 0}, {1, 0.6, 0, 1, 0}};
+  for (size_t c = 0; c < 3; ++c) {
+    double mean = 0, square = 0;
+    for (const double value : channels[c]) mean += value / 5, square += value * value / 5;
+    CHECK(images["mean"][c].get<double>() == doctest::Approx(mean).epsilon(1e-6));
+    CHECK(images["std"][c].get<double>() == doctest::Approx(std::sqrt(square - mean * mean)).epsilon(1e-6));
+  }
+  CHECK(train["unreadable"].empty());
+  CHECK(report["splits"][1]["samples"] == 2);
+  CHECK_FALSE(report.contains("missing"));
+}
+
+TEST_CASE("data: what people read, and samples that are chosen") {
+  const Photos photos;
+  auto [status, text] = photos.look({"--split", "train", "--limit", "2"});
+  CHECK(status == kDone);
+  check_parts(text, {"train\n", "samples      5, of which 2 were looked at", "label int32[] of 2 classes",
+                     "  samples    cat 3, dog 2", "Augment      mean = [", "], std = [", "images/s with"});
+  CHECK(text.find("test") == text.npos);
+  std::tie(status, text) = photos.look({"--split", "test"});
+  check_parts(text, {"images       2 PNG, 2 colour", "size         8 × 8 pixels", "mean = [0.0000, 0.0000, 0.0000]"});
+}
+
+TEST_CASE("data: a file that cannot be read is told with its reason, and is a failure") {
+  const Photos photos;
+  photos.break_one();
+  auto [status, text] = photos.look({});
+  CHECK(status == kFailed);
+  check_parts(text, {"unreadable   1\n", "/set/train/cat/broken.jpg: "});
+  std::tie(status, text) = photos.look({"--json"});
+  CHECK(status == kFailed);
+  const Json train = Json::parse(text)["splits"][0];
+  REQUIRE(train["unreadable"].size() == 1);
+  CHECK(train["unreadable"][0]["sample"].get<std::string>().ends_with("cat/broken.jpg"));
+  CHECK(train["images"]["jpeg"] == 1);
+}
+
+TEST_CASE("data: arrays, several labels, and sources without images or without a split") {
+  Photos photos;
+  photos.source = "glyphs:?train=50&test=20&size=16";
+  CHECK(photos.look({"--threads", "2"}).second.find("images       50 arrays, 50 grey\n  size         16 × 16") !=
+        std::string::npos);
+
+  photos.folder.write("t.csv", std::string("path,a,b,split\nset/train/cat/a.png,1,0,train\n") +
+                                   "set/train/cat/b.png,0,,train\nset/train/dog/d.png,1,1,train\n");
+  photos.source = "csv:" + photos.folder.string() + "/t.csv?labels=a,b";
+  const auto [status, text] = photos.look({});
+  CHECK(status == kDone);
+  check_parts(text, {"a: 2 positive, 1 negative\n", "b: 1 positive, 1 negative, 1 missing\n", "\ntest: none: "});
+
+  photos.source = "folder:" + photos.folder.string() + "/nowhere";
+  CHECK_THROWS_AS(photos.look({}), RunError);
+  photos.source = "folder:" + photos.folder.string() + "/set";
+  CHECK_THROWS_AS(photos.look({"--split", "tests"}), GraphError);
+}
+
+TEST_CASE("data: a contact sheet has a row a class, and dark red where a file cannot be read") {
+  const Photos photos;
+  photos.break_one();
+  const std::string path = photos.folder / "sheet.png";
+  const auto [status, text] = photos.look({"--contact-sheet", path.c_str()});
+  CHECK(text.find("8 × 2 samples of train; rows, from the top: cat, dog\n") != std::string::npos);
+  const std::string file = content(path);
+  ImageDecoder decoder;
+  const ImageInfo info = decoder.open(std::as_bytes(std::span(file)));
+  REQUIRE(info.width == 4 + 8 * 100);
+  REQUIRE(info.height == 4 + 2 * 100);
+  std::vector<uint8_t> pixels(size_t(info.width * info.height * 3));
+  PreparationTimes times;
+  decoder.decode({0, 0, double(info.width), double(info.height)}, info.height, info.width, 3, pixels.data(), times);
+  const auto tile = [&](int column, int row) {  // its middle
+    const uint8_t* pixel = &pixels[size_t(((4 + row * 100 + 48) * info.width + 4 + column * 100 + 48) * 3)];
+    return std::vector<int>(pixel, pixel + 3);
+  };
+  CHECK(tile(0, 0) == std::vector<int>{51, 102, 255});
+  CHECK(tile(1, 0) == std::vector<int>{153, 153, 153});
+  CHECK(tile(2, 0) == std::vector<int>{112, 16, 16});  // broken.jpg
+  CHECK(tile(3, 0) == std::vector<int>{0, 0, 0});
+  CHECK(tile(4, 0) == std::vector<int>{24, 24, 24});  // nothing
+  CHECK(tile(0, 1) == std::vector<int>{255, 255, 255});
+}
+
+TEST_CASE("data pack: members are the files as they are, shuffled the same each time") {
+  const Photos photos;
+  CHECK(photos.pack().second.find("train: 5 samples in 1 shard of ") == 0);
+  CHECK(content(photos.out + "/classes.txt") == "cat\ndog\n");
+  const std::vector<Member> found = members(photos.out + "/train-0000.tar");
+  REQUIRE(found.size() == 10);
+  const std::map<std::string, std::string> files = {{"00000000.png", "cat/a.png"},
+                                                    {"00000001.png", "cat/b.png"},
+                                                    {"00000002.jpg", "cat/c.jpg"},
+                                                    {"00000003.png", "dog/d.png"},
+                                                    {"00000004.webp", "dog/e.webp"}};
+  std::vector<std::string> order;
+  for (size_t i = 0; i < found.size(); i += 2) {
+    REQUIRE(files.count(found[i].name) == 1);
+    const std::string& file = files.at(found[i].name);
+    order.push_back(file);
+    CHECK(found[i].content == content(photos.folder / ("set/train/" + file)));
+    CHECK(found[i + 1].name == found[i].name.substr(0, 8) + ".cls");
+    CHECK(found[i + 1].content == (file.starts_with("cat") ? "0" : "1"));
+  }
+  CHECK_FALSE(std::is_sorted(order.begin(), order.end()));
+  CHECK(members(photos.out + "/test-0000.tar").size() == 4);
+  const std::string before = content(photos.out + "/train-0000.tar");
+  std::filesystem::remove_all(photos.out);
+  photos.pack({"--split", "train"});
+  CHECK(content(photos.out + "/train-0000.tar") == before);
+  CHECK_FALSE(std::filesystem::exists(photos.out + "/test-0000.tar"));
+}
+
+TEST_CASE("data pack: larger images are scaled and become JPEGs") {
+  const Photos photos;
+  photos.pack({"--shorter-side", "16", "--quality", "95", "--split", "train"});
+  std::map<std::string, std::string> found;
+  for (const Member& member : members(photos.out + "/train-0000.tar")) found[member.name] = member.content;
+  const auto info = [&](const std::string& name) { return image_info(std::as_bytes(std::span(found.at(name)))); };
+  CHECK(info("00000000.jpg").width == 32);
+  CHECK(info("00000000.jpg").height == 16);
+  CHECK(info("00000002.jpg").width == 16);  // upright
+  CHECK(info("00000002.jpg").height == 21);
+  CHECK(info("00000002.jpg").orientation == 1);
+  CHECK(info("00000004.jpg").format == ImageInfo::Format::Jpeg);
+  // Not larger: as they are.
+  CHECK(found.at("00000001.png") == content(photos.folder / "set/train/cat/b.png"));
+  CHECK(found.at("00000003.png") == content(photos.folder / "set/train/dog/d.png"));
+  CHECK(fault({"data", "pack", "folder:x", "y", "--quality", "90"}).find("--quality needs --shorter-side") !=
+        std::string::npos);
+}
+
+TEST_CASE("data pack: shards are checked, and what is not as listed is written anew") {
+  const Photos photos;
+  // Noise, so that a shard of 1 MiB holds one or two.
+  for (int i = 0; i < 5; ++i) {
+    photos.folder.write("set/train/cat/noise" + std::to_string(i) + ".png",
+                        encode_png(test_image(400, 400, 3, 200, uint64_t(i))));
+  }
+  const auto pack = [&] { return photos.pack({"--shard-mib", "1", "--split", "train"}).second; };
+  pack();
+  std::map<std::string, std::string> first;
+  for (const auto& entry : std::filesystem::directory_iterator(photos.out)) {
+    first[entry.path().filename()] = content(entry.path());
+    CHECK(entry.file_size() <= 1 << 20);
+  }
+  REQUIRE(first.count("train-0002.tar") == 1);
+  int samples = 0;
+  for (const auto& [name, bytes] : first) {
+    if (name.ends_with(".tar")) samples += int(members(photos.out + "/" + name).size()) / 2;
+  }
+  CHECK(samples == 10);
+  const uLong sum =
+      crc32_z(0, reinterpret_cast<const Bytef*>(first["train-0001.tar"].data()), first["train-0001.tar"].size());
+  const auto expect_same = [&] {
+    for (const auto& [name, bytes] : first) CHECK_MESSAGE(content(photos.out + "/" + name) == bytes, name);
+  };
+  CHECK(first["train.shards"].find(fmt::format("\"crc32\":\"{:08x}\"", sum)) != std::string::npos);
+
+  CHECK(pack().find("there already, 0.0 MiB written") != std::string::npos);
+  std::string damaged = first["train-0001.tar"];
+  damaged[700] = char(damaged[700] ^ 1);
+  photos.folder.write("out/train-0001.tar", damaged);
+  CHECK(pack().find(", 1 there already, ") != std::string::npos);
+  expect_same();
+  std::filesystem::remove(photos.out + "/train-0002.tar");
+  CHECK(pack().find(", 2 there already, ") != std::string::npos);
+  expect_same();
+
+  CHECK_THROWS_AS(photos.pack({"--shard-mib", "2", "--split", "train"}), GraphError);
+  photos.folder.write("out/classes.txt", std::string("cat\n"));
+  CHECK_THROWS_AS(pack(), GraphError);
+}
+
+TEST_CASE("data pack: an interruption leaves whole shards, and the next call goes on") {
+  const Photos photos;
+  for (int i = 0; i < 40; ++i) {
+    photos.folder.write(fmt::format("set/train/cat/noise{:02}.png", i),
+                        encode_png(test_image(300, 300, 3, 200, uint64_t(i))));
+  }
+  const auto source = open_source(photos.source, "train", 1);
+  PackOptions options;
+  options.source = photos.source;
+  options.folder = photos.out;
+  options.split = "train";
+  options.shard_mib = 1;
+  std::atomic<bool> interrupted{false};
+  const auto stop_early = [&](const PackProgress& progress) { interrupted = progress.shards >= 2; };
+  const auto nothing = [](const std::string&, const std::string&) {};
+  const PackResult begun = pack(*source, options, interrupted, stop_early, nothing);
+  REQUIRE(begun.interrupted);
+  const int64_t finished = begun.progress.shards;
+  REQUIRE(finished >= 2);
+  int64_t archives = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(photos.out)) {
+    archives += entry.path().extension() == ".tar";
+  }
+  CHECK(archives == finished);
+  interrupted = false;
+  const PackResult ended = pack(
+      *source, options, interrupted, [](const PackProgress&) {}, nothing);
+  CHECK_FALSE(ended.interrupted);
+  CHECK(ended.kept_shards == finished);
+  std::map<std::string, int> keys;
+  for (int64_t shard = 0; shard < ended.progress.shards; ++shard) {
+    for (const Member& member : members(fmt::format("{}/train-{:04}.tar", photos.out, shard))) ++keys[member.name];
+  }
+  CHECK(keys.size() == 90);
+  CHECK(std::all_of(keys.begin(), keys.end(), [](const auto& key) { return key.second == 1; }));
+}
+
+TEST_CASE("data pack: files that cannot be read end it unless they may be left out") {
+  const Photos photos;
+  photos.break_one();
+  check_parts(message_of<RunError>([&] { photos.pack(); }), {"cat/broken.jpg", "--skip-bad N leaves out"});
+  const Redirected errors(photos.folder / "errors.txt", stderr);
+  const auto [status, text] = photos.pack({"--skip-bad", "1", "--split", "train"});
+  CHECK(status == kDone);
+  CHECK(text.find("train: 5 samples in 1 shard of ") == 0);
+  CHECK(text.find(", 1 unreadable left out, ") != text.npos);
+  CHECK(errors.lines().at(0).find("broken.jpg") != std::string::npos);
+}
+
+TEST_CASE("data pack: sources without photos that are files are refused") {
+  Photos photos;
+  photos.source = "glyphs:?train=50&test=20&size=16";
+  check_parts(message_of<GraphError>([&] { photos.pack(); }),
+              {"image uint8[1,16,16]", "expected photos that are files"});
+}

@@ -1,0 +1,70 @@
+#pragma once
+// What a split of a data set holds: each sample read, each image decoded whole.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+struct SurveyOptions {
+  int64_t limit = 0;  // samples to look at, spread evenly over the split; 0: all. Classes are counted over all
+  int threads = 1;
+};
+
+// Of the images that could be decoded.
+struct ImageSurvey {
+  int64_t jpeg = 0, png = 0, webp = 0, arrays = 0;  // arrays: bytes of a fixed shape, not files
+  int64_t grey = 0, colour = 0;
+  int64_t turned = 0;                             // by EXIF's orientation
+  int64_t deep = 0;                               // of more than 8 bits a channel
+  int64_t transparent = 0;                        // with alpha
+  std::vector<int64_t> widths, heights, shorter;  // pixels of the upright images, ascending
+  std::vector<int64_t> bytes;                     // of the files, ascending
+  // Of each channel in 0 … 1, each image weighing the same whatever its size, as images scaled to one size do. One
+  // channel where all images are grey, else three, of which grey images have the same.
+  std::vector<double> mean, deviation;
+
+  int64_t size() const { return jpeg + png + webp + arrays; }
+};
+
+// Of one of several labels of a sample.
+struct LabelCounts {
+  int64_t positive = 0, negative = 0, missing = 0;
+};
+
+struct UnreadableSample {
+  std::string where, why;
+};
+
+struct SplitSurvey {
+  std::string split;
+  std::vector<Field> fields;
+  int64_t samples = 0, looked_at = 0;
+  std::vector<std::string> class_names;  // by index, or by label; numbers where the source has no names
+  std::vector<int64_t> class_counts;     // samples of each class; empty: there is no class
+  std::vector<LabelCounts> labels;       // empty: there are not several labels
+  ImageSurvey images;
+  std::vector<UnreadableSample> unreadable;     // in the source's order
+  double seconds = 0;                           // that looking took
+  double read_seconds = 0, decode_seconds = 0;  // of all threads
+};
+
+// The field that holds images, or is one's file: bytes of any length, or uint8 of one or three channels. -1: none.
+int image_field(const std::vector<Field>& fields);
+// The field that is a class index; -1: none.
+int class_field(const std::vector<Field>& fields);
+// Of all samples of the split, by a field that image_field() or class_field() found.
+std::vector<int32_t> classes_of(const Source& source, int field);
+
+// Samples that have been looked at, and how many there will be; called now and then, by the calling thread.
+using SurveyProgress = std::function<void(int64_t done, int64_t total)>;
+
+// Files that cannot be read or decoded are part of what is found; other errors are thrown.
+SplitSurvey survey(const Source& source, const std::string& split, const SurveyOptions& options,
+                   const SurveyProgress& progress);
+
+}  // namespace arbalest

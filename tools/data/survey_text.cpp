@@ -1,0 +1,191 @@
+#include "tools/data/survey_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kMostClasses = 12;     // that are listed one by one; of more, half as many from either end
+constexpr size_t kMostUnreadable = 20;  // that are listed
+
+int64_t median(const std::vector<int64_t>& ascending) {
+  return ascending[ascending.size() / 2];
+}
+
+std::string line(const char* what, const std::string& text) {
+  return fmt::format("  {:<12} {}\n", what, text);
+}
+
+std::string range(const std::vector<int64_t>& ascending) {
+  return fmt::format("{} … {} … {}", ascending.front(), median(ascending), ascending.back());
+}
+
+std::string number(double value) {
+  return fmt::format("{:.4f}", value);
+}
+
+// Those that there are: "1998 colour, 22 grey".
+std::string counted(const std::vector<std::pair<int64_t, const char*>>& counts) {
+  std::vector<std::string> parts;
+  for (const auto& [count, what] : counts) {
+    if (count > 0) parts.push_back(fmt::format("{} {}", count, what));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string classes_text(const SplitSurvey& survey) {
+  const std::vector<int64_t>& counts = survey.class_counts;
+  std::vector<size_t> order(counts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto name = [&](size_t c) { return fmt::format("{} {}", printable(survey.class_names[c]), counts[c]); };
+  const auto list = [&](size_t first, size_t last) {
+    std::vector<std::string> names;
+    for (size_t i = first; i < last; ++i) names.push_back(name(order[i]));
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  std::string text = line("classes", std::to_string(counts.size()));
+  if (counts.size() <= kMostClasses) return text + line("  samples", list(0, order.size()));
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] > counts[b]; });
+  if (counts[order.front()] == counts[order.back()]) {
+    return text + line("  samples", fmt::format("{} of each", counts[order.front()]));
+  }
+  text += line("  most", list(0, kMostClasses / 2));
+  text += line("  fewest", list(order.size() - kMostClasses / 2, order.size()));
+  const auto empty = std::count(counts.begin(), counts.end(), 0);
+  if (empty > 0) text += line("  empty", fmt::format("{} have no sample", empty));
+  return text;
+}
+
+std::string labels_text(const SplitSurvey& survey) {
+  std::string text = line("labels", std::to_string(survey.labels.size()));
+  for (size_t i = 0; i < survey.labels.size(); ++i) {
+    const LabelCounts& label = survey.labels[i];
+    text += line("", fmt::format("{}: {} positive, {} negative{}", printable(survey.class_names[i]), label.positive,
+                                 label.negative, label.missing ? fmt::format(", {} missing", label.missing) : ""));
+  }
+  return text;
+}
+
+std::string speed_text(const SplitSurvey& survey, int threads) {
+  const double looked = double(survey.looked_at), busy = survey.read_seconds + survey.decode_seconds;
+  const auto each = [&](double seconds) { return fmt::format("{:.0f} µs", seconds / looked * 1e6); };
+  std::string text = fmt::format("{:.0f} images/s with {} thread{}, {:.0f} a thread", looked / survey.seconds, threads,
+                                 threads == 1 ? "" : "s", looked / busy);
+  return text + fmt::format("; an image takes {} to read, {} to decode whole", each(survey.read_seconds),
+                            each(survey.decode_seconds));
+}
+
+std::string images_text(const SplitSurvey& survey, int threads) {
+  const ImageSurvey& images = survey.images;
+  std::string text = line("images", counted({{images.jpeg, "JPEG"},
+                                             {images.png, "PNG"},
+                                             {images.webp, "WebP"},
+                                             {images.arrays, "arrays"},
+                                             {images.grey, "grey"},
+                                             {images.colour, "colour"},
+                                             {images.deep, "of 16 bits"},
+                                             {images.transparent, "with alpha"},
+                                             {images.turned, "turned by EXIF"}}));
+  if (images.widths.front() == images.widths.back() && images.heights.front() == images.heights.back()) {
+    text += line("size", fmt::format("{} × {} pixels", images.widths.front(), images.heights.front()));
+  } else {
+    text += line("width", range(images.widths) + " pixels (least, median, most)");
+    text += line("height", range(images.heights));
+    text += line("shorter side", range(images.shorter));
+  }
+  if (!images.bytes.empty()) {
+    const double all = double(std::accumulate(images.bytes.begin(), images.bytes.end(), int64_t{0}));
+    text += line("file", fmt::format("{} bytes, {:.1f} MiB in all", range(images.bytes), all / (1 << 20)));
+  }
+  std::vector<std::string> mean, deviation;
+  for (const double value : images.mean) mean.push_back(number(value));
+  for (const double value : images.deviation) deviation.push_back(number(value));
+  text += line("Augment", fmt::format("mean = [{}], std = [{}]", fmt::join(mean, ", "), fmt::join(deviation, ", ")));
+  return images.bytes.empty() ? text : text + line("speed", speed_text(survey, threads));
+}
+
+std::string unreadable_text(const SplitSurvey& survey) {
+  std::string text = line("unreadable", std::to_string(survey.unreadable.size()));
+  for (size_t i = 0; i < std::min(survey.unreadable.size(), kMostUnreadable); ++i) {
+    text += fmt::format("    {}: {}\n", printable(survey.unreadable[i].where), printable(survey.unreadable[i].why));
+  }
+  const size_t more = survey.unreadable.size() - std::min(survey.unreadable.size(), kMostUnreadable);
+  return more == 0 ? text : text + fmt::format("    and {} more\n", more);
+}
+
+nlohmann::ordered_json range_json(const std::vector<int64_t>& ascending) {
+  return {{"min", ascending.front()}, {"median", median(ascending)}, {"max", ascending.back()}};
+}
+
+nlohmann::ordered_json images_json(const ImageSurvey& images) {
+  nlohmann::ordered_json json = {{"jpeg", images.jpeg},
+                                 {"png", images.png},
+                                 {"webp", images.webp},
+                                 {"arrays", images.arrays},
+                                 {"grey", images.grey},
+                                 {"colour", images.colour},
+                                 {"deep", images.deep},
+                                 {"transparent", images.transparent},
+                                 {"turned", images.turned},
+                                 {"width", range_json(images.widths)},
+                                 {"height", range_json(images.heights)},
+                                 {"shorter_side", range_json(images.shorter)},
+                                 {"mean", images.mean},
+                                 {"std", images.deviation}};
+  if (!images.bytes.empty()) json["bytes"] = range_json(images.bytes);
+  return json;
+}
+
+}  // namespace
+
+std::string survey_text(const SplitSurvey& survey, int threads) {
+  std::string text = fmt::format("{}\n", survey.split);
+  text += line("samples",
+               std::to_string(survey.samples) + (survey.looked_at > 0 && survey.looked_at < survey.samples
+                                                     ? fmt::format(", of which {} were looked at", survey.looked_at)
+                                                     : ""));
+  text += line("fields", to_string(survey.fields));
+  if (!survey.class_counts.empty()) text += classes_text(survey);
+  if (!survey.labels.empty()) text += labels_text(survey);
+  if (survey.images.size() > 0) text += images_text(survey, threads);
+  if (!survey.unreadable.empty()) text += unreadable_text(survey);
+  return text;
+}
+
+nlohmann::ordered_json survey_json(const SplitSurvey& survey, int threads) {
+  nlohmann::ordered_json json = {{"split", survey.split},
+                                 {"samples", survey.samples},
+                                 {"looked_at", survey.looked_at},
+                                 {"fields", to_string(survey.fields)}};
+  for (size_t c = 0; c < survey.class_counts.size(); ++c) {
+    json["classes"].push_back({{"name", survey.class_names[c]}, {"samples", survey.class_counts[c]}});
+  }
+  for (size_t i = 0; i < survey.labels.size(); ++i) {
+    const LabelCounts& label = survey.labels[i];
+    json["labels"].push_back({{"name", survey.class_names[i]},
+                              {"positive", label.positive},
+                              {"negative", label.negative},
+                              {"missing", label.missing}});
+  }
+  if (survey.images.size() > 0) json["images"] = images_json(survey.images);
+  if (survey.looked_at > 0) {
+    json["speed"] = {{"threads", threads},
+                     {"seconds", survey.seconds},
+                     {"read_seconds", survey.read_seconds},
+                     {"decode_seconds", survey.decode_seconds}};
+    json["unreadable"] = nlohmann::ordered_json::array();
+    for (const UnreadableSample& sample : survey.unreadable) {
+      json["unreadable"].push_back({{"sample", sample.where}, {"why", sample.why}});
+    }
+  }
+  return json;
+}
+
+}  // namespace arbalest

@@ -43,6 +43,7 @@ class Segment {
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
   void time_alone(TraceRecorder& trace);
 
+  const InputReport& last_input() const { return last_input_; }  // by the last report
   InputReport input() { return scheduler_ ? input_between({}, read_so_far(iterations())) : InputReport(); }
   int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : 0; }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
@@ -121,6 +122,7 @@ class Segment {
   std::unique_ptr<TallyReader> trained_;  // what training has summed since the report before
   int64_t reported_ = 0;                  // iterations that reports have told of
   ReadSoFar read_;                        // by the last report
+  InputReport last_input_;                // likewise
 };
 
 }  // namespace arbalest

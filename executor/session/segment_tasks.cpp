@@ -117,7 +117,7 @@ Segment::ReadSoFar Segment::read_so_far(int64_t iterations) {
 
 InputReport Segment::input_since_report(int64_t iterations) {
   const ReadSoFar before = std::exchange(read_, read_so_far(iterations));
-  return input_between(before, read_);
+  return last_input_ = input_between(before, read_);
 }
 
 // Where the run ends within a group of iterations: these are reported here, and their loss is checked.

@@ -235,7 +235,7 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
   event.learners = decision.measured;
   event.next = decision.next;
   event.images_per_second = decision.images_per_second;
-  event.reason = decision.reason;
+  event.reason = decision.reason + (segment_->last_input().bound() ? "; training waits for its input" : "");
   event.strategy = name_of(strategy_for(prepared_.graph, options_, decision.next).kind);
   event.epoch = at.epoch;
   event.iteration = at.iteration;

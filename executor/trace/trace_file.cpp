@@ -57,6 +57,12 @@ int64_t nanoseconds(const json& object, const char* key, double least = -kMostMi
       fmt::format("'{}' is {} µs, expected a number from {:g} to {:g}", key, microseconds, least, kMostMicroseconds));
 }
 
+double seconds_of(const json& object, const char* key) {
+  const double seconds = object.at(key).get<double>();
+  if (seconds >= 0 && seconds <= kMostMicroseconds) return seconds;
+  throw GraphError(fmt::format("'{}' is {} s, expected a number from 0 to {:g}", key, seconds, kMostMicroseconds));
+}
+
 int64_t nanoseconds_or_unknown(const json& args, const char* key) {
   return args.contains(key) ? nanoseconds(args, key) : -1;
 }
@@ -115,6 +121,10 @@ class EventReader {
     if (const auto threads = record.find("threads"); threads != record.end()) {
       trace_.threads = {int32_t(integer_of(*threads, "host", 0, kMostTraceThreads)),
                         int32_t(integer_of(*threads, "issuing", 0, kMostTraceThreads))};
+    }
+    if (const auto reading = record.find("reading"); reading != record.end()) {
+      trace_.reading = {integer_of(*reading, "samples", 0, INT64_MAX), seconds_of(*reading, "read"),
+                        seconds_of(*reading, "decode"), seconds_of(*reading, "transform")};
     }
     if (const auto alone = record.find("alone"); alone != record.end()) {
       trace_.alone = alone->get<std::vector<int64_t>>();

@@ -16,6 +16,7 @@ TraceFile TraceRecorder::collect() const {
   trace.plan.tasks = plan_.tasks;
   trace.plan.edges = plan_.edges;
   trace.threads = threads_;
+  trace.reading = reading_;
   trace.alone = alone_;
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {

@@ -148,6 +148,11 @@ class Writer {
                                    {"graph", trace_.graph},
                                    {"launches", trace_.launches},
                                    {"threads", {{"host", trace_.threads.host}, {"issuing", trace_.threads.issuing}}},
+                                   {"reading",
+                                    {{"samples", trace_.reading.samples},
+                                     {"read", trace_.reading.read},
+                                     {"decode", trace_.reading.decode},
+                                     {"transform", trace_.reading.transform}}},
                                    {"alone", trace_.alone},
                                    {"dropped", trace_.dropped},
                                    {"unfinished", trace_.unfinished}};

@@ -108,6 +108,7 @@ TEST_CASE("a trace file gives back what was written") {
   trace.dropped = 3;
   trace.unfinished = 4;
   trace.threads = {16, 2};
+  trace.reading = {640, 0.125, 1.5, 0.25};
   trace.alone.assign(trace.plan.tasks.size(), -1);
   trace.alone[2] = 40'000;
   trace.tasks[0].ready = -1;
@@ -127,6 +128,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.dropped == 3);
   CHECK(back.unfinished == 4);
   CHECK(back.threads == trace.threads);
+  CHECK(back.reading == trace.reading);
   CHECK(back.alone == trace.alone);
   CHECK(back.plan.devices == trace.plan.devices);
   REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());

@@ -15,12 +15,11 @@
 namespace arbalest {
 
 void check_image_size(const char* format, int64_t width, int64_t height) {
-  if (width >= 1 && height >= 1 && width <= kMaxImageSide && height <= kMaxImageSide &&
-      width * height <= kMaxImagePixels)
-    return;
-  throw RunError(
-      fmt::format("the {} states {} × {} pixels; expected at least one, at most {} a side and 2^28 = {} in all", format,
-                  width, height, kMaxImageSide, kMaxImagePixels));
+  if (std::min(width, height) < 1 || std::max(width, height) > kMaxImageSide || width * height > kMaxImagePixels) {
+    throw RunError(
+        fmt::format("the {} states {} × {} pixels; expected at least one, at most {} a side and 2^28 = {} in all",
+                    format, width, height, kMaxImageSide, kMaxImagePixels));
+  }
 }
 
 PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t margin) {
@@ -102,7 +101,7 @@ struct ImageDecoder::State {
   std::vector<uint8_t> stored;  // the output before it is turned upright
 
   // One large image should not cost its memory for ever.
-  void keep_little() {
+  void release_large() {
     constexpr size_t kKept = size_t{64} << 20;
     if (pixels.bytes.size() > kKept) pixels.bytes = {};
     if (stored.size() > kKept) stored = {};
@@ -161,7 +160,7 @@ void ImageDecoder::decode(const Region& region, int64_t height, int64_t width, i
     state.resampler.run(state.pixels, request.height, request.width, channels, state.stored.data());
     orientation.turn(state.stored.data(), height, width, channels, out);
   }
-  state.keep_little();
+  state.release_large();
   times.decode += std::chrono::duration<double>(decoded - start).count();
   times.transform += std::chrono::duration<double>(Clock::now() - decoded).count();
 }

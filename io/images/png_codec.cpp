@@ -45,7 +45,6 @@ class PngCodec final : public ImageCodec {
   bool truncated_ = false;
   std::jmp_buf jump_ = {};
   char text_[128] = {};  // what the library said
-  std::vector<uint8_t> scratch_;
 };
 
 void PngCodec::on_error(png_structp png, png_const_charp text) {

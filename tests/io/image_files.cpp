@@ -75,6 +75,17 @@ FileBytes encode_jpeg(const TestImage& image, const JpegKind& kind) {
     if (kind.ycck) jpeg.comp_info[3].h_samp_factor = kind.horizontal, jpeg.comp_info[3].v_samp_factor = kind.vertical;
   }
   if (kind.progressive) jpeg_simple_progression(&jpeg);
+  std::vector<jpeg_scan_info> scans = {{.comps_in_scan = 1, .component_index = {}, .Ss = 0, .Se = 0, .Ah = 0, .Al = 0}};
+  for (int k = 1; k < 64 && kind.scans_a_coefficient > 0; ++k) {
+    for (int bit = kind.scans_a_coefficient - 1; bit >= 0; --bit) {
+      const int before = bit + 1 < kind.scans_a_coefficient ? bit + 1 : 0;
+      scans.push_back({.comps_in_scan = 1, .component_index = {}, .Ss = k, .Se = k, .Ah = before, .Al = bit});
+    }
+  }
+  if (kind.scans_a_coefficient > 0) {
+    jpeg.scan_info = scans.data();
+    jpeg.num_scans = int(scans.size());
+  }
   jpeg.arith_code = kind.arithmetic;
   jpeg.restart_in_rows = kind.restart_rows;
   jpeg_start_compress(&jpeg, TRUE);

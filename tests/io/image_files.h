@@ -24,6 +24,7 @@ struct JpegKind {
   int quality = 90;
   int horizontal = 2, vertical = 2;  // chroma's subsampling
   bool progressive = false;
+  int scans_a_coefficient = 0;  // of a grey image: progressive, 1 + 63 times as many scans
   bool arithmetic = false;
   int restart_rows = 0;
   int orientation = 0;  // written where it is not 0

@@ -2,12 +2,13 @@
 // Photos for training: JPEG, PNG and WebP (still images) from memory, a region of them at the size that a model reads.
 //
 // Pixels come as the file has them: colour profiles and gamma are not applied, alpha is dropped (the colour under it
-// stays), 16 bits become 8 by rounding, CMYK is taken for inverted, as all writers of JPEG store it. Colour becomes
-// grey by ITU-R 601's luma.
+// stays, as with Pillow's convert("RGB")), 16 bits become 8 by rounding, CMYK is taken for inverted, as writers of JPEG
+// store it. Colour becomes grey by ITU-R 601's luma; a JPEG's luma is taken as it is stored.
 //
-// Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG. A file that is too short for the pixels
-// that it states is refused before memory is taken for them. Decoding takes up to 4 bytes for each pixel of the region,
-// and another 6 for each of the image where a JPEG is progressive.
+// Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG. A JPEG or PNG that is too short for the
+// pixels that it states is refused before memory is taken for them. Decoding takes up to 4 bytes for each pixel of the
+// region (of a PNG: its rows, and where it is interlaced the image), and another 6 for each pixel of the image where a
+// JPEG is progressive (CMYK: 8). libwebp takes memory of its own, up to 5 bytes for each pixel of the image.
 
 #include <cstddef>
 #include <cstdint>

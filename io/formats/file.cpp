@@ -86,6 +86,20 @@ std::vector<uint8_t> read_file(const fs::path& path) {
   return bytes;
 }
 
+std::vector<std::string> read_lines(const fs::path& path) {
+  const std::vector<uint8_t> bytes = read_file(path);
+  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<std::string> lines;
+  while (!rest.empty()) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines.emplace_back(line);
+  }
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
 void InputFile::Close::operator()(void* file) const {
   gzclose_r(static_cast<gzFile>(file));
 }

@@ -27,6 +27,9 @@ bool stays_inside(const std::string& path);
 // A file as it is. Throws RunError.
 std::vector<uint8_t> read_file(const std::filesystem::path& path);
 
+// Its lines, without those at the end that are empty. They end with "\n" or "\r\n". Throws RunError.
+std::vector<std::string> read_lines(const std::filesystem::path& path);
+
 // Reads a file from the start, decompressing it where it is gzipped. Offsets are those of the decompressed content.
 class InputFile {
  public:

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "graph/error.h"
+#include "io/sources/schemes.h"
 
 namespace arbalest {
 namespace {
@@ -227,7 +228,6 @@ std::unique_ptr<CsvLabels> csv_labels(const SourceSpec& spec, const CsvReader& t
     return std::make_unique<ListedLabels>(table, *columns.list, separator, text("none", ""));
   }
   if (!columns.labels.empty()) return std::make_unique<ColumnLabels>(table, columns.labels, text("missing", ""));
-  constexpr int64_t kMostClasses = 1 << 30;
   return std::make_unique<ClassLabels>(table, *columns.label, spec.integer("classes", 0, 1, kMostClasses));
 }
 

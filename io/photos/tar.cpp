@@ -131,22 +131,11 @@ int64_t greatest_label(const std::vector<ShardSample>& samples) {
 Names read_names(const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return {};
-  const std::vector<uint8_t> bytes = read_file(file);
-  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  Names names;
-  while (!rest.empty()) {
-    std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    names.emplace_back(line);
-  }
-  while (!names.empty() && names.back().empty()) names.pop_back();
-  return names;
+  return read_lines(file);
 }
 
 // As the option says, or classes.txt, or else as many as there are in all splits.
 int64_t count_classes(const SourceSpec& spec, const Names& names, const std::vector<ShardSample>& samples) {
-  constexpr int64_t kMostClasses = 1 << 30;
   if (spec.find("classes")) {
     const int64_t stated = spec.integer("classes", 1, 1, kMostClasses);
     if (names.empty() || int64_t(names.size()) == stated) return stated;

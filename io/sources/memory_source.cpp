@@ -10,8 +10,8 @@ namespace {
 
 class MemorySource final : public Source {
  public:
-  MemorySource(std::vector<FieldArray> arrays, std::string name, int64_t size)
-      : arrays_(std::move(arrays)), name_(std::move(name)), size_(size) {}
+  MemorySource(std::vector<FieldArray> arrays, std::string name, std::vector<std::string> class_names, int64_t size)
+      : arrays_(std::move(arrays)), name_(std::move(name)), class_names_(std::move(class_names)), size_(size) {}
 
   std::vector<Field> fields() const override { return fields_of_arrays(arrays_); }
   int64_t size() const override { return size_; }
@@ -22,6 +22,7 @@ class MemorySource final : public Source {
     }
   }
 
+  std::vector<std::string> class_names() const override { return class_names_; }
   std::string describe() const override {
     return fmt::format("{}: {} samples of {}", name_, size_, to_string(fields()));
   }
@@ -44,6 +45,7 @@ class MemorySource final : public Source {
 
   std::vector<FieldArray> arrays_;
   std::string name_;
+  std::vector<std::string> class_names_;
   int64_t size_;
 };
 
@@ -71,7 +73,8 @@ void check_classes(const FieldArray& array, const std::string& name) {
 
 }  // namespace
 
-std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name) {
+std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name,
+                                      std::vector<std::string> class_names) {
   check_fields(MemorySource::fields_of_arrays(arrays), name);
   const auto samples_in = [&](const FieldArray& array) {
     const auto bytes = int64_t(array.bytes.size()), sample = array.field.sample().bytes();
@@ -90,7 +93,7 @@ std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::strin
     }
     check_classes(array, name);
   }
-  return std::make_unique<MemorySource>(std::move(arrays), std::move(name), size);
+  return std::make_unique<MemorySource>(std::move(arrays), std::move(name), std::move(class_names), size);
 }
 
 }  // namespace arbalest

@@ -58,9 +58,10 @@ FieldArray owned_array(std::string name, Shape shape, std::vector<T> values, int
   return array;
 }
 
-// A source over arrays; `name` stands for it in messages. Throws GraphError where fields cannot be what they say
-// (check_fields), where arrays hold different numbers of samples, none, or a part of one, and where a class index is
-// out of range: all values of fields with classes are looked at.
-std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name = "memory");
+// A source over arrays; `name` stands for it in messages, `class_names` are what classes are called. Throws GraphError
+// where fields cannot be what they say (check_fields), where arrays hold different numbers of samples, none, or a part
+// of one, and where a class index is out of range: all values of fields with classes are looked at.
+std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name = "memory",
+                                      std::vector<std::string> class_names = {});
 
 }  // namespace arbalest

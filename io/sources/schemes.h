@@ -1,5 +1,6 @@
 #pragma once
-// The schemes that come with the library; each is opened in the file named after it. Internal to io.
+// The schemes that come with the library; each is opened in the file named after it (cifar10 and cifar100 in
+// cifar.cpp), here or in io/photos. Internal to io.
 
 #include <memory>
 
@@ -10,12 +11,16 @@ namespace arbalest {
 
 std::unique_ptr<Source> open_mnist(const SourceSpec& spec);
 std::unique_ptr<Source> open_cifar10(const SourceSpec& spec);
+std::unique_ptr<Source> open_cifar100(const SourceSpec& spec);
 std::unique_ptr<Source> open_synthetic(const SourceSpec& spec);
 std::unique_ptr<Source> open_glyphs(const SourceSpec& spec);
 std::unique_ptr<Source> open_tensors(const SourceSpec& spec);
+std::unique_ptr<Source> open_npy(const SourceSpec& spec);
 std::unique_ptr<Source> open_folder(const SourceSpec& spec);
 std::unique_ptr<Source> open_csv(const SourceSpec& spec);
 std::unique_ptr<Source> open_tar(const SourceSpec& spec);
+
+inline constexpr int64_t kMostClasses = 1 << 30;
 
 // What most data sets of images hold.
 inline std::vector<Field> image_and_label(Shape image, int64_t classes) {
@@ -25,10 +30,11 @@ inline std::vector<Field> photo_and_label(int64_t classes) {
   return {{"image", DataType::String, {}}, {"label", DataType::Int32, {}, classes}};
 }
 inline std::unique_ptr<Source> image_source(const SourceSpec& spec, Shape shape, int64_t classes,
-                                            std::vector<uint8_t> images, std::vector<int32_t> labels) {
+                                            std::vector<uint8_t> images, std::vector<int32_t> labels,
+                                            std::vector<std::string> class_names = {}) {
   return memory_source(
       {owned_array("image", std::move(shape), std::move(images)), owned_array("label", {}, std::move(labels), classes)},
-      spec.label());
+      spec.label(), std::move(class_names));
 }
 
 }  // namespace arbalest

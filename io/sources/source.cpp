@@ -7,10 +7,12 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 
 #include "graph/error.h"
+#include "io/sources/limited.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {
@@ -48,6 +50,7 @@ class Schemes {
   std::vector<SourceScheme> all_ = {
       {.name = "mnist", .needs_path = true, .open = open_mnist},
       {.name = "cifar10", .needs_path = true, .open = open_cifar10},
+      {.name = "cifar100", .needs_path = true, .open = open_cifar100},
       {.name = "synthetic", .options = {"shape", "classes", "size", "test", "delay"}, .open = open_synthetic},
       {.name = "glyphs", .options = {"train", "test", "size"}, .open = open_glyphs},
       {.name = "tensors",
@@ -55,6 +58,11 @@ class Schemes {
        .options = {"classes"},
        .splits = {"train", "test", "validation"},
        .open = open_tensors},
+      {.name = "npy",
+       .needs_path = true,
+       .options = {"classes"},
+       .splits = {"train", "test", "validation"},
+       .open = open_npy},
       {.name = "folder",
        .needs_path = true,
        .options = {"test", "seed"},
@@ -86,7 +94,11 @@ void check_split(const SourceSpec& spec, const SourceScheme& scheme) {
                                fmt::join(scheme.splits, " or "), did_you_mean(spec.split, scheme.splits)));
 }
 
+constexpr const char* kLimit = "limit";  // an option of all schemes
+
 void parse_options(SourceSpec& spec, std::string_view rest, const SourceScheme& scheme) {
+  std::vector<std::string> known = scheme.options;
+  known.emplace_back(kLimit);
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find('&'));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
@@ -94,10 +106,9 @@ void parse_options(SourceSpec& spec, std::string_view rest, const SourceScheme& 
     if (equals == std::string_view::npos || equals == 0)
       throw GraphError(fmt::format("source '{}': found option '{}', expected key=value", spec.text, item));
     const std::string key(item.substr(0, equals));
-    if (std::find(scheme.options.begin(), scheme.options.end(), key) == scheme.options.end()) {
-      const std::string expected = scheme.options.empty() ? "none" : fmt::format("{}", fmt::join(scheme.options, ", "));
-      throw GraphError(fmt::format("source '{}': unknown option '{}', expected {}{}", spec.text, key, expected,
-                                   did_you_mean(key, scheme.options)));
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      throw GraphError(fmt::format("source '{}': unknown option '{}', expected {}{}", spec.text, key,
+                                   fmt::join(known, ", "), did_you_mean(key, known)));
     }
     if (spec.find(key)) throw GraphError(fmt::format("source '{}': option '{}' is given twice", spec.text, key));
     spec.options.emplace_back(key, item.substr(equals + 1));
@@ -217,10 +228,11 @@ std::unique_ptr<Source> open_source(const std::string& text, const std::string& 
     throw GraphError(
         fmt::format("source '{}': found '{}' after the colon, expected nothing or '?key=value&...'", text, spec.path));
   if (question != std::string::npos) parse_options(spec, std::string_view(text).substr(question + 1), scheme);
+  const int64_t limit = spec.integer(kLimit, 0, 1, std::numeric_limits<int64_t>::max());
   std::unique_ptr<Source> source = scheme.open(spec);
   if (!source) throw GraphError(fmt::format("source '{}': the scheme '{}' opened nothing", text, scheme.name));
   check_source(*source);
-  return source;
+  return spec.find(kLimit) ? limited_source(std::move(source), limit) : std::move(source);
 }
 
 }  // namespace arbalest

@@ -91,7 +91,7 @@ struct SourceSpec {
 struct SourceScheme {
   std::string name;                                     // before the colon: letters, digits, '_', '-' and '.'
   bool needs_path = false;                              // what is between ':' and '?' is required, or refused
-  std::vector<std::string> options;                     // keys that may follow '?'
+  std::vector<std::string> options;                     // keys that may follow '?', besides 'limit'
   std::vector<std::string> splits = {"train", "test"};  // that there are
   // Throws GraphError where the spec is wrong, RunError where files are missing or malformed.
   std::function<std::unique_ptr<Source>(const SourceSpec&)> open;
@@ -103,13 +103,17 @@ void register_source(SourceScheme scheme);
 
 // Opens a split of the source that `spec` names:
 //   mnist:DIR                          idx files, plain or gzipped
-//   cifar10:DIR                        the official binary layout, in DIR or in DIR/cifar-10-batches-bin
+//   cifar10:DIR                        the official binary layout, in DIR or in DIR/cifar-10-batches-bin; classes have
+//                                      the names in batches.meta.txt, where it is there
+//   cifar100:DIR                       the same, or in DIR/cifar-100-binary: the fine labels, fine_label_names.txt
 //   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits;
 //                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
 //   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
 //   tensors:DIR?classes=10             any fields, from DIR/train.safetensors, test.safetensors,
 //                                      validation.safetensors: a tensor a field, samples along its first dimension;
 //                                      int64 labels become int32; classes: those of 'label'
+//   npy:DIR?classes=10                 the same of NumPy's arrays (uint8, int32, int64, float32, float64; row-major):
+//                                      DIR/SPLIT/FIELD.npy, or DIR/SPLIT_FIELD.npy
 //   folder:DIR?test=0.2&seed=0         photos in a folder for each class, with .jpg, .jpeg, .png or .webp at the end of
 //                                      their names, at any depth: 'image', the file, and 'label'. Classes are numbered
 //                                      by their names in byte order. Where DIR has train, and test or one of
@@ -144,9 +148,10 @@ void register_source(SourceScheme scheme);
 //                                      beside each shard, SHARD.tar.index. keep=0 lets go of what was read, as is done
 //                                      by itself where the shards take half of the memory or more; keep=1 does not
 //   memory:                            what the program passes to the run itself (DataSources in session.h)
-//   and whatever was registered. Options may be left out. Throws GraphError for a spec that is wrong (unknown scheme,
-//   option or split), and where what was opened states no fields or no samples; RunError for files that are missing or
-//   malformed.
+//   and whatever was registered, all of them with ?limit=N as well: N samples of each split, spread over it, the same
+//   ones whatever the seed; all where there are no more. Options may be left out. Throws GraphError for a spec that is
+//   wrong (unknown scheme, option or split), and where what was opened states no fields or no samples; RunError for
+//   files that are missing or malformed.
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
 
 // What open_source() asks of any source: fields as check_fields() wants them, samples, and a time that is one. Throws

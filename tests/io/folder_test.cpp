@@ -195,6 +195,25 @@ TEST_CASE("folder: fractions that are none, and classes too small for one") {
   check_parts(message_of<GraphError>([&] { open(folder, "train", "?seed=-1"); }), {"option 'seed' is '-1'"});
 }
 
+TEST_CASE("folder: of a limited split bytes, labels, names and places fit") {
+  TestFolder folder;
+  for (const char* name : {"a", "b", "c"})
+    for (int i = 0; i < 100; ++i) {
+      const std::string path = std::string(name) + "/" + std::to_string(i) + ".jpg";
+      folder.write(path, path);
+    }
+  const auto some = open(folder, "train", "?limit=60");
+  REQUIRE(some->size() == 60);
+  CHECK(some->class_names() == Strings{"a", "b", "c"});
+  const std::vector<int32_t> classes = labels(*some);
+  const Strings places = paths(folder, *some);
+  for (size_t i = 0; i < 60; ++i) {
+    CHECK(content(*some, int64_t(i)) == places[i]);
+    CHECK(classes[i] == places[i][0] - 'a');
+  }
+  for (const int32_t label : {0, 1, 2}) CHECK(std::count(classes.begin(), classes.end(), label) > 10);
+}
+
 TEST_CASE("folder: a photo that is gone by the time it is read") {
   TestFolder folder;
   write_photos(folder, {"a"}, 3);

@@ -77,16 +77,18 @@ Bytes cifar_records(int count, int first_label) {
 }  // namespace
 
 TEST_CASE("source: wrong specs name what is valid and what is near") {
-  check_parts(graph_error("minst:data"),
-              {"unknown scheme 'minst'", "mnist, cifar10, synthetic, glyphs, tensors, folder, csv, tar, memory",
-               "did you mean 'mnist'"});
+  check_parts(
+      graph_error("minst:data"),
+      {"unknown scheme 'minst'", "mnist, cifar10, cifar100, synthetic, glyphs, tensors, npy, folder, csv, tar, memory",
+       "did you mean 'mnist'"});
   check_parts(graph_error("glyphs"), {"expected a colon", "'glyphs:'"});
   check_parts(graph_error(""), {"unknown scheme ''"});
   check_parts(graph_error("mnist:"), {"'mnist:PATH'"});
   check_parts(graph_error("glyphs:data"), {"found 'data' after the colon"});
   check_parts(graph_error("glyphs:", "tests"), {"unknown split 'tests'", "train or test", "did you mean 'test'"});
-  check_parts(graph_error("glyphs:?trian=3"), {"unknown option 'trian'", "train, test, size", "did you mean 'train'"});
-  check_parts(graph_error("mnist:data?size=3"), {"unknown option 'size'", "expected none"});
+  check_parts(graph_error("glyphs:?trian=3"),
+              {"unknown option 'trian'", "train, test, size, limit", "did you mean 'train'"});
+  check_parts(graph_error("mnist:data?size=3"), {"unknown option 'size'", "expected limit"});
   check_parts(graph_error("glyphs:?train"), {"found option 'train'", "key=value"});
   check_parts(graph_error("glyphs:?train=1&train=2"), {"'train' is given twice"});
   for (const char* number : {"", "x", "0", "3x", "1.5", "99999999999999999999"})
@@ -233,6 +235,84 @@ TEST_CASE("source: cifar10 files that are missing or malformed") {
   check_parts(run_error(spec, "test"), {file, "at byte 3073", "a label from 0 to 9", "found 10"});
   folder.write("data_batch_1.bin", cifar_records(1, 0));
   check_parts(run_error(spec), {"data_batch_2.bin", "which holds cifar-10-python.tar.gz, data_batch_1.bin"});
+}
+
+TEST_CASE("source: cifar100 has fine labels and their names") {
+  for (const char* inside : {"", "cifar-100-binary/"}) {
+    TestFolder folder;
+    const std::string prefix = inside, spec = "cifar100:" + folder.string();
+    Bytes records;
+    for (const uint8_t fine : {99, 3}) {
+      records.push_back(7);  // the coarse one
+      records.push_back(fine);
+      for (int pixel = 0; pixel < 3072; ++pixel) records.push_back(uint8_t(pixel % 100 + fine % 2));
+    }
+    folder.write(prefix + "train.bin", records);
+    const auto train = open_source(spec, "train", 1);
+    CHECK(train->size() == 2);
+    CHECK(label_classes(*train) == 100);
+    CHECK(train->class_names().empty());
+    const Batch batch = batch_of(*train, {1, 0});
+    CHECK(batch.labels == std::vector<int32_t>{3, 99});
+    CHECK(batch.images[1] == 1024 % 100 + 1);  // green of the first pixel
+    check_parts(run_error(spec, "test"), {"test.bin", "cifar-100-binary"});
+    std::string names;
+    for (int i = 0; i < 100; ++i) names += "class " + std::to_string(i) + "\n";
+    folder.write(prefix + "fine_label_names.txt", names + "\n");
+    CHECK(open_source(spec, "train", 1)->class_names().at(99) == "class 99");
+    folder.write(prefix + "fine_label_names.txt", names + "one more\n");
+    check_parts(run_error(spec), {"fine_label_names.txt: found 101 names, expected one for each of the 100 classes"});
+    records[1] = 100;
+    folder.write(prefix + "train.bin", records);
+    check_parts(run_error(spec), {"train.bin", "at byte 1", "a label from 0 to 99", "found 100"});
+    records.pop_back();
+    folder.write(prefix + "train.bin", records);
+    check_parts(run_error(spec), {"at byte 3074", "records of 3074 bytes", "6147 bytes"});
+  }
+}
+
+TEST_CASE("source: cifar10 has the names of its meta file") {
+  TestFolder folder;
+  folder.write("test_batch.bin", cifar_records(3, 4));
+  folder.write("batches.meta.txt",
+               std::string("airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n"));
+  CHECK(open_source("cifar10:" + folder.string(), "test", 1)->class_names().at(9) == "truck");
+}
+
+TEST_CASE("source: a limit leaves some samples of any split, the same ones whatever the seed") {
+  const auto all = open_source("synthetic:?size=500&test=20", "train", 3);
+  std::vector<int64_t> everything(500);
+  std::iota(everything.begin(), everything.end(), 0);
+  const Batch whole = batch_of(*all, everything);
+  const auto indices = [&](int64_t limit, uint64_t seed = 3) {
+    const auto some = open_source("synthetic:?size=500&test=20&limit=" + std::to_string(limit), "train", seed);
+    REQUIRE(some->size() == limit);
+    std::vector<int64_t> found;
+    for (int64_t i = 0; i < limit; ++i) {
+      const std::string place = some->locate(i);
+      CHECK(place.starts_with("sample "));
+      found.push_back(std::stoll(place.substr(7)));
+      CHECK(batch_of(*open_source("synthetic:?size=500&test=20", "train", seed), {found.back()}).images ==
+            batch_of(*some, {i}).images);
+    }
+    return found;
+  };
+  const std::vector<int64_t> hundred = indices(100), thirty = indices(30);
+  CHECK(std::is_sorted(hundred.begin(), hundred.end()));
+  CHECK(std::includes(hundred.begin(), hundred.end(), thirty.begin(), thirty.end()));
+  CHECK(indices(30, 8) == thirty);
+  for (int64_t part = 0; part < 5; ++part) {  // they come from all over the split
+    const auto inside = [&](int64_t index) { return index / 100 == part; };
+    CHECK(std::count_if(hundred.begin(), hundred.end(), inside) > 8);
+  }
+  const auto some = open_source("synthetic:?size=500&limit=30", "train", 3);
+  CHECK(some->fields() == all->fields());
+  CHECK(some->resident());
+  CHECK(some->microseconds_per_sample() == all->microseconds_per_sample());
+  check_parts(some->describe(), {"500 samples of image", "; limited to 30 of these"});
+  CHECK(open_source("synthetic:?test=20&limit=30", "test", 3)->size() == 20);
+  for (const char* number : {"0", "-1", "x"})
+    check_parts(graph_error(std::string("glyphs:?limit=") + number), {"option 'limit' is '", "an integer from 1"});
 }
 
 TEST_CASE("source: several threads fill at once") {

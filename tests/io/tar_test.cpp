@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "graph/error.h"
@@ -87,6 +88,26 @@ TEST_CASE("tar: samples of several shards") {
       train->describe() ==
       "tar:" + path +
           "/train-*.tar train: 12 samples of image string[], label int32[] of 3 classes in 3 shards, in blocks of 12");
+}
+
+TEST_CASE("tar: of a limited split neighbours are read") {
+  const TestFolder folder;
+  for (int s = 0; s < 8; ++s) {
+    std::string archive;
+    for (int i = s * 8; i < s * 8 + 8; ++i)
+      archive += sample(std::to_string(i), std::string(3 << 20, char('0' + i)), "0");
+    folder.write(std::to_string(s) + ".tar", archive + tar_end());
+  }
+  const auto all = open(folder.string() + "/*.tar?keep=0"), some = open(folder.string() + "/*.tar?limit=40&keep=0");
+  CHECK(all->block() == 2);
+  CHECK(some->block() == 2);
+  REQUIRE(some->size() == 40);
+  std::vector<int64_t> blocks(20);
+  for (size_t b = 0; b < blocks.size(); ++b) blocks[b] = int64_t(b);
+  some->will_read(blocks);
+  std::set<char> blocks_read;
+  for (int64_t i = 0; i < 40; ++i) blocks_read.insert(char((content(*some, i).at(0) - '0') / 2));
+  CHECK(blocks_read.size() < 26);  // of 32; twenty if they are read whole
 }
 
 TEST_CASE("tar: {split} stands for the split's name, or for one that is there") {

@@ -1,0 +1,62 @@
+#include "io/sources/sample_array.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "graph/error.h"
+#include "io/formats/layout.h"
+
+namespace arbalest {
+namespace {
+
+void to_channels_last(const TensorType& sample, int64_t count, std::vector<std::byte>& samples) {
+  TensorType image = sample;
+  image.shape.insert(image.shape.begin(), 1);
+  image.layout = Layout::ChannelsLast;
+  std::vector<std::byte> planes(size_t(sample.bytes()));
+  for (int64_t i = 0; i < count; ++i) {
+    std::byte* at = samples.data() + i * sample.bytes();
+    std::memcpy(planes.data(), at, planes.size());
+    to_memory_order(image, planes.data(), at);
+  }
+}
+
+std::vector<std::byte> narrowed(const StoredArray& array) {
+  std::vector<std::byte> narrow(array.bytes.size() / 2);
+  for (size_t i = 0; i < narrow.size() / sizeof(int32_t); ++i) {
+    int64_t number = 0;
+    std::memcpy(&number, array.bytes.data() + i * sizeof number, sizeof number);
+    const auto fitting = int32_t(number);
+    if (fitting != number) {
+      throw RunError(fmt::format("{}: sample {} of tensor '{}' is {}, which an int32 does not hold", array.file, i,
+                                 array.name, number));
+    }
+    std::memcpy(narrow.data() + i * sizeof fitting, &fitting, sizeof fitting);
+  }
+  return narrow;
+}
+
+}  // namespace
+
+FieldArray sample_array(StoredArray array, int64_t classes) {
+  const Shape& shape = array.shape;
+  if (shape.empty() || shape[0] < 1) {
+    throw RunError(fmt::format("{}: tensor '{}' is {}, expected samples along its first dimension, at least one",
+                               array.file, array.name, to_string(TensorType{array.dtype, shape})));
+  }
+  FieldArray made{{array.name, array.dtype, {shape.begin() + 1, shape.end()}}, {}, nullptr};
+  check_fields({made.field}, array.file);
+  if (made.field.shape.size() == 3) to_channels_last(made.field.sample(), shape[0], array.bytes);
+  if (array.dtype == DataType::Int64 && shape.size() == 1) {
+    array.bytes = narrowed(array);
+    made.field.dtype = DataType::Int32;
+  }
+  if (array.name == "label" && !is_floating(array.dtype)) made.field.classes = classes;
+  const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(array.bytes));
+  made.bytes = *kept;
+  made.owner = kept;
+  return made;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,25 @@
+#pragma once
+// From an array of a file to a field of samples. Internal to io.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "io/sources/memory_source.h"
+
+namespace arbalest {
+
+// An array whose first dimension counts samples, as a file has it: row-major, so that images are (n, C, H, W).
+struct StoredArray {
+  std::string file, name;  // for messages; the name is the field's
+  DataType dtype = DataType::Float32;
+  Shape shape;
+  std::vector<std::byte> bytes;
+};
+
+// The field's samples as Source::fill() writes them. One int64 a sample, as Python has class indices, becomes an int32,
+// as losses and metrics take them. `classes`: of 'label', where it holds whole numbers; 0: it holds no classes. Throws
+// RunError where there is no sample, or a number that an int32 does not hold; GraphError where it can be no field.
+FieldArray sample_array(StoredArray array, int64_t classes);
+
+}  // namespace arbalest

@@ -1,0 +1,147 @@
+// The source npy: fields from NumPy's arrays.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "graph/error.h"
+#include "io/formats/npy.h"
+#include "io/sources/source.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+
+namespace {
+
+// A file of NumPy's, with any header.
+std::string npy(const std::string& dictionary, const std::string& data, int version = 1) {
+  std::string file = std::string("\x93NUMPY") + char(version) + '\0';
+  const size_t length = dictionary.size() + 1;
+  for (int i = 0; i < (version == 1 ? 2 : 4); ++i) file += char(length >> (8 * i) & 255);
+  return file + dictionary + "\n" + data;
+}
+
+template <typename T>
+std::string npy(const std::string& descr, const std::string& shape, const std::vector<T>& values, int version = 1) {
+  return npy("{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }",
+             std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)), version);
+}
+
+std::string error_of(const std::string& bytes) {
+  const TestFolder folder;
+  const auto path = folder.write("a.npy", bytes);
+  return message_of<RunError>([&] { read_npy(path); });
+}
+
+std::unique_ptr<Source> open(const TestFolder& folder, const std::string& options = "", const char* split = "train") {
+  return open_source("npy:" + folder.string() + options, split, 1);
+}
+
+}  // namespace
+
+TEST_CASE("npy: arrays of all versions and types") {
+  const TestFolder folder;
+  for (const int version : {1, 2, 3}) {
+    const auto path = folder.write("a.npy", npy<int32_t>("<i4", "(2, 3)", {1, 2, 3, 4, 5, -6}, version));
+    const NpyArray array = read_npy(path);
+    CHECK(array.dtype == DataType::Int32);
+    CHECK(array.shape == Shape{2, 3});
+    REQUIRE(array.bytes.size() == 24);
+    int32_t last = 0;
+    std::memcpy(&last, array.bytes.data() + 20, sizeof last);
+    CHECK(last == -6);
+  }
+  const auto type_of = [&](const std::string& bytes) { return read_npy(folder.write("a.npy", bytes)).dtype; };
+  CHECK(type_of(npy<uint8_t>("|u1", "(2,)", {1, 2})) == DataType::Uint8);
+  CHECK(type_of(npy<int64_t>("<i8", "(2,)", {1, 2})) == DataType::Int64);
+  CHECK(type_of(npy<float>("<f4", "(2,)", {1, 2})) == DataType::Float32);
+  CHECK(type_of(npy<double>("<f8", "()", {1})) == DataType::Float64);
+  CHECK(read_npy(folder.write("a.npy", npy("{'shape':(0,4),'fortran_order':False,'descr':'<f4'}", ""))).bytes.empty());
+}
+
+TEST_CASE("npy: other arrays and other files are refused") {
+  const std::string four = std::string(4, 'x');
+  check_parts(error_of(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (1,), }", four)),
+              {"a.npy: expected an array in C's order", "found one in Fortran's"});
+  check_parts(error_of(npy("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }", four)),
+              {"expected uint8, int32, int64, float32 or float64, little-endian, found '>f4', which is big-endian"});
+  check_parts(error_of(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", four)),
+              {"found '|O', which are Python's objects"});
+  check_parts(error_of(npy("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }", four)), {"found '<f2'"});
+  check_parts(error_of(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", four)),
+              {"found an array of records"});
+  check_parts(error_of(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", four)),
+              {"expected (2) elements of float from byte ", "found 4 bytes"});
+  check_parts(error_of(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", four + "x")),
+              {"found 5 bytes"});
+  check_parts(
+      error_of(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296), }", four)),
+      {"found 4 bytes"});
+  for (const char* header :
+       {"", "{", "{}", "{'descr': '<f4'}", "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'more': 1}", "{'descr': '<f4",
+        "{'descr': '<f4', 'fortran_order': No, 'shape': (1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1 2)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': 1}",
+        "{'descr': '<f4' 'fortran_order': False, 'shape': (1,)}"})
+    check_parts(error_of(npy(header, four)), {"expected a header as in {'descr': '<f4', 'fortran_order': False"});
+  check_parts(error_of(npy("{}", "", 4)), {"expected version 1, 2 or 3, found 4"});
+  check_parts(error_of("PK\x03\x04 a .npz file"), {"expected an array of NumPy's (.npy), found another kind of file"});
+  check_parts(error_of("\x93NUM"), {"expected 8 bytes of an array of NumPy's at byte 0, found a file of 4 bytes"});
+  const std::string good = npy<float>("<f4", "(1,)", {1});
+  check_parts(error_of(good.substr(0, 9)), {"expected 2 bytes of a length at byte 8, found a file of 9 bytes"});
+  check_parts(error_of(good.substr(0, 30)), {" bytes of a header at byte 10, found a file of 30 bytes"});
+}
+
+TEST_CASE("npy: a folder of arrays for each split, or their names before the fields'") {
+  std::vector<uint8_t> planes(24);
+  for (size_t i = 0; i < planes.size(); ++i) planes[i] = uint8_t(i);
+  for (const char* separator : {"/", "_"}) {
+    const TestFolder folder;
+    const std::string train = std::string("train") + separator;
+    folder.write(train + "image.npy", npy("|u1", "(2, 2, 2, 3)", planes));
+    folder.write(train + "label.npy", npy<int64_t>("<i8", "(2,)", {4, 1}));
+    folder.write(train + "weight.npy", npy<float>("<f4", "(2, 2)", {0.5f, 1.5f, 2.5f, 3.5f}));
+    folder.write(std::string("validation") + separator + "x.npy", npy<float>("<f4", "(3,)", {1, 2, 3}));
+    folder.write("notes.txt", std::string("no"));
+    const auto source = open(folder, "?classes=5");
+    CHECK(to_string(source->fields()) == "image uint8[2,2,3], label int32[] of 5 classes, weight float[2]");
+    CHECK(source->size() == 2);
+    const SampleRef second[] = {{1, 0, 0}};
+    std::vector<uint8_t> image(12);
+    int32_t label = 0;
+    float weight[2] = {};
+    std::byte* const fields[] = {reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<std::byte*>(&label),
+                                 reinterpret_cast<std::byte*>(weight)};
+    source->fill(second, fields);
+    CHECK(image == std::vector<uint8_t>{12, 18, 13, 19, 14, 20, 15, 21, 16, 22, 17, 23});  // channels last
+    CHECK(label == 1);
+    CHECK(weight[1] == 3.5f);
+    CHECK(open(folder, "", "validation")->size() == 3);
+    check_parts(message_of<RunError>([&] { open(folder, "", "test"); }),
+                {"looked for test/FIELD.npy and test_FIELD.npy in '" + folder.string(), "which holds notes.txt"});
+    check_parts(message_of<GraphError>([&] { open(folder, "?classes=4"); }), {"field 'label' of sample 0 is 4"});
+    folder.write(train + "label.npy", npy<int64_t>("<i8", "(3,)", {4, 1, 2}));
+    check_parts(message_of<GraphError>([&] { open(folder); }), {"field 'image' holds 2 samples, field 'label' 3"});
+    folder.write(train + "label.npy", npy<int64_t>("<i8", "()", {4}));
+    check_parts(message_of<RunError>([&] { open(folder); }),
+                {"tensor 'label' is int64[], expected samples along its first"});
+  }
+}
+
+TEST_CASE("npy: what NumPy itself writes") {
+  const TestFolder folder;
+  const std::string command = "cd '" + folder.string() +
+                              "' && python3 -c \"import numpy as n; "
+                              "n.save('train_x.npy', n.arange(12, dtype=n.float64).reshape(4, 3)); n.save('f.npy', "
+                              "n.ones((2, 3)).T)\" 2>/dev/null";
+  if (std::system(command.c_str()) != 0) {
+    MESSAGE("SKIP: no NumPy");
+    return;
+  }
+  CHECK(to_string(open(folder)->fields()) == "x double[3]");
+  check_parts(message_of<RunError>([&] { read_npy(folder / "f.npy"); }), {"found one in Fortran's"});
+}

@@ -147,11 +147,10 @@ class Exporter {
     graph_.inputs.push_back(value);
   }
 
-  // (image / 255 − mean) / std as a product and a sum; zeros around it and the crop's middle follow.
+  // (image / 255 − mean) / std as a product and a sum; zeros around it, scaling and the crop's middle follow.
   ValueId add_preprocessing(const Node& augment) {
     const ValueId image = augment.inputs[0];
-    const Shape from = graph_.values[size_t(image)].type.shape,
-                to = graph_.values[size_t(augment.outputs[0])].type.shape;
+    const Shape from = graph_.values[size_t(image)].type.shape;
     std::vector<float> scale, shift;
     const auto channels = size_t(from[1]);
     const auto of = [&](std::vector<double> values, double fallback, size_t c) {
@@ -170,12 +169,27 @@ class Exporter {
                    {value, add_constant(graph_, name + "scale", DataType::Float32, each, scale)});
     value = append(graph_, "Add", name + "normalised",
                    {value, add_constant(graph_, name + "shift", DataType::Float32, each, shift)});
-    value = crop(name, value, from, to);
+    if (!floats_attribute(augment, "area").empty()) value = resized(name, value, augment);
+    value = crop(name, value, graph_.values[size_t(augment.outputs[0])].type.shape);
     graph_.replace_uses(augment.outputs[0], value);
     return value;
   }
 
-  ValueId crop(const std::string& name, ValueId value, const Shape& from, const Shape& to) {
+  // The padded image, its shorter side `resize`, which Augment states for inference.
+  ValueId resized(const std::string& name, ValueId value, const Node& augment) {
+    if (const int64_t pad = int_attribute(augment, "pad"); pad > 0) {
+      const std::vector<int64_t> pads{0, 0, pad, pad, 0, 0, pad, pad};
+      value = append(graph_, "Pad", name + "framed", {value}, {{"pads", pads}});
+    }
+    const Shape from = graph_.values[size_t(value)].type.shape;
+    const int64_t shorter = std::min(from[2], from[3]), resize = int_attribute(augment, "resize");
+    const std::vector<int64_t> sizes{resize * from[2] / shorter, resize * from[3] / shorter};
+    return append(graph_, "Resize", name + "resized", {value},
+                  {{"mode", "linear"}, {"axes", std::vector<int64_t>{2, 3}}, {"sizes", sizes}});
+  }
+
+  ValueId crop(const std::string& name, ValueId value, const Shape& to) {
+    const Shape from = graph_.values[size_t(value)].type.shape;
     std::vector<int64_t> pads(8, 0), starts, ends;
     bool pad = false, slice = false;
     for (size_t axis : {2, 3}) {

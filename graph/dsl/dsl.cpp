@@ -150,12 +150,27 @@ Tensor resize_crop(Tensor files, const ResizeCropOptions& options) {
 }
 
 Tensor augment(Tensor image, const AugmentOptions& options) {
-  return unary("arbalest.Augment", image,
-               {{"pad", options.pad},
-                {"crop", options.crop},
-                {"flip", int64_t(options.flip)},
-                {"mean", options.mean},
-                {"std", options.std}});
+  Attributes attributes = {
+      {"pad", options.pad}, {"flip", int64_t(options.flip)}, {"mean", options.mean}, {"std", options.std}};
+  const AugmentOptions usual;
+  const auto set = [&](const char* name, auto AugmentOptions::*option) {
+    if (options.*option != usual.*option) attributes.set(name, options.*option);
+  };
+  set("crop", &AugmentOptions::crop);
+  if (options.vertical_flip) attributes.set("vertical_flip", int64_t{1});
+  set("area", &AugmentOptions::area);
+  set("ratio", &AugmentOptions::ratio);
+  set("resize", &AugmentOptions::resize);
+  set("rotate", &AugmentOptions::rotate);
+  set("brightness", &AugmentOptions::brightness);
+  set("contrast", &AugmentOptions::contrast);
+  set("saturation", &AugmentOptions::saturation);
+  set("hue", &AugmentOptions::hue);
+  set("grey", &AugmentOptions::grey);
+  set("erase", &AugmentOptions::erase);
+  set("erase_area", &AugmentOptions::erase_area);
+  set("erase_ratio", &AugmentOptions::erase_ratio);
+  return unary("arbalest.Augment", image, std::move(attributes));
 }
 
 Tensor conv(Tensor x, const ConvOptions& options) {

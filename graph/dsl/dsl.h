@@ -106,11 +106,20 @@ struct ResizeCropOptions {
 };
 Tensor resize_crop(Tensor files, const ResizeCropOptions& options = {});
 
+// What is done to images at random in training; see arbalest.Augment in docs/operators.md for each in detail.
 struct AugmentOptions {
   int64_t pad = 0;
   bool flip = false;
   std::vector<double> mean, std;  // per channel, in 0 … 1
   std::vector<int64_t> crop;      // height and width of the output; none: the image's
+  bool vertical_flip = false;
+  std::vector<double> area;  // least and most of the image that is scaled to `crop`; none: nothing is scaled
+  std::vector<double> ratio = {3.0 / 4, 4.0 / 3};  // of that part's width to its height
+  int64_t resize = 0;                              // shorter side before validation's crop; 0: crop / 0.875
+  double rotate = 0;                               // degrees, either way
+  double brightness = 0, contrast = 0, saturation = 0, hue = 0;  // around a factor of 1; hue in turns, either way
+  double grey = 0, erase = 0;                                    // shares of the images
+  std::vector<double> erase_area = {0.02, 0.33}, erase_ratio = {0.3, 3.3};  // of what is erased, height to width
 };
 Tensor augment(Tensor image, const AugmentOptions& options);
 

@@ -1,7 +1,9 @@
-// CUDA kernel of arbalest.Augment: uint8 images (N,H,W,C) to normalised crops (N,h,w,C).
+// CUDA kernels of arbalest.Augment: uint8 images (N,H,W,C) to normalised crops (N,h,w,C).
 
-#include "graph/random.h"
+#include <new>
+
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/data/augment_pixel.h"
 
 namespace arbalest {
 
@@ -11,48 +13,39 @@ namespace {
 
 constexpr int kChannels = 16;
 
-struct Augmentation {
-  int64_t batch;
-  int channels, height, width, crop_height, crop_width, pad;
-  bool flip, random;
-  uint64_t name_hash;
-  float scale[kChannels], shift[kChannels];  // y = x · scale + shift = (x / 255 − mean) / deviation
-};
+// y = x · scale + shift = (x / 255 − mean) / deviation
+struct Scales {
+  float scale[kChannels], shift[kChannels];
 
-// How one sample's crop lies in its image: output (row, column) is image (row + top, column + left), columns counted
-// from the right where it is mirrored.
-struct Placement {
-  int top, left;
-  bool mirrored;
-
-  __device__ Placement(const Augmentation& a, const StepScalars& scalars, int64_t sample) {
-    const int rows = 2 * a.pad + a.height - a.crop_height, columns = 2 * a.pad + a.width - a.crop_width;
-    top = rows / 2 - a.pad;
-    left = columns / 2 - a.pad;
-    mirrored = false;
-    if (a.random) {
-      const Random4 draw =
-          philox(random_key(scalars.seed, a.name_hash), scalars.epoch, scalars.position + uint64_t(sample));
-      top = int(below(draw.word[0], uint32_t(rows + 1))) - a.pad;
-      left = int(below(draw.word[1], uint32_t(columns + 1))) - a.pad;
-      mirrored = a.flip && (draw.word[2] & 1) != 0;
+  explicit Scales(const KernelRequest& request) {
+    const int64_t channels = request.inputs[0].shape[1];
+    if (channels > kChannels) {
+      throw RunError("node '" + request.node.name + "' (arbalest.Augment): the CUDA kernel takes " +
+                     std::to_string(kChannels) + " channels at most; found " + std::to_string(channels));
+    }
+    const Normalisation normalisation(request);
+    for (size_t c = 0; c < kChannels; ++c) {
+      const bool known = c < size_t(channels);
+      scale[c] = known ? float(normalisation.scale[c]) : 0;
+      shift[c] = known ? float(normalisation.shift[c]) : 0;
     }
   }
 };
 
-// Block (chunk of a sample, ·, sample). A thread writes W neighbouring elements, which 16 bytes hold.
+// Pixels are only placed. Block (chunk of a sample, ·, sample). A thread writes W neighbouring elements, which 16 bytes
+// hold.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    augment_kernel(Augmentation a, const StepScalars* scalars, const uint8_t* images, T* out) {
+    place_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales, const StepScalars* scalars, const uint8_t* images, T* out) {
   __shared__ float scale[kChannels], shift[kChannels];
   if (threadIdx.x < kChannels) {
-    scale[threadIdx.x] = a.scale[threadIdx.x];
-    shift[threadIdx.x] = a.shift[threadIdx.x];
+    scale[threadIdx.x] = scales.scale[threadIdx.x];
+    shift[threadIdx.x] = scales.shift[threadIdx.x];
   }
   __syncthreads();
   const int64_t count = int64_t(a.crop_height) * a.crop_width * a.channels;
   for (int64_t sample = blockIdx.z; sample < a.batch; sample += gridDim.z) {
-    const Placement place(a, *scalars, sample);
+    const Placement place(a, SampleDraws(a, *scalars, sample));
     const uint8_t* image = images + sample * a.height * a.width * a.channels;
     for (int64_t i = thread_index() * W; i < count; i += thread_count() * W) {
       const int64_t pixel = i / a.channels;
@@ -61,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
       Pack<T, W> result;
 #pragma unroll
       for (int w = 0; w < W; ++w) {
-        const int from_row = row + place.top;
+        const int from_row = (place.upside_down ? a.crop_height - 1 - row : row) + place.top;
         const int from_column = (place.mirrored ? a.crop_width - 1 - column : column) + place.left;
         float value = 0;
         if (from_row >= 0 && from_row < a.height && from_column >= 0 && from_column < a.width) {
@@ -82,58 +75,102 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-Augmentation make_augmentation(const KernelRequest& request) {
-  const Node& node = request.node;
-  const Shape &image = request.inputs[0].shape, &crop = request.outputs[0].shape;
-  if (image[1] > kChannels) {
-    throw RunError("node '" + node.name + "' (arbalest.Augment): the CUDA kernel takes " + std::to_string(kChannels) +
-                   " channels at most; found " + std::to_string(image[1]));
+// Pixels are blended, recoloured or erased. Block (chunk of a sample, ·, sample): its first thread draws for the
+// sample. A thread makes P neighbouring pixels, C channels at a time: all of them where P is more than 1.
+template <int C, int P, typename T>
+__global__ void __launch_bounds__(kThreads, 3)
+    pixel_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales, const StepScalars* scalars, const uint8_t* images, T* out) {
+  using View = PixelView<float>;
+  __shared__ alignas(16) unsigned char memory[sizeof(View)];
+  const View& view = *reinterpret_cast<const View*>(memory);
+  const int count = a.crop_height * a.crop_width, step = int(thread_count()) * P;
+  for (int64_t sample = blockIdx.z; sample < a.batch; sample += gridDim.z) {
+    __syncthreads();  // all have read the view of the sample before
+    if (threadIdx.x == 0) new (memory) View(a, *scalars, sample);
+    __syncthreads();
+    const uint8_t* image = images + sample * a.height * a.width * a.channels;
+    T* to = out + sample * count * a.channels;
+    for (int64_t first = thread_index() * P; first < count; first += step) {
+      int row = int(first) / a.crop_width, column = int(first) - row * a.crop_width;
+      Pack<T, P == 1 ? 1 : C * P> pack;
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        const bool erased = view.erased.holds(row, column);
+        for (int channel = 0; channel < a.channels; channel += C) {
+          float value[C];
+          const float coverage = erased ? 0.0f : view.pixel<C>(image + channel, row, column, value);
+#pragma unroll
+          for (int c = 0; c < C; ++c) {
+            const float scaled = value[c] * scales.scale[channel + c] + scales.shift[channel + c];
+            const T result = narrow<T>(erased ? 0.0f : coverage * scaled);
+            if constexpr (P > 1) {
+              pack.element[p * C + c] = result;
+            } else {
+              to[first * a.channels + channel + c] = result;
+            }
+          }
+        }
+        if (++column == a.crop_width) {
+          column = 0;
+          ++row;
+        }
+      }
+      if constexpr (P > 1) store(to + first * C, pack);
+    }
   }
-  Augmentation a = {.batch = image[0],
-                    .channels = int(image[1]),
-                    .height = int(image[2]),
-                    .width = int(image[3]),
-                    .crop_height = int(crop[2]),
-                    .crop_width = int(crop[3]),
-                    .pad = int(int_attribute(node, "pad")),
-                    .flip = int_attribute(node, "flip") != 0,
-                    .random = int_attribute(node, "random") != 0,
-                    .name_hash = hash_name(node.name),
-                    .scale = {},
-                    .shift = {}};
-  // One number serves all channels.
-  const std::vector<double> means = floats_attribute(node, "mean"), deviations = floats_attribute(node, "std");
-  const auto at = [](const std::vector<double>& values, size_t channel, double fallback) {
-    return values.empty() ? fallback : values[std::min(channel, values.size() - 1)];
-  };
-  for (size_t channel = 0; channel < size_t(a.channels); ++channel) {
-    const double mean = at(means, channel, 0), deviation = at(deviations, channel, 1);
-    a.scale[channel] = float(1 / (255 * deviation));
-    a.shift[channel] = float(-mean / deviation);
+}
+
+dim3 grid_of(const Augmentation& a, int64_t items) {
+  const auto blocks = std::clamp<int64_t>((items + kThreads - 1) / kThreads, 1, 1024);
+  return dim3(unsigned(blocks), 1, unsigned(std::min<int64_t>(a.batch, 65535)));
+}
+
+template <typename T>
+void launch_place(const Augmentation& a, const Scales& scales, const KernelContext& c) {
+  constexpr int kWide = 16 / sizeof(T);
+  const int64_t count = int64_t(a.crop_height) * a.crop_width * a.channels;
+  const uint8_t* images = input<uint8_t>(c, 0);
+  T* out = output<T>(c, 0);
+  if (count % kWide == 0 && aligned(out)) {
+    place_kernel<kWide><<<grid_of(a, count / kWide), kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
+  } else {
+    place_kernel<1><<<grid_of(a, count), kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
   }
-  return a;
+}
+
+template <int C, typename T>
+void launch_pixels(const Augmentation& a, const Scales& scales, const KernelContext& c) {
+  constexpr int kPixels = 16 / sizeof(T);  // whose elements are whole packs of 16 bytes, whatever C
+  constexpr int kRounds = 4;               // of a block, so that drawing for its sample is a small part of its work
+  const int64_t count = int64_t(a.crop_height) * a.crop_width;
+  const uint8_t* images = input<uint8_t>(c, 0);
+  T* out = output<T>(c, 0);
+  if (a.channels == C && count % kPixels == 0 && aligned(out)) {
+    const dim3 grid = grid_of(a, (count / kPixels + kRounds - 1) / kRounds);
+    pixel_kernel<C, kPixels><<<grid, kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
+  } else {
+    const dim3 grid = grid_of(a, (count + kRounds - 1) / kRounds);
+    pixel_kernel<C, 1><<<grid, kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
+  }
 }
 
 }  // namespace
 
 void register_data_augment_cuda(OpRegistry& registry) {
   registry.find("arbalest.Augment")->cuda = [](const KernelRequest& request) {
-    const Augmentation a = make_augmentation(request);
-    const int64_t count = int64_t(a.crop_height) * a.crop_width * a.channels;
+    const Augmentation a(request);
+    const Scales scales(request);
+    const bool empty = request.outputs[0].elements() == 0;
     return with_type(request, request.outputs[0].dtype, [=](auto element) {
       using T = decltype(element);
-      constexpr int kWide = 16 / sizeof(T);
       return make_kernel([=](const KernelContext& c) {
-        if (a.batch == 0 || count == 0) return;
-        T* out = output<T>(c, 0);
-        const bool packed = count % kWide == 0 && aligned(out);
-        const int64_t items = count / (packed ? kWide : 1);
-        const dim3 grid(unsigned(std::clamp<int64_t>((items + kThreads - 1) / kThreads, 1, 1024)), 1,
-                        unsigned(std::min<int64_t>(a.batch, 65535)));
-        if (packed) {
-          augment_kernel<kWide><<<grid, kThreads, 0, stream_of(c)>>>(a, c.scalars, input<uint8_t>(c, 0), out);
+        if (empty) return;
+        if (a.places_only()) {
+          launch_place<T>(a, scales, c);
+        } else if (a.channels == 3) {
+          launch_pixels<3, T>(a, scales, c);
         } else {
-          augment_kernel<1><<<grid, kThreads, 0, stream_of(c)>>>(a, c.scalars, input<uint8_t>(c, 0), out);
+          launch_pixels<1, T>(a, scales, c);
         }
         check_launch("augment");
       });

@@ -164,6 +164,34 @@ TEST_CASE("Augment refuses crops beyond the padded image and a mean for other ch
   check(refusal("arbalest.Augment", {image()}), {"'image' is float[2,3,8,8]", "uint8[N,C,H,W]"});
 }
 
+TEST_CASE("Augment refuses ranges, factors and colours that make no sense") {
+  using Floats = std::vector<double>;
+  const auto of_pixels = [](const char* name, Attribute value) {
+    return refusal("arbalest.Augment", {pixels()}, with(name, std::move(value)));
+  };
+  check(of_pixels("area", Floats{0.5}), {"'area' is [0.5]", "[least, most] within 1e-06 and 1"});
+  check(of_pixels("area", Floats{0, 1}), {"'area' is [0, 1]"});
+  check(of_pixels("area", Floats{0.9, 0.8}), {"'area' is [0.9, 0.8]"});
+  check(of_pixels("ratio", Floats{1, 2000}), {"'ratio' is [1, 2000]", "within 0.001 and 1000"});
+  check(of_pixels("erase_area", Floats{0.1, 1.1}), {"'erase_area' is [0.1, 1.1]"});
+  check(of_pixels("rotate", 181.0), {"'rotate' is 181", "0 to 180"});
+  check(of_pixels("hue", 0.6), {"'hue' is 0.6", "0 to 0.5"});
+  check(of_pixels("erase", -0.1), {"'erase' is -0.1", "0 to 1"});
+  check(of_pixels("vertical_flip", int64_t{2}), {"'vertical_flip' is 2"});
+  check(of_pixels("resize", int64_t{9}), {"'resize' is given without 'area'"});
+  Attributes resized = with("area", Floats{0.1, 1});
+  resized.set("resize", int64_t{7});
+  check(refusal("arbalest.Augment", {pixels()}, resized), {"scales images to 7 by 7", "at least the crop, [8, 8]"});
+  resized.set("crop", Ints{int64_t{1} << 17, int64_t{1} << 17});
+  check(refusal("arbalest.Augment", {pixels()}, resized), {"images of 17179869184 pixels and 3 channels", "at most"});
+  check(of_pixels("pad", int64_t{1} << 40), {"'pad' is 1099511627776", "0 to 1048576"});
+
+  const TensorType grey{DataType::Uint8, {1, 1, 8, 8}}, pair{DataType::Uint8, {1, 2, 8, 8}};
+  check(refusal("arbalest.Augment", {grey}, with("hue", 0.1)), {"'hue' needs images of 3 channels", "has 1"});
+  check(refusal("arbalest.Augment", {pair}, with("contrast", 0.1)), {"'contrast' needs images of 3 channels, or of 1"});
+  CHECK(refusal("arbalest.Augment", {grey}, with("contrast", 0.1)) == "accepted");
+}
+
 TEST_CASE("Train names the nearest optimizer and schedule") {
   Attributes train = with("lr", 0.1);
   check(refusal("arbalest.Train", {floats({2})}, train), {"'loss' is float[2]", "a scalar"});
@@ -186,7 +214,8 @@ TEST_CASE("Train refuses numbers out of range and attributes without effect") {
   check(refused({{"ema", -0.5}}), {"'ema' is -0.5", "at least 0"});
   check(refused({{"ema", std::nan("")}}), {"'ema' is nan", "at least 0"});
   check(refused({{"nesterov", int64_t{1}}}), {"'nesterov' is 1", "'momentum' above 0"});
-  check(refused({{"gamma", 0.5}}), {"'gamma' has no effect with schedule \"constant\"", "multistep", "0.1 to take it out"});
+  check(refused({{"gamma", 0.5}}),
+        {"'gamma' has no effect with schedule \"constant\"", "multistep", "0.1 to take it out"});
   check(refused({{"step_size", 2.0}, {"schedule", "cosine"}}), {"'step_size' has no effect", "expected \"step\""});
   check(refused({{"gamma", 10.0}}), {"'gamma' is 10", "at most 1"});
   check(refused({{"warmup_from", 2.0}}), {"'warmup_from' is 2", "at most 1"});

@@ -123,8 +123,11 @@ TEST_CASE("an exported model may begin with the images as they are stored, and e
   }
 }
 
-TEST_CASE("a crop's middle and the zeros around it are exported") {
-  for (const char* augment : {"pad = 2, crop = [19, 20]", "crop = [9, 12]", "pad = 3, crop = [22, 11]", "pad = 4"}) {
+TEST_CASE("a crop's middle, scaled or not, and the zeros around it are exported") {
+  for (const char* augment :
+       {"pad = 2, crop = [19, 20]", "crop = [9, 12]", "pad = 3, crop = [22, 11]", "pad = 4",
+        "area = [0.1, 1], crop = [14, 14]", "area = [0.1, 1], crop = [30, 21], resize = 33",
+        "area = [0.1, 1], crop = [12, 12], pad = 3, rotate = 10.0, erase = 1.0, brightness = 0.5"}) {
     INFO(std::string(augment));
     const Graph graph = read_graph_text(
         fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"

@@ -38,7 +38,13 @@ std::vector<int64_t> greatest(std::span<const float> scores, size_t count) {
 }  // namespace
 
 std::optional<ClassifiedValues> classified_values(const Graph& graph) {
-  return compared_by(graph, "arbalest.SoftmaxCrossEntropy");
+  std::optional<ClassifiedValues> values = compared_by(graph, "arbalest.SoftmaxCrossEntropy");
+  if (!values) return values;
+  // Rows that classes were mixed to.
+  const NodeId producer = graph.values[size_t(graph.find_value(values->label))].producer;
+  if (producer == kNone || graph.nodes[size_t(producer)].op->qualified_name() != "arbalest.MixImages") return values;
+  values->label = graph.values[size_t(graph.nodes[size_t(producer)].inputs.at(1))].name;
+  return values;
 }
 
 std::optional<ClassifiedValues> labelled_values(const Graph& graph) {

@@ -73,12 +73,15 @@ void check_classes(const Prepared& prepared) {
   if (!source) return;
   const std::vector<Field> fields = source->fields();
   for (const Node& node : prepared.graph.nodes) {
-    if (node.op->qualified_name() != "arbalest.SoftmaxCrossEntropy") continue;
-    const int64_t logits = prepared.graph.values[size_t(node.inputs[0])].type.shape.back();
+    const std::string op = node.op->qualified_name();
+    const bool mixes = op == "arbalest.MixImages";
+    if (!mixes && op != "arbalest.SoftmaxCrossEntropy") continue;
+    const ValueId rows = mixes ? node.outputs.at(1) : node.inputs[0];
+    const int64_t numbers = prepared.graph.values[size_t(rows)].type.shape.back();
     const Field* label = field_of(prepared.graph, fields, node.inputs[1]);
-    if (label && logits < label->classes) {
-      fail(node, fmt::format("{} logits for {} classes of field '{}' of '{}'", logits, label->classes, label->name,
-                             source->describe()));
+    if (label && numbers < label->classes) {
+      fail(node, fmt::format("{} {} for {} classes of field '{}' of '{}'", numbers, mixes ? "numbers" : "logits",
+                             label->classes, label->name, source->describe()));
     }
   }
 }

@@ -173,6 +173,18 @@ Tensor augment(Tensor image, const AugmentOptions& options) {
   return unary("arbalest.Augment", image, std::move(attributes));
 }
 
+std::pair<Tensor, Tensor> mix_images(Tensor image, Tensor label, const MixOptions& options) {
+  const auto made = image.model().add("arbalest.MixImages", {image, label},
+                                      {{"classes", options.classes},
+                                       {"mixup", options.mixup},
+                                       {"cutmix", options.cutmix},
+                                       {"switch", options.to_cutmix},
+                                       {"probability", options.probability},
+                                       {"per_sample", int64_t(options.per_sample)}},
+                                      2);
+  return {made[0], made[1]};
+}
+
 Tensor conv(Tensor x, const ConvOptions& options) {
   Attributes attributes = {{"filters", options.filters},
                            {"kernel_shape", Ints{options.kernel, options.kernel}},

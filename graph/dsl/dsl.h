@@ -123,6 +123,17 @@ struct AugmentOptions {
 };
 Tensor augment(Tensor image, const AugmentOptions& options);
 
+struct MixOptions {
+  int64_t classes = 0;
+  double mixup = 0, cutmix = 0;  // α of Beta(α, α); 0: off
+  double to_cutmix = 0.5;        // the probability of CutMix where both are on
+  double probability = 1;        // that a batch is mixed at all
+  bool per_sample = false;       // each sample draws for itself
+};
+// Augmented images and their classes to mixed images and rows (N, classes) for softmax_cross_entropy(); accuracy()
+// takes the classes as they were.
+std::pair<Tensor, Tensor> mix_images(Tensor image, Tensor label, const MixOptions& options);
+
 struct ConvOptions {
   int64_t filters = 0;
   int64_t kernel = 1, stride = 1, dilation = 1, group = 1;

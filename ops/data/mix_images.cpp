@@ -245,11 +245,9 @@ AttributeSpec node_spec() {
 void register_data_mix_images(OpRegistry& registry) {
   registry.add({.domain = "arbalest",
                 .name = "MixImages",
-                .doc =
-                    "in training: each image and label mixed with the one before it in the batch, the first with the "
-                    "last, by Mixup or CutMix; for validation images as they are; labels become float rows, of a 1 "
-                    "for the class where nothing is mixed, which SoftmaxCrossEntropy takes; metrics read the "
-                    "classes themselves",
+                .doc = "Mixup and CutMix: in training each image and its label are mixed with those before them in the "
+                       "batch, the first with the last; labels become rows for SoftmaxCrossEntropy, of 0 and 1 in "
+                       "validation, and metrics read the classes themselves",
                 .inputs = {{.name = "image"}, {.name = "label"}},
                 .outputs = {{.name = "mixed"}, {.name = "rows"}},
                 .attributes = with_settings({classes_spec()}),

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <iterator>
+
 #include "graph/dsl/dsl.h"
 #include "tests/graph/file_fixture.h"
 
@@ -50,4 +52,50 @@ TEST_CASE("losses and metrics of the DSL are the operators of those names, with 
   CHECK(string_attribute(only("arbalest.Recall"), "average") == "micro");
   CHECK(float_attribute(only("arbalest.F1"), "threshold") == 0.25);
   CHECK(int_attribute(only("arbalest.F1"), "logits") == 0);
+}
+
+TEST_CASE("what images are augmented and mixed with are the attributes of those names, and nothing else is stated") {
+  Model model("augmented");
+  auto [image, label] = prefetch(model, {.source = "glyphs:?size=8", .batch = 8});
+  augment(image, {.pad = 2, .flip = true});
+  const Attributes usual = model.graph().find_op("arbalest.Augment")->attributes;
+  CHECK(std::distance(usual.begin(), usual.end()) == 4);  // pad, flip, mean and std always
+
+  const Tensor x = augment(image, {.crop = {6, 6},
+                                   .vertical_flip = true,
+                                   .area = {0.2, 1},
+                                   .ratio = {1, 1},
+                                   .resize = 7,
+                                   .rotate = 10,
+                                   .brightness = 0.1,
+                                   .contrast = 0.2,
+                                   .erase = 0.5,
+                                   .erase_area = {0.1, 0.2},
+                                   .erase_ratio = {0.5, 2}});
+  auto [mixed, rows] = mix_images(
+      x, label, {.classes = 10, .mixup = 0.2, .cutmix = 1, .to_cutmix = 0.7, .probability = 0.9, .per_sample = true});
+  const Tensor logits = linear(mixed, {.units = 10});
+  validate(train(softmax_cross_entropy(logits, rows), {.lr = 0.1}), {accuracy(logits, label)});
+  const Graph& graph = model.graph();
+  const Node& augmented = graph.nodes[size_t(graph.values[size_t(x.value())].producer)];
+  using Floats = std::vector<double>;
+  CHECK(ints_attribute(augmented, "crop") == std::vector<int64_t>{6, 6});
+  CHECK(int_attribute(augmented, "vertical_flip") == 1);
+  CHECK(floats_attribute(augmented, "area") == Floats{0.2, 1});
+  CHECK(floats_attribute(augmented, "ratio") == Floats{1, 1});
+  CHECK(int_attribute(augmented, "resize") == 7);
+  CHECK(float_attribute(augmented, "rotate") == 10);
+  CHECK(float_attribute(augmented, "brightness") == 0.1);
+  CHECK(float_attribute(augmented, "contrast") == 0.2);
+  CHECK(float_attribute(augmented, "saturation") == 0);
+  CHECK(float_attribute(augmented, "erase") == 0.5);
+  CHECK(floats_attribute(augmented, "erase_area") == Floats{0.1, 0.2});
+  CHECK(floats_attribute(augmented, "erase_ratio") == Floats{0.5, 2});
+  const Node& mix = *graph.find_op("arbalest.MixImages");
+  CHECK(int_attribute(mix, "classes") == 10);
+  CHECK(float_attribute(mix, "mixup") == 0.2);
+  CHECK(float_attribute(mix, "cutmix") == 1);
+  CHECK(float_attribute(mix, "switch") == 0.7);
+  CHECK(float_attribute(mix, "probability") == 0.9);
+  CHECK(int_attribute(mix, "per_sample") == 1);
 }

@@ -170,9 +170,9 @@ TEST_CASE("Augment refuses ranges, factors and colours that make no sense") {
     return refusal("arbalest.Augment", {pixels()}, with(name, std::move(value)));
   };
   check(of_pixels("area", Floats{0.5}), {"'area' is [0.5]", "[least, most] within 1e-06 and 1"});
-  check(of_pixels("area", Floats{0, 1}), {"'area' is [0, 1]"});
+  check(of_pixels("area", Floats{0, 1}), {"'area' is [0.0, 1.0]"});
   check(of_pixels("area", Floats{0.9, 0.8}), {"'area' is [0.9, 0.8]"});
-  check(of_pixels("ratio", Floats{1, 2000}), {"'ratio' is [1, 2000]", "within 0.001 and 1000"});
+  check(of_pixels("ratio", Floats{1, 2000}), {"'ratio' is [1.0, 2000.0]", "within 0.001 and 1000"});
   check(of_pixels("erase_area", Floats{0.1, 1.1}), {"'erase_area' is [0.1, 1.1]"});
   check(of_pixels("rotate", 181.0), {"'rotate' is 181", "0 to 180"});
   check(of_pixels("hue", 0.6), {"'hue' is 0.6", "0 to 0.5"});
@@ -190,6 +190,22 @@ TEST_CASE("Augment refuses ranges, factors and colours that make no sense") {
   check(refusal("arbalest.Augment", {grey}, with("hue", 0.1)), {"'hue' needs images of 3 channels", "has 1"});
   check(refusal("arbalest.Augment", {pair}, with("contrast", 0.1)), {"'contrast' needs images of 3 channels, or of 1"});
   CHECK(refusal("arbalest.Augment", {grey}, with("contrast", 0.1)) == "accepted");
+}
+
+TEST_CASE("MixImages refuses labels that are not classes, and shares and shapes that make no sense") {
+  const auto refused = [](const TensorType& images, const TensorType& label, const char* name, Attribute value) {
+    Attributes attributes = with("classes", int64_t{10});
+    attributes.set(name, std::move(value));
+    return refusal("arbalest.MixImages", {images, label}, attributes, 2);
+  };
+  check(refused(image(), labels(2), "mixup", -0.1), {"'mixup' is -0.1", "0 to 1000"});
+  check(refused(image(), labels(2), "switch", 1.5), {"'switch' is 1.5", "0 to 1"});
+  check(refused(image(), labels(2), "per_sample", int64_t{3}), {"'per_sample' is 3"});
+  check(refused(image(), labels(2), "classes", int64_t{0}), {"'classes' is 0"});
+  check(refused(image(), labels(3), "mixup", 0.1), {"'label' is int32[3]", "int32[2]", "one label an image"});
+  check(refused(image(), floats({2, 10}), "mixup", 0.1), {"'label' is float[2,10]", "int32[N]"});
+  check(refused(pixels(), labels(1), "mixup", 0.1), {"'image' is uint8[1,3,8,8]"});
+  check(refused(floats({2, 3, 0, 8}), labels(2), "mixup", 0.1), {"'image' is float[2,3,0,8]", "1 to 1048576"});
 }
 
 TEST_CASE("Train names the nearest optimizer and schedule") {

@@ -9,7 +9,8 @@ namespace arbalest {
 // Weights in Constant nodes become parameters; a single number that no operator has as a weight, and what shapes, axes
 // or bounds are computed of, becomes constant. Initialisers that are equal by chance, which exporters store once,
 // become as many parameters as there were: those that an Identity copies, and those with one number throughout that
-// several nodes read. Where the original name is lost, it is made of the weight beside it.
+// several nodes read. Where the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is
+// made of the weight beside it, or else of the node that reads it.
 void own_parameters(Graph& graph);
 
 // Batch norms and Dropout in training: as in training, or, where `training` is false, as in validation. A batch norm

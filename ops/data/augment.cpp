@@ -175,6 +175,7 @@ std::vector<Sample> pixel_samples() {
       sample("erased", {16, 3, 16, 16}, {{"erase", 0.7}}),
       sample("erased of five channels", {9, 5, 9, 11}, {{"erase", 1.0}, {"erase_area", half}}),
       sample("everything", {16, 3, 32, 32}, everything),
+      sample("everything, larger", {2, 3, 96, 96}, everything),
       sample("everything, odd sizes", {5, 3, 33, 31}, everything),
       sample("everything, for validation", {3, 3, 32, 40}, everything),
       sample("no images", {0, 3, 8, 8}, everything),

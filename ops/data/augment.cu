@@ -36,7 +36,8 @@ struct Scales {
 // hold.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    place_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales, const StepScalars* scalars, const uint8_t* images, T* out) {
+    place_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales,
+                 const StepScalars* scalars, const uint8_t* images, T* out) {
   __shared__ float scale[kChannels], shift[kChannels];
   if (threadIdx.x < kChannels) {
     scale[threadIdx.x] = scales.scale[threadIdx.x];
@@ -79,7 +80,8 @@ __global__ void __launch_bounds__(kThreads)
 // sample. A thread makes P neighbouring pixels, C channels at a time: all of them where P is more than 1.
 template <int C, int P, typename T>
 __global__ void __launch_bounds__(kThreads, 3)
-    pixel_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales, const StepScalars* scalars, const uint8_t* images, T* out) {
+    pixel_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales,
+                 const StepScalars* scalars, const uint8_t* images, T* out) {
   using View = PixelView<float>;
   __shared__ alignas(16) unsigned char memory[sizeof(View)];
   const View& view = *reinterpret_cast<const View*>(memory);

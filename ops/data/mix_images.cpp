@@ -178,6 +178,7 @@ std::vector<Case> cases() {
           {"CutMix", {8, 3, 16, 16}, both(0, 1, 1, false)},
           {"CutMix of each sample, odd sizes", {9, 5, 7, 9}, both(0, 1, 0.8, true)},
           {"either", {16, 3, 12, 8}, both(0.8, 1, 1, true)},
+          {"either, larger", {6, 3, 40, 44}, both(0.8, 1, 1, true)},
           {"one sample", {1, 1, 4, 4}, both(0.4, 0.4, 1, false)},
           {"neither", {3, 1, 4, 4}, both(0, 0, 1, false)},
           {"no samples", {0, 3, 4, 4}, both(1, 1, 1, true)}};

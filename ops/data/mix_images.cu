@@ -41,16 +41,26 @@ __global__ void __launch_bounds__(kThreads) mix_pixels_kernel(const __grid_const
     const float share = float(mix.own), rest = 1 - share;
     for (int64_t i = thread_index() * W; i < count; i += thread_count() * W) {
       Pack<T, W> result = load<W>(own + i);
-      if (blends || cuts) {
+      if (blends) {
         const Pack<T, W> beside = load<W>(other + i);
 #pragma unroll
         for (int w = 0; w < W; ++w) {
-          if (blends) {
-            result.element[w] = narrow<T>(share * widen(result.element[w]) + rest * widen(beside.element[w]));
-          } else {
-            const int64_t pixel = (i + w) / channels;
-            const int row = int(pixel / mixing.width), column = int(pixel - int64_t(row) * mixing.width);
-            if (mix.box.holds(row, column)) result.element[w] = beside.element[w];
+          result.element[w] = narrow<T>(share * widen(result.element[w]) + rest * widen(beside.element[w]));
+        }
+      } else if (cuts) {
+        const Pack<T, W> beside = load<W>(other + i);
+        const int64_t pixel = i / channels;
+        int channel = int(i - pixel * channels), row = int(pixel / mixing.width);
+        int column = int(pixel - int64_t(row) * mixing.width);
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          if (mix.box.holds(row, column)) result.element[w] = beside.element[w];
+          if (++channel == channels) {
+            channel = 0;
+            if (++column == mixing.width) {
+              column = 0;
+              ++row;
+            }
           }
         }
       }

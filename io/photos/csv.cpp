@@ -16,6 +16,7 @@
 #include "io/photos/csv_columns.h"
 #include "io/photos/csv_labels.h"
 #include "io/photos/held_out.h"
+#include "io/photos/in_threads.h"
 #include "io/photos/photo_files.h"
 #include "io/sources/schemes.h"
 
@@ -75,11 +76,20 @@ class CsvSource final : public Source {
   // Throws RunError that lists the first of the files that are not there or have nothing in them.
   void check_files() const {
     constexpr size_t kShown = 5;
+    constexpr int64_t kPart = 1000;  // of the files, that one thread looks at
+    std::vector<std::vector<int64_t>> faulty(size_t((size() + kPart - 1) / kPart));
+    in_threads(faulty.size(), [&](size_t part) {
+      const int64_t first = int64_t(part) * kPart;
+      for (int64_t i = first; i < std::min(first + kPart, size()); ++i) {
+        if (!fault_of(photos_.path(row(i))).empty()) faulty[part].push_back(i);
+      }
+    });
     std::string listed;
     size_t faults = 0;
-    for (int64_t i = 0; i < size(); ++i) {
-      const std::string fault = fault_of(photos_.path(row(i)));
-      if (!fault.empty() && faults++ < kShown) listed += fmt::format("; {}: {}", locate(i), fault);
+    for (const std::vector<int64_t>& part : faulty) {
+      for (const int64_t i : part) {
+        if (faults++ < kShown) listed += fmt::format("; {}: {}", locate(i), fault_of(photos_.path(row(i))));
+      }
     }
     if (faults == 0) return;
     throw RunError(fmt::format("source '{}': {} of {} files cannot be used{}{}", label_, faults, size(), listed,

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <filesystem>
-#include <mutex>
 #include <string_view>
-#include <thread>
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
+#include "io/photos/in_threads.h"
 #include "io/photos/shard_names.h"
 
 namespace arbalest {
@@ -35,28 +32,9 @@ Names existing(const std::string& pattern) {
   return files;
 }
 
-// Several at once, since most of the time goes into waiting for headers.
 std::vector<ShardIndex> index_shards(const SourceSpec& spec, const Names& paths) {
-  constexpr size_t kThreads = 8;
   std::vector<ShardIndex> indexes(paths.size());
-  std::atomic<size_t> next{0};
-  std::exception_ptr fault;
-  std::mutex mutex;
-  const auto work = [&] {
-    try {
-      for (size_t i = next++; i < paths.size(); i = next++) indexes[i] = index_shard(paths[i]);
-    } catch (...) {
-      const std::scoped_lock lock(mutex);
-      if (!fault) fault = std::current_exception();
-      next = paths.size();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    while (threads.size() + 1 < std::min(kThreads, paths.size())) threads.emplace_back(work);
-    work();
-  }
-  if (fault) std::rethrow_exception(fault);
+  in_threads(paths.size(), [&](size_t i) { indexes[i] = index_shard(paths[i]); });
   const auto is_kept = [](const ShardIndex& index) { return index.not_kept.empty(); };
   if (const auto first = std::find_if_not(indexes.begin(), indexes.end(), is_kept); first != indexes.end()) {
     warn(fmt::format("source '{}': indexes of shards cannot be kept beside them, and are made anew each time: {}",

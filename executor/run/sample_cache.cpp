@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -24,18 +25,29 @@ int64_t available_memory() {
   return -1;
 }
 
+// What a container's limit leaves; −1: there is none.
+int64_t left_of_limit() {
+  int64_t most = 0, used = 0;
+  std::ifstream limit("/sys/fs/cgroup/memory.max"), current("/sys/fs/cgroup/memory.current");
+  return limit >> most && current >> used ? std::max<int64_t>(0, most - used) : -1;
+}
+
 }  // namespace
+
+void check_memory_for_caches(int64_t bytes) {
+  for (const int64_t available : {available_memory(), left_of_limit()}) {
+    if (available < 0 || bytes <= available) continue;
+    constexpr double kGib = 1 << 30;
+    throw RunError(
+        fmt::format("caches of prepared samples take {:.1f} GiB of the host's memory, expected at most the "
+                    "{:.1f} GiB that are available",
+                    double(bytes) / kGib, double(available) / kGib));
+  }
+}
 
 SampleCache::SampleCache(int64_t samples, int64_t sample_bytes)
     : samples_(samples), sample_bytes_(sample_bytes), states_(new std::atomic<uint8_t>[size_t(samples)]()) {
   const int64_t wanted = checked_multiply(samples, sample_bytes, "a cache of samples");
-  const int64_t available = available_memory();
-  if (available >= 0 && wanted > available) {
-    throw RunError(
-        fmt::format("a cache of {} prepared samples of {} bytes takes {:.1f} GiB of the host's memory, "
-                    "expected at most the {:.1f} GiB that are available",
-                    samples, sample_bytes, double(wanted) / (1 << 30), double(available) / (1 << 30)));
-  }
   void* memory =
       mmap(nullptr, size_t(wanted), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {

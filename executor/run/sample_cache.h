@@ -10,8 +10,8 @@ namespace arbalest {
 
 class SampleCache {
  public:
-  // For so many samples of so many bytes each. Memory is taken as samples come. Throws RunError where it exceeds what
-  // the machine has free.
+  // For so many samples of so many bytes each. Memory is taken as samples come. Throws RunError where the system
+  // refuses the addresses.
   SampleCache(int64_t samples, int64_t sample_bytes);
   ~SampleCache();
   SampleCache(const SampleCache&) = delete;
@@ -33,5 +33,9 @@ class SampleCache {
   const std::unique_ptr<std::atomic<uint8_t>[]> states_;
   std::byte* memory_ = nullptr;
 };
+
+// Throws RunError where so many bytes of all caches are more than the machine, or the group of processes that this one
+// is limited with, has available.
+void check_memory_for_caches(int64_t bytes);
 
 }  // namespace arbalest

@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "graph/op.h"
+#include "graph/plain_message.h"
 
 namespace arbalest {
 namespace {
@@ -129,7 +130,8 @@ bool SampleReader::take_cached(const SampleRef& sample, size_t n, std::span<std:
 void SampleReader::keep(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const {
   const auto prepared = fields.subspan(source_fields_);
   const bool whole = std::all_of(prepared.begin(), prepared.end(), [](const std::byte* field) { return field; });
-  std::byte* to = cache_ && whole ? cache_->claim(sample.index) : nullptr;
+  const bool padding = int64_t(sample.position) >= source_.size();  // a copy of whatever stands before it
+  std::byte* to = cache_ && whole && !padding ? cache_->claim(sample.index) : nullptr;
   if (!to) return;
   for (size_t f = source_fields_; f < fields.size(); ++f) {
     std::memcpy(to, fields[f] + int64_t(n) * strides_[f], size_t(strides_[f]));
@@ -155,10 +157,10 @@ void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const
           prepare(*worker, samples[n], n, fields, times);
           keep(samples[n], n, fields);
           break;
-        } catch (const RunError& error) {
-          const std::string place = source_.locate(samples[n].index);
-          if (!bad_ || tries + 1 >= source_.size()) throw RunError(fmt::format("{}: {}", place, error.what()));
-          bad_->add(place, error.what());
+        } catch (const std::exception& error) {  // a source may throw what it likes
+          const std::string place = source_.locate(samples[n].index), fault = plain_message(error);
+          if (!bad_ || tries + 1 >= source_.size()) throw RunError(fmt::format("{}: {}", place, fault));
+          bad_->add(place, fault);
           samples[n].index = (samples[n].index + 1) % source_.size();
         }
       }

@@ -93,7 +93,11 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
   }
   wait(interrupted);
   come_to_rest();
-  if (error_) std::rethrow_exception(error_);
+  const std::exception_ptr error = [this] {
+    const std::scoped_lock lock(mutex_);  // fail() may come from a thread that is not of the run
+    return error_;
+  }();
+  if (error) std::rethrow_exception(error);
   if (!dependencies_.complete()) {
     throw RunError("the plan came to a halt:\n" + describe_waiting());
   }

@@ -51,7 +51,10 @@ class Scheduler final : private CompletionSink {
   void finish(TaskId task, int64_t instance) { completed(task, instance, -1, -1); }
 
   // Ends the run with an error, which run() throws. Any thread may call it.
-  void fail(std::exception_ptr error) { failed(kNone, 0, std::move(error)); }
+  void fail(std::exception_ptr error) {
+    const Active active(*this);
+    failed(kNone, 0, std::move(error));
+  }
 
   // Training's batches that were filled after all else that their copies to devices wait for.
   int64_t late_batches() const { return late_batches_.load(std::memory_order_relaxed); }

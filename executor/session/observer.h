@@ -108,7 +108,7 @@ struct RunFinished {
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;
   double images_per_second = 0;  // over all of training
-  InputReport input;             // likewise
+  InputReport input;             // since the number of learners was last changed
   bool validated = false;        // whether the next three mean anything
   Validated last;
   Metrics best;            // per metric, over validations

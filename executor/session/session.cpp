@@ -165,6 +165,7 @@ void add_caches(Prepared& prepared) {
   };
   prepared.training_cache = cache_of(&prepared.program.training(), prepared.training);
   prepared.validation_cache = cache_of(prepared.program.find(LoopRole::Validate), prepared.validation);
+  check_memory_for_caches(bytes_of_caches(prepared));
   if (!prepared.training_cache) {
     fail(prefetch,
          fmt::format("attribute 'cache' keeps what host nodes make of files, and '{}' has none that the graph "
@@ -249,6 +250,12 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);
   add_caches(prepared);
   return prepared;
+}
+
+int64_t bytes_of_caches(const Prepared& prepared) {
+  int64_t bytes = 0;
+  for (const auto& cache : {prepared.training_cache, prepared.validation_cache}) bytes += cache ? cache->bytes() : 0;
+  return bytes;
 }
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {

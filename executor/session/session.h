@@ -94,6 +94,9 @@ struct Prepared {
   double total_epochs = 0;  // of the run, for schedules
 };
 
+// Of the host's memory, once all samples of both splits have been prepared.
+int64_t bytes_of_caches(const Prepared& prepared);
+
 // The first GPU, or cpu:0.
 std::vector<PlanDevice> default_devices();
 

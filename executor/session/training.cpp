@@ -235,7 +235,7 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
   event.learners = decision.measured;
   event.next = decision.next;
   event.images_per_second = decision.images_per_second;
-  event.reason = decision.reason + (segment_->last_input().bound() ? "; training waits for its input" : "");
+  event.reason = decision.reason + (waits_for_input_ ? "; training waits for its input" : "");
   event.strategy = name_of(strategy_for(prepared_.graph, options_, decision.next).kind);
   event.epoch = at.epoch;
   event.iteration = at.iteration;
@@ -251,6 +251,7 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
 
 // The tuner looks at every report; where it wants another number of learners, the segment ends.
 void Training::observe(const RunPosition& at) {
+  waits_for_input_ = segment_->last_input().bound();
   const int32_t before = tuner_->learners();
   if (before != prepared_.request.learners) return;  // what comes after the decision
   const auto decision = tuner_->observe(monitor_->seconds(), at.images);

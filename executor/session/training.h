@@ -48,6 +48,7 @@ class Training {
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;
   bool complete_ = false;                 // nothing is left to train
+  bool waits_for_input_ = false;          // by the last report that the tuner saw
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
   Snapshot validated_;      // of the latest validation, where it is kept

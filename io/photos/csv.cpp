@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <unordered_map>
 
 #include "graph/error.h"
@@ -179,13 +180,12 @@ std::vector<bool> divide(const HeldOut& part, const Table& table) {
     for (size_t row = 0; row < held.size(); ++row) held[row] = groups[size_t(table.groups[row])];
     return held;
   }
-  std::vector<std::vector<size_t>> strata;
+  std::map<int64_t, std::vector<size_t>> strata;
   for (size_t row = 0; row < held.size(); ++row) {
-    const size_t stratum = size_t(table.labels->stratum(int64_t(row)));
-    strata.resize(std::max(strata.size(), stratum + 1));
-    strata[stratum].push_back(row);
+    strata[int64_t(table.labels->stratum(int64_t(row)))].push_back(row);
   }
-  for (const std::vector<size_t>& rows : strata) {
+  for (const auto& stratum : strata) {
+    const std::vector<size_t>& rows = stratum.second;
     const auto chosen = hold_out(part, rows.size(), [&](size_t i) { return table.paths[rows[i]]; });
     for (size_t i = 0; i < rows.size(); ++i) held[rows[i]] = chosen[i];
   }

@@ -50,7 +50,7 @@ class FileList final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> file_list_source(std::vector<std::string> paths, std::vector<Field> fields) {
+std::unique_ptr<Source> file_list_source(const std::vector<std::string>& paths, std::vector<Field> fields) {
   return std::make_unique<FileList>(paths, std::move(fields));
 }
 

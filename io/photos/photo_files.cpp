@@ -1,5 +1,8 @@
 #include "io/photos/photo_files.h"
 
+#include <fmt/format.h>
+
+#include "graph/error.h"
 #include "io/formats/random_access_file.h"
 
 namespace arbalest {
@@ -14,6 +17,10 @@ std::string PhotoFiles::path(int64_t number) const {
 
 void PhotoFiles::read(int64_t number, std::vector<std::byte>& bytes) const {
   const RandomAccessFile file(path(number), "an image file");
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (file.size() > kMost) {
+    throw RunError(fmt::format("the file has {} bytes, expected an image of at most {}", file.size(), kMost));
+  }
   bytes.resize(size_t(file.size()));
   file.read(0, bytes);
 }

@@ -21,6 +21,7 @@ namespace {
 // The index: a line that says what it is; one of the shard's size, its time of change in nanoseconds and its number of
 // samples; one of offset, size, headers and label of each sample; and a last one, without which it is cut off.
 constexpr std::string_view kFirstLine = "arbalest tar index 1", kLastLine = "end";
+constexpr uint32_t kHeader = 512;  // bytes of a member's, at least
 
 struct ShardState {
   int64_t size = 0, changed = 0;
@@ -67,7 +68,8 @@ std::optional<std::vector<ShardSample>> parse_index(std::string_view text, const
   uint64_t last = 0;
   for (ShardSample& sample : samples) {
     if (!parse_line(take_line(text), sample.offset, sample.size, sample.header, sample.label)) return std::nullopt;
-    const bool fits = sample.header <= sample.offset && sample.offset - sample.header >= last && sample.label >= 0 &&
+    const bool fits = sample.header >= kHeader && sample.header <= sample.offset &&
+                      sample.offset - sample.header >= last && sample.label >= 0 &&
                       sample.offset <= uint64_t(state.size) && sample.size <= uint64_t(state.size) - sample.offset;
     if (!fits) return std::nullopt;
     last = sample.offset + sample.size;

@@ -46,7 +46,7 @@ std::vector<std::string> alternatives(const std::string& pattern, const std::str
     refuse(pattern, fmt::format("found '{{{}}}', expected a number and one that is not less", inside));
   }
   if (to - from >= kMost) refuse(pattern, fmt::format("found '{{{}}}', expected at most {} files", inside, kMost));
-  for (uint64_t number = from; number <= to; ++number) all.push_back(fmt::format("{:0{}}", number, first.size()));
+  for (uint64_t i = 0; i <= to - from; ++i) all.push_back(fmt::format("{:0{}}", from + i, first.size()));
   return all;
 }
 

@@ -37,7 +37,7 @@ class TarSource final : public Source {
         label_(std::move(label)) {
     constexpr uint64_t kBytesOfBlock = 8 << 20;
     uint64_t bytes = 0;
-    for (const ShardSample& sample : samples_) bytes += sample.header + sample.size;
+    for (const ShardSample& sample : samples_) bytes += uint64_t{sample.header} + sample.size;
     block_ = std::clamp<int64_t>(int64_t(kBytesOfBlock / (bytes / samples_.size())), 1, size());
     read_ = std::vector<std::atomic<int64_t>>(size_t((size() + block_ - 1) / block_));
   }

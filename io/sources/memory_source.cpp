@@ -76,6 +76,11 @@ void check_classes(const FieldArray& array, const std::string& name) {
 std::unique_ptr<Source> memory_source(std::vector<FieldArray> arrays, std::string name,
                                       std::vector<std::string> class_names) {
   check_fields(MemorySource::fields_of_arrays(arrays), name);
+  for (const FieldArray& array : arrays) {
+    if (array.field.dtype != DataType::String) continue;
+    throw GraphError(fmt::format("{}: field '{}' is bytes of any length, expected elements of an array", name,
+                                 to_string(array.field)));
+  }
   const auto samples_in = [&](const FieldArray& array) {
     const auto bytes = int64_t(array.bytes.size()), sample = array.field.sample().bytes();
     if (bytes == 0 || bytes % sample != 0) {

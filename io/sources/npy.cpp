@@ -25,6 +25,9 @@ std::vector<std::pair<std::string, fs::path>> arrays_in(const fs::path& folder, 
     const std::string name = path.stem().string();
     if (path.extension() == ".npy" && name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), path);
   }
+  if (error && fs::exists(folder)) {
+    throw RunError(fmt::format("{}: the folder cannot be listed: {}", folder.string(), error.message()));
+  }
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -55,6 +55,13 @@ TEST_CASE("memory source: the caller's array is read, not a copy; one that the s
   CHECK(second(*owned) == 2);
 }
 
+TEST_CASE("memory: a field of bytes of any length is refused") {
+  const std::vector<uint8_t> bytes(10);
+  FieldArray array = field_array("image", {}, bytes);
+  array.field = {"image", DataType::String, {}};
+  CHECK(message_of<GraphError>([&] { memory_source({array}); }).find("bytes of any length") != std::string::npos);
+}
+
 TEST_CASE("memory source: arrays that do not fit are refused with what was found") {
   check_parts(refusal({}), {"arrays has no fields"});
   check_parts(refusal({field_array("x", {5}, kVectors)}), {"'x float[5]' holds 48 bytes", "multiple of the 20"});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <sstream>
 
 #include "graph/error.h"
 #include "graph/random.h"
@@ -136,6 +137,17 @@ TEST_CASE("sources: mutations of shards and of their indices never do harm") {
     source->read(8, 0, bytes);
     CHECK(bytes.size() == 7);
   }
+  std::istringstream lines(index);
+  std::string empty, line;
+  for (int number = 0; std::getline(lines, line); ++number) {
+    empty += (number < 2 || line == "end" ? line : "0 0 0 0") + "\n";
+  }
+  folder.write("s.tar.index", empty);
+  CHECK(open_source(spec, "train", 1)->block() == 9);
+
+  const std::string most = "18446744073709551615";
+  const std::string none = "tar:" + (folder / ("{" + most + ".." + most + "}.tar")).string();
+  CHECK(message_of<RunError>([&] { open_source(none, "train", 1); }).find(most + ".tar") != std::string::npos);
 }
 
 TEST_CASE("sources: mutations of arrays never do harm") {

@@ -53,6 +53,9 @@ int command_check(const CheckOptions& options) {
     fmt::print("  memory      {:.1f} MiB on {}, workspace apart\n", double(planned_bytes(plan, int32_t(d))) / (1 << 20),
                to_string(plan.devices[d]));
   }
+  if (const int64_t cached = bytes_of_caches(prepared); cached > 0) {
+    fmt::print("  cache       {:.1f} MiB of the host's memory\n", double(cached) / (1 << 20));
+  }
   fmt::print("values\n");
   for (const Node& node : prepared.graph.nodes) {
     for (const ValueId output : node.outputs) {

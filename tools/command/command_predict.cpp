@@ -55,7 +55,7 @@ std::vector<Field> guessed_fields(const Graph& graph, const Node& prefetch, cons
                                   [&](const Node& node) { return node.op->prepare && node.inputs.at(0) == output; });
     if (file) {
       fields.push_back({name, DataType::String, {}});
-    } else if (is_target(graph, output, {"arbalest.SoftmaxCrossEntropy"})) {
+    } else if (is_target(graph, output, {"arbalest.SoftmaxCrossEntropy", "arbalest.MixImages"})) {
       fields.push_back({name, DataType::Int32, {}, int64_t(names.size())});
     } else if (!names.empty() && is_target(graph, output, {"arbalest.SigmoidCrossEntropy"})) {
       fields.push_back({name, DataType::Float32, {int64_t(names.size())}});

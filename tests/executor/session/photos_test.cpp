@@ -185,6 +185,21 @@ TEST_CASE("photos: files that cannot be read end the run, or are skipped") {
   CHECK(places == std::set<std::string>{bad, photos.folder / "test/below/2.png"});
 }
 
+TEST_CASE("photos: padding behind a skipped sample leaves nothing in the cache") {
+  const Photos photos;  // 20 to validate, in batches of 6: the last one has four samples of padding
+  photos.folder.write("test/below/9.jpg", std::string("\xff\xd8\xff not quite"));
+  const Graph graph = photos.graph(kFixed, ", cache = \"host\"");
+  const auto losses = [&](Graph each) {
+    SessionOptions options = on_cpus();
+    options.execution.skip_bad = 1;
+    options.length.epochs = 3;
+    std::vector<double> all;
+    for (const Validated& validation : run(std::move(each), options).validations) all.push_back(validation.loss);
+    return all;
+  };
+  CHECK(losses(graph) == losses(photos.graph(kFixed)));
+}
+
 TEST_CASE("photos: what a graph has wrong is said before anything is read") {
   const Photos photos;
   const auto refused = [&](const std::string& prepare) {

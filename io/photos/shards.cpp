@@ -66,16 +66,23 @@ Names shards_of(const SourceSpec& spec, const std::string& split) {
   return {};
 }
 
+// The folder of a pattern as far as it is the same for all files.
+fs::path folder_before_wildcards(const std::string& pattern) {
+  const fs::path folder = fs::path(pattern.substr(0, pattern.find_first_of("*?[{"))).parent_path();
+  return folder.empty() ? fs::path(".") : folder;
+}
+
 void check_shards(const SourceSpec& spec, const Names& paths) {
   if (paths.empty()) {
     const bool named = spec.path.find("{split}") != std::string::npos || spec.split == "train" || spec.find("test");
-    const fs::path folder = fs::path(spec.path).parent_path();
     if (!named) {
       throw GraphError(fmt::format(
           "source '{}': the pattern has shards for training alone; expected ?test=PATTERN, or {{split}} in the "
           "pattern where files have the name of their split",
           spec.label()));
     }
+    const std::string* test = spec.split == "train" ? nullptr : spec.find("test");
+    const fs::path folder = folder_before_wildcards(test ? *test : spec.path);
     throw RunError(fmt::format("source '{}': found no shards; folder '{}', {}", spec.label(), folder.string(),
                                describe_folder(folder)));
   }

@@ -23,8 +23,8 @@ struct SampleKey {
 
 // Seconds that samples took, by stage.
 struct PreparationTimes {
-  double decode = 0;     // from the file's bytes to pixels
-  double transform = 0;  // from these to what the model reads
+  double decode = 0;  // from the file's bytes to pixels
+  double scale = 0;   // from these to what the model reads
 };
 
 // A host node made ready to run. One thread at a time; it keeps what it needs between samples.

@@ -4,9 +4,9 @@
 #include <chrono>
 
 #include "executor/inference/loaded_model.h"
-#include "executor/run/bad_samples.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
+#include "executor/session/reading.h"
 #include "executor/session/validation_reader.h"
 
 namespace arbalest {

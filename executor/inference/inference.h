@@ -13,6 +13,7 @@
 namespace arbalest {
 
 class LoadedModel;
+class SampleReader;
 
 // What a batch hands out of the values that were asked for, in their order. Floating ones are float, others are as the
 // graph has them; all are row-major and begin with the batch's first sample.

@@ -82,7 +82,7 @@ void SampleReader::give_back(std::unique_ptr<Worker> worker, const ReadingTimes&
   times_.samples += times.samples;
   times_.read += times.read;
   times_.decode += times.decode;
-  times_.transform += times.transform;
+  times_.scale += times.scale;
 }
 
 ReadingTimes SampleReader::times() const {
@@ -111,7 +111,7 @@ void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, st
     PreparationTimes spent;
     worker.preparations[p]->run(worker.bytes, key, out, spent);
     times.decode += spent.decode;
-    times.transform += spent.transform;
+    times.scale += spent.scale;
   }
 }
 

@@ -8,17 +8,12 @@
 
 #include "executor/run/bad_samples.h"
 #include "executor/run/sample_cache.h"
+#include "executor/trace/trace_file.h"
 #include "graph/passes/program.h"
 #include "graph/preparation.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
-
-// What reading and preparing samples took, summed over threads.
-struct ReadingTimes {
-  int64_t samples = 0;
-  double read = 0, decode = 0, transform = 0;  // seconds
-};
 
 // The fields that a batch's slot may hold, by Loop::fields: the source's, then what host nodes make, by its name.
 std::vector<Field> slot_fields(const Loop& loop, const Source& source);

@@ -16,7 +16,7 @@ using Metrics = std::vector<std::pair<std::string, double>>;
 struct InputReport {
   double late = 0;  // share of training's batches
   // Files that host nodes prepare: µs of a thread a sample, by stage; 0: there are none.
-  double read = 0, decode = 0, transform = 0;
+  double read = 0, decode = 0, scale = 0;
 
   // Whether training waits for its input rather than the other way round.
   bool bound() const { return late > 0.5; }

@@ -200,8 +200,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   scheduler_->run(interrupted);
   report_rest();
-  const ReadingTimes times = reader_of(training())->times();
-  if (trace) trace->set_reading({times.samples, times.read, times.decode, times.transform});
+  if (trace) trace->set_reading(reader_of(training())->times());
 }
 
 void Segment::time_alone(TraceRecorder& trace) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "executor/session/reading.h"
 #include "executor/session/segment.h"
 #include "executor/session/validation_reader.h"
 
@@ -107,7 +108,7 @@ InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) c
   const double samples = std::max(1.0, double(to.times.samples - from.times.samples)) * 1e-6;
   report.read = (to.times.read - from.times.read) / samples;
   report.decode = (to.times.decode - from.times.decode) / samples;
-  report.transform = (to.times.transform - from.times.transform) / samples;
+  report.scale = (to.times.scale - from.times.scale) / samples;
   return report;
 }
 

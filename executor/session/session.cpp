@@ -8,10 +8,9 @@
 #include <thread>
 
 #include "executor/devices/device.h"
-#include "executor/run/bad_samples.h"
 #include "executor/run/binding.h"
-#include "executor/run/sample_reader.h"
 #include "executor/session/event_queue.h"
+#include "executor/session/reading.h"
 #include "executor/session/training.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
@@ -149,31 +148,6 @@ void describe_sources(Prepared& prepared) {
   request.validation_fill_time = prepared.validation->microseconds_per_sample() + preparing;
 }
 
-// Those that are skipped go to standard error; Training tells its observer instead.
-std::shared_ptr<BadSamples> bad_samples(const SessionOptions& options) {
-  return std::make_shared<BadSamples>(
-      options.execution.skip_bad,
-      [](const std::string& place, const std::string& fault) { warn(fmt::format("skipped {}: {}", place, fault)); });
-}
-
-void add_caches(Prepared& prepared) {
-  const Node& prefetch = *prepared.graph.find_op("arbalest.Prefetch");
-  if (string_attribute(prefetch, "cache") != "host") return;
-  const auto cache_of = [&](const Loop* loop, const std::shared_ptr<const Source>& source) {
-    const int64_t bytes = loop && source ? cached_bytes(*loop) : 0;
-    return bytes > 0 ? std::make_shared<SampleCache>(source->size(), bytes) : nullptr;
-  };
-  prepared.training_cache = cache_of(&prepared.program.training(), prepared.training);
-  prepared.validation_cache = cache_of(prepared.program.find(LoopRole::Validate), prepared.validation);
-  check_memory_for_caches(bytes_of_caches(prepared));
-  if (!prepared.training_cache) {
-    fail(prefetch,
-         fmt::format("attribute 'cache' keeps what host nodes make of files, and '{}' has none that the graph "
-                     "prepares: its samples are in memory",
-                     prepared.training->describe()));
-  }
-}
-
 // The graph's Validate node; one that measures the loss where there is none.
 Node& validate_of(Graph& graph) {
   if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
@@ -237,7 +211,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after) {
   Prepared prepared;
   prepared.graph = std::move(graph);
-  prepared.bad = bad_samples(options);
+  prepared.bad = make_bad_samples(options);
   if (options.learners.batch_total > 0) divide_batch(prepared.graph, options);
   if (options.rules.recalibrate > 0) {
     Node* validate = prepared.graph.find_op("arbalest.Validate");
@@ -252,22 +226,10 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   return prepared;
 }
 
-int64_t bytes_of_caches(const Prepared& prepared) {
-  int64_t bytes = 0;
-  for (const auto& cache : {prepared.training_cache, prepared.validation_cache}) bytes += cache ? cache->bytes() : 0;
-  return bytes;
-}
-
-std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
-  const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
-  SampleCache* cache = (loop.role == LoopRole::Validate ? prepared.validation_cache : prepared.training_cache).get();
-  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache);
-}
-
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked) {
   Prepared prepared;
   prepared.graph = std::move(graph);
-  prepared.bad = bad_samples(options);
+  prepared.bad = make_bad_samples(options);
   Node& validate = validate_of(prepared.graph);
   const Node& prefetch = *require_op(prepared.graph, "arbalest.Prefetch");
   if (!asked.split.empty()) validate.attributes.set("split", asked.split);
@@ -307,9 +269,12 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
   return bind;
 }
 
+int thread_count(int asked) {
+  return asked > 0 ? asked : std::max(1, int(std::thread::hardware_concurrency()));
+}
+
 int thread_count(const SessionOptions& options) {
-  return options.execution.threads > 0 ? options.execution.threads
-                                       : int(std::max(1u, std::thread::hardware_concurrency()));
+  return thread_count(options.execution.threads);
 }
 
 Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners) {

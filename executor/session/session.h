@@ -19,7 +19,6 @@ namespace arbalest {
 struct BindOptions;  // executor/run/binding.h
 class BadSamples;    // executor/run/bad_samples.h
 class SampleCache;   // executor/run/sample_cache.h
-class SampleReader;  // executor/run/sample_reader.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
@@ -118,13 +117,11 @@ struct InferenceRequest {
 // measured by its loss.
 Prepared prepare_inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
 
-// What fills the slots of a loop.
-std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
-
 // How kernels compute.
 BindOptions bind_options(const Prepared& prepared, const SessionOptions& options);
 
-// Threads of the process, for kernels and reading.
+// Threads of the process, for kernels and reading: one a core where 0 are asked for.
+int thread_count(int asked);
 int thread_count(const SessionOptions& options);
 
 // How so many learners per device agree.

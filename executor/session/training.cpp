@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "executor/run/bad_samples.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/output_paths.h"
+#include "executor/session/reading.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/weights/class_names.h"
 #include "graph/plain_message.h"

@@ -124,7 +124,7 @@ class EventReader {
     }
     if (const auto reading = record.find("reading"); reading != record.end()) {
       trace_.reading = {integer_of(*reading, "samples", 0, INT64_MAX), seconds_of(*reading, "read"),
-                        seconds_of(*reading, "decode"), seconds_of(*reading, "transform")};
+                        seconds_of(*reading, "decode"), seconds_of(*reading, "scale")};
     }
     if (const auto alone = record.find("alone"); alone != record.end()) {
       trace_.alone = alone->get<std::vector<int64_t>>();

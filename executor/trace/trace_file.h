@@ -43,11 +43,12 @@ struct TraceThreads {
   bool operator==(const TraceThreads&) const = default;
 };
 
-// What reading took where host nodes prepare files: seconds of all threads together. No samples: they prepare none.
-struct TraceReading {
+// What reading took where host nodes prepare files: seconds of all threads together, by stage. No samples: they prepare
+// none.
+struct ReadingTimes {
   int64_t samples = 0;
-  double read = 0, decode = 0, transform = 0;
-  bool operator==(const TraceReading&) const = default;
+  double read = 0, decode = 0, scale = 0;
+  bool operator==(const ReadingTimes&) const = default;
 };
 
 struct TraceFile {
@@ -58,7 +59,7 @@ struct TraceFile {
   std::vector<NodeSpan> nodes;
   std::vector<IssueSpan> issues;
   TraceThreads threads;
-  TraceReading reading;        // of training's samples
+  ReadingTimes reading;        // of training's samples
   std::vector<int64_t> alone;  // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
   int64_t dropped = 0;         // spans that rings overwrote: the oldest
   int64_t unfinished = 0;      // instances without a start or an end, left out of `tasks`

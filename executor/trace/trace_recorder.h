@@ -20,7 +20,7 @@ class TraceRecorder {
   explicit TraceRecorder(const Plan& plan, size_t capacity_per_thread = size_t{1} << 18);
 
   void set_threads(const TraceThreads& threads) { threads_ = threads; }
-  void set_reading(const TraceReading& reading) { reading_ = reading; }
+  void set_reading(const ReadingTimes& reading) { reading_ = reading; }
   void set_alone(std::vector<int64_t> alone) { alone_ = std::move(alone); }  // TraceFile::alone
 
   // ns since the trace began (the recorder's construction).
@@ -61,7 +61,7 @@ class TraceRecorder {
   const Plan& plan_;
   const size_t capacity_;
   TraceThreads threads_;
-  TraceReading reading_;
+  ReadingTimes reading_;
   std::vector<int64_t> alone_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   tbb::enumerable_thread_specific<Rings> rings_;

@@ -114,12 +114,12 @@ class Report {
          duration(double(summary_.end - summary_.begin)));
     if (trace_.dropped > 0) line("{} older spans were dropped: the trace holds the newest only", trace_.dropped);
     if (trace_.unfinished > 0) line("{} instances had no known start or end and are left out", trace_.unfinished);
-    const TraceReading& reading = trace_.reading;
+    const ReadingTimes& reading = trace_.reading;
     if (reading.samples == 0) return;
     const auto each = [&](double seconds) { return duration(1e9 * seconds / double(reading.samples)); };
     line("preparing a sample took {} of a thread: reading {}, decoding {}, scaling {}",
-         each(reading.read + reading.decode + reading.transform), each(reading.read), each(reading.decode),
-         each(reading.transform));
+         each(reading.read + reading.decode + reading.scale), each(reading.read), each(reading.decode),
+         each(reading.scale));
   }
 
   void steady_state() {

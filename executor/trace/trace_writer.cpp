@@ -152,7 +152,7 @@ class Writer {
                                     {{"samples", trace_.reading.samples},
                                      {"read", trace_.reading.read},
                                      {"decode", trace_.reading.decode},
-                                     {"transform", trace_.reading.transform}}},
+                                     {"scale", trace_.reading.scale}}},
                                    {"alone", trace_.alone},
                                    {"dropped", trace_.dropped},
                                    {"unfinished", trace_.unfinished}};

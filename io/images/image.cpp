@@ -162,7 +162,7 @@ void ImageDecoder::decode(const Region& region, int64_t height, int64_t width, i
   }
   state.release_large();
   times.decode += std::chrono::duration<double>(decoded - start).count();
-  times.transform += std::chrono::duration<double>(Clock::now() - decoded).count();
+  times.scale += std::chrono::duration<double>(Clock::now() - decoded).count();
 }
 
 ImageInfo image_info(std::span<const std::byte> file) {

@@ -12,7 +12,6 @@ namespace {
 
 constexpr int64_t kMostExtent = 1 << 20;                   // of images, padding and crops
 constexpr int64_t kMostElements = (int64_t{1} << 31) - 1;  // of an image and a crop: what is in them is counted in int
-constexpr double kMostRatio = 1000;                        // of width to height
 
 // [height, width] of the output.
 std::vector<int64_t> crop_of(const Node& node, const Shape& image) {
@@ -36,22 +35,6 @@ double number_up_to(const Node& node, std::string_view name, double most) {
   const double number = float_attribute(node, name);
   if (number >= 0 && number <= most) return number;
   fail(node, fmt::format("attribute '{}' is {}; expected 0 to {}", name, number, most));
-}
-
-Range range_within(const Node& node, std::string_view name, double least, double most) {
-  const std::vector<double> ends = floats_attribute(node, name);
-  if (ends.size() == 2 && ends[0] >= least && ends[0] <= ends[1] && ends[1] <= most) return {ends[0], ends[1]};
-  fail(node, fmt::format("attribute '{}' is {}; expected [least, most] within {} and {}", name,
-                         to_string(Attribute(ends)), least, most));
-}
-
-Range area_range(const Node& node, std::string_view name) {
-  return range_within(node, name, 1e-6, 1);
-}
-
-Range log_ratio_range(const Node& node, std::string_view name) {
-  const Range ratio = range_within(node, name, 1 / kMostRatio, kMostRatio);
-  return {std::log(ratio.least), std::log(ratio.most)};
 }
 
 // The crop is 0.875 of the scaled image along the axis of which it takes the larger part: 224 of 256.

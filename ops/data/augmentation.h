@@ -10,7 +10,7 @@
 #include "graph/host_device.h"
 #include "graph/kernel.h"
 #include "graph/random.h"
-#include "ops/data/box.h"
+#include "ops/data/random_box.h"
 
 namespace arbalest {
 
@@ -19,13 +19,6 @@ class InferContext;
 void infer_augment(InferContext& context);
 // The middle of the image, scaled where a part of it is in training: states `resize`, which export reads.
 void augment_for_inference(Graph& graph, NodeId node);
-
-// Drawn uniformly between `least` and `most`.
-struct Range {
-  double least = 0, most = 0;
-
-  ARBALEST_HOST_DEVICE double at(uint32_t word) const { return least + uniform(word) * (most - least); }
-};
 
 // 1 − amount to 1 + amount, but not below 0: what a factor of brightness, contrast or saturation is drawn from.
 ARBALEST_HOST_DEVICE inline Range around_one(double amount) {
@@ -109,35 +102,6 @@ struct Placement {
     upside_down = a.vertical_flip && (draw.word[3] & 1) != 0;
   }
 };
-
-// The first of ten tries that fits into height × width with `margin` pixels to spare, as torchvision makes them: a
-// share of the area drawn uniformly, and a quotient of width and height drawn log-uniformly.
-ARBALEST_HOST_DEVICE inline Box random_box(const SampleDraws& draws, int first_draw, const Range& area,
-                                           const Range& log_ratio, int height, int width, int margin) {
-  constexpr int kTries = 10;
-  for (int attempt = 0; attempt < kTries; ++attempt) {
-    const Random4 draw = draws(first_draw + attempt);
-    const double pixels = area.at(draw.word[0]) * height * width, ratio = std::exp(log_ratio.at(draw.word[1]));
-    const double rows = std::floor(std::sqrt(pixels / ratio) + 0.5),
-                 columns = std::floor(std::sqrt(pixels * ratio) + 0.5);
-    if (rows < 1 || columns < 1 || rows > height - margin || columns > width - margin) continue;
-    const int h = int(rows), w = int(columns);
-    return {int(below(draw.word[2], uint32_t(height - h + 1))), int(below(draw.word[3], uint32_t(width - w + 1))), h,
-            w};
-  }
-  return {};
-}
-
-// The greatest part in the middle of height × width whose ratio is in the range: where no try fits.
-ARBALEST_HOST_DEVICE inline Box middle_box(const Range& log_ratio, int height, int width) {
-  const double least = std::exp(log_ratio.least), most = std::exp(log_ratio.most), ratio = double(width) / height;
-  Box box{0, 0, height, width};
-  if (ratio < least) box.height = int(std::fmax(1, std::floor(width / least + 0.5)));
-  if (ratio > most) box.width = int(std::fmax(1, std::floor(height * most + 0.5)));
-  box.top = (height - box.height) / 2;
-  box.left = (width - box.width) / 2;
-  return box;
-}
 
 // The place in the image that an output pixel shows, in pixels from the centre of the image's first:
 // column' = xx · column + xy · row + x, row' = yx · column + yy · row + y.

@@ -24,7 +24,7 @@ void infer_prepared(InferContext& context);
 // covers them.
 Region crop_of_resized(const ImageInfo& image, int64_t resize, const PreparedSize& size, double down, double right);
 
-// The value of `random` in a node for validation.
+// Op::for_inference of such nodes: sets `random` to 0.
 void prepare_without_chance(Graph& graph, NodeId node);
 
 }  // namespace arbalest

@@ -1,39 +1,29 @@
 // RandomResizedCrop: a random part of a photo, scaled to one size, as photos are trained on.
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <optional>
 
-#include "graph/random.h"
 #include "ops/data/prepare_image.h"
+#include "ops/data/random_box.h"
 
 namespace arbalest {
 namespace {
 
-constexpr int kTries = 10;
 constexpr double kMiddle = 0.875;  // of the shorter side, which validation sees
 
-struct Range {
-  double least, most;
-};
+// The words that a sample's tries are made of.
+struct Tries {
+  static constexpr uint64_t kMost = 10;
+  uint64_t key, epoch, position;
 
-Range range_of(const Node& node, std::string_view name, double below) {
-  const std::vector<double> range = floats_attribute(node, name);
-  const bool good = range.size() == 2 && range[0] > 0 && range[0] <= range[1] && range[1] <= below;
-  if (!good) {
-    fail(node, fmt::format("attribute '{}' is [{}]; expected [least, most], above 0 and at most {}", name,
-                           fmt::join(range, ", "), below));
-  }
-  return {range[0], range[1]};
-}
+  Random4 operator()(int attempt) const { return philox(key, epoch, position * kMost + uint64_t(attempt)); }
+};
 
 class Crop final : public Preparation {
  public:
   explicit Crop(const PreparationRequest& request)
       : size_(request.node),
-        area_(range_of(request.node, "area", 1)),
-        ratio_(range_of(request.node, "ratio", 1000)),
+        area_(area_range(request.node, "area")),
+        log_ratio_(log_ratio_range(request.node, "ratio")),
         resize_(int_attribute_from(request.node, "resize", 0)),
         random_(flag_attribute(request.node, "random")),
         name_hash_(hash_name(request.node.name)) {
@@ -47,27 +37,16 @@ class Crop final : public Preparation {
   }
 
  private:
-  // The area is uniform, the logarithm of the ratio of width to height too; ten tries for one that lies in the image,
-  // then the largest part in the middle whose ratio is allowed.
   Region drawn(const ImageInfo& image, const SampleKey& key) const {
-    const auto width = double(image.width), height = double(image.height);
-    for (int attempt = 0; attempt < kTries; ++attempt) {
-      const Random4 draw =
-          philox(random_key(key.seed, name_hash_), key.epoch, key.position * kTries + uint64_t(attempt));
-      const double area = (area_.least + (area_.most - area_.least) * uniform(draw.word[0])) * width * height;
-      const double ratio = ratio_.least * std::pow(ratio_.most / ratio_.least, double(uniform(draw.word[1])));
-      const int64_t w = std::llround(std::sqrt(area * ratio)), h = std::llround(std::sqrt(area / ratio));
-      if (w < 1 || h < 1 || w > image.width || h > image.height) continue;
-      return {double(below(draw.word[3], uint32_t(image.width - w + 1))),
-              double(below(draw.word[2], uint32_t(image.height - h + 1))), double(w), double(h)};
-    }
-    const double ratio = std::clamp(width / height, ratio_.least, ratio_.most);
-    const double w = std::min(width, height * ratio), h = std::min(height, width / ratio);
-    return {(width - w) / 2, (height - h) / 2, w, h};
+    const int height = int(image.height), width = int(image.width);
+    const Tries tries{random_key(key.seed, name_hash_), key.epoch, key.position};
+    Box box = random_box(tries, 0, area_, log_ratio_, height, width, 0);
+    if (box.height == 0) box = middle_box(log_ratio_, height, width);
+    return {double(box.left), double(box.top), double(box.width), double(box.height)};
   }
 
   const PreparedSize size_;
-  const Range area_, ratio_;
+  const Range area_, log_ratio_;
   int64_t resize_;
   const bool random_;
   const uint64_t name_hash_;
@@ -96,8 +75,8 @@ void register_data_random_resized_crop(OpRegistry& registry) {
                 .infer =
                     [](InferContext& context) {
                       infer_prepared(context);
-                      range_of(context.node(), "area", 1);
-                      range_of(context.node(), "ratio", 1000);
+                      area_range(context.node(), "area");
+                      log_ratio_range(context.node(), "ratio");
                       int_attribute_from(context.node(), "resize", 0);
                       flag_attribute(context.node(), "random");
                     },

@@ -14,7 +14,7 @@ std::vector<uint8_t> decode_region(ImageDecoder& decoder, const FileBytes& file,
   decoder.open(bytes_of(file));
   decoder.decode(region, height, width, channels, out.data(), times);
   CHECK(times.decode > 0);
-  CHECK(times.transform > 0);
+  CHECK(times.scale > 0);
   return out;
 }
 

@@ -63,6 +63,10 @@ TEST_CASE("a progress line sheds what matters least") {
         "epoch 3/10  50 %  loss 0.1235  accuracy 0.9612  lr 0.05  12.3k images/s  ETA 1:30");
   CHECK(progress_text(run, with_accuracy, 65) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
   for (size_t width = 1; width < 100; ++width) CHECK(progress_text(run, progress, width).size() <= width);
+  RunProgress waiting = progress;
+  waiting.input.late = 0.9;
+  CHECK(progress_text(run, waiting, 200) ==
+        "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  input-bound  ETA 1:30");
 }
 
 TEST_CASE("times and counts for reading") {

@@ -68,7 +68,7 @@ struct Costs {
     processor += other.processor;
     read += other.read;
     times.decode += other.times.decode;
-    times.transform += other.times.transform;
+    times.scale += other.times.scale;
   }
 };
 
@@ -163,12 +163,11 @@ void measure(const Options& options, int threads, const std::vector<std::string>
   for (const Costs& costs : alone) whole.add(costs);
   const auto micros = [](double seconds, const Costs& costs) { return seconds * 1e6 / double(costs.images); };
   // Stages are timed by the clock; of processor time they are taken to have the same shares.
-  const double stages = ours.times.decode + ours.times.transform, processor = ours.processor - ours.read;
+  const double stages = ours.times.decode + ours.times.scale, processor = ours.processor - ours.read;
   fmt::print("{:7} {:10.0f} {:8.0f} {:8.0f} {:8.0f} {:9.0f} {:14.0f} {:8.0f}\n", threads,
              double(ours.images) * threads / ours.wall, micros(ours.processor, ours), micros(ours.read, ours),
-             micros(processor * ours.times.decode / stages, ours),
-             micros(processor * ours.times.transform / stages, ours), double(whole.images) * threads / whole.wall,
-             micros(whole.processor, whole));
+             micros(processor * ours.times.decode / stages, ours), micros(processor * ours.times.scale / stages, ours),
+             double(whole.images) * threads / whole.wall, micros(whole.processor, whole));
 }
 
 void run(const Options& options) {

@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "executor/session/session.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "io/sources/source.h"
@@ -25,10 +25,6 @@ namespace arbalest {
 namespace {
 
 constexpr uint64_t kSeed = 1;  // of sources that make their samples
-
-int thread_count(int asked) {
-  return asked > 0 ? asked : std::max(1, int(std::thread::hardware_concurrency()));
-}
 
 struct OpenSplit {
   std::string name;

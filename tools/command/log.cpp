@@ -21,8 +21,8 @@ void add(Json& line, const Metrics& metrics) {
 
 void add(Json& line, const InputReport& input) {
   line["late_batches"] = input.late;
-  if (input.read + input.decode + input.transform == 0) return;
-  line["sample_microseconds"] = {{"read", input.read}, {"decode", input.decode}, {"transform", input.transform}};
+  if (input.read + input.decode + input.scale == 0) return;
+  line["sample_microseconds"] = {{"read", input.read}, {"decode", input.decode}, {"scale", input.scale}};
 }
 
 Json object(const Metrics& metrics) {

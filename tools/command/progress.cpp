@@ -87,11 +87,11 @@ std::string clock_time(double seconds) {
 
 std::string input_text(const InputReport& input) {
   std::string text = fmt::format("training waited for {:.0f} % of its batches", 100 * input.late);
-  const double all = input.read + input.decode + input.transform;
+  const double all = input.read + input.decode + input.scale;
   if (all > 0) {
     text +=
         fmt::format("; of a thread's time a sample takes {:.0f} µs (reading {:.0f}, decoding {:.0f}, scaling {:.0f})",
-                    all, input.read, input.decode, input.transform);
+                    all, input.read, input.decode, input.scale);
   }
   return text;
 }

@@ -11,6 +11,7 @@
 
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
+#include "executor/session/reading.h"
 #include "executor/session/state.h"
 #include "tests/executor/fixture.h"
 

@@ -8,7 +8,7 @@
 
 #include "executor/inference/inference.h"
 #include "executor/inference/predictor.h"
-#include "executor/run/sample_reader.h"
+#include "executor/session/reading.h"
 #include "io/formats/safetensors.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/image_files.h"
@@ -107,6 +107,16 @@ TEST_CASE("photos: training from files of a folder, prepared at random") {
   CHECK(recorder.reports.front().input.decode > 0);
   CHECK(recorder.reports.front().input.read > 0);
   CHECK(recorder.ends.at(0).input.decode > 0);
+}
+
+TEST_CASE("a run says whether it waited for its input") {
+  TinyNet slow;
+  slow.source = "synthetic:?shape=1x16x16&classes=10&size=256&test=16&delay=4000";
+  const Recorder waited = run(tiny(slow), on_cpus());
+  CHECK(waited.ends.at(0).input.bound());
+  CHECK(waited.ends.at(0).input.decode == 0);
+  const Recorder fed = run(tiny(convolutional()), on_cpus());
+  CHECK(fed.ends.at(0).input.late < 0.5);
 }
 
 TEST_CASE("photos: the same seed gives the same pixels, whatever the threads") {

@@ -252,6 +252,7 @@ Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<Tenso
                                                 .inputs = types_of(inputs),
                                                 .outputs = output_types,
                                                 .math = options.math,
+                                                .deterministic = options.deterministic,
                                                 .device = device.context()});
   std::vector<Buffer> in, out;
   std::vector<const void*> in_pointers;

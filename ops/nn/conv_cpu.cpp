@@ -133,7 +133,7 @@ std::unique_ptr<Kernel> conv_cpu(const KernelRequest& request) {
   const Convolution conv(request.node, request.inputs[0], request.inputs[1], request.outputs[0]);
   const bool bias = request.has_input(2);
 #ifdef ARBALEST_ONEDNN
-  if (auto kernel = onednn_conv(conv, bias)) return kernel;
+  if (auto kernel = onednn_conv(conv, bias, request.deterministic)) return kernel;
 #endif
   if (conv.is_depthwise()) return depthwise_conv(conv, bias);
   return dispatch_floating(conv.x_type, [&](auto t) { return plain_conv<decltype(t)>(conv, bias); });
@@ -142,7 +142,7 @@ std::unique_ptr<Kernel> conv_cpu(const KernelRequest& request) {
 std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request) {
   const Convolution conv(request.node, request.outputs[0], request.inputs[1], request.inputs[0]);
 #ifdef ARBALEST_ONEDNN
-  if (auto kernel = onednn_conv_grad_input(conv)) return kernel;
+  if (auto kernel = onednn_conv_grad_input(conv, request.deterministic)) return kernel;
 #endif
   if (conv.is_depthwise()) return depthwise_conv_grad_input(conv);
   return dispatch_floating(conv.x_type, [&](auto t) { return plain_conv_grad_input<decltype(t)>(conv); });
@@ -151,7 +151,7 @@ std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request) {
 std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request) {
   const Convolution conv(request.node, request.inputs[0], request.outputs[0], request.inputs[1]);
 #ifdef ARBALEST_ONEDNN
-  if (auto kernel = onednn_conv_grad_weight(conv)) return kernel;
+  if (auto kernel = onednn_conv_grad_weight(conv, request.deterministic)) return kernel;
 #endif
   if (conv.is_depthwise()) return depthwise_conv_grad_weight(conv);
   return dispatch_floating(conv.x_type, [&](auto t) { return plain_conv_grad_weight<decltype(t)>(conv); });

@@ -30,10 +30,10 @@ std::unique_ptr<Kernel> depthwise_conv_grad_input(const Convolution& convolution
 std::unique_ptr<Kernel> depthwise_conv_grad_weight(const Convolution& convolution);
 
 #ifdef ARBALEST_ONEDNN
-// nullptr where oneDNN has no kernel for it.
-std::unique_ptr<Kernel> onednn_conv(const Convolution& convolution, bool bias);
-std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& convolution);
-std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& convolution);
+// nullptr where oneDNN has no kernel for it. `deterministic`: the same bits with any number of threads.
+std::unique_ptr<Kernel> onednn_conv(const Convolution& convolution, bool bias, bool deterministic);
+std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& convolution, bool deterministic);
+std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& convolution, bool deterministic);
 #endif
 
 }  // namespace arbalest

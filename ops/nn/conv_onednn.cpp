@@ -1,14 +1,18 @@
 // Convolution over one or two spatial axes through oneDNN. Images stay channels-last; filters are brought to oneDNN's
 // blocked layout in the workspace.
 
+#include <optional>
+
 #include "ops/nn/conv_cpu.h"
 #include "ops/onednn/onednn.h"
 
 namespace arbalest {
 namespace {
 
+using onednn::Arguments;
 using onednn::OnednnKernel;
 using onednn::Operand;
+using onednn::Part;
 
 onednn::Dims filter_dims(const Convolution& conv) {
   const int64_t height = conv.window.kernel[1], width = conv.window.kernel[2];
@@ -45,53 +49,122 @@ bool possible(const Convolution& conv) {
   return flat && onednn::supported(conv.x_type) && conv.batch * conv.channels * pixel_count(conv.out) > 0;
 }
 
+// The most pieces of a batch. Gradients of filters are memory for each piece, and a sum of them all.
+constexpr int64_t kMostPieces = 16, kMostSummed = 8;
+
+// The samples that primitives are made for: all, or pieces that the batch alone decides on.
+std::vector<Part> parts_of(const Convolution& conv, bool deterministic, int64_t most = kMostPieces) {
+  return onednn::divided(conv.batch, deterministic ? 1 : conv.batch, most);
+}
+
+// One for each part: make(descriptions) of its samples, with filters in the layout that the first part likes best.
+// Throws dnnl::error where oneDNN has no such primitive.
+template <typename Make, typename FiltersOf>
+auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, bool deterministic,
+                    const onednn::Desc& bias, const Make& make, const FiltersOf& filters_of) {
+  std::optional<onednn::OneThread> one;
+  if (deterministic) one.emplace();
+  std::vector<decltype(make(onednn::ConvDescs()))> primitives;
+  for (const Part& part : parts) {
+    Convolution of_part = conv;
+    of_part.batch = part.count;
+    onednn::ConvDescs descs = descs_of(of_part);
+    descs.bias = bias;
+    if (!primitives.empty()) descs.weights = filters_of(primitives.front());
+    primitives.push_back(make(descs));
+  }
+  return primitives;
+}
+
+template <typename Primitive>
+void add(OnednnKernel& kernel, bool deterministic,
+         std::vector<std::pair<typename Primitive::primitive_desc, Arguments>> pieces) {
+  if (deterministic) return kernel.add_pieces<Primitive>(std::move(pieces));
+  kernel.add<Primitive>(pieces.front().first, std::move(pieces.front().second));
+}
+
 }  // namespace
 
-std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias) try {
+std::unique_ptr<Kernel> onednn_conv(const Convolution& conv, bool bias, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  onednn::ConvDescs descs = descs_of(conv);
-  if (bias) descs.bias = onednn::vector_desc(conv.filters, DataType::Float32);
-  const auto desc = onednn::make_convolution(descs);
-  if (onednn::is_reference(desc)) return nullptr;
+  using Primitive = dnnl::convolution_forward;
+  const std::vector<Part> parts = parts_of(conv, deterministic);
+  const onednn::Desc bias_desc = bias ? onednn::vector_desc(conv.filters, DataType::Float32) : onednn::Desc();
+  const auto descs = primitives_for(conv, parts, deterministic, bias_desc, onednn::make_convolution,
+                                    [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
+  if (onednn::is_reference(descs.front())) return nullptr;
   auto kernel = std::make_unique<OnednnKernel>();
-  const Operand filters = kernel->arranged(kernel->input(1, our_filters(conv, conv.w_type)), desc.weights_desc());
-  std::vector<std::pair<int, Operand>> arguments = {{DNNL_ARG_SRC, kernel->input(0, descs.src)},
-                                                    {DNNL_ARG_WEIGHTS, filters},
-                                                    {DNNL_ARG_DST, kernel->output(0, descs.dst)}};
-  if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, descs.bias));
-  kernel->add<dnnl::convolution_forward>(desc, std::move(arguments));
+  const onednn::ConvDescs whole = descs_of(conv);
+  const Operand x = kernel->input(0, whole.src), y = kernel->output(0, whole.dst);
+  const Operand filters =
+      kernel->arranged(kernel->input(1, our_filters(conv, conv.w_type)), descs.front().weights_desc());
+  std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [first, count] = parts[i];
+    Arguments arguments = {
+        {DNNL_ARG_SRC, x.part(0, first, count)}, {DNNL_ARG_WEIGHTS, filters}, {DNNL_ARG_DST, y.part(0, first, count)}};
+    if (bias) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias_desc));
+    pieces.emplace_back(descs[i], std::move(arguments));
+  }
+  add<Primitive>(*kernel, deterministic, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
 }
 
-std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv) try {
+std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  const onednn::ConvDescs descs = descs_of(conv);
-  const auto desc = onednn::make_convolution_backward_data(descs);
-  if (onednn::is_reference(desc)) return nullptr;
+  using Primitive = dnnl::convolution_backward_data;
+  const std::vector<Part> parts = parts_of(conv, deterministic);
+  const auto descs = primitives_for(conv, parts, deterministic, {}, onednn::make_convolution_backward_data,
+                                    [](const Primitive::primitive_desc& desc) { return desc.weights_desc(); });
+  if (onednn::is_reference(descs.front())) return nullptr;
   auto kernel = std::make_unique<OnednnKernel>();
-  const Operand filters = kernel->arranged(kernel->input(1, our_filters(conv, conv.w_type)), desc.weights_desc());
-  kernel->add<dnnl::convolution_backward_data>(desc, {{DNNL_ARG_DIFF_DST, kernel->input(0, descs.dst)},
-                                                      {DNNL_ARG_WEIGHTS, filters},
-                                                      {DNNL_ARG_DIFF_SRC, kernel->output(0, descs.src)}});
+  const onednn::ConvDescs whole = descs_of(conv);
+  const Operand dy = kernel->input(0, whole.dst), dx = kernel->output(0, whole.src);
+  const Operand filters =
+      kernel->arranged(kernel->input(1, our_filters(conv, conv.w_type)), descs.front().weights_desc());
+  std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [first, count] = parts[i];
+    pieces.emplace_back(descs[i], Arguments{{DNNL_ARG_DIFF_DST, dy.part(0, first, count)},
+                                            {DNNL_ARG_WEIGHTS, filters},
+                                            {DNNL_ARG_DIFF_SRC, dx.part(0, first, count)}});
+  }
+  add<Primitive>(*kernel, deterministic, std::move(pieces));
   return kernel;
 } catch (const dnnl::error&) {
   return nullptr;
 }
 
-std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv) try {
+// The gradients that pieces give are added in their order.
+std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& conv, bool deterministic) try {
   if (!possible(conv)) return nullptr;
-  onednn::ConvDescs descs = descs_of(conv);
+  using Primitive = dnnl::convolution_backward_weights;
   const onednn::Desc forward_weights = onednn::any_layout(filter_dims(conv), conv.x_type);
-  const auto desc = onednn::make_convolution_backward_weights(descs, forward_weights);
-  if (onednn::is_reference(desc)) return nullptr;
+  const auto make = [&](const onednn::ConvDescs& descs) {
+    return onednn::make_convolution_backward_weights(descs, forward_weights);
+  };
+  const std::vector<Part> parts = parts_of(conv, deterministic, kMostSummed);
+  const auto descs = primitives_for(conv, parts, deterministic, {}, make,
+                                    [](const Primitive::primitive_desc& desc) { return desc.diff_weights_desc(); });
+  if (onednn::is_reference(descs.front())) return nullptr;
   auto kernel = std::make_unique<OnednnKernel>();
+  const onednn::ConvDescs whole = descs_of(conv);
+  const Operand x = kernel->input(0, whole.src), dy = kernel->input(1, whole.dst);
   const Operand gradient = kernel->output(0, our_filters(conv, conv.w_type));
-  const Operand written = kernel->before(gradient, desc.diff_weights_desc());
-  kernel->add<dnnl::convolution_backward_weights>(desc, {{DNNL_ARG_SRC, kernel->input(0, descs.src)},
-                                                         {DNNL_ARG_DIFF_DST, kernel->input(1, descs.dst)},
-                                                         {DNNL_ARG_DIFF_WEIGHTS, written}});
+  const Operand written = kernel->before(gradient, descs.front().diff_weights_desc());
+  std::vector<Operand> gradients;
+  std::vector<std::pair<Primitive::primitive_desc, Arguments>> pieces;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [first, count] = parts[i];
+    gradients.push_back(parts.size() == 1 ? written : kernel->reserve(written.desc));
+    pieces.emplace_back(descs[i], Arguments{{DNNL_ARG_SRC, x.part(0, first, count)},
+                                            {DNNL_ARG_DIFF_DST, dy.part(0, first, count)},
+                                            {DNNL_ARG_DIFF_WEIGHTS, gradients.back()}});
+  }
+  add<Primitive>(*kernel, deterministic, std::move(pieces));
+  if (parts.size() > 1) kernel->sum(gradients, written);
   kernel->finish(written, gradient);
   return kernel;
 } catch (const dnnl::error&) {

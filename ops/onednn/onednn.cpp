@@ -1,7 +1,14 @@
 #include "ops/onednn/onednn.h"
 
+#include <algorithm>
+#include <exception>
+#include <mutex>
 #include <string>
 #include <string_view>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "graph/error.h"
 
@@ -56,6 +63,44 @@ Desc any_layout(const Dims& dims, DataType type) {
   return {dims, type_of(type), dnnl::memory::format_tag::any};
 }
 
+Operand Operand::part(size_t axis, int64_t first, int64_t count) const {
+#if DNNL_VERSION_MAJOR >= 3
+  Dims dims = desc.get_dims();
+  const Dims strides = desc.get_strides();
+  const auto type = desc.get_data_type();
+#else
+  Dims dims = desc.dims();
+  const Dims strides(desc.data.format_desc.blocking.strides, desc.data.format_desc.blocking.strides + dims.size());
+  const auto type = desc.data_type();
+#endif
+  if (dims[axis] == 1) return *this;
+  dims[axis] = count;
+  Operand result = *this;
+  result.desc = Desc(dims, type, strides);
+  result.offset += first * strides[axis] * int64_t(dnnl::memory::data_type_size(type));
+  return result;
+}
+
+std::vector<Part> divided(int64_t extent, int64_t block, int64_t most) {
+  const int64_t blocks = (extent + block - 1) / block;
+  const int64_t step = (blocks + most - 1) / most * block;
+  std::vector<Part> parts;
+  for (int64_t first = 0; first < extent; first += step) parts.push_back({first, std::min(step, extent - first)});
+  return parts;
+}
+
+#ifdef _OPENMP
+OneThread::OneThread() : before_(omp_get_max_threads()) {
+  omp_set_num_threads(1);
+}
+OneThread::~OneThread() {
+  omp_set_num_threads(before_);
+}
+#else
+OneThread::OneThread() : before_(1) {}
+OneThread::~OneThread() = default;
+#endif
+
 OnednnKernel::OnednnKernel() : stream_(engine()) {}
 
 Operand OnednnKernel::reserve(const Desc& desc) {
@@ -85,35 +130,73 @@ void OnednnKernel::reorder(const Operand& from, const Operand& to) {
   add<dnnl::reorder>(desc, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
-void OnednnKernel::append(dnnl::primitive primitive, const Desc& scratchpad,
-                          std::vector<std::pair<int, Operand>> arguments) {
+void OnednnKernel::sum(const std::vector<Operand>& from, const Operand& to) {
+  const std::vector<Desc> descs(from.size(), to.desc);
+  const std::vector<float> scales(from.size(), 1.0f);
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::sum::primitive_desc desc(engine(), to.desc, scales, descs, user_scratchpad());
+#else
+  const dnnl::sum::primitive_desc desc(to.desc, scales, descs, engine(), user_scratchpad());
+#endif
+  Arguments arguments = {{DNNL_ARG_DST, to}};
+  for (size_t i = 0; i < from.size(); ++i) arguments.emplace_back(DNNL_ARG_MULTIPLE_SRC + int(i), from[i]);
+  add<dnnl::sum>(desc, std::move(arguments));
+}
+
+OnednnKernel::Piece OnednnKernel::made_piece(dnnl::primitive primitive, const Desc& scratchpad, Arguments arguments) {
   if (scratchpad.get_size() > 0) arguments.emplace_back(DNNL_ARG_SCRATCHPAD, reserve(scratchpad));
-  Step step{std::move(primitive), {}, {}};
+  Piece piece{std::move(primitive), {}, {}};
   for (auto& [id, operand] : arguments) {
     dnnl::memory memory(operand.desc, engine(), DNNL_MEMORY_NONE);
-    step.arguments.push_back({id, memory.get()});
-    step.bindings.push_back({std::move(operand), std::move(memory)});
+    piece.arguments.push_back({id, memory.get()});
+    piece.bindings.push_back({std::move(operand), std::move(memory)});
   }
-  steps_.push_back(std::move(step));
+  return piece;
 }
 
 void OnednnKernel::run(const KernelContext& context) const {
   for (const Step& step : steps_) {
-    for (const Binding& binding : step.bindings) {
-      const size_t index = size_t(binding.operand.index);
-      void* address = nullptr;
-      switch (binding.operand.place) {
-        case Operand::Place::Input: address = const_cast<void*>(context.inputs[index]); break;
-        case Operand::Place::Output: address = context.outputs[index]; break;
-        case Operand::Place::Workspace: address = static_cast<std::byte*>(context.workspace) + index; break;
-      }
-      // Setting an address has a price (padding is cleared), so it is done only where it changes.
-      if (binding.memory.get_data_handle() != address) binding.memory.set_data_handle(address);
+    if (!step.divided) {
+      run(step.pieces.front(), context);
+      continue;
     }
-    const dnnl_status_t status =
-        dnnl_primitive_execute(step.primitive.get(), stream_.get(), int(step.arguments.size()), step.arguments.data());
-    if (status != dnnl_success) throw RunError("oneDNN: execution failed with status " + std::to_string(int(status)));
+    std::mutex mutex;
+    std::exception_ptr error;
+    const int64_t count = int64_t(step.pieces.size());
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic)
+#endif
+    for (int64_t i = 0; i < count; ++i) {
+      const OneThread one;
+      try {
+        run(step.pieces[size_t(i)], context);
+      } catch (...) {  // none may leave the parallel loop
+        const std::scoped_lock lock(mutex);
+        error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
   }
+}
+
+void OnednnKernel::run(const Piece& piece, const KernelContext& context) const {
+  for (const Binding& binding : piece.bindings) {
+    const Operand& operand = binding.operand;
+    const size_t index = size_t(operand.index);
+    std::byte* address = nullptr;
+    switch (operand.place) {
+      case Operand::Place::Input:
+        address = static_cast<std::byte*>(const_cast<void*>(context.inputs[index])) + operand.offset;
+        break;
+      case Operand::Place::Output: address = static_cast<std::byte*>(context.outputs[index]) + operand.offset; break;
+      case Operand::Place::Workspace: address = static_cast<std::byte*>(context.workspace) + index; break;
+    }
+    // Setting an address has a price (padding is cleared), so it is done only where it changes.
+    if (binding.memory.get_data_handle() != address) binding.memory.set_data_handle(address);
+  }
+  const dnnl_status_t status =
+      dnnl_primitive_execute(piece.primitive.get(), stream_.get(), int(piece.arguments.size()), piece.arguments.data());
+  if (status != dnnl_success) throw RunError("oneDNN: execution failed with status " + std::to_string(int(status)));
 }
 
 dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& d) {

@@ -2,6 +2,8 @@
 // oneDNN as kernels: primitives are made once with their memory in our layouts, run() sets addresses and executes.
 // Its C++ interface changed between versions 2 and 3; make_* below hide that. Only with ARBALEST_ONEDNN.
 // Primitives are made for the OpenMP thread count of the thread that makes them: run them on threads with the same one.
+// How oneDNN orders its sums depends on that count. Where the same bits are wanted whatever it is, work is divided into
+// pieces that the shapes alone decide on (divided(), add_pieces()), and each piece is made for and runs on one thread.
 
 #include <dnnl.hpp>
 #include <utility>
@@ -34,6 +36,30 @@ struct Operand {
   Place place = Place::Input;
   int64_t index = 0;  // of the input or output; bytes into the workspace
   Desc desc;
+  int64_t offset = 0;  // bytes behind the beginning of the input or output
+
+  // Of `count` extents of an axis, from `first` on. All of an axis of extent 1, which is broadcast.
+  Operand part(size_t axis, int64_t first, int64_t count) const;
+};
+using Arguments = std::vector<std::pair<int, Operand>>;
+
+// Consecutive parts of an axis.
+struct Part {
+  int64_t first = 0, count = 0;
+};
+// An axis in parts of whole blocks, but for the last, and at most so many of them.
+std::vector<Part> divided(int64_t extent, int64_t block, int64_t most);
+
+// While it lives, what this thread makes and runs is for one thread.
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
 };
 
 class OnednnKernel final : public Kernel {
@@ -45,14 +71,26 @@ class OnednnKernel final : public Kernel {
 
   // `from` in the layout `wanted`: itself, or a copy made before what is added next.
   Operand arranged(const Operand& from, const Desc& wanted);
+  // Appends the sum of operands of one description, added in their order.
+  void sum(const std::vector<Operand>& from, const Operand& to);
   // Where a primitive shall write `wanted` so that finish() can bring it to `to`.
   Operand before(const Operand& to, const Desc& wanted);
   void finish(const Operand& from, const Operand& to);
 
   // Appends a primitive, with its scratchpad in the workspace.
   template <typename Primitive>
-  void add(const typename Primitive::primitive_desc& desc, std::vector<std::pair<int, Operand>> arguments) {
-    append(Primitive(desc), desc.scratchpad_desc(), std::move(arguments));
+  void add(const typename Primitive::primitive_desc& desc, Arguments arguments) {
+    Step step;
+    step.pieces.push_back(made<Primitive>(desc, std::move(arguments)));
+    steps_.push_back(std::move(step));
+  }
+  // Appends pieces that may run at the same time, each on one thread. They were described under OneThread.
+  template <typename Primitive>
+  void add_pieces(std::vector<std::pair<typename Primitive::primitive_desc, Arguments>> pieces) {
+    const OneThread one;
+    Step step{{}, true};
+    for (auto& [desc, arguments] : pieces) step.pieces.push_back(made<Primitive>(desc, std::move(arguments)));
+    steps_.push_back(std::move(step));
   }
 
   int64_t workspace_bytes() const override { return workspace_; }
@@ -63,12 +101,21 @@ class OnednnKernel final : public Kernel {
     Operand operand;
     dnnl::memory memory;
   };
-  struct Step {
+  struct Piece {
     dnnl::primitive primitive;
     std::vector<Binding> bindings;
     std::vector<dnnl_exec_arg_t> arguments;
   };
-  void append(dnnl::primitive primitive, const Desc& scratchpad, std::vector<std::pair<int, Operand>> arguments);
+  struct Step {
+    std::vector<Piece> pieces;
+    bool divided = false;  // else there is one piece, on all threads
+  };
+  template <typename Primitive>
+  Piece made(const typename Primitive::primitive_desc& desc, Arguments arguments) {
+    return made_piece(Primitive(desc), desc.scratchpad_desc(), std::move(arguments));
+  }
+  Piece made_piece(dnnl::primitive primitive, const Desc& scratchpad, Arguments arguments);
+  void run(const Piece& piece, const KernelContext& context) const;
   void reorder(const Operand& from, const Operand& to);
 
   dnnl::stream stream_;

@@ -33,7 +33,7 @@ std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
     if (auto kernel = onednn_matmul(onednn::matrix_desc(p.rows, p.depth, p.trans_a, a.dtype),
                                     onednn::matrix_desc(p.depth, p.columns, p.trans_b, a.dtype),
                                     onednn::matrix_desc(p.rows, p.columns, false, request.outputs[0].dtype), 0, 1,
-                                    has_c ? p.columns : 0)) {
+                                    has_c ? p.columns : 0, request.deterministic)) {
       return kernel;
     }
   }
@@ -68,10 +68,11 @@ std::unique_ptr<Kernel> grad_b_cpu(const KernelRequest& request, auto element) {
   if (alpha == 1 && onednn::supported(a.dtype) && rows * columns * depth > 0) {
     // (depth × rows)(rows × columns), or with B transposed (columns × rows)(rows × depth).
     const auto y = onednn::matrix_desc(trans_b ? columns : depth, trans_b ? depth : columns, false, DataType::Float32);
-    auto kernel = trans_b ? onednn_matmul(onednn::matrix_desc(columns, rows, true, a.dtype),
-                                          onednn::matrix_desc(rows, depth, trans_a, a.dtype), y, 1, 0, 0)
-                          : onednn_matmul(onednn::matrix_desc(depth, rows, !trans_a, a.dtype),
-                                          onednn::matrix_desc(rows, columns, false, a.dtype), y, 0, 1, 0);
+    auto kernel =
+        trans_b ? onednn_matmul(onednn::matrix_desc(columns, rows, true, a.dtype),
+                                onednn::matrix_desc(rows, depth, trans_a, a.dtype), y, 1, 0, 0, request.deterministic)
+                : onednn_matmul(onednn::matrix_desc(depth, rows, !trans_a, a.dtype),
+                                onednn::matrix_desc(rows, columns, false, a.dtype), y, 0, 1, 0, request.deterministic);
     if (kernel) return kernel;
   }
 #endif

@@ -116,7 +116,8 @@ std::unique_ptr<Kernel> matmul_cpu(const KernelRequest& request, auto element) {
     all.insert(all.end(), {p.rows, p.columns});
     if (auto kernel = onednn_matmul(batch_desc(p, p.a_steps, p.rows, p.depth, p.trans_a, type),
                                     batch_desc(p, p.b_steps, p.depth, p.columns, p.trans_b, type),
-                                    batch_desc(p, steps_of(all, p.batch), p.rows, p.columns, false, type), 0, 1, 0)) {
+                                    batch_desc(p, steps_of(all, p.batch), p.rows, p.columns, false, type), 0, 1, 0,
+                                    request.deterministic)) {
       return kernel;
     }
   }

@@ -42,23 +42,10 @@ void multiply(const Multiplication& m, const T* a, const T* b, const Wide<T>* c,
 }
 
 #ifdef ARBALEST_ONEDNN
-// y = a · b [+ bias along the rows]; nullptr where oneDNN has no kernel for it.
-inline std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& y,
-                                             int64_t a_input, int64_t b_input, int64_t bias_columns) try {
-  const onednn::Desc bias =
-      bias_columns ? onednn::matrix_desc(1, bias_columns, false, DataType::Float32) : onednn::Desc();
-  const auto desc = onednn::make_matmul(a, b, bias, y);
-  if (onednn::is_reference(desc)) return nullptr;
-  auto kernel = std::make_unique<onednn::OnednnKernel>();
-  std::vector<std::pair<int, onednn::Operand>> arguments = {{DNNL_ARG_SRC, kernel->input(a_input, a)},
-                                                            {DNNL_ARG_WEIGHTS, kernel->input(b_input, b)},
-                                                            {DNNL_ARG_DST, kernel->output(0, y)}};
-  if (bias_columns) arguments.emplace_back(DNNL_ARG_BIAS, kernel->input(2, bias));
-  kernel->add<dnnl::matmul>(desc, std::move(arguments));
-  return kernel;
-} catch (const dnnl::error&) {
-  return nullptr;
-}
+// y = a · b [+ bias along the rows, input 2]; nullptr where oneDNN has no kernel for it. `deterministic`: the same bits
+// with any number of threads.
+std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& y,
+                                      int64_t a_input, int64_t b_input, int64_t bias_columns, bool deterministic);
 #endif
 
 }  // namespace arbalest

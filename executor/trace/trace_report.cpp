@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <regex>
 #include <utility>
 
 #include "executor/trace/trace_summary.h"
+#include "executor/trace/verdict.h"
 
 namespace arbalest {
 namespace {
+
+constexpr size_t kBriefTasks = 8;
 
 std::string duration(double ns) {
   if (ns < 1e3) return fmt::format("{:.0f} ns", ns);
@@ -26,12 +28,6 @@ std::string percent(double share) {
 
 double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : 0;
-}
-
-// "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".
-std::string alike(const std::string& name) {
-  static const std::regex number("(cuda:|cpu:|learner )[0-9]+");
-  return std::regex_replace(name, number, "$1*");
 }
 
 // Lanes or tasks that are told in one line.
@@ -62,13 +58,16 @@ class Report {
   }
 
   std::string text() {
+    verdict();
     heading();
     steady_state();
     lanes();
     tasks();
-    slowest();
-    gaps();
-    overlaps();
+    if (options_.full) {
+      slowest();
+      gaps();
+      overlaps();
+    }
     hiding();
     critical();
     return std::move(text_);
@@ -107,6 +106,13 @@ class Report {
       if (cpu && lane.kind == Lane::Kind::Compute) ++learners[lane.device];
     }
     return std::any_of(learners.begin(), learners.end(), [](const auto& device) { return device.second > 1; });
+  }
+
+  void verdict() {
+    const Verdict verdict = judge(trace_, summary_);
+    line("{}", verdict.sentence);
+    for (const VerdictFigure& figure : verdict.figures) line("  {:>12}  {}", figure.value, figure.text);
+    line("");
   }
 
   void heading() {
@@ -161,7 +167,8 @@ class Report {
     std::vector<Cause> list;
     for (auto& [key, cause] : causes) list.push_back(std::move(cause));
     std::stable_sort(list.begin(), list.end(), [](const Cause& a, const Cause& b) { return a.ns > b.ns; });
-    for (size_t i = 0; i < std::min(list.size(), size_t(options_.reasons)); ++i) {
+    const auto most = size_t(options_.full ? options_.reasons : std::min(options_.reasons, 1));
+    for (size_t i = 0; i < std::min(list.size(), most); ++i) {
       line("  {:<{}}  {:>8} {}: {}", "", name_width_, percent(ratio(list[i].ns, whole)), label, list[i].why);
     }
   }
@@ -188,7 +195,9 @@ class Report {
 
   void tasks() {
     line("\n{:<{}}  {:>9} {:>11} {:>11} {:>11}", "Tasks", name_width_ + 2, "instances", "mean", "longest", "total");
-    for (const Group<TaskSummary>& tasks : tasks_) {
+    const size_t most = options_.full ? tasks_.size() : std::min(tasks_.size(), kBriefTasks);
+    for (size_t i = 0; i < most; ++i) {
+      const Group<TaskSummary>& tasks = tasks_[i];
       const int64_t count = tasks.sum(&TaskSummary::count), total = tasks.sum(&TaskSummary::total_ns);
       int64_t longest = 0;
       for (const TaskSummary* task : tasks.members) longest = std::max(longest, task->longest_ns);
@@ -196,6 +205,7 @@ class Report {
            duration(double(total) / double(std::max<int64_t>(1, count))), duration(double(longest)),
            duration(double(total)));
     }
+    if (most < tasks_.size()) line("  and {} more that take less", tasks_.size() - most);
   }
 
   void slowest() {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
+#include <regex>
 #include <utility>
 
 #include "executor/trace/steady_state.h"
@@ -22,8 +24,9 @@ struct IdleTime {
   Interval time;
   const TaskSpan* next = nullptr;
   std::vector<IdleReason> parts;
-  LaneId awaited = kNone;  // whose task satisfied the last edge of `next`
-  int64_t waited = 0;      // ns until that task had ended
+  std::array<int64_t, kIdleCauses> causes{};  // ns; the same time as `parts`
+  LaneId awaited = kNone;                     // whose task satisfied the last edge of `next`
+  int64_t waited = 0;                         // ns until that task had ended
 };
 
 class Analysis {
@@ -83,7 +86,30 @@ class Analysis {
     const auto add = [](std::map<std::string, int64_t>& to, const std::string& why, int64_t ns) {
       if (ns > 0) to[why] += ns;
     };
-    add(reasons, "nothing to do (start)", spans.front()->started - summary_.begin);
+    std::array<IdleShare, kIdleCauses> causes{};
+    std::array<int64_t, kIdleCauses> longest{};
+    const auto count_causes = [&](const IdleTime& idle, bool is_steady) {
+      for (size_t cause = 0; cause < kIdleCauses; ++cause) {
+        const int64_t ns = idle.causes[cause];
+        if (ns <= 0) continue;
+        IdleShare& share = causes[cause];
+        share.ns += ns;
+        ++share.count;
+        if (is_steady) share.steady_ns += ns, ++share.steady_count;
+        if (ns <= longest[cause]) continue;
+        longest[cause] = ns;
+        share.from = idle.time.from;
+        share.to = idle.time.to;
+        share.next = idle.next;
+      }
+    };
+    const auto nothing_to_do = [&](const char* when, Interval time, const TaskSpan* next) {
+      add(reasons, when, time.to - time.from);
+      IdleTime idle{lane, time, next, {}};
+      idle.causes[size_t(IdleCause::Nothing)] = time.to - time.from;
+      count_causes(idle, false);
+    };
+    nothing_to_do("nothing to do (start)", {summary_.begin, spans.front()->started}, spans.front());
     int64_t idle_from = spans.front()->ended;
     for (size_t i = 1; i < spans.size(); ++i) {
       if (spans[i]->started > idle_from) {
@@ -91,6 +117,7 @@ class Analysis {
         explain(idle);
         const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
         if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
+        count_causes(idle, is_steady);
         for (const IdleReason& part : idle.parts) {
           add(reasons, part.why, part.ns);
           if (is_steady) add(steady_reasons, part.why, part.ns);
@@ -99,9 +126,15 @@ class Analysis {
       }
       idle_from = std::max(idle_from, spans[i]->ended);
     }
-    add(reasons, "nothing to do (end)", summary_.end - idle_from);
+    nothing_to_do("nothing to do (end)", {idle_from, summary_.end}, nullptr);
     result.reasons = longest_first(reasons);
     result.steady_reasons = longest_first(steady_reasons);
+    for (size_t cause = 0; cause < kIdleCauses; ++cause) {
+      causes[cause].cause = IdleCause(cause);
+      if (causes[cause].ns > 0) result.causes.push_back(causes[cause]);
+    }
+    std::stable_sort(result.causes.begin(), result.causes.end(),
+                     [](const IdleShare& a, const IdleShare& b) { return a.ns > b.ns; });
     summary_.lanes.push_back(std::move(result));
   }
 
@@ -116,19 +149,12 @@ class Analysis {
   // device.
   void explain(IdleTime& idle) const {
     const TaskSpan& next = *idle.next;
-    const Edge* last = nullptr;
-    int64_t satisfied = -1;
-    for (const Edge* edge : into_[size_t(next.task)]) {
-      const int64_t instance = needed_instance(plan_, *edge, next.instance);
-      const TaskSpan* needed = instance < 0 ? nullptr : index_.find(edge->from, instance);
-      if (needed == nullptr || needed->ended <= satisfied) continue;
-      satisfied = needed->ended;
-      last = edge;
-    }
+    const auto [last, needed] = last_needed(next);
+    const int64_t satisfied = needed == nullptr ? -1 : needed->ended;
     int64_t at = idle.time.from;
     LaneId busiest = kNone;
     int64_t most = 0;
-    const auto until = [&](int64_t time, const std::string& why) {
+    const auto until = [&](int64_t time, const std::string& why, IdleCause cause) {
       const int64_t end = std::min(time, idle.time.to);
       if (end <= at) return;
       int64_t rest = end - at;
@@ -136,24 +162,80 @@ class Analysis {
         const int64_t busy = overlap(busy_[size_t(other)], at, end);
         if (busy == 0) continue;
         idle.parts.push_back({"thread busy with " + plan_.lanes[size_t(other)].name, busy});
+        idle.causes[size_t(IdleCause::Turns)] += busy;
         rest -= busy;
         if (busy > most) busiest = other;
         most = std::max(most, busy);
       }
-      if (rest > 0) idle.parts.push_back({why, rest});
+      if (rest > 0) {
+        const auto same =
+            std::find_if(idle.parts.begin(), idle.parts.end(), [&](const IdleReason& part) { return part.why == why; });
+        if (same == idle.parts.end()) {
+          idle.parts.push_back({why, rest});
+        } else {
+          same->ns += rest;
+        }
+        idle.causes[size_t(cause)] += rest;
+      }
       at = end;
     };
     if (last != nullptr) {
-      until(satisfied, wait_for(*last));
+      const IdleCause cause = cause_of(*last);
+      if (cause == IdleCause::Copy) until(batch_read(*needed), wait_for(*last), IdleCause::Input);
+      until(satisfied, wait_for(*last), cause);
       idle.awaited = plan_.tasks[size_t(last->from)].lane;
       idle.waited = at - idle.time.from;
     }
-    until(next.ready, "completion not yet noticed");
-    until(next.issued, plan_.on_host(next.task) ? "waiting for a thread" : "issuing");
-    until(idle.time.to, "starting");
+    until(next.ready, "completion not yet noticed", IdleCause::Noticing);
+    const bool on_host = plan_.on_host(next.task);
+    until(next.issued, on_host ? "waiting for a thread" : "issuing", on_host ? IdleCause::Thread : IdleCause::Issuing);
+    until(idle.time.to, "starting", IdleCause::Starting);
     if (2 * most > idle.time.to - idle.time.from) {
       idle.awaited = busiest;
       idle.waited = most;
+    }
+  }
+
+  // The edge that was satisfied last, and the instance that satisfied it.
+  std::pair<const Edge*, const TaskSpan*> last_needed(const TaskSpan& next) const {
+    std::pair<const Edge*, const TaskSpan*> last{nullptr, nullptr};
+    for (const Edge* edge : into_[size_t(next.task)]) {
+      const int64_t instance = needed_instance(plan_, *edge, next.instance);
+      const TaskSpan* needed = instance < 0 ? nullptr : index_.find(edge->from, instance);
+      if (needed == nullptr || (last.second != nullptr && needed->ended <= last.second->ended)) continue;
+      last = {edge, needed};
+    }
+    return last;
+  }
+
+  // When the batch that an instance copies had been read; −1: unknown.
+  int64_t batch_read(const TaskSpan& copy) const {
+    int64_t read = -1;
+    for (const Edge* edge : into_[size_t(copy.task)]) {
+      if (plan_.tasks[size_t(edge->from)].kind != Task::Kind::Fill) continue;
+      const TaskSpan* fill = index_.find(edge->from, needed_instance(plan_, *edge, copy.instance));
+      if (fill != nullptr) read = std::max(read, fill->ended);
+    }
+    return read;
+  }
+
+  IdleCause cause_of(const Edge& edge) const {
+    if (edge.why == Edge::Why::Pace) return IdleCause::Pace;
+    const Task& from = plan_.tasks[size_t(edge.from)];
+    switch (plan_.lanes[size_t(from.lane)].kind) {
+      case Lane::Kind::Averaging:
+      case Lane::Kind::Collectives: return IdleCause::Averaging;
+      case Lane::Kind::CopyIn: return IdleCause::Copy;
+      case Lane::Kind::CopyOut: return IdleCause::Results;
+      case Lane::Kind::Validate: return IdleCause::Validation;
+      case Lane::Kind::Compute: return IdleCause::Compute;
+      case Lane::Kind::Host: break;
+    }
+    switch (from.kind) {
+      case Task::Kind::Fill: return IdleCause::Input;
+      case Task::Kind::ValidationBegin:
+      case Task::Kind::ValidationEnd: return IdleCause::Validation;
+      default: return IdleCause::Results;
     }
   }
 
@@ -329,6 +411,7 @@ class Analysis {
       if (instances > 0) plan.tasks[task].microseconds = ns / double(instances) / 1000;
     }
     summary_.critical = critical_cycle(plan);
+    summary_.slack = slack_of(plan, summary_.critical);
   }
 
   const TraceFile& trace_;
@@ -344,6 +427,30 @@ class Analysis {
 };
 
 }  // namespace
+
+std::string in_words(IdleCause cause) {
+  switch (cause) {
+    case IdleCause::Nothing: return "there was nothing to do before its first task or after its last";
+    case IdleCause::Input: return "the next batch was not read yet";
+    case IdleCause::Copy: return "the next batch was on its way to the device";
+    case IdleCause::Averaging: return "models or gradients were being averaged";
+    case IdleCause::Results: return "results of earlier batches had not been taken yet";
+    case IdleCause::Validation: return "validation was not done with what it needs";
+    case IdleCause::Compute: return "computing that it builds on had not ended";
+    case IdleCause::Turns: return "another queue of the same device had its turn";
+    case IdleCause::Pace: return "the host was as far ahead as it may be";
+    case IdleCause::Noticing: return "the host had not noticed yet that it may go on";
+    case IdleCause::Thread: return "no thread of the host was free";
+    case IdleCause::Issuing: return "the host was still issuing its next task";
+    case IdleCause::Starting: return "the device was about to start its next task";
+  }
+  return "";
+}
+
+std::string alike(const std::string& name) {
+  static const std::regex number("(cuda:|cpu:|learner )[0-9]+");
+  return std::regex_replace(name, number, "$1*");
+}
 
 TraceSummary analyze(const TraceFile& trace, const SummaryOptions& options) {
   if (trace.tasks.empty()) throw GraphError("the trace holds no task that started and ended");

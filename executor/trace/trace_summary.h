@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/plan/slack.h"
 #include "executor/trace/trace_file.h"
 
 namespace arbalest {
@@ -14,12 +15,44 @@ struct SummaryOptions {
   int slowest = 5;        // task instances listed
   int gaps = 5;           // gaps listed
   int reasons = 3;        // causes of idleness listed a lane
+  bool full = true;       // tell all; otherwise what fits on a screen
   bool each = false;      // report every lane and task by itself, not those of all devices and learners together
 };
 
 struct IdleReason {
   std::string why;  // "waiting for cuda:0/copy in (image)", "pace (…)", "issuing", "nothing to do (start)"
   int64_t ns = 0;
+};
+
+// What an idle lane waited for, in kinds that a reader need not know the plan for: see in_words().
+enum class IdleCause : uint8_t {
+  Nothing,     // before the lane's first task and after its last
+  Input,       // the batch was not read yet
+  Copy,        // the batch was read, and not yet on the device
+  Averaging,   // replicas were being averaged, on a device or over all
+  Results,     // tallies or outputs of earlier batches were not out of the way
+  Validation,  // validation had not taken or given what was needed
+  Compute,     // work of another compute lane, or of this one
+  Turns,       // another lane of the same CPU device had its thread
+  Pace,        // the host may run no further ahead
+  Noticing,    // what it waited for had ended, and the host did not know yet
+  Thread,      // a host task waited for a thread
+  Issuing,     // the host was putting it into its device queue
+  Starting,    // it was in its queue and first there
+};
+inline constexpr size_t kIdleCauses = size_t(IdleCause::Starting) + 1;
+
+// "the next batch was not read yet": ends a sentence that begins with "idle, because".
+std::string in_words(IdleCause cause);
+
+// A lane's idle time of one cause.
+struct IdleShare {
+  IdleCause cause = IdleCause::Nothing;
+  int64_t ns = 0, steady_ns = 0;  // of the whole trace, and in the steady state
+  int64_t count = 0;              // gaps that have a part of it; steady_count of them in the steady state
+  int64_t steady_count = 0;
+  int64_t from = 0, to = 0;        // the gap with the longest part of it
+  const TaskSpan* next = nullptr;  // what ran after that gap; nullptr: the trace ended
 };
 
 // A lane's time from the first start to the last end in the whole trace. Host tasks overlap: busy while any of them
@@ -31,6 +64,7 @@ struct LaneSummary {
   int64_t steady_ns = 0;            // the steady state on this lane: first start to last end; 0: too short
   int64_t steady_idle_ns = 0;       // between tasks, within steady_ns
   std::vector<IdleReason> steady_reasons;
+  std::vector<IdleShare> causes;  // the same idle time by kind of cause, longest first
 };
 
 struct TaskSummary {
@@ -78,7 +112,11 @@ struct TraceSummary {
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
   std::vector<Hiding> hiding;                  // lanes that are neither host nor compute; then kinds with several lanes
   Cycle critical;  // with mean durations of the steady state; empty where the plan has no cycle
+  Slack slack;     // beside that cycle, with the same durations
 };
+
+// "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".
+std::string alike(const std::string& name);
 
 // The summary points into `trace`. Throws GraphError where the trace holds no task.
 TraceSummary analyze(const TraceFile& trace, const SummaryOptions& options = {});

@@ -88,6 +88,13 @@ TEST_CASE("plan, check and trace") {
   REQUIRE(std::holds_alternative<TraceOptions>(trace));
   CHECK(std::get<TraceOptions>(trace).file == "t.json.gz");
   CHECK(std::get<TraceOptions>(trace).slowest == 9);
+  CHECK(std::get<TraceOptions>(trace).full);
+  CHECK(!std::get<TraceOptions>(parse({"trace", "t", "--each"})).full);
+  CHECK(std::get<TraceOptions>(parse({"trace", "t", "--json"})).json);
+  const Command view = parse({"view", "a.gz", "b.gz", "-o", "page.html"});
+  REQUIRE(std::holds_alternative<ViewOptions>(view));
+  CHECK(std::get<ViewOptions>(view).traces == std::vector<std::string>{"a.gz", "b.gz"});
+  CHECK(std::get<ViewOptions>(view).file == "page.html");
   const Command what_if = parse({"trace", "t.json.gz", "--what-if", "learners-1", "--what-if", "step*0.5"});
   REQUIRE(std::holds_alternative<TraceOptions>(what_if));
   REQUIRE(std::get<TraceOptions>(what_if).what_if.size() == 2);
@@ -147,6 +154,7 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"evaluate", "g", "--weights-map", "m"}, "--weights-map needs --weights");
   says({"run", "g", "--model", "net="}, "--model: found 'net=', expected NAME=FILE or FILE");
   says({"trace"}, "FILE is missing");
+  says({"view"}, "TRACE is missing");
   says({"trace", "t", "--what-if", "prefech.depth=1"}, "did you mean 'prefetch.depth'?");
   says({"run", "g", "--epochs", "zero"}, "zero");
   says({"run", "g", "--epochs", "0"}, "--epochs");

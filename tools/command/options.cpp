@@ -54,6 +54,7 @@ class CommandLine {
     declare_check();
     declare_plan();
     declare_trace();
+    declare_view();
     declare_bench();
     declare_data();
     declare_ops();
@@ -194,6 +195,8 @@ class CommandLine {
     const auto count = [&](const char* name, int& value, const char* description) {
       trace_command_->add_option(name, value, description)->capture_default_str()->type_name("N")->check(whole(0));
     };
+    trace_command_->add_flag("--full", trace_.full, "all lanes' causes, slowest instances, gaps, overlaps");
+    trace_command_->add_flag("--json", trace_.json, "as JSON, what pays included");
     trace_command_->add_flag("--each", trace_.each, "every lane and task by itself, not all learners' together");
     count("--slowest", trace_.slowest, "task instances to list");
     count("--gaps", trace_.gaps, "gaps to list");
@@ -206,7 +209,18 @@ class CommandLine {
         "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
         "(learners fewer on each device) or TASK_PATTERN*F (tasks whose names contain the pattern take F times as\n"
         "long; in the pattern, * stands for anything, as in 'cuda:*/update*0.5'). Each is predicted by itself, from a\n"
-        "simulation of the trace's plan with the measured durations.");
+        "simulation of the trace's plan with the measured durations. --slowest, --gaps and --reasons imply --full.");
+  }
+
+  void declare_view() {
+    view_command_ = declare("view", "show traces: one HTML file, which opens without a network");
+    view_command_
+        ->add_option("TRACE", view_.traces, "traces written by run --trace; of two, the page shows what changed")
+        ->type_name("")
+        ->check(not_empty());
+    view_command_->add_option("-o,--output", view_.file, "the page; otherwise TRACE's name with .html, here")
+        ->type_name("FILE")
+        ->check(not_empty());
   }
 
   void declare_bench() {
@@ -276,7 +290,12 @@ class CommandLine {
     if (command == trace_command_) {
       require(trace_.file, "FILE", *command);
       for (const std::string& change : what_if_) trace_.what_if.push_back(parse_what_if(change));
+      for (const char* list : {"--slowest", "--gaps", "--reasons"}) trace_.full |= trace_command_->count(list) > 0;
       return trace_;
+    }
+    if (command == view_command_) {
+      if (view_.traces.empty()) require("", "TRACE", *command);
+      return view_;
     }
     if (command == evaluate_command_) return checked(evaluate_, *command);
     if (command == predict_command_) return checked(predict_, *command);
@@ -349,13 +368,14 @@ class CommandLine {
 
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
-           *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr,
+           *view_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr,
            *evaluate_command_ = nullptr, *predict_command_ = nullptr, *export_command_ = nullptr,
            *data_command_ = nullptr, *pack_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;
+  ViewOptions view_;
   ScalingOptions scaling_;
   DataOptions data_;
   PackCommandOptions pack_;

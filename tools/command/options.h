@@ -43,10 +43,17 @@ struct PlanCommandOptions : GraphOptions {
 struct TraceOptions {
   std::string file;
   int slowest = 5;
+  bool full = false;  // tell all
+  bool json = false;
   bool each = false;
   int gaps = 5;
   int reasons = 3;
   std::vector<WhatIf> what_if;
+};
+
+struct ViewOptions {
+  std::vector<std::string> traces;
+  std::string file;  // "": named after the first trace, in the working directory
 };
 
 // Throughput over devices × learners. `devices` is the pool that the cells take theirs from.
@@ -113,8 +120,8 @@ struct Exit {
 };
 
 using Command =
-    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ScalingOptions, OpsOptions,
-                 EvaluateOptions, PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions>;
+    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions, ScalingOptions,
+                 OpsOptions, EvaluateOptions, PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -1,0 +1,30 @@
+#pragma once
+// What each layer of the model costs, where the trace knows the nodes inside compute tasks (CPU devices).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+struct LayerTime {
+  std::string name;        // "conv2": of the node, and of the gradients that autodiff made of it
+  int64_t forward_ns = 0;  // over all learners and iterations of training
+  int64_t backward_ns = 0;
+  int64_t total_ns() const { return forward_ns + backward_ns; }
+};
+
+// The costliest first; empty where the trace knows no nodes.
+std::vector<LayerTime> layer_times(const TraceFile& trace);
+
+// The layer that a node of a step belongs to, and whether the node is one of its gradients: "conv2.grad_weight" is a
+// gradient of "conv2".
+struct LayerNode {
+  std::string layer;
+  bool gradient = false;
+};
+LayerNode layer_of(const std::string& node);
+
+}  // namespace arbalest

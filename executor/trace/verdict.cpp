@@ -1,0 +1,233 @@
+#include "executor/trace/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "executor/trace/layer_times.h"
+#include "executor/trace/trace_intervals.h"
+
+namespace arbalest {
+namespace {
+
+constexpr double kBusy = 0.9;  // a device that computes so much of the time is what bounds the run
+
+std::string percent(double share) {
+  if (share > 0 && share < 0.001) return "under 0.1 %";
+  return share < 0.0995 ? fmt::format("{:.1f} %", 100 * share) : fmt::format("{:.0f} %", 100 * share);
+}
+
+std::string milliseconds(double ns) {
+  return ns < 1e6 ? fmt::format("{:.1f} µs", ns / 1e3) : fmt::format("{:.2f} ms", ns / 1e6);
+}
+
+// "Bound by …" and "… waits N % of the time …".
+std::string bound_by(IdleCause cause) {
+  switch (cause) {
+    case IdleCause::Input: return "input";
+    case IdleCause::Copy: return "copies to the device";
+    case IdleCause::Averaging: return "averaging";
+    case IdleCause::Results: return "taking results";
+    case IdleCause::Validation: return "validation";
+    case IdleCause::Compute: return "learners that wait for each other";
+    case IdleCause::Pace: return "how far the host may run ahead";
+    default: return "the host";
+  }
+}
+
+class Judgement {
+ public:
+  Judgement(const TraceFile& trace, const TraceSummary& summary)
+      : trace_(trace), plan_(trace.plan), summary_(summary), steady_(summary.iteration_ns > 0) {}
+
+  Verdict run() {
+    measure_compute();
+    sum_causes();
+    limit();
+    input();
+    averaging();
+    if (verdict_.figures.size() < 3) pace();
+    verdict_.sentence += '.';
+    return std::move(verdict_);
+  }
+
+ private:
+  const Lane& lane_of(LaneId lane) const { return plan_.lanes[size_t(lane)]; }
+  bool computes(LaneId lane) const { return lane_of(lane).kind == Lane::Kind::Compute; }
+
+  // The share of the steady state in which a device computes, over all devices that do; and its compute lanes.
+  void measure_compute() {
+    Interval window{summary_.begin, summary_.end};
+    if (steady_) {
+      window = {summary_.end, summary_.begin};
+      for (const TaskSpan& span : trace_.tasks) {
+        const Task& task = plan_.tasks[size_t(span.task)];
+        if (task.clock != 0 || !computes(task.lane)) continue;
+        if (span.instance < summary_.first_steady || span.instance > summary_.last_steady) continue;
+        window.from = std::min(window.from, span.started);
+        window.to = std::max(window.to, span.ended);
+      }
+    }
+    const std::vector<Intervals> busy = busy_times(plan_, trace_.tasks);
+    std::map<int32_t, Intervals> of_device;
+    for (const LaneSummary& lane : summary_.lanes) {
+      if (!computes(lane.lane)) continue;
+      if (first_lane_ == kNone) first_lane_ = lane.lane;
+      ++lanes_;
+      Intervals& all = of_device[lane_of(lane.lane).device];
+      all.insert(all.end(), busy[size_t(lane.lane)].begin(), busy[size_t(lane.lane)].end());
+    }
+    const Intervals whole = {window};
+    for (auto& [device, times] : of_device) {
+      const int64_t time = common(merged(std::move(times)), whole);
+      busy_ += double(time) / double(std::max<int64_t>(1, window.to - window.from)) / double(of_device.size());
+      if (device != kNone) devices_.push_back(to_string(plan_.devices[size_t(device)]));
+    }
+  }
+
+  std::string where() const {
+    if (devices_.empty()) return "the device";
+    return devices_.size() == 1 ? devices_[0] : fmt::format("{} devices", devices_.size());
+  }
+
+  // What of the time in which nothing computes has which cause. Lanes of a CPU device that wait for their turn wait for
+  // what the device does.
+  void sum_causes() {
+    int64_t all = 0;
+    for (const LaneSummary& lane : summary_.lanes) {
+      if (!computes(lane.lane)) continue;
+      lane_ns_ += steady_ ? lane.steady_ns : lane.busy_ns + lane.idle_ns;
+      for (const IdleShare& share : lane.causes) {
+        const int64_t ns = steady_ ? share.steady_ns : share.ns;
+        waits_[size_t(share.cause)] += ns;
+        counts_[size_t(share.cause)] += steady_ ? share.steady_count : share.count;
+        const bool told = share.cause != IdleCause::Turns && share.cause != IdleCause::Nothing;
+        if (told) all += ns;
+        if (!told || ns <= longest_) continue;
+        longest_ = ns;
+        idle_lane_ = lane.lane;
+      }
+    }
+    for (size_t cause = 0; cause < kIdleCauses; ++cause) {
+      const bool told = cause != size_t(IdleCause::Turns) && cause != size_t(IdleCause::Nothing);
+      if (told && all > 0) shares_[cause] = (1 - busy_) * double(waits_[cause]) / double(all);
+    }
+    double host = 0;
+    for (const IdleCause cause : {IdleCause::Noticing, IdleCause::Thread, IdleCause::Issuing, IdleCause::Starting}) {
+      host += shares_[size_t(cause)];
+      shares_[size_t(cause)] = 0;
+    }
+    shares_[size_t(IdleCause::Issuing)] = host;
+  }
+
+  void limit() {
+    if (lanes_ == 0) {
+      verdict_.sentence = "Nothing computes in this trace";
+      return;
+    }
+    const auto top = std::max_element(shares_.begin(), shares_.end());
+    const auto cause = IdleCause(top - shares_.begin());
+    verdict_.figures.push_back({percent(busy_),
+                                fmt::format("of the time {} compute{}", where(), devices_.size() > 1 ? "" : "s"),
+                                VerdictFigure::Where::Lane, first_lane_});
+    if (busy_ >= kBusy || *top <= 0) {
+      const std::string most = costliest();
+      verdict_.sentence = fmt::format("Bound by compute on {}, busy {} of the time{}", where(), percent(busy_),
+                                      most.empty() ? "" : ": " + most);
+      return;
+    }
+    const char* s = devices_.size() > 1 ? "" : "s";
+    verdict_.sentence = fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}",
+                                    bound_by(cause), where(), s, percent(busy_), s, percent(*top), in_words(cause));
+  }
+
+  // "conv2 takes 41 % of it", of layers, or else of tasks where there are several.
+  std::string costliest() const {
+    const std::vector<LayerTime> layers = layer_times(trace_);
+    if (!layers.empty()) {
+      int64_t all = 0;
+      for (const LayerTime& layer : layers) all += layer.total_ns();
+      return fmt::format("{} takes {} of it", layers[0].name,
+                         percent(double(layers[0].total_ns()) / double(std::max<int64_t>(1, all))));
+    }
+    std::map<std::string, int64_t> tasks;
+    int64_t all = 0;
+    for (const TaskSummary& task : summary_.tasks) {
+      const Task& known = plan_.tasks[size_t(task.task)];
+      if (!computes(known.lane)) continue;
+      tasks[known.name.substr(known.name.rfind('/') + 1)] += task.total_ns;
+      all += task.total_ns;
+    }
+    if (tasks.size() < 2) return "";
+    const auto most =
+        std::max_element(tasks.begin(), tasks.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    return fmt::format("{} takes {} of it", most->first, percent(double(most->second) / double(all)));
+  }
+
+  void input() {
+    const auto fill = std::find_if(summary_.tasks.begin(), summary_.tasks.end(), [&](const TaskSummary& task) {
+      const Task& known = plan_.tasks[size_t(task.task)];
+      return known.kind == Task::Kind::Fill && known.learner != kNone;
+    });
+    if (fill == summary_.tasks.end() || lanes_ == 0) return;
+    const int64_t iterations = steady_ ? summary_.last_steady - summary_.first_steady + 1 : fill->count;
+    const int64_t batches = iterations * lanes_, late = std::min(counts_[size_t(IdleCause::Input)], batches);
+    const double cost = double(waits_[size_t(IdleCause::Input)]) / double(std::max<int64_t>(1, lane_ns_));
+    if (late == 0) {
+      verdict_.sentence += "; input never late";
+      verdict_.figures.push_back({"never", fmt::format("did compute wait for input, in {} batches", batches),
+                                  VerdictFigure::Where::Task, fill->task});
+      return;
+    }
+    verdict_.sentence += fmt::format("; input late for {} of {} batches", late, batches);
+    verdict_.figures.push_back({fmt::format("{} of {}", late, batches),
+                                fmt::format("batches came late, which cost {} of the time", percent(cost)),
+                                VerdictFigure::Where::Idle, idle_lane_});
+  }
+
+  void averaging() {
+    int64_t busy = 0, hidden = 0;
+    LaneId lane = kNone;
+    for (const Hiding& part : summary_.hiding) {
+      const bool averages = part.kind == Lane::Kind::Averaging || part.kind == Lane::Kind::Collectives;
+      if (part.lane == kNone || !averages) continue;
+      busy += part.busy_ns;
+      hidden += part.hidden_ns;
+      lane = lane == kNone ? part.lane : lane;
+    }
+    if (busy == 0) return;
+    const std::string share = percent(double(hidden) / double(busy));
+    verdict_.sentence += fmt::format("; averaging {} hidden", share);
+    verdict_.figures.push_back({share, "of averaging ran while its device computed", VerdictFigure::Where::Lane, lane});
+  }
+
+  void pace() {
+    if (!steady_ || summary_.critical.edges.empty()) return;
+    verdict_.figures.push_back({milliseconds(summary_.iteration_ns),
+                                fmt::format("an iteration; the plan's critical cycle allows {}",
+                                            milliseconds(summary_.critical.bound() * 1000)),
+                                VerdictFigure::Where::Cycle});
+  }
+
+  const TraceFile& trace_;
+  const Plan& plan_;
+  const TraceSummary& summary_;
+  const bool steady_;  // whether there is a steady state; otherwise the whole trace is judged
+  LaneId first_lane_ = kNone, idle_lane_ = kNone;
+  int64_t lanes_ = 0, lane_ns_ = 0, longest_ = 0;
+  std::vector<std::string> devices_;
+  double busy_ = 0;
+  std::array<int64_t, kIdleCauses> waits_{}, counts_{};
+  std::array<double, kIdleCauses> shares_{};  // of the time
+  Verdict verdict_;
+};
+
+}  // namespace
+
+Verdict judge(const TraceFile& trace, const TraceSummary& summary) {
+  return Judgement(trace, summary).run();
+}
+
+}  // namespace arbalest

@@ -1,0 +1,127 @@
+#include "executor/trace/what_pays.h"
+
+#include <fmt/format.h>
+#include <tbb/parallel_for_each.h>
+
+#include <algorithm>
+#include <map>
+
+#include "executor/trace/simulate.h"
+#include "executor/trace/steady_state.h"
+#include "executor/trace/trace_summary.h"
+#include "executor/trace/what_if.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kLeastIterations = 5;     // of the steady state
+constexpr int64_t kMostInstances = 60'000;  // of a simulation: long enough for any pattern, and there are many of them
+
+// Tasks that differ in device and learner alone change together.
+std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace) {
+  std::vector<char> runs(trace.plan.tasks.size(), 0);
+  for (const TaskSpan& span : trace.tasks) runs[size_t(span.task)] = 1;
+  std::map<std::string, std::vector<TaskId>> kinds;
+  for (TaskId task = 0; task < TaskId(trace.plan.tasks.size()); ++task) {
+    if (runs[size_t(task)]) kinds[alike(trace.plan.tasks[size_t(task)].name)].push_back(task);
+  }
+  return kinds;
+}
+
+// Likewise the edges that say that a slot is free again: by what they protect and the tasks at their ends.
+std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
+  std::map<std::string, std::vector<EdgeId>> kinds;
+  for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
+    const Edge& edge = plan.edges[size_t(id)];
+    if (edge.why != Edge::Why::Reuse || edge.distance < 1) continue;
+    const std::string& to = plan.tasks[size_t(edge.to)].name;
+    kinds[fmt::format("{}, {} slots for {}", edge.what, edge.distance, alike(to))].push_back(id);
+  }
+  return kinds;
+}
+
+// As set_depth() of what_if.cpp has it: a host task that fills slots may have as many instances at once as there are.
+void set_slots(Plan& plan, const std::vector<EdgeId>& edges, int64_t by) {
+  for (const EdgeId id : edges) {
+    Edge& edge = plan.edges[size_t(id)];
+    edge.distance += by;
+    Task& to = plan.tasks[size_t(edge.to)];
+    if (to.kind != Task::Kind::Fill) continue;
+    to.width = int32_t(std::min<int64_t>(edge.distance, kWidest));
+    for (Edge& self : plan.edges) {
+      if (self.from == edge.to && self.to == edge.to && self.why == Edge::Why::Self) self.distance = to.width;
+    }
+  }
+}
+
+std::vector<Payoff> changes_of(const TraceFile& trace) {
+  std::vector<Payoff> changes;
+  for (const auto& [name, tasks] : kinds_of_tasks(trace)) {
+    changes.push_back({Payoff::Kind::Halved, name + " twice as fast", tasks, {}});
+    changes.push_back({Payoff::Kind::Removed, name + " for nothing", tasks, {}});
+  }
+  const Plan& plan = trace.plan;
+  for (const auto& [name, edges] : kinds_of_slots(plan)) {
+    const Edge& first = plan.edges[size_t(edges[0])];
+    const std::string what = first.what.empty() ? "slots" : first.what;
+    const std::string of = alike(plan.tasks[size_t(first.to)].name);
+    std::vector<TaskId> tasks;
+    for (const EdgeId id : edges) tasks.push_back(plan.edges[size_t(id)].to);
+    const auto text = [&](int64_t slots) {
+      return fmt::format("{} of {}: {} slot{} instead of {}", what, of, slots, slots == 1 ? "" : "s", first.distance);
+    };
+    changes.push_back({Payoff::Kind::SlotMore, text(first.distance + 1), tasks, edges});
+    const bool fill = plan.tasks[size_t(first.to)].kind == Task::Kind::Fill;
+    if (fill && first.distance > 1) {
+      changes.push_back({Payoff::Kind::SlotLess, text(first.distance - 1), tasks, edges});
+    }
+  }
+  return changes;
+}
+
+void apply(const Payoff& change, Scenario& scenario) {
+  switch (change.kind) {
+    case Payoff::Kind::Halved:
+    case Payoff::Kind::Removed:
+      for (const TaskId task : change.tasks) {
+        scenario.costs.tasks[size_t(task)].duration.scale(change.kind == Payoff::Kind::Halved ? 0.5 : 0);
+      }
+      break;
+    case Payoff::Kind::SlotMore: set_slots(scenario.plan, change.edges, 1); break;
+    case Payoff::Kind::SlotLess: set_slots(scenario.plan, change.edges, -1); break;
+  }
+}
+
+}  // namespace
+
+WhatPays what_pays(const TraceFile& trace) {
+  WhatPays pays;
+  const SteadyState steady = find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up);
+  const int64_t recorded = steady.last - steady.first + 1;
+  if (recorded < kLeastIterations || steady.iteration_ns <= 0) return pays;
+  verify(trace.plan);
+  const Scenario measured{trace.plan, measure_costs(trace, steady)};
+  const auto tasks = int64_t(trace.plan.tasks.size());
+  pays.iterations = std::max<int64_t>(20, std::min(recorded, kMostInstances / std::max<int64_t>(1, tasks)));
+  SimulationOptions options;
+  options.iterations = pays.iterations;
+  options.warm_up = SummaryOptions{}.warm_up;
+  const auto iteration_of = [&](const Scenario& scenario) {
+    return simulate(scenario.plan, scenario.costs, options).steady.iteration_ns;
+  };
+  pays.simulated_ns = iteration_of(measured);
+  if (pays.simulated_ns <= 0) return pays;
+  pays.measured_ns = steady.iteration_ns;
+  pays.changes = changes_of(trace);
+  tbb::parallel_for_each(pays.changes, [&](Payoff& change) {
+    Scenario changed = measured;
+    apply(change, changed);
+    change.iteration_ns = iteration_of(changed);
+    change.saved = 1 - change.iteration_ns / pays.simulated_ns;
+  });
+  std::stable_sort(pays.changes.begin(), pays.changes.end(),
+                   [](const Payoff& a, const Payoff& b) { return a.saved > b.saved; });
+  return pays;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,34 @@
+#pragma once
+// What would pay: each kind of task twice as fast or free, each ring of slots one longer, by itself, in the simulation
+// that what_if.h uses.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/trace/trace_file.h"
+
+namespace arbalest {
+
+struct Payoff {
+  enum class Kind : uint8_t { Halved, Removed, SlotMore, SlotLess };
+  Kind kind = Kind::Halved;
+  std::string change;         // "cuda:*/learner */step twice as fast", "pinned batch: 4 slots instead of 3"
+  std::vector<TaskId> tasks;  // that it is about
+  std::vector<EdgeId> edges;  // likewise, of slots
+  double iteration_ns = 0;    // predicted
+  double saved = 0;           // of the simulated time per iteration; below 0: slower
+};
+
+struct WhatPays {
+  double measured_ns = 0, simulated_ns = 0;  // per iteration as it is: their difference is the model's own error
+  int64_t iterations = 0;                    // simulated
+  std::vector<Payoff> changes;               // what saves most first
+
+  double error() const { return simulated_ns / measured_ns - 1; }
+};
+
+// Empty (measured_ns = 0) where the trace has too few iterations to tell.
+WhatPays what_pays(const TraceFile& trace);
+
+}  // namespace arbalest

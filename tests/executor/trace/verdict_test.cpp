@@ -1,0 +1,165 @@
+// The verdict, slack, layers and what pays, of traces whose answer is known.
+
+#include "executor/trace/verdict.h"
+
+#include <doctest/doctest.h>
+
+#include "executor/plan/slack.h"
+#include "executor/trace/layer_times.h"
+#include "executor/trace/simulate.h"
+#include "executor/trace/what_pays.h"
+#include "tests/executor/fixture.h"
+#include "tests/executor/trace/simulate_fixture.h"
+#include "tests/executor/trace/trace_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+const IdleShare* share_of(const TraceSummary& summary, LaneId lane, IdleCause cause) {
+  for (const LaneSummary& known : summary.lanes) {
+    if (known.lane != lane) continue;
+    for (const IdleShare& share : known.causes) {
+      if (share.cause == cause) return &share;
+    }
+  }
+  return nullptr;
+}
+
+// Forty iterations of 100 µs: the step takes `step`, the fill what is left before the copy of 5 µs.
+TraceFile with_step(int64_t step) {
+  TraceFile trace;
+  trace.plan = small_plan();
+  trace.plan.tasks[0].learner = 0;
+  for (int64_t i = 0; i < 40; ++i) {
+    const int64_t at = i * 100'000, copy = at + 95'000 - step;
+    trace.tasks.push_back({0, i, at + 1'000, at + 1'000, at + 1'000, copy});
+    trace.tasks.push_back({1, i, copy, copy, copy, copy + 5'000});
+    trace.tasks.push_back({2, i, copy + 5'000, copy + 5'000, copy + 5'000, at + 100'000});
+  }
+  return trace;
+}
+
+}  // namespace
+
+TEST_CASE("idle time is counted by kind of cause") {
+  const TraceFile trace = with_step(40'000);
+  const TraceSummary summary = analyze(trace);
+  const IdleShare* input = share_of(summary, 2, IdleCause::Input);
+  REQUIRE(input != nullptr);
+  CHECK(input->ns == 39 * 55'000);
+  CHECK(input->count == 39);
+  CHECK(input->steady_count == 35);
+  CHECK(input->to - input->from == 60'000);
+  CHECK(input->next->task == 2);
+  const IdleShare* copy = share_of(summary, 2, IdleCause::Copy);
+  REQUIRE(copy != nullptr);
+  CHECK(copy->ns == 39 * 5'000);
+  for (const LaneSummary& lane : summary.lanes) {
+    int64_t sum = 0;
+    for (const IdleShare& share : lane.causes) sum += share.ns;
+    CHECK(sum == lane.idle_ns);
+  }
+}
+
+TEST_CASE("a run that waits for its input is bound by it") {
+  const TraceFile trace = with_step(40'000);
+  const Verdict verdict = judge(trace, analyze(trace));
+  INFO(verdict.sentence);
+  CHECK(contains(verdict.sentence, "Bound by input: cuda:0 computes 4"));
+  CHECK(contains(verdict.sentence, "input late for 35 of 36 batches"));
+  REQUIRE(verdict.figures.size() == 3);
+  CHECK(verdict.figures[1].value == "35 of 36");
+  CHECK(verdict.figures[1].where == VerdictFigure::Where::Idle);
+  CHECK(verdict.figures[1].id == 2);
+}
+
+TEST_CASE("a run that computes all the time is bound by that, and its costliest layer is named") {
+  TraceFile trace = with_step(94'000);
+  for (const TaskSpan& span : std::vector<TaskSpan>(trace.tasks)) {
+    if (span.task != 2) continue;
+    trace.nodes.push_back({0, 2, span.instance, span.started, span.started + 20'000});
+    trace.nodes.push_back({1, 2, span.instance, span.started + 20'000, span.started + 30'000});
+    trace.nodes.push_back({2, 2, span.instance, span.started + 30'000, span.started + 80'000});
+  }
+  trace.launches = {"conv1", "fc", "conv1.grad_weight"};
+  const Verdict verdict = judge(trace, analyze(trace));
+  INFO(verdict.sentence);
+  CHECK(contains(verdict.sentence, "Bound by compute on cuda:0, busy 9"));
+  CHECK(contains(verdict.sentence, "conv1 takes 88 % of it"));
+
+  const std::vector<LayerTime> layers = layer_times(trace);
+  REQUIRE(layers.size() == 2);
+  CHECK(layers[0].name == "conv1");
+  CHECK(layers[0].forward_ns == 40 * 20'000);
+  CHECK(layers[0].backward_ns == 40 * 50'000);
+  CHECK(layer_of("a.grad").gradient);
+  CHECK(layer_of("a.gradual").layer == "a.gradual");
+  CHECK(layer_of(".grad_x").layer == ".grad_x");
+}
+
+TEST_CASE("a batch that has been read in time is not late, even where the device waits for its copy") {
+  TraceFile trace = steady_trace();
+  trace.plan.tasks[0].learner = 0;
+  for (TaskSpan& span : trace.tasks) {
+    if (span.task == 0) span.ended = span.started = span.started - 1'000;
+  }
+  const Verdict verdict = judge(trace, analyze(trace));
+  INFO(verdict.sentence);
+  CHECK(contains(verdict.sentence, "input never late"));
+  CHECK(contains(verdict.sentence, "Bound by copies to the device"));
+}
+
+TEST_CASE("a trace of two instances has a verdict too") {
+  TraceFile trace = steady_trace();
+  trace.tasks.resize(3);
+  const Verdict verdict = judge(trace, analyze(trace));
+  CHECK(!verdict.sentence.empty());
+  trace.tasks.resize(1);  // a fill
+  CHECK(contains(judge(trace, analyze(trace)).sentence, "Nothing computes"));
+}
+
+TEST_CASE("slack is by how much a task may grow before the bound does") {
+  for (const double copy : {5.0, 30.0, 79.0}) {
+    Plan plan = small_plan();
+    plan.tasks[0].microseconds = 40;
+    plan.tasks[1].microseconds = copy;
+    plan.tasks[2].microseconds = 80;
+    const Cycle critical = critical_cycle(plan);
+    const Slack slack = slack_of(plan, critical);
+    CHECK(slack.tasks[2] == doctest::Approx(0));
+    for (size_t task = 0; task < 3; ++task) {
+      const double spare = slack.tasks[task];
+      REQUIRE(spare >= 0);
+      Plan longer = plan;
+      longer.tasks[task].microseconds += spare;
+      CHECK(critical_cycle(longer).bound() == doctest::Approx(critical.bound()));
+      longer.tasks[task].microseconds += 4;
+      CHECK(critical_cycle(longer).bound() > critical.bound() * 1.001);
+    }
+  }
+  CHECK(slack_of(small_plan(), {}).tasks[0] > 1e300);
+}
+
+TEST_CASE("what pays is what what-if says, the best first") {
+  const TraceFile trace = with_step(40'000);
+  const WhatPays pays = what_pays(trace);
+  REQUIRE(pays.measured_ns == doctest::Approx(100'000));
+  for (size_t i = 1; i < pays.changes.size(); ++i) CHECK(pays.changes[i - 1].saved >= pays.changes[i].saved);
+  const auto find = [&](Payoff::Kind kind, TaskId task) {
+    const auto found = std::find_if(pays.changes.begin(), pays.changes.end(), [&](const Payoff& change) {
+      return change.kind == kind && change.tasks.front() == task;
+    });
+    REQUIRE(found != pays.changes.end());
+    return *found;
+  };
+  CHECK(find(Payoff::Kind::Removed, 0).saved >= find(Payoff::Kind::Halved, 0).saved);
+  CHECK(find(Payoff::Kind::Removed, 2).iteration_ns < pays.simulated_ns * 1.001);
+  CHECK(find(Payoff::Kind::SlotMore, 0).change == "pinned slot of fill: 4 slots instead of 3");
+  CHECK(find(Payoff::Kind::SlotLess, 0).change == "pinned slot of fill: 2 slots instead of 3");
+
+  TraceFile brief = trace;
+  brief.tasks.resize(9);
+  CHECK(what_pays(brief).measured_ns == 0);
+}

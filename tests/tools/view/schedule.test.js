@@ -1,0 +1,202 @@
+// Rows, levels of detail, edges between instances, the plan's layout, hash and words, against brute force.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { compared } from "../../../tools/view/page/compare.js";
+import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
+import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
+import { duration, moment, percent, roundStep, shortName, shown } from "../../../tools/view/page/names.js";
+import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
+import { Rows } from "../../../tools/view/page/rows.js";
+import { tracksOf } from "../../../tools/view/page/tracks.js";
+import { generator, randomTrace } from "./numbers.js";
+
+test("what is drawn covers what ran, at every zoom", () => {
+  const random = generator(4);
+  for (let round = 0; round < 60; ++round) {
+    const { head, instances } = randomTrace(random, { count: 2000 });
+    const rows = new Rows(head, instances);
+    for (let number = 0; number < head.rows.length; ++number) {
+      const { first, last } = rows.rows[number];
+      const end = instances.end[last - 1];
+      const from = random(end), to = from + random(end) + 1, least = [0, 1, 50, 3000, 1e6][random(5)];
+      let expected = 0, wide = 0, time = -Infinity;
+      for (let i = first; i < last; ++i) {
+        const whole = instances.end[i] - instances.start[i];
+        if (instances.end[i] < from || instances.start[i] > to) continue;
+        expected += whole;
+        wide += whole >= least;
+      }
+      let drawn = 0, outside = 0, instancesDrawn = 0;
+      const inOrder = (start) => {
+        assert.ok(start >= time);
+        time = start;
+      };
+      rows.visit(number, from, to, least, (i) => {
+        inOrder(instances.start[i]);
+        assert.ok(instances.end[i] - instances.start[i] >= least);
+        drawn += instances.end[i] - instances.start[i];
+        ++instancesDrawn;
+      }, (start, stop, busy) => {
+        inOrder(start);
+        assert.ok(busy <= stop - start && stop - start < Math.max(least, 1e-9) || stop === start);
+        drawn += busy;
+        if (start < from || stop > to) outside += busy;
+      });
+      assert.equal(instancesDrawn, wide);
+      assert.ok(drawn >= expected - 1e-6 && drawn <= expected + outside + 1e-6);
+    }
+  }
+});
+
+test("a block's task is the one that ran longest in it", () => {
+  const random = generator(5);
+  for (let round = 0; round < 50; ++round) {
+    const { instances } = randomTrace(random, { rows: 1, count: 200, tasks: 3 });
+    if (instances.count <= 16) continue;
+    const rows = new Rows({ rows: [{ lane: 0, count: instances.count }] }, instances);
+    rows.rows[0].levels[0].most.forEach((most, block) => {
+      const sums = [0, 0, 0];
+      for (let i = 16 * block; i < Math.min(instances.count, 16 * (block + 1)); ++i) sums[instances.task[i]] += instances.end[i] - instances.start[i];
+      assert.equal(sums[most], Math.max(...sums));
+    });
+  }
+});
+
+test("what runs at a time, and the nearest edge, are found", () => {
+  const random = generator(6);
+  const { head, instances } = randomTrace(random, { count: 300 });
+  const rows = new Rows(head, instances);
+  for (let round = 0; round < 2000; ++round) {
+    const number = random(head.rows.length), { first, last } = rows.rows[number];
+    const time = random(instances.end[last - 1] + 100);
+    let running = -1, nearest = Infinity;
+    for (let i = first; i < last; ++i) {
+      if (instances.start[i] <= time && time <= instances.end[i]) running = i;
+      for (const edge of [instances.start[i], instances.end[i]]) if (Math.abs(edge - time) < Math.abs(nearest - time)) nearest = edge;
+    }
+    const found = rows.at(number, time);
+    if (running < 0) assert.equal(found, -1);
+    else assert.ok(instances.start[found] <= time && time <= instances.end[found]);
+    assert.equal(Math.abs(rows.nearestEdge(number, time) - time), Math.abs(nearest - time));
+    const position = first + random(last - first);
+    assert.equal(rows.rowOf(position), number);
+  }
+});
+
+const clocks = [{ name: "batch", ticks: 100 }, { name: "report", ticks: 40 }];
+const relation = { fine: 0, coarse: 1, group: 3, period: 7 };
+
+function planOf(edges, tasks) {
+  return { clocks, relations: [relation], edges, tasks, critical: { edges: [] }, lanes: [{ name: "host", kind: "host", device: -1 }] };
+}
+
+test("those that need an instance are those whose needed instance it is", () => {
+  for (const [from, to, distance, which] of [[0, 0, 0, -1], [0, 0, 3, -1], [0, 1, 0, 0], [0, 1, 2, 0], [1, 0, 0, 0], [1, 0, 1, 0]]) {
+    const edge = { from: 0, to: 1, distance, relation: which };
+    const head = planOf([edge], [{ clock: from }, { clock: to }]);
+    for (let n = 0; n < 60; ++n) {
+      const expected = [];
+      for (let m = 0; m < 400; ++m) if (neededInstance(head, edge, m) === n) expected.push(m);
+      const range = needingInstances(head, edge, n);
+      const found = [];
+      if (range) for (let m = range[0]; m <= range[1]; ++m) found.push(m);
+      assert.deepEqual(found, expected, `${from} → ${to}, distance ${distance}, instance ${n}`);
+    }
+  }
+});
+
+test("instances are found by task and number, and edges followed both ways", () => {
+  const random = generator(7);
+  const { head, instances } = randomTrace(random, { tasks: 3 });
+  const edges = [{ from: 0, to: 1, distance: 0, relation: -1 }, { from: 1, to: 0, distance: 2, relation: -1 }, { from: 2, to: 2, distance: 1, relation: -1 }];
+  const dependencies = new Dependencies(planOf(edges, [{ clock: 0 }, { clock: 0 }, { clock: 0 }]), instances);
+  for (let i = 0; i < instances.count; ++i) assert.equal(dependencies.find(instances.task[i], instances.instance[i]), i);
+  assert.equal(dependencies.find(0, 1e6), -1);
+  for (let i = 0; i < instances.count; ++i) {
+    for (const need of dependencies.needs(i)) {
+      assert.equal(instances.instance[i] - edges[need.edge].distance, need.instance);
+      if (need.position < 0) continue;
+      assert.equal(instances.instance[need.position], need.instance);
+      assert.ok(dependencies.neededBy(need.position).some((back) => back.position === i && back.edge === need.edge));
+    }
+    const times = dependencies.needs(i).map((need) => need.time);
+    assert.deepEqual(times, [...times].sort((a, b) => b - a));
+  }
+});
+
+test("a node's column is the longest way to it", () => {
+  const random = generator(8);
+  for (let round = 0; round < 100; ++round) {
+    const count = 2 + random(9), links = [];
+    for (let from = 0; from < count; ++from) {
+      for (let to = from + 1; to < count; ++to) if (random(3) === 0) links.push({ from, to, distance: random(4) === 0 ? 1 : 0 });
+    }
+    const longest = Array(count).fill(0);
+    for (let sweep = 0; sweep < count; ++sweep) {
+      for (const { from, to, distance } of links) if (distance === 0) longest[to] = Math.max(longest[to], longest[from] + 1);
+    }
+    assert.deepEqual(ranksOf({ nodes: Array(count).fill({}), links }), longest);
+  }
+  assert.equal(ranksOf({ nodes: [{}, {}], links: [{ from: 0, to: 1, distance: 0 }, { from: 1, to: 0, distance: 0 }] }).length, 2);
+});
+
+test("learners and devices are one node, or each its own, and nodes lie apart", () => {
+  const lanes = [{ name: "a", kind: "compute", device: 0 }, { name: "b", kind: "compute", device: 0 }];
+  const task = (name, like, lane) => ({ name, like, lane, kind: "compute", clock: 0, total_ns: 5, count: 1, slack_us: lane });
+  const head = { lanes, critical: { edges: [1] }, tasks: [task("l 0/step", "l */step", 0), task("l 1/step", "l */step", 1)],
+    edges: [0, 1].map((id) => ({ from: id, to: id, distance: 1, why: "lane", what: "", relation: -1 })) };
+  const together = planGraph(head, false), each = planGraph(head, true);
+  assert.equal(together.nodes.length, 1);
+  assert.equal(together.links.length, 1);
+  assert.deepEqual(together.links[0].edges, [0, 1]);
+  assert.equal(together.nodes[0].slack, 0);
+  assert.ok(together.nodes[0].critical);
+  assert.deepEqual(each.nodes.map((node) => node.critical), [false, true]);
+  placed(each, { left: 0, right: 0, top: 0, bottom: 0, column: 100, row: 40, gap: 10 });
+  assert.ok(Math.abs(each.nodes[0].y - each.nodes[1].y) >= 40);
+});
+
+test("rows of a device fold into one", () => {
+  const head = { devices: ["cpu:0"], rows: [], lanes: [{ name: "host", kind: "host", device: -1 }] };
+  for (let learner = 0; learner < 8; ++learner) head.lanes.push({ name: `cpu:0/learner ${learner}`, kind: "compute", device: 0, learner });
+  head.lanes.forEach((_, lane) => head.rows.push({ lane, count: 1 }));
+  const folded = tracksOf(head, new Map());
+  assert.deepEqual(folded.map((track) => track.rows.length), [1, 8]);
+  const open = tracksOf(head, new Map([[folded[1].key, true]]));
+  assert.equal(open.length, 10);
+});
+
+test("the hash brings back where the reader was, and anything else is left out", () => {
+  const state = { view: "plan", trace: 1, from: 12345, to: 99999, task: 3, instance: 41, critical: true, measure: [5, 70], marks: [1, 2, 3] };
+  assert.deepEqual(stateOf(hashOf(state)), state);
+  for (const hash of ["", "#", "#view=<script>", "#from=5&to=1", "#task=x", "#measure=1", "#trace=-1", "#from=1e999&to=2", "#a=b=c&&=&view"]) {
+    const read = stateOf(hash);
+    assert.equal(read.view, "timeline");
+    assert.equal(read.trace, 0);
+    for (const name of ["from", "task", "measure"]) assert.equal(read[name], undefined);
+  }
+});
+
+test("numbers are told in a unit that fits", () => {
+  assert.deepEqual([0, 12, 1234, 999_499, 999_600, 1.5e6, 2.5e9, -3000].map(duration), ["0 ns", "12 ns", "1.23 µs", "999 µs", "1.00 ms", "1.50 ms", "2.50 s", "-3.00 µs"]);
+  assert.deepEqual([0, 0.0004, 0.042, 0.41, -0.03, 1].map(percent), ["0.0 %", "<0.1 %", "4.2 %", "41 %", "−3.0 %", "100 %"]);
+  assert.deepEqual([1, 1.1, 3, 7, 0.02, 110].map(roundStep), [1, 2, 5, 10, 0.02, 200]);
+  assert.equal(moment(1_500_000_000, 5e8), "1.5 s");
+  assert.equal(moment(1_500_000, 1e5), "1.5 ms");
+});
+
+test("names are shown as what they are", () => {
+  assert.equal(shown("a\u202eb\nc\u0007"), "a\\u202eb\\u000ac\\u0007");
+  assert.equal(shown("conv1·שלום"), "conv1·שלום");
+  assert.equal(shortName("cuda:0/learner 3/step"), "step");
+  assert.equal(shortName("a/"), "a/");
+});
+
+test("of two traces, what changed most and surely comes first", () => {
+  const task = (like, mean, deviation, count = 100) => ({ name: like, like, clock: 0, mean_ns: mean, deviation_ns: deviation, count, total_ns: mean * count });
+  const head = (tasks) => ({ tasks, steady: { iteration_ns: 100 } });
+  const { rows } = compared(head([task("step", 1000, 10), task("copy", 50, 40), task("gone", 5, 0)]), head([task("step", 1100, 10), task("copy", 55, 40)]));
+  assert.deepEqual(rows.map((row) => [row.name, row.sure, Math.round(row.cost)]), [["step", true, 100], ["gone", true, -5], ["copy", false, 5]]);
+});

@@ -1,0 +1,75 @@
+// Colours of tasks: a hue per kind of lane, and shades for the tasks of one kind. Learners and devices share them.
+
+const kHues = { host: 38, "copy in": 155, compute: 216, averaging: 338, collectives: 285, "copy out": 185, validation: 255 };
+
+function rgbOf(hue, saturation, lightness) {
+  const a = saturation * Math.min(lightness, 1 - lightness);
+  const channel = (n) => {
+    const k = (n + hue / 30) % 12;
+    return Math.round(255 * (lightness - a * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
+  };
+  return [channel(0), channel(8), channel(4)];
+}
+
+export function css([r, g, b]) {
+  return `rgb(${r},${g},${b})`;
+}
+
+export function mixed(a, b, share) {
+  return a.map((value, i) => Math.round(value * share + b[i] * (1 - share)));
+}
+
+export function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+// By task: [r, g, b]. `dark`: for the dark page.
+export function taskColours(head, dark) {
+  const shades = new Map(), counts = {};
+  for (const task of head.tasks) {
+    const kind = head.lanes[task.lane].kind;
+    const short = task.name.slice(task.name.lastIndexOf("/") + 1);
+    const key = kind + "/" + short;
+    if (!shades.has(key)) shades.set(key, (counts[kind] = (counts[kind] ?? 0) + 1) - 1);
+  }
+  return head.tasks.map((task) => {
+    const kind = head.lanes[task.lane].kind;
+    const shade = shades.get(kind + "/" + task.name.slice(task.name.lastIndexOf("/") + 1));
+    const hue = kHues[kind] + [0, 18, -16, 32, -30][shade % 5];
+    const lightness = (dark ? 0.52 : 0.6) + [0, 0.08, -0.08, 0.04, -0.04][shade % 5];
+    return rgbOf((hue + 360) % 360, dark ? 0.42 : 0.56, lightness);
+  });
+}
+
+export function kindColour(kind, dark) {
+  return rgbOf(kHues[kind] ?? 0, dark ? 0.42 : 0.56, dark ? 0.52 : 0.6);
+}
+
+// Layers: their forward and backward nodes alike.
+export function layerColours(launches, dark) {
+  const hues = new Map();
+  return launches.map((name) => {
+    const layer = name.replace(/\.grad(_.*)?$/, "");
+    if (!hues.has(layer)) hues.set(layer, (hues.size * 47 + 190) % 360);
+    const backward = layer !== name;
+    return rgbOf(hues.get(layer), dark ? 0.3 : 0.42, (dark ? 0.42 : 0.74) - (backward ? 0.09 : 0));
+  });
+}
+
+// From none (on the critical cycle) to plenty: `share` of an iteration.
+export function slackColour(share, dark) {
+  if (!Number.isFinite(share)) return dark ? "rgb(70,74,84)" : "rgb(226,229,235)";
+  const spare = Math.min(1, Math.max(0, share));
+  return css(rgbOf(16 + 130 * Math.sqrt(spare), dark ? 0.42 : 0.6, dark ? 0.36 : 0.8));
+}
+
+const kCauseHues = [["not read", 38], ["on its way", 155], ["averaged", 338], ["results", 185], ["validation", 255],
+  ["builds on", 230], ["its turn", 205], ["as far ahead", 60], ["noticed", 0], ["no thread", 20], ["issuing", 10], ["about to start", 350]];
+
+// Of a cause of idleness, by its words.
+export function causeColour(why, dark) {
+  const known = kCauseHues.find(([words]) => why.includes(words));
+  if (!known) return dark ? "rgb(52,56,66)" : "rgb(228,231,237)";
+  return css(rgbOf(known[1], dark ? 0.35 : 0.5, dark ? 0.45 : 0.72));
+}

@@ -1,0 +1,35 @@
+// Tasks of two traces, matched by name but for learners and devices.
+
+function groupsOf(head) {
+  const groups = new Map();
+  const iterations = Math.max(1, ...head.tasks.filter((task) => task.clock === 0).map((task) => task.count));
+  head.tasks.forEach((task, id) => {
+    if (task.count === 0) return;
+    if (!groups.has(task.like)) groups.set(task.like, { tasks: [], count: 0, total: 0, squares: 0 });
+    const group = groups.get(task.like);
+    group.tasks.push(id);
+    group.count += task.count;
+    group.total += task.total_ns;
+    group.squares += (task.count - 1) * task.deviation_ns ** 2;
+  });
+  for (const group of groups.values()) {
+    group.mean = group.total / group.count;
+    group.deviation = Math.sqrt(group.squares / Math.max(1, group.count - group.tasks.length));
+    group.perIteration = group.total / iterations;
+  }
+  return groups;
+}
+
+// What changed from `a` to `b`, what changed most first. `sure`: the means differ by more than twice their standard error.
+export function compared(a, b) {
+  const [inA, inB] = [groupsOf(a), groupsOf(b)];
+  const rows = [...new Set([...inA.keys(), ...inB.keys()])].map((name) => {
+    const [one, other] = [inA.get(name), inB.get(name)];
+    const cost = (other?.perIteration ?? 0) - (one?.perIteration ?? 0);
+    const error = one && other ? Math.sqrt(one.deviation ** 2 / one.count + other.deviation ** 2 / other.count) : 0;
+    const sure = !one || !other || Math.abs(other.mean - one.mean) > 2 * error;
+    return { name, a: one, b: other, cost, sure };
+  });
+  rows.sort((x, y) => y.sure - x.sure || Math.abs(y.cost) - Math.abs(x.cost));
+  return { rows, iteration: { a: a.steady.iteration_ns, b: b.steady.iteration_ns } };
+}

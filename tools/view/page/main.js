@@ -1,0 +1,441 @@
+// The page: verdict and views, what is selected, and where the reader is.
+
+import { isDark, layerColours, mixed, taskColours } from "./colours.js";
+import { fromBase64, inflate, readInstances, readNodes } from "./decode.js";
+import { el, link, table } from "./dom.js";
+import { hashOf, stateOf } from "./hash.js";
+import { listen } from "./input.js";
+import { counted, duration, shortName, shown } from "./names.js";
+import { Dependencies } from "./plan.js";
+import { planView } from "./plan_view.js";
+import { Rows } from "./rows.js";
+import { selectionPanel } from "./selection.js";
+import { compareView, idleView, paysView, tasksView } from "./tables.js";
+import { Timeline } from "./timeline.js";
+
+const kViewNames = { timeline: "Timeline", plan: "Plan", idle: "Why idle", pays: "What pays", tasks: "Tasks and layers", compare: "Compare" };
+
+const kHelp = [
+  ["W S", "zoom in and out, at the pointer"], ["A D", "earlier and later"], ["F", "the whole trace; Shift+F: the selected instance"],
+  ["click", "select an instance: what it waited for and who waited for it"], ["drag", "measure; both ends snap to starts and ends"],
+  ["Shift+drag", "move; Ctrl+wheel zooms, Shift+wheel moves"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
+  ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search tasks; Enter: the next match, “step 40”: an instance"],
+  ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],
+];
+
+class Page {
+  constructor(heads) {
+    this.traces = heads.map((head) => ({ head }));
+    this.state = stateOf(location.hash);
+    if (this.state.trace >= heads.length) this.state.trace = 0;
+    if (this.state.view === "compare" && heads.length < 2) this.state.view = "timeline";
+    this.by = (id) => document.getElementById(id);
+    this.plan = { each: false, order: false };
+    this.timeline = new Timeline(this.by("timeline"));
+    this.act = {
+      select: (position) => this.select(position, true), hover: (position, at) => this.hover(position, at),
+      follow: (forward) => this.follow(forward), neighbour: (step) => this.neighbour(step), otherTrack: (step) => this.otherTrack(step),
+      critical: () => this.setCritical(!this.state.critical), changed: () => this.remember(),
+      plan: (options) => (Object.assign(this.plan, options), this.showView()),
+      showCritical: () => (this.view("timeline"), this.setCritical(true)), showTask: (tasks) => this.showTask(tasks, false),
+      showLongest: (tasks) => this.showTask(tasks, true), showGap: (cause) => this.showGap(cause), showLane: (lane) => this.showLane(lane),
+    };
+  }
+
+  get trace() {
+    return this.traces[this.state.trace];
+  }
+
+  start() {
+    this.theme(localStorage_get("arbalest-theme"));
+    this.keys = listen(this.timeline, this.act);
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("resize", () => this.timeline.resize());
+    addEventListener("hashchange", () => location.hash !== this.written && this.restore());
+    this.by("theme").addEventListener("click", () => this.theme(isDark() ? "light" : "dark"));
+    this.by("help-button").addEventListener("click", () => this.help());
+    this.by("search").addEventListener("input", () => this.search());
+    this.by("search").addEventListener("keydown", (event) => event.key === "Enter" && this.nextMatch(event.shiftKey ? -1 : 1));
+    this.showHead();
+    this.showView();
+  }
+
+  // The columns stand behind the script, so that the verdict is seen before they have come.
+  async load() {
+    for (let i = 0; i < this.traces.length; ++i) {
+      const trace = this.traces[i], { head } = trace;
+      if (head.instances === 0) continue;
+      const names = Object.keys(head.columns);
+      const columns = {};
+      await Promise.all(names.map(async (name) => {
+        const element = this.by(`trace${i}-${name}`);
+        if (!element) throw new Error(`the file is incomplete: it ends before the column '${name}'`);
+        columns[name] = await inflate(fromBase64(element.textContent));
+        element.remove();
+      }));
+      trace.instances = readInstances(columns, head);
+      trace.nodes = readNodes(columns, head, trace.instances);
+      trace.rows = new Rows(head, trace.instances);
+      trace.dependencies = new Dependencies(head, trace.instances);
+      if (i === this.state.trace) this.showTrace();
+    }
+    if (this.trace.head.instances === 0) this.by("loading").textContent = "There is nothing to draw.";
+  }
+
+  showHead() {
+    const { head } = this.trace;
+    document.title = `${shown(head.name)} · schedule`;
+    const title = this.by("title");
+    title.replaceChildren(...(this.traces.length === 1 ? [el("bdi", {}, shown(head.name))] : this.traces.map((trace, i) =>
+      el("button", { type: "button", "aria-selected": i === this.state.trace ? "true" : "false", onclick: () => this.switchTo(i) }, shown(trace.head.name)))));
+    this.by("views").replaceChildren(...Object.entries(kViewNames).filter(([view]) => this.available(view)).map(([view, name]) =>
+      el("button", { type: "button", role: "tab", id: `view-${view}`, "aria-selected": view === this.state.view ? "true" : "false", onclick: () => this.view(view) }, name)));
+    const steady = head.steady;
+    const notes = [`${counted(head.instances, "task instance")}` + (head.instances ? ` over ${duration(head.end_ns - head.begin_ns)}` : "")];
+    if (steady?.iteration_ns > 0) notes.push(`steady state: iterations ${steady.first} to ${steady.last}, ${duration(steady.iteration_ns)} each`);
+    if (head.dropped > 0) notes.push(`${counted(head.dropped, "older span was", "older spans were")} dropped: the newest are here`);
+    if (head.unfinished > 0) notes.push(`${counted(head.unfinished, "instance")} had not ended: the run failed or was stopped`);
+    this.by("verdict").replaceChildren(el("p", { class: "sentence" }, el("bdi", {}, shown(head.verdict.sentence))),
+      el("div", { class: "figures" }, ...head.verdict.figures.map((figure) => el("button", { class: "figure", type: "button", onclick: () => this.showFigure(figure) },
+        el("b", {}, shown(figure.value)), el("span", {}, shown(figure.text))))), el("div", { class: "note" }, notes.join(" · ")));
+  }
+
+  available(view) {
+    if (view === "compare") return this.traces.length > 1;
+    return view === "timeline" || this.trace.head.instances > 0;
+  }
+
+  view(view) {
+    if (!this.available(view)) return;
+    this.state.view = view;
+    for (const button of this.by("views").children) button.setAttribute("aria-selected", button.id === `view-${view}` ? "true" : "false");
+    this.showView();
+    this.remember();
+  }
+
+  showView() {
+    const { view } = this.state;
+    const options = { ...this.plan, dark: isDark() };
+    this.by("timeline-view").hidden = view !== "timeline";
+    this.by("other-view").hidden = view === "timeline";
+    if (view === "timeline") return this.timeline.resize();
+    const made = { plan: () => planView(this.trace, options, this.act), idle: () => idleView(this.trace, options, this.act),
+      pays: () => paysView(this.trace, options, this.act), tasks: () => tasksView(this.trace, options, this.act),
+      compare: () => compareView(this.traces, options, this.act) }[view]();
+    this.by("other-view").replaceChildren(made);
+    this.by("other-view").scrollTop = 0;
+  }
+
+  theme(name) {
+    if (name === "dark" || name === "light") localStorage_set("arbalest-theme", name);
+    document.documentElement.dataset.theme = name === "dark" || (name !== "light" && isDark()) ? "dark" : "light";
+    const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
+    this.palette = {};
+    for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) this.palette[name] = colour(name);
+    Object.assign(this.palette, { neededBy: colour("needed"), taskText: colour("task-text"), layerText: colour("layer-text") });
+    this.colour();
+    if (this.timeline.trace) this.showPanel();
+    if (this.shownOnce) this.showView();
+    this.shownOnce = true;
+  }
+
+  colour() {
+    const { head } = this.trace;
+    if (!head.tasks) return;
+    const dark = isDark(), page = dark ? [20, 23, 30] : [255, 255, 255];
+    this.palette.colours = taskColours(head, dark);
+    this.palette.faint = this.palette.colours.map((colour) => mixed(colour, page, dark ? 0.22 : 0.18));
+    this.palette.layers = layerColours(head.launches ?? [], dark);
+    this.timeline.palette = this.palette;
+    this.timeline.draw();
+  }
+
+  // The trace that was chosen, its instances read.
+  showTrace() {
+    this.by("loading").hidden = true;
+    this.colour();
+    this.timeline.selected = -1;
+    this.timeline.show(this.trace);
+    this.timeline.resize();
+    this.restore();
+    this.ready = performance.now();
+  }
+
+  switchTo(i) {
+    const { view } = this.state;
+    this.state = { view: view === "compare" ? "timeline" : view, trace: i, marks: [] };
+    this.by("search").value = "";
+    this.timeline.matches = null;
+    this.timeline.trace = undefined;
+    this.showHead();
+    this.written = undefined;
+    history.replaceState(null, "", hashOf(this.state));
+    if (this.trace.rows) this.showTrace();
+    this.showView();
+  }
+
+  // Goes where the hash says.
+  restore() {
+    const state = stateOf(location.hash);
+    if (state.trace !== this.state.trace && state.trace < this.traces.length) return this.switchTo(state.trace);
+    this.state.critical = state.critical;
+    const { timeline } = this;
+    timeline.onlyCritical = state.critical;
+    timeline.measure = state.measure ?? null;
+    timeline.marks = state.marks;
+    if (state.from !== undefined && timeline.trace) timeline.setView(state.from, state.to);
+    let position = -1;
+    if (timeline.trace && state.task < this.trace.head.tasks.length) position = this.trace.dependencies.find(state.task, state.instance);
+    this.select(position, false);
+    if (state.view !== this.state.view) this.view(state.view);
+  }
+
+  // Into the hash, without an entry of the history for each step.
+  remember() {
+    clearTimeout(this.remembering);
+    this.remembering = setTimeout(() => {
+      const { timeline } = this;
+      if (!timeline.trace) return;
+      const state = { view: this.state.view, trace: this.state.trace, critical: this.state.critical, marks: timeline.marks };
+      const [begin, end] = timeline.span;
+      if (timeline.from > begin || timeline.to < end) Object.assign(state, { from: Math.max(0, timeline.from), to: timeline.to });
+      if (timeline.measure) state.measure = timeline.measure;
+      if (timeline.selected >= 0) {
+        const { instances } = this.trace;
+        Object.assign(state, { task: instances.task[timeline.selected], instance: instances.instance[timeline.selected] });
+      }
+      this.written = hashOf(state);
+      history.replaceState(null, "", this.written);
+    }, 150);
+  }
+
+  select(position, reveals) {
+    const { timeline } = this;
+    timeline.selected = position;
+    [timeline.needs, timeline.neededBy] = position >= 0 ? [this.trace.dependencies.needs(position), this.trace.dependencies.neededBy(position)] : [[], []];
+    if (position >= 0 && reveals) timeline.reveal(position);
+    this.showPanel();
+    timeline.draw();
+    this.remember();
+  }
+
+  showPanel() {
+    const { timeline } = this;
+    if (timeline.selected >= 0) {
+      this.by("panel").replaceChildren(selectionPanel(this.trace, timeline.selected, timeline.needs, timeline.neededBy, this.act, this.palette));
+      return;
+    }
+    const { critical, steady } = this.trace.head;
+    const cycle = critical?.edges.length ? el("section", {}, el("h3", {}, "Critical cycle"),
+      el("p", {}, `No schedule takes less than ${duration(critical.bound_ns)} an iteration, because of these tasks, which wait for each other in turn:`),
+      el("ul", { class: "edges" }, ...critical.edges.slice(0, 20).map((id) => {
+        const { from } = this.trace.head.edges[id];
+        return el("li", { class: "last" }, link(shown(this.trace.head.tasks[from].name), () => this.act.showTask([from])));
+      })), link(this.state.critical ? "show all tasks" : "show only these", () => this.setCritical(!this.state.critical))) : null;
+    this.by("panel").replaceChildren(el("h2", {}, "Nothing selected"),
+      el("p", { class: "quiet" }, "Each row is a queue of a device, or a thread of the host; each block is one instance of a task. Click one to see what it waited for and who waited for it."),
+      steady?.iteration_ns > 0 ? el("p", {}, `An iteration takes ${duration(steady.iteration_ns)} in the steady state.`) : null, cycle,
+      el("p", { class: "quiet" }, el("kbd", {}, "W"), " ", el("kbd", {}, "S"), " zoom, ", el("kbd", {}, "A"), " ", el("kbd", {}, "D"), " move, ", el("kbd", {}, "?"), " all keys"));
+  }
+
+  setCritical(on) {
+    this.state.critical = this.timeline.onlyCritical = on;
+    this.timeline.draw();
+    if (this.timeline.trace) this.showPanel();
+    this.remember();
+  }
+
+  hover(position, { x, y }) {
+    const tip = this.by("tip");
+    tip.hidden = position < 0;
+    if (position < 0) return;
+    const { instances, head } = this.trace;
+    const task = head.tasks[instances.task[position]];
+    tip.textContent = `${shown(task.name)} ${instances.instance[position]} · ${duration(instances.end[position] - instances.start[position])}`;
+    const box = this.by("timeline").getBoundingClientRect();
+    tip.style.left = Math.min(box.left + x + 14, innerWidth - tip.offsetWidth - 8) + "px";
+    tip.style.top = Math.min(box.top + y + 16, innerHeight - 40) + "px";
+  }
+
+  follow(forward) {
+    const list = forward ? this.timeline.neededBy : this.timeline.needs;
+    const to = list?.find((need) => need.position >= 0 && need.position !== this.timeline.selected);
+    if (to) this.select(to.position, true);
+  }
+
+  neighbour(step) {
+    const { selected, trace } = this.timeline;
+    if (selected < 0) return this.selectMiddle();
+    const row = trace.rows.rows[trace.rows.rowOf(selected)], to = selected + step;
+    if (to >= row.first && to < row.last) this.select(to, true);
+  }
+
+  otherTrack(step) {
+    const { selected, trace, tracks } = this.timeline;
+    if (selected < 0) return this.selectMiddle();
+    const time = trace.instances.start[selected];
+    for (let at = this.timeline.trackOf(selected) + step; at >= 0 && at < tracks.length; at += step) {
+      if (tracks[at].rows.length > 1) continue;
+      const near = trace.rows.nearestEdge(tracks[at].rows[0], time);
+      const position = near === null ? -1 : trace.rows.at(tracks[at].rows[0], near);
+      if (position >= 0) return this.select(position, true);
+    }
+  }
+
+  selectMiddle() {
+    const { timeline } = this;
+    const at = timeline.tracks.findIndex((track) => track.rows.length === 1 && track.kind === "compute");
+    const track = timeline.tracks[Math.max(0, at)];
+    const near = timeline.trace.rows.nearestEdge(track.rows[0], (timeline.from + timeline.to) / 2);
+    if (near !== null) this.select(timeline.trace.rows.at(track.rows[0], near), true);
+  }
+
+  // An instance of one of some tasks: the longest, or one in the middle of the run.
+  showTask(tasks, longest) {
+    this.view("timeline");
+    const { dependencies, instances } = this.trace;
+    if (!dependencies) return;
+    const { first, order } = dependencies.positions();
+    let chosen = -1;
+    for (const task of tasks) {
+      if (!longest) {
+        if (first[task + 1] > first[task] && chosen < 0) chosen = order[(first[task] + first[task + 1]) >> 1];
+        continue;
+      }
+      for (let i = first[task]; i < first[task + 1]; ++i) {
+        if (chosen < 0 || instances.end[order[i]] - instances.start[order[i]] > instances.end[chosen] - instances.start[chosen]) chosen = order[i];
+      }
+    }
+    if (chosen < 0) return;
+    this.select(chosen, true);
+    const { iteration_ns } = this.trace.head.steady;
+    const width = Math.max(iteration_ns * 4, (instances.end[chosen] - instances.start[chosen]) * 3);
+    const middle = (instances.start[chosen] + instances.end[chosen]) / 2;
+    this.timeline.setView(middle - width / 2, middle + width / 2);
+  }
+
+  showGap(cause) {
+    this.view("timeline");
+    const width = Math.max(cause.to - cause.from, 20);
+    this.timeline.measure = [cause.from, cause.to];
+    if (cause.task !== undefined && this.trace.dependencies) this.select(this.trace.dependencies.find(cause.task, cause.instance), true);
+    this.timeline.setView(cause.from - width, cause.to + width);
+  }
+
+  showLane(lane) {
+    const tasks = this.trace.head.tasks.map((task, id) => [task, id]).filter(([task]) => task.lane === lane && task.count > 0);
+    tasks.sort((a, b) => b[0].total_ns - a[0].total_ns);
+    if (tasks.length) this.showTask([tasks[0][1]], false);
+  }
+
+  showFigure(figure) {
+    if (figure.where === "lane") this.showLane(figure.id);
+    if (figure.where === "task") this.showTask([figure.id], false);
+    if (figure.where === "cycle") this.view("plan");
+    if (figure.where === "idle") {
+      this.view("idle");
+      const lane = this.by(`idle-${figure.id}`);
+      lane?.classList.add("lit");
+      lane?.scrollIntoView({ block: "start" });
+    }
+  }
+
+  // “step” lights the tasks that have it in their names, “step 40” goes to that instance as well.
+  search() {
+    const text = this.by("search").value.trim().toLowerCase();
+    const { tasks } = this.trace.head;
+    const numbered = /^(.*\S)\s+(\d+)$/.exec(text);
+    const having = (part) => tasks.map((task, id) => (task.name.toLowerCase().includes(part) ? id : -1)).filter((id) => id >= 0);
+    let found = text ? having(text) : [];
+    this.number = undefined;
+    if (found.length === 0 && numbered) {
+      found = having(numbered[1]);
+      this.number = Number(numbered[2]);
+    }
+    this.timeline.matches = text ? new Set(found) : null;
+    this.by("found").textContent = text ? counted(found.length, "task") : "";
+    this.timeline.draw();
+  }
+
+  nextMatch(step) {
+    const { matches, selected } = this.timeline;
+    if (!matches?.size || !this.trace.dependencies) return;
+    this.view("timeline");
+    const { dependencies, instances } = this.trace;
+    const tasks = [...matches];
+    if (this.number !== undefined) {
+      const at = tasks.map((task) => dependencies.find(task, this.number)).filter((position) => position >= 0);
+      if (at.length) this.select(at[(at.indexOf(selected) + 1) % at.length], true);
+      return;
+    }
+    const time = selected >= 0 ? instances.start[selected] : step > 0 ? -Infinity : Infinity;
+    let next = -1;
+    const { first, order } = dependencies.positions();
+    const ahead = (a, b) => (step > 0 ? a < b : a > b);
+    for (const task of tasks) {
+      for (let i = first[task]; i < first[task + 1]; ++i) {
+        const start = instances.start[order[i]];
+        if (ahead(time, start) && (next < 0 || ahead(start, instances.start[next]))) next = order[i];
+      }
+    }
+    if (next >= 0) this.select(next, true);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || this.by("help").open) return;
+    if (event.target.matches?.("input")) {
+      if (event.key === "Escape") {
+        this.by("search").value = "";
+        this.search();
+        event.target.blur();
+      }
+      return;
+    }
+    const view = Object.keys(kViewNames)[Number(event.key) - 1];
+    if (event.key === "/") this.by("search").focus();
+    else if (event.key === "?") this.help();
+    else if (view) this.view(view);
+    else if (this.state.view !== "timeline" || !this.keys(event.key)) return;
+    event.preventDefault();
+  }
+
+  help() {
+    const dialog = this.by("help");
+    dialog.replaceChildren(el("h2", {}, "Keys"), table([["", "left"], ["", "left"]], kHelp.map(([keys, what]) => [el("kbd", {}, keys), what])),
+      el("h3", {}, "What is seen"), el("p", {}, "Training repeats a plan: tasks bound to queues, with edges that say which instance of a task needs which instance of another. ",
+        "Instance 40 of a task is its part in iteration 40 of its clock. What an instance needs may be of the same iteration, or of an earlier one: a slot that is freed, weights that are left. ",
+        "A cycle of such edges bounds how fast iterations follow each other; the one that bounds most is the critical cycle, and slack is what a task has to spare beside it."),
+      el("form", { method: "dialog" }, el("button", {}, "close")));
+    dialog.showModal();
+  }
+}
+
+// Pages that are opened as files may have no storage.
+function localStorage_get(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+function localStorage_set(key, value) {
+  try {
+    localStorage.setItem(key, value);
+  } catch {
+    // The choice is forgotten.
+  }
+}
+
+export function main() {
+  const page = new Page(JSON.parse(document.getElementById("heads").textContent));
+  window.schedule = page;  // for the browser test
+  page.start();
+  const load = () => page.load().catch((error) => {
+    const loading = page.by("loading");
+    loading.hidden = false;
+    loading.textContent = `The instances cannot be read: ${error.message}`;
+  });
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", load);
+  else load();
+}

@@ -1,0 +1,51 @@
+// Words and numbers as the page shows them.
+
+// Names come from graph files and may hold anything: control characters and those that turn the direction of text are
+// shown as what they are.
+export function shown(name) {
+  return String(name).replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
+    (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+// The last part of "cuda:0/learner 3/step".
+export function shortName(name) {
+  return shown(String(name).slice(String(name).lastIndexOf("/") + 1)) || shown(name);
+}
+
+function digits(value) {
+  const size = Math.abs(value);
+  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
+}
+
+// 1234567 ns: "1.23 ms".
+export function duration(ns) {
+  const size = Math.abs(ns);
+  if (size < 999.5) return Math.round(ns) + " ns";
+  if (size < 999.5e3) return digits(ns / 1e3) + " µs";
+  if (size < 999.5e6) return digits(ns / 1e6) + " ms";
+  return digits(ns / 1e9) + " s";
+}
+
+export function percent(share) {
+  if (share !== 0 && Math.abs(share) < 0.0005) return (share < 0 ? "−" : "") + "<0.1 %";
+  const text = (100 * Math.abs(share)).toFixed(Math.abs(share) < 0.0995 ? 1 : 0);
+  return (share < 0 && Number(text) !== 0 ? "−" : "") + text + " %";
+}
+
+export function counted(count, one, many = one + "s") {
+  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
+
+// A moment on the axis, with as many digits as ticks `step` apart need: all of one axis in one unit.
+export function moment(ns, step) {
+  const [unit, name] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 1e2 ? [1e3, "µs"] : [1, "ns"];
+  const decimals = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
+  return (ns / unit).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }) + " " + name;
+}
+
+// The smallest of 1, 2, 5 times a power of ten that is at least `least`.
+export function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  for (const factor of [1, 2, 5]) if (factor * power >= least * (1 - 1e-9)) return factor * power;
+  return 10 * power;
+}

@@ -1,0 +1,91 @@
+// The panel beside the timeline: an instance, what it waited for, who waited for it, and the layers inside.
+
+import { css } from "./colours.js";
+import { nodesOf } from "./decode.js";
+import { bar, el, link, table } from "./dom.js";
+import { counted, duration, percent, shortName, shown } from "./names.js";
+
+const kWords = {
+  data: "needs what it made",
+  reuse: "needs the slot that it freed",
+  lane: "runs after it in the same queue",
+  self: "its own instances follow each other",
+  pace: "the host runs no further ahead",
+  clock: "begins after it",
+};
+
+export function edgeInWords(edge) {
+  const what = edge.what ? `: ${shown(edge.what)}` : "";
+  return kWords[edge.why] + what;
+}
+
+function timesOf(trace, position) {
+  const { start, end, ready, issued } = trace.instances;
+  const zero = trace.head.begin_ns;
+  const rows = [];
+  const add = (word, time, note) => Number.isFinite(time) && rows.push([word, duration(time - zero), note]);
+  add("ready", start[position] - ready[position], "all that it needs had ended or was queued");
+  add("issued", start[position] - issued[position], "in its queue, or taken by a thread");
+  add("started", start[position], Number.isFinite(ready[position]) ? `${duration(ready[position])} after it was ready` : "");
+  add("ended", end[position], "");
+  return table([["", "left"], ["at", "right"], ["", "left"]], rows, { class: "times" });
+}
+
+// What came last is what it waited for; `end` of that against its own start says how long ago.
+function needsList(trace, position, needs, act) {
+  const { head, instances } = trace;
+  if (needs.length === 0) return el("p", { class: "quiet" }, "Nothing: it could start at once.");
+  return el("ul", { class: "edges" }, ...needs.map((need, i) => {
+    const name = `${shown(head.tasks[need.task].name)} ${need.instance}`;
+    const before = need.position < 0 ? "not recorded" : `ended ${duration(Math.abs(instances.start[position] - need.time))} ` +
+      (need.time <= instances.start[position] ? "before" : "after it started");
+    return el("li", { class: i === 0 && need.position >= 0 ? "last" : "" },
+      need.position < 0 ? el("bdi", {}, name) : link(name, () => act.select(need.position)),
+      el("div", { class: "quiet" }, `${i === 0 && need.position >= 0 ? "came last, " : ""}${before}; ${edgeInWords(head.edges[need.edge])}`));
+  }));
+}
+
+function neededByList(trace, neededBy, act) {
+  const { head } = trace;
+  if (neededBy.length === 0) return el("p", { class: "quiet" }, "Nobody.");
+  return el("ul", { class: "edges" }, ...neededBy.map((need) => {
+    const name = `${shown(head.tasks[need.task].name)} ${need.instance}`;
+    return el("li", {}, need.position < 0 ? el("bdi", {}, name) : link(name, () => act.select(need.position)),
+      el("div", { class: "quiet" }, edgeInWords(head.edges[need.edge])));
+  }));
+}
+
+function layersInside(trace, position, palette) {
+  const { nodes, head } = trace;
+  const [from, to] = nodesOf(nodes, position);
+  if (to === from) return null;
+  const list = [];
+  for (let i = from; i < to; ++i) list.push([nodes.end[i] - nodes.start[i], nodes.launch[i]]);
+  list.sort((a, b) => b[0] - a[0]);
+  const all = list.reduce((sum, [time]) => sum + time, 0) || 1;
+  return el("section", {}, el("h3", {}, "Inside"),
+    table([["node", "left"], ["time", "right"], ["", "left"]], list.slice(0, 12).map(([time, launch]) => [
+      el("bdi", {}, shown(head.launches[launch])), duration(time),
+      bar([{ share: time / list[0][0], colour: css(palette.layers[launch]), title: percent(time / all) }], "90px")])),
+    list.length > 12 ? el("p", { class: "quiet" }, `and ${counted(list.length - 12, "node")} that take less`) : null);
+}
+
+export function selectionPanel(trace, position, needs, neededBy, act, palette) {
+  const { head, instances } = trace;
+  const task = head.tasks[instances.task[position]];
+  const took = instances.end[position] - instances.start[position];
+  const spread = task.deviation_ns > 0 ? ` ± ${duration(task.deviation_ns)}` : "";
+  const steady = head.steady;
+  const place = task.clock === 0 && steady.last >= steady.first
+    ? instances.instance[position] < steady.first ? ", in the warm-up" : instances.instance[position] > steady.last ? ", in the run's end" : ""
+    : "";
+  return el("div", {},
+    el("h2", {}, el("bdi", {}, `${shortName(task.name)} ${instances.instance[position]}`)),
+    el("p", { class: "quiet" }, el("bdi", {}, shown(task.name)), ` · instance ${instances.instance[position]} of the clock “${shown(head.clocks[task.clock].name)}”${place}`),
+    el("p", {}, `Took ${duration(took)}; its mean is ${duration(task.mean_ns)}${spread}.`,
+      Number.isFinite(task.slack_us) ? ` Each could take ${duration(task.slack_us * 1000)} longer before the critical cycle would notice.` : ""),
+    timesOf(trace, position),
+    el("section", {}, el("h3", {}, "Waited for ", el("kbd", {}, "[")), needsList(trace, position, needs, act)),
+    el("section", {}, el("h3", {}, "Waited for it ", el("kbd", {}, "]")), neededByList(trace, neededBy, act)),
+    layersInside(trace, position, palette));
+}

@@ -1,0 +1,123 @@
+// Why lanes idle, what pays, what tasks and layers cost, and how two traces differ.
+
+import { causeColour, css, kindColour } from "./colours.js";
+import { bar, el, link, table } from "./dom.js";
+import { compared } from "./compare.js";
+import { counted, duration, percent, shown } from "./names.js";
+
+export function idleView(trace, state, act) {
+  const { head } = trace;
+  const lanes = head.lanes.map((lane, id) => ({ ...lane, id })).filter((lane) => lane.causes);
+  const order = ["compute", "averaging", "collectives", "copy in", "copy out", "validation", "host"];
+  lanes.sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind) || a.id - b.id);
+  const sections = lanes.map((lane) => {
+    const all = lane.busy_ns + lane.idle_ns || 1;
+    const parts = [{ share: lane.busy_ns / all, colour: css(kindColour(lane.kind, state.dark)), title: `busy ${percent(lane.busy_ns / all)}` },
+      ...lane.causes.map((cause) => ({ share: cause.ns / all, colour: causeColour(cause.why, state.dark), title: `${cause.why}: ${percent(cause.ns / all)}` }))];
+    const rows = lane.causes.filter((cause) => cause.ns / all >= 0.0005).map((cause) => [
+      el("span", {}, el("i", { class: "swatch", style: { background: causeColour(cause.why, state.dark) } }), cause.why),
+      percent(cause.ns / all), duration(cause.ns), cause.count.toLocaleString("en"),
+      link(`${duration(cause.to - cause.from)}${cause.task === undefined ? "" : " before " + shown(head.tasks[cause.task].name) + " " + cause.instance}`,
+        () => act.showGap(cause))]);
+    return el("section", { class: "lane", id: `idle-${lane.id}` },
+      el("h3", {}, el("bdi", {}, shown(lane.name)), el("span", { class: "quiet" }, ` busy ${percent(lane.busy_ns / all)}, idle ${percent(lane.idle_ns / all)}`),
+        el("span", { class: "space" }), link("in the timeline", () => act.showLane(lane.id))),
+      bar(parts),
+      rows.length ? table([["idle, because", "left"], ["of all time", "right"], ["time", "right"], ["gaps", "right"], ["longest", "left"]], rows) : null,
+      lane.reasons.length > 0 ? el("details", {}, el("summary", {}, "in terms of the plan"),
+        table([["waiting for", "left"], ["of all time", "right"], ["time", "right"]],
+          lane.reasons.slice(0, 12).map((reason) => [el("bdi", {}, shown(reason.why)), percent(reason.ns / all), duration(reason.ns)]))) : null);
+  });
+  return el("div", { class: "page" }, el("p", { class: "intro" },
+    "A queue is idle while it has no task to run. Each gap is cut where its cause changed: from the end of the task before to the start of the next."), ...sections);
+}
+
+const kSaves = 0.002;  // of an iteration: less is no more than noise
+
+function saved(change) {
+  if (Math.abs(change.saved) < kSaves) return el("span", { class: "quiet" }, "nothing");
+  return el("span", { class: change.saved > 0 ? "good" : "bad" }, change.saved > 0 ? `saves ${percent(change.saved)}` : `costs ${percent(-change.saved)}`);
+}
+
+export function paysView(trace, state, act) {
+  const { pays } = trace.head;
+  if (!pays || pays.measured_ns === 0) {
+    return el("div", { class: "page" }, el("p", { class: "intro" }, "The trace has too few iterations to predict what would pay: it needs at least five in its steady state."));
+  }
+  const error = pays.simulated_ns / pays.measured_ns - 1;
+  const change = (one) => one && el("div", { class: "saving" }, saved(one), el("span", { class: "quiet" }, duration(one.iteration_ns)));
+  const tasks = new Map();
+  for (const one of pays.changes) {
+    if (one.kind !== "halved" && one.kind !== "removed") continue;
+    const key = trace.head.tasks[one.tasks[0]].like;
+    if (!tasks.has(key)) tasks.set(key, { of: one.tasks });
+    tasks.get(key)[one.kind] = one;
+  }
+  const ranked = [...tasks].sort((a, b) => b[1].removed.saved - a[1].removed.saved);
+  const slots = pays.changes.filter((one) => one.kind.startsWith("slot"));
+  slots.sort((a, b) => Math.abs(b.saved) - Math.abs(a.saved));
+  return el("div", { class: "page" },
+    el("p", { class: "intro" }, "Each line is this run, simulated again with one change. The simulation of the run as it is gives ",
+      el("b", {}, duration(pays.simulated_ns)), " an iteration, measured are ", el("b", {}, duration(pays.measured_ns)),
+      `: the model is ${percent(Math.abs(error))} ${error > 0 ? "too slow" : "too fast"}, and differences below that say little. `,
+      "Durations are taken as they were; that tasks on the same cores slow each other down is not in the model."),
+    el("h3", {}, "If a task were faster"),
+    table([["task", "left"], ["twice as fast", "right"], ["if it took no time", "right"]], ranked.map(([name, one]) => [
+      link(shown(name), () => act.showTask(one.of)), change(one.halved), change(one.removed)])),
+    slots.length ? el("h3", {}, "If there were another number of slots") : null,
+    slots.length ? table([["slots", "left"], ["time per iteration", "right"]], slots.map((one) => [link(shown(one.change), () => act.showTask(one.tasks)), change(one)])) : null,
+    el("p", { class: "quiet" }, "Changes of your own: ", el("code", {}, "arbalest trace TRACE --what-if 'step*0.5' --what-if prefetch.depth=4")));
+}
+
+export function tasksView(trace, state, act) {
+  const { head } = trace;
+  const groups = new Map();
+  head.tasks.forEach((task, id) => {
+    if (task.count === 0) return;
+    if (!groups.has(task.like)) groups.set(task.like, { tasks: [], count: 0, total: 0, longest: 0, deviation: 0, slack: Infinity, kind: head.lanes[task.lane].kind });
+    const group = groups.get(task.like);
+    group.tasks.push(id);
+    group.count += task.count;
+    group.total += task.total_ns;
+    group.longest = Math.max(group.longest, task.longest_ns);
+    group.deviation = Math.max(group.deviation, task.deviation_ns);
+    group.slack = Math.min(group.slack, task.slack_us ?? Infinity);
+  });
+  const list = [...groups].sort((a, b) => b[1].total - a[1].total);
+  const most = list[0]?.[1].total || 1;
+  const layers = head.layers ?? [];
+  const all = layers.reduce((sum, layer) => sum + layer.forward_ns + layer.backward_ns, 0) || 1;
+  const longest = layers.length ? layers[0].forward_ns + layers[0].backward_ns : 1;
+  const colour = css(kindColour("compute", state.dark));
+  return el("div", { class: "page" },
+    el("h3", {}, "Tasks"),
+    table([["task", "left"], ["instances", "right"], ["mean", "right"], ["spread", "right"], ["longest", "right"], ["slack", "right"], ["total", "right"], ["", "left"]],
+      list.map(([name, group]) => [
+        link(shown(name) + (group.tasks.length > 1 ? ` (${group.tasks.length})` : ""), () => act.showTask(group.tasks)), group.count.toLocaleString("en"),
+        duration(group.total / group.count), "± " + duration(group.deviation), link(duration(group.longest), () => act.showLongest(group.tasks)),
+        Number.isFinite(group.slack) ? duration(group.slack * 1000) : "—", duration(group.total),
+        bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px")])),
+    el("h3", {}, "Layers"),
+    layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: on a GPU a step is one recorded launch.") :
+      table([["layer", "left"], ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], layers.map((layer) => [
+        el("bdi", {}, shown(layer.name)), percent((layer.forward_ns + layer.backward_ns) / all), duration(layer.forward_ns), duration(layer.backward_ns),
+        bar([{ share: layer.forward_ns / longest, colour, title: "forward" }, { share: layer.backward_ns / longest, colour: css(kindColour("validation", state.dark)), title: "backward" }], "200px")])));
+}
+
+export function compareView(traces, state, act) {
+  const [a, b] = traces.map((trace) => trace.head);
+  if (!a.tasks || !b.tasks) return el("div", { class: "page" }, el("p", { class: "intro" }, "One of the traces holds no instances: there is nothing to compare."));
+  const { rows, iteration } = compared(a, b);
+  const signed = (ns) => (ns > 0 ? "+" : "−") + duration(Math.abs(ns));
+  const verdict = iteration.a > 0 && iteration.b > 0
+    ? `An iteration takes ${duration(iteration.a)} in “${shown(a.name)}” and ${duration(iteration.b)} in “${shown(b.name)}”: ${signed(iteration.b - iteration.a)} (${percent(iteration.b / iteration.a - 1)}).`
+    : "One of the traces is too short to tell how long an iteration takes.";
+  return el("div", { class: "page" }, el("p", { class: "intro" }, verdict),
+    table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
+      rows.map((row) => [link(shown(row.name), () => act.showTask((row.b ?? row.a).tasks)),
+        row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",
+        row.a && row.b ? signed(row.b.mean - row.a.mean) : "—",
+        el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signed(row.cost) : "within its spread"),
+        row.a ? row.b ? "" : `only in ${shown(a.name)}` : `only in ${shown(b.name)}`])),
+    el("p", { class: "quiet" }, `“Per iteration” is the work of all learners and devices together; work beside compute may cost no time. Samples: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`));
+}

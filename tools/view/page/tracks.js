@@ -1,0 +1,37 @@
+// Which rows the timeline shows, in which order: the host, then each device with its queues; learners of a device and
+// threads of the host fold into one row.
+
+const kOrder = ["host", "copy in", "compute", "averaging", "copy out", "validation", "collectives"];
+const kFoldFrom = 5;  // so many rows of a kind are folded at first
+
+// [{ name, rows, key, folded }]: a track with several rows is folded, one above its own rows is open.
+export function tracksOf(head, open) {
+  const groups = new Map();
+  const seen = new Map();  // rows of each lane so far
+  head.rows.forEach(({ lane }, row) => {
+    const { kind, device, name } = head.lanes[lane];
+    const key = `${device}/${kind}`;
+    const number = seen.get(lane) ?? 0;
+    seen.set(lane, number + 1);
+    if (!groups.has(key)) groups.set(key, { key, kind, device, rows: [] });
+    groups.get(key).rows.push({ row, lane, name: number === 0 ? name : `${name} (${number + 1} at once)` });
+  });
+  const sorted = [...groups.values()].sort((a, b) => {
+    const place = (group) => (group.kind === "host" ? -1 : group.device < 0 ? 1e6 : group.device);
+    return place(a) - place(b) || kOrder.indexOf(a.kind) - kOrder.indexOf(b.kind);
+  });
+  const tracks = [];
+  for (const group of sorted) {
+    if (group.rows.length === 1) {
+      tracks.push({ name: group.rows[0].name, rows: [group.rows[0].row], kind: group.kind });
+      continue;
+    }
+    const isOpen = open.get(group.key) ?? group.rows.length < kFoldFrom;
+    const device = group.device < 0 ? "" : head.devices[group.device];
+    const words = { host: "host threads", compute: "learners" }[group.kind] ?? group.kind;
+    tracks.push({ name: `${device ? device + " · " : ""}${group.rows.length} ${words}`, key: group.key, isOpen,
+      rows: group.rows.map((one) => one.row), kind: group.kind });
+    if (isOpen) for (const one of group.rows) tracks.push({ name: one.name, rows: [one.row], kind: group.kind, inner: true });
+  }
+  return tracks;
+}

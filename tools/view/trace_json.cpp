@@ -1,0 +1,263 @@
+#include "tools/view/trace_json.h"
+
+#include <cmath>
+
+#include "executor/trace/layer_times.h"
+
+namespace arbalest {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* name_of(Lane::Kind kind) {
+  switch (kind) {
+    case Lane::Kind::Host: return "host";
+    case Lane::Kind::Compute: return "compute";
+    case Lane::Kind::CopyIn: return "copy in";
+    case Lane::Kind::CopyOut: return "copy out";
+    case Lane::Kind::Validate: return "validation";
+    case Lane::Kind::Averaging: return "averaging";
+    case Lane::Kind::Collectives: return "collectives";
+  }
+  return "";
+}
+
+const char* name_of(Task::Kind kind) {
+  switch (kind) {
+    case Task::Kind::Fill: return "fill";
+    case Task::Kind::CopyIn: return "copy in";
+    case Task::Kind::Compute: return "compute";
+    case Task::Kind::Average: return "average";
+    case Task::Kind::Collective: return "collective";
+    case Task::Kind::Snapshot: return "snapshot";
+    case Task::Kind::CopyOut: return "copy out";
+    case Task::Kind::HandOut: return "hand out";
+    case Task::Kind::ValidationBegin: return "validation begins";
+    case Task::Kind::Report: return "report";
+    case Task::Kind::ValidationEnd: return "validation ends";
+    case Task::Kind::Work: return "work";
+  }
+  return "";
+}
+
+const char* name_of(Edge::Why why) {
+  switch (why) {
+    case Edge::Why::Data: return "data";
+    case Edge::Why::Reuse: return "reuse";
+    case Edge::Why::Lane: return "lane";
+    case Edge::Why::Self: return "self";
+    case Edge::Why::Pace: return "pace";
+    case Edge::Why::Clock: return "clock";
+  }
+  return "";
+}
+
+const char* name_of(VerdictFigure::Where where) {
+  switch (where) {
+    case VerdictFigure::Where::Lane: return "lane";
+    case VerdictFigure::Where::Task: return "task";
+    case VerdictFigure::Where::Idle: return "idle";
+    case VerdictFigure::Where::Cycle: return "cycle";
+  }
+  return "";
+}
+
+const char* name_of(Payoff::Kind kind) {
+  switch (kind) {
+    case Payoff::Kind::Halved: return "halved";
+    case Payoff::Kind::Removed: return "removed";
+    case Payoff::Kind::SlotMore: return "slot more";
+    case Payoff::Kind::SlotLess: return "slot less";
+  }
+  return "";
+}
+
+Json verdict_json(const Verdict& verdict) {
+  Json figures = Json::array();
+  for (const VerdictFigure& figure : verdict.figures) {
+    figures.push_back(
+        {{"value", figure.value}, {"text", figure.text}, {"where", name_of(figure.where)}, {"id", figure.id}});
+  }
+  return {{"sentence", verdict.sentence}, {"figures", std::move(figures)}};
+}
+
+Json clocks_json(const Plan& plan) {
+  Json clocks = Json::array();
+  for (const Clock& clock : plan.clocks) clocks.push_back({{"name", clock.name}, {"ticks", clock.ticks}});
+  return clocks;
+}
+
+Json relations_json(const Plan& plan) {
+  Json relations = Json::array();
+  for (const ClockRelation& relation : plan.relations) {
+    relations.push_back(
+        {{"fine", relation.fine}, {"coarse", relation.coarse}, {"group", relation.group}, {"period", relation.period}});
+  }
+  return relations;
+}
+
+Json reasons_json(const std::vector<IdleReason>& reasons) {
+  Json list = Json::array();
+  for (const IdleReason& reason : reasons) list.push_back({{"why", reason.why}, {"ns", reason.ns}});
+  return list;
+}
+
+Json lanes_json(const Plan& plan, const TraceSummary& summary) {
+  Json lanes = Json::array();
+  for (const Lane& lane : plan.lanes) {
+    lanes.push_back(
+        {{"name", lane.name}, {"kind", name_of(lane.kind)}, {"device", lane.device}, {"learner", lane.learner}});
+  }
+  for (const LaneSummary& lane : summary.lanes) {
+    Json& json = lanes[size_t(lane.lane)];
+    json["busy_ns"] = lane.busy_ns;
+    json["idle_ns"] = lane.idle_ns;
+    json["steady_ns"] = lane.steady_ns;
+    json["steady_idle_ns"] = lane.steady_idle_ns;
+    json["causes"] = Json::array();
+    for (const IdleShare& share : lane.causes) {
+      Json cause = {{"why", in_words(share.cause)}, {"ns", share.ns},     {"count", share.count},
+                    {"steady_ns", share.steady_ns}, {"from", share.from}, {"to", share.to}};
+      if (share.next != nullptr) {
+        cause["task"] = share.next->task;
+        cause["instance"] = share.next->instance;
+      }
+      json["causes"].push_back(std::move(cause));
+    }
+    json["reasons"] = reasons_json(lane.reasons);
+    json["steady_reasons"] = reasons_json(lane.steady_reasons);
+  }
+  return lanes;
+}
+
+// Mean and spread of each task's durations over instances with work.
+struct Durations {
+  int64_t count = 0;
+  double mean = 0, squares = 0;  // squares: Σ (duration − mean)², as Welford sums it
+
+  void add(double duration) {
+    const double before = duration - mean;
+    mean += before / double(++count);
+    squares += before * (duration - mean);
+  }
+  double deviation() const { return count > 1 ? std::sqrt(squares / double(count - 1)) : 0; }
+};
+
+Json tasks_json(const TraceFile& trace, const TraceSummary& summary) {
+  const Plan& plan = trace.plan;
+  std::vector<Durations> durations(plan.tasks.size());
+  for (const TaskSpan& span : trace.tasks) {
+    if (!has_work(span.instance, plan.tasks[size_t(span.task)].every)) continue;
+    durations[size_t(span.task)].add(double(span.ended - span.started));
+  }
+  std::vector<int64_t> longest(plan.tasks.size(), 0), total(plan.tasks.size(), 0);
+  for (const TaskSummary& task : summary.tasks) {
+    longest[size_t(task.task)] = task.longest_ns;
+    total[size_t(task.task)] = task.total_ns;
+  }
+  Json tasks = Json::array();
+  for (size_t i = 0; i < plan.tasks.size(); ++i) {
+    const Task& task = plan.tasks[i];
+    Json json = {{"name", task.name},
+                 {"like", alike(task.name)},
+                 {"kind", name_of(task.kind)},
+                 {"lane", task.lane},
+                 {"clock", task.clock},
+                 {"width", task.width},
+                 {"device", task.device},
+                 {"learner", task.learner},
+                 {"count", durations[i].count},
+                 {"mean_ns", std::round(durations[i].mean)},
+                 {"deviation_ns", std::round(durations[i].deviation())},
+                 {"longest_ns", longest[i]},
+                 {"total_ns", total[i]}};
+    if (std::isfinite(summary.slack.tasks[i])) json["slack_us"] = summary.slack.tasks[i];
+    if (!trace.alone.empty() && trace.alone[i] >= 0) json["alone_ns"] = trace.alone[i];
+    tasks.push_back(std::move(json));
+  }
+  return tasks;
+}
+
+Json edges_json(const Plan& plan, const Slack& slack) {
+  Json edges = Json::array();
+  for (size_t i = 0; i < plan.edges.size(); ++i) {
+    const Edge& edge = plan.edges[i];
+    Json json = {{"from", edge.from},
+                 {"to", edge.to},
+                 {"distance", edge.distance},
+                 {"relation", edge.relation},
+                 {"needs", edge.needs == Edge::Needs::Done ? "done" : "issued"},
+                 {"why", name_of(edge.why)},
+                 {"what", edge.what}};
+    if (std::isfinite(slack.edges[i])) json["slack_us"] = slack.edges[i];
+    edges.push_back(std::move(json));
+  }
+  return edges;
+}
+
+Json pays_json(const WhatPays& pays) {
+  Json changes = Json::array();
+  for (const Payoff& change : pays.changes) {
+    changes.push_back({{"kind", name_of(change.kind)},
+                       {"change", change.change},
+                       {"tasks", change.tasks},
+                       {"iteration_ns", std::round(change.iteration_ns)},
+                       {"saved", change.saved}});
+  }
+  return {{"measured_ns", pays.measured_ns},
+          {"simulated_ns", pays.simulated_ns},
+          {"iterations", pays.iterations},
+          {"changes", std::move(changes)}};
+}
+
+Json layers_json(const TraceFile& trace) {
+  Json layers = Json::array();
+  for (const LayerTime& layer : layer_times(trace)) {
+    layers.push_back({{"name", layer.name}, {"forward_ns", layer.forward_ns}, {"backward_ns", layer.backward_ns}});
+  }
+  return layers;
+}
+
+Json hiding_json(const TraceSummary& summary) {
+  Json list = Json::array();
+  for (const Hiding& part : summary.hiding) {
+    if (part.lane == kNone) continue;
+    list.push_back(
+        {{"lane", part.lane}, {"busy_ns", part.busy_ns}, {"hidden_ns", part.hidden_ns}, {"waited_ns", part.waited_ns}});
+  }
+  return list;
+}
+
+}  // namespace
+
+Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatPays& pays) {
+  const Plan& plan = trace.plan;
+  Json devices = Json::array();
+  for (const PlanDevice& device : plan.devices) devices.push_back(to_string(device));
+  const Cycle& critical = summary.critical;
+  return {{"graph", trace.graph},
+          {"verdict", verdict_json(judge(trace, summary))},
+          {"instances", trace.tasks.size()},
+          {"dropped", trace.dropped},
+          {"unfinished", trace.unfinished},
+          {"begin_ns", summary.begin},
+          {"end_ns", summary.end},
+          {"steady",
+           {{"first", summary.first_steady}, {"last", summary.last_steady}, {"iteration_ns", summary.iteration_ns}}},
+          {"devices", std::move(devices)},
+          {"clocks", clocks_json(plan)},
+          {"relations", relations_json(plan)},
+          {"lanes", lanes_json(plan, summary)},
+          {"tasks", tasks_json(trace, summary)},
+          {"edges", edges_json(plan, summary.slack)},
+          {"critical",
+           {{"edges", critical.edges},
+            {"work_ns", critical.microseconds * 1000},
+            {"lag", critical.lag},
+            {"bound_ns", critical.edges.empty() ? 0 : critical.bound() * 1000}}},
+          {"hiding", hiding_json(summary)},
+          {"layers", layers_json(trace)},
+          {"pays", pays_json(pays)}};
+}
+
+}  // namespace arbalest

@@ -34,11 +34,6 @@ const std::vector<std::string>& Inference::class_names() const {
   return model_->class_names();
 }
 
-bool Inference::skipped(int64_t sample) const {
-  const BadSamples& bad = *model_->prepared.bad;
-  return bad.most() > 0 && bad.contains(source().locate(sample));
-}
-
 TensorType Inference::output_type(size_t index) const {
   return model_->output_type(index);
 }
@@ -68,6 +63,10 @@ std::function<void(int64_t)> Inference::hand_out(const Replica& replica,
     batch.first = (tick * int64_t(model_->plan.devices.size()) + replica.device) * model_->loop().batch;
     batch.samples = std::min(model_->loop().batch, samples() - batch.first);
     if (batch.samples <= 0 || !each) return;
+    const std::vector<int64_t> left_out = reader_->left_out().among(0, batch.first, batch.samples);
+    for (int64_t sample = batch.first; sample < batch.first + batch.samples; ++sample) {
+      if (!std::binary_search(left_out.begin(), left_out.end(), sample)) batch.rows.push_back(sample);
+    }
     std::vector<std::vector<std::byte>> values;
     for (size_t i = 0; i < replica.outputs.size(); ++i) {
       values.push_back(model_->read_output(replica, i, tick));
@@ -87,7 +86,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
     for (const TaskId task : replica.fills) host[size_t(task)] = fill(replica, task);
     if (replica.hand_out != kNone) host[size_t(replica.hand_out)] = hand_out(replica, each);
   }
-  ValidationReader reader(*model_->binding, model_->loop(), planned, samples());
+  ValidationReader reader(*model_->binding, model_->loop(), planned, samples(), reader_->left_out());
   SchedulerOptions scheduling;
   scheduling.threads = thread_count(options_);
   Scheduler scheduler(*model_->binding, std::move(host), scheduling);
@@ -95,7 +94,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");
 
   Validated result;
-  tell(measured_metrics(model_->loop()), model_->prepared.program.training().metrics.front().name, reader.read(0),
+  tell(measured_metrics(model_->loop(), class_names()), model_->prepared.program.training().metrics.front().name, reader.read(0),
        result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;

@@ -16,9 +16,10 @@ class LoadedModel;
 class SampleReader;
 
 // What a batch hands out of the values that were asked for, in their order. Floating ones are float, others are as the
-// graph has them; all are row-major and begin with the batch's first sample.
+// graph has them; all are row-major.
 struct InferredBatch {
   int64_t first = 0, samples = 0;        // of the split, in its order
+  std::vector<int64_t> rows;             // the sample of each row: all of these but those that cannot be read
   std::vector<const std::byte*> values;  // valid during the call
 };
 
@@ -36,8 +37,6 @@ class Inference {
   // What classes, or several labels, are called: by the source, or else by the file of weights; empty: they are
   // numbers.
   const std::vector<std::string>& class_names() const;
-  // Whether the sample could not be read, so that another one took its place. During run() and after it.
-  bool skipped(int64_t sample) const;
   // Of an asked value: element type and shape of one sample.
   TensorType output_type(size_t index) const;
 

@@ -12,6 +12,7 @@ BatchFiller::BatchFiller(const Binding& binding, const Task& task, const BatchLa
       reader_(std::move(reader)),
       layout_(layout),
       batch_(reader_->batch()),
+      parts_of_batch_(int(task.parts)),
       first_(batch_ * task.part / task.parts),
       count_(batch_ * (task.part + 1) / task.parts - first_),
       parts_(size_t(binding.plan().buffers[size_t(buffer_)].slots),
@@ -42,6 +43,34 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
     part.fields[field] = offset > 0 ? slot + offset + first_ * reader_->stride(field) : nullptr;
   }
   reader_->read(part.samples, part.fields);
+  if (reader_->leaves_out() && reader_->left_out().part_is_last(uint64_t(epoch), number, parts_of_batch_)) {
+    take_out(slot, epoch, number);
+  }
+}
+
+void BatchFiller::take_out(std::byte* slot, int64_t epoch, int64_t number) const {
+  const int64_t first = number * batch_;
+  const std::vector<int64_t> positions = reader_->left_out().among(uint64_t(epoch), first, batch_);
+  if (positions.empty()) return;
+  StepScalars scalars;
+  std::memcpy(&scalars, slot, sizeof scalars);
+  for (size_t field = 0; field < layout_.offsets.size(); ++field) {
+    if (layout_.offsets[field] == 0) continue;
+    const int64_t stride = reader_->stride(field);
+    std::byte* const rows = slot + layout_.offsets[field];
+    auto hole = positions.begin();
+    int64_t to = 0;
+    for (int64_t row = 0; row < scalars.valid; ++row) {
+      if (hole != positions.end() && *hole == first + row) {
+        ++hole;
+        continue;
+      }
+      if (to != row) std::memcpy(rows + to * stride, rows + row * stride, size_t(stride));
+      ++to;
+    }
+  }
+  scalars.valid -= int32_t(positions.size());
+  std::memcpy(slot, &scalars, sizeof scalars);
 }
 
 TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t metrics)

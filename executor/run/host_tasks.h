@@ -22,15 +22,19 @@ class BatchFiller {
   bool has_scalars() const { return first_ == 0; }
   // For batch `number` of `epoch` in `order`, into the slot of `tick`; adds what follows from the batch.
   void put_scalars(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number, StepScalars scalars) const;
-  // The part's samples of that batch. Slots of different ticks may be filled at once.
+  // The part's samples of that batch. Slots of different ticks may be filled at once. The last part of a batch takes
+  // out of it what the reader leaves out: the other samples stand together, in their order, and so many are valid.
   void fill(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number);
 
  private:
+  void take_out(std::byte* slot, int64_t epoch, int64_t number) const;
+
   const Binding& binding_;
   const BufferId buffer_;
   const std::shared_ptr<const SampleReader> reader_;
   const BatchLayout layout_;
   const int64_t batch_;
+  const int parts_of_batch_;
   const int64_t first_, count_;  // samples of the batch that are the part
   struct Part {                  // what a fill works with
     std::vector<int64_t> order;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "executor/run/task_error.h"
 #include "graph/error.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
@@ -54,6 +55,7 @@ SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed
       seed_(seed),
       batch_(loop.batch),
       preparations_(loop.preparations),
+      leaves_out_(loop.role == LoopRole::Validate),
       bad_(bad),
       cache_(cache),
       source_fields_(loop.fields.size() - loop.preparations.size()) {
@@ -146,22 +148,43 @@ void SampleReader::will_read(std::vector<int64_t> blocks) const {
   if (!blocks.empty()) source_.will_read(blocks);
 }
 
+// The error speaks of a file, not of the task that met it: TaskError is told as it is.
+void SampleReader::pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& fault,
+                             std::span<std::byte* const> fields) const {
+  const std::string place = source_.locate(sample.index), data = source_.describe();
+  const std::string number = fmt::format("sample {} of {}", sample.index, data.substr(0, data.find(": ")));
+  if (!bad_) throw TaskError(fmt::format("{}: {} ({})", place, fault, number), -1);
+  try {
+    bad_->add(place, fault, number);
+  } catch (const RunError& error) {
+    throw TaskError(error.what(), -1);
+  }
+  if (!leaves_out_) {
+    if (tries >= source_.size()) throw TaskError(fmt::format("none of {} can be read", data), -1);
+    sample.index = (sample.index + 1) % source_.size();
+    return;
+  }
+  const bool padding = int64_t(sample.position) >= source_.size();
+  if (!padding) left_out_.add(sample.epoch, int64_t(sample.position));
+  for (size_t f = source_fields_; f < fields.size(); ++f) {
+    if (fields[f]) std::memset(fields[f] + int64_t(n) * strides_[f], 0, size_t(strides_[f]));
+  }
+}
+
 void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const {
   if (!preparations_.empty()) {
     std::unique_ptr<Worker> worker = borrow();
     ReadingTimes times;
     for (size_t n = 0; n < samples.size(); ++n) {
-      for (int64_t tries = 0;; ++tries) {
+      for (int64_t tries = 1;; ++tries) {
         try {
           if (take_cached(samples[n], n, fields)) break;
           prepare(*worker, samples[n], n, fields, times);
           keep(samples[n], n, fields);
           break;
         } catch (const std::exception& error) {  // a source may throw what it likes
-          const std::string place = source_.locate(samples[n].index), fault = plain_message(error);
-          if (!bad_ || tries + 1 >= source_.size()) throw RunError(fmt::format("{}: {}", place, fault));
-          bad_->add(place, fault);
-          samples[n].index = (samples[n].index + 1) % source_.size();
+          pass_over(samples[n], n, tries, plain_message(error), fields);
+          if (leaves_out_) break;
         }
       }
     }

@@ -6,11 +6,12 @@
 #include <span>
 #include <vector>
 
-#include "executor/run/bad_samples.h"
+#include "executor/run/left_out.h"
 #include "executor/run/sample_cache.h"
 #include "executor/trace/trace_file.h"
 #include "graph/passes/program.h"
 #include "graph/preparation.h"
+#include "io/sources/bad_samples.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
@@ -25,7 +26,8 @@ int64_t cached_bytes(const Loop& loop);
 // Of one loop. Any thread may read.
 class SampleReader {
  public:
-  // Keeps the references. `bad`: what to do with samples that cannot be read; nullptr: they end the run.
+  // Keeps the references. `bad`: how many samples that cannot be read are passed over; nullptr: none. Where the loop
+  // trains, the next one of the split that can be read takes such a sample's place; validation leaves it out.
   // `cache`: where prepared samples stay, each cached_bytes() long; nullptr: nowhere.
   SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr,
                SampleCache* cache = nullptr);
@@ -34,13 +36,17 @@ class SampleReader {
   // Of a sample of a field of the slot (Loop::fields), in bytes.
   int64_t stride(size_t field) const { return strides_[field]; }
   // Writes samples one after the other, each field where `fields` says, as Source::fill() does; nullptr where the
-  // field is not in the slot. Throws what the source throws, and RunError with the place of a sample that cannot be
-  // prepared.
+  // field is not in the slot; a sample that is left out is zeros there. Throws what the source throws, and TaskError
+  // with the place of a sample that cannot be prepared.
   void read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const;
   // Tells the source which of its blocks will be read soon.
   void will_read(std::vector<int64_t> blocks) const;
 
   ReadingTimes times() const;
+
+  // Whether samples may be left out of batches, and which were; SampleRef::epoch is the pass.
+  bool leaves_out() const { return leaves_out_ && bad_ && bad_->most() > 0 && !preparations_.empty(); }
+  LeftOut& left_out() const { return left_out_; }
 
  private:
   // What a thread works with while it prepares.
@@ -52,6 +58,8 @@ class SampleReader {
   void give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const;
   void prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
                ReadingTimes& times) const;
+  void pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& fault,
+                 std::span<std::byte* const> fields) const;
   bool take_cached(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
   void keep(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
 
@@ -59,10 +67,12 @@ class SampleReader {
   const uint64_t seed_;
   const int64_t batch_;
   const std::vector<LoopPreparation> preparations_;
+  const bool leaves_out_;
   BadSamples* const bad_;
   SampleCache* const cache_;
   const size_t source_fields_;
   std::vector<int64_t> strides_;
+  mutable LeftOut left_out_;
   mutable std::mutex mutex_;  // of what follows
   mutable std::vector<std::unique_ptr<Worker>> idle_;
   mutable ReadingTimes times_;

@@ -1,21 +1,33 @@
 #include "executor/session/metrics.h"
 
+#include <charconv>
 #include <limits>
 
 namespace arbalest {
+
+namespace {
+
+std::string called(const std::string& part, const std::vector<std::string>& class_names) {
+  size_t number = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+  const bool numbered = error == std::errc() && end == part.data() + part.size() && number < class_names.size();
+  return numbered ? class_names[number] : part;
+}
+
+}  // namespace
 
 bool keeps_rows(const LoopMetric& metric) {
   return metric.spec.keeps == MetricSpec::Keeps::Rows;
 }
 
-std::vector<MeasuredMetric> measured_metrics(const Loop& loop) {
+std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector<std::string>& class_names) {
   std::vector<MeasuredMetric> all;
   for (const LoopMetric& metric : loop.metrics) {
     const MetricSpec& spec = metric.spec;
     all.push_back({metric.name, spec.better, spec.least, spec.most, false});
     if (!keeps_rows(metric) || !spec.parts) continue;
     for (const std::string& part : spec.parts(metric.node, metric.inputs)) {
-      all.push_back({metric.name + "/" + part, spec.better, spec.least, spec.most, true});
+      all.push_back({metric.name + "/" + called(part, class_names), spec.better, spec.least, spec.most, true});
     }
   }
   return all;
@@ -24,6 +36,7 @@ std::vector<MeasuredMetric> measured_metrics(const Loop& loop) {
 void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, const Measurement& measured,
           Validated& event) {
   event.samples = measured.samples;
+  event.left_out = measured.left_out;
   event.loss = std::numeric_limits<double>::quiet_NaN();
   for (size_t m = 0; m < metrics.size(); ++m) {
     if (metrics[m].name == loss) {

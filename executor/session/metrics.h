@@ -10,7 +10,7 @@
 
 namespace arbalest {
 
-// A number that validations measure: a metric, or a part of one ("auc/0").
+// A number that validations measure: a metric, or a part of one ("auc/edema").
 struct MeasuredMetric {
   std::string name;
   MetricSpec::Better better = MetricSpec::Better::Higher;
@@ -25,12 +25,14 @@ struct MeasuredMetric {
 // Whether the metric is made on the host from a row of each sample, not summed on the device.
 bool keeps_rows(const LoopMetric& metric);
 
-// In the order of the loop's metrics, each before its parts.
-std::vector<MeasuredMetric> measured_metrics(const Loop& loop);
+// In the order of the loop's metrics, each before its parts. Parts are numbered as classes, or labels, are, and called
+// like them where these have names.
+std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector<std::string>& class_names);
 
 struct Measurement {
-  int64_t samples = 0;
+  int64_t samples = 0;         // that count
   std::vector<double> values;  // as measured_metrics() names them
+  int64_t left_out = 0;        // samples of the split that cannot be read
 };
 
 // Samples and values of a validation as observers are told of them; `loss` is the name of what Train is given.

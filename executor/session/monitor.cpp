@@ -13,9 +13,9 @@ namespace arbalest {
 
 namespace {
 
-std::vector<MeasuredMetric> validation_metrics(const Program& program) {
+std::vector<MeasuredMetric> validation_metrics(const Program& program, const std::vector<std::string>& class_names) {
   const Loop* loop = program.find(LoopRole::Validate);
-  return loop ? measured_metrics(*loop) : std::vector<MeasuredMetric>{};
+  return loop ? measured_metrics(*loop, class_names) : std::vector<MeasuredMetric>{};
 }
 
 std::vector<std::string> names_of(const std::vector<LoopMetric>& metrics) {
@@ -32,8 +32,9 @@ std::string described(const MeasuredMetric& metric) {
 
 }  // namespace
 
-Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer)
-    : metrics_(validation_metrics(program)),
+Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
+                 const std::vector<std::string>& class_names)
+    : metrics_(validation_metrics(program, class_names)),
       trained_metrics_(names_of(program.training().metrics)),
       rules_(rules),
       observer_(observer),

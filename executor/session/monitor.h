@@ -32,9 +32,10 @@ struct RunPosition {
 
 class Monitor {
  public:
-  // Throws GraphError where a rule names a metric that the program's validation has not, or a value that it cannot
-  // reach.
-  Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer);
+  // `class_names`: of classes or labels, what parts of metrics are called; empty: by their numbers. Throws GraphError
+  // where a rule names a metric that the program's validation has not, or a value that it cannot reach.
+  Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
+          const std::vector<std::string>& class_names = {});
 
   struct Verdict {
     bool stop = false;  // targets reached, or patience at its end

@@ -67,11 +67,12 @@ struct EpochEnded {
 
 struct Validated {
   int64_t epoch = 0, iteration = 0;  // of the weights that were validated
-  int64_t samples = 0;
+  int64_t samples = 0;               // that were measured
+  int64_t left_out = 0;              // of the split, since they cannot be read (ExecutionOptions::skip_bad)
   double seconds = 0;
   double loss = 0;  // NaN: not among Validate's metrics
   Metrics metrics;
-  Metrics parts;           // what metrics are means of, "auc/0"
+  Metrics parts;           // what metrics are means of: "auc/edema", or "auc/0" where labels have no names
   double rate_factor = 1;  // that plateaus have multiplied the learning rate with by now
 };
 
@@ -86,8 +87,8 @@ struct Tuned {
   double seconds = 0;
 };
 
-// A sample that could not be read; the next one that can took its place (ExecutionOptions::skip_bad). Told once of
-// each.
+// A sample that could not be read (ExecutionOptions::skip_bad). In training the next one that can took its place,
+// validations leave it out. Told once of each.
 struct SampleSkipped {
   std::string place, fault;  // "photos/cup/7.jpg", what is wrong with it
 };

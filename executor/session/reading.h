@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "executor/run/bad_samples.h"
 #include "executor/run/sample_reader.h"
 #include "executor/session/session.h"
+#include "io/sources/bad_samples.h"
 
 namespace arbalest {
 

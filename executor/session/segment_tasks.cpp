@@ -101,9 +101,10 @@ std::function<void(int64_t)> Segment::report() {
 
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
   InputReport report;
-  // The first batches cannot but be late, and some of iterations to come may be counted already.
-  const int64_t late = to.late - from.late - (from.iterations == 0 ? learners_ : 0);
-  const int64_t batches = (to.iterations - from.iterations) * learners_;
+  // The first batches cannot but be late and do not count; some of iterations to come may be counted already.
+  const int64_t first = from.iterations == 0 ? learners_ : 0;
+  const int64_t late = to.late - from.late - first;
+  const int64_t batches = (to.iterations - from.iterations) * learners_ - first;
   report.late = batches > 0 ? std::clamp(double(late) / double(batches), 0.0, 1.0) : 0;
   const double samples = std::max(1.0, double(to.times.samples - from.times.samples)) * 1e-6;
   report.read = (to.times.read - from.times.read) / samples;
@@ -148,7 +149,7 @@ ModelState Segment::validated_model() const {
 
 std::function<void(int64_t)> Segment::end_validation() {
   ValidationReader reader(*binding_, validation(), *plan_.handles.find(LoopRole::Validate),
-                          prepared_.validation->size());
+                          prepared_.validation->size(), reader_of(validation())->left_out());
   return [this, reader, relation = *by_validation_, over = false](int64_t tick) mutable {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);

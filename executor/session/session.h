@@ -17,7 +17,7 @@
 namespace arbalest {
 
 struct BindOptions;  // executor/run/binding.h
-class BadSamples;    // executor/run/bad_samples.h
+class BadSamples;    // io/sources/bad_samples.h
 class SampleCache;   // executor/run/sample_cache.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };

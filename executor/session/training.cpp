@@ -18,7 +18,7 @@ namespace arbalest {
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
     : options_(options), prepared_(prepare(std::move(graph), options)), observer_(observer) {
   const Program& program = prepared_.program;
-  monitor_ = std::make_unique<Monitor>(program, options.rules, observer_);
+  monitor_ = std::make_unique<Monitor>(program, options.rules, observer_, prepared_.training->class_names());
   if (options.learners.per_device == 0 && options.numerics.deterministic) {
     throw GraphError("--learners auto depends on measured times; --deterministic excludes it");
   }

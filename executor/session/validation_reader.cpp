@@ -15,19 +15,28 @@ size_t count_means(const Loop& loop) {
 
 }  // namespace
 
-ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples)
-    : binding_(binding), loop_(loop), samples_(samples), tally_(binding, planned, count_means(loop)) {
+ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
+                                   LeftOut& left_out)
+    : binding_(binding),
+      loop_(loop),
+      samples_(samples),
+      left_out_(left_out),
+      tally_(binding, planned, count_means(loop)) {
   for (const Replica& replica : planned.replicas) rows_.push_back(replica.rows);
 }
 
-// Batch b of the split is batch b / devices of device b mod devices.
+// Batch b of the split is batch b / devices of device b mod devices. What is left out of a batch has no row.
 std::vector<float> ValidationReader::rows_of(size_t index, int64_t columns, int64_t tick) const {
   const auto devices = int64_t(rows_.size());
-  std::vector<float> rows(size_t(samples_ * columns));
+  std::vector<float> rows;
+  rows.reserve(size_t(samples_ * columns));
   for (int64_t first = 0; first < samples_; first += loop_.batch) {
-    const int64_t batch = first / loop_.batch, valid = std::min(loop_.batch, samples_ - first);
+    const int64_t batch = first / loop_.batch,
+                  left_out = int64_t(left_out_.among(uint64_t(tick), first, loop_.batch).size());
+    const int64_t valid = std::min(loop_.batch, samples_ - first) - left_out;
     const auto* from = reinterpret_cast<const float*>(binding_.address(rows_[size_t(batch % devices)][index], tick));
-    std::copy_n(from + batch / devices * loop_.batch * columns, valid * columns, rows.begin() + first * columns);
+    from += batch / devices * loop_.batch * columns;
+    rows.insert(rows.end(), from, from + valid * columns);
   }
   return rows;
 }
@@ -36,6 +45,7 @@ Measurement ValidationReader::read(int64_t tick) {
   const std::vector<double> sums = tally_.advance(tick);
   Measurement result;
   result.samples = int64_t(sums[0] + 0.5);
+  result.left_out = samples_ - result.samples;
   size_t mean = 0, row = 0;
   for (const LoopMetric& metric : loop_.metrics) {
     if (!keeps_rows(metric)) {
@@ -52,6 +62,7 @@ Measurement ValidationReader::read(int64_t tick) {
     }
     result.values.insert(result.values.end(), values.begin(), values.end());
   }
+  left_out_.forget(uint64_t(tick));
   return result;
 }
 

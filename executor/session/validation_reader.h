@@ -12,8 +12,9 @@ namespace arbalest {
 // Reads what each validation has brought to the host.
 class ValidationReader {
  public:
-  // `samples` are the split's.
-  ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples);
+  // `samples` are the split's. Keeps the references.
+  ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
+                   LeftOut& left_out);
   Measurement read(int64_t tick);
 
  private:
@@ -22,6 +23,7 @@ class ValidationReader {
   const Binding& binding_;
   const Loop& loop_;
   const int64_t samples_;
+  LeftOut& left_out_;
   TallyReader tally_;
   std::vector<std::vector<BufferId>> rows_;  // by device, by metric that keeps rows
 };

@@ -37,22 +37,10 @@ void count(ConfusionMatrix& confusion, const InferredBatch& batch) {
   const auto* logits = reinterpret_cast<const float*>(batch.values[0]);
   const auto* labels = reinterpret_cast<const int32_t*>(batch.values[1]);
   const int64_t classes = confusion.classes();
-  for (int64_t n = 0; n < batch.samples; ++n) {
+  for (int64_t n = 0; n < int64_t(batch.rows.size()); ++n) {
     if (labels[n] < 0 || labels[n] >= classes) continue;  // unlabelled
     const float* scores = logits + n * classes;
     confusion.add(labels[n], std::max_element(scores, scores + classes) - scores);
-  }
-}
-
-// Parts of metrics are numbered as labels are, and called like them: "auc/0" becomes "auc/edema".
-void name_parts(Metrics& parts, const std::vector<std::string>& names) {
-  for (auto& [name, value] : parts) {
-    const size_t number = name.rfind('/') + 1;
-    for (size_t label = 0; label < names.size(); ++label) {
-      if (name.compare(number, name.npos, std::to_string(label)) != 0) continue;
-      name.replace(number, name.npos, names[label]);
-      break;
-    }
   }
 }
 
@@ -65,7 +53,6 @@ Evaluated evaluate(Inference& inference, std::optional<int64_t> classes) {
         if (evaluated.confusion) count(*evaluated.confusion, batch);
       },
       InterruptHandler::requested());
-  name_parts(evaluated.measured.parts, inference.class_names());
   return evaluated;
 }
 
@@ -79,6 +66,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
                  {"weights", options.session.files.weights},
                  {"source", inference.source().describe()},
                  {"samples", measured.samples},
+                 {"left_out", measured.left_out},
                  {"seconds", measured.seconds},
                  {"loss", fraction(measured.loss)}};
   for (const auto& [name, value] : measured.metrics) report[name] = fraction(value);
@@ -161,8 +149,9 @@ void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) 
 
 void print(const EvaluateOptions& options, const Inference& inference, const Evaluated& evaluated) {
   const Validated& measured = evaluated.measured;
-  fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second)\n", printable(inference.source().describe()),
-             measured.samples, measured.seconds, double(measured.samples) / measured.seconds);
+  fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second){}\n", printable(inference.source().describe()),
+             measured.samples, measured.seconds, double(measured.samples) / measured.seconds,
+             measured.left_out > 0 ? fmt::format("; {} that cannot be read left out", measured.left_out) : "");
   if (options.session.files.weights.empty())
     fmt::print("no --weights FILE: the weights are those that the graph starts from, not trained ones\n");
   size_t width = 4;

@@ -155,11 +155,10 @@ int command_predict(const PredictOptions& options) {
   inference.run(
       [&](const InferredBatch& batch) {
         std::string text;
-        for (int64_t n = 0; n < batch.samples; ++n) {
-          const PredictedSample sample{batch.first + n, files ? inference.source().locate(batch.first + n) : ""};
-          const bool skipped = inference.skipped(sample.index);
-          left_out += skipped;
-          if (!skipped) text += format->line(sample, batch, n);
+        left_out += batch.samples - int64_t(batch.rows.size());
+        for (size_t n = 0; n < batch.rows.size(); ++n) {
+          const PredictedSample sample{batch.rows[n], files ? inference.source().locate(batch.rows[n]) : ""};
+          text += format->line(sample, batch, int64_t(n));
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },

@@ -38,6 +38,7 @@ Json validation_line(const char* event, const Validated& validated) {
                {"seconds", validated.seconds},
                {"samples", validated.samples},
                {"loss", validated.loss}};
+  if (validated.left_out > 0) line["left_out"] = validated.left_out;
   add(line, validated.metrics);
   add(line, validated.parts);
   if (validated.rate_factor != 1) line["rate_factor"] = validated.rate_factor;

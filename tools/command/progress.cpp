@@ -43,6 +43,35 @@ size_t columns(std::string_view text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
 }
 
+std::string left_out_text(const Validated& event) {
+  return event.left_out > 0
+             ? fmt::format("  over {} samples, {} that cannot be read left out", event.samples, event.left_out)
+             : "";
+}
+
+// What metrics are means of, such as the AUC of each label: all where there are few, else the least and the greatest.
+std::vector<std::string> parts_lines(const Metrics& parts) {
+  constexpr size_t kMost = 16, kOfEither = 5;
+  Metrics shown = parts;
+  std::erase_if(shown, [](const auto& part) { return std::isnan(part.second); });
+  const bool many = parts.size() > kMost;
+  if (many)
+    std::stable_sort(shown.begin(), shown.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::vector<std::string> lines;
+  size_t width = 0;
+  for (const auto& part : shown) width = std::max(width, columns(printable(part.first)));
+  for (size_t i = 0; i < shown.size(); ++i) {
+    if (many && shown.size() > 2 * kOfEither && i == kOfEither) {
+      i = shown.size() - kOfEither;
+      lines.push_back(fmt::format("    … {} between", i - kOfEither));
+    }
+    const std::string name = printable(shown[i].first);
+    lines.push_back(fmt::format("    {}{}  {:.4f}", name, std::string(width - columns(name), ' '), shown[i].second));
+  }
+  if (shown.size() < parts.size()) lines.push_back(fmt::format("    {} undefined", parts.size() - shown.size()));
+  return lines;
+}
+
 std::string_view first_columns(std::string_view text, size_t count) {
   size_t end = 0;
   for (size_t taken = 0; end < text.size(); ++end) {
@@ -204,9 +233,9 @@ void ProgressLine::epoch(const EpochEnded& event) {
 void ProgressLine::validation(const Validated& event) {
   const bool drops = event.rate_factor != rate_factor_;
   rate_factor_ = event.rate_factor;
-  print(
-      fmt::format("epoch {}: validation{}{}", event.epoch, loss_and_metrics(event.loss, event.metrics),
-                  drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
+  print(fmt::format(
+      "epoch {}: validation{}{}{}", event.epoch, loss_and_metrics(event.loss, event.metrics), left_out_text(event),
+      drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
 }
 
 void ProgressLine::tuned(const Tuned& event) {
@@ -235,8 +264,9 @@ void ProgressLine::finished(const RunFinished& event) {
   if (event.input.bound()) print("  input-bound: " + input_text(event.input));
   if (event.tuning) print("  learners auto: the run was too short to settle on a number");
   if (event.validated) {
-    print(fmt::format("  last validation (epoch {}):{}", event.last.epoch,
-                      loss_and_metrics(event.last.loss, event.last.metrics)));
+    print(fmt::format("  last validation (epoch {}):{}{}", event.last.epoch,
+                      loss_and_metrics(event.last.loss, event.last.metrics), left_out_text(event.last)));
+    for (const std::string& line : parts_lines(event.last.parts)) print(line);
   }
   if (event.best_epoch > 0 && event.best_epoch != event.last.epoch) {
     print(fmt::format("  best {}: epoch {}", event.best_metric, event.best_epoch));

@@ -213,7 +213,7 @@ TEST_CASE("what is better is what the operator declares, not what its name says"
                       "double_cost = Add (cost, loss)\n"};
   Recorder story;
   const Prepared prepared = prepare(graph_of(names), on_cpus());
-  const std::vector<MeasuredMetric> metrics = measured_metrics(*prepared.program.find(LoopRole::Validate));
+  const std::vector<MeasuredMetric> metrics = measured_metrics(*prepared.program.find(LoopRole::Validate), {});
   REQUIRE(metrics.size() == 3);
   CHECK(metrics[0].better == MetricSpec::Better::Lower);
   CHECK(metrics[1].better == MetricSpec::Better::Higher);

@@ -1,0 +1,38 @@
+#pragma once
+// Samples that cannot be read or prepared, of which a number may be passed over (--skip-bad).
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace arbalest {
+
+// Any thread may call.
+class BadSamples {
+ public:
+  // `skipped` is told of each once. `before`: how many of the most were passed over earlier.
+  BadSamples(int64_t most, std::function<void(const std::string& place, const std::string& fault)> skipped,
+             int64_t before = 0)
+      : most_(most), before_(before), skipped_(std::move(skipped)) {}
+
+  // Who is told from now on. Nobody may be adding meanwhile.
+  void tell(std::function<void(const std::string& place, const std::string& fault)> skipped) {
+    skipped_ = std::move(skipped);
+  }
+
+  // `place`: as Source::locate() says it; `number`: "sample 7 of folder:DIR train", for the message alone. Throws
+  // RunError where it is one too many: the place, the fault and how more may be passed over.
+  void add(const std::string& place, const std::string& fault, const std::string& number = "");
+
+  int64_t most() const { return most_; }
+
+ private:
+  const int64_t most_, before_;
+  std::function<void(const std::string& place, const std::string& fault)> skipped_;
+  std::mutex mutex_;
+  std::set<std::string> bad_;  // places
+};
+
+}  // namespace arbalest

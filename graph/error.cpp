@@ -84,15 +84,25 @@ GraphError::GraphError(const Position& where, const std::string& message)
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   constexpr size_t kLongest = 256;  // longer names are data, not typing errors
   if (name.empty() || name.size() > kLongest) return "";
-  size_t least = std::max<size_t>(1, (name.size() + 2) / 3) + 1;
+  // What others call our attributes of augmentation.
+  constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+      {"scale", "area"}, {"degrees", "rotate"}, {"hflip", "flip"}, {"vflip", "vertical_flip"}};
+  for (const auto& [theirs, ours] : kElsewhere) {
+    if (name == theirs && std::find(candidates.begin(), candidates.end(), ours) != candidates.end())
+      return std::string(ours);
+  }
+  size_t least = std::max<size_t>(1, (name.size() + 2) / 3) + 1, begins_alike = 0;
   std::string nearest;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > kLongest) continue;
     const size_t distance = edit_distance(name, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = candidate;
-    }
+    const auto differ = std::mismatch(name.begin(), name.end(), candidate.begin(), candidate.end()).first;
+    const auto alike = size_t(differ - name.begin());
+    // Of equally near ones the one that begins alike: of "rotation" "rotate", not "ratio".
+    if (distance > least || (distance == least && (nearest.empty() || alike <= begins_alike))) continue;
+    least = distance;
+    begins_alike = alike;
+    nearest = candidate;
   }
   return nearest;
 }

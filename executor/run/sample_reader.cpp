@@ -149,15 +149,17 @@ void SampleReader::will_read(std::vector<int64_t> blocks) const {
 }
 
 // The error speaks of a file, not of the task that met it: TaskError is told as it is.
-void SampleReader::pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& fault,
+void SampleReader::pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& error,
                              std::span<std::byte* const> fields) const {
   const std::string place = source_.locate(sample.index), data = source_.describe();
+  const std::string file = source_.name(sample.index) + ": ";  // which the place begins with, as the fault may
+  const std::string fault = error.starts_with(file) ? error.substr(file.size()) : error;
   const std::string number = fmt::format("sample {} of {}", sample.index, data.substr(0, data.find(": ")));
   if (!bad_) throw TaskError(fmt::format("{}: {} ({})", place, fault, number), -1);
   try {
     bad_->add(place, fault, number);
-  } catch (const RunError& error) {
-    throw TaskError(error.what(), -1);
+  } catch (const RunError& too_many) {
+    throw TaskError(too_many.what(), -1);
   }
   if (!leaves_out_) {
     if (tries >= source_.size()) throw TaskError(fmt::format("none of {} can be read", data), -1);

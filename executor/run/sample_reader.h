@@ -58,7 +58,7 @@ class SampleReader {
   void give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const;
   void prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
                ReadingTimes& times) const;
-  void pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& fault,
+  void pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& error,
                  std::span<std::byte* const> fields) const;
   bool take_cached(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
   void keep(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;

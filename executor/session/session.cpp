@@ -21,10 +21,14 @@ namespace {
 
 // What the program passed, or what Prefetch's source has as the split that `node` names.
 std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
-                                         const Node& node, uint64_t seed) {
-  if (!given) return open_source(string_attribute(prefetch, "source"), string_attribute(node, "split"), seed);
-  check_source(*given);
-  return given;
+                                         const Node& node, const SessionOptions& options) {
+  std::shared_ptr<const Source> source = given;
+  if (!source) {
+    source = open_source(string_attribute(prefetch, "source"), string_attribute(node, "split"), options.numerics.seed);
+  }
+  check_source(*source);
+  if (options.execution.skip_bad == 0) source->check_files();
+  return source;
 }
 
 // Errors of a source are those of the node that names it.
@@ -40,13 +44,13 @@ void open_for(const Node& prefetch, const Open& open) {
 }
 
 // Opens what Prefetch and Validate name, and tells Prefetch the fields of a sample.
-void open_sources(Prepared& prepared, const DataSources& given, uint64_t seed) {
+void open_sources(Prepared& prepared, const SessionOptions& options) {
   Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
   if (!prefetch) return;  // make_program says so
   open_for(*prefetch, [&] {
-    prepared.training = open_split(given.training, *prefetch, *prefetch, seed);
+    prepared.training = open_split(options.sources.training, *prefetch, *prefetch, options);
     if (const Node* validate = prepared.graph.find_op("arbalest.Validate")) {
-      prepared.validation = open_split(given.validation, *prefetch, *validate, seed);
+      prepared.validation = open_split(options.sources.validation, *prefetch, *validate, options);
     }
   });
   const std::vector<Field> fields = prepared.training->fields();
@@ -66,8 +70,8 @@ const Field* field_of(const Graph& graph, const std::vector<Field>& fields, Valu
   return &fields[size_t(fields_of_outputs(graph, prefetch, fields)[size_t(output)])];
 }
 
-// A label beyond the logits would make the loss NaN.
-void check_classes(const Prepared& prepared) {
+// A label beyond the logits would make the loss NaN; logits that no label asks for are probably not meant.
+void check_classes(Prepared& prepared) {
   const std::shared_ptr<const Source>& source = prepared.training ? prepared.training : prepared.validation;
   if (!source) return;
   const std::vector<Field> fields = source->fields();
@@ -81,6 +85,12 @@ void check_classes(const Prepared& prepared) {
     if (label && numbers < label->classes) {
       fail(node, fmt::format("{} {} for {} classes of field '{}' of '{}'", numbers, mixes ? "numbers" : "logits",
                              label->classes, label->name, source->describe()));
+    }
+    if (label && label->classes > 0 && numbers > label->classes && prepared.training) {
+      prepared.note =
+          fmt::format("node '{}': {} {} for {} classes of '{}': those from {} on never occur", node.name, numbers,
+                      mixes ? "numbers" : "logits", label->classes,
+                      string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"), label->classes);
     }
   }
 }
@@ -218,7 +228,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
     if (!validate) throw GraphError("--recalibrate needs a graph that validates");
     validate->attributes.set("recalibrate", options.rules.recalibrate);
   }
-  open_sources(prepared, options.sources, options.numerics.seed);
+  open_sources(prepared, options);
   verify(prepared.graph);
   check_classes(prepared);
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);
@@ -235,9 +245,8 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   if (!asked.split.empty()) validate.attributes.set("split", asked.split);
   if (asked.batch > 0) validate.attributes.set("batch", asked.batch);
   validate.attributes.set("recalibrate", int64_t{0});
-  open_for(prefetch, [&] {
-    prepared.validation = open_split(options.sources.validation, prefetch, validate, options.numerics.seed);
-  });
+  open_for(prefetch,
+           [&] { prepared.validation = open_split(options.sources.validation, prefetch, validate, options); });
   set_fields(*prepared.graph.find_op("arbalest.Prefetch"), prepared.validation->fields());
   ProgramOptions passes;
   passes.outputs = hand_out(prepared.graph, asked.outputs);

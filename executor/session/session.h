@@ -91,6 +91,7 @@ struct Prepared {
   std::shared_ptr<SampleCache> training_cache, validation_cache;
   PlanRequest request;      // for whole epochs from the first on
   double total_epochs = 0;  // of the run, for schedules
+  std::string note;         // what is probably not meant; "": nothing
 };
 
 // Of the host's memory, once all samples of both splits have been prepared.

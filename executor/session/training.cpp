@@ -294,7 +294,8 @@ void Training::announce(double setup_seconds) {
   for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
   event.class_names = prepared_.training->class_names();
   event.setup_seconds = setup_seconds;
-  event.note = schedule_note();
+  event.note = prepared_.note;
+  if (const std::string note = schedule_note(); !note.empty()) event.note += (event.note.empty() ? "" : "; ") + note;
   observer_.started(event);
 }
 

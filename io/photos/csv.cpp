@@ -16,6 +16,7 @@
 #include "io/formats/csv_reader.h"
 #include "io/photos/csv_columns.h"
 #include "io/photos/csv_labels.h"
+#include "io/photos/empty_classes.h"
 #include "io/photos/held_out.h"
 #include "io/photos/in_threads.h"
 #include "io/photos/photo_files.h"
@@ -42,13 +43,15 @@ struct Table {
 class CsvSource final : public Source {
  public:
   // `rows`: those of this split.
-  CsvSource(std::string file, const std::string& root, Table table, std::vector<int64_t> rows, std::string label)
+  CsvSource(std::string file, const std::string& root, Table table, std::vector<int64_t> rows, std::string label,
+            bool check)
       : file_(std::move(file)),
         photos_(root, std::move(table.paths)),
         lines_(std::move(table.lines)),
         labels_(std::move(table.labels)),
         rows_(std::move(rows)),
-        label_(std::move(label)) {}
+        label_(std::move(label)),
+        check_(check) {}
 
   std::vector<Field> fields() const override { return {{"image", DataType::String, {}}, labels_->field()}; }
   int64_t size() const override { return int64_t(rows_.size()); }
@@ -66,16 +69,17 @@ class CsvSource final : public Source {
     photos_.read(row(index), bytes);
   }
   std::string locate(int64_t index) const override {
-    return fmt::format("{} ({}, line {})", photos_.path(row(index)), file_, lines_[size_t(row(index))]);
+    return fmt::format("{} ({}, line {})", name(index), file_, lines_[size_t(row(index))]);
   }
+  std::string name(int64_t index) const override { return photos_.path(row(index)); }
   std::vector<std::string> class_names() const override { return labels_->names(); }
   double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
   std::string describe() const override {
     return fmt::format("{}: {} samples of {}", label_, size(), to_string(fields()));
   }
 
-  // Throws RunError that lists the first of the files that are not there or have nothing in them.
-  void check_files() const {
+  void check_files() const override {
+    if (!check_) return;
     constexpr size_t kShown = 5;
     constexpr int64_t kPart = 1000;  // of the files, that one thread looks at
     std::vector<std::vector<int64_t>> faulty(size_t((size() + kPart - 1) / kPart));
@@ -93,8 +97,9 @@ class CsvSource final : public Source {
       }
     }
     if (faults == 0) return;
-    throw RunError(fmt::format("source '{}': {} of {} files cannot be used{}{}", label_, faults, size(), listed,
-                               faults > kShown ? fmt::format("; and {} more", faults - kShown) : ""));
+    throw RunError(fmt::format(
+        "source '{}': {} of {} files cannot be used{}{}; --skip-bad N goes on over up to N samples that cannot be read",
+        label_, faults, size(), listed, faults > kShown ? fmt::format("; and {} more", faults - kShown) : ""));
   }
 
  private:
@@ -116,6 +121,7 @@ class CsvSource final : public Source {
   std::unique_ptr<CsvLabels> labels_;
   std::vector<int64_t> rows_;
   std::string label_;
+  bool check_;
 };
 
 Split split_of(const CsvReader& row, size_t column) {
@@ -218,14 +224,15 @@ std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
   if (columns.split) check_groups(spec, table);
   std::vector<int64_t> rows = rows_of_split(spec, table, columns);
   if (rows.empty()) {
-    throw RunError(fmt::format("source '{}': none of the {} rows is in the split{}", spec.label(), table.lines.size(),
-                               columns.split ? fmt::format(", by column '{}'", reader.columns()[*columns.split]) : ""));
+    throw MissingSplit(
+        fmt::format("source '{}': none of the {} rows is in the split{}", spec.label(), table.lines.size(),
+                    columns.split ? fmt::format(", by column '{}'", reader.columns()[*columns.split]) : ""));
   }
   const std::string* const root = spec.find("root");
-  auto source = std::make_unique<CsvSource>(spec.path, root ? *root : fs::path(spec.path).parent_path().string(),
-                                            std::move(table), std::move(rows), spec.label());
-  if (check) source->check_files();
-  return source;
+  warn_of_empty_classes(spec, table.labels->field().classes, table.labels->names(), rows.size(),
+                        [&](size_t i) { return table.labels->stratum(rows[i]); });
+  return std::make_unique<CsvSource>(spec.path, root ? *root : fs::path(spec.path).parent_path().string(),
+                                     std::move(table), std::move(rows), spec.label(), check);
 }
 
 }  // namespace arbalest

@@ -83,6 +83,26 @@ std::vector<size_t> label_columns(const Finder& finder, const CsvReader& table, 
   }
 }
 
+// Where columns that hold nothing but 0, 1 and empty cells could be the labels: how to say so.
+std::string labels_hint(const CsvReader& table, const CsvColumns& columns) {
+  constexpr int kRows = 1000, kMostNamed = 20;
+  CsvReader rows(table.path());
+  std::vector<bool> binary(table.columns().size(), true);
+  int count = 0;
+  for (; count < kRows && rows.next(); ++count) {
+    for (size_t c = 0; c < binary.size(); ++c) {
+      const std::string_view cell = rows[c];
+      binary[c] = binary[c] && (cell.empty() || cell == "0" || cell == "1" || cell == "0.0" || cell == "1.0");
+    }
+  }
+  std::vector<std::string> names;
+  for (size_t c = 0; c < binary.size(); ++c) {
+    if (binary[c] && c != columns.path && c != columns.group && c != columns.split) names.push_back(table.columns()[c]);
+  }
+  if (count == 0 || names.size() < 2 || names.size() > kMostNamed) return "";
+  return fmt::format("; found {} columns of 0 and 1: labels={}", names.size(), fmt::join(names, ","));
+}
+
 void find_labels(const SourceSpec& spec, const Finder& finder, const CsvReader& table, CsvColumns& columns) {
   columns.label = finder.named("label");
   columns.list = finder.named("list");
@@ -94,7 +114,8 @@ void find_labels(const SourceSpec& spec, const Finder& finder, const CsvReader& 
   const bool stated = columns.label || columns.list || labels;
   if (!stated) columns.label = finder.usual(kLabels);
   if (!stated && !columns.label) {
-    finder.refuse("found no column 'label' or 'class', expected label=COLUMN, labels=COLUMN,COLUMN,… or list=COLUMN");
+    finder.refuse("found no column 'label' or 'class', expected label=COLUMN, labels=COLUMN,COLUMN,… or list=COLUMN" +
+                  labels_hint(table, columns));
   }
   for (const char* option : {"separator", "none"}) {
     if (spec.find(option) && !columns.list) finder.refuse(fmt::format("option '{}' goes with 'list'", option));

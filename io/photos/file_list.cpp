@@ -15,9 +15,7 @@ PathList listed(const std::vector<std::string>& paths) {
   PathList list;
   for (const std::string& path : paths) {
     std::error_code error;
-    const std::filesystem::file_status status = std::filesystem::status(path, error);
-    if (!std::filesystem::exists(status)) throw RunError(fmt::format("{}: there is no such file", path));
-    if (std::filesystem::is_directory(status)) {
+    if (std::filesystem::is_directory(path, error)) {
       throw RunError(fmt::format("{}: found a folder, expected files, as in '{}/*.jpg'", path, path));
     }
     list.add(path);

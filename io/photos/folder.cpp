@@ -9,7 +9,9 @@
 #include <filesystem>
 
 #include "graph/error.h"
+#include "graph/plain_message.h"
 #include "io/formats/file.h"
+#include "io/photos/empty_classes.h"
 #include "io/photos/folder_listing.h"
 #include "io/photos/held_out.h"
 #include "io/photos/photo_files.h"
@@ -61,6 +63,7 @@ struct Split {
   fs::path root;  // of the class folders
   Names classes;
   bool divided = false;  // the root has all splits: those held out are the others'
+  int64_t beside = 0;    // images that are in no class's folder
 };
 
 bool holds(const Names& names, const std::string& name) {
@@ -82,7 +85,8 @@ void check_classes(const SourceSpec& spec, const Split& split, const fs::path& t
 
 Split find_split(const SourceSpec& spec) {
   const fs::path root = spec.path;
-  const Names folders = folders_in(root.string());
+  int64_t beside = 0;
+  const Names folders = folders_in(root.string(), &beside);
   Names validation = {"validation", "val", "valid"};
   std::erase_if(validation, [&](const std::string& name) { return !holds(folders, name); });
   const bool train = holds(folders, "train"), test = holds(folders, "test");
@@ -99,8 +103,9 @@ Split find_split(const SourceSpec& spec) {
     }
     const bool is_test = spec.split == "test" ? test : validation.empty();
     const std::string folder = spec.split == "train" ? "train" : is_test ? "test" : validation[0];
-    Split split{root / folder, folders_in((root / "train").string()), false};
+    Split split{root / folder, folders_in((root / "train").string()), false, beside};
     check_classes(spec, split, root / "train");
+    folders_in(split.root.string(), &split.beside);
     return split;
   }
   const auto is_split = [&](const std::string& name) {
@@ -112,7 +117,13 @@ Split find_split(const SourceSpec& spec) {
         "val, valid with a folder for each class",
         spec.label(), root.string(), describe_folder(root)));
   }
-  return {root, folders, true};
+  return {root, folders, true, beside};
+}
+
+void warn_of_images_beside(const SourceSpec& spec, const Split& split) {
+  if (split.beside == 0) return;
+  warn(fmt::format("source '{}': {} image{} beside the folders of classes {} in no class and ignored", spec.label(),
+                   split.beside, split.beside == 1 ? "" : "s", split.beside == 1 ? "is" : "are"));
 }
 
 std::string describe(const SourceSpec& spec, const Split& split, int64_t photos, int64_t others) {
@@ -153,10 +164,13 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
     class_ends.push_back(int64_t(photos.size()));
   }
   if (photos.size() == 0) {
-    throw RunError(
+    throw MissingSplit(
         fmt::format("source '{}': found no images in '{}', {}", spec.label(), split.root.string(),
                     split.divided ? "which has one in each class, for training" : describe_folder(split.root)));
   }
+  warn_of_images_beside(spec, split);
+  warn_of_empty_classes(spec, int64_t(split.classes.size()), split.classes, class_ends.size(),
+                        [&](size_t c) { return class_ends[c] > (c > 0 ? class_ends[c - 1] : 0) ? int64_t(c) : -1; });
   std::string description = describe(spec, split, int64_t(photos.size()), others);
   return std::make_unique<FolderSource>(PhotoFiles(split.root.string(), std::move(photos)), split.classes,
                                         std::move(class_ends), std::move(description));

@@ -83,11 +83,13 @@ bool is_image_name(std::string_view name) {
   });
 }
 
-std::vector<std::string> folders_in(const std::string& folder) {
+std::vector<std::string> folders_in(const std::string& folder, int64_t* images) {
   std::vector<std::string> names;
   Entries entries(folder);
   while (const dirent* entry = entries.next()) {
-    if (entries.kind(*entry) == Kind::Folder) names.emplace_back(entry->d_name);
+    const Kind kind = entries.kind(*entry);
+    if (kind == Kind::Folder) names.emplace_back(entry->d_name);
+    if (images && kind == Kind::File && is_image_name(entry->d_name)) ++*images;
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -13,8 +13,9 @@ namespace arbalest {
 // Whether a name ends in .jpg, .jpeg, .png or .webp, in letters of any case.
 bool is_image_name(std::string_view name);
 
-// The folders, and links to folders, in `folder`, in byte order; hidden ones are left out. Throws RunError.
-std::vector<std::string> folders_in(const std::string& folder);
+// The folders, and links to folders, in `folder`, in byte order; hidden ones are left out. Adds to `images` how many
+// images are beside them. Throws RunError.
+std::vector<std::string> folders_in(const std::string& folder, int64_t* images = nullptr);
 
 // Adds the images below `folder`, at any depth, each as `prefix` and its path relative to the folder. Links are
 // followed, and a folder that is met again is not walked again. Hidden files and folders are left out. Returns how many

@@ -72,7 +72,18 @@ fs::path folder_before_wildcards(const std::string& pattern) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
+// Where a folder was given.
+std::string expected_pattern(std::string folder) {
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return fmt::format("; expected a pattern of archives, such as tar:{}/{{split}}-*.tar", folder);
+}
+
 void check_shards(const SourceSpec& spec, const Names& paths) {
+  std::error_code is_no_folder;
+  if (fs::is_directory(spec.path, is_no_folder)) {
+    throw GraphError(fmt::format("source '{}': '{}' is a folder, {}{}", spec.label(), spec.path,
+                                 describe_folder(spec.path), expected_pattern(spec.path)));
+  }
   if (paths.empty()) {
     const bool named = spec.path.find("{split}") != std::string::npos || spec.split == "train" || spec.find("test");
     if (!named) {
@@ -83,8 +94,8 @@ void check_shards(const SourceSpec& spec, const Names& paths) {
     }
     const std::string* test = spec.split == "train" ? nullptr : spec.find("test");
     const fs::path folder = folder_before_wildcards(test ? *test : spec.path);
-    throw RunError(fmt::format("source '{}': found no shards; folder '{}', {}", spec.label(), folder.string(),
-                               describe_folder(folder)));
+    throw MissingSplit(fmt::format("source '{}': found no shards; folder '{}', {}", spec.label(), folder.string(),
+                                   describe_folder(folder)));
   }
   std::error_code error;
   Names missing = paths;

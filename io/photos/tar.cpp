@@ -12,6 +12,7 @@
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
+#include "io/photos/empty_classes.h"
 #include "io/photos/open_files.h"
 #include "io/photos/photo_files.h"
 #include "io/photos/shards.h"
@@ -69,16 +70,9 @@ class TarSource final : public Source {
   }
 
   std::string locate(int64_t index) const override {
-    const std::string& path = files_.paths()[shard_of(index)];
-    const ShardSample& wanted = sample(index);
-    std::string name;
-    try {
-      const auto file = files_.file(shard_of(index));
-      name = TarReader(*file, wanted.offset - wanted.header).next().value().name;
-    } catch (const std::exception&) {  // the shard has changed: what is wrong with it, reading says
-    }
-    return fmt::format("{}: '{}' at byte {}", path, name, wanted.offset);
+    return fmt::format("{}: '{}' at byte {}", files_.paths()[shard_of(index)], member(index), sample(index).offset);
   }
+  std::string name(int64_t index) const override { return files_.paths()[shard_of(index)] + "/" + member(index); }
 
   void will_read(std::span<const int64_t> blocks) const override {
     for (const int64_t block : blocks) {
@@ -88,6 +82,13 @@ class TarSource final : public Source {
   }
 
  private:
+  // "" where the shard has changed: what is wrong with it, reading says.
+  std::string member(int64_t index) const try {
+    const ShardSample& wanted = sample(index);
+    return TarReader(*files_.file(shard_of(index)), wanted.offset - wanted.header).next().value().name;
+  } catch (const std::exception&) {
+    return "";
+  }
   const ShardSample& sample(int64_t index) const {
     assert(index >= 0 && index < size());
     return samples_[size_t(index)];
@@ -171,6 +172,10 @@ std::unique_ptr<Source> open_tar(const SourceSpec& spec) {
   const auto wrong = std::find_if(shards.samples.begin(), shards.samples.end(),
                                   [&](const ShardSample& sample) { return sample.label >= classes; });
   const int64_t label = wrong == shards.samples.end() ? -1 : wrong->label, at = wrong - shards.samples.begin();
+  if (label < 0) {
+    warn_of_empty_classes(spec, classes, names, shards.samples.size(),
+                          [&](size_t i) { return shards.samples[i].label; });
+  }
   auto source = std::make_unique<TarSource>(std::move(shards), classes, std::move(names), keep, spec.label());
   if (label >= 0)
     throw RunError(fmt::format("{}: found class {}, expected 0 to {}", source->locate(at), label, classes - 1));

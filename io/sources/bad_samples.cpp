@@ -11,10 +11,9 @@ void BadSamples::add(const std::string& place, const std::string& fault, const s
   if (bad_.contains(place)) return;
   if (before_ + int64_t(bad_.size()) >= most_) {
     const std::string which = number.empty() ? "" : fmt::format(" ({})", number);
-    throw RunError(fmt::format(
-        "{}: {}{}; {}", place, fault, which,
-        most_ > 0 ? fmt::format("--skip-bad {} is used up, a greater number goes on", most_)
-                  : "--skip-bad N goes on over up to N samples that cannot be read"));
+    throw RunError(fmt::format("{}: {}{}; {}", place, fault, which,
+                               most_ > 0 ? fmt::format("--skip-bad {} is used up, a greater number goes on", most_)
+                                         : "--skip-bad N goes on over up to N samples that cannot be read"));
   }
   bad_.insert(place);
   skipped_(place, fault);

@@ -26,6 +26,8 @@ class LimitedSource final : public Source {
     source_->read(indices_[size_t(index)], field, bytes);
   }
   std::string locate(int64_t index) const override { return source_->locate(indices_[size_t(index)]); }
+  std::string name(int64_t index) const override { return source_->name(indices_[size_t(index)]); }
+  void check_files() const override { source_->check_files(); }
   std::vector<std::string> class_names() const override { return source_->class_names(); }
   int64_t block() const override { return source_->block(); }
   void will_read(std::span<const int64_t> blocks) const override {

@@ -40,8 +40,8 @@ std::unique_ptr<Source> open_npy(const SourceSpec& spec) {
   auto files = arrays_in(folder / spec.split, "");
   if (files.empty()) files = arrays_in(folder, spec.split + "_");
   if (files.empty()) {
-    throw RunError(fmt::format("source '{}': no such files: looked for {}/FIELD.npy and {}_FIELD.npy in '{}', {}",
-                               spec.label(), spec.split, spec.split, folder.string(), describe_folder(folder)));
+    throw MissingSplit(fmt::format("source '{}': no such files: looked for {}/FIELD.npy and {}_FIELD.npy in '{}', {}",
+                                   spec.label(), spec.split, spec.split, folder.string(), describe_folder(folder)));
   }
   std::vector<FieldArray> arrays;
   for (const auto& [field, path] : files) {

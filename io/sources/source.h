@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/error.h"
 #include "graph/field.h"
 
 namespace arbalest {
@@ -23,6 +24,12 @@ struct SampleRef {
   uint64_t epoch = 0;     // of the run
   uint64_t position = 0;  // in the epoch's order. Random choices are keyed by seed, epoch and position, so that a
                           // sample is prepared the same on any thread, learner or machine
+};
+
+// The data set has no such split; it may have others.
+class MissingSplit : public RunError {
+ public:
+  using RunError::RunError;
 };
 
 // One split of a data set. Everything is const and may be called by several threads at once.
@@ -45,6 +52,13 @@ class Source {
 
   // Where a sample comes from, for messages: "photos/train/cup/0007.jpg"; "sample 7" by default.
   virtual std::string locate(int64_t index) const { return "sample " + std::to_string(index); }
+
+  // What a sample is called where samples are listed: its file, without where that was found. locate() by default.
+  virtual std::string name(int64_t index) const { return locate(index); }
+
+  // Throws RunError where files of samples are missing or empty, and lists the first of them. Runs that skip no bad
+  // samples ask before they begin; nothing is read.
+  virtual void check_files() const {}
 
   // What classes are called, by their index; empty: they are numbers.
   virtual std::vector<std::string> class_names() const { return {}; }
@@ -137,7 +151,7 @@ void register_source(SourceScheme scheme);
 //                                      given. Without one test=0.2 and seed=0: the part of each class that is held out
 //     group=COLUMN                     what has to stay in one split together, such as a patient's photos: whole groups
 //                                      are held out, not parts of classes
-//     check=0                          not to look first whether all files of the split are there and not empty
+//     check=0                          runs do not look first whether all files of the split are there and not empty
 //   tar:PATTERN                        photos in archives of many, as WebDataset writes them: 'image', a member
 //   NAME.jpg,
 //                                      .jpeg, .png or .webp, and 'label', the number in NAME.cls beside it. In PATTERN
@@ -151,7 +165,7 @@ void register_source(SourceScheme scheme);
 //   and whatever was registered, all of them with ?limit=N as well: N samples of each split, spread over it, the same
 //   ones whatever the seed; all where there are no more. Options may be left out. Throws GraphError for a spec that is
 //   wrong (unknown scheme, option or split), and where what was opened states no fields or no samples; RunError for
-//   files that are missing or malformed.
+//   files that are missing or malformed, MissingSplit where there are no files, or no samples, of the split.
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
 
 // What open_source() asks of any source: fields as check_fields() wants them, samples, and a time that is one. Throws

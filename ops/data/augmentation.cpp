@@ -103,6 +103,23 @@ void check_colours(InferContext& context, int64_t channels) {
 
 }  // namespace
 
+namespace {
+
+// Attributes that shape what another one asks for would do nothing without that.
+void check_companions(InferContext& context) {
+  const Node& node = context.node();
+  const bool scales = !floats_attribute(node, "area").empty(), erases = float_attribute(node, "erase") > 0;
+  const auto check = [&](const char* name, const char* needed, bool there) {
+    if (there || !node.attributes.find(name)) return;
+    context.fail(fmt::format("attribute '{}' does nothing without '{}'; expected both or neither", name, needed));
+  };
+  check("ratio", "area", scales);
+  check("erase_area", "erase", erases);
+  check("erase_ratio", "erase", erases);
+}
+
+}  // namespace
+
 void infer_augment(InferContext& context) {
   const Node& node = context.node();
   const TensorType& image = context.input(0);
@@ -112,6 +129,7 @@ void infer_augment(InferContext& context) {
   const int64_t pad = int_attribute_from(node, "pad", 0), channels = image.shape[1];
   if (pad > kMostExtent) context.fail(fmt::format("attribute 'pad' is {}; expected 0 to {}", pad, kMostExtent));
   for (const char* flag : {"flip", "vertical_flip", "random"}) flag_attribute(node, flag);
+  check_companions(context);
   const std::vector<int64_t> crop = crop_of(node, image.shape);
   check_extents(context, image.shape, pad, crop);
   if (!floats_attribute(node, "area").empty()) area_range(node, "area");

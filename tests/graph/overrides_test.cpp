@@ -82,3 +82,11 @@ TEST_CASE("overrides: what does not fit is refused with the nearest name") {
   CHECK(has(ambiguous, "3 nodes apply 'conv'"));
   CHECK(has(ambiguous, "h1/c1, h1, plain"));
 }
+
+TEST_CASE("attributes of augmentation under the names of others") {
+  const std::vector<std::string> names = {"pad", "crop", "flip", "vertical_flip", "area", "ratio", "resize", "rotate"};
+  CHECK(nearest_name("rotation", names) == "rotate");
+  CHECK(nearest_name("scale", names) == "area");
+  CHECK(nearest_name("ration", names) == "ratio");
+  CHECK(nearest_name("scale", std::vector<std::string>{"lr"}).empty());
+}

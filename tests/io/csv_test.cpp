@@ -92,6 +92,8 @@ TEST_CASE("csv: columns by option, and by names that are usual") {
   check_parts(table.graph_error("?path=poto"), {"option 'path' names column 'poto'", "did you mean 'photo'",
                                                 "has the columns photo, kind, other, path"});
   check_parts(table.graph_error("?path=photo"), {"found no column 'label' or 'class'", "labels=COLUMN,COLUMN"});
+  check_parts(TestTable("path,age,a,b,split\n0.jpg,1,0,1,train\n1.jpg,40,,1,train\n").graph_error(),
+              {"found 2 columns of 0 and 1: labels=a,b; "});
   check_parts(TestTable("a,label\n").graph_error(), {"found no column path, file", "expected path=COLUMN"});
   check_parts(TestTable("path,label,label\n").graph_error("?label=label"), {"'label', which is there twice"});
   for (const char* two : {"?label=kind&list=other", "?label=kind&labels=other", "?labels=kind&list=other"})
@@ -229,17 +231,22 @@ TEST_CASE("csv: splits that cannot be") {
   check_parts(TestTable("path,label\n0.jpg,a,b\n").run_error(), {"line 2: found 3 cells, expected 2"});
 }
 
-TEST_CASE("csv: files are looked at when the source is opened") {
+TEST_CASE("csv: whether files are there is looked at once, before a run") {
   std::string text = "path,label,split\n";
   for (int i = 0; i < 20; ++i) text += std::to_string(i) + ".jpg,a,train\n";
   text += "gone.jpg,a,test\n0.jpg,a,test\n";
   const TestTable table(text);
   table.folder().write("3.jpg", std::string());
   std::filesystem::create_directory(table.folder() / "12.jpg");
-  check_parts(table.run_error(), {"11 of 20 files cannot be used", "3.jpg (", "line 5): an empty file", "10.jpg (",
-                                  "line 12): No such file", "line 14): a folder", "; and 6 more"});
-  check_parts(table.run_error("", "test"), {"1 of 2 files cannot be used", "gone.jpg (", "line 22): No such file"});
+  const auto fault_of = [&](const char* split) {
+    return message_of<RunError>([&] { table.open("", split)->check_files(); });
+  };
+  check_parts(fault_of("train"),
+              {"11 of 20 files cannot be used", "3.jpg (", "line 5): an empty file", "10.jpg (",
+               "line 12): No such file", "line 14): a folder", "; and 6 more; --skip-bad N goes on over"});
+  check_parts(fault_of("test"), {"1 of 2 files cannot be used", "gone.jpg (", "line 22): No such file"});
   const auto train = table.open("?check=0");
+  train->check_files();
   CHECK(train->size() == 20);
   check_parts(message_of<RunError>([&] { content(*train, 10); }), {"10.jpg: cannot be opened"});
 

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
 
 using namespace arbalest;
 
@@ -44,6 +45,7 @@ std::string content(const Source& source, int64_t index) {
 }
 
 using Strings = std::vector<std::string>;
+using test::Redirected;
 
 // `count` photos in each of the folders.
 void write_photos(const TestFolder& folder, const Strings& classes, int count) {
@@ -193,6 +195,25 @@ TEST_CASE("folder: fractions that are none, and classes too small for one") {
     check_parts(message_of<GraphError>([&] { open(folder, "train", std::string("?test=") + fraction); }),
                 {"option 'test' is '", "expected a number between 0 and 1"});
   check_parts(message_of<GraphError>([&] { open(folder, "train", "?seed=-1"); }), {"option 'seed' is '-1'"});
+}
+
+TEST_CASE("folder: photos beside the classes, and classes with nothing to test, are warned of") {
+  TestFolder folder;
+  for (const char* file :
+       {"train/a/1.jpg", "train/b/2.jpg", "test/a/3.jpg", "beside.jpg", "test/x.png", "test/y.PNG"}) {
+    folder.write(file, std::string("photo"));
+  }
+  const std::string source = "folder:" + folder.string();
+  const auto warnings = [&](const char* split) {
+    const Redirected errors(folder / ".errors", stderr);
+    open_source(source, split, 1);
+    return errors.lines();
+  };
+  CHECK(warnings("train") == Strings{"arbalest: source '" + source +
+                                     " train': 1 image beside the folders of classes is in no class and ignored"});
+  CHECK(warnings("test") == Strings{"arbalest: source '" + source +
+                                        " test': 3 images beside the folders of classes are in no class and ignored",
+                                    "arbalest: source '" + source + " test': 1 of 2 classes have no sample: b"});
 }
 
 TEST_CASE("folder: of a limited split bytes, labels, names and places fit") {

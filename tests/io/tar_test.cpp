@@ -237,6 +237,9 @@ TEST_CASE("tar: patterns that name nothing") {
   const auto run_error = [&](const std::string& name) { return message_of<RunError>([&] { open(path + name); }); };
   check_parts(run_error("/b-*.tar"), {"found no shards; folder '" + path + "', which holds a-1.tar"});
   check_parts(run_error("/a-{1..3}.tar"), {"2 of 3 shards are missing, the first one is '" + path + "/a-2.tar'"});
+  check_parts(
+      graph_error("/"),
+      {"is a folder, which holds a-1.tar; expected a pattern of archives, such as tar:" + path + "/{split}-*.tar"});
   check_parts(run_error("/{split}/*.tar"), {"found no shards; folder '" + path + "', which holds a-1.tar"});
   for (const char* pattern : {"/a-{1..x}.tar", "/a-{3..1}.tar", "/a-{..}.tar"})
     check_parts(graph_error(pattern), {"expected a number and one that is not less"});

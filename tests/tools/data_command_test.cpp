@@ -203,6 +203,11 @@ TEST_CASE("data: a contact sheet has a row a class, and dark red where a file ca
   CHECK(tile(2, 0) == std::vector<int>{112, 16, 16});  // broken.jpg
   CHECK(tile(3, 0) == std::vector<int>{0, 0, 0});
   CHECK(tile(4, 0) == std::vector<int>{24, 24, 24});  // nothing
+  const std::string jpeg = photos.folder / "sheet.jpg";
+  photos.look({"--contact-sheet", jpeg.c_str()});
+  const std::string written = content(jpeg);
+  CHECK(image_info(std::as_bytes(std::span(written))).format == ImageInfo::Format::Jpeg);
+  CHECK_THROWS_AS(photos.look({"--contact-sheet", "sheet.gif"}), GraphError);
   CHECK(tile(0, 1) == std::vector<int>{255, 255, 255});
 }
 
@@ -336,13 +341,43 @@ TEST_CASE("data pack: an interruption leaves whole shards, and the next call goe
 TEST_CASE("data pack: files that cannot be read end it unless they may be left out") {
   const Photos photos;
   photos.break_one();
-  check_parts(message_of<RunError>([&] { photos.pack(); }), {"cat/broken.jpg", "--skip-bad N leaves out"});
+  check_parts(message_of<RunError>([&] { photos.pack(); }), {"cat/broken.jpg", "--skip-bad N goes on over"});
   const Redirected errors(photos.folder / "errors.txt", stderr);
   const auto [status, text] = photos.pack({"--skip-bad", "1", "--split", "train"});
   CHECK(status == kDone);
   CHECK(text.find("train: 5 samples in 1 shard of ") == 0);
   CHECK(text.find(", 1 unreadable left out, ") != text.npos);
   CHECK(errors.lines().at(0).find("broken.jpg") != std::string::npos);
+}
+
+TEST_CASE("data pack: files that are not whole are found, though they are stored as they are") {
+  const Photos photos;
+  const std::string whole = content(photos.folder / "set/train/cat/c.jpg");
+  photos.folder.write("set/train/cat/cut.jpg", whole.substr(0, whole.size() - 20));
+  CHECK(image_info(std::as_bytes(std::span(whole).first(whole.size() - 20))).width == 48);  // its header is sound
+  check_parts(message_of<RunError>([&] { photos.pack({"--split", "train"}); }), {"cat/cut.jpg: ", "--skip-bad N"});
+  const Redirected errors(photos.folder / "errors.txt", stderr);
+  const auto [status, text] = photos.pack({"--skip-bad", "1", "--split", "train"});
+  CHECK(status == kDone);
+  CHECK(text.find("train: 5 samples in 1 shard of ") == 0);
+  CHECK(text.find(", 1 unreadable left out, ") != text.npos);
+}
+
+TEST_CASE("data: a split that is there and cannot be opened is a failure, one that is not there is none") {
+  const Photos photos;
+  photos.folder.write("set/test/owl/h.png", encode_png(filled(8, 8, {0, 0, 0})));  // a class that training has not
+  const Redirected errors(photos.folder / "errors.txt", stderr);
+  auto [status, text] = photos.look({});
+  CHECK(status == kFailed);
+  CHECK(text.find("samples      5") != text.npos);
+  REQUIRE(errors.lines().size() == 1);
+  check_parts(errors.lines()[0], {"arbalest: test: cannot be opened: ", "1 class that ", "owl"});
+  CHECK(photos.look({"--split", "train"}).first == kDone);
+  CHECK_THROWS_AS(photos.look({"--split", "test"}), RunError);
+  CHECK(photos.pack().first == kFailed);
+  CHECK_FALSE(std::filesystem::exists(photos.out + "/test-0000.tar"));
+  std::tie(status, text) = photos.look({"--json"});
+  CHECK(Json::parse(text)["broken"].size() == 1);
 }
 
 TEST_CASE("data pack: sources without photos that are files are refused") {

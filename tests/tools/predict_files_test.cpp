@@ -84,12 +84,16 @@ TEST_CASE("predict on files: a line each, in the order of the command line") {
   CHECK(object.at("file") == bright);
   CHECK(object.at("label").is_null());
   CHECK(object.at("predictions").size() == 2);
-  CHECK(trained.lines({"--format", "csv", bright}).at(1).starts_with(bright + ",,bright,"));
+  const auto table = trained.lines({"--format", "csv", bright});
+  CHECK(table.at(0) == "sample,class_1,probability_1");
+  CHECK(table.at(1).starts_with(bright + ",bright,"));
   CHECK(nlohmann::json::parse(trained.lines({"--format", "json", "--value", "logits", bright}).at(0))
             .at("value")
             .size() == 2);
   // Of a split, files are named too, and classes are known.
-  CHECK(trained.lines({"--format", "csv"}).at(1).starts_with((trained.folder / "test/bright/0.png,bright,bright,").string()));
+  CHECK(trained.lines({"--format", "csv"})
+            .at(1)
+            .starts_with((trained.folder / "test/bright/0.png,bright,bright,").string()));
 }
 
 TEST_CASE("predict on files: several labels, each with its probability, also where the data is gone") {
@@ -100,6 +104,14 @@ TEST_CASE("predict on files: several labels, each with its probability, also whe
   CHECK(lines[0].starts_with(bright + "  bright "));
   CHECK(contains(lines[0], "  dark "));
   CHECK(trained.lines({"--top", "1", bright}).at(0).find("dark") == std::string::npos);
+
+  // In a table each label has its column.
+  const auto table = trained.lines({"--format", "csv", bright});
+  CHECK(table.at(0) == "sample,bright,dark");
+  CHECK(table.at(1).starts_with(bright + ",0.9"));
+  CHECK(trained.lines({"--format", "csv", "--top", "1", bright}).at(0) == "sample,class_1,probability_1");
+  // The file, without where the data set has it from.
+  CHECK(trained.lines({"--format", "csv"}).at(1).starts_with((trained.folder / "test/bright/0.png,").string()));
   std::filesystem::remove(trained.folder / "table.csv");
   CHECK(trained.lines({bright}) == lines);
 }
@@ -109,14 +121,49 @@ TEST_CASE("predict on files: what cannot be read is said, and the others are tol
   const std::string bright = trained.folder.write("b.png", photo(true, 99)),
                     bad = trained.folder.write("bad.png", std::string("GIF89a, not really"));
   const Redirected errors(trained.folder / "errors", stderr);
-  const auto lines = trained.lines({bad, bright}, kFailed);
+  const std::string none = trained.folder / "none.png";
+  const auto lines = trained.lines({bad, bright, none}, kFailed);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].starts_with(bright + "  bright "));
-  REQUIRE(errors.lines().size() == 1);
-  CHECK(contains(errors.lines()[0], "skipped " + bad + ": "));
+  REQUIRE(errors.lines().size() == 2);
+  std::vector<std::string> told = errors.lines();
+  std::sort(told.begin(), told.end());
+  CHECK(contains(told[0], "skipped " + bad + ": "));
+  CHECK(told[1].starts_with("arbalest: skipped " + none + ": cannot be opened: No such file or directory"));
+
+  // A number of them that may be skipped is no failure; more are an error.
+  CHECK(trained.lines({"--skip-bad", "2", bad, bright, none}) == lines);
+  CHECK(trained.lines({bad, none}, kFailed).empty());
 
   const auto refused = [&](const std::string& file) { return message_of([&] { trained.lines({file}); }); };
-  CHECK(contains(refused(bad), bad + ": "));
-  CHECK(contains(refused(trained.folder / "none.png"), "there is no such file"));
+  CHECK(contains(message_of([&] {
+                   trained.lines({"--skip-bad", "1", bad, bright, none});
+                 }),
+                 "--skip-bad 1 is used up"));
   CHECK(contains(refused(trained.folder.string()), "found a folder, expected files"));
+}
+
+TEST_CASE("predict on files: the data set is not opened, and what makes no sense is refused") {
+  const TrainedOnPhotos trained(false);
+  const std::string bright = trained.folder.write("b.png", photo(true, 99));
+  const auto lines = trained.lines({bright});
+  // A folder whose listing fails: opening it would say so.
+  std::filesystem::remove_all(trained.folder / "train");
+  trained.folder.write("train/empty/nothing.txt", std::string("no image"));
+  CHECK(trained.lines({bright}) == lines);
+
+  const Command split = parse({"predict", "g.onnxtxt", "b.png", "--split", "test"});
+  REQUIRE(std::holds_alternative<Exit>(split));
+  CHECK(contains(std::get<Exit>(split).text, "--split chooses samples of the graph's source"));
+}
+
+TEST_CASE("predict: weights that were not trained are told of") {
+  const TrainedOnPhotos trained(false);
+  const std::string bright = trained.folder.write("b.png", photo(true, 99));
+  const Command command = parse({"predict", trained.graph.c_str(), bright.c_str(), "--devices", "cpu:0"});
+  REQUIRE(std::holds_alternative<PredictOptions>(command));
+  const Redirected output(trained.folder / "out"), errors(trained.folder / "errors", stderr);
+  CHECK(command_predict(std::get<PredictOptions>(command)) == kDone);
+  REQUIRE(errors.lines().size() == 1);
+  CHECK(contains(errors.lines()[0], "no --weights FILE: the weights are those that the graph starts from"));
 }

@@ -33,12 +33,13 @@ int command_check(const CheckOptions& options) {
     nlohmann::ordered_json memory;
     for (size_t d = 0; d < plan.devices.size(); ++d)
       memory[to_string(plan.devices[d])] = planned_bytes(plan, int32_t(d));
-    const nlohmann::ordered_json report = {{"graph", prepared.graph.name},
-                                           {"parameters", parameters},
-                                           {"training_flops_per_sample", flops},
-                                           {"nodes", loop.graph.nodes.size()},
-                                           {"iterations_per_epoch", prepared.request.rounds},
-                                           {"planned_bytes", memory}};
+    nlohmann::ordered_json report = {{"graph", prepared.graph.name},
+                                     {"parameters", parameters},
+                                     {"training_flops_per_sample", flops},
+                                     {"nodes", loop.graph.nodes.size()},
+                                     {"iterations_per_epoch", prepared.request.rounds},
+                                     {"planned_bytes", memory}};
+    if (!prepared.note.empty()) report["note"] = prepared.note;
     fmt::print("{}\n", report.dump(2));
     return kDone;
   }
@@ -56,6 +57,7 @@ int command_check(const CheckOptions& options) {
   if (const int64_t cached = bytes_of_caches(prepared); cached > 0) {
     fmt::print("  cache       {:.1f} MiB of the host's memory\n", double(cached) / (1 << 20));
   }
+  if (!prepared.note.empty()) fmt::print("  note        {}\n", printable(prepared.note));
   fmt::print("values\n");
   for (const Node& node : prepared.graph.nodes) {
     for (const ValueId output : node.outputs) {

@@ -31,26 +31,40 @@ struct OpenSplit {
   std::unique_ptr<Source> source;
 };
 
-// Those asked for, or else train and test; without one of these the data set has the other alone, and `missing` says
-// why.
-std::vector<OpenSplit> open_splits(const std::string& text, const std::vector<std::string>& asked,
-                                   std::vector<std::string>& missing) {
-  std::vector<OpenSplit> splits;
+// The splits that there are, and why others cannot be opened.
+struct OpenSplits {
+  std::vector<OpenSplit> open;
+  std::vector<std::string> missing;  // "test: none: the reason"
+  std::vector<std::string> broken;   // "test: cannot be opened: the reason"
+};
+
+// Those asked for, or else train and test. A data set may have one of these alone: where files are at fault (RunError),
+// the split is there and broken. Throws where a split that was asked for cannot be opened, or none can.
+OpenSplits open_splits(const std::string& text, const std::vector<std::string>& asked) {
+  OpenSplits splits;
   if (!asked.empty()) {
-    for (const std::string& name : asked) splits.push_back({name, open_source(text, name, kSeed)});
+    for (const std::string& name : asked) splits.open.push_back({name, open_source(text, name, kSeed)});
     return splits;
   }
   std::exception_ptr first;
   for (const char* name : {"train", "test"}) {
     try {
-      splits.push_back({name, open_source(text, name, kSeed)});
-    } catch (const std::exception& error) {
+      splits.open.push_back({name, open_source(text, name, kSeed)});
+    } catch (const MissingSplit& error) {
+      splits.missing.push_back(fmt::format("{}: none: {}", name, error.what()));
       if (!first) first = std::current_exception();
-      missing.push_back(fmt::format("{}: none: {}", name, plain_message(error)));
+    } catch (const std::exception& error) {
+      splits.broken.push_back(fmt::format("{}: cannot be opened: {}", name, plain_message(error)));
+      if (!first) first = std::current_exception();
     }
   }
-  if (splits.empty()) std::rethrow_exception(first);
+  if (splits.open.empty()) std::rethrow_exception(first);
   return splits;
+}
+
+void print_missing(const OpenSplits& splits) {
+  for (const std::string& why : splits.missing) fmt::print("{}\n", printable(why));
+  for (const std::string& why : splits.broken) fmt::print(stderr, "arbalest: {}\n", printable(why));
 }
 
 // How far a command is, on a terminal; the line goes when it is done.
@@ -110,13 +124,15 @@ void bind_data(CLI::App& command, DataOptions& options) {
       ->type_name("N")
       ->check(whole(0));
   bind_threads(command, options.threads);
-  command.add_option("--contact-sheet", options.contact_sheet, "draw samples of the first split here, a row a class")
-      ->type_name("FILE.png")
+  command
+      .add_option("--contact-sheet", options.contact_sheet,
+                  "draw samples of the first split here, a row a class (.png or .jpg)")
+      ->type_name("FILE")
       ->check(not_empty());
   command.add_flag("--json", options.json, "as JSON");
   command.footer(
       "Reads and decodes every image. Mean and deviation weigh all images the same, as images of one size do.\n"
-      "The exit status is 1 where a file cannot be read or decoded.");
+      "The exit status is 1 where a file cannot be read or decoded, or a split cannot be opened.");
 }
 
 void bind_pack(CLI::App& command, PackCommandOptions& options) {
@@ -128,8 +144,10 @@ void bind_pack(CLI::App& command, PackCommandOptions& options) {
   const auto number = [&](const char* name, auto& value, int64_t least, int64_t most, const char* description) {
     return command.add_option(name, value, description)->type_name("N")->check(whole(least, most));
   };
-  number("--shorter-side", pack.shorter_side, 1, 65535,
-         "pixels; larger images are scaled to it and stored as JPEGs. Otherwise all files are stored as they are");
+  number(
+      "--shorter-side", pack.shorter_side, 1, 65535,
+      "pixels; larger images are scaled to it and stored as JPEGs. Otherwise all files are decoded, to see that they "
+      "are whole, and stored as they are");
   number("--quality", options.quality, 1, 100, "of these JPEGs; 90 unless given");
   number("--shard-mib", pack.shard_mib, 1, 1 << 20, "that an archive has at most")->capture_default_str();
   number("--skip-bad", pack.skip_bad, 0, std::numeric_limits<int64_t>::max(),
@@ -144,38 +162,37 @@ void bind_pack(CLI::App& command, PackCommandOptions& options) {
 }
 
 int command_data(const DataOptions& options) {
-  std::vector<std::string> missing;
-  const std::vector<OpenSplit> splits = open_splits(options.source, options.splits, missing);
+  const OpenSplits splits = open_splits(options.source, options.splits);
   const SurveyOptions how{options.limit, thread_count(options.threads)};
   std::vector<SplitSurvey> found;
-  for (const OpenSplit& split : splits) {
+  for (const OpenSplit& split : splits.open) {
     const CountLine line(split.name);
     const auto show = [&](int64_t done, int64_t total) { line.show(done, total); };
     found.push_back(survey(*split.source, split.name, how, show));
   }
   ContactSheet sheet;
-  if (!options.contact_sheet.empty()) sheet = write_contact_sheet(*splits[0].source, options.contact_sheet);
+  if (!options.contact_sheet.empty()) sheet = write_contact_sheet(*splits.open[0].source, options.contact_sheet);
   if (options.json) {
     nlohmann::ordered_json report = {{"source", options.source}, {"splits", nlohmann::ordered_json::array()}};
     for (const SplitSurvey& split : found) report["splits"].push_back(survey_json(split, how.threads));
-    for (const std::string& why : missing) report["missing"].push_back(why);
+    for (const std::string& why : splits.missing) report["missing"].push_back(why);
+    for (const std::string& why : splits.broken) report["broken"].push_back(why);
     if (!options.contact_sheet.empty()) report["contact_sheet_classes"] = sheet.classes;
     fmt::print("{}\n", report.dump(2));
   } else {
     for (const SplitSurvey& split : found) fmt::print("{}", survey_text(split, how.threads));
-    for (const std::string& why : missing) fmt::print("{}\n", printable(why));
+    print_missing(splits);
     if (!options.contact_sheet.empty()) print_legend(sheet, found[0], options.contact_sheet);
   }
   const bool sound =
       std::all_of(found.begin(), found.end(), [](const auto& split) { return split.unreadable.empty(); });
-  return sound ? kDone : kFailed;
+  return sound && splits.broken.empty() ? kDone : kFailed;
 }
 
 int command_pack(const PackCommandOptions& options) {
-  std::vector<std::string> missing;
-  const std::vector<OpenSplit> splits = open_splits(options.pack.source, options.splits, missing);
+  const OpenSplits splits = open_splits(options.pack.source, options.splits);
   const InterruptHandler interrupt;
-  for (const OpenSplit& split : splits) {
+  for (const OpenSplit& split : splits.open) {
     PackOptions how = options.pack;
     how.split = split.name;
     how.threads = thread_count(how.threads);
@@ -200,8 +217,8 @@ int command_pack(const PackCommandOptions& options) {
                result.skipped ? fmt::format(", {} unreadable left out", result.skipped) : "",
                double(result.progress.bytes) / (1 << 20));
   }
-  for (const std::string& why : missing) fmt::print("{}\n", printable(why));
-  return kDone;
+  print_missing(splits);
+  return splits.broken.empty() ? kDone : kFailed;
 }
 
 }  // namespace arbalest

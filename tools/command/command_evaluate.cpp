@@ -152,8 +152,6 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second){}\n", printable(inference.source().describe()),
              measured.samples, measured.seconds, double(measured.samples) / measured.seconds,
              measured.left_out > 0 ? fmt::format("; {} that cannot be read left out", measured.left_out) : "");
-  if (options.session.files.weights.empty())
-    fmt::print("no --weights FILE: the weights are those that the graph starts from, not trained ones\n");
   size_t width = 4;
   for (const auto& [name, value] : measured.metrics) width = std::max(width, printable(name).size());
   for (const auto& [name, value] : measured.parts) width = std::max(width, printable(name).size());
@@ -181,6 +179,7 @@ int command_evaluate(const EvaluateOptions& options) {
   if (!options.class_names.empty() && !classes) {
     throw GraphError("--class-names: the graph has no SoftmaxCrossEntropy over one class a sample");
   }
+  tell_of_fresh_weights(options.session.files);
   // What is wrong with the names is told before the pass.
   if (classes) ClassNames(options.class_names, inference.class_names(), *classes);
   const Evaluated evaluated = evaluate(inference, classes);

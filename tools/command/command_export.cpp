@@ -33,7 +33,7 @@ int command_export(const ExportCommandOptions& options) {
   };
   fmt::print("{}: {} to {}, {} nodes (-1: any number of samples)\n", printable(options.file), described(model.inputs),
              described(model.outputs), model.nodes.size());
-  if (files.weights.empty()) fmt::print("no --weights FILE: the weights are those that the graph starts from, not trained ones\n");
+  tell_of_fresh_weights(files);
   return kDone;
 }
 

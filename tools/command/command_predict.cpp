@@ -66,25 +66,22 @@ std::vector<Field> guessed_fields(const Graph& graph, const Node& prefetch, cons
   return fields;
 }
 
-// The fields of the graph's source, or what they have to be where that cannot be opened.
+// What the rest of the graph and the file of weights say of a sample's fields, or else the graph's source: to open that
+// may take long, and its data may not be there.
 std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& options) {
   const Node* prefetch = graph.find_op("arbalest.Prefetch");
   if (!prefetch) throw GraphError(fmt::format("graph '{}' has no arbalest.Prefetch node", graph.name));
+  std::vector<std::string> names;
+  if (!options.session.files.weights.empty()) names = WeightsFile(options.session.files.weights).class_names();
+  if (std::vector<Field> fields = guessed_fields(graph, *prefetch, names); !fields.empty()) return fields;
   const Node* validate = graph.find_op("arbalest.Validate");
-  try {
-    return open_source(string_attribute(*prefetch, "source"),
-                       string_attribute(validate ? *validate : *prefetch, "split"), options.session.numerics.seed)
-        ->fields();
-  } catch (const std::runtime_error&) {
-    std::vector<std::string> names;
-    if (!options.session.files.weights.empty()) names = WeightsFile(options.session.files.weights).class_names();
-    std::vector<Field> fields = guessed_fields(graph, *prefetch, names);
-    if (fields.empty()) throw;
-    return fields;
-  }
+  return open_source(string_attribute(*prefetch, "source"), string_attribute(validate ? *validate : *prefetch, "split"),
+                     options.session.numerics.seed)
+      ->fields();
 }
 
-// A model asked about files: what cannot be read is left out, and the others are told all the same.
+// A model asked about files. What cannot be read is left out, and the others are told all the same, unless --skip-bad
+// says how many it may be.
 void ask_about_files(const Graph& graph, const PredictOptions& options, SessionOptions& session,
                      InferenceRequest& asked) {
   std::vector<Field> fields = fields_of_graph(graph, options);
@@ -94,7 +91,7 @@ void ask_about_files(const Graph& graph, const PredictOptions& options, SessionO
   }
   constexpr int64_t kMostAtOnce = 64;
   asked.batch = std::min<int64_t>(kMostAtOnce, int64_t(options.files.size()));
-  session.execution.skip_bad = int64_t(options.files.size());
+  if (session.execution.skip_bad == 0) session.execution.skip_bad = int64_t(options.files.size());
   session.sources.validation = file_list_source(options.files, std::move(fields));
 }
 
@@ -145,6 +142,7 @@ int command_predict(const PredictOptions& options) {
   const Scores scores = choose_values(graph, options, asked);
   if (!options.files.empty()) ask_about_files(graph, options, session, asked);
   Inference inference(std::move(graph), session, asked);
+  tell_of_fresh_weights(options.session.files);
   const std::unique_ptr<PredictionLines> format = lines_of(options, inference, scores);
   const std::string head = format->head();
   std::fwrite(head.data(), 1, head.size(), stdout);
@@ -157,13 +155,13 @@ int command_predict(const PredictOptions& options) {
         std::string text;
         left_out += batch.samples - int64_t(batch.rows.size());
         for (size_t n = 0; n < batch.rows.size(); ++n) {
-          const PredictedSample sample{batch.rows[n], files ? inference.source().locate(batch.rows[n]) : ""};
+          const PredictedSample sample{batch.rows[n], files ? inference.source().name(batch.rows[n]) : ""};
           text += format->line(sample, batch, int64_t(n));
         }
         lines.add(batch.first, std::move(text), batch.samples);
       },
       InterruptHandler::requested());
-  return !options.files.empty() && left_out > 0 ? kFailed : kDone;
+  return left_out > options.session.execution.skip_bad ? kFailed : kDone;
 }
 
 }  // namespace arbalest

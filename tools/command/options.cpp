@@ -102,7 +102,7 @@ class CommandLine {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
     bind_weights(*command, options.session.files, "the model's weights (safetensors); otherwise the graph's own");
-    bind_skip_bad(*command, options.session);
+    bind_skip_bad(*command, options.session, "go on over so many samples that cannot be read, which are left out");
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
         ->check(not_empty());
@@ -298,7 +298,12 @@ class CommandLine {
       return view_;
     }
     if (command == evaluate_command_) return checked(evaluate_, *command);
-    if (command == predict_command_) return checked(predict_, *command);
+    if (command == predict_command_) {
+      if (!predict_.files.empty() && !predict_.split.empty()) {
+        throw GraphError("--split chooses samples of the graph's source, and FILES are looked at instead of it");
+      }
+      return checked(predict_, *command);
+    }
     if (command == export_command_) {
       require(export_.file, "FILE", *command);
       return checked(export_, *command);

@@ -47,6 +47,7 @@ class ClassLines final : public PredictionLines {
       : format_(options.format),
         classes_(classes),
         scores_(scores),
+        all_labels_(scores == Scores::OfLabels && options.top == 0),
         top_(size_t(std::min<int64_t>(options.top > 0              ? options.top
                                       : scores == Scores::OfLabels ? classes
                                                                    : 1,
@@ -55,7 +56,12 @@ class ClassLines final : public PredictionLines {
 
   std::string head() const override {
     if (format_ != Format::Csv) return "";
-    std::string text = "sample,label";
+    std::string text = "sample";
+    if (each_label()) {
+      for (int64_t label = 0; label < classes_; ++label) text += "," + csv_field(names_[label]);
+      return text + "\n";
+    }
+    if (scores_ == Scores::OfClassesWithLabel) text += ",label";
     for (size_t i = 1; i <= top_; ++i) text += fmt::format(",class_{0},probability_{0}", i);
     return text + "\n";
   }
@@ -78,7 +84,14 @@ class ClassLines final : public PredictionLines {
         return dump(object);
       }
       case Format::Csv: {
-        std::string text = fmt::format("{},{}", called(format_, sample), label >= 0 ? csv_field(names_[label]) : "");
+        std::string text = called(format_, sample);
+        if (each_label()) {
+          std::vector<double> probabilities(predictions.size());
+          for (const Prediction& each : predictions) probabilities[size_t(each.label)] = each.probability;
+          for (const double probability : probabilities) text += fmt::format(",{:.6g}", probability);
+          return text + "\n";
+        }
+        if (scores_ == Scores::OfClassesWithLabel) text += "," + (label >= 0 ? csv_field(names_[label]) : "");
         for (const Prediction& each : predictions) {
           text += fmt::format(",{},{:.6g}", csv_field(names_[each.label]), each.probability);
         }
@@ -95,6 +108,9 @@ class ClassLines final : public PredictionLines {
   }
 
  private:
+  // A column for each of several labels, in their order.
+  bool each_label() const { return format_ == Format::Csv && all_labels_; }
+
   // Its class, where that is known; otherwise −1.
   int64_t label_of(const InferredBatch& batch, int64_t n) const {
     if (scores_ != Scores::OfClassesWithLabel) return -1;
@@ -106,6 +122,7 @@ class ClassLines final : public PredictionLines {
   const Format format_;
   const int64_t classes_;
   const Scores scores_;
+  const bool all_labels_;  // not the most probable ones alone
   const size_t top_;
   const ClassNames names_;
 };

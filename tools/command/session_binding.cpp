@@ -164,10 +164,8 @@ void bind_strategy(CLI::App& command, SessionOptions& session) {
       ->type_name("NAME");
 }
 
-void bind_skip_bad(CLI::App& command, SessionOptions& session) {
-  command
-      .add_option("--skip-bad", session.execution.skip_bad,
-                  "go on over so many samples that cannot be read, each replaced by the next one that can")
+void bind_skip_bad(CLI::App& command, SessionOptions& session, const char* description) {
+  command.add_option("--skip-bad", session.execution.skip_bad, description)
       ->capture_default_str()
       ->type_name("N")
       ->check(whole(0));
@@ -214,7 +212,9 @@ void bind_run(CLI::App& command, SessionOptions& session) {
       ->default_str("none")
       ->type_name("HOW");
   bind_files(command, session.files);
-  bind_skip_bad(command, session);
+  bind_skip_bad(command, session,
+                "go on over so many samples that cannot be read: in training the next one takes their place, in "
+                "validation they are left out");
   command
       .add_option("--collective-timeout", session.execution.collective_timeout,
                   "seconds after which a collective of GPUs that has not ended ends the run")

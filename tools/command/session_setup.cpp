@@ -5,6 +5,7 @@
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
+#include "graph/plain_message.h"
 
 namespace arbalest {
 
@@ -28,6 +29,12 @@ void check_graph_kept(const std::vector<std::string>& graph_files, const FileOpt
   NamedPaths read = {{"--weights-map", files.weights_map}};
   for (const std::string& file : graph_files) read.emplace_back("the graph", file);
   check_inputs_kept(read, outputs);
+}
+
+void tell_of_fresh_weights(const FileOptions& files) {
+  if (files.weights.empty()) {
+    warn("no --weights FILE: the weights are those that the graph starts from, not trained ones");
+  }
 }
 
 SessionOptions session_options(const GraphOptions& options) {

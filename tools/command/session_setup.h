@@ -18,6 +18,9 @@ void check_graph_kept(const std::vector<std::string>& graph_files, const FileOpt
 // The graph as it trains when nothing validates it.
 Graph without_validation(Graph graph);
 
+// A warning where there are no --weights: what a model says that was not trained means nothing.
+void tell_of_fresh_weights(const FileOptions& files);
+
 // The session's options with the devices looked up. Throws GraphError for a wrong list of devices.
 SessionOptions session_options(const GraphOptions& options);
 

@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "io/formats/atomic_file.h"
 #include "io/images/image.h"
+#include "tools/data/jpeg_writer.h"
 #include "tools/data/survey.h"
 
 namespace arbalest {
@@ -42,6 +43,14 @@ class Canvas {
     if (!done) throw RunError(fmt::format("a contact sheet cannot be written: {}", image.message));
     file.resize(size);
     return file;
+  }
+
+  std::vector<uint8_t> jpeg() const {
+    constexpr int kQuality = 90;
+    std::vector<std::byte> file;
+    write_jpeg(bytes_.data(), width_, height_, 3, kQuality, file);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(file.data());
+    return {bytes, bytes + file.size()};
   }
 
  private:
@@ -163,6 +172,10 @@ ContactSheet write_contact_sheet(const Source& source, const std::string& path) 
   if (image < 0) {
     throw GraphError(fmt::format("--contact-sheet: the source has no images, its fields are {}", to_string(fields)));
   }
+  const bool is_png = path.ends_with(".png");
+  if (!is_png && !path.ends_with(".jpg") && !path.ends_with(".jpeg")) {
+    throw GraphError(fmt::format("--contact-sheet {}: expected a file name that ends in .png, .jpg or .jpeg", path));
+  }
   ContactSheet sheet;
   const Rows rows =
       label >= 0 ? rows_of_classes(source, label, fields[size_t(label)].classes, sheet.classes) : rows_of_any(source);
@@ -176,7 +189,7 @@ ContactSheet write_contact_sheet(const Source& source, const std::string& path) 
     }
   }
   AtomicFile file(path);
-  file.write(canvas.png());
+  file.write(is_png ? canvas.png() : canvas.jpeg());
   file.commit();
   return sheet;
 }

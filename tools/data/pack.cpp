@@ -15,6 +15,7 @@
 #include "io/formats/atomic_file.h"
 #include "io/formats/file.h"
 #include "io/images/image.h"
+#include "io/sources/bad_samples.h"
 #include "tools/data/jpeg_writer.h"
 #include "tools/data/shard_list.h"
 #include "tools/data/survey.h"
@@ -60,7 +61,11 @@ class Preparer {
       const ImageInfo info = decoder_.open(item.file);
       item.extension = extension_of(info.format);
       const int64_t shorter = std::min(info.width, info.height);
-      if (options_.shorter_side > 0 && shorter > options_.shorter_side) scale(info, shorter, item);
+      if (options_.shorter_side > 0 && shorter > options_.shorter_side) {
+        scale(info, shorter, item);
+      } else {
+        check(info);
+      }
       const SampleRef sample{item.index, 0, uint64_t(item.index)};
       std::vector<std::byte*> fields(source_.fields().size(), nullptr);
       fields[size_t(label_)] = reinterpret_cast<std::byte*>(&item.label);
@@ -71,6 +76,16 @@ class Preparer {
   }
 
  private:
+  // Whether all of the file can be decoded: its colours at an eighth of the size, which is enough to read all of it.
+  void check(const ImageInfo& info) {
+    constexpr int64_t kEighth = 8;
+    const int64_t width = (info.width + kEighth - 1) / kEighth, height = (info.height + kEighth - 1) / kEighth;
+    pixels_.resize(size_t(width * height * info.channels));
+    PreparationTimes times;
+    decoder_.decode({0, 0, double(info.width), double(info.height)}, height, width, info.channels, pixels_.data(),
+                    times);
+  }
+
   void scale(const ImageInfo& info, int64_t shorter, Item& item) {
     const double factor = double(options_.shorter_side) / double(shorter);
     const int64_t width = std::llround(double(info.width) * factor),
@@ -144,8 +159,10 @@ class Packer {
     result_.progress.done = list_.shards().empty() ? 0 : list_.shards().back().next;
   }
 
-  template <typename Progress, typename Skipped>
-  PackResult run(const std::atomic<bool>& interrupted, const Progress& progress, const Skipped& skipped) {
+  template <typename Progress>
+  PackResult run(const std::atomic<bool>& interrupted, const Progress& progress,
+                 std::function<void(const std::string&, const std::string&)> skipped) {
+    bad_.emplace(options_.skip_bad, std::move(skipped), result_.skipped);
     int64_t& done = result_.progress.done;
     std::future<std::vector<Item>> ahead = begin_chunk(done);
     while (done < source_.size()) {
@@ -154,7 +171,7 @@ class Packer {
       ahead = begin_chunk(done + int64_t(items.size()));
       for (const Item& item : items) {
         ++done;
-        item.fault.empty() ? add(item) : skip(item, skipped);
+        item.fault.empty() ? add(item) : skip(item);
       }
       progress(result_.progress);
     }
@@ -211,17 +228,10 @@ class Packer {
     ++current_.samples;
   }
 
-  template <typename Skipped>
-  void skip(const Item& item, const Skipped& skipped) {
-    const std::string where = source_.locate(item.index);
-    if (++result_.skipped > options_.skip_bad) {
-      throw RunError(fmt::format("{}: {}{}", where, item.fault,
-                                 options_.skip_bad == 0
-                                     ? "; --skip-bad N leaves out as many files as cannot be read"
-                                     : fmt::format("; that is more than --skip-bad {}", options_.skip_bad)));
-    }
+  void skip(const Item& item) {
+    bad_->add(source_.locate(item.index), item.fault);
+    ++result_.skipped;
     ++current_.skipped;
-    skipped(where, item.fault);
   }
 
   // `next`: the position after its last sample.
@@ -246,6 +256,7 @@ class Packer {
   std::optional<TarWriter> shard_;   // that is being written
   PackedShard current_;
   PackResult result_;
+  std::optional<BadSamples> bad_;
 };
 
 }  // namespace

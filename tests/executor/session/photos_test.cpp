@@ -121,7 +121,7 @@ TEST_CASE("a run says whether it waited for its input") {
 
   SessionOptions few = on_cpus();
   few.execution.threads = 1;
-  few.length.iterations = 2;  // the first batch cannot but be late and counts for nothing
+  few.length.iterations = 6;  // the first batch cannot but be late and counts for nothing
   CHECK(run(tiny(slow), few).ends.at(0).input.bound());
 }
 
@@ -199,6 +199,50 @@ TEST_CASE("photos: files that cannot be read end the run, or are skipped") {
   std::set<std::string> places;
   for (const SampleSkipped& skip : run_skipping(photos.graph(kFixed), 5).skips) places.insert(skip.place);
   CHECK(places == std::set<std::string>{bad, photos.folder / "test/below/2.png"});
+}
+
+TEST_CASE("photos: files of a table that are missing are skipped too, and the message says how") {
+  const Photos photos;
+  std::string table = "path,label,split\n";
+  for (const char* split : {"train", "test"}) {
+    for (int i = 0; i < 10; ++i) {
+      for (const char* name : {"above", "below"}) {
+        table += fmt::format("{0}/{1}/{2}.{3},{1},{0}\n", split, name, i, i % 2 ? "jpg" : "png");
+      }
+    }
+  }
+  const std::string file = photos.folder.write("t.csv", table);
+  std::filesystem::remove(photos.folder / "train/above/3.jpg");
+  std::filesystem::remove(photos.folder / "test/below/3.jpg");
+  Graph graph = photos.graph(kFixed);
+  graph.find_op("arbalest.Prefetch")->attributes.set("source", "csv:" + file);
+  const std::string message = message_of([&] { run_skipping(graph, 0); });
+  CHECK(contains(message, "1 of 20 files cannot be used"));
+  CHECK(contains(message, "; --skip-bad N goes on over up to N samples"));
+  const Skips skipping = run_skipping(graph, 2);
+  CHECK(skipping.skips.size() == 2);
+  CHECK(skipping.validations.at(0).samples == 19);
+}
+
+TEST_CASE("photos: logits that no class of the data asks for are told of") {
+  const Photos photos;
+  Graph graph = photos.graph(kFixed);
+  CHECK(prepare(graph, on_cpus()).note.empty());
+  graph.find_op("arbalest.Linear")->attributes.set("units", int64_t{5});
+  CHECK(contains(prepare(graph, on_cpus()).note, "5 logits for 2 classes of 'folder:"));
+  graph.find_op("arbalest.Linear")->attributes.set("units", int64_t{1});
+  CHECK(contains(message_of([&] { prepare(graph, on_cpus()); }), "1 logits for 2 classes of field 'label'"));
+}
+
+TEST_CASE("photos: attributes of Augment that do nothing are refused") {
+  const Photos photos;
+  const auto refused = [&](const char* name, Attribute value) {
+    Graph graph = photos.graph(kFixed);
+    graph.find_op("arbalest.Augment")->attributes.set(name, std::move(value));
+    return message_of([&] { prepare(std::move(graph), on_cpus()); });
+  };
+  CHECK(contains(refused("ratio", std::vector<double>{0.5, 2}), "attribute 'ratio' does nothing without 'area'"));
+  CHECK(contains(refused("erase_area", std::vector<double>{0.1, 0.2}), "'erase_area' does nothing without 'erase'"));
 }
 
 TEST_CASE("photos: a sample that cannot be read is left out of validation, as if the split had not had it") {

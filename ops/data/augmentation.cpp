@@ -129,7 +129,6 @@ void infer_augment(InferContext& context) {
   const int64_t pad = int_attribute_from(node, "pad", 0), channels = image.shape[1];
   if (pad > kMostExtent) context.fail(fmt::format("attribute 'pad' is {}; expected 0 to {}", pad, kMostExtent));
   for (const char* flag : {"flip", "vertical_flip", "random"}) flag_attribute(node, flag);
-  check_companions(context);
   const std::vector<int64_t> crop = crop_of(node, image.shape);
   check_extents(context, image.shape, pad, crop);
   if (!floats_attribute(node, "area").empty()) area_range(node, "area");
@@ -139,6 +138,7 @@ void infer_augment(InferContext& context) {
   number_up_to(node, "erase", 1);
   area_range(node, "erase_area");
   log_ratio_range(node, "erase_ratio");
+  check_companions(context);
   per_channel(node, "mean", channels, 0);
   for (const double deviation : per_channel(node, "std", channels, 1)) {
     if (!(deviation > 0)) context.fail(fmt::format("attribute 'std' holds {}; expected more than 0", deviation));

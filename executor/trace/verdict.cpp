@@ -182,9 +182,11 @@ class Judgement {
       return;
     }
     verdict_.sentence += fmt::format("; input late for {} of {} batches", late, batches);
-    verdict_.figures.push_back({fmt::format("{} of {}", late, batches),
-                                fmt::format("batches came late, which cost {} of the time", percent(cost)),
-                                VerdictFigure::Where::Idle, idle_lane_});
+    const bool many = batches >= 10'000;  // then a share says more
+    const std::string text = fmt::format("{}batches came late, which cost {} of the time",
+                                         many ? fmt::format("of {} ", batches) : "", percent(cost));
+    verdict_.figures.push_back({many ? percent(double(late) / double(batches)) : fmt::format("{} of {}", late, batches),
+                                text, VerdictFigure::Where::Idle, idle_lane_});
   }
 
   void averaging() {

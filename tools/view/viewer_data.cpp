@@ -11,10 +11,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Times keep as many digits as a page of the size can have.
-int64_t unit_for(size_t instances) {
-  if (instances <= 200'000) return 1;
-  return instances <= 2'000'000 ? 10 : 100;
+// Times of long traces keep fewer digits, so that the page stays small: three to four of the mean time from one
+// instance to the next.
+int64_t unit_for(const TraceFile& trace, const TraceSummary& summary) {
+  constexpr size_t kShort = 200'000;
+  constexpr int64_t kParts = 5000;
+  if (trace.tasks.size() <= kShort) return 1;
+  int64_t unit = 10;
+  while (unit * 10 <= (summary.end - summary.begin) / int64_t(trace.tasks.size()) / kParts) unit *= 10;
+  return unit;
 }
 
 struct Row {
@@ -43,8 +48,8 @@ std::vector<Row> rows_of(const TraceFile& trace) {
 
 class Writer {
  public:
-  Writer(const TraceFile& trace, ViewerData& data, int64_t begin)
-      : trace_(trace), data_(data), unit_(unit_for(trace.tasks.size())), begin_(at(begin)) {}
+  Writer(const TraceFile& trace, ViewerData& data, const TraceSummary& summary)
+      : trace_(trace), data_(data), unit_(unit_for(trace, summary)), begin_(at(summary.begin)) {}
 
   void run() {
     data_.head["unit_ns"] = unit_;
@@ -86,7 +91,8 @@ class Writer {
         ended = end;
         duration.add(uint64_t(end - start));
         add_known(ready, start - at(span.ready), span.ready >= 0);
-        add_known(issued, start - at(span.issued), span.issued >= 0);
+        const int64_t since = span.ready >= 0 ? at(span.issued) - at(span.ready) : start - at(span.issued);
+        add_known(issued, since, span.issued >= 0);
       }
     }
     data_.head["rows"] = std::move(rows);
@@ -156,7 +162,7 @@ ViewerData viewer_data(const TraceFile& trace, const std::string& name) {
   } else {
     const TraceSummary summary = analyze(trace);
     data.head = trace_json(trace, summary, what_pays(trace));
-    Writer(trace, data, summary.begin).run();
+    Writer(trace, data, summary).run();
   }
   data.head["name"] = name;
   return data;

@@ -37,6 +37,6 @@ export function randomTrace(random, { rows = 3, count = 500, tasks = 4 } = {}) {
   }
   const column = (name, Type) => Type.from(list, (one) => one[name]);
   const instances = { count: list.length, task: column("task", Int32Array), instance: column("instance", Float64Array),
-    start: column("start", Float64Array), end: column("end", Float64Array), ready: column("ready", Float32Array), issued: column("issued", Float32Array) };
+    start: column("start", Float64Array), end: column("end", Float64Array), ready: column("ready", Float64Array), issued: column("issued", Float64Array) };
   return { head, instances };
 }

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { compared } from "../../../tools/view/page/compare.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
-import { duration, moment, percent, roundStep, shortName, shown } from "../../../tools/view/page/names.js";
+import { duration, inMilliseconds, moment, percent, roundStep, shortName, shown } from "../../../tools/view/page/names.js";
 import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
 import { Rows } from "../../../tools/view/page/rows.js";
 import { tracksOf } from "../../../tools/view/page/tracks.js";
@@ -185,6 +185,7 @@ test("numbers are told in a unit that fits", () => {
   assert.deepEqual([1, 1.1, 3, 7, 0.02, 110].map(roundStep), [1, 2, 5, 10, 0.02, 200]);
   assert.equal(moment(1_500_000_000, 5e8), "1.5 s");
   assert.equal(moment(1_500_000, 1e5), "1.5 ms");
+  assert.equal(inMilliseconds(1_476_083_400), "1,476.083 ms");
 });
 
 test("names are shown as what they are", () => {

@@ -80,7 +80,10 @@ std::vector<TaskSpan> spans_of(const ViewerData& data) {
       span.ended = ended * unit;
       const auto known = [&](uint64_t number) { return number == 0 ? -1 : (start - with_sign(number - 1)) * unit; };
       span.ready = known(columns["ready"][i]);
-      span.issued = known(columns["issued"][i]);
+      const uint64_t issued = columns["issued"][i];
+      span.issued = issued == 0       ? -1
+                    : span.ready >= 0 ? span.ready + with_sign(issued - 1) * unit
+                                      : (start - with_sign(issued - 1)) * unit;
       spans.push_back(span);
     }
   }

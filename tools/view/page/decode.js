@@ -52,7 +52,7 @@ export function readInstances(columns, head) {
   checkCounts(columns, head.columns);
   const task = new Int32Array(count), instance = new Float64Array(count);
   const start = new Float64Array(count), end = new Float64Array(count);
-  const ready = new Float32Array(count), issued = new Float32Array(count);
+  const ready = new Float64Array(count), issued = new Float64Array(count);
   const unit = head.unit_ns, next = new Float64Array(head.tasks.length);
   const of = (name) => new Reader(columns[name] ?? new Uint8Array());
   const tasks = of("task"), instances = of("instance"), gaps = of("gap"), durations = of("duration");
@@ -75,7 +75,8 @@ export function readInstances(columns, head) {
       ended += durations.unsigned();
       end[at] = ended * unit;
       ready[at] = known(readies);
-      issued[at] = known(issues);
+      const since = known(issues);
+      issued[at] = Number.isNaN(ready[at]) ? since : ready[at] - since;
     }
   }
   return { count, task, instance, start, end, ready, issued };

@@ -43,6 +43,11 @@ export function moment(ns, step) {
   return (ns / unit).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }) + " " + name;
 }
 
+// 1234567 ns: "1.235 ms", in ms always, so that moments can be compared.
+export function inMilliseconds(ns) {
+  return (ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 }) + " ms";
+}
+
 // The smallest of 1, 2, 5 times a power of ten that is at least `least`.
 export function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));

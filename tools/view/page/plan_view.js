@@ -6,7 +6,7 @@ import { kBands, placed, planGraph } from "./layout.js";
 import { counted, duration, shortName, shown } from "./names.js";
 
 const kWidth = 156, kHeight = 44;
-const kSize = { left: 120, right: 60, top: 40, bottom: 60, column: 216, row: 66, gap: 34 };
+const kSize = { left: 120, right: 60, top: 4, bottom: 12, column: 216, row: 58, gap: 44 };
 const kQuiet = new Set(["lane", "self", "pace"]);  // edges of order, which are drawn when asked for or critical
 
 function distanceInWords(edge) {
@@ -35,7 +35,7 @@ function pathOf(a, b, cyclic) {
   const y0 = a.y + kHeight / 2, y1 = b.y + kHeight / 2;
   const [x0, x1] = [a.x + (forward ? 22 : -22), b.x + (forward ? -22 : 22)];
   const deep = Math.max(y0, y1) + Math.min(46, 16 + Math.abs(x1 - x0) * 0.05);
-  return { d: `M${x0},${y0} C${x0},${deep} ${x1},${deep} ${x1},${y1 + 3}`, x: (x0 + x1) / 2, y: deep - (deep - Math.max(y0, y1)) * 0.28 };
+  return { d: `M${x0},${y0} C${x0},${deep} ${x1},${deep} ${x1},${y1 + 3}`, x: (x0 + x1) / 2, y: deep - (deep - Math.max(y0, y1)) * 0.25 + 9 };
 }
 
 function drawLink(edge, nodes, iteration) {

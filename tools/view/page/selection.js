@@ -3,7 +3,7 @@
 import { css } from "./colours.js";
 import { nodesOf } from "./decode.js";
 import { bar, el, link, table } from "./dom.js";
-import { counted, duration, percent, shortName, shown } from "./names.js";
+import { counted, duration, inMilliseconds, percent, shortName, shown } from "./names.js";
 
 const kWords = {
   data: "needs what it made",
@@ -23,8 +23,8 @@ function timesOf(trace, position) {
   const { start, end, ready, issued } = trace.instances;
   const zero = trace.head.begin_ns;
   const rows = [];
-  const add = (word, time, note) => Number.isFinite(time) && rows.push([word, duration(time - zero), note]);
-  add("ready", start[position] - ready[position], "all that it needs had ended or was queued");
+  const add = (word, time, note) => Number.isFinite(time) && rows.push([word, inMilliseconds(time - zero), note]);
+  add("ready", start[position] - ready[position], "all that it needs was there");
   add("issued", start[position] - issued[position], "in its queue, or taken by a thread");
   add("started", start[position], Number.isFinite(ready[position]) ? `${duration(ready[position])} after it was ready` : "");
   add("ended", end[position], "");
@@ -70,6 +70,12 @@ function layersInside(trace, position, palette) {
     list.length > 12 ? el("p", { class: "quiet" }, `and ${counted(list.length - 12, "node")} that take less`) : null);
 }
 
+function slackOf(task) {
+  if (!Number.isFinite(task.slack_us)) return "";
+  if (task.slack_us * 1000 < 1) return " It is on the critical cycle: each that takes longer delays all that come after.";
+  return ` Each could take ${duration(task.slack_us * 1000)} longer before it were on the critical cycle.`;
+}
+
 export function selectionPanel(trace, position, needs, neededBy, act, palette) {
   const { head, instances } = trace;
   const task = head.tasks[instances.task[position]];
@@ -83,7 +89,7 @@ export function selectionPanel(trace, position, needs, neededBy, act, palette) {
     el("h2", {}, el("bdi", {}, `${shortName(task.name)} ${instances.instance[position]}`)),
     el("p", { class: "quiet" }, el("bdi", {}, shown(task.name)), ` · instance ${instances.instance[position]} of the clock “${shown(head.clocks[task.clock].name)}”${place}`),
     el("p", {}, `Took ${duration(took)}; its mean is ${duration(task.mean_ns)}${spread}.`,
-      Number.isFinite(task.slack_us) ? ` Each could take ${duration(task.slack_us * 1000)} longer before the critical cycle would notice.` : ""),
+      slackOf(task)),
     timesOf(trace, position),
     el("section", {}, el("h3", {}, "Waited for ", el("kbd", {}, "[")), needsList(trace, position, needs, act)),
     el("section", {}, el("h3", {}, "Waited for it ", el("kbd", {}, "]")), neededByList(trace, neededBy, act)),

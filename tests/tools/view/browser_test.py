@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER]
+
+Trains for seconds, opens the pages in headless Chromium and uses them as a reader would. The last line is "N passed,
+N failed". With --pictures it leaves the pictures of the documentation. Needs Debian's chromium, chromium-driver and
+python3-selenium.
+"""
+import gzip
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+HERE = pathlib.Path(__file__).resolve().parent
+MILLION = 1_000_000
+
+
+class Browser:
+    def __init__(self):
+        options = Options()
+        options.binary_location = "/usr/bin/chromium"
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,940", "--hide-scrollbars"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+
+    def open(self, page, hash=""):
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
+        self.driver.get(f"file://{page}{hash}")
+        self.until("return window.schedule && (schedule.ready !== undefined || schedule.trace.head.instances === 0)")
+
+    def until(self, script, seconds=30):
+        end = time.time() + seconds
+        while time.time() < end:
+            value = self.driver.execute_script(script)
+            if value:
+                return value
+            time.sleep(0.02)
+        raise AssertionError(f"not within {seconds} s: {script}")
+
+    def ask(self, script, *arguments):
+        return self.driver.execute_script("return " + script, *arguments)
+
+    def keys(self, *keys):
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def text(self, selector="body"):
+        return self.driver.find_element(By.CSS_SELECTOR, selector).text
+
+    def selected(self):
+        """[name, instance] of what is selected."""
+        return self.ask("""(() => { const t = schedule.timeline, p = t.selected; if (!(p >= 0)) return null;
+          return [schedule.trace.head.tasks[schedule.trace.instances.task[p]].name, schedule.trace.instances.instance[p]] })()""")
+
+    def is_clean(self):
+        """Nothing on the console, nothing fetched."""
+        said = [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
+        assert not said, said
+        assert self.ask("performance.getEntriesByType('resource').length") == 0
+
+
+class Files:
+    """Traces and pages, each made when first asked for."""
+
+    def __init__(self, arbalest, examples, folder):
+        self.arbalest, self.examples, self.folder = arbalest, examples, pathlib.Path(folder)
+
+    def run(self, name, *options):
+        trace = self.folder / f"{name}.trace.json.gz"
+        if not trace.exists():
+            subprocess.run([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace, *options],
+                           check=True, capture_output=True)
+        return trace
+
+    def lenet(self):
+        return self.run("lenet", "--set", "prefetch.source=glyphs:?train=6400&test=640")
+
+    def starved(self):
+        return self.run("starved", "--set", "prefetch.source=synthetic:?shape=1x28x28&classes=10&size=3200&test=320&delay=100000")
+
+    def averaged(self):
+        return self.run("averaged", "--devices", "cpu:0-1", "--learners", "3", "--strategy", "sma",
+                        "--set", "prefetch.source=glyphs:?train=9600&test=640")
+
+    def page(self, *traces):
+        page = self.folder / f"{'-'.join(pathlib.Path(trace).name.split('.')[0] for trace in traces)}.html"
+        if not page.exists():
+            subprocess.run([self.arbalest, "view", *traces, "-o", page], check=True, capture_output=True)
+        return page
+
+    def changed(self, trace, name, change):
+        """The trace with its record (plan, names) changed."""
+        out = self.folder / f"{name}.trace.json.gz"
+        with gzip.open(trace, "rt") as file:
+            content = json.load(file)
+        change(content)
+        with gzip.open(out, "wt") as file:
+            json.dump(content, file)
+        return out
+
+
+def verdict_is_the_terminals(browser, files):
+    for trace in (files.lenet(), files.starved(), files.averaged()):
+        browser.open(files.page(trace))
+        said = subprocess.run([files.arbalest, "trace", trace], check=True, capture_output=True, text=True).stdout
+        assert browser.text("#verdict .sentence") == said.splitlines()[0]
+        assert len(browser.driver.find_elements(By.CSS_SELECTOR, "#verdict .figure")) == 3
+        browser.is_clean()
+
+
+def every_view_opens(browser, files):
+    browser.open(files.page(files.averaged()))
+    for key, words in (("2", "critical cycle"), ("3", "idle, because"), ("4", "If a task were faster"), ("5", "Layers"), ("1", "Nothing selected")):
+        browser.keys(key)
+        assert words in browser.text("main"), (key, words)
+    browser.keys("?")
+    assert "snap" in browser.text("#help")
+    browser.keys(Keys.ESCAPE)
+    browser.is_clean()
+
+
+def zooms_and_pans(browser, files):
+    browser.open(files.page(files.lenet()))
+    width = "schedule.timeline.to - schedule.timeline.from"
+    whole = browser.ask(width)
+    browser.keys("w", "w", "w")
+    near = browser.ask(width)
+    assert abs(near / whole - 0.7**3) < 1e-6
+    before = browser.ask("schedule.timeline.from")
+    browser.keys("d")
+    assert abs(browser.ask("schedule.timeline.from") - before - 0.15 * near) < 1
+    browser.keys("f")
+    assert abs(browser.ask(width) - whole) < 1
+    browser.is_clean()
+
+
+def measures_with_snapping(browser, files):
+    browser.open(files.page(files.lenet()))
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
+    x, y, wide = browser.ask("""(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances;
+      return [t.xOf(start[t.selected]), t.yOf(t.trackOf(t.selected)) + 12, t.xOf(end[t.selected]) - t.xOf(start[t.selected])] })()""")
+    box = browser.ask("(() => { const b = document.getElementById('timeline').getBoundingClientRect(); return [b.left, b.top] })()")
+    actions = ActionChains(browser.driver)
+    actions.w3c_actions.pointer_action.move_to_location(int(box[0] + x + 3), int(box[1] + y))
+    actions.w3c_actions.pointer_action.pointer_down()
+    actions.w3c_actions.pointer_action.move_to_location(int(box[0] + x + wide / 2), int(box[1] + y))
+    actions.w3c_actions.pointer_action.move_to_location(int(box[0] + x + wide - 3), int(box[1] + y))
+    actions.w3c_actions.pointer_action.pointer_up()
+    actions.perform()
+    measured, wanted = browser.ask("""(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances;
+      return [t.measure, [start[t.selected], end[t.selected]]] })()""")
+    assert measured == wanted, (measured, wanted)
+    browser.is_clean()
+
+
+def searches(browser, files):
+    browser.open(files.page(files.lenet()))
+    browser.keys("/")
+    browser.keys("step 40", Keys.ENTER)
+    name, instance = browser.selected()
+    assert name.endswith("/step") and instance == 40, (name, instance)
+    assert "step 40" in browser.text("#panel h2")
+    browser.is_clean()
+
+
+def follows_averaging_to_the_updates(browser, files):
+    browser.open(files.page(files.averaged()))
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
+    name, instance = browser.selected()
+    assert name.endswith("/average")
+    browser.keys("]")
+    update, later = browser.selected()
+    assert update.endswith("/update") and later >= instance, (update, later)
+    assert f"average {instance}" in browser.text("#panel")
+    for _ in range(8):  # back along what came last, some way
+        browser.keys("[")
+    assert browser.selected() != [update, later]
+    browser.is_clean()
+
+
+def shows_the_critical_cycle(browser, files):
+    browser.open(files.page(files.averaged()))
+    browser.keys("c")
+    assert browser.ask("schedule.timeline.onlyCritical")
+    browser.keys("2")
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "svg .node.critical")) >= 1
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "svg .edge.critical")) >= 1
+    collapsed = len(browser.driver.find_elements(By.CSS_SELECTOR, "svg .node"))
+    browser.driver.find_elements(By.CSS_SELECTOR, ".toolbar input")[0].click()
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "svg .node")) > collapsed
+    browser.is_clean()
+
+
+def shares_a_link(browser, files):
+    page = files.page(files.lenet())
+    browser.open(page)
+    browser.keys("/")
+    browser.keys("step 40", Keys.ENTER)
+    browser.keys(Keys.ESCAPE)
+    browser.keys("w", "m")
+    browser.until("return location.hash.includes('instance=40') && location.hash.includes('marks=')")
+    time.sleep(0.3)
+    hash = browser.ask("location.hash")
+    place = browser.ask("[schedule.timeline.from, schedule.timeline.to]")
+    browser.open(page, hash)
+    assert browser.selected()[1] == 40
+    assert all(abs(a - b) < 2 for a, b in zip(place, browser.ask("[schedule.timeline.from, schedule.timeline.to]")))
+    assert len(browser.ask("schedule.timeline.marks")) == 1
+    browser.is_clean()
+
+
+def compares_two(browser, files):
+    browser.open(files.page(files.lenet(), files.starved()))
+    browser.keys("6")
+    said = browser.text("#other-view")
+    assert "An iteration takes" in said and "/fill" in said
+    browser.driver.find_elements(By.CSS_SELECTOR, "#title button")[1].click()
+    browser.until("return schedule.state.trace === 1 && schedule.timeline.trace === schedule.traces[1]")
+    assert "input" in browser.text("#verdict")
+    browser.is_clean()
+
+
+def works_with_keys_alone(browser, files):
+    browser.open(files.page(files.lenet()))
+    browser.keys(Keys.ARROW_RIGHT)
+    first = browser.selected()
+    browser.keys(Keys.ARROW_RIGHT)
+    second = browser.selected()
+    assert second[1] == first[1] + 1, (first, second)
+    browser.keys(Keys.ARROW_UP)
+    assert browser.selected()[0] != second[0]
+    browser.keys(Keys.ESCAPE)
+    assert browser.selected() is None
+    browser.is_clean()
+
+
+def has_a_dark_side(browser, files):
+    browser.open(files.page(files.lenet()))
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = browser.ask(background)
+    browser.driver.find_element(By.ID, "theme").click()
+    dark = browser.ask(background)
+    browser.driver.find_element(By.ID, "theme").click()
+    assert light == browser.ask(background) != dark
+    browser.is_clean()
+
+
+def hostile_names_are_names(browser, files):
+    hostile = "</script><img src=x onerror=alert(1)>\u202etxet\u0007"
+
+    def change(content):
+        record = next(event for event in content["traceEvents"] if event["ph"] == "M" and event["name"] == "arbalest")["args"]
+        record["graph"] = hostile
+        for kind in ("tasks", "lanes"):
+            for one in record["plan"][kind]:
+                one["name"] += hostile
+        for edge in record["plan"]["edges"]:
+            edge["what"] = hostile
+        record["launches"] = [name + hostile for name in record["launches"]]
+
+    browser.open(files.page(files.changed(files.lenet(), "hostile", change)))
+    for key in "234516":
+        browser.keys(key)
+    browser.keys("1", Keys.ARROW_RIGHT, "]")
+    assert "</script><img" in browser.text("#panel") and "\\u202e" in browser.text("#panel")
+    assert browser.ask("document.querySelectorAll('img').length") == 0
+    browser.is_clean()
+
+
+def says_what_is_missing(browser, files):
+    page = files.page(files.lenet())
+    cut = files.folder / "cut.html"
+    content = page.read_bytes()
+    cut.write_bytes(content[: content.rindex(b"trace0-task") - 20])
+    browser.driver.get(f"file://{cut}")
+    browser.until("return document.getElementById('loading').textContent.includes('incomplete')")
+    assert "Bound by" in browser.text("#verdict")
+
+    def only_plan(content):
+        content["traceEvents"] = [event for event in content["traceEvents"] if event["ph"] == "M"]
+
+    browser.open(files.page(files.changed(files.lenet(), "nothing", only_plan)))
+    assert "No task of this trace started" in browser.text("#verdict")
+    assert "nothing to draw" in browser.text("main")
+    browser.is_clean()
+
+
+def is_quick_with_a_million_instances(browser, files):
+    long = files.folder / "million.trace.json.gz"
+    subprocess.run([sys.executable, HERE / "long_trace.py", files.averaged(), long, str(MILLION)], check=True)
+    page = files.page(long)
+    browser.open(page)
+    paint, ready = browser.ask("[performance.getEntriesByName('first-contentful-paint')[0].startTime, schedule.ready]")
+    frames = browser.driver.execute_async_script("""
+      const done = arguments[0], line = schedule.timeline;
+      let turn = 0;
+      line.frames.length = 0;
+      const step = () => {
+        if (turn++ === 160) return done(line.frames);
+        if (turn < 50) line.zoom(0.8, 700); else if (turn < 100) line.pan(0.07); else line.zoom(1.25, 600);
+        requestAnimationFrame(step);
+      };
+      step();""")
+    frames.sort()
+    print(f"  a million instances: {page.stat().st_size / 1e6:.1f} MB, first paint {paint:.0f} ms, drawn after {ready:.0f} ms, "
+          f"frames {sum(frames) / len(frames):.1f} ms, 95 % within {frames[int(len(frames) * 0.95)]:.1f} ms")
+    assert paint <= 1000, paint
+    assert frames[int(len(frames) * 0.95)] <= 16, frames
+    browser.is_clean()
+
+
+def pictures(browser, files, folder):
+    folder = pathlib.Path(folder)
+    browser.driver.set_window_size(1180, 780)
+    browser.open(files.page(files.averaged()))
+    browser.ask("schedule.theme('light')")
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
+    time.sleep(0.5)
+    browser.driver.save_screenshot(str(folder / "schedule.png"))
+    browser.keys("2")
+    time.sleep(0.3)
+    browser.driver.save_screenshot(str(folder / "plan.png"))
+    browser.open(files.page(files.starved()))
+    browser.ask("schedule.showGap(schedule.trace.head.lanes.find((lane) => lane.kind === 'compute').causes[0])")
+    time.sleep(0.5)
+    browser.driver.save_screenshot(str(folder / "starved.png"))
+
+
+TESTS = [verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, searches, follows_averaging_to_the_updates,
+         shows_the_critical_cycle, shares_a_link, compares_two, works_with_keys_alone, has_a_dark_side, hostile_names_are_names,
+         says_what_is_missing, is_quick_with_a_million_instances]
+
+
+def main():
+    arbalest, examples, *options = sys.argv[1:]
+    failed = 0
+    browser = Browser()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            files = Files(os.path.abspath(arbalest), examples, folder)
+            if options[:1] == ["--pictures"]:
+                pictures(browser, files, options[1])
+                return
+            for test in TESTS:
+                try:
+                    test(browser, files)
+                    print(f"  ok: {test.__name__}", flush=True)
+                except Exception:
+                    failed += 1
+                    print(f"  failed: {test.__name__}")
+                    traceback.print_exc(file=sys.stdout)
+    finally:
+        browser.driver.quit()
+    print(f"{len(TESTS) - failed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+main()

@@ -452,6 +452,14 @@ std::string alike(const std::string& name) {
   return std::regex_replace(name, number, "$1*");
 }
 
+std::string kind_of(const Task& task) {
+  std::string name = alike(task.name);
+  if (task.kind != Task::Kind::Fill) return name;
+  const size_t end = name.find_last_not_of("0123456789");
+  if (end != name.npos && end + 1 < name.size() && name[end] == ' ') name.resize(end);
+  return name;
+}
+
 TraceSummary analyze(const TraceFile& trace, const SummaryOptions& options) {
   if (trace.tasks.empty()) throw GraphError("the trace holds no task that started and ended");
   return Analysis(trace, options).run();

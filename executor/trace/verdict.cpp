@@ -15,7 +15,8 @@ namespace {
 constexpr double kBusy = 0.9;  // a device that computes so much of the time is what bounds the run
 
 std::string percent(double share) {
-  if (share > 0 && share < 0.001) return "under 0.1 %";
+  if (share <= 0) return "0 %";
+  if (share < 0.001) return "under 0.1 %";
   return share < 0.0995 ? fmt::format("{:.1f} %", 100 * share) : fmt::format("{:.0f} %", 100 * share);
 }
 
@@ -202,15 +203,22 @@ class Judgement {
     if (busy == 0) return;
     const std::string share = percent(double(hidden) / double(busy));
     verdict_.sentence += fmt::format("; averaging {} hidden", share);
-    verdict_.figures.push_back({share, "of averaging ran while its device computed", VerdictFigure::Where::Lane, lane});
+    const Lane& first = lane_of(lane);
+    const bool turns = first.device != kNone && plan_.devices[size_t(first.device)].kind == PlanDevice::Kind::Cpu;
+    const std::string text = turns ? "of averaging hidden: a CPU device does one thing at a time"
+                                   : "of averaging ran while its device computed";
+    verdict_.figures.push_back({share, text, VerdictFigure::Where::Lane, lane});
   }
 
   void pace() {
     if (!steady_ || summary_.critical.edges.empty()) return;
-    verdict_.figures.push_back({milliseconds(summary_.iteration_ns),
-                                fmt::format("an iteration; the plan's critical cycle allows {}",
-                                            milliseconds(summary_.critical.bound() * 1000)),
-                                VerdictFigure::Where::Cycle});
+    const double bound = summary_.critical.bound() * 1000;
+    const bool whole = bound > 0.98 * summary_.iteration_ns;
+    verdict_.figures.push_back(
+        {milliseconds(summary_.iteration_ns),
+         whole ? "an iteration, all of it on the plan's critical cycle"
+               : fmt::format("an iteration; the plan's critical cycle allows {}", milliseconds(bound)),
+         VerdictFigure::Where::Cycle});
   }
 
   const TraceFile& trace_;

@@ -23,7 +23,7 @@ std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace
   for (const TaskSpan& span : trace.tasks) runs[size_t(span.task)] = 1;
   std::map<std::string, std::vector<TaskId>> kinds;
   for (TaskId task = 0; task < TaskId(trace.plan.tasks.size()); ++task) {
-    if (runs[size_t(task)]) kinds[alike(trace.plan.tasks[size_t(task)].name)].push_back(task);
+    if (runs[size_t(task)]) kinds[kind_of(trace.plan.tasks[size_t(task)])].push_back(task);
   }
   return kinds;
 }
@@ -34,8 +34,8 @@ std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
   for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
     const Edge& edge = plan.edges[size_t(id)];
     if (edge.why != Edge::Why::Reuse || edge.distance < 1) continue;
-    const std::string& to = plan.tasks[size_t(edge.to)].name;
-    kinds[fmt::format("{}, {} slots for {}", edge.what, edge.distance, alike(to))].push_back(id);
+    const std::string to = kind_of(plan.tasks[size_t(edge.to)]);
+    kinds[fmt::format("{}, {} slots for {}", edge.what, edge.distance, to)].push_back(id);
   }
   return kinds;
 }
@@ -64,14 +64,16 @@ std::vector<Payoff> changes_of(const TraceFile& trace) {
   for (const auto& [name, edges] : kinds_of_slots(plan)) {
     const Edge& first = plan.edges[size_t(edges[0])];
     const std::string what = first.what.empty() ? "slots" : first.what;
-    const std::string of = alike(plan.tasks[size_t(first.to)].name);
+    const std::string of = kind_of(plan.tasks[size_t(first.to)]);
     std::vector<TaskId> tasks;
     for (const EdgeId id : edges) tasks.push_back(plan.edges[size_t(id)].to);
+    const Task& to = plan.tasks[size_t(first.to)];
+    const bool fill = to.kind == Task::Kind::Fill;
     const auto text = [&](int64_t slots) {
+      if (fill && to.learner != kNone) return fmt::format("prefetch.depth: {} instead of {}", slots, first.distance);
       return fmt::format("{} of {}: {} slot{} instead of {}", what, of, slots, slots == 1 ? "" : "s", first.distance);
     };
     changes.push_back({Payoff::Kind::SlotMore, text(first.distance + 1), tasks, edges});
-    const bool fill = plan.tasks[size_t(first.to)].kind == Task::Kind::Fill;
     if (fill && first.distance > 1) {
       changes.push_back({Payoff::Kind::SlotLess, text(first.distance - 1), tasks, edges});
     }

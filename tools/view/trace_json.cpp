@@ -159,7 +159,7 @@ Json tasks_json(const TraceFile& trace, const TraceSummary& summary) {
   for (size_t i = 0; i < plan.tasks.size(); ++i) {
     const Task& task = plan.tasks[i];
     Json json = {{"name", task.name},
-                 {"like", alike(task.name)},
+                 {"like", kind_of(task)},
                  {"kind", name_of(task.kind)},
                  {"lane", task.lane},
                  {"clock", task.clock},

@@ -156,8 +156,16 @@ TEST_CASE("what pays is what what-if says, the best first") {
   };
   CHECK(find(Payoff::Kind::Removed, 0).saved >= find(Payoff::Kind::Halved, 0).saved);
   CHECK(find(Payoff::Kind::Removed, 2).iteration_ns < pays.simulated_ns * 1.001);
-  CHECK(find(Payoff::Kind::SlotMore, 0).change == "pinned slot of fill: 4 slots instead of 3");
-  CHECK(find(Payoff::Kind::SlotLess, 0).change == "pinned slot of fill: 2 slots instead of 3");
+  CHECK(find(Payoff::Kind::SlotMore, 0).change == "prefetch.depth: 4 instead of 3");
+  CHECK(find(Payoff::Kind::SlotMore, 1).change == "batch slot of copy: 3 slots instead of 2");
+  CHECK(find(Payoff::Kind::SlotLess, 0).change == "prefetch.depth: 2 instead of 3");
+
+  Task part;
+  part.kind = Task::Kind::Fill;
+  part.name = "cuda:0/learner 3/fill 12";
+  CHECK(kind_of(part) == "cuda:*/learner */fill");
+  part.name = "cuda:0/learner 3/fill";
+  CHECK(kind_of(part) == "cuda:*/learner */fill");
 
   TraceFile brief = trace;
   brief.tasks.resize(9);

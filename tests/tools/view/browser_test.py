@@ -226,7 +226,7 @@ def compares_two(browser, files):
     browser.open(files.page(files.lenet(), files.starved()))
     browser.keys("6")
     said = browser.text("#other-view")
-    assert "An iteration takes" in said and "/fill" in said
+    assert "An iteration takes" in said and "fill" in said
     browser.driver.find_elements(By.CSS_SELECTOR, "#title button")[1].click()
     browser.until("return schedule.state.trace === 1 && schedule.timeline.trace === schedule.traces[1]")
     assert "input" in browser.text("#verdict")
@@ -324,15 +324,17 @@ def is_quick_with_a_million_instances(browser, files):
 
 def pictures(browser, files, folder):
     folder = pathlib.Path(folder)
-    browser.driver.set_window_size(1180, 780)
+    browser.driver.set_window_size(1240, 860)
     browser.open(files.page(files.averaged()))
     browser.ask("schedule.theme('light')")
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
     time.sleep(0.5)
     browser.driver.save_screenshot(str(folder / "schedule.png"))
+    browser.driver.set_window_size(1500, 1180)
     browser.keys("2")
-    time.sleep(0.3)
+    time.sleep(0.5)
     browser.driver.save_screenshot(str(folder / "plan.png"))
+    browser.driver.set_window_size(1240, 860)
     browser.open(files.page(files.starved()))
     browser.ask("schedule.showGap(schedule.trace.head.lanes.find((lane) => lane.kind === 'compute').causes[0])")
     time.sleep(0.5)

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { compared } from "../../../tools/view/page/compare.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
-import { duration, inMilliseconds, moment, percent, roundStep, shortName, shown } from "../../../tools/view/page/names.js";
+import { duration, inMilliseconds, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/view/page/names.js";
 import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
 import { Rows } from "../../../tools/view/page/rows.js";
 import { tracksOf } from "../../../tools/view/page/tracks.js";
@@ -188,11 +188,18 @@ test("numbers are told in a unit that fits", () => {
   assert.equal(inMilliseconds(1_476_083_400), "1,476.083 ms");
 });
 
+test("numbers stay with their units", () => {
+  assert.equal(unbroken("takes 3 % of 12 ms, 4 slots"), "takes 3\u00a0% of 12\u00a0ms, 4 slots");
+});
+
 test("names are shown as what they are", () => {
   assert.equal(shown("a\u202eb\nc\u0007"), "a\\u202eb\\u000ac\\u0007");
   assert.equal(shown("conv1·שלום"), "conv1·שלום");
   assert.equal(shortName("cuda:0/learner 3/step"), "step");
   assert.equal(shortName("a/"), "a/");
+  assert.equal(kindName("cuda:*/learner */step"), "step");
+  assert.equal(kindName("cpu:0/validation/fill"), "validation/fill");
+  assert.equal(kindName("all-reduce models"), "all-reduce models");
 });
 
 test("of two traces, what changed most and surely comes first", () => {

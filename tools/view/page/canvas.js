@@ -48,7 +48,7 @@ export class Strips {
       data[at] = this.sums[3 * x] / cover;
       data[at + 1] = this.sums[3 * x + 1] / cover;
       data[at + 2] = this.sums[3 * x + 2] / cover;
-      data[at + 3] = 255 * Math.min(1, Math.max(cover / rows, 0.12));
+      data[at + 3] = 255 * Math.max(0.12, Math.min(1, cover / rows) ** 0.7);  // what is rare stays in sight
     }
   }
 

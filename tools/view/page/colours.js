@@ -15,6 +15,11 @@ export function css([r, g, b]) {
   return `rgb(${r},${g},${b})`;
 }
 
+// Of text on a colour.
+export function inkOn([r, g, b]) {
+  return 0.299 * r + 0.587 * g + 0.114 * b > 158 ? "#1d2330" : "#ffffff";
+}
+
 export function mixed(a, b, share) {
   return a.map((value, i) => Math.round(value * share + b[i] * (1 - share)));
 }

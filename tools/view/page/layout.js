@@ -3,6 +3,16 @@
 
 export const kBands = ["host", "copy in", "compute", "averaging", "collectives", "copy out", "validation"];
 
+// Lanes of a CPU device take turns on one thread, which is no edge of the plan.
+export function takesTurns(head, lane) {
+  return lane.device >= 0 && head.devices[lane.device].startsWith("cpu");
+}
+
+export function turnsNote(head) {
+  const learners = head.devices.map((_, device) => head.lanes.filter((lane) => lane.device === device && lane.kind === "compute" && takesTurns(head, lane)).length);
+  return learners.some((count) => count > 1) ? " That learners of a CPU device take turns is left out of it." : "";
+}
+
 // Nodes with their tasks, and links: edges that agree in ends, distance and kind.
 export function planGraph(head, each) {
   const nodes = [], byName = new Map(), nodeOf = [];

@@ -5,7 +5,8 @@ import { fromBase64, inflate, readInstances, readNodes } from "./decode.js";
 import { el, link, table } from "./dom.js";
 import { hashOf, stateOf } from "./hash.js";
 import { listen } from "./input.js";
-import { counted, duration, shown } from "./names.js";
+import { turnsNote } from "./layout.js";
+import { counted, duration, shown, unbroken } from "./names.js";
 import { Navigation } from "./navigation.js";
 import { DrawnTimeline } from "./painter.js";
 import { Dependencies } from "./plan.js";
@@ -97,9 +98,9 @@ class Page extends Navigation {
     if (steady?.iteration_ns > 0) notes.push(`steady state: iterations ${steady.first} to ${steady.last}, ${duration(steady.iteration_ns)} each`);
     if (head.dropped > 0) notes.push(`${counted(head.dropped, "older span was", "older spans were")} dropped: the newest are here`);
     if (head.unfinished > 0) notes.push(`${counted(head.unfinished, "instance")} had not ended: the run failed or was stopped`);
-    this.by("verdict").replaceChildren(el("p", { class: "sentence" }, el("bdi", {}, shown(head.verdict.sentence))),
+    this.by("verdict").replaceChildren(el("p", { class: "sentence" }, el("bdi", {}, unbroken(shown(head.verdict.sentence)))),
       el("div", { class: "figures" }, ...head.verdict.figures.map((figure) => el("button", { class: "figure", type: "button", onclick: () => this.showFigure(figure) },
-        el("b", {}, shown(figure.value)), el("span", {}, shown(figure.text))))), el("div", { class: "note" }, notes.join(" · ")));
+        el("b", {}, shown(figure.value)), el("span", {}, unbroken(shown(figure.text)))))), el("div", { class: "note" }, notes.join(" · ")));
   }
 
   available(view) {
@@ -134,7 +135,7 @@ class Page extends Navigation {
     const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
     this.palette = {};
     for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) this.palette[name] = colour(name);
-    Object.assign(this.palette, { neededBy: colour("needed"), taskText: colour("task-text"), layerText: colour("layer-text") });
+    Object.assign(this.palette, { neededBy: colour("needed"), layerText: colour("layer-text") });
     this.colour();
     if (this.timeline.trace) this.showPanel();
     if (this.shownOnce) this.showView();
@@ -229,7 +230,7 @@ class Page extends Navigation {
     }
     const { critical, steady } = this.trace.head;
     const cycle = critical?.edges.length ? el("section", {}, el("h3", {}, "Critical cycle"),
-      el("p", {}, `No schedule takes less than ${duration(critical.bound_ns)} an iteration, because of these tasks, which wait for each other in turn:`),
+      el("p", {}, `No schedule takes less than ${duration(critical.bound_ns)} an iteration, because of these tasks, which wait for each other in turn.${turnsNote(this.trace.head)}`),
       el("ul", { class: "edges" }, ...critical.edges.slice(0, 20).map((id) => {
         const { from } = this.trace.head.edges[id];
         return el("li", { class: "last" }, link(shown(this.trace.head.tasks[from].name), () => this.act.showTask([from])));

@@ -7,9 +7,19 @@ export function shown(name) {
     (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
 }
 
+// Numbers stay with their units where lines are broken.
+export function unbroken(text) {
+  return text.replace(/(\d) (%|ms|µs|ns|s)\b|(\d) %/g, (part) => part.replace(" ", "\u00a0"));
+}
+
 // The last part of "cuda:0/learner 3/step".
 export function shortName(name) {
   return shown(String(name).slice(String(name).lastIndexOf("/") + 1)) || shown(name);
+}
+
+// "cuda:*/learner */step" is "step", and "cpu:0/validation/fill" "validation/fill": without device and learner.
+export function kindName(name) {
+  return shown(String(name).replace(/^(cuda|cpu):[*\d]+\//, "").replace(/^learner [*\d]+\//, "")) || shown(name);
 }
 
 function digits(value) {

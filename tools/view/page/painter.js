@@ -1,6 +1,6 @@
 // Draws the timeline: tracks, axis, and what is selected, measured and marked.
 
-import { css } from "./colours.js";
+import { css, inkOn } from "./colours.js";
 import { fitting, paintRow } from "./canvas.js";
 import { nodesOf } from "./decode.js";
 import { duration, moment, roundStep, shortName, shown } from "./names.js";
@@ -83,7 +83,7 @@ export class DrawnTimeline extends Timeline {
           wide.get(task).push([position, x / this.ratio + kGutter, w / this.ratio, this.yOf(at)]);
         }
       }
-      strips.finish(at - first, track.rows.length);
+      strips.finish(at - first, track.turns ? 1 : track.rows.length);
     }
     strips.end();
     ctx.imageSmoothingEnabled = false;
@@ -94,11 +94,11 @@ export class DrawnTimeline extends Timeline {
       ctx.fillStyle = css(colours[task]);
       for (const [, x, w, y] of list) ctx.fillRect(x, y + kPad, w > 6 ? w - 1 : w, this.row - 2 * kPad);
     }
-    for (const [task, list] of wide) for (const one of list) this.paintInside(task, one);
+    for (const [task, list] of wide) for (const one of list) this.paintInside(task, one, colours[task]);
     this.paintSelected();
   }
 
-  paintInside(task, [position, x, w, y]) {
+  paintInside(task, [position, x, w, y], colour) {
     if (w < 34) return;
     const { context: ctx, palette, trace } = this;
     const left = Math.max(x, kGutter), right = Math.min(x + w, this.width);
@@ -120,9 +120,10 @@ export class DrawnTimeline extends Timeline {
       }
     }
     ctx.font = `${height < 14 ? 9 : 12}px system-ui, sans-serif`;
-    ctx.fillStyle = palette.taskText;
-    const text = `${shortName(trace.head.tasks[task].name)} ${trace.instances.instance[position]}`;
-    ctx.fillText(fitting(ctx, text, right - left - 8), left + 4, y + kPad + height / 2 + 0.5);
+    ctx.fillStyle = inkOn(colour);
+    const name = shortName(trace.head.tasks[task].name), text = `${name} ${trace.instances.instance[position]}`;
+    const all = ctx.measureText(text).width <= right - left - 8;
+    ctx.fillText(all ? text : fitting(ctx, name, right - left - 8), left + 4, y + kPad + height / 2 + 0.5);
     ctx.font = "12px system-ui, sans-serif";
   }
 

@@ -2,16 +2,17 @@
 
 import { css, kindColour, slackColour } from "./colours.js";
 import { el, link, svg } from "./dom.js";
-import { kBands, placed, planGraph } from "./layout.js";
-import { counted, duration, shortName, shown } from "./names.js";
+import { kBands, placed, planGraph, turnsNote } from "./layout.js";
+import { counted, duration, kindName, shown } from "./names.js";
 
-const kWidth = 156, kHeight = 44;
-const kSize = { left: 120, right: 60, top: 4, bottom: 12, column: 216, row: 58, gap: 44 };
+const kWidth = 162, kHeight = 44;
+const kSize = { left: 90, right: 10, top: 4, bottom: 26, column: 206, row: 58, gap: 44 };
 const kQuiet = new Set(["lane", "self", "pace"]);  // edges of order, which are drawn when asked for or critical
 
 function distanceInWords(edge) {
   if (edge.why === "reuse") return counted(edge.distance, "slot");
-  return edge.distance === 0 ? "" : edge.distance === 1 ? "of the one before" : `of ${edge.distance} before`;
+  if (edge.why === "clock" && edge.what) return cut(shown(edge.what), 30);
+  return edge.distance === 0 ? "" : edge.distance === 1 ? "next iteration" : `${edge.distance} iterations later`;
 }
 
 function linkTitle(edge, nodes) {
@@ -55,7 +56,7 @@ export function planView(trace, state, act) {
   const iteration = head.steady.iteration_ns;
   const tip = (id) => svg("marker", { id, viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto", markerUnits: "userSpaceOnUse" },
     svg("path", { d: "M0,0 L8,4 L0,8 z" }));
-  const root = svg("svg", { width: picture.width, height: picture.height, role: "img" }, svg("defs", {}, tip("tip-plain"), tip("tip-cyclic"), tip("tip-critical")));
+  const root = svg("svg", { viewBox: `0 0 ${picture.width} ${picture.height}`, style: `width: 100%; min-width: ${Math.min(picture.width, 1250)}px; max-width: ${picture.width}px`, role: "img" }, svg("defs", {}, tip("tip-plain"), tip("tip-cyclic"), tip("tip-critical")));
   for (const band of picture.bands) {
     const label = svg("text", { x: 14, y: band.y + band.height / 2, class: "band-name" });
     label.textContent = band.name;
@@ -73,9 +74,9 @@ export function planView(trace, state, act) {
   for (const node of graph.nodes) root.append(drawNode(node, head, iteration, state.dark, act));
   const critical = head.critical;
   const intro = critical.edges.length === 0 ? "This plan has no cycle that bounds it." :
-    `The critical cycle (orange) costs ${duration(critical.bound_ns)} an iteration: no schedule of this plan is faster. Measured: ${duration(iteration)}.`;
+    `The critical cycle (orange) costs ${duration(critical.bound_ns)} an iteration: no schedule of this plan is faster. Measured: ${duration(iteration)}.${turnsNote(head)}`;
   return el("div", { class: "plan" },
-    el("div", { class: "toolbar" }, el("span", {}, intro), el("span", { class: "space" }),
+    el("div", { class: "toolbar" }, el("div", { class: "whole" }, intro),
       check("each learner and device", state.each, (on) => act.plan({ each: on })),
       check("order and pace", state.order, (on) => act.plan({ order: on })),
       link("critical cycle in the timeline", () => act.showCritical())),
@@ -95,17 +96,17 @@ function drawNode(node, head, iteration, dark, act) {
     onclick: () => act.showTask(node.tasks), onkeydown: (event) => event.key === "Enter" && act.showTask(node.tasks) });
   const title = svg("title"), name = svg("text", { x: node.x + 3, y: node.y - 6, class: "name" }), facts = svg("text", { x: node.x + 3, y: node.y + 11 });
   const times = node.tasks.length > 1 ? ` × ${node.tasks.length}` : "";
-  name.textContent = cut(shortName(node.name) + times);
+  name.textContent = cut(kindName(node.name), 23 - times.length) + times;
   facts.textContent = node.count === 0 ? "never ran" : duration(node.total / node.count) + slackWords(node.slack);
   title.textContent = `${shown(node.name)}\n${counted(node.count, "instance")}, clock “${shown(head.clocks[node.clock].name)}”` +
-    (Number.isFinite(node.slack) ? `\neach may take ${duration(node.slack * 1000)} longer before the critical cycle would notice` : "\non no cycle: it bounds nothing");
+    (Number.isFinite(node.slack) ? `\neach may take ${duration(node.slack * 1000)} longer before it were on the critical cycle` : "\non no cycle: it bounds nothing");
   group.append(title, svg("rect", { x, y, width: kWidth, height: kHeight, rx: 7, fill: slackColour(share, dark) }),
     svg("rect", { x, y, width: 5, height: kHeight, rx: 2, fill: css(kindColour(kBands[node.band], dark)) }), name, facts);
   return group;
 }
 
-function cut(text) {
-  return text.length > 22 ? text.slice(0, 21) + "…" : text;
+function cut(text, length) {
+  return text.length > length ? text.slice(0, length - 1) + "…" : text;
 }
 
 function slackWords(slack) {

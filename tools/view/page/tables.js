@@ -3,7 +3,7 @@
 import { causeColour, css, kindColour } from "./colours.js";
 import { bar, el, link, table } from "./dom.js";
 import { compared } from "./compare.js";
-import { counted, duration, percent, shown } from "./names.js";
+import { counted, duration, kindName, percent, shown } from "./names.js";
 
 export function idleView(trace, state, act) {
   const { head } = trace;
@@ -53,9 +53,12 @@ export function paysView(trace, state, act) {
     if (!tasks.has(key)) tasks.set(key, { of: one.tasks });
     tasks.get(key)[one.kind] = one;
   }
-  const ranked = [...tasks].sort((a, b) => b[1].removed.saved - a[1].removed.saved);
+  const all = [...tasks].sort((a, b) => b[1].removed.saved - a[1].removed.saved);
+  const ranked = all.filter(([, one]) => one.removed.saved >= kSaves || one.halved.saved >= kSaves);
+  const idle = all.filter((one) => !ranked.includes(one));
   const slots = pays.changes.filter((one) => one.kind.startsWith("slot"));
-  slots.sort((a, b) => Math.abs(b.saved) - Math.abs(a.saved));
+  const rank = (one) => [Math.abs(one.saved) >= kSaves ? Math.abs(one.saved) : 0, one.change.startsWith("prefetch") ? 1 : 0];
+  slots.sort((a, b) => rank(b)[0] - rank(a)[0] || rank(b)[1] - rank(a)[1]);
   return el("div", { class: "page" },
     el("p", { class: "intro" }, "Each line is this run, simulated again with one change. The simulation of the run as it is gives ",
       el("b", {}, duration(pays.simulated_ns)), " an iteration, measured are ", el("b", {}, duration(pays.measured_ns)),
@@ -63,7 +66,8 @@ export function paysView(trace, state, act) {
       "Durations are taken as they were; that tasks on the same cores slow each other down is not in the model."),
     el("h3", {}, "If a task were faster"),
     table([["task", "left"], ["twice as fast", "right"], ["if it took no time", "right"]], ranked.map(([name, one]) => [
-      link(shown(name), () => act.showTask(one.of)), change(one.halved), change(one.removed)])),
+      link(kindName(name), () => act.showTask(one.of), shown(name)), change(one.halved), change(one.removed)])),
+    idle.length ? el("p", { class: "quiet" }, "Nothing would be saved by ", ...idle.flatMap(([name, one], i) => [i > 0 ? ", " : "", link(kindName(name), () => act.showTask(one.of), shown(name))]), ".") : null,
     slots.length ? el("h3", {}, "If there were another number of slots") : null,
     slots.length ? table([["slots", "left"], ["time per iteration", "right"]], slots.map((one) => [link(shown(one.change), () => act.showTask(one.tasks)), change(one)])) : null,
     el("p", { class: "quiet" }, "Changes of your own: ", el("code", {}, "arbalest trace TRACE --what-if 'step*0.5' --what-if prefetch.depth=4")));
@@ -93,7 +97,7 @@ export function tasksView(trace, state, act) {
     el("h3", {}, "Tasks"),
     table([["task", "left"], ["instances", "right"], ["mean", "right"], ["spread", "right"], ["longest", "right"], ["slack", "right"], ["total", "right"], ["", "left"]],
       list.map(([name, group]) => [
-        link(shown(name) + (group.tasks.length > 1 ? ` (${group.tasks.length})` : ""), () => act.showTask(group.tasks)), group.count.toLocaleString("en"),
+        link(kindName(name) + (group.tasks.length > 1 ? ` × ${group.tasks.length}` : ""), () => act.showTask(group.tasks), shown(name)), group.count.toLocaleString("en"),
         duration(group.total / group.count), "± " + duration(group.deviation), link(duration(group.longest), () => act.showLongest(group.tasks)),
         Number.isFinite(group.slack) ? duration(group.slack * 1000) : "—", duration(group.total),
         bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px")])),
@@ -114,7 +118,7 @@ export function compareView(traces, state, act) {
     : "One of the traces is too short to tell how long an iteration takes.";
   return el("div", { class: "page" }, el("p", { class: "intro" }, verdict),
     table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
-      rows.map((row) => [link(shown(row.name), () => act.showTask((row.b ?? row.a).tasks)),
+      rows.map((row) => [link(kindName(row.name), () => act.showTask((row.b ?? row.a).tasks), shown(row.name)),
         row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",
         row.a && row.b ? signed(row.b.mean - row.a.mean) : "—",
         el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signed(row.cost) : "within its spread"),

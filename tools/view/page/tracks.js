@@ -1,6 +1,8 @@
 // Which rows the timeline shows, in which order: the host, then each device with its queues; learners of a device and
 // threads of the host fold into one row.
 
+import { takesTurns } from "./layout.js";
+
 const kOrder = ["host", "copy in", "compute", "averaging", "copy out", "validation", "collectives"];
 const kFoldFrom = 5;  // so many rows of a kind are folded at first
 
@@ -30,7 +32,7 @@ export function tracksOf(head, open) {
     const device = group.device < 0 ? "" : head.devices[group.device];
     const words = { host: "host threads", compute: "learners" }[group.kind] ?? group.kind;
     tracks.push({ name: `${device ? device + " · " : ""}${group.rows.length} ${words}`, key: group.key, isOpen,
-      rows: group.rows.map((one) => one.row), kind: group.kind });
+      rows: group.rows.map((one) => one.row), kind: group.kind, turns: takesTurns(head, group) });
     if (isOpen) for (const one of group.rows) tracks.push({ name: one.name, rows: [one.row], kind: group.kind, inner: true });
   }
   return tracks;

@@ -19,17 +19,18 @@ inline Tensor bottleneck(Tensor x, int64_t width, int64_t stride, bool project) 
   return relu(y + (project ? conv_bn(x, 4 * width, 1, stride) : x));
 }
 
-// Blocks of each stage. Throws GraphError for a depth other than 18, 50 and 101.
+// Blocks of each stage. Throws GraphError for a depth other than 18, 34, 50 and 101.
 inline std::array<int, 4> resnet_stages(int depth) {
   switch (depth) {
     case 18: return {2, 2, 2, 2};
+    case 34:
     case 50: return {3, 4, 6, 3};
     case 101: return {3, 4, 23, 3};
   }
-  throw GraphError("depth is " + std::to_string(depth) + "; expected 18, 50 or 101");
+  throw GraphError("depth is " + std::to_string(depth) + "; expected 18, 34, 50 or 101");
 }
 
-// Features of images (N, 3, H, W). `depth`: 18 (basic blocks, 512 features), 50 or 101 (bottlenecks, 2048).
+// Features of images (N, 3, H, W). `depth`: 18 or 34 (basic blocks, 512 features), 50 or 101 (bottlenecks, 2048).
 inline Tensor resnet_features(Tensor x, int depth) {
   const std::array<int, 4> blocks = resnet_stages(depth);
   const bool deep = depth >= 50;

@@ -13,40 +13,31 @@ namespace arbalest {
 namespace {
 
 class Printer final : public RunObserver {
- public:
-  explicit Printer(std::vector<std::string> labels) : labels_(std::move(labels)) {}
-
- private:
   void validation(const Validated& event) override {
     std::printf("epoch %ld: loss %.4f", long(event.epoch), event.loss);
     for (const auto& [name, value] : event.metrics) std::printf("  %s %.4f", name.c_str(), value);
-    for (size_t i = 0; i < event.parts.size() && i < labels_.size(); ++i) {
-      std::printf("  %s %.4f", labels_[i].c_str(), event.parts[i].second);
-    }
+    for (const auto& [name, value] : event.parts) std::printf("  %s %.4f", name.c_str(), value);
     std::printf("\n");
   }
   void finished(const RunFinished& event) override {
     std::printf("best %s in epoch %ld, in %s; %.0f images/s\n", event.best_metric.c_str(), long(event.best_epoch),
                 event.best_weights.c_str(), event.images_per_second);
   }
-
-  const std::vector<std::string> labels_;
 };
 
 void train_on(const std::string& source, const std::string& weights) {
   SessionOptions options;
   options.sources.training = open_source(source, "train", options.numerics.seed);
   options.sources.validation = open_source(source, "test", options.numerics.seed);
-  const std::vector<std::string> labels = options.sources.training->class_names();
   Model model("chexnet");
-  build_chexnet(model, source, int64_t(labels.size()));
+  build_chexnet(model, source, int64_t(options.sources.training->class_names().size()));
   options.rules.metric = "auc";
   options.rules.plateau = 4;  // validations without a better AUC, until the rate is a third
   options.rules.plateau_factor = 0.3;
   options.files.save_best = "chexnet.safetensors";
   options.files.weights = weights;
   if (!weights.empty()) options.files.fresh = {"logits.*"};
-  Printer printer(labels);
+  Printer printer;
   const std::atomic<bool> interrupted{false};
   run_training(model.graph(), options, printer, interrupted);
 }

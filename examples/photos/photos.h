@@ -1,5 +1,5 @@
 #pragma once
-// ResNet-50 on a folder of photos in the C++ DSL: the graph of examples/photos/photos.onnxtxt.
+// A ResNet on a folder of photos in the C++ DSL; of depth 50 the graph of examples/photos/photos.onnxtxt.
 
 #include <string>
 

@@ -33,6 +33,7 @@ int main(int argc, char** argv) try {
   const double before = mebibytes("VmRSS");
   const auto began = std::chrono::steady_clock::now();
   const auto source = open_source(argv[1], argc == 3 ? argv[2] : "train", 1);
+  source->check_files();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
   malloc_trim(0);  // what the allocator keeps for later is not the source's
   fmt::print("{}\n{:.2f} s, {:.1f} MiB more than before, {:.1f} MiB at the most\n", source->describe(), seconds.count(),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -18,6 +19,11 @@ double flops_of(const Graph& graph) {
   double flops = 0;
   for (const Node& node : graph.nodes) flops += node.op->cost ? node.op->cost(graph, node).flops : 0;
   return flops;
+}
+
+bool reads_files(const Prepared& prepared) {
+  const std::vector<Field> fields = prepared.training->fields();
+  return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
 }  // namespace
@@ -46,6 +52,10 @@ int command_check(const CheckOptions& options) {
   fmt::print("{}: the graph is sound\n", printable(options.graph));
   fmt::print("  data        {}\n", prepared.training->describe());
   if (prepared.validation) fmt::print("  validation  {}\n", prepared.validation->describe());
+  if (reads_files(prepared)) {
+    fmt::print("  files       not read; 'arbalest data {}' decodes all of them and lists those that cannot be\n",
+               printable(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source")));
+  }
   fmt::print("  parameters  {}\n", parameters);
   fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,
              loop.graph.nodes.size());

@@ -40,7 +40,7 @@ class TarSource final : public Source {
     uint64_t bytes = 0;
     for (const ShardSample& sample : samples_) bytes += uint64_t{sample.header} + sample.size;
     block_ = std::clamp<int64_t>(int64_t(kBytesOfBlock / (bytes / samples_.size())), 1, size());
-    read_ = std::vector<std::atomic<int64_t>>(size_t((size() + block_ - 1) / block_));
+    blocks_ = std::vector<BlockState>(size_t((size() + block_ - 1) / block_));
   }
 
   std::vector<Field> fields() const override { return photo_and_label(classes_); }
@@ -66,7 +66,9 @@ class TarSource final : public Source {
     bytes.resize(wanted.size);
     files_.file(shard_of(index))->read(wanted.offset, bytes);
     const int64_t block = index / block_, first = block * block_;
-    if (!keep_ && ++read_[size_t(block)] == std::min(block_, size() - first)) advise(block, false);
+    BlockState& state = blocks_[size_t(block)];
+    state.last = announced_.load();
+    if (!keep_ && ++state.read % std::min(block_, size() - first) == 0) advise(block, false);
   }
 
   std::string locate(int64_t index) const override {
@@ -75,8 +77,12 @@ class TarSource final : public Source {
   std::string name(int64_t index) const override { return files_.paths()[shard_of(index)] + "/" + member(index); }
 
   void will_read(std::span<const int64_t> blocks) const override {
+    constexpr int64_t kRecent = 4;  // times as many blocks
+    const int64_t before = announced_.fetch_add(int64_t(blocks.size()));
     for (const int64_t block : blocks) {
-      read_[size_t(block)] = 0;
+      BlockState& state = blocks_[size_t(block)];
+      if (before - state.last.load() < kRecent * int64_t(blocks.size())) continue;
+      state.read = 0;  // of a block that was not read to its end, when an epoch ended
       advise(block, true);
     }
   }
@@ -119,7 +125,14 @@ class TarSource final : public Source {
   bool keep_;  // in the system's memory, whatever was read
   std::string label_;
   int64_t block_ = 1;
-  mutable std::vector<std::atomic<int64_t>> read_;  // samples of each block, since it was told of
+  // Threads read ahead of each other, so that a block may be told of when others are reading it, or have: it is left
+  // alone then. Otherwise it would be asked for again, or its count begin anew, and nothing would let go of it.
+  struct BlockState {
+    std::atomic<int64_t> read = 0;             // samples; a whole block's each time it was read
+    std::atomic<int64_t> last = -(1LL << 62);  // how many blocks had been announced when one was read
+  };
+  mutable std::vector<BlockState> blocks_;
+  mutable std::atomic<int64_t> announced_ = 0;  // blocks, by will_read()
 };
 
 int64_t greatest_label(const std::vector<ShardSample>& samples) {

@@ -1,10 +1,12 @@
 // The source tar: photos in archives of many.
 
 #include <doctest/doctest.h>
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <deque>
 
 #include <chrono>
 #include <map>
@@ -320,9 +322,17 @@ TEST_CASE("tar: memory stays flat over a set that is larger than what may stay i
   std::vector<std::byte> bytes;
   int64_t before = 0, most = 0, most_cached = 0;
   std::vector<int64_t> batch(32);
+  // In the second epoch a window is told of when a thread that is ahead has read some of it.
+  std::deque<std::vector<int64_t>> late(6);
   for (uint64_t epoch = 0; epoch < 2; ++epoch) {
     for (int64_t first = 0; first < source->size(); first += 32) {
-      source->will_read(order.blocks_ahead(epoch, first, 32));
+      std::vector<int64_t> ahead = order.blocks_ahead(epoch, first, 32);
+      if (epoch == 1) {
+        late.push_back(std::move(ahead));
+        ahead = std::move(late.front());
+        late.pop_front();
+      }
+      source->will_read(ahead);
       order.range(epoch, first, batch);
       for (const int64_t index : batch) source->read(index, 0, bytes);
       if (before == 0) before = resident_bytes();
@@ -333,7 +343,7 @@ TEST_CASE("tar: memory stays flat over a set that is larger than what may stay i
   CHECK(bytes == std::vector<std::byte>(1 << 20));
   CHECK(most - before < 8 << 20);
   CHECK(most_cached > 100 << 20);        // a window has 112 MiB
-  CHECK(most_cached < 3 * (120 << 20));  // two of them, and what of the last one was not read to its end
+  CHECK(most_cached < 4 * (120 << 20));  // two, what of the last one was not read to its end, and one told of late
 }
 
 TEST_CASE("tar: several threads read at once") {

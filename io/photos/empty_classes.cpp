@@ -3,24 +3,26 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "graph/plain_message.h"
 
 namespace arbalest {
 
 void warn_of_empty_classes(const SourceSpec& spec, int64_t classes, const std::vector<std::string>& names,
                            size_t samples, const std::function<int64_t(size_t)>& label) {
-  std::vector<bool> present(static_cast<size_t>(classes));
+  std::unordered_set<int64_t> present;
   for (size_t i = 0; i < samples; ++i) {
-    if (const int64_t c = label(i); c >= 0 && c < classes) present[size_t(c)] = true;
+    if (const int64_t c = label(i); c >= 0 && c < classes) present.insert(c);
   }
-  constexpr size_t kShown = 5;
-  std::vector<std::string> shown;
-  size_t empty = 0;
-  for (size_t c = 0; c < present.size(); ++c) {
-    if (present[c] || empty++ >= kShown) continue;
-    shown.push_back(c < names.size() ? names[c] : std::to_string(c));
-  }
+  constexpr int64_t kShown = 5;
+  const int64_t empty = classes - int64_t(present.size());
   if (empty == 0) return;
+  std::vector<std::string> shown;
+  for (int64_t c = 0; int64_t(shown.size()) < std::min(empty, kShown); ++c) {
+    if (!present.contains(c)) shown.push_back(size_t(c) < names.size() ? names[size_t(c)] : std::to_string(c));
+  }
   warn(fmt::format("source '{}': {} of {} classes have no sample: {}{}", spec.label(), empty, classes,
                    fmt::join(shown, ", "), empty > kShown ? fmt::format(" and {} more", empty - kShown) : ""));
 }

@@ -18,6 +18,7 @@
 #include "io/sources/source.h"
 #include "tests/io/tar_writer.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -344,6 +345,15 @@ TEST_CASE("tar: memory stays flat over a set that is larger than what may stay i
   CHECK(most - before < 8 << 20);
   CHECK(most_cached > 100 << 20);        // a window has 112 MiB
   CHECK(most_cached < 4 * (120 << 20));  // two, what of the last one was not read to its end, and one told of late
+}
+
+TEST_CASE("tar: a class of a number that is far too large takes no time") {
+  const TestFolder folder;
+  folder.write("a.tar", tar_member("0.jpg", "photo") + tar_member("0.cls", "2147483646") + tar_end());
+  const test::Redirected errors(folder / "errors", stderr);
+  CHECK(open(folder.string() + "/a.tar")->fields()[1].classes == 2147483647);
+  CHECK(errors.lines().at(0).ends_with(
+      "2147483646 of 2147483647 classes have no sample: 0, 1, 2, 3, 4 and 2147483641 more"));
 }
 
 TEST_CASE("tar: several threads read at once") {

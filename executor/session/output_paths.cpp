@@ -4,10 +4,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string_view>
 
 #include "graph/error.h"
+#include "io/formats/file.h"
+#include "io/formats/file_kind.h"
+#include "io/formats/random_access_file.h"
+#include "io/formats/safetensors.h"
 
 namespace arbalest {
 namespace {
@@ -39,14 +46,69 @@ std::filesystem::path canonical(const std::string& path) {
   return error ? absolute.lexically_normal() : found;
 }
 
-// By whatever name: through links, symbolic or hard.
+constexpr uint64_t kHead = 512;  // bytes that tell what a file is
+
+std::string_view text_of(const std::vector<uint8_t>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Of a gzipped file, what it holds.
+bool starts_with(const std::string& path, std::string_view start) {
+  try {
+    return text_of(InputFile(path).read(start.size(), "an earlier output")) == start;
+  } catch (const RunError&) {
+    return false;
+  }
+}
+
+bool is_saved_model(const std::string& path) {
+  try {
+    return SafetensorsReader(path).metadata().count("graph") > 0;
+  } catch (const RunError&) {
+    return false;
+  }
+}
+
+bool is_of_kind(const std::string& path, std::span<const uint8_t> head, OutputKind kind) {
+  switch (kind) {
+    case OutputKind::Weights: return is_saved_model(path);
+    case OutputKind::Trace: return starts_with(path, "{\"displayTimeUnit\"");
+    case OutputKind::Log: return starts_with(path, "{\"event\":");
+    case OutputKind::Model: return kind_of_file(head) == "an ONNX model";
+  }
+  return false;
+}
+
+const char* name_of(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::Weights: return "weights that a run has saved";
+    case OutputKind::Trace: return "a trace";
+    case OutputKind::Log: return "a log";
+    case OutputKind::Model: return "an .onnx model";
+  }
+  return "";
+}
+
+}  // namespace
+
 bool same_file(const std::string& one, const std::string& other) {
   if (one.empty() || other.empty()) return false;
   std::error_code error;
   return canonical(one) == canonical(other) || std::filesystem::equivalent(one, other, error);
 }
 
-}  // namespace
+void check_kind_kept(const std::string& option, const std::string& path, OutputKind kind) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return;
+  if (std::filesystem::file_size(path, error) == 0 || error) return;
+  const RandomAccessFile file(path, "an earlier output");
+  std::vector<uint8_t> head(size_t(std::min(file.size(), kHead)));
+  file.read(0, std::as_writable_bytes(std::span(head)));
+  if (is_of_kind(path, head, kind)) return;
+  const std::string found = kind_of_file(head);
+  throw GraphError(fmt::format("{} would overwrite '{}': found {}, expected {} or no file", option, path,
+                               found.empty() ? "a file of another kind" : found, name_of(kind)));
+}
 
 void check_distinct_paths(const NamedPaths& files) {
   for (size_t i = 0; i < files.size(); ++i) {

@@ -1,6 +1,7 @@
 #pragma once
 // Files that a run will write, looked at before it trains rather than after.
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,12 +10,27 @@ namespace arbalest {
 
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;  // option and path; an empty path is not given
 
+// Whether both are one file, by whatever name: through links, symbolic or hard. Never where one is empty.
+bool same_file(const std::string& one, const std::string& other);
+
 // Throws GraphError where two are the same file.
 void check_distinct_paths(const NamedPaths& files);
 
 // Throws GraphError where an output is one of the inputs. Weights that are read may be saved over: they are read
 // before, and replaced only by weights.
 void check_inputs_kept(const NamedPaths& inputs, const NamedPaths& outputs);
+
+// What an option writes, where it may replace a file of the same kind only.
+enum class OutputKind : uint8_t {
+  Weights,  // safetensors with the metadata of a run's
+  Trace,    // as run --trace writes it
+  Log,      // JSON lines, the first of which tells an event
+  Model     // .onnx
+};
+
+// Throws GraphError where the file that an option would replace is of another kind: no earlier output, but data or a
+// program perhaps, which a mistyped path names. What is empty, or no regular file, is of every kind.
+void check_kind_kept(const std::string& option, const std::string& path, OutputKind kind);
 
 // check_distinct_paths, and RunError where one cannot be written.
 void check_output_paths(const NamedPaths& files);

@@ -30,12 +30,7 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
     tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
     tuner_ = std::make_unique<LearnerTuner>(tuning);
   }
-  check_output_paths(
-      {{"--save", options.files.save}, {"--save-best", options.files.save_best}, {"--trace", options.files.trace}});
-  check_inputs_kept({{"--weights", options.files.weights}}, {{"--trace", options.files.trace}});
-  check_inputs_kept(
-      {{"--weights-map", options.files.weights_map}},
-      {{"--save", options.files.save}, {"--save-best", options.files.save_best}, {"--trace", options.files.trace}});
+  check_files();
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
     observer_.skipped({place, fault});
   });
@@ -46,6 +41,22 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
 }
 
 Training::~Training() = default;
+
+// Refuses outputs that cannot be written, and those that would destroy each other or what is read. Weights may be saved
+// over those that the run starts from.
+void Training::check_files() const {
+  const FileOptions& files = options_.files;
+  const NamedPaths saved = {{"--save", files.save}, {"--save-best", files.save_best}};
+  NamedPaths written = saved;
+  written.emplace_back("--trace", files.trace);
+  check_output_paths(written);
+  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}});
+  check_inputs_kept({{"--weights-map", files.weights_map}}, written);
+  check_kind_kept("--trace", files.trace, OutputKind::Trace);
+  for (const auto& [option, path] : saved) {
+    if (!same_file(path, files.weights)) check_kind_kept(option, path, OutputKind::Weights);
+  }
+}
 
 // Refuses options that act on validations where the run makes none.
 void Training::check_rules() const {
@@ -78,6 +89,9 @@ void Training::start() {
   const ArenaValues& arenas = prepared_.program.training().arenas;
   if (!options_.files.weights.empty()) {
     file.emplace(options_.files.weights, options_.files.weights_map, options_.files.fresh);
+    NamedPaths shards;
+    for (const std::string& shard : file->shards()) shards.emplace_back("--weights", shard);
+    check_inputs_kept(shards, {{"--save", options_.files.save}, {"--save-best", options_.files.save_best}});
     check_weights(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
   segment_->start_from_initializers(file ? &*file : nullptr);

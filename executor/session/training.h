@@ -21,6 +21,7 @@ class Training {
     ModelState model;
     RunPosition at;
   };
+  void check_files() const;
   void check_rules() const;
   void start();
   void announce(double setup_seconds);

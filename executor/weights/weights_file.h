@@ -19,6 +19,7 @@ class WeightsFile {
   explicit WeightsFile(const std::string& path, const std::string& map = "", std::vector<std::string> fresh = {});
 
   const std::string& path() const { return reader_.path(); }
+  std::vector<std::string> shards() const { return reader_.shards(); }  // beside an index, which path() is then
   // What the classes are called that the file's model tells apart, by index; empty where the file does not say.
   std::vector<std::string> class_names() const;
 

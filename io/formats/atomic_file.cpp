@@ -1,12 +1,15 @@
 #include "io/formats/atomic_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <memory>
 #include <random>
 
 #include "graph/error.h"
@@ -53,27 +56,73 @@ unsigned replaceable_mode(const fs::path& target) {
   return status.st_mode & kPermissions;
 }
 
-// A name that nobody can foresee, short enough for every file system, and still telling whose it is.
-std::string temporary_name(const fs::path& target) {
+// What names of temporary files for the target begin with: short enough for every file system, and still telling whose
+// they are.
+std::string temporary_stem(const fs::path& target) {
   constexpr size_t kLongestStem = 100;
+  return fmt::format(".{}.tmp-", target.filename().string().substr(0, kLongestStem));
+}
+
+constexpr size_t kNumberDigits = 16;
+
+std::string temporary_name(const fs::path& target) {  // that nobody can foresee
   std::random_device random;
   const uint64_t number = uint64_t(random()) << 32 | random();
-  const std::string stem = target.filename().string().substr(0, kLongestStem);
-  return (folder_of(target) / fmt::format(".{}.tmp-{:016x}", stem, number)).string();
+  return (folder_of(target) / fmt::format("{}{:0{}x}", temporary_stem(target), number, kNumberDigits)).string();
+}
+
+// Whoever writes a temporary file holds a lock on it, which ends with the process. Where nobody does, it is what a
+// killed process left. Where the file system knows no locks, nothing can be told, and such files stay.
+bool take_lock(int descriptor) {
+  return flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+}
+
+bool is_linked(int descriptor) {
+  struct stat status = {};
+  return fstat(descriptor, &status) == 0 && status.st_nlink > 0;
+}
+
+void remove_if_abandoned(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return;
+  struct stat status = {};
+  const bool own = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid();
+  if (own && take_lock(descriptor)) unlink(path.c_str());
+  close(descriptor);
 }
 
 }  // namespace
 
+void remove_abandoned(const fs::path& path) {
+  const std::string stem = temporary_stem(path);
+  const fs::path folder = folder_of(path);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(folder.c_str()), closedir);
+  if (!entries) return;
+  while (const dirent* entry = readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    const bool temporary = name.size() == stem.size() + kNumberDigits && name.starts_with(stem) &&
+                           name.find_first_not_of("0123456789abcdef", stem.size()) == name.npos;
+    if (temporary) remove_if_abandoned((folder / name).string());
+  }
+}
+
 AtomicFile::AtomicFile(const fs::path& path) : target_(behind_links(path)), mode_(replaceable_mode(target_)) {
   constexpr int kAttempts = 100;
+  remove_abandoned(target_);
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = temporary_name(target_);
     // What replaces a private file is private from the start; commit() gives it the old file's permissions.
     const mode_t mode = mode_ != 0 ? 0600 : 0666;
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-    if (descriptor_ >= 0 || (errno == EEXIST && attempt < kAttempts)) continue;
-    temporary_.clear();
-    fail_file("created", target_);
+    if (descriptor_ < 0) {
+      if (errno == EEXIST && attempt < kAttempts) continue;
+      temporary_.clear();
+      fail_file("created", target_);
+    }
+    take_lock(descriptor_);
+    if (is_linked(descriptor_) || attempt >= kAttempts) continue;
+    close(descriptor_);  // between the two, another process took it for an abandoned one
+    descriptor_ = -1;
   }
 }
 
@@ -98,10 +147,13 @@ void AtomicFile::write(std::string_view text) {
 void AtomicFile::commit() {
   if (mode_ != 0 && fchmod(descriptor_, mode_) != 0) fail_file("given its permissions", target_);
   if (fsync(descriptor_) != 0) fail_file("flushed", target_);
+  const int held = dup(descriptor_);  // its lock, until the file has its name
   const int descriptor = descriptor_;
-  descriptor_ = -1;
+  descriptor_ = held;
   if (close(descriptor) != 0) fail_file("closed", target_);
   if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_file("renamed", target_);
+  if (held >= 0) close(held);
+  descriptor_ = -1;
   temporary_.clear();
   // The new name is durable once its folder is flushed. Some file systems cannot do that; the file is complete then
   // too.

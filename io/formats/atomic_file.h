@@ -11,8 +11,9 @@
 namespace arbalest {
 
 // The temporary file has a random name, is created anew (never opened where something lies already), and is removed
-// unless commit() renames it. An existing file keeps its permissions; a new one gets those that the umask leaves. A
-// symbolic link stays, and what it points to is replaced or made. All functions throw RunError.
+// unless commit() renames it; what killed processes left of that kind is removed first. An existing file keeps its
+// permissions; a new one gets those that the umask leaves. A symbolic link stays, and what it points to is replaced or
+// made. All functions throw RunError.
 class AtomicFile {
  public:
   // Refuses a path that names something other than a regular file, and a file that is write-protected: a rename would
@@ -37,5 +38,9 @@ class AtomicFile {
   unsigned mode_ = 0;      // of the file that is replaced; 0: there is none
   int descriptor_ = -1;
 };
+
+// Removes temporary files for `path` that killed processes left: files of the user's own, named as AtomicFile names
+// them, that no process holds a lock on. Throws nothing.
+void remove_abandoned(const std::filesystem::path& path);
 
 }  // namespace arbalest

@@ -38,6 +38,7 @@ class SafetensorsReader {
   const std::string& path() const { return path_; }
   const std::vector<Entry>& entries() const { return entries_; }  // in the headers' order; names are unique
   const Entry* find(const std::string& name) const;
+  std::vector<std::string> shards() const;  // where path() is an index: the files that it names
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // __metadata__
 
   // Whether read() delivers the entry's elements as `type`: they are of it, or both are floating point.

@@ -287,6 +287,13 @@ const Entry* SafetensorsReader::find(const std::string& name) const {
   return found == index_.end() ? nullptr : &entries_[found->second];
 }
 
+std::vector<std::string> SafetensorsReader::shards() const {
+  std::vector<std::string> shards;
+  if (!path_.ends_with(kIndexEnding)) return shards;
+  for (const auto& file : files_) shards.push_back(file->path());
+  return shards;
+}
+
 bool SafetensorsReader::converts(const Entry& entry, DataType type) {
   return entry.dtype == type || (is_floating(entry.dtype) && is_floating(type));
 }

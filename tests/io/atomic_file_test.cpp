@@ -1,7 +1,10 @@
 // Files that are replaced whole: permissions, links, failures, and nothing left behind.
 
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "graph/error.h"
 #include "io/formats/atomic_file.h"
@@ -109,6 +112,28 @@ TEST_CASE("atomic file: links that lie where a temporary file might be are not f
   replace(folder / "file", "new");
   CHECK(content(folder / "victim") == "untouched");
   CHECK(content(folder / "file") == "new");
+}
+
+TEST_CASE("atomic file: what a killed process left is removed, what another one writes is not") {
+  TestFolder folder;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    AtomicFile file(folder / "file");
+    file.write("half");
+    raise(SIGKILL);
+  }
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  REQUIRE(folder.names().size() == 1);
+  const std::vector<std::string> others = {".file.tmp-0123", ".file.tmp-0123456789abcdeX", ".fil.tmp-0123456789abcdef"};
+  for (const std::string& name : others) folder.write(name, std::string("somebody's"));
+  AtomicFile first(folder / "file");
+  first.write("first");
+  replace(folder / "file", "second");
+  CHECK(folder.names().size() == others.size() + 2);
+  first.commit();
+  CHECK(content(folder / "file") == "first");
+  CHECK(folder.names().size() == others.size() + 1);
 }
 
 TEST_CASE("atomic file: what cannot be replaced is said, and stays") {

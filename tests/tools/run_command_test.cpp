@@ -13,11 +13,26 @@
 #include <thread>
 
 #include "graph/error.h"
+#include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 
 using namespace arbalest;
+
+namespace {
+
+constexpr const char* kSmallGraph =
+    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+    "g () => () {\n"
+    "  image, label = arbalest.Prefetch <source = \"glyphs:?train=96&size=16\", batch = 8> ()\n"
+    "  x = arbalest.Augment (image)\n"
+    "  logits = arbalest.Linear <units = 10> (x)\n"
+    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+    "  trained = arbalest.Train <lr = 0.01> (loss)\n"
+    "}\n";
+
+}  // namespace
 
 TEST_CASE("a log that cannot be written is in the exit status; training goes on and saves") {
   if (!std::filesystem::exists("/dev/full")) {
@@ -27,15 +42,7 @@ TEST_CASE("a log that cannot be written is in the exit status; training goes on 
   const TestFolder folder;
   RunOptions options;
   options.graph = (folder / "g.onnxtxt").string();
-  std::ofstream(options.graph)
-      << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
-         "g () => () {\n"
-         "  image, label = arbalest.Prefetch <source = \"glyphs:?train=96&size=16\", batch = 8> ()\n"
-         "  x = arbalest.Augment (image)\n"
-         "  logits = arbalest.Linear <units = 10> (x)\n"
-         "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
-         "  trained = arbalest.Train <lr = 0.01> (loss)\n"
-         "}\n";
+  std::ofstream(options.graph) << kSmallGraph;
   options.devices = "cpu:0";
   options.session.execution.threads = 2;
   options.session.files.save = (folder / "w.safetensors").string();
@@ -68,6 +75,34 @@ TEST_CASE("no file of a run is another of its files") {
   CHECK(refusal(trace_over_weights) == "--trace would overwrite 'w', which --weights reads");
 }
 
+TEST_CASE("outputs replace earlier outputs only") {
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(options.graph) << kSmallGraph;
+  options.devices = "cpu:0";
+  options.session.execution.threads = 2;
+  options.session.length.iterations = 1;
+  const std::string data = folder.write("photo.jpg", std::string("\xff\xd8\xff photo")).string();
+  const auto refusal = [&](std::string RunOptions::*log, std::string FileOptions::*file) {
+    RunOptions asked = options;
+    (file ? asked.session.files.*file : asked.*log) = data;
+    const std::string message = message_of<GraphError>([&] { command_run(asked); });
+    CHECK(std::filesystem::file_size(data) == 9);
+    return message;
+  };
+  check_parts(refusal(&RunOptions::log, nullptr), {"--log would overwrite", "found a JPEG image, expected a log"});
+  check_parts(refusal(nullptr, &FileOptions::save), {"--save would overwrite", "expected weights"});
+  check_parts(refusal(nullptr, &FileOptions::trace), {"--trace would overwrite", "expected a trace"});
+  options.log = (folder / "log").string();
+  options.session.files.save = (folder / "w").string();
+  options.session.files.trace = (folder / "t").string();
+  for (int run = 0; run < 2; ++run) CHECK(command_run(options) == kDone);
+  // Tensors that no run has saved may be data.
+  write_safetensors(options.session.files.save, {{{"x", DataType::Uint8, {1}, {7}}}, {}});
+  check_parts(message_of<GraphError>([&] { command_run(options); }), {"--save would overwrite"});
+}
+
 TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
   const TestFolder folder;
   const std::string graph = (folder / "g.onnxtxt").string();
@@ -77,12 +112,12 @@ TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
                           "}\n";
   RunOptions options;
   options.log = (folder / "log.jsonl").string();
-  std::ofstream(options.log) << "earlier\n";
+  std::ofstream(options.log) << "{\"event\":\"earlier\"}\n";
   const auto keeps_log = [&] {
     CHECK_THROWS_AS(command_run(options), GraphError);
     std::string line;
     CHECK(std::getline(std::ifstream(options.log), line));
-    CHECK(line == "earlier");
+    CHECK(line == "{\"event\":\"earlier\"}");
   };
   options.graph = (folder / "typo.onnxtxt").string();
   keeps_log();

@@ -21,6 +21,7 @@ int command_export(const ExportCommandOptions& options) {
   Graph graph = load_with_overrides(options, &graph_files);
   check_graph_kept(graph_files, files, outputs);
   check_output_paths({{"FILE", options.file}});
+  check_kind_kept("FILE", options.file, OutputKind::Model);
   const Graph model = export_model(std::move(graph), session_options(options), options.exported);
   write_onnx(model, options.file, options.written);
   const auto described = [&](const std::vector<ValueId>& values) {

@@ -35,6 +35,7 @@ int command_run(const RunOptions& options) {
   check_graph_kept(
       graph_files, files,
       {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
+  check_kind_kept("--log", options.log, OutputKind::Log);
   const SessionOptions session = session_options(options);
 
   std::optional<JsonLog> log;  // opened once the graph is read: a typo leaves the log of an earlier run as it is

@@ -32,19 +32,19 @@ std::string describe(const Plan& plan, const Edge& edge) {
   if (edge.relation != kNone) {
     const ClockRelation& relation = plan.relations[size_t(edge.relation)];
     const bool from_fine = plan.tasks[size_t(edge.from)].clock == relation.fine;
-    instance = from_fine ? fmt::format("the last {} of i", plan.clocks[size_t(relation.fine)].name)
-                         : fmt::format("the {} of i", plan.clocks[size_t(relation.coarse)].name);
+    instance = from_fine ? fmt::format("the last {} of i", printable(plan.clocks[size_t(relation.fine)].name))
+                         : fmt::format("the {} of i", printable(plan.clocks[size_t(relation.coarse)].name));
   }
   if (edge.distance > 0 && edge.relation != kNone) instance = "(" + instance + ")";
   if (edge.distance > 0) instance += fmt::format(" - {}", edge.distance);
-  return fmt::format("needs {} [{}] {} ({}{}{})", plan.tasks[size_t(edge.from)].name, instance,
+  return fmt::format("needs {} [{}] {} ({}{}{})", printable(plan.tasks[size_t(edge.from)].name), instance,
                      edge.needs == Edge::Needs::Done ? "done" : "issued", name_of(edge.why),
                      edge.what.empty() ? "" : ": ", edge.what);
 }
 
 std::string place(const Plan& plan, const Operand& operand) {
   const Buffer& buffer = plan.buffers[size_t(operand.buffer)];
-  const std::string& arena = plan.arenas[size_t(buffer.arena)].name;
+  const std::string arena = printable(plan.arenas[size_t(buffer.arena)].name);
   std::string text = fmt::format("{}+{}", arena.substr(arena.rfind('/') + 1), buffer.offset + operand.offset);
   if (buffer.slots > 1) text += fmt::format(" of slot i mod {}", buffer.slots);
   return text;
@@ -53,17 +53,18 @@ std::string place(const Plan& plan, const Operand& operand) {
 std::string describe(const Plan& plan, const Launch& launch) {
   const Graph& graph = plan.graphs[size_t(launch.program)];
   const Node& node = graph.nodes[size_t(launch.node)];
-  std::string text = fmt::format("      {:<8} {:<34} {}", name_of(node.stage), node.op->qualified_name(), node.name);
+  std::string text =
+      fmt::format("      {:<8} {:<34} {}", name_of(node.stage), node.op->qualified_name(), printable(node.name));
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNone) continue;
     const Value& value = graph.values[size_t(node.inputs[i])];
-    text += fmt::format("\n        in   {} {}  @ {}", to_string(value.type), value.name,
+    text += fmt::format("\n        in   {} {}  @ {}", to_string(value.type), printable(value.name),
                         place(plan, plan.operands[size_t(launch.first_operand) + i]));
   }
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == kNone) continue;
     const Value& value = graph.values[size_t(node.outputs[i])];
-    text += fmt::format("\n        out  {} {}  @ {}", to_string(value.type), value.name,
+    text += fmt::format("\n        out  {} {}  @ {}", to_string(value.type), printable(value.name),
                         place(plan, plan.operands[size_t(launch.first_operand + launch.inputs) + i]));
   }
   return text + "\n";
@@ -71,8 +72,9 @@ std::string describe(const Plan& plan, const Launch& launch) {
 
 std::string describe(const Plan& plan, TaskId id) {
   const Task& task = plan.tasks[size_t(id)];
-  std::string text = fmt::format("  {}  on {}, each {}", task.name, plan.lanes[size_t(task.lane)].name,
-                                 plan.clocks[size_t(task.clock)].name);
+  std::string text =
+      fmt::format("  {}  on {}, each {}", printable(task.name), printable(plan.lanes[size_t(task.lane)].name),
+                  printable(plan.clocks[size_t(task.clock)].name));
   if (task.width > 1) text += fmt::format(", up to {} at once", task.width);
   if (task.every > 1) text += fmt::format(", with work for the last of every {}", task.every);
   text += '\n';
@@ -98,20 +100,20 @@ std::string describe(const Plan& plan, TaskId id) {
 
 std::string print_plan(const Plan& plan) {
   std::string text = "clocks\n";
-  for (const Clock& clock : plan.clocks) text += fmt::format("  {}: {} ticks\n", clock.name, clock.ticks);
+  for (const Clock& clock : plan.clocks) text += fmt::format("  {}: {} ticks\n", printable(clock.name), clock.ticks);
   for (const ClockRelation& relation : plan.relations) {
-    text += fmt::format("  {} {} make one {}", relation.group, plan.clocks[size_t(relation.fine)].name,
-                        plan.clocks[size_t(relation.coarse)].name);
+    text += fmt::format("  {} {} make one {}", relation.group, printable(plan.clocks[size_t(relation.fine)].name),
+                        printable(plan.clocks[size_t(relation.coarse)].name));
     text += relation.group == relation.period ? "\n" : fmt::format(", anew every {}\n", relation.period);
   }
   text += "lanes\n";
-  for (const Lane& lane : plan.lanes) text += fmt::format("  {}\n", lane.name);
+  for (const Lane& lane : plan.lanes) text += fmt::format("  {}\n", printable(lane.name));
   text += "memory\n";
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     text += fmt::format("  {}: {}\n", to_string(plan.devices[d]), size(planned_bytes(plan, int32_t(d))));
     for (const Arena& arena : plan.arenas) {
       if (arena.device != int32_t(d) || arena.bytes == 0) continue;
-      text += fmt::format("    {:>11}  {}{}\n", size(arena.bytes), arena.name,
+      text += fmt::format("    {:>11}  {}{}\n", size(arena.bytes), printable(arena.name),
                           arena.memory == Arena::Memory::Pinned ? " (host)" : "");
     }
   }

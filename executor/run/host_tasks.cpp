@@ -1,6 +1,7 @@
 #include "executor/run/host_tasks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace arbalest {
@@ -89,11 +90,16 @@ std::vector<double> TallyReader::since_last(const std::vector<double>& sums) {
   return since;
 }
 
+void TallyReader::add(size_t replica, const double* tally, std::vector<double>& sums) {
+  if (replica == 0) not_finite_.clear();
+  if (sums.size() > 1 && !std::isfinite(tally[1])) not_finite_.push_back(replica);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += tally[i];
+}
+
 std::vector<double> TallyReader::advance(int64_t tick) {
   std::vector<double> sums(last_.size(), 0);
-  for (const BufferId buffer : buffers_) {
-    const auto* tally = reinterpret_cast<const double*>(binding_.address(buffer, tick));
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += tally[i];
+  for (size_t r = 0; r < buffers_.size(); ++r) {
+    add(r, reinterpret_cast<const double*>(binding_.address(buffers_[r], tick)), sums);
   }
   return since_last(sums);
 }
@@ -101,12 +107,13 @@ std::vector<double> TallyReader::advance(int64_t tick) {
 std::vector<double> TallyReader::advance_to_end() {
   std::vector<double> sums(last_.size(), 0), tally(last_.size());
   const Plan& plan = binding_.plan();
-  for (const Operand& operand : sums_) {
+  for (size_t r = 0; r < sums_.size(); ++r) {
+    const Operand& operand = sums_[r];
     const Arena& arena = plan.arenas[size_t(plan.buffers[size_t(operand.buffer)].arena)];
     binding_.device(arena.device)
         .download(tally.data(), binding_.address(operand.buffer, 0) + operand.offset,
                   int64_t(tally.size() * sizeof(double)));
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += tally[i];
+    add(r, tally.data(), sums);
   }
   return since_last(sums);
 }

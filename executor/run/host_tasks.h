@@ -53,14 +53,18 @@ class TallyReader {
   std::vector<double> advance(int64_t tick);
   // The same once the run has ended, from the sums as the devices hold them.
   std::vector<double> advance_to_end();
+  // Replicas, by their place in the loop, whose first metric was not finite when the sums were read last.
+  const std::vector<size_t>& not_finite() const { return not_finite_; }
 
  private:
+  void add(size_t replica, const double* tally, std::vector<double>& sums);
   std::vector<double> since_last(const std::vector<double>& sums);
 
   const Binding& binding_;
   std::vector<Operand> sums_;      // on the devices
   std::vector<BufferId> buffers_;  // what they are copied into
   std::vector<double> last_;
+  std::vector<size_t> not_finite_;
 };
 
 }  // namespace arbalest

@@ -86,7 +86,7 @@ double Monitor::seconds() const {
 }
 
 void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-                     const std::vector<double>& sums, const InputReport& input) {
+                     const std::vector<double>& sums, const std::string& diverged, const InputReport& input) {
   const std::scoped_lock lock(mutex_);
   const double now = seconds();
   const auto means = [&](const std::vector<double>& of) {
@@ -110,7 +110,9 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   if (!std::isfinite(progress.loss)) {
     const std::string hint =
         learning_rate > 0 ? fmt::format("; try a lower learning rate (now {:.3g})", learning_rate) : std::string();
-    throw TaskError(fmt::format("the loss is no longer finite after iteration {}{}", at.iteration, hint), at.iteration);
+    const std::string whose = diverged.empty() ? "" : " of " + diverged;
+    throw TaskError(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, at.iteration, hint),
+                    at.iteration);
   }
   last_seconds_ = now;
   last_images_ = at.images;
@@ -173,6 +175,14 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
   event.iteration = at.iteration;
   event.seconds = seconds();
   tell(metrics_, trained_metrics_.front(), measured, event);
+  const auto loss = std::find_if(metrics_.begin(), metrics_.end(),
+                                 [&](const MeasuredMetric& metric) { return metric.name == trained_metrics_.front(); });
+  if (loss != metrics_.end() && !std::isfinite(event.loss)) {
+    observer_.validation(event);
+    throw TaskError(
+        fmt::format("the loss of the validation after iteration {} (epoch {}) is not finite", at.iteration, at.epoch),
+        at.iteration);
+  }
   keep_best(measured.values);
   Verdict verdict;
   judge(measured.values, at.epoch, verdict);

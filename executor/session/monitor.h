@@ -44,9 +44,11 @@ class Monitor {
 
   void begin();  // training's clock starts
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
-  // Throws TaskError where the loss is not finite. `validates`: the epoch has ended, and its weights are validated.
+  // Throws TaskError where the loss is not finite, which names `diverged`, the learners of which that is so; "": the
+  // only one. `validates`: the epoch has ended, and its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-              const std::vector<double>& sums, const InputReport& input);
+              const std::vector<double>& sums, const std::string& diverged, const InputReport& input);
+  // Throws TaskError where the loss is not finite.
   Verdict validated(const RunPosition& at, const Measurement& measured);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
   double rate_factor(int64_t validations) const;

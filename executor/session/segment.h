@@ -78,6 +78,7 @@ class Segment {
   InputReport input_between(const ReadSoFar& from, const ReadSoFar& to) const;
   InputReport input_since_report(int64_t iterations);
   std::function<void(int64_t)> report();
+  std::string diverged() const;
   void report_rest();
   bool validates_after(int64_t tick) const;
   std::function<void(int64_t)> end_validation();

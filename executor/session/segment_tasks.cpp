@@ -1,5 +1,7 @@
 // What a segment's host tasks do: filling slots with batches, reporting, ending a validation.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -93,8 +95,8 @@ std::function<void(int64_t)> Segment::report() {
     const bool ends_epoch = (last + 1) % rounds_ == 0;
     const RunPosition at = position_after(last + 1);
     reported_ = last + 1;
-    monitor_.report(at, ends_epoch, validates_after(last), rate(last), trained_->advance(tick),
-                    input_since_report(last + 1));
+    const std::vector<double> sums = trained_->advance(tick);
+    monitor_.report(at, ends_epoch, validates_after(last), rate(last), sums, diverged(), input_since_report(last + 1));
     if (on_report) on_report(at);
   };
 }
@@ -127,8 +129,22 @@ void Segment::report_rest() {
   const int64_t done = iterations();
   if (done <= reported_) return;
   reported_ = done;
-  monitor_.report(position_after(done), false, false, rate(done - 1), trained_->advance_to_end(),
-                  input_since_report(done));
+  const std::vector<double> sums = trained_->advance_to_end();
+  monitor_.report(position_after(done), false, false, rate(done - 1), sums, diverged(), input_since_report(done));
+}
+
+// The learners whose loss was not finite when it was read last; "" where there is one learner only.
+std::string Segment::diverged() const {
+  if (learners_ == 1) return "";
+  constexpr size_t kMostTold = 8;
+  const std::vector<size_t>& which = trained_->not_finite();
+  std::string told;
+  for (size_t i = 0; i < std::min(which.size(), kMostTold); ++i) {
+    const Replica& replica = learner_replicas()[which[i]];
+    told += fmt::format("{}learner {} on {}", told.empty() ? "" : ", ", replica.learner,
+                        to_string(plan_.devices[size_t(replica.device)]));
+  }
+  return told + (which.size() > kMostTold ? fmt::format(" and {} more", which.size() - kMostTold) : "");
 }
 
 // Whether the weights after this iteration are validated.

@@ -13,6 +13,7 @@
 #include "executor/trace/trace_recorder.h"
 #include "executor/weights/class_names.h"
 #include "graph/plain_message.h"
+#include "io/formats/safetensors.h"
 
 namespace arbalest {
 Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
@@ -30,6 +31,7 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
     tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
     tuner_ = std::make_unique<LearnerTuner>(tuning);
   }
+  check_names();
   check_files();
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
     observer_.skipped({place, fault});
@@ -41,6 +43,15 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
 }
 
 Training::~Training() = default;
+
+// Refuses names that no file of weights can hold, before anything is trained.
+void Training::check_names() const {
+  for (const Value& value : prepared_.program.training().graph.values) {
+    const bool saved = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
+    if (!saved || is_utf8(value.name)) continue;
+    throw GraphError(fmt::format("'{}' has a name that is not UTF-8, which files of weights need", value.name));
+  }
+}
 
 // Refuses outputs that cannot be written, and those that would destroy each other or what is read. Weights may be saved
 // over those that the run starts from.

@@ -21,6 +21,7 @@ class Training {
     ModelState model;
     RunPosition at;
   };
+  void check_names() const;
   void check_files() const;
   void check_rules() const;
   void start();

@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "executor/trace/trace_plan.h"
 #include "graph/error.h"
+#include "io/formats/file.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {
@@ -27,6 +29,9 @@ std::string read_all(const std::string& path) {
   if (!file) throw RunError(fmt::format("{}: cannot open: {}", path, std::strerror(errno ? errno : ENOMEM)));
   gzbuffer(file.get(), 1 << 18);
   constexpr size_t kChunk = 1 << 20;
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(path, error);
+  const uint64_t most = regular ? most_decompressed(std::filesystem::file_size(path, error)) : UINT64_MAX;
   std::string text;
   for (;;) {
     const size_t old = text.size();
@@ -38,6 +43,10 @@ std::string read_all(const std::string& path) {
       throw RunError(fmt::format("{}: cannot read: {}", path, status == Z_ERRNO ? std::strerror(errno) : message));
     }
     text.resize(old + size_t(got));
+    if (text.size() > most) {
+      throw RunError(fmt::format("{}: cannot read: it holds more than {} MiB, which no trace of this size does", path,
+                                 most >> 20));
+    }
     if (size_t(got) < kChunk) return text;
   }
 }
@@ -116,8 +125,9 @@ class EventReader {
 
   void take_record(const json& record) {
     trace_.plan = plan_of_record(record.at("plan"));
-    trace_.graph = record.at("graph");
+    trace_.graph = printable(record.at("graph").get<std::string>());  // names of a trace are printed only
     trace_.launches = record.at("launches").get<std::vector<std::string>>();
+    for (std::string& name : trace_.launches) name = printable(name);
     if (const auto threads = record.find("threads"); threads != record.end()) {
       trace_.threads = {int32_t(integer_of(*threads, "host", 0, kMostTraceThreads)),
                         int32_t(integer_of(*threads, "issuing", 0, kMostTraceThreads))};

@@ -39,6 +39,11 @@ const char* name_in(const std::array<const char*, N>& names, Enum value) {
   return names[size_t(value)];
 }
 
+// Names of a trace are printed only.
+std::string name_of(const json& item) {
+  return printable(item.at("name").get<std::string>());
+}
+
 template <typename Enum, size_t N>
 Enum enumerator(const std::array<const char*, N>& names, const json& object, const char* key) {
   const std::string name = object.at(key).template get<std::string>();
@@ -52,14 +57,14 @@ Enum enumerator(const std::array<const char*, N>& names, const json& object, con
 // Traces of earlier versions call lanes that average on one device collectives, as those over all devices.
 Lane lane_of(const json& item) {
   Lane lane{enumerator<Lane::Kind>(kLaneKinds, item, "kind"), index_of(item, "device"), index_of(item, "learner"),
-            item.at("name")};
+            name_of(item)};
   if (lane.kind == Lane::Kind::Collectives && lane.device != kNone) lane.kind = Lane::Kind::Averaging;
   return lane;
 }
 
 Task task_of(const json& item) {
   Task task;
-  task.name = item.at("name");
+  task.name = name_of(item);
   task.kind = enumerator<Task::Kind>(kTaskKinds, item, "kind");
   task.lane = index_of(item, "lane");
   task.clock = index_of(item, "clock");
@@ -199,7 +204,7 @@ Plan plan_of_record(const json& record) {
       plan.devices.push_back({kind, int32_t(integer_of(item, "index", 0, INT32_MAX))});
     }
     for (const json& item : items("clocks")) {
-      plan.clocks.push_back({item.at("name"), integer_of(item, "ticks", 0, kMostTraceTicks)});
+      plan.clocks.push_back({name_of(item), integer_of(item, "ticks", 0, kMostTraceTicks)});
     }
     for (const json& item : items("relations")) plan.relations.push_back(relation_of(item));
     for (const json& item : items("lanes")) plan.lanes.push_back(lane_of(item));

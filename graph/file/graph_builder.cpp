@@ -78,7 +78,7 @@ void GraphBuilder::index_functions() {
       fail(function.name.place, fmt::format("function '{}' is defined twice", name));
     }
     function_names_.push_back(name);
-    check_unique(function.attributes, fmt::format("attribute of function '{}'", name));
+    check_attributes(function.attributes, name);
     check_unique(function.inputs, fmt::format("input of function '{}'", name));
     check_unique(function.outputs, fmt::format("output of function '{}'", name));
   }
@@ -215,7 +215,7 @@ void GraphBuilder::add(const SourceNode& node, Scope& scope) {
   const std::string name = qualified_name(node);
   const bool no_results = std::all_of(node.outputs.begin(), node.outputs.end(), [](auto& o) { return o.text.empty(); });
   if (no_results) fail(node.op.place, fmt::format("a node of '{}' needs at least one output", name));
-  check_unique(node.attributes, fmt::format("attribute of '{}'", name));
+  check_attributes(node.attributes, name);
   if (const auto function = functions_.find(name); function != functions_.end()) {
     return inline_function(node, *function->second, scope);
   }

@@ -42,6 +42,8 @@ class GraphBuilder {
 
   // Bounds what a file may ask for: a small file whose functions call each other can stand for any number of nodes.
   static constexpr size_t kMostNodes = size_t{1} << 18;
+  static constexpr size_t kMostAttributes = 1000;                   // of a node or a function
+  static constexpr size_t kMostAttributeBytes = size_t{256} << 20;  // of all nodes; each call of a function has its own
 
   Position position(const SourcePlace& place) const { return {source_.file, place.line, place.column}; }
   [[noreturn]] void fail(const SourcePlace& place, const std::string& message) const {
@@ -76,11 +78,13 @@ class GraphBuilder {
   static const SourceName& first_output(const SourceNode& node);
 
   // Attributes.
-  Attributes resolve_attributes(const SourceNode& node, const Scope& scope) const;
-  Attribute resolve(const SourceAttribute& written, const Scope& scope) const;
+  Attributes resolve_attributes(const SourceNode& node, const Scope& scope);
+  Attribute resolve(const SourceAttribute& written, const Scope& scope);
+  void check_attributes(const std::vector<SourceAttribute>& attributes, const std::string& owner) const;
+  void count_bytes(const Attribute& value, const SourcePlace& place);
   Attribute converted(const Attribute& value, AttributeKind kind, const SourcePlace& place,
                       const std::string& what) const;
-  void bind_attributes(const SourceNode& call, const SourceFunction& function, const Scope& caller, Scope& scope) const;
+  void bind_attributes(const SourceNode& call, const SourceFunction& function, const Scope& caller, Scope& scope);
 
   // Nodes that are values here.
   void add_constant(const SourceNode& node, Scope& scope);
@@ -113,7 +117,7 @@ class GraphBuilder {
   const ModelFiles& models_;
   std::string batch_symbol_;
   Graph graph_;
-  size_t calls_ = 0;
+  size_t calls_ = 0, attribute_bytes_ = 0;
   std::unordered_map<std::string, const SourceFunction*> functions_;
   std::vector<std::string> function_names_;
   std::set<std::string> called_;                // models

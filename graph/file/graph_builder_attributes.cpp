@@ -13,9 +13,35 @@ std::vector<std::string> names_of(const std::vector<SourceAttribute>& attributes
   return names;
 }
 
+size_t bytes_of(const Attribute& value) {
+  size_t bytes = sizeof value;
+  if (const auto* text = std::get_if<std::string>(&value)) bytes += text->size();
+  if (const auto* integers = std::get_if<std::vector<int64_t>>(&value)) bytes += integers->size() * sizeof(int64_t);
+  if (const auto* numbers = std::get_if<std::vector<double>>(&value)) bytes += numbers->size() * sizeof(double);
+  if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    for (const std::string& text : *texts) bytes += sizeof text + text.size();
+  }
+  return bytes;
+}
+
 }  // namespace
 
-Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope& scope) const {
+void GraphBuilder::check_attributes(const std::vector<SourceAttribute>& attributes, const std::string& owner) const {
+  if (attributes.size() > kMostAttributes) {
+    fail(attributes[kMostAttributes].name.place,
+         fmt::format("'{}' has {} attributes, expected at most {}", owner, attributes.size(), kMostAttributes));
+  }
+  check_unique(attributes, fmt::format("attribute of '{}'", owner));
+}
+
+void GraphBuilder::count_bytes(const Attribute& value, const SourcePlace& place) {
+  attribute_bytes_ += bytes_of(value);
+  if (attribute_bytes_ <= kMostAttributeBytes) return;
+  fail(place, fmt::format("attributes take more than {} MiB, those that calls of functions repeat counted each time",
+                          kMostAttributeBytes >> 20));
+}
+
+Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope& scope) {
   Attributes attributes;
   for (const SourceAttribute& written : node.attributes) {
     if (written.tensor) {
@@ -28,9 +54,12 @@ Attributes GraphBuilder::resolve_attributes(const SourceNode& node, const Scope&
 }
 
 // The value as written, or what the function's caller gave.
-Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& scope) const {
+Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& scope) {
   if (!written.unsupported.empty()) fail(written.name.place, written.unsupported);
-  if (written.reference.empty()) return *written.value;
+  if (written.reference.empty()) {
+    count_bytes(*written.value, written.name.place);
+    return *written.value;
+  }
   if (!scope.function) {
     fail(written.name.place,
          fmt::format("'@{}' refers to a function's attribute, outside of any function", written.reference));
@@ -41,6 +70,7 @@ Attribute GraphBuilder::resolve(const SourceAttribute& written, const Scope& sco
          fmt::format("function '{}' has no attribute '{}'{}", scope.function->qualified_name(), written.reference,
                      did_you_mean(written.reference, names_of(scope.function->attributes))));
   }
+  count_bytes(found->second, written.name.place);
   if (!written.kind) return found->second;
   return converted(found->second, *written.kind, written.name.place, fmt::format("attribute '{}'", written.name.text));
 }
@@ -52,7 +82,7 @@ Attribute GraphBuilder::converted(const Attribute& value, AttributeKind kind, co
 }
 
 void GraphBuilder::bind_attributes(const SourceNode& call, const SourceFunction& function, const Scope& caller,
-                                   Scope& scope) const {
+                                   Scope& scope) {
   const std::string name = function.qualified_name();
   for (const SourceAttribute& given : call.attributes) {
     const auto wanted = std::find_if(function.attributes.begin(), function.attributes.end(),
@@ -77,6 +107,7 @@ void GraphBuilder::bind_attributes(const SourceNode& call, const SourceFunction&
     if (!wanted.value) {
       fail(call.op.place, fmt::format("function '{}' needs attribute '{}'", name, wanted.name.text));
     }
+    count_bytes(*wanted.value, call.op.place);
     scope.attributes.emplace(wanted.name.text, *wanted.value);
   }
 }

@@ -100,6 +100,11 @@ std::vector<std::string> read_lines(const fs::path& path) {
   return lines;
 }
 
+uint64_t most_decompressed(uint64_t compressed) {
+  constexpr uint64_t kAlways = 64 << 20, kTimes = 200;
+  return std::max(kAlways, std::min(compressed, UINT64_MAX / kTimes) * kTimes);
+}
+
 void InputFile::Close::operator()(void* file) const {
   gzclose_r(static_cast<gzFile>(file));
 }
@@ -109,6 +114,8 @@ InputFile::InputFile(fs::path path) : path_(std::move(path)) {
   file_.reset(gzopen(path_.c_str(), "rbe"));
   if (!file_) fail_file("opened", path_);
   gzbuffer(static_cast<gzFile>(file_.get()), 1 << 17);
+  std::error_code error;
+  most_ = fs::is_regular_file(path_, error) ? most_decompressed(fs::file_size(path_, error)) : UINT64_MAX;
 }
 
 size_t InputFile::read_some(uint8_t* bytes, size_t count) {
@@ -120,6 +127,9 @@ size_t InputFile::read_some(uint8_t* bytes, size_t count) {
   truncated_ = status == Z_BUF_ERROR;
   if (found < 0) throw RunError(fmt::format("{}: at byte {}: cannot be read: {}", path_.string(), offset_, message));
   offset_ += uint64_t(found);
+  if (offset_ > most_) {
+    fail(0, fmt::format("at most {} MiB in a compressed file of this size", most_ >> 20), "more");
+  }
   return size_t(found);
 }
 

@@ -30,6 +30,10 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path);
 // Its lines, without those at the end that are empty. They end with "\n" or "\r\n". Throws RunError.
 std::vector<std::string> read_lines(const std::filesystem::path& path);
 
+// The most that a gzipped file of so many bytes may hold: what is compressed further than any data is (deflate's limit
+// is 1032 times) is refused before it fills the memory.
+uint64_t most_decompressed(uint64_t compressed);
+
 // Reads a file from the start, decompressing it where it is gzipped. Offsets are those of the decompressed content.
 class InputFile {
  public:
@@ -56,6 +60,7 @@ class InputFile {
   std::filesystem::path path_;
   std::unique_ptr<void, Close> file_;  // gzFile
   uint64_t offset_ = 0;
+  uint64_t most_ = 0;       // bytes that it may hold
   bool truncated_ = false;  // the last read met the end of a gzip stream that has none
 };
 

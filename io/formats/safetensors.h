@@ -72,10 +72,14 @@ struct TensorFile {
   const NamedTensor* find(const std::string& name) const;
 };
 
+// Whether the text can be a tensor's name.
+bool is_utf8(const std::string& text);
+
 // The whole file, F16 as Float32. Throws as SafetensorsReader does.
 TensorFile read_safetensors(const std::filesystem::path& path);
 
-// Replaces the file at once and whole: after a failure (RunError) the old one is as it was.
+// Names are UTF-8; in metadata, bytes that are not are replaced. Replaces the file at once and whole: after a failure
+// (RunError) the old one is as it was.
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file);
 
 }  // namespace arbalest

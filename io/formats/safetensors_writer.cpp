@@ -11,6 +11,15 @@ namespace arbalest {
 
 using namespace safetensors;
 
+bool is_utf8(const std::string& text) {
+  try {
+    Json(text).dump();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
   Json header = Json::object();
   if (!file.metadata.empty()) header["__metadata__"] = file.metadata;
@@ -20,6 +29,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
     const Reporter report(path, &tensor.name);
     if (tensor.name == "__metadata__" || header.contains(tensor.name))
       report.fail("name", "a name of its own", "it taken");
+    if (!is_utf8(tensor.name)) report.fail("name", "UTF-8", "other bytes");
     const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                    [&](const FormatType& known) { return known.dtype == tensor.dtype && !known.half; });
     if (type == std::end(kTypes)) report.fail("dtype", "data", std::string(name_of(tensor.dtype)));
@@ -38,12 +48,8 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
     offset += tensor->bytes.size();
     pieces.emplace_back(tensor->bytes);
   }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const Json::exception& error) {
-    Reporter(path).fail("names", "UTF-8", message_of(error));
-  }
+  // Metadata only describes: a graph's name, or a class's, that is no UTF-8 loses no weights.
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const uint64_t length = text.size();
   pieces[0] = {reinterpret_cast<const uint8_t*>(&length), kLengthBytes};

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "graph/file/graph_file.h"
+#include "graph/plain_message.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;
@@ -307,4 +308,33 @@ TEST_CASE("messages that quote a file stay short") {
   CHECK(message.size() < 1000);
   CHECK(message.find("expected") == std::string::npos);  // cut, and it says so
   CHECK(message.ends_with("…"));
+}
+
+TEST_CASE("a node takes a bounded number of attributes") {
+  std::string text = "g (float[2] x) => (y) { y = Relu <";
+  for (int i = 0; i < 1001; ++i) text += (i > 0 ? ", k" : "k") + std::to_string(i) + " = 1";
+  CHECK(message_of([&] { read(text + "> (x) }"); }).find("'Relu' has 1001 attributes, expected at most 1000") !=
+        std::string::npos);
+}
+
+TEST_CASE("attributes that functions hand on to each other are bounded in sum") {
+  // 2^17 calls of f0, each with the list: 100 kB of text stand for 25 GB.
+  std::string text = "<opset_import: [\"\" : 17, \"f\" : 1]>\ng (float[2] x) => (y) { y = f.f17 <v = [1.0";
+  for (int i = 1; i < 25'000; ++i) text += ",1.0";
+  text +=
+      "]> (x) }\n<domain: \"f\", opset_import: [\"\" : 17]>\nf0 <v> (x) => (y) { "
+      "c = Constant <value_floats = @v> () y = Relu (x) }\n";
+  for (int i = 1; i <= 17; ++i) {
+    const std::string below = "f.f" + std::to_string(i - 1) + " <v = @v>";
+    text += "<domain: \"f\", opset_import: [\"\" : 17, \"f\" : 1]>\nf" + std::to_string(i) +
+            " <v> (x) => (y) { t = " + below + " (x) y = " + below + " (t) }\n";
+  }
+  CHECK(message_of([&] { read(text); }).find("attributes take more than 256 MiB") != std::string::npos);
+}
+
+TEST_CASE("an error's lines are cut where names in it are long") {
+  const std::string message = plain_message(RunError("first\n" + std::string(5000, 'x') + "\nlast"));
+  CHECK(message.starts_with("first\nxxx"));
+  CHECK(message.ends_with("x …\nlast"));
+  CHECK(message.size() < 1100);
 }

@@ -1,6 +1,7 @@
 // Files: what errors say, layouts.
 
 #include <doctest/doctest.h>
+#include <zlib.h>
 
 #include <cstring>
 #include <numeric>
@@ -55,4 +56,16 @@ TEST_CASE("layout: what is row-major stays as it is, of any rank") {
   const TensorType empty = TensorType{DataType::Float32, {2, 0, 3, 3}}.in(Layout::ChannelsLast);
   to_memory_order(empty, nullptr, nullptr);  // nothing to copy
   to_row_major(empty, nullptr, nullptr);
+}
+
+TEST_CASE("file: what is compressed further than data can be is refused before it fills the memory") {
+  TestFolder folder;
+  const std::string path = (folder / "bomb.gz").string();
+  const gzFile file = gzopen(path.c_str(), "wb9");
+  REQUIRE(file != nullptr);
+  const std::vector<uint8_t> zeros(1 << 20);
+  for (int i = 0; i < 80; ++i) REQUIRE(gzwrite(file, zeros.data(), unsigned(zeros.size())) == int(zeros.size()));
+  REQUIRE(gzclose(file) == Z_OK);
+  check_parts(message_of<RunError>([&] { InputFile(path).read(80 << 20, "zeros"); }),
+              {"bomb.gz", "at most 64 MiB in a compressed file of this size"});
 }

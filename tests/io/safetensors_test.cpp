@@ -170,6 +170,14 @@ TEST_CASE("safetensors: what cannot be written leaves the old file") {
   check_parts(message_of<RunError>([&] { write_safetensors(folder / "none/w", good); }), {"none/w: cannot be created"});
 }
 
+TEST_CASE("safetensors: metadata that is no UTF-8 loses no weights") {
+  TestFolder folder;
+  write_safetensors(folder / "w", {{{"w", DataType::Uint8, {1}, {7}}}, {{"graph", "g\xff"}}});
+  const TensorFile file = read_safetensors(folder / "w");
+  CHECK(file.find("w")->bytes == std::vector<uint8_t>{7});
+  CHECK(file.metadata.at("graph") == "g\uFFFD");
+}
+
 TEST_CASE("safetensors: floating-point tensors are read as the type that is wanted") {
   TestFolder folder;
   const auto write = [&](const char* dtype, const auto& values) {

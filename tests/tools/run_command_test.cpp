@@ -9,12 +9,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
 #include "graph/error.h"
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 
@@ -127,6 +129,46 @@ TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
   options.set = {};
   options.devices = "gpu:0";
   keeps_log();
+}
+
+TEST_CASE("names from a graph file forge no line of what is printed") {
+  const TestFolder folder;
+  PlanCommandOptions plan;
+  plan.graph = (folder / "g.onnxtxt").string();
+  const std::string hostile = "acc\\nepoch 99: validation  loss 0.0000\x1b[2J\xff";
+  std::string text = kSmallGraph;
+  text.replace(text.find("g ()"), 1, '"' + hostile + '"');
+  text.insert(text.find("  trained"), "  \"" + hostile + "\" = arbalest.Accuracy (logits, label)\n");
+  text.insert(text.find("}\n"), "  report = arbalest.Validate (trained, loss, \"" + hostile + "\")\n");
+  std::ofstream(plan.graph) << text;
+  plan.devices = "cpu:0";
+  RunOptions run;
+  run.graph = plan.graph;
+  run.devices = "cpu:0";
+  run.session.execution.threads = 2;
+  run.session.files.save = (folder / "w").string();
+  run.session.files.trace = (folder / "t").string();
+  TraceOptions trace;
+  trace.file = run.session.files.trace;
+  const auto printed = [&](const auto& command) {
+    const test::Redirected out((folder / "out").string()), error((folder / "error").string(), stderr);
+    CHECK(command() == kDone);
+    std::string text;
+    for (const test::Redirected* each : {&out, &error}) {
+      for (const std::string& line : each->lines()) text += line + '\n';
+    }
+    return text;
+  };
+  PlanCommandOptions json = plan;
+  json.json = true;
+  CHECK(nlohmann::json::accept(printed([&] { return command_plan(json); })));
+  for (const std::string& told :
+       {printed([&] { return command_plan(plan); }), printed([&] { return command_run(run); }),
+        printed([&] { return command_trace(trace); })}) {
+    CHECK(told.find("acc\\x0aepoch 99") != std::string::npos);
+    CHECK(told.find("\nepoch 99") == std::string::npos);
+    CHECK(told.find_first_of("\x1b\xff") == std::string::npos);
+  }
 }
 
 TEST_CASE("the first signal sets the flag, the second kills") {

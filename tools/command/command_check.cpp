@@ -46,7 +46,7 @@ int command_check(const CheckOptions& options) {
                                      {"iterations_per_epoch", prepared.request.rounds},
                                      {"planned_bytes", memory}};
     if (!prepared.note.empty()) report["note"] = prepared.note;
-    fmt::print("{}\n", report.dump(2));
+    fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return kDone;
   }
   fmt::print("{}: the graph is sound\n", printable(options.graph));

@@ -178,7 +178,7 @@ int command_data(const DataOptions& options) {
     for (const std::string& why : splits.missing) report["missing"].push_back(why);
     for (const std::string& why : splits.broken) report["broken"].push_back(why);
     if (!options.contact_sheet.empty()) report["contact_sheet_classes"] = sheet.classes;
-    fmt::print("{}\n", report.dump(2));
+    fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
     for (const SplitSurvey& split : found) fmt::print("{}", survey_text(split, how.threads));
     print_missing(splits);

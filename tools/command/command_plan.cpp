@@ -61,6 +61,11 @@ json full_record(const Plan& plan) {
   return record;
 }
 
+// Names need not be UTF-8, JSON has to be.
+std::string json_text(const nlohmann::json& record) {
+  return record.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 int command_plan(const PlanCommandOptions& options) {
@@ -68,7 +73,7 @@ int command_plan(const PlanCommandOptions& options) {
   if (options.after.empty()) {
     const Prepared prepared = prepare(load_with_overrides(options), session);
     const Plan plan = make_plan(prepared.program, prepared.request);
-    const std::string text = options.json ? full_record(plan).dump(2) + "\n" : printable(print_plan(plan), true);
+    const std::string text = options.json ? json_text(full_record(plan)) : print_plan(plan);
     std::fputs(text.c_str(), stdout);
     return kDone;
   }
@@ -79,8 +84,7 @@ int command_plan(const PlanCommandOptions& options) {
   }
   prepare(load_with_overrides(options), session, [&](std::string_view pass, const Graph& graph) {
     if (pass != options.after) return;
-    std::fputs((options.json ? graph_record(graph).dump(2) + "\n" : printable(list_graph(graph), true)).c_str(),
-               stdout);
+    std::fputs((options.json ? json_text(graph_record(graph)) : list_graph(graph)).c_str(), stdout);
   });
   return kDone;
 }

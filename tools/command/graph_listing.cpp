@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "graph/error.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -32,16 +33,21 @@ std::string name_or_nothing(const Graph& graph, ValueId value) {
   return value == kNone ? std::string() : graph.values[size_t(value)].name;
 }
 
+std::string shown(const Graph& graph, ValueId value) {
+  return printable(name_or_nothing(graph, value));
+}
+
 std::string join(const Graph& graph, const std::vector<ValueId>& values, const char* separator) {
   std::string text;
-  for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? separator : "") + name_or_nothing(graph, values[i]);
+  for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? separator : "") + shown(graph, values[i]);
   return text;
 }
 
 std::string attributes_of(const Node& node) {
   std::string text;
   for (const NamedAttribute& attribute : node.attributes) {
-    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", attribute.name, to_string(attribute.value));
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", printable(attribute.name),
+                        printable(to_string(attribute.value)));
   }
   return text.empty() ? text : " <" + text + ">";
 }
@@ -64,14 +70,13 @@ nlohmann::json names(const Graph& graph, const std::vector<ValueId>& values) {
 
 std::string list_graph(const Graph& graph) {
   std::string text =
-      fmt::format("graph {}: {} nodes, {} values\n", graph.name, graph.nodes.size(), graph.values.size());
+      fmt::format("graph {}: {} nodes, {} values\n", printable(graph.name), graph.nodes.size(), graph.values.size());
   for (const Value& value : graph.values) {
     if (value.producer != kNone || value.role == Role::Activation) continue;
-    const std::string view =
-        value.view.base == kNone
-            ? std::string()
-            : fmt::format(", in {} at {}", name_or_nothing(graph, value.view.base), value.view.offset_bytes);
-    text += fmt::format("{} {}  # {}{}\n", name_of(value.role), value.name, to_string(value.type), view);
+    const std::string view = value.view.base == kNone
+                                 ? std::string()
+                                 : fmt::format(", in {} at {}", shown(graph, value.view.base), value.view.offset_bytes);
+    text += fmt::format("{} {}  # {}{}\n", name_of(value.role), printable(value.name), to_string(value.type), view);
   }
   for (const Node& node : graph.nodes) {
     text += fmt::format("{} = {}{} ({})  # {}{}\n", join(graph, node.outputs, ", "), node.op->qualified_name(),
@@ -79,7 +84,7 @@ std::string list_graph(const Graph& graph) {
                         node.stage == Stage::Forward ? std::string() : fmt::format(", {}", name_of(node.stage)));
   }
   for (const Carry& carry : graph.carries) {
-    text += fmt::format("carry {} <- {}\n", name_or_nothing(graph, carry.current), name_or_nothing(graph, carry.next));
+    text += fmt::format("carry {} <- {}\n", shown(graph, carry.current), shown(graph, carry.next));
   }
   return text + fmt::format("outputs ({})\n", join(graph, graph.outputs, ", "));
 }

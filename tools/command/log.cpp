@@ -1,6 +1,7 @@
 #include "tools/command/log.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -47,7 +48,12 @@ Json validation_line(const char* event, const Validated& validated) {
 
 }  // namespace
 
-JsonLog::JsonLog(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w"), std::fclose) {
+JsonLog::JsonLog(const std::string& path) : path_(path), file_(nullptr, std::fclose) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 0222u) == 0) {
+    throw RunError(fmt::format("{}: cannot be written: the file is read-only", path));
+  }
+  file_.reset(std::fopen(path.c_str(), "we"));
   if (!file_) throw RunError(fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
 }
 

@@ -28,14 +28,19 @@ std::string join(const std::vector<Part>& parts) {
   return line;
 }
 
+// Of what is not a number the sign has no meaning.
+std::string measured(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.4f}", value);
+}
+
 std::string join(const Metrics& metrics) {
   std::string text;
-  for (const auto& [name, value] : metrics) text += fmt::format("  {} {:.4f}", printable(name), value);
+  for (const auto& [name, value] : metrics) text += fmt::format("  {} {}", printable(name), measured(value));
   return text;
 }
 
 std::string loss_and_metrics(double loss, const Metrics& metrics) {
-  return (std::isnan(loss) && !metrics.empty() ? std::string() : fmt::format(" loss {:.4f}", loss)) + join(metrics);
+  return (std::isnan(loss) && !metrics.empty() ? std::string() : " loss " + measured(loss)) + join(metrics);
 }
 
 // Characters of UTF-8; each takes one column, but for those of some scripts.
@@ -135,9 +140,9 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, si
     const double within = progress.epochs - double(progress.epoch - 1);
     parts.push_back({fmt::format("{:2} %", std::clamp(int(within * 100 + 1e-9), 0, 100)), 3});
   }
-  parts.push_back({fmt::format("loss {:.4f}", progress.loss), 6});
+  parts.push_back({"loss " + measured(progress.loss), 6});
   for (const auto& [name, value] : progress.metrics) {
-    parts.push_back({fmt::format("{} {:.4f}", printable(name), value), 2});
+    parts.push_back({fmt::format("{} {}", printable(name), measured(value)), 2});
   }
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
   parts.push_back({short_count(progress.images_per_second) + " images/s", 5});

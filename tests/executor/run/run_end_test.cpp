@@ -69,12 +69,19 @@ RunFinished interrupted_run(SessionOptions options, Removing& story) {
   return run_training(tiny(net), options, story, story.ended);
 }
 
+// A file as an earlier run may have saved it; returns its content.
+std::string saved_earlier(const std::string& path) {
+  write_safetensors(path, {{{"x", DataType::Uint8, {1}, {7}}}, {{"graph", "earlier"}}});
+  return read_whole_file(path);
+}
+
 }  // namespace
 
 TEST_CASE("a loss that is not finite ends the run, which tells after how many iterations") {
   SessionOptions options = on_cpus();
   options.execution.report_every = 3;
   TinyNet net;
+  net.validate = "";  // whose loss may be the first to be looked at
   net.train = "lr = 1e30";
   Recorder recorder;
   const std::atomic<bool> interrupted{false};
@@ -84,6 +91,20 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
   CHECK(message.starts_with("the loss is no longer finite after iteration "));
   CHECK(recorder.failures[0].iteration == recorder.reports.back().iteration);
   CHECK(recorder.failures[0].iteration % 3 == 0);
+}
+
+TEST_CASE("where one of several learners diverges, it is named") {
+  SessionOptions options = on_cpus(2, 2);
+  options.learners.strategy = Strategy::Kind::None;
+  options.execution.report_every = 4;
+  TinyNet net;
+  net.validate = "";  // whose loss may be the first to be looked at
+  net.train = "lr = 1e30";
+  Recorder recorder;
+  const std::atomic<bool> interrupted{false};
+  const std::string message = message_of([&] { run_training(tiny(net), options, recorder, interrupted); });
+  INFO(message);
+  CHECK(contains(message, "learner 3 on cpu:1"));
 }
 
 TEST_CASE("a run too short for an epoch neither validates nor reports an epoch") {
@@ -132,7 +153,7 @@ TEST_CASE("an interrupt before the first iteration leaves an earlier run's file 
   const TestFolder folder;
   SessionOptions options = on_cpus();
   options.files.save = folder / "weights.safetensors";
-  std::ofstream(options.files.save) << "an earlier run's";
+  const std::string earlier = saved_earlier(options.files.save);
   options.files.trace = folder / "run.json.gz";
   Recorder story;
   const std::atomic<bool> interrupted{true};
@@ -141,7 +162,7 @@ TEST_CASE("an interrupt before the first iteration leaves an earlier run's file 
   CHECK(end.iteration == 0);
   CHECK(end.weights.empty());
   CHECK(end.trace.empty());
-  CHECK(read_whole_file(options.files.save) == "an earlier run's");
+  CHECK(read_whole_file(options.files.save) == earlier);
   CHECK(story.reports.empty());
 }
 
@@ -238,8 +259,10 @@ TEST_CASE("a model that is not finite fails the run and replaces no file") {
     SessionOptions options = on_cpus();
     options.execution.report_every = 100;
     options.length.iterations = iterations;
-    options.files.save = folder.write("weights.safetensors", std::string("an earlier run's"));
+    options.files.save = (folder / "weights.safetensors").string();
+    const std::string earlier = saved_earlier(options.files.save);
     TinyNet net;
+    net.validate = "";  // whose loss may be the first to be looked at
     net.train = fmt::format("lr = {}", rate);
     INFO(rate);
     Recorder story;
@@ -248,7 +271,7 @@ TEST_CASE("a model that is not finite fails the run and replaces no file") {
     CHECK(contains(message, fmt::format("no longer finite after iteration {}", iterations)));
     CHECK(story.ends.empty());
     CHECK(story.failures.size() == 1);
-    CHECK(read_whole_file(options.files.save) == "an earlier run's");
+    CHECK(read_whole_file(options.files.save) == earlier);
   }
 }
 

@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "graph/random.h"
 #include "io/sources/memory_source.h"
 #include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -115,4 +118,29 @@ TEST_CASE("a number is learnt by mean squared error and by L1") {
                         DataType::Int32);
     CHECK_MESSAGE(found.loss < 0.02, loss, ": ", found.loss);
   }
+}
+
+TEST_CASE("a validation whose loss is not finite ends the run, and its model replaces no best one") {
+  const TestFolder folder;
+  const Points training(512, 1, 0);
+  Points test(170, 2, 0);
+  test.height[7] = std::numeric_limits<float>::infinity();
+  SessionOptions options = on_cpus();
+  options.sources = {training.source(DataType::Int32), test.source(DataType::Int32)};
+  options.length.epochs = 3;
+  options.files.save_best = (folder / "best.safetensors").string();
+  const Graph graph = read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n{\n"
+      "points, label, height = arbalest.Prefetch <source = \"memory:\", batch = 16> ()\n"
+      "prediction = arbalest.Linear <units = 1> (points)\n"
+      "loss = arbalest.MeanSquaredError (prediction, height)\n"
+      "trained = arbalest.Train <lr = 0.05> (loss)\n"
+      "report = arbalest.Validate <batch = 50> (trained, loss)\n}\n",
+      "net.onnxtxt", builtin_ops());
+  Recorder story;
+  const std::atomic<bool> interrupted{false};
+  CHECK(message_of([&] { run_training(graph, options, story, interrupted); }) ==
+        "the loss of the validation after iteration 32 (epoch 1) is not finite");
+  CHECK(story.validations.size() == 1);
+  CHECK_FALSE(std::filesystem::exists(options.files.save_best));
 }

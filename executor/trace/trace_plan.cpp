@@ -19,13 +19,15 @@ using nlohmann::json;
 // Names of enumerators, in their order.
 constexpr std::array kDeviceKinds = {"cpu", "cuda"};
 constexpr std::array kLaneKinds = {"host", "compute", "copy_in", "copy_out", "validate", "averaging", "collectives"};
-constexpr std::array kTaskKinds = {"fill",       "copy_in",        "compute",  "average",
-                                   "collective", "snapshot",       "copy_out", "validation_begin",
-                                   "report",     "validation_end", "work"};
+constexpr std::array kTaskKinds = {"fill",     "copy_in",  "compute",          "average", "collective",     "snapshot",
+                                   "copy_out", "hand_out", "validation_begin", "report",  "validation_end", "work"};
+static_assert(kTaskKinds.size() == size_t(Task::Kind::Work) + 1);
+constexpr std::array kMemories = {"device", "pinned"};
 constexpr std::array kNeeds = {"issued", "done"};
 constexpr std::array kWhys = {"data", "reuse", "lane", "self", "pace", "clock"};
 
 constexpr int64_t kMostWidth = 1 << 16;  // instances of a task at once; instances between two with work
+constexpr int64_t kMostBytes = int64_t{1} << 50;
 // Where a pattern of clocks is longer than this, every tick of the run is looked at, so those are bounded.
 constexpr int64_t kLongestPeriod = int64_t{1} << 22, kMostTicksApart = int64_t{1} << 26;
 
@@ -73,6 +75,11 @@ Task task_of(const json& item) {
   task.device = index_of(item, "device");
   task.learner = index_of(item, "learner");
   return task;
+}
+
+Arena arena_of(const json& item) {
+  return {item.at("name"), index_of(item, "device"), enumerator<Arena::Memory>(kMemories, item, "memory"),
+          integer_of(item, "bytes", 0, kMostBytes)};
 }
 
 Edge edge_of(const json& item) {
@@ -128,6 +135,7 @@ void check(const Plan& plan) {
     }
   }
   for (const Lane& lane : plan.lanes) check_index(lane.device, plan.devices.size(), true, "device");
+  for (const Arena& arena : plan.arenas) check_index(arena.device, plan.devices.size(), true, "device");
   for (const Task& task : plan.tasks) {
     check_index(task.lane, plan.lanes.size(), false, "lane");
     check_index(task.clock, plan.clocks.size(), false, "clock");
@@ -154,7 +162,8 @@ int64_t integer_of(const json& object, const char* key, int64_t least, int64_t m
 
 json plan_record(const Plan& plan) {
   json record = {{"devices", json::array()}, {"clocks", json::array()}, {"relations", json::array()},
-                 {"lanes", json::array()},   {"tasks", json::array()},  {"edges", json::array()}};
+                 {"lanes", json::array()},   {"tasks", json::array()},  {"edges", json::array()},
+                 {"arenas", json::array()}};
   for (const PlanDevice& device : plan.devices) {
     record["devices"].push_back({{"kind", name_in(kDeviceKinds, device.kind)}, {"index", device.index}});
   }
@@ -188,6 +197,12 @@ json plan_record(const Plan& plan) {
                                {"why", name_in(kWhys, edge.why)},
                                {"what", edge.what}});
   }
+  for (const Arena& arena : plan.arenas) {
+    record["arenas"].push_back({{"name", arena.name},
+                                {"device", arena.device},
+                                {"memory", name_in(kMemories, arena.memory)},
+                                {"bytes", arena.bytes}});
+  }
   return record;
 }
 
@@ -210,6 +225,9 @@ Plan plan_of_record(const json& record) {
     for (const json& item : items("lanes")) plan.lanes.push_back(lane_of(item));
     for (const json& item : items("tasks")) plan.tasks.push_back(task_of(item));
     for (const json& item : items("edges")) plan.edges.push_back(edge_of(item));
+    if (record.contains("arenas")) {  // of earlier versions they are not known
+      for (const json& item : items("arenas")) plan.arenas.push_back(arena_of(item));
+    }
   } catch (const json::exception& error) {
     throw GraphError(fmt::format("the plan's {}: {}", part, message_of(error)));
   } catch (const GraphError& error) {

@@ -15,6 +15,7 @@ TraceFile TraceRecorder::collect() const {
   trace.plan.lanes = plan_.lanes;
   trace.plan.tasks = plan_.tasks;
   trace.plan.edges = plan_.edges;
+  trace.plan.arenas = plan_.arenas;
   trace.threads = threads_;
   trace.reading = reading_;
   trace.alone = alone_;

@@ -218,6 +218,17 @@ Json layers_json(const TraceFile& trace) {
   return layers;
 }
 
+Json arenas_json(const Plan& plan) {
+  Json arenas = Json::array();
+  for (const Arena& arena : plan.arenas) {
+    arenas.push_back({{"name", arena.name},
+                      {"device", arena.device},
+                      {"memory", arena.memory == Arena::Memory::Pinned ? "pinned" : "device"},
+                      {"bytes", arena.bytes}});
+  }
+  return arenas;
+}
+
 Json hiding_json(const TraceSummary& summary) {
   Json list = Json::array();
   for (const Hiding& part : summary.hiding) {
@@ -257,6 +268,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
             {"bound_ns", critical.edges.empty() ? 0 : critical.bound() * 1000}}},
           {"hiding", hiding_json(summary)},
           {"layers", layers_json(trace)},
+          {"arenas", arenas_json(plan)},
           {"pays", pays_json(pays)}};
 }
 

@@ -66,7 +66,8 @@ TEST_CASE("needed instances follow the clocks") {
 }
 
 TEST_CASE("a recorder keeps the newest spans of each thread and counts the dropped") {
-  const Plan plan = small_plan();
+  Plan plan = small_plan();
+  plan.arenas = {{"cuda:0/state", 0, Arena::Memory::Device, 4096}};
   TraceRecorder recorder(plan, 8);
   const auto record = [&](TaskId task, int64_t count) {
     for (int64_t i = 0; i < count; ++i) recorder.record(TaskSpan{task, i, 1, 2, 10 * i + 3, 10 * i + 4});
@@ -78,6 +79,8 @@ TEST_CASE("a recorder keeps the newest spans of each thread and counts the dropp
   recorder.record(IssueSpan{1, 0, 5, 6});
 
   const TraceFile trace = recorder.collect();
+  REQUIRE(trace.plan.arenas.size() == 1);
+  CHECK(trace.plan.arenas[0].bytes == 4096);
   CHECK(trace.dropped == 12);
   CHECK(trace.unfinished == 1);
   REQUIRE(trace.tasks.size() == 13);
@@ -144,6 +147,36 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.plan.edges[7].relation == 0);
   CHECK(back.plan.relations[0].period == 10);
   CHECK(back.plan.lanes[2].kind == Lane::Kind::Compute);
+}
+
+TEST_CASE("a trace says of each task what it is, and how large arenas are") {
+  Plan plan = small_plan();
+  plan.arenas = {{"cuda:0/learner 0 activations", 0, Arena::Memory::Device, int64_t{3} << 30},
+                 {"pinned batches", kNone, Arena::Memory::Pinned, 0}};
+  const std::vector<std::string> names = {"fill",           "copy_in",  "compute",  "average",          "collective",
+                                          "snapshot",       "copy_out", "hand_out", "validation_begin", "report",
+                                          "validation_end", "work"};
+  for (size_t kind = 0; kind < names.size(); ++kind) {
+    plan.tasks[0].kind = Task::Kind(kind);
+    const nlohmann::json record = plan_record(plan);
+    CHECK(record["tasks"][0]["kind"] == names[kind]);
+    CHECK(plan_of_record(record).tasks[0].kind == Task::Kind(kind));
+  }
+  CHECK(names[size_t(Task::Kind::HandOut)] == "hand_out");
+  CHECK(names[size_t(Task::Kind::ValidationEnd)] == "validation_end");
+  nlohmann::json record = plan_record(plan);
+  const Plan back = plan_of_record(record);
+  REQUIRE(back.arenas.size() == 2);
+  CHECK(back.arenas[0].name == plan.arenas[0].name);
+  CHECK(back.arenas[0].bytes == int64_t{3} << 30);
+  CHECK(back.arenas[1].memory == Arena::Memory::Pinned);
+  CHECK(back.arenas[1].device == kNone);
+  record["arenas"][0]["device"] = 1;
+  CHECK_THROWS_AS(plan_of_record(record), GraphError);
+  record["arenas"][0] = {{"name", "a"}, {"device", 0}, {"memory", "device"}, {"bytes", -1}};
+  CHECK_THROWS_AS(plan_of_record(record), GraphError);
+  record.erase("arenas");  // as earlier versions wrote it
+  CHECK(plan_of_record(record).arenas.empty());
 }
 
 TEST_CASE("a trace keeps averaging and collectives apart, and tells them apart in traces that do not") {

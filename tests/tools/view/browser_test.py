@@ -123,7 +123,7 @@ def verdict_is_the_terminals(browser, files):
 
 def every_view_opens(browser, files):
     browser.open(files.page(files.averaged()))
-    for key, words in (("2", "critical cycle"), ("3", "idle, because"), ("4", "If a task were faster"), ("5", "Layers"), ("1", "Nothing selected")):
+    for key, words in (("2", "critical cycle"), ("3", "idle, because"), ("4", "If a task were faster"), ("5", "Planned, and allocated"), ("1", "Nothing selected")):
         browser.keys(key)
         assert words in browser.text("main"), (key, words)
     browser.keys("?")

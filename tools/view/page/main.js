@@ -15,7 +15,7 @@ import { Rows } from "./rows.js";
 import { selectionPanel } from "./selection.js";
 import { compareView, idleView, paysView, tasksView } from "./tables.js";
 
-const kViewNames = { timeline: "Timeline", plan: "Plan", idle: "Why idle", pays: "What pays", tasks: "Tasks and layers", compare: "Compare" };
+const kViewNames = { timeline: "Timeline", plan: "Plan", idle: "Why idle", pays: "What pays", tasks: "Costs", compare: "Compare" };
 
 const kHelp = [
   ["W S", "zoom in and out, at the pointer"], ["A D", "earlier and later"], ["F", "the whole trace; Shift+F: the selected instance"],

@@ -46,6 +46,14 @@ export function counted(count, one, many = one + "s") {
   return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 }
 
+// 1234567 bytes: "1.18 MiB".
+export function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; count >= 999.5 && unit + 1 < units.length; ++unit) count /= 1024;
+  return (unit === 0 ? count : digits(count)) + " " + units[unit];
+}
+
 // A moment on the axis, with as many digits as ticks `step` apart need: all of one axis in one unit.
 export function moment(ns, step) {
   const [unit, name] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 1e2 ? [1e3, "µs"] : [1, "ns"];

@@ -3,7 +3,7 @@
 import { causeColour, css, kindColour } from "./colours.js";
 import { bar, el, link, table } from "./dom.js";
 import { compared } from "./compare.js";
-import { counted, duration, kindName, percent, shown } from "./names.js";
+import { bytes, counted, duration, kindName, percent, shown } from "./names.js";
 
 export function idleView(trace, state, act) {
   const { head } = trace;
@@ -105,7 +105,24 @@ export function tasksView(trace, state, act) {
     layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: on a GPU a step is one recorded launch.") :
       table([["layer", "left"], ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], layers.map((layer) => [
         el("bdi", {}, shown(layer.name)), percent((layer.forward_ns + layer.backward_ns) / all), duration(layer.forward_ns), duration(layer.backward_ns),
-        bar([{ share: layer.forward_ns / longest, colour, title: "forward" }, { share: layer.backward_ns / longest, colour: css(kindColour("validation", state.dark)), title: "backward" }], "200px")])));
+        bar([{ share: layer.forward_ns / longest, colour, title: "forward" }, { share: layer.backward_ns / longest, colour: css(kindColour("validation", state.dark)), title: "backward" }], "200px")])),
+    el("h3", {}, "Memory"), ...memoryTable(head, state));
+}
+
+// What the plan reserves before anything runs.
+function memoryTable(head, state) {
+  const arenas = [...(head.arenas ?? [])].sort((a, b) => b.bytes - a.bytes);
+  if (arenas.length === 0) return [el("p", { class: "quiet" }, "This trace does not know its memory: it was written by an earlier version.")];
+  const sums = new Map();
+  for (const arena of arenas) {
+    const where = arena.memory === "pinned" ? "host, pinned" : arena.device < 0 ? "host" : head.devices[arena.device];
+    sums.set(where, (sums.get(where) ?? 0) + arena.bytes);
+  }
+  const total = [...sums].map(([where, sum]) => `${where}: ${bytes(sum)}`).join(" · ");
+  return [el("p", {}, "Planned, and allocated before the run began. ", el("b", {}, total)),
+    table([["arena", "left"], ["size", "right"], ["", "left"]], arenas.slice(0, 40).map((arena) => [el("bdi", {}, shown(arena.name)), bytes(arena.bytes),
+      bar([{ share: arena.bytes / (arenas[0].bytes || 1), colour: css(kindColour(arena.memory === "pinned" ? "host" : "compute", state.dark)), title: bytes(arena.bytes) }], "140px")])),
+    arenas.length > 40 ? el("p", { class: "quiet" }, `and ${counted(arenas.length - 40, "arena")} that are smaller`) : null];
 }
 
 export function compareView(traces, state, act) {

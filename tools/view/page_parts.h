@@ -1,10 +1,10 @@
 #pragma once
-// The page's style, body and script, which bundle.py makes of page/ when the library is built.
+// Made of page/ by tools/page/bundle.py when the library is built.
 
-#include <string_view>
+#include "tools/page/html_page.h"
 
 namespace arbalest {
 
-extern const std::string_view kPageStyle, kPageBody, kPageScript;
+extern const PageParts kViewerParts;
 
 }  // namespace arbalest

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { compared } from "../../../tools/view/page/compare.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
-import { bytes, duration, inMilliseconds, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/view/page/names.js";
+import { bytes, duration, inMilliseconds, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/page/names.js";
 import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
 import { Rows } from "../../../tools/view/page/rows.js";
 import { tracksOf } from "../../../tools/view/page/tracks.js";

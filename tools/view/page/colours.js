@@ -1,19 +1,8 @@
 // Colours of tasks: a hue per kind of lane, and shades for the tasks of one kind. Learners and devices share them.
 
+import { rgbOf } from "../../page/theme.js";
+
 const kHues = { host: 38, "copy in": 155, compute: 216, averaging: 338, collectives: 285, "copy out": 185, validation: 255 };
-
-function rgbOf(hue, saturation, lightness) {
-  const a = saturation * Math.min(lightness, 1 - lightness);
-  const channel = (n) => {
-    const k = (n + hue / 30) % 12;
-    return Math.round(255 * (lightness - a * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
-  };
-  return [channel(0), channel(8), channel(4)];
-}
-
-export function css([r, g, b]) {
-  return `rgb(${r},${g},${b})`;
-}
 
 // Of text on a colour.
 export function inkOn([r, g, b]) {
@@ -22,11 +11,6 @@ export function inkOn([r, g, b]) {
 
 export function mixed(a, b, share) {
   return a.map((value, i) => Math.round(value * share + b[i] * (1 - share)));
-}
-
-export function isDark() {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 // By task: [r, g, b]. `dark`: for the dark page.

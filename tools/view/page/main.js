@@ -1,12 +1,13 @@
 // The page: verdict and views, what is selected, and where the reader is.
 
-import { isDark, layerColours, mixed, taskColours } from "./colours.js";
+import { isDark, setTheme } from "../../page/theme.js";
+import { layerColours, mixed, taskColours } from "./colours.js";
 import { fromBase64, inflate, readInstances, readNodes } from "./decode.js";
-import { el, link, table } from "./dom.js";
+import { el, link, table } from "../../page/dom.js";
 import { hashOf, stateOf } from "./hash.js";
 import { listen } from "./input.js";
 import { turnsNote } from "./layout.js";
-import { counted, duration, shown, unbroken } from "./names.js";
+import { counted, duration, shown, unbroken } from "../../page/names.js";
 import { Navigation } from "./navigation.js";
 import { DrawnTimeline } from "./painter.js";
 import { Dependencies } from "./plan.js";
@@ -50,7 +51,7 @@ class Page extends Navigation {
   }
 
   start() {
-    this.theme(localStorage_get("arbalest-theme"));
+    this.theme();
     this.keys = listen(this.timeline, this.act);
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("resize", () => this.timeline.resize());
@@ -130,8 +131,7 @@ class Page extends Navigation {
   }
 
   theme(name) {
-    if (name === "dark" || name === "light") localStorage_set("arbalest-theme", name);
-    document.documentElement.dataset.theme = name === "dark" || (name !== "light" && isDark()) ? "dark" : "light";
+    setTheme(name);
     const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
     this.palette = {};
     for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) this.palette[name] = colour(name);
@@ -286,23 +286,6 @@ class Page extends Navigation {
         "A cycle of such edges bounds how fast iterations follow each other; the one that bounds most is the critical cycle, and slack is what a task has to spare beside it."),
       el("form", { method: "dialog" }, el("button", {}, "close")));
     dialog.showModal();
-  }
-}
-
-// Pages that are opened as files may have no storage.
-function localStorage_get(key) {
-  try {
-    return localStorage.getItem(key);
-  } catch {
-    return null;
-  }
-}
-
-function localStorage_set(key, value) {
-  try {
-    localStorage.setItem(key, value);
-  } catch {
-    // The choice is forgotten.
   }
 }
 

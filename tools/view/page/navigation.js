@@ -1,6 +1,6 @@
 // Ways through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to what is searched.
 
-import { counted } from "./names.js";
+import { counted } from "../../page/names.js";
 
 // Of a page with a `timeline`, a `trace`, view(name), select(position, reveals) and by(id).
 export class Navigation {

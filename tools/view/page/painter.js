@@ -1,9 +1,10 @@
 // Draws the timeline: tracks, axis, and what is selected, measured and marked.
 
-import { css, inkOn } from "./colours.js";
+import { css } from "../../page/theme.js";
+import { inkOn } from "./colours.js";
 import { fitting, paintRow } from "./canvas.js";
 import { nodesOf } from "./decode.js";
-import { duration, moment, roundStep, shortName, shown } from "./names.js";
+import { duration, moment, roundStep, shortName, shown } from "../../page/names.js";
 import { kAxis, kGutter, Timeline } from "./timeline.js";
 
 const kPad = 3;  // pixels above and below a row's blocks

@@ -1,9 +1,10 @@
 // The plan as a graph.
 
-import { css, kindColour, slackColour } from "./colours.js";
-import { el, link, svg } from "./dom.js";
+import { css } from "../../page/theme.js";
+import { kindColour, slackColour } from "./colours.js";
+import { el, link, svg } from "../../page/dom.js";
 import { kBands, placed, planGraph, turnsNote } from "./layout.js";
-import { counted, duration, kindName, shown } from "./names.js";
+import { counted, duration, kindName, shown } from "../../page/names.js";
 
 const kWidth = 162, kHeight = 44;
 const kSize = { left: 90, right: 10, top: 4, bottom: 26, column: 206, row: 58, gap: 44 };

@@ -1,9 +1,9 @@
 // The panel beside the timeline: an instance, what it waited for, who waited for it, and the layers inside.
 
-import { css } from "./colours.js";
+import { css } from "../../page/theme.js";
 import { nodesOf } from "./decode.js";
-import { bar, el, link, table } from "./dom.js";
-import { counted, duration, inMilliseconds, percent, shortName, shown } from "./names.js";
+import { bar, el, link, table } from "../../page/dom.js";
+import { counted, duration, inMilliseconds, percent, shortName, shown } from "../../page/names.js";
 
 const kWords = {
   data: "needs what it made",

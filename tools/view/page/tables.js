@@ -1,9 +1,10 @@
 // Why lanes idle, what pays, what tasks and layers cost, and how two traces differ.
 
-import { causeColour, css, kindColour } from "./colours.js";
-import { bar, el, link, table } from "./dom.js";
+import { css } from "../../page/theme.js";
+import { causeColour, kindColour } from "./colours.js";
+import { bar, el, link, table } from "../../page/dom.js";
 import { compared } from "./compare.js";
-import { bytes, counted, duration, kindName, percent, shown } from "./names.js";
+import { bytes, counted, duration, kindName, percent, shown } from "../../page/names.js";
 
 export function idleView(trace, state, act) {
   const { head } = trace;

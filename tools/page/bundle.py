@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Makes page_parts.cpp of the page: bundle.py OUT.cpp STYLE.css BODY.html MODULE.js…
+"""Makes a page's parts (html_page.h) a constant: bundle.py OUT.cpp HEADER CONSTANT FILE…
+
+The files are style sheets, one body (.html) and modules; HEADER declares the constant.
 
 The modules come in the order in which they import each other and become one script: what they import from each other
 is in one scope there, so that no two may declare the same name at their top level.
@@ -40,17 +42,14 @@ def literal(text):
 
 
 def main():
-    out, style, body, *modules = sys.argv[1:]
-    parts = {
-        "kPageStyle": open(style, encoding="utf-8").read(),
-        "kPageBody": open(body, encoding="utf-8").read(),
-        "kPageScript": script_of(modules),
-    }
+    out, header, constant, *paths = sys.argv[1:]
+    content = {kind: [path for path in paths if path.endswith(kind)] for kind in (".css", ".html", ".js")}
+    joined = lambda kind: "".join(open(path, encoding="utf-8").read() for path in content[kind])
+    parts = [joined(".css"), joined(".html"), script_of(content[".js"])]
     with open(out, "w", encoding="ascii") as file:
-        file.write('#include "tools/view/page_parts.h"\n\nnamespace arbalest {\n\n')
-        for name, text in parts.items():
-            file.write(f"const std::string_view {name} =\n{literal(text)};\n\n")
-        file.write("}  // namespace arbalest\n")
+        file.write(f'#include "{header}"\n\nnamespace arbalest {{\n\nconst PageParts {constant} = {{\n')
+        file.write(",\n".join(literal(text) for text in parts))
+        file.write("};\n\n}  // namespace arbalest\n")
 
 
 main()

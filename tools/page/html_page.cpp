@@ -1,0 +1,51 @@
+#include "tools/page/html_page.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
+namespace arbalest {
+
+HtmlPage::HtmlPage(std::string_view title, const PageParts& parts) : parts_(parts) {
+  text_ = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+  text_ +=
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n";
+  text_ += fmt::format("<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n<style>\n", title);
+  text_ += parts.style;
+  text_ += "</style>\n</head>\n";
+  text_ += parts.body;
+}
+
+// A '<' within JSON stands in a string, where it may be written as an escape: no element ends early.
+void HtmlPage::add_json(std::string_view id, const nlohmann::ordered_json& json) {
+  fmt::format_to(std::back_inserter(text_), "<script type=\"application/json\" id=\"{}\">", id);
+  for (const char c : json.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace)) {
+    if (c == '<') {
+      text_ += "\\u003c";
+    } else {
+      text_ += c;
+    }
+  }
+  text_ += "</script>\n";
+}
+
+void HtmlPage::add_text(std::string_view id, std::string_view text) {
+  fmt::format_to(std::back_inserter(text_), "<script type=\"text/plain\" id=\"{}\">", id);
+  text_ += text;
+  text_ += "</script>\n";
+}
+
+void HtmlPage::add_script() {
+  text_ += "<script>\n";
+  text_ += parts_.script;
+  text_ += "</script>\n";
+}
+
+std::string HtmlPage::finish() {
+  text_ += "</html>\n";
+  return std::exchange(text_, {});
+}
+
+}  // namespace arbalest

@@ -10,7 +10,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "graph/error.h"
 #include "tests/executor/trace/trace_fixture.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
+#include "tools/command/commands.h"
 #include "tools/view/viewer_page.h"
 
 using namespace arbalest;
@@ -249,6 +253,45 @@ TEST_CASE("traces of runs that failed open, and say so") {
   CHECK(spans_of(data).size() == 4);
   const Json heads = heads_of(viewer_page({viewer_data(nothing, "nothing"), data}));
   CHECK(heads.size() == 2);
+}
+
+TEST_CASE("the commands read trace files and say what they made of them") {
+  const TestFolder folder;
+  const std::string trace = folder / "run.trace.json.gz", page = folder / "page.html";
+  write_trace(rich_trace(), trace);
+  {
+    const test::Redirected out(folder / "said");
+    CHECK(command_view({{trace, trace}, page}) == 0);
+    REQUIRE(out.lines().size() == 1);
+    CHECK(out.lines()[0].starts_with(page));
+  }
+  std::ostringstream text;
+  text << std::ifstream(page).rdbuf();
+  const Json heads = heads_of(text.str());
+  REQUIRE(heads.size() == 2);
+  CHECK(heads[0]["name"] == "run");
+
+  const std::string sentence = heads[0]["verdict"]["sentence"];
+  const auto lines_of = [&](TraceOptions options) {
+    options.file = trace;
+    const test::Redirected out(folder / "said");
+    CHECK(command_trace(options) == 0);
+    return out.lines();
+  };
+  const std::vector<std::string> brief = lines_of({}), full = lines_of({.full = true}), json = lines_of({.json = true});
+  CHECK(brief[0] == sentence);
+  CHECK(full[0] == sentence);
+  CHECK(full.size() > brief.size());
+  std::string all;
+  for (const std::string& line : json) all += line;
+  CHECK(Json::parse(all)["verdict"]["sentence"] == sentence);
+
+  const std::string cut = folder / "cut.gz";
+  std::ostringstream whole;
+  whole << std::ifstream(trace).rdbuf();
+  std::ofstream(cut) << whole.str().substr(0, whole.str().size() / 2);
+  CHECK(message_of<RunError>([&] { command_view({{cut}, page}); }).find("cut.gz") != std::string::npos);
+  CHECK(message_of<RunError>([&] { command_view({{folder / "none.gz"}, page}); }).find("none.gz") != std::string::npos);
 }
 
 TEST_CASE("what the page's tests read is current") {

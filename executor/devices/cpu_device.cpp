@@ -247,6 +247,19 @@ int cuda_device_count() {
 std::vector<std::pair<std::string, std::string>> cuda_versions() {
   return {};
 }
+
+std::string cuda_device_model(int) {
+  return {};
+}
 #endif
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != line.npos) return line.substr(colon + 2);
+  }
+  return {};
+}
 
 }  // namespace arbalest

@@ -30,6 +30,11 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
           {"cudnn", fmt::format("{}.{}.{}", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100)}};
 }
 
+std::string cuda_device_model(int index) {
+  cudaDeviceProp properties = {};
+  return cudaGetDeviceProperties(&properties, index) == cudaSuccess ? properties.name : "";
+}
+
 std::shared_ptr<DeviceCache> make_device_cache() {
   return std::make_shared<DeviceCache>();
 }

@@ -155,5 +155,8 @@ std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& dev
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();
+// What a device is: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; "" where nothing says so.
+std::string cuda_device_model(int index);
+std::string cpu_model();
 
 }  // namespace arbalest

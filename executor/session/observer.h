@@ -25,6 +25,7 @@ struct InputReport {
 struct RunStarted {
   std::string graph;                 // the file
   std::vector<std::string> devices;  // "cuda:0", …
+  std::vector<std::string> models;   // what each of them is: "NVIDIA H200"; "": unknown
   int learners = 1;                  // per device
   std::string strategy;              // "none", "ssgd", "sma", "local"
   int64_t batch = 0;                 // per learner

@@ -302,7 +302,10 @@ void Training::announce(double setup_seconds) {
   const PlanRequest& request = prepared_.request;
   RunStarted event;
   event.graph = prepared_.graph.name;
-  for (const PlanDevice& device : request.devices) event.devices.push_back(to_string(device));
+  for (const PlanDevice& device : request.devices) {
+    event.devices.push_back(to_string(device));
+    event.models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index) : cpu_model());
+  }
   event.learners = request.learners;
   event.strategy = name_of(request.strategy.kind);
   event.batch = prepared_.program.training().batch;

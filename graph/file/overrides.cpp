@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "graph/file/lexer.h"
 #include "graph/op.h"
@@ -154,6 +155,20 @@ class Override {
 
 void apply_override(Graph& graph, std::string_view assignment) {
   Override(assignment).apply(graph);
+}
+
+std::vector<std::string> override_names(const Graph& graph) {
+  std::map<std::string, int> count;  // of nodes that a name may mean
+  for (const Node& node : graph.nodes) {
+    ++count[snake_case(node.op->name)];
+    ++count[first_output(graph, node)];
+  }
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes) {
+    const std::string op = snake_case(node.op->name), output = first_output(graph, node);
+    names.push_back(count[op] == (op == output ? 2 : 1) ? op : output);
+  }
+  return names;
 }
 
 }  // namespace arbalest

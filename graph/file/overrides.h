@@ -1,7 +1,9 @@
 #pragma once
 // Changing attributes of a graph from the command line: --set X.attribute=value.
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -12,5 +14,8 @@ namespace arbalest {
 // kind: text needs no quotes, lists no brackets. Before verify(), which checks the rest. Throws GraphError with the
 // nearest node or attribute, or the candidates where X names several.
 void apply_override(Graph& graph, std::string_view assignment);
+
+// By node: the X that names it, its operator where that is enough.
+std::vector<std::string> override_names(const Graph& graph);
 
 }  // namespace arbalest

@@ -9,7 +9,9 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/log.h"
 #include "tools/command/progress.h"
+#include "tools/command/run_settings.h"
 #include "tools/command/session_setup.h"
+#include "tools/command/tensorboard_log.h"
 
 namespace arbalest {
 namespace {
@@ -39,16 +41,20 @@ int command_run(const RunOptions& options) {
   const SessionOptions session = session_options(options);
 
   std::optional<JsonLog> log;  // opened once the graph is read: a typo leaves the log of an earlier run as it is
-  if (!options.log.empty()) log.emplace(options.log);
+  std::optional<TensorBoardLog> tensorboard;
+  if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph));
+  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, run_settings(options, graph));
   ProgressLine progress(stderr);
   std::vector<RunObserver*> watching = {&progress};
   if (log) watching.push_back(&*log);
+  if (tensorboard) watching.push_back(&*tensorboard);
   Observers observers(std::move(watching));
 
   let_writes_fail();
   const InterruptHandler interrupt;
   const RunFinished end = run_training(std::move(graph), session, observers, InterruptHandler::requested());
-  if (!end.weights_error.empty() || !end.best_error.empty() || (log && log->failed())) return kFailed;
+  const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
+  if (!end.weights_error.empty() || !end.best_error.empty() || log_failed) return kFailed;
   if (end.reason == "interrupted") return kInterrupted;
   return !session.rules.targets.empty() && end.reason != "until" ? kNotReached : kDone;
 }

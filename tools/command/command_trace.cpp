@@ -1,14 +1,11 @@
 // arbalest trace FILE: what a trace says, in the terminal, and what would change if. arbalest view TRACE…: a page that
 // shows schedules, in one file.
 
-#include <fmt/format.h>
-
 #include <cstdio>
-#include <filesystem>
 
 #include "executor/trace/trace_summary.h"
-#include "io/formats/atomic_file.h"
 #include "tools/command/commands.h"
+#include "tools/command/page_file.h"
 #include "tools/view/trace_json.h"
 #include "tools/view/viewer_page.h"
 
@@ -17,13 +14,7 @@ namespace {
 
 // "runs/lenet.trace.json.gz" is called "lenet".
 std::string name_of(const std::string& path) {
-  std::string name = std::filesystem::path(path).filename().string();
-  for (const char* ending : {".gz", ".json", ".trace"}) {
-    if (name.ends_with(ending) && name.size() > std::string_view(ending).size()) {
-      name.resize(name.size() - std::string_view(ending).size());
-    }
-  }
-  return name;
+  return name_without(path, {".gz", ".json", ".trace"});
 }
 
 }  // namespace
@@ -53,11 +44,7 @@ int command_view(const ViewOptions& options) {
   std::vector<ViewerData> traces;
   for (const std::string& file : options.traces) traces.push_back(viewer_data(read_trace(file), name_of(file)));
   const std::string file = options.file.empty() ? name_of(options.traces[0]) + ".html" : options.file;
-  const std::string page = viewer_page(traces);
-  AtomicFile written(file);
-  written.write(page);
-  written.commit();
-  fmt::print("{}: {:.1f} MB; open it in a browser\n", file, double(page.size()) / 1e6);
+  write_page(file, viewer_page(traces));
   return kDone;
 }
 

@@ -19,6 +19,7 @@ int command_check(const CheckOptions& options);
 int command_plan(const PlanCommandOptions& options);
 int command_trace(const TraceOptions& options);
 int command_view(const ViewOptions& options);
+int command_report(const ReportOptions& options);
 int command_data(const DataOptions& options);
 int command_pack(const PackCommandOptions& options);
 int command_ops(const OpsOptions& options);

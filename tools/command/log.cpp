@@ -48,30 +48,21 @@ Json validation_line(const char* event, const Validated& validated) {
 
 }  // namespace
 
-JsonLog::JsonLog(const std::string& path) : path_(path), file_(nullptr, std::fclose) {
-  struct stat status = {};
-  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 0222u) == 0) {
-    throw RunError(fmt::format("{}: cannot be written: the file is read-only", path));
-  }
-  file_.reset(std::fopen(path.c_str(), "we"));
-  if (!file_) throw RunError(fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
-}
+JsonLog::JsonLog(const std::string& path, RunSettings settings) : settings_(std::move(settings)), file_(path, "log") {}
 
 template <typename Line>
 void JsonLog::write(const Line& line) {
-  if (!file_) return;
-  const std::string text = line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0) return;
-  warn(fmt::format("{}: cannot write: {}; the log ends here, training goes on", path_, std::strerror(errno)));
-  file_.reset();
+  file_.write(line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n");
 }
 
 void JsonLog::started(const RunStarted& event) {
   Json versions = Json::object();
   for (const auto& [name, version] : event.versions) versions[name] = version;
   Json line = {{"event", "start"},
+               {"time", settings_.time},
                {"graph", event.graph},
                {"devices", event.devices},
+               {"models", event.models},
                {"learners", event.learners},
                {"strategy", event.strategy},
                {"batch", event.batch},
@@ -89,12 +80,17 @@ void JsonLog::started(const RunStarted& event) {
   if (event.classes > 0) line["classes"] = event.classes;
   if (!event.class_names.empty() && event.class_names.size() <= kMostNames) line["class_names"] = event.class_names;
   if (!event.note.empty()) line["note"] = event.note;
+  line["command"] = settings_.command;
+  line["options"] = settings_.options;
+  line["attributes"] = settings_.attributes;
+  line["host"] = settings_.host;
   write(line);
 }
 
 void JsonLog::progress(const RunProgress& event) {
   Json line = {{"event", "progress"},
                {"epoch", event.epoch},
+               {"epochs", event.epochs},
                {"iteration", event.iteration},
                {"seconds", event.seconds},
                {"images_per_second", event.images_per_second},

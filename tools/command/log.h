@@ -1,20 +1,20 @@
 #pragma once
 // --log FILE: one JSON object a line, "event" first; keys in snake_case with their units.
 
-#include <cstdio>
-#include <memory>
 #include <string>
 
 #include "executor/session/observer.h"
+#include "tools/command/event_stream.h"
+#include "tools/command/run_settings.h"
 
 namespace arbalest {
 
 class JsonLog : public RunObserver {
  public:
-  // Throws RunError where the file cannot be created. Lines are flushed one by one; a failure to write is reported once
-  // on standard error and ends the log, not the run.
-  explicit JsonLog(const std::string& path);
-  bool failed() const { return !file_; }  // to write; after the run
+  // The settings are told with the start of the run. Throws RunError where the file cannot be created. Lines are
+  // flushed one by one; a failure to write is reported once on standard error and ends the log, not the run.
+  explicit JsonLog(const std::string& path, RunSettings settings = {});
+  bool failed() const { return file_.failed(); }  // to write; after the run
 
   void started(const RunStarted& event) override;
   void progress(const RunProgress& event) override;
@@ -30,8 +30,8 @@ class JsonLog : public RunObserver {
   template <typename Json>
   void write(const Json& line);
 
-  std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  RunSettings settings_;
+  EventStream file_;
 };
 
 }  // namespace arbalest

@@ -26,6 +26,7 @@ struct Execute {
   int operator()(const PlanCommandOptions& options) const { return command_plan(options); }
   int operator()(const TraceOptions& options) const { return command_trace(options); }
   int operator()(const ViewOptions& options) const { return command_view(options); }
+  int operator()(const ReportOptions& options) const { return command_report(options); }
   int operator()(const DataOptions& options) const { return command_data(options); }
   int operator()(const PackCommandOptions& options) const { return command_pack(options); }
   int operator()(const OpsOptions& options) const { return command_ops(options); }

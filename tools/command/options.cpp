@@ -55,12 +55,14 @@ class CommandLine {
     declare_plan();
     declare_trace();
     declare_view();
+    declare_report();
     declare_bench();
     declare_data();
     declare_ops();
   }
 
   Command parse(int argc, const char* const* argv) {
+    run_.command_line.assign(argv, argv + argc);
     try {
       app_.parse(argc, argv);
       return chosen();
@@ -91,7 +93,12 @@ class CommandLine {
     bind_graph(*run_command_, run_);
     bind_plan(*run_command_, run_.session);
     bind_run(*run_command_, run_.session);
-    run_command_->add_option("--log", run_.log, "write events as JSON lines")->type_name("FILE")->check(not_empty());
+    run_command_->add_option("--log", run_.log, "write events as JSON lines, for arbalest report")
+        ->type_name("FILE")
+        ->check(not_empty());
+    run_command_->add_option("--tensorboard", run_.tensorboard, "write events into this folder, for TensorBoard")
+        ->type_name("DIR")
+        ->check(not_empty());
     run_command_->footer(
         "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
         "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.");
@@ -223,6 +230,16 @@ class CommandLine {
         ->check(not_empty());
   }
 
+  void declare_report() {
+    report_command_ = declare("report", "show runs: one HTML file, which opens without a network");
+    report_command_->add_option("LOG", report_.logs, "logs written by run --log; several runs are compared")
+        ->type_name("")
+        ->check(not_empty());
+    report_command_->add_option("-o,--output", report_.file, "the page; otherwise LOG's name with .html, here")
+        ->type_name("FILE")
+        ->check(not_empty());
+  }
+
   void declare_bench() {
     bench_command_ = declare("bench", "measure throughput");
     scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
@@ -297,6 +314,10 @@ class CommandLine {
       if (view_.traces.empty()) require("", "TRACE", *command);
       return view_;
     }
+    if (command == report_command_) {
+      if (report_.logs.empty()) require("", "LOG", *command);
+      return report_;
+    }
     if (command == evaluate_command_) return checked(evaluate_, *command);
     if (command == predict_command_) {
       if (!predict_.files.empty() && !predict_.split.empty()) {
@@ -328,7 +349,22 @@ class CommandLine {
       scaling_.learners = parse_counts("--learners", learner_counts_);
       return checked(scaling_, *command);
     }
+    run_.given = values_of(*command);
     return checked(run_, *command);
+  }
+
+  static std::vector<OptionValue> values_of(const CLI::App& command) {
+    std::vector<OptionValue> values;
+    for (const CLI::Option* option : command.get_options()) {
+      if (option == command.get_help_ptr()) continue;
+      const auto& names = option->get_lnames();
+      OptionValue value = {.name = names.empty() ? option->get_name() : names.front(), .words = option->results()};
+      if (value.words.empty() && !option->get_default_str().empty()) value.words = {option->get_default_str()};
+      value.flag = option->get_expected_max() == 0;
+      value.repeatable = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+      values.push_back(std::move(value));
+    }
+    return values;
   }
 
   template <typename Options>
@@ -373,14 +409,15 @@ class CommandLine {
 
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
-           *view_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr, *ops_command_ = nullptr,
-           *evaluate_command_ = nullptr, *predict_command_ = nullptr, *export_command_ = nullptr,
-           *data_command_ = nullptr, *pack_command_ = nullptr;
+           *view_command_ = nullptr, *report_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr,
+           *ops_command_ = nullptr, *evaluate_command_ = nullptr, *predict_command_ = nullptr,
+           *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;
   ViewOptions view_;
+  ReportOptions report_;
   ScalingOptions scaling_;
   DataOptions data_;
   PackCommandOptions pack_;

@@ -27,8 +27,20 @@ struct GraphOptions {
   SessionOptions session;        // without devices: see session_options()
 };
 
+// An option of a command line, given or not, under its name without dashes.
+struct OptionValue {
+  std::string name;
+  std::vector<std::string> words;  // as given, otherwise the default; none: neither, or a flag that is not set
+  bool flag = false;
+  bool repeatable = false;
+};
+
 struct RunOptions : GraphOptions {
-  std::string log;  // JSON lines
+  std::string log;          // JSON lines
+  std::string tensorboard;  // a folder for event files
+  // For who reads either later.
+  std::vector<std::string> command_line;
+  std::vector<OptionValue> given;
 };
 
 struct CheckOptions : GraphOptions {
@@ -54,6 +66,11 @@ struct TraceOptions {
 struct ViewOptions {
   std::vector<std::string> traces;
   std::string file;  // "": named after the first trace, in the working directory
+};
+
+struct ReportOptions {
+  std::vector<std::string> logs;
+  std::string file;  // "": named after the first log, in the working directory
 };
 
 // Throughput over devices × learners. `devices` is the pool that the cells take theirs from.
@@ -119,9 +136,9 @@ struct Exit {
   std::string text;
 };
 
-using Command =
-    std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions, ScalingOptions,
-                 OpsOptions, EvaluateOptions, PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions>;
+using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
+                             ReportOptions, ScalingOptions, OpsOptions, EvaluateOptions, PredictOptions,
+                             ExportCommandOptions, DataOptions, PackCommandOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -1,0 +1,106 @@
+// Plots, thinning, tables of options and CSV, against brute force where there is one.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { differing, settingsOf, settingsTable } from "../../../tools/report/page/options.js";
+import { ticks, written } from "../../../tools/report/page/plot.js";
+import { csvOf, nearest, plotsOf, spanOf, thinned } from "../../../tools/report/page/series.js";
+import { generator } from "../view/numbers.js";
+
+function points(values, count) {
+  const at = Array.from({ length: count }, (_, i) => i);
+  return { epochs: at.map((i) => i / 2), iteration: at.map((i) => 10 * i), seconds: at.map((i) => i * i),
+    values: Object.fromEntries(Object.entries(values).map(([name, value]) => [name, { at: value.map((_, i) => count - value.length + i), value }])) };
+}
+
+function run(name, changes = {}) {
+  return { name, start: null, progress: points({ loss: [3, 2, 1], images_per_second: [5, 6, 7] }, 3), epochs: points({ loss: [2.5] }, 1),
+    validations: points({ loss: [2], accuracy: [0.5], "auc/cat": [0.25] }, 2), tunes: [], checkpoints: [], end: null, error: null, skipped: 0, faults: [], faulty_lines: 0, ...changes };
+}
+
+test("there is a plot a quantity, loss first, speed behind metrics, parts last", () => {
+  const plots = plotsOf([run("a"), run("b")]);
+  assert.deepEqual(plots.map((plot) => plot.name), ["loss", "accuracy", "images_per_second", "auc/cat"]);
+  assert.deepEqual(plots.map((plot) => plot.part), [false, false, false, true]);
+  assert.deepEqual(plots[0].series.map((series) => [series.run, series.kind]), [[0, "training"], [0, "epoch"], [0, "validation"], [1, "training"], [1, "epoch"], [1, "validation"]]);
+});
+
+test("a value that some points lack stands where the others are", () => {
+  const accuracy = plotsOf([run("a")]).find((plot) => plot.name === "accuracy").series[0];
+  assert.deepEqual(accuracy, { run: 0, kind: "validation", epochs: [0.5], iteration: [10], seconds: [1], value: [0.5] });
+});
+
+test("learners are steps from the start on", () => {
+  const tunes = [{ epoch: 1, iteration: 50, seconds: 3, learners: 1, next_learners: 2 }, { epoch: 1, iteration: 80, seconds: 5, learners: 2, next_learners: 4 }];
+  const plot = plotsOf([run("a", { tunes, start: { iterations_per_epoch: 100 } })]).find((one) => one.name === "learners");
+  assert.deepEqual(plot.series, [{ run: 0, kind: "steps", epochs: [0, 0.5, 0.8], iteration: [0, 50, 80], seconds: [0, 3, 5], value: [1, 2, 4] }]);
+});
+
+test("what is thinned has the extremes of every pixel, and no more than four points of each", () => {
+  const random = generator(11);
+  for (let round = 0; round < 200; ++round) {
+    const count = 1 + random(3000), columns = 1 + random(90);
+    const x = [], y = [];
+    for (let i = 0; i < count; ++i) {
+      x.push((x[i - 1] ?? 0) + random(5));
+      y.push(random(1000));
+    }
+    const from = random(x[count - 1] + 1), to = from + 1 + random(x[count - 1] + 1);
+    const kept = thinned(x, y, from, to, columns);
+    assert.ok(kept.every((position, i) => i === 0 || position > kept[i - 1]), "in order, none twice");
+    const pixel = (i) => Math.floor((x[i] - from) / (to - from) * columns);
+    const inside = x.map((_, i) => i).filter((i) => x[i] >= from && x[i] <= to);
+    const byPixel = new Map();
+    for (const i of inside) byPixel.set(pixel(i), [...(byPixel.get(pixel(i)) ?? []), i]);
+    for (const positions of byPixel.values()) {
+      const those = kept.filter((i) => positions.includes(i)).map((i) => y[i]);
+      assert.ok(those.length <= 4);
+      assert.equal(Math.max(...those), Math.max(...positions.map((i) => y[i])));
+      assert.equal(Math.min(...those), Math.min(...positions.map((i) => y[i])));
+    }
+    const outside = kept.filter((i) => x[i] < from || x[i] > to);
+    assert.ok(outside.length <= 2 && outside.every((i) => i === x.findLastIndex((one) => one < from) || i === x.findIndex((one) => one > to)));
+  }
+});
+
+test("the nearest point is the nearest, also where times go back", () => {
+  assert.equal(nearest([], 3), -1);
+  assert.equal(nearest([0, 10, 4, 30], 5), 2);
+});
+
+test("spans are of numbers, on a logarithmic axis of those above 0", () => {
+  assert.deepEqual(spanOf([[3, -1], [7]]), [-1, 7]);
+  assert.deepEqual(spanOf([[3, -1, 0], [7]], true), [3, 7]);
+  assert.equal(spanOf([[0, -1]], true), null);
+  assert.equal(spanOf([]), null);
+});
+
+test("ticks are round, within what is seen, and not too many", () => {
+  const random = generator(12);
+  assert.deepEqual(ticks([0, 1], 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
+  assert.deepEqual(ticks([0.004, 3], 5, true), [0.01, 0.1, 1]);
+  for (let round = 0; round < 500; ++round) {
+    const from = (random(2000) - 1000) * 10 ** (random(12) - 6), to = from + (1 + random(1000)) * 10 ** (random(12) - 6);
+    const all = ticks([from, to], 6), room = (to - from) * 1e-6;
+    assert.ok(all.length <= 7 && all.every((tick) => tick >= from - room && tick <= to + room), `${from} ${to}: ${all}`);
+  }
+});
+
+test("numbers are written with as many digits as they need", () => {
+  assert.deepEqual([0, 1.23456, 0.00012345, 1e-7, 12345.6, 0.1 + 0.2].map(written), ["0", "1.235", "0.0001234", "1.00e-7", "12,346", "0.3"]);
+});
+
+test("options that differ are told, whichever log lacks them", () => {
+  const start = (lr, extra = {}) => ({ graph: "lenet", time: String(lr), options: { epochs: 3, trace: null, set: ["a.b=1"] }, attributes: { "train.lr": lr }, versions: { tbb: "1" }, host: { cores: 2 }, ...extra });
+  const runs = [run("a", { start: start(0.1) }), run("b", { start: start(0.2, { note: "n", seed: 7 }) })];
+  assert.deepEqual([...settingsOf(runs[0])], [["graph", "lenet"], ["--epochs", "3"], ["--trace", ""], ["--set", "a.b=1"], ["train.lr", "0.1"], ["version of tbb", "1"], ["host: cores", "2"]]);
+  assert.deepEqual(differing(settingsTable(runs)), [["train.lr", ["0.1", "0.2"]], ["seed", [undefined, "7"]]]);
+  assert.deepEqual(settingsTable([run("c")]), []);
+});
+
+test("a CSV has all points, and names that are nothing but names", () => {
+  const runs = [run('=cmd|"x",\ny', { validations: points({}, 0), epochs: points({}, 0) })];
+  assert.equal(csvOf(plotsOf(runs)[0], runs), ["run,series,epochs,iteration,seconds,loss", `"'=cmd|""x"",\ny",training,0,0,0,3`, `"'=cmd|""x"",\ny",training,0.5,10,1,2`,
+    `"'=cmd|""x"",\ny",training,1,20,4,1`, ""].join("\n"));
+});

@@ -1,0 +1,60 @@
+// arbalest report LOG…: a page that shows runs, in one file.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/session/output_paths.h"
+#include "graph/error.h"
+#include "graph/plain_message.h"
+#include "tools/command/commands.h"
+#include "tools/command/page_file.h"
+#include "tools/report/report_page.h"
+
+namespace arbalest {
+namespace {
+
+// "runs/lenet.jsonl" is called "lenet".
+std::string name_of(const std::string& log) {
+  return name_without(log, {".jsonl", ".json", ".log"});
+}
+
+// Runs are told apart by the names of their files, and by their paths where these are the same.
+std::vector<std::string> names_of(const std::vector<std::string>& logs) {
+  std::vector<std::string> names;
+  for (const std::string& log : logs) {
+    const auto same = [&log](const std::string& other) { return &other != &log && name_of(other) == name_of(log); };
+    names.push_back(std::any_of(logs.begin(), logs.end(), same) ? log : name_of(log));
+  }
+  return names;
+}
+
+}  // namespace
+
+int command_report(const ReportOptions& options) {
+  const std::string file = options.file.empty() ? name_of(options.logs[0]) + ".html" : options.file;
+  NamedPaths logs;
+  for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
+  check_inputs_kept(logs, {{"--output", file}});
+  const std::vector<std::string> names = names_of(options.logs);
+  std::vector<RunLog> runs;
+  for (size_t i = 0; i < options.logs.size(); ++i) {
+    for (RunLog& run : read_run_logs(options.logs[i], names[i])) {
+      if (!run["faults"].empty()) {
+        warn(fmt::format("{}:{}: {}{}", options.logs[i], run["faults"][0]["line"].get<size_t>(),
+                         run["faults"][0]["what"].get<std::string>(),
+                         run["faulty_lines"] > 1 ? fmt::format("; {} lines are damaged, the page lists them",
+                                                               run["faulty_lines"].get<int>())
+                                                 : ""));
+      }
+      runs.push_back(std::move(run));
+    }
+  }
+  write_page(file, report_page(runs));
+  return kDone;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,26 @@
+#include "tools/command/event_stream.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "graph/error.h"
+#include "graph/plain_message.h"
+
+namespace arbalest {
+
+EventStream::EventStream(const std::string& path, std::string what)
+    : path_(path), what_(std::move(what)), file_(std::fopen(path.c_str(), "w"), std::fclose) {
+  if (!file_) throw RunError(fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
+}
+
+void EventStream::write(std::string_view bytes) {
+  if (!file_) return;
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0) return;
+  warn(fmt::format("{}: cannot write: {}; the {} ends here, training goes on", path_, std::strerror(errno), what_));
+  file_.reset();
+}
+
+}  // namespace arbalest

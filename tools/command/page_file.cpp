@@ -1,0 +1,27 @@
+#include "tools/command/page_file.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "graph/error.h"
+#include "io/formats/atomic_file.h"
+
+namespace arbalest {
+
+std::string name_without(const std::string& path, std::initializer_list<std::string_view> endings) {
+  std::string name = std::filesystem::path(path).filename().string();
+  for (const std::string_view ending : endings) {
+    if (name.ends_with(ending) && name.size() > ending.size()) name.resize(name.size() - ending.size());
+  }
+  return name;
+}
+
+void write_page(const std::string& file, const std::string& page) {
+  AtomicFile written(file);
+  written.write(page);
+  written.commit();
+  fmt::print("{}: {:.1f} MB; open it in a browser\n", printable(file), double(page.size()) / 1e6);
+}
+
+}  // namespace arbalest

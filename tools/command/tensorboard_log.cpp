@@ -1,0 +1,112 @@
+#include "tools/command/tensorboard_log.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+
+#include "graph/error.h"
+#include "graph/plain_message.h"
+#include "tools/tensorboard/event_record.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";  // by which TensorBoard knows event files
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Where the file of a run that starts now goes.
+std::string path_in(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw RunError(fmt::format("{}: cannot create the folder: {}", folder, error.message()));
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(kPrefix)) continue;
+    warn(fmt::format("{}: holds events of another run, and TensorBoard shows both as one", folder));
+    break;
+  }
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return (fs::path(folder) / fmt::format("{}{:010}.{}.{}", kPrefix, int64_t(now()), host, getpid())).string();
+}
+
+void add(std::vector<std::pair<std::string, double>>& scalars, const Metrics& metrics, std::string_view of) {
+  for (const auto& [name, value] : metrics) scalars.emplace_back(fmt::format("{}/{}", printable(name), of), value);
+}
+
+}  // namespace
+
+TensorBoardLog::TensorBoardLog(const std::string& folder, RunSettings settings)
+    : settings_(std::move(settings)), file_(path_in(folder), "event file") {
+  write(version_event(now()));
+}
+
+void TensorBoardLog::write(const std::string& event) {
+  file_.write(framed(event));
+}
+
+void TensorBoardLog::write_scalars(int64_t iteration, Scalars scalars) {
+  std::erase_if(scalars, [](const auto& scalar) { return std::isnan(scalar.second); });
+  if (!scalars.empty()) write(scalars_event(now(), iteration, scalars));
+}
+
+void TensorBoardLog::started(const RunStarted& event) {
+  std::vector<std::pair<std::string, Hyperparameter>> parameters = {
+      {"graph", printable(event.graph)},    {"devices", fmt::format("{}", fmt::join(event.devices, ", "))},
+      {"learners", double(event.learners)}, {"strategy", event.strategy},
+      {"batch", double(event.batch)},       {"precision", event.precision}};
+  for (const auto& [name, value] : settings_.hyperparameters) {
+    const auto same = [&name = name](const auto& parameter) { return parameter.first == name; };
+    if (std::any_of(parameters.begin(), parameters.end(), same)) continue;
+    parameters.emplace_back(printable(name), value);
+    if (auto* text = std::get_if<std::string>(&parameters.back().second)) *text = printable(*text);
+  }
+  write(session_started_event(now(), parameters));
+}
+
+void TensorBoardLog::progress(const RunProgress& event) {
+  Scalars scalars = {{"loss/train", event.loss},
+                     {"learning_rate", event.learning_rate},
+                     {"images_per_second", event.images_per_second},
+                     {"epochs", event.epochs},
+                     {"late_batches", event.input.late}};
+  add(scalars, event.metrics, "train");
+  write_scalars(event.iteration, std::move(scalars));
+}
+
+void TensorBoardLog::epoch(const EpochEnded& event) {
+  Scalars scalars = {{"loss/epoch", event.loss}};
+  add(scalars, event.metrics, "epoch");
+  write_scalars(event.iteration, std::move(scalars));
+}
+
+void TensorBoardLog::validation(const Validated& event) {
+  Scalars scalars = {{"loss/validation", event.loss}};
+  add(scalars, event.metrics, "validation");
+  add(scalars, event.parts, "validation");
+  write_scalars(event.iteration, std::move(scalars));
+}
+
+void TensorBoardLog::tuned(const Tuned& event) {
+  write_scalars(event.iteration, {{"learners", double(event.next)}});
+}
+
+void TensorBoardLog::finished(const RunFinished&) {
+  write(session_ended_event(now(), true));
+}
+
+void TensorBoardLog::failed(const RunFailed&) {
+  write(session_ended_event(now(), false));
+}
+
+}  // namespace arbalest

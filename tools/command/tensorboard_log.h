@@ -1,0 +1,41 @@
+#pragma once
+// --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations;
+// tags are "loss/train", "loss/epoch" and "loss/validation", likewise metrics, "learning_rate", "images_per_second",
+// "epochs", "late_batches" and "learners"; options and attributes of what trains are hyperparameters.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/session/observer.h"
+#include "tools/command/event_stream.h"
+#include "tools/command/run_settings.h"
+
+namespace arbalest {
+
+class TensorBoardLog : public RunObserver {
+ public:
+  // Makes the folder. Throws RunError where it, or a file in it, cannot be created; a failure to write is reported once
+  // on standard error and ends the file, not the run. Warns where the folder has another run's events: TensorBoard
+  // shows both as one.
+  TensorBoardLog(const std::string& folder, RunSettings settings);
+  bool failed() const { return file_.failed(); }  // to write; after the run
+
+  void started(const RunStarted& event) override;
+  void progress(const RunProgress& event) override;
+  void epoch(const EpochEnded& event) override;
+  void validation(const Validated& event) override;
+  void tuned(const Tuned& event) override;
+  void finished(const RunFinished& event) override;
+  void failed(const RunFailed& event) override;
+
+ private:
+  using Scalars = std::vector<std::pair<std::string, double>>;
+  void write(const std::string& event);                    // framed
+  void write_scalars(int64_t iteration, Scalars scalars);  // without those that are undefined
+
+  RunSettings settings_;
+  EventStream file_;
+};
+
+}  // namespace arbalest

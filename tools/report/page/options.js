@@ -1,0 +1,36 @@
+// What runs were asked for, and in what they differ.
+
+// Told elsewhere on the page, or different in every run.
+const kElsewhere = ["time", "command", "note", "setup_seconds", "class_names"];
+
+function wordsOf(value) {
+  if (value === null || value === undefined) return "";
+  if (Array.isArray(value)) return value.map(wordsOf).join(", ");
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+// A Map from names to words: "--epochs", "train.lr", "version of cuda", "host: cores", "learners".
+export function settingsOf(run) {
+  const settings = new Map();
+  const prefixes = { options: "--", attributes: "", versions: "version of ", host: "host: " };
+  for (const [key, value] of Object.entries(run.start ?? {})) {
+    if (kElsewhere.includes(key)) continue;
+    if (!(key in prefixes)) settings.set(key, wordsOf(value));
+    else if (value !== null && typeof value === "object") for (const [name, one] of Object.entries(value)) settings.set((name === "GRAPH" ? "" : prefixes[key]) + name, wordsOf(one));
+  }
+  return settings;
+}
+
+// [[name, [words by run; undefined: the run's log does not say]]], in the order in which logs have them.
+export function settingsTable(runs) {
+  const all = runs.map(settingsOf);
+  const names = new Set(all.flatMap((settings) => [...settings.keys()]));
+  return [...names].map((name) => [name, all.map((settings) => settings.get(name))]);
+}
+
+// Outputs differ by nature, what --set sets stands with the attributes, and --seed with the seed.
+const kNoDifference = ["--log", "--tensorboard", "--trace", "--save", "--save-best", "--set", "--seed", "host: name"];
+
+export function differing(table) {
+  return table.filter(([name, words]) => !kNoDifference.includes(name) && words.some((word) => word !== words[0]));
+}

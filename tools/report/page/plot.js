@@ -1,0 +1,128 @@
+// A plot as SVG: axes, a line a series, and what is under the pointer.
+
+import { roundStep, shown } from "../../page/names.js";
+import { el, svg } from "../../page/dom.js";
+import { nearest, spanOf, thinned } from "./series.js";
+
+const kWidth = 560, kHeight = 250, kLeft = 58, kRight = 12, kTop = 10, kBottom = 24;
+const kEdge = 4;  // around what is drawn, for marks and widths of lines
+
+// As many digits as say what a number is.
+export function written(value) {
+  const size = Math.abs(value);
+  if (value === 0) return "0";
+  if (size >= 1e15 || size < 1e-4) return value.toExponential(2);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  return String(Number(value.toPrecision(4)));
+}
+
+// Round values between two: steps of 1, 2, 5 times a power of ten, or on a logarithmic axis powers of ten.
+export function ticks([from, to], most, log = false) {
+  if (log && to / from >= 10) {
+    const first = Math.ceil(Math.log10(from) - 1e-9), last = Math.floor(Math.log10(to) + 1e-9);
+    const step = Math.max(1, Math.ceil((last - first + 1) / most));
+    return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => 10 ** (first + i * step));
+  }
+  const step = roundStep((to - from) / most || 1), values = [];
+  for (let i = Math.ceil(from / step - 1e-9); i * step <= to + step * 1e-6 && values.length < 2 * most; ++i) values.push(Number((i * step).toPrecision(14)));
+  return values;
+}
+
+// Spans that have a width, with a little room on either side of `y`.
+function roomy([from, to], log) {
+  if (log) return from === to ? [from / 2, to * 2] : [from, to];
+  const room = (to - from) * 0.04 || Math.abs(from) * 0.1 || 1;
+  return [from >= 0 ? Math.max(0, from - room) : from - room, to + room];
+}
+
+// A scale from values to pixels and back.
+function scale([from, to], [first, last], log) {
+  const map = log ? Math.log : (value) => value, back = log ? Math.exp : (value) => value;
+  const a = map(from), factor = (last - first) / (map(to) - a || 1);
+  return { at: (value) => first + (map(value) - a) * factor, value: (pixel) => back(a + (pixel - first) / factor) };
+}
+
+// `view`: { axis, range (null: all), hidden (a set of runs), colours (by run), log }, `act`: { range(from, to) }.
+export function plotPicture(plot, runs, view, act) {
+  const seen = plot.series.filter((series) => !view.hidden.has(series.run));
+  const whole = spanOf(seen.map((series) => series[view.axis]));
+  const range = view.range ?? (whole && [Math.min(0, whole[0]), whole[1]]);
+  const within = (series) => series.value.filter((_, i) => series[view.axis][i] >= range[0] && series[view.axis][i] <= range[1]);
+  const span = range && spanOf(seen.map(within), view.log);
+  if (!span) return el("p", { class: "quiet empty" }, view.log ? "Nothing above 0 here." : "Nothing here.");
+  const xRange = range[0] === range[1] ? [range[0], range[0] + 1] : range;
+  const yRange = roomy(span, view.log);
+  const x = scale(xRange, [kLeft, kWidth - kRight], false), y = scale(yRange, [kHeight - kBottom, kTop], view.log);
+  const picture = svg("svg", { viewBox: `0 0 ${kWidth} ${kHeight}`, class: "plot", role: "img", "aria-label": plot.title });
+  for (const value of ticks(yRange, 5, view.log)) {
+    picture.append(svg("line", { class: "grid", x1: kLeft, x2: kWidth - kRight, y1: y.at(value), y2: y.at(value) }),
+      svg("text", { class: "y", x: kLeft - 6, y: y.at(value) + 3.5 }, written(value)));
+  }
+  for (const value of ticks(xRange, 6)) picture.append(svg("text", { x: x.at(value), y: kHeight - 7 }, written(value)));
+  picture.append(svg("line", { class: "axis", x1: kLeft, x2: kWidth - kRight, y1: kHeight - kBottom, y2: kHeight - kBottom }));
+  const inner = [kLeft - kEdge, kTop - kEdge, kWidth - kLeft - kRight + 2 * kEdge, kHeight - kTop - kBottom + 2 * kEdge];
+  const box = svg("svg", { x: inner[0], y: inner[1], width: inner[2], height: inner[3], viewBox: inner.join(" ") });
+  for (const series of seen) box.append(...linesOf(series, seen, view, x, y, xRange));
+  const cross = svg("line", { class: "cross", y1: kTop, y2: kHeight - kBottom, visibility: "hidden" });
+  const chosen = svg("rect", { class: "chosen", y: kTop, height: kHeight - kTop - kBottom, visibility: "hidden" });
+  picture.append(box, chosen, cross);
+  listen(picture, { plot, runs, view, act, seen, x, cross, chosen, xRange });
+  return picture;
+}
+
+function linesOf(series, seen, view, x, y, xRange) {
+  const kept = thinned(series[view.axis], series.value, xRange[0], xRange[1], kWidth - kLeft - kRight).filter((i) => !view.log || series.value[i] > 0);
+  const points = kept.map((i) => [x.at(series[view.axis][i]), y.at(series.value[i])]);
+  const colour = view.colours[series.run];
+  const noisy = series.kind === "training" && seen.some((other) => other.run === series.run && other.kind === "epoch" && other.value.length > 1);
+  const steps = series.kind === "steps";
+  const path = points.map(([px, py], i) => (i === 0 ? `M${px.toFixed(1)} ${py.toFixed(1)}` : (steps ? `H${px.toFixed(1)}V` : `L${px.toFixed(1)} `) + py.toFixed(1))).join("");
+  const marks = (series.kind === "validation" && kept.length <= 60) || kept.length === 1 ? points.map(([px, py]) => svg("circle", { cx: px, cy: py, r: 2.6, fill: colour })) : [];
+  return [svg("path", { d: path, class: `series ${series.kind}${noisy ? " noisy" : ""}`, stroke: colour }), ...marks];
+}
+
+// Where the pointer is, the nearest point of each series; dragging chooses a range, a double click all.
+function listen(picture, { plot, runs, view, act, seen, x, cross, chosen, xRange }) {
+  const tip = document.getElementById("tip");
+  const at = (event) => {
+    const bounds = picture.getBoundingClientRect();
+    return Math.max(kLeft, Math.min(kWidth - kRight, (event.clientX - bounds.left) * kWidth / bounds.width));
+  };
+  let begun = null;
+  picture.addEventListener("pointermove", (event) => {
+    const pixel = at(event);
+    cross.setAttribute("x1", pixel);
+    cross.setAttribute("x2", pixel);
+    cross.setAttribute("visibility", "visible");
+    if (begun !== null) {
+      chosen.setAttribute("x", Math.min(begun, pixel));
+      chosen.setAttribute("width", Math.abs(pixel - begun));
+      chosen.setAttribute("visibility", "visible");
+    }
+    const value = x.value(pixel);
+    tip.replaceChildren(el("div", {}, `${written(Math.max(xRange[0], Math.min(xRange[1], value)))} ${view.axis}`), ...seen.slice(0, 16).map((series) => {
+      const i = nearest(series[view.axis], value);
+      return i < 0 ? null : el("div", {}, el("i", { class: "swatch", style: { background: view.colours[series.run] } }),
+        el("bdi", {}, runs.length > 1 ? shown(runs[series.run].name) + " " : ""), `${series.kind === "steps" ? "" : series.kind + " "}${written(series.value[i])}`);
+    }).filter((line) => line));
+    tip.hidden = false;
+    tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
+    tip.style.top = Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8) + "px";
+  });
+  picture.addEventListener("pointerdown", (event) => {
+    if (event.button === 0) begun = at(event);
+    event.preventDefault();
+  });
+  picture.addEventListener("pointerup", (event) => {
+    const from = begun, to = at(event);
+    begun = null;
+    chosen.setAttribute("visibility", "hidden");
+    if (from !== null && Math.abs(to - from) > 4) act.range(x.value(Math.min(from, to)), x.value(Math.max(from, to)));
+  });
+  picture.addEventListener("pointerleave", () => {
+    begun = null;
+    tip.hidden = true;
+    for (const one of [cross, chosen]) one.setAttribute("visibility", "hidden");
+  });
+  picture.addEventListener("dblclick", () => act.range(null, null));
+}

@@ -1,0 +1,193 @@
+// The report: what became of the runs, plots over epochs, iterations or seconds, and in what the runs differ.
+
+import { shown } from "../../page/names.js";
+import { el, table } from "../../page/dom.js";
+import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
+import { differing, settingsTable } from "./options.js";
+import { plotPicture, written } from "./plot.js";
+import { csvOf, kAxes, plotsOf } from "./series.js";
+
+const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
+const kReasons = { complete: "complete", until: "target reached", patience: "out of patience", interrupted: "interrupted" };
+
+function clock(seconds) {
+  if (seconds === null || seconds === undefined) return "—";
+  if (seconds < 60) return seconds.toFixed(1) + " s";
+  const whole = Math.round(seconds), two = (number) => String(number).padStart(2, "0");
+  return whole < 3600 ? `${Math.floor(whole / 60)}:${two(whole % 60)}` : `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
+}
+
+function lastOf(points, axis) {
+  return points[axis].length ? points[axis][points[axis].length - 1] : undefined;
+}
+
+// Where a run ended, from its last event.
+function endOf(run) {
+  const of = (axis) => Math.max(...[run.progress, run.epochs, run.validations].map((points) => lastOf(points, axis) ?? 0));
+  return run.end ?? { epoch: of("epochs"), iteration: of("iteration"), seconds: run.error?.seconds ?? of("seconds"), images_per_second: null, targets: [] };
+}
+
+class Report {
+  constructor(runs) {
+    this.runs = runs;
+    this.plots = plotsOf(runs);
+    this.view = { axis: "epochs", range: null, hidden: new Set(), log: new Set() };
+    this.act = { range: (from, to) => this.range(from, to) };
+    const axis = location.hash.replace(/^#axis=/, "");
+    if (axis in kAxes) this.view.axis = axis;
+  }
+
+  start() {
+    const by = (id) => document.getElementById(id);
+    document.title = this.runs.length === 1 ? `${shown(this.runs[0].name)} · run` : `${this.runs.length} runs`;
+    by("title").replaceChildren(el("bdi", {}, this.runs.length === 1 ? shown(this.runs[0].name) : `${this.runs.length} runs`));
+    by("axes").replaceChildren(...Object.entries(kAxes).map(([axis, name]) =>
+      el("button", { type: "button", role: "tab", id: `axis-${axis}`, onclick: () => this.axis(axis) }, name)));
+    by("theme").addEventListener("click", () => this.theme(isDark() ? "light" : "dark"));
+    by("whole").addEventListener("click", () => this.range(null, null));
+    this.theme();
+  }
+
+  theme(name) {
+    setTheme(name);
+    const dark = isDark();
+    this.view.colours = this.runs.map((_, i) => {
+      const shade = Math.floor(i / kHues.length) % 3;
+      return css(rgbOf(kHues[i % kHues.length], dark ? 0.6 : 0.68, (dark ? 0.64 : 0.47) + [0, 0.13, -0.13][shade]));
+    });
+    this.show();
+  }
+
+  axis(axis) {
+    this.view.axis = axis;
+    this.view.range = null;
+    history.replaceState(null, "", `#axis=${axis}`);
+    this.show();
+  }
+
+  range(from, to) {
+    this.view.range = from === null ? null : [from, to];
+    this.show();
+  }
+
+  toggle(run) {
+    const { hidden } = this.view;
+    if (!hidden.delete(run)) hidden.add(run);
+    this.show();
+  }
+
+  show() {
+    for (const button of document.getElementById("axes").children) button.setAttribute("aria-selected", button.id === `axis-${this.view.axis}` ? "true" : "false");
+    document.getElementById("whole").hidden = this.view.range === null;
+    document.getElementById("tip").hidden = true;
+    const opened = new Set([...document.querySelectorAll("details[open]")].map((one) => one.dataset.name));
+    const parts = this.plots.filter((plot) => plot.part);
+    document.getElementById("report").replaceChildren(...[
+      this.runsTable(), this.notes(), this.plotGrid(this.plots.filter((plot) => !plot.part)),
+      parts.length ? this.folded("parts", `Parts of metrics (${parts.length})`, opened, () => this.plotGrid(parts)) : null,
+      this.tunes(), ...this.settings(opened)].filter((section) => section));
+  }
+
+  // Made when it is opened.
+  folded(name, title, opened, make) {
+    const details = el("details", { "data-name": name, open: opened.has(name) }, el("summary", {}, title));
+    const fill = () => details.open && details.childElementCount === 1 && details.append(make());
+    details.addEventListener("toggle", fill);
+    fill();
+    return details;
+  }
+
+  runName(index) {
+    return el("span", {}, el("i", { class: "swatch", style: { background: this.view.colours[index] } }), el("bdi", {}, shown(this.runs[index].name)));
+  }
+
+  runsTable() {
+    const { runs } = this;
+    const metrics = this.plots.filter((plot) => !plot.part && plot.series.some((series) => series.kind === "validation") && plot.name !== "left_out" && plot.name !== "rate_factor").map((plot) => plot.name);
+    const targets = [...new Set(runs.flatMap((run) => run.end?.targets.map((one) => one.target) ?? []))];
+    const heads = [["run", "left"], ["", "left"], ["epochs", "right"], ["iterations", "right"], ["time", "right"], ["images/s", "right"],
+      ...metrics.map((name) => [`validation ${shown(name)}`, "right"]), ...targets.map((target) => [`until ${shown(target)}`, "right"])];
+    const rows = runs.map((run, index) => {
+      const end = endOf(run), hidden = this.view.hidden.has(index);
+      const name = runs.length === 1 ? this.runName(index) : el("button", { class: "link run", type: "button", "aria-pressed": hidden ? "false" : "true", title: hidden ? "show" : "hide", onclick: () => this.toggle(index) }, this.runName(index));
+      const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons[run.end.reason] ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
+      return [name, outcome, written(end.epoch), end.iteration.toLocaleString("en"), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
+        ...metrics.map((metric) => {
+          const column = run.validations.values[metric];
+          return column ? written(column.value[column.value.length - 1]) : "—";
+        }),
+        ...targets.map((target) => {
+          const reached = run.end?.targets.find((one) => one.target === target);
+          return reached ? (reached.seconds === null ? "not reached" : clock(reached.seconds)) : "—";
+        })];
+    });
+    return el("section", { class: "scroll" }, table(heads, rows, { id: "runs-table" }));
+  }
+
+  notes() {
+    const several = this.runs.length > 1;
+    const lines = this.runs.flatMap((run) => {
+      const name = several ? shown(run.name) + ", " : "";
+      const notes = run.faults.map((fault) => el("li", { class: "bad" }, el("bdi", {}, `${name}line ${fault.line}: ${shown(fault.what)}`)));
+      if (run.faulty_lines > run.faults.length) notes.push(el("li", { class: "bad" }, `${name}${run.faulty_lines - run.faults.length} more lines are damaged`));
+      if (run.skipped > 0) notes.push(el("li", {}, `${name}${run.skipped.toLocaleString("en")} samples could not be read`));
+      if (typeof run.start?.note === "string") notes.push(el("li", {}, el("bdi", {}, name + shown(run.start.note))));
+      return notes;
+    });
+    return lines.length ? el("ul", { class: "notes", id: "notes" }, ...lines) : null;
+  }
+
+  plotGrid(plots) {
+    return el("div", { class: "plots" }, ...plots.map((plot) => {
+      const view = { ...this.view, log: this.view.log.has(plot.name) };
+      const kinds = new Set(plot.series.map((series) => series.kind));
+      const legend = [["training", "training"], ["epoch", "mean of the epoch"], ["validation", "validation"]].filter(([kind]) => kinds.has(kind) && kinds.size > 1)
+        .map(([kind, text]) => el("span", {}, el("i", { class: `key ${kind}` }), text));
+      const log = el("button", { type: "button", class: "small", "aria-pressed": view.log ? "true" : "false", title: "logarithmic axis", onclick: () => {
+        if (!this.view.log.delete(plot.name)) this.view.log.add(plot.name);
+        this.show();
+      } }, "log");
+      const save = el("button", { type: "button", class: "small", title: "all points as comma-separated values", onclick: () => this.save(plot) }, "CSV");
+      return el("section", { class: "plot-card" }, el("h3", {}, el("bdi", {}, shown(plot.title)), el("span", { class: "key-line quiet" }, ...legend), el("span", { class: "space" }), log, save),
+        plotPicture(plot, this.runs, view, this.act));
+    }));
+  }
+
+  save(plot) {
+    const address = URL.createObjectURL(new Blob([csvOf(plot, this.runs)], { type: "text/csv" }));
+    el("a", { href: address, download: `${plot.name.replace(/[^\w.-]+/g, "_")}.csv` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  }
+
+  tunes() {
+    const rows = this.runs.flatMap((run, index) => run.tunes.map((tune) => [this.runName(index), tune.iteration.toLocaleString("en"), clock(tune.seconds), String(tune.learners),
+      tune.images_per_second > 0 ? written(tune.images_per_second) : "—", String(tune.next_learners), shown(tune.reason)]));
+    return rows.length === 0 ? null : el("section", { class: "scroll" }, el("h3", {}, "Numbers of learners that were tried"),
+      table([["run", "left"], ["iteration", "right"], ["time", "right"], ["learners", "right"], ["images/s", "right"], ["next", "right"], ["because", "left"]], rows));
+  }
+
+  settings(opened) {
+    const all = settingsTable(this.runs);
+    const different = this.runs.length > 1 ? differing(all) : [];
+    const heads = [["", "left"], ...this.runs.map((_, index) => [this.runName(index), "left"])];
+    const made = (rows, id) => el("div", { class: "scroll" }, table(heads, rows.map(([name, words]) => [shown(name), ...words.map((word) => (word === undefined ? el("span", { class: "quiet" }, "not in the log") : word === "" ? "—" : el("bdi", {}, shown(word))))]), { id }));
+    const commands = this.runs.map((run, index) => [this.runName(index), shown(typeof run.start?.time === "string" ? run.start.time : ""), el("code", {}, shown(Array.isArray(run.start?.command) ? run.start.command.map(quoted).join(" ") : "not in the log"))]);
+    return [
+      this.runs.length > 1 ? el("section", {}, el("h3", {}, "What differs"), different.length ? made(different, "differing") : el("p", { class: "quiet" }, "Nothing that the logs tell.")) : null,
+      el("section", { class: "scroll" }, el("h3", {}, "Commands"), table([["run", "left"], ["started", "left"], ["command", "left"]], commands)),
+      this.folded("settings", `All options, attributes and versions (${all.length})`, opened, () => made(all, "settings")),
+    ];
+  }
+}
+
+// A word as a shell takes it.
+function quoted(word) {
+  const text = String(word);
+  return /^[\w@%+=:,./~-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`;
+}
+
+export function main() {
+  const report = new Report(JSON.parse(document.getElementById("runs").textContent));
+  window.report = report;  // for the browser test
+  report.start();
+}

@@ -1,0 +1,129 @@
+// What runs measured as plots of series, thinned for drawing and whole as CSV.
+
+export const kAxes = { epochs: "epochs", iteration: "iterations", seconds: "seconds" };
+
+const kTitles = { loss: "Loss", images_per_second: "Images/s", learning_rate: "Learning rate", learners: "Learners per device",
+  late_batches: "Share of batches that were late", left_out: "Samples left out of validation", rate_factor: "What plateaus multiplied the rate with" };
+const kLast = ["images_per_second", "learning_rate", "rate_factor", "learners", "late_batches", "left_out"];
+const kKinds = [["progress", "training"], ["epochs", "epoch"], ["validations", "validation"]];
+
+function seriesOf(points, column) {
+  const pick = (axis) => column.at.map((at) => points[axis][at]);
+  return { epochs: pick("epochs"), iteration: pick("iteration"), seconds: pick("seconds"), value: column.value };
+}
+
+// How many learners there were, from the start on: null where no number of them was tried.
+function learnersOf(run) {
+  if (run.tunes.length === 0) return null;
+  const series = { epochs: [0], iteration: [0], seconds: [0], value: [run.tunes[0].learners] };
+  const perEpoch = run.start?.iterations_per_epoch;
+  for (const tune of run.tunes) {
+    series.epochs.push(perEpoch > 0 ? tune.iteration / perEpoch : tune.epoch);
+    series.iteration.push(tune.iteration);
+    series.seconds.push(tune.seconds);
+    series.value.push(tune.next_learners);
+  }
+  return series;
+}
+
+function rankOf(name) {
+  if (name === "loss") return 0;
+  if (kLast.includes(name)) return 2 + kLast.indexOf(name);
+  if (name.endsWith(" µs a sample")) return 20;
+  return name.includes("/") ? 30 : 1;
+}
+
+// [{ name, title, part, series: [{ run, kind, epochs, iteration, seconds, value }] }], loss first. `run` is the run's index;
+// kinds are "training", "epoch", "validation" and "steps"; a part is what a metric is the mean of ("auc/edema").
+export function plotsOf(runs) {
+  const plots = new Map();
+  const add = (name, series) => {
+    if (!plots.has(name)) plots.set(name, { name, title: kTitles[name] ?? name, part: rankOf(name) === 30, series: [] });
+    plots.get(name).series.push(series);
+  };
+  runs.forEach((run, index) => {
+    for (const [of, kind] of kKinds) {
+      for (const [name, column] of Object.entries(run[of].values)) add(name, { run: index, kind, ...seriesOf(run[of], column) });
+    }
+    const learners = learnersOf(run);
+    if (learners) add("learners", { run: index, kind: "steps", ...learners });
+  });
+  return [...plots.values()].map((plot, at) => [plot, at]).sort(([a, i], [b, j]) => rankOf(a.name) - rankOf(b.name) || i - j).map(([plot]) => plot);
+}
+
+// The span of what is seen, or null where nothing is. `log`: numbers above 0 alone.
+export function spanOf(arrays, log = false) {
+  let least = Infinity, most = -Infinity;
+  for (const array of arrays) {
+    for (const value of array) {
+      if (!Number.isFinite(value) || (log && value <= 0)) continue;
+      if (value < least) least = value;
+      if (value > most) most = value;
+    }
+  }
+  return least <= most ? [least, most] : null;
+}
+
+// Positions of as many points as can be told apart on `columns` pixels between two x: of each pixel's points the first,
+// the last, the lowest and the highest, and the neighbours of what is seen, so that lines lead out of the picture.
+export function thinned(x, y, from, to, columns) {
+  const kept = [];
+  const keep = (position) => {
+    if (position >= 0 && kept[kept.length - 1] !== position) kept.push(position);
+  };
+  let column = -1, first = -1, last = -1, low = -1, high = -1, before = -1, after = -1;
+  const flush = () => {
+    for (const position of [first, ...[low, high].sort((a, b) => a - b), last]) if (position > (kept[kept.length - 1] ?? -1)) keep(position);
+  };
+  for (let i = 0; i < x.length; ++i) {
+    if (x[i] < from) {
+      before = i;
+      continue;
+    }
+    if (x[i] > to) {
+      after = i;
+      break;
+    }
+    if (before >= 0) {
+      keep(before);
+      before = -1;
+    }
+    const at = Math.floor((x[i] - from) / (to - from || 1) * columns);
+    if (at !== column) {
+      if (first >= 0) flush();
+      column = at;
+      first = low = high = i;
+    }
+    last = i;
+    if (y[i] < y[low]) low = i;
+    if (y[i] > y[high]) high = i;
+  }
+  if (first >= 0) flush();
+  else keep(before);
+  keep(after);
+  return kept;
+}
+
+// The position whose x is nearest, or −1.
+export function nearest(x, value) {
+  let best = -1;
+  for (let i = 0; i < x.length; ++i) if (best < 0 || Math.abs(x[i] - value) < Math.abs(x[best] - value)) best = i;
+  return best;
+}
+
+// A cell that spreadsheets take for a text, whatever a name begins with.
+function cell(text) {
+  const safe = /^[=+\-@\t\r]/.test(text) ? "'" + text : text;
+  return /[",\r\n]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+}
+
+// All points of a plot, a line each.
+export function csvOf(plot, runs) {
+  const lines = [["run", "series", "epochs", "iteration", "seconds", cell(plot.name)].join(",")];
+  for (const series of plot.series) {
+    for (let i = 0; i < series.value.length; ++i) {
+      lines.push([cell(runs[series.run].name), series.kind, series.epochs[i], series.iteration[i], series.seconds[i], series.value[i]].join(","));
+    }
+  }
+  return lines.join("\n") + "\n";
+}

@@ -1,0 +1,14 @@
+#include "tools/report/report_page.h"
+
+#include "tools/report/page_parts.h"
+
+namespace arbalest {
+
+std::string report_page(const std::vector<RunLog>& runs) {
+  HtmlPage page("Runs", kReportParts);
+  page.add_json("runs", runs);
+  page.add_script();
+  return page.finish();
+}
+
+}  // namespace arbalest

@@ -14,8 +14,8 @@
 #include "graph/error.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
-#include "tools/command/tensorboard_log.h"
-#include "tools/tensorboard/event_record.h"
+#include "tools/watch/event_record.h"
+#include "tools/watch/tensorboard_log.h"
 
 using namespace arbalest;
 

@@ -12,8 +12,8 @@
 
 #include "graph/error.h"
 #include "tests/io/test_folder.h"
-#include "tools/command/log.h"
-#include "tools/command/progress.h"
+#include "tools/watch/log.h"
+#include "tools/watch/progress.h"
 
 using namespace arbalest;
 

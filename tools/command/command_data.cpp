@@ -14,7 +14,7 @@
 #include "io/sources/source.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
-#include "tools/command/progress.h"
+#include "tools/watch/progress.h"
 #include "tools/command/session_binding.h"
 #include "tools/data/contact_sheet.h"
 #include "tools/data/pack.h"

@@ -11,7 +11,7 @@
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "tools/command/commands.h"
-#include "tools/command/page_file.h"
+#include "tools/page/page_file.h"
 #include "tools/report/report_page.h"
 
 namespace arbalest {

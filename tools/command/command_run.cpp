@@ -7,11 +7,11 @@
 #include "executor/session/output_paths.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
-#include "tools/command/log.h"
-#include "tools/command/progress.h"
 #include "tools/command/run_settings.h"
 #include "tools/command/session_setup.h"
-#include "tools/command/tensorboard_log.h"
+#include "tools/watch/log.h"
+#include "tools/watch/progress.h"
+#include "tools/watch/tensorboard_log.h"
 
 namespace arbalest {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "executor/trace/trace_summary.h"
 #include "tools/command/commands.h"
-#include "tools/command/page_file.h"
+#include "tools/page/page_file.h"
 #include "tools/view/trace_json.h"
 #include "tools/view/viewer_page.h"
 

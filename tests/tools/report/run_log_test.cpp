@@ -8,7 +8,7 @@
 
 #include "graph/error.h"
 #include "tests/io/test_folder.h"
-#include "tools/command/log.h"
+#include "tools/watch/log.h"
 #include "tools/report/report_page.h"
 #include "tools/report/run_log.h"
 

@@ -1,4 +1,4 @@
-#include "tools/command/progress.h"
+#include "tools/watch/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>

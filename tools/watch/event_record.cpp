@@ -1,4 +1,4 @@
-#include "tools/tensorboard/event_record.h"
+#include "tools/watch/event_record.h"
 
 #include <array>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "tools/command/log.h"
+#include "tools/watch/log.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "tools/command/page_file.h"
+#include "tools/page/page_file.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/command/tensorboard_log.h"
+#include "tools/watch/tensorboard_log.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
-#include "tools/tensorboard/event_record.h"
+#include "tools/watch/event_record.h"
 
 namespace arbalest {
 namespace {

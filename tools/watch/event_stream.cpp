@@ -1,4 +1,4 @@
-#include "tools/command/event_stream.h"
+#include "tools/watch/event_stream.h"
 
 #include <fmt/format.h>
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "executor/session/observer.h"
-#include "tools/command/event_stream.h"
-#include "tools/command/run_settings.h"
+#include "tools/watch/event_stream.h"
+#include "tools/watch/run_settings.h"
 
 namespace arbalest {
 

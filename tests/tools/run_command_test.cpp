@@ -16,6 +16,7 @@
 #include "graph/error.h"
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
 #include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
@@ -53,6 +54,50 @@ TEST_CASE("a log that cannot be written is in the exit status; training goes on 
   options.log = "/dev/full";
   CHECK(command_run(options) == kFailed);
   CHECK(std::filesystem::exists(options.session.files.save));
+}
+
+TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for") {
+  const TestFolder folder;
+  const std::string graph =
+      folder
+          .write(
+              "g.onnxtxt",
+              std::string("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                          "g () => () {\n"
+                          "  image, label = arbalest.Prefetch <source = \"glyphs:?train=96&size=16\", batch = 8> ()\n"
+                          "  x = arbalest.Augment (image)\n"
+                          "  logits = arbalest.Linear <units = 10> (x)\n"
+                          "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+                          "  trained = arbalest.Train <lr = 0.01> (loss)\n"
+                          "}\n"))
+          .string();
+  const std::string log = (folder / "log").string(), events = (folder / "runs/a").string();
+  const Command command =
+      test::parse({"run", graph.c_str(), "--devices", "cpu:0", "--seed", "7", "--deterministic", "--set",
+                   "train.lr=0.02", "--log", log.c_str(), "--tensorboard", events.c_str()});
+  REQUIRE(std::holds_alternative<RunOptions>(command));
+  CHECK(command_run(std::get<RunOptions>(command)) == kDone);
+  std::string line;
+  std::ifstream file(log);
+  REQUIRE(std::getline(file, line));
+  const auto start = nlohmann::json::parse(line);
+  CHECK(start.at("command").size() == 14);
+  CHECK(start.at("command")[1] == "run");
+  CHECK(start.at("options").at("GRAPH") == graph);
+  CHECK(start.at("options").at("seed") == 7);
+  CHECK(start.at("options").at("deterministic") == true);
+  CHECK(start.at("options").at("set") == std::vector<std::string>{"train.lr=0.02"});
+  CHECK(start.at("options").at("precision") == "fp32");  // by default
+  CHECK(start.at("options").at("save").is_null());
+  CHECK_FALSE(start.at("options").contains("help"));
+  CHECK(start.at("attributes").at("train.lr") == 0.02);
+  CHECK(start.at("attributes").at("prefetch.batch") == 8);
+  CHECK(start.at("attributes").at("train.optimizer") == "sgd");  // by default
+  CHECK(start.at("models").size() == 1);
+  CHECK(start.at("host").at("cores") > 0);
+  CHECK(start.at("versions").contains("arbalest"));
+  CHECK(start.at("time").get<std::string>().size() == std::string("2025-03-01T12:30:00Z").size());
+  CHECK_FALSE(std::filesystem::is_empty(events));
 }
 
 TEST_CASE("no file of a run is another of its files") {

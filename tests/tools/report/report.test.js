@@ -34,6 +34,8 @@ test("a value that some points lack stands where the others are", () => {
 test("learners are steps from the start on", () => {
   const tunes = [{ epoch: 1, iteration: 50, seconds: 3, learners: 1, next_learners: 2 }, { epoch: 1, iteration: 80, seconds: 5, learners: 2, next_learners: 4 }];
   const plot = plotsOf([run("a", { tunes, start: { iterations_per_epoch: 100 } })]).find((one) => one.name === "learners");
+  const longer = plotsOf([run("a", { tunes: tunes.map((tune) => ({ ...tune, iteration: tune.iteration / 10 })) })]).find((one) => one.name === "learners");
+  assert.deepEqual([longer.series[0].iteration, longer.series[0].value], [[0, 5, 8, 20], [1, 2, 4, 4]]);
   assert.deepEqual(plot.series, [{ run: 0, kind: "steps", epochs: [0, 0.5, 0.8], iteration: [0, 50, 80], seconds: [0, 3, 5], value: [1, 2, 4] }]);
 });
 
@@ -97,6 +99,12 @@ test("options that differ are told, whichever log lacks them", () => {
   assert.deepEqual([...settingsOf(runs[0])], [["graph", "lenet"], ["--epochs", "3"], ["--trace", ""], ["--set", "a.b=1"], ["train.lr", "0.1"], ["version of tbb", "1"], ["host: cores", "2"]]);
   assert.deepEqual(differing(settingsTable(runs)), [["train.lr", ["0.1", "0.2"]], ["seed", [undefined, "7"]]]);
   assert.deepEqual(settingsTable([run("c")]), []);
+});
+
+test("names that objects have by themselves are names like others", () => {
+  const one = run("a", { validations: points({ constructor: [1], toString: [2] }, 1), start: { constructor: 5, toString: { a: 1 } } });
+  assert.deepEqual(plotsOf([one]).map((plot) => plot.title), ["Loss", "constructor", "toString", "Images/s"]);
+  assert.deepEqual([...settingsOf(one)], [["constructor", "5"], ["toString", '{"a":1}']]);
 });
 
 test("a CSV has all points, and names that are nothing but names", () => {

@@ -12,11 +12,11 @@ function wordsOf(value) {
 // A Map from names to words: "--epochs", "train.lr", "version of cuda", "host: cores", "learners".
 export function settingsOf(run) {
   const settings = new Map();
-  const prefixes = { options: "--", attributes: "", versions: "version of ", host: "host: " };
+  const prefixes = new Map([["options", "--"], ["attributes", ""], ["versions", "version of "], ["host", "host: "]]);
   for (const [key, value] of Object.entries(run.start ?? {})) {
     if (kElsewhere.includes(key)) continue;
-    if (!(key in prefixes)) settings.set(key, wordsOf(value));
-    else if (value !== null && typeof value === "object") for (const [name, one] of Object.entries(value)) settings.set((name === "GRAPH" ? "" : prefixes[key]) + name, wordsOf(one));
+    if (!prefixes.has(key)) settings.set(key, wordsOf(value));
+    else if (value !== null && typeof value === "object") for (const [name, one] of Object.entries(value)) settings.set((name === "GRAPH" ? "" : prefixes.get(key)) + name, wordsOf(one));
   }
   return settings;
 }

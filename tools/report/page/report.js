@@ -8,7 +8,7 @@ import { plotPicture, written } from "./plot.js";
 import { csvOf, kAxes, plotsOf } from "./series.js";
 
 const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
-const kReasons = { complete: "complete", until: "target reached", patience: "out of patience", interrupted: "interrupted" };
+const kReasons = new Map([["until", "target reached"], ["patience", "out of patience"]]);
 
 function clock(seconds) {
   if (seconds === null || seconds === undefined) return "—";
@@ -18,7 +18,7 @@ function clock(seconds) {
 }
 
 function lastOf(points, axis) {
-  return points[axis].length ? points[axis][points[axis].length - 1] : undefined;
+  return points[axis].at(-1);
 }
 
 // Where a run ended, from its last event.
@@ -34,7 +34,7 @@ class Report {
     this.view = { axis: "epochs", range: null, hidden: new Set(), log: new Set() };
     this.act = { range: (from, to) => this.range(from, to) };
     const axis = location.hash.replace(/^#axis=/, "");
-    if (axis in kAxes) this.view.axis = axis;
+    if (Object.hasOwn(kAxes, axis)) this.view.axis = axis;
   }
 
   start() {
@@ -110,11 +110,11 @@ class Report {
     const rows = runs.map((run, index) => {
       const end = endOf(run), hidden = this.view.hidden.has(index);
       const name = runs.length === 1 ? this.runName(index) : el("button", { class: "link run", type: "button", "aria-pressed": hidden ? "false" : "true", title: hidden ? "show" : "hide", onclick: () => this.toggle(index) }, this.runName(index));
-      const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons[run.end.reason] ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
+      const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons.get(run.end.reason) ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
       return [name, outcome, written(end.epoch), end.iteration.toLocaleString("en"), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
         ...metrics.map((metric) => {
-          const column = run.validations.values[metric];
-          return column ? written(column.value[column.value.length - 1]) : "—";
+          const { values } = run.validations;
+          return Object.hasOwn(values, metric) ? written(values[metric].value.at(-1)) : "—";
         }),
         ...targets.map((target) => {
           const reached = run.end?.targets.find((one) => one.target === target);
@@ -138,7 +138,8 @@ class Report {
   }
 
   plotGrid(plots) {
-    return el("div", { class: "plots" }, ...plots.map((plot) => {
+    const seen = plots.filter((plot) => plot.series.some((series) => !this.view.hidden.has(series.run)));
+    return el("div", { class: "plots" }, ...seen.map((plot) => {
       const view = { ...this.view, log: this.view.log.has(plot.name) };
       const kinds = new Set(plot.series.map((series) => series.kind));
       const legend = [["training", "training"], ["epoch", "mean of the epoch"], ["validation", "validation"]].filter(([kind]) => kinds.has(kind) && kinds.size > 1)

@@ -2,8 +2,9 @@
 
 export const kAxes = { epochs: "epochs", iteration: "iterations", seconds: "seconds" };
 
-const kTitles = { loss: "Loss", images_per_second: "Images/s", learning_rate: "Learning rate", learners: "Learners per device",
-  late_batches: "Share of batches that were late", left_out: "Samples left out of validation", rate_factor: "What plateaus multiplied the rate with" };
+// By Map, as all that names of a log are looked up in: "constructor" and the like are names too.
+const kTitles = new Map([["loss", "Loss"], ["images_per_second", "Images/s"], ["learning_rate", "Learning rate"], ["learners", "Learners per device"],
+  ["late_batches", "Share of batches that were late"], ["left_out", "Samples left out of validation"], ["rate_factor", "What plateaus multiplied the rate with"]]);
 const kLast = ["images_per_second", "learning_rate", "rate_factor", "learners", "late_batches", "left_out"];
 const kKinds = [["progress", "training"], ["epochs", "epoch"], ["validations", "validation"]];
 
@@ -23,6 +24,11 @@ function learnersOf(run) {
     series.seconds.push(tune.seconds);
     series.value.push(tune.next_learners);
   }
+  const { progress } = run;
+  if (progress.iteration.at(-1) > series.iteration.at(-1)) {  // to the end of the run
+    for (const axis of Object.keys(kAxes)) series[axis].push(progress[axis].at(-1));
+    series.value.push(series.value.at(-1));
+  }
   return series;
 }
 
@@ -38,7 +44,7 @@ function rankOf(name) {
 export function plotsOf(runs) {
   const plots = new Map();
   const add = (name, series) => {
-    if (!plots.has(name)) plots.set(name, { name, title: kTitles[name] ?? name, part: rankOf(name) === 30, series: [] });
+    if (!plots.has(name)) plots.set(name, { name, title: kTitles.get(name) ?? name, part: rankOf(name) === 30, series: [] });
     plots.get(name).series.push(series);
   };
   runs.forEach((run, index) => {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "graph/types.h"
@@ -68,6 +69,8 @@ class Kernel {
   virtual int64_t workspace_bytes() const { return 0; }
   // Throws RunError on failure.
   virtual void run(const KernelContext& context) const = 0;
+  // What was chosen to do the work, for people to read; "" where there is but one way.
+  virtual std::string engine() const { return {}; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelRequest&)>;

@@ -242,4 +242,18 @@ const Op* OpRegistry::find_optimizer(std::string_view name) const {
   return found == ops_.end() ? nullptr : &*found;
 }
 
+double operand_bytes(const Graph& graph, const Node& node) {
+  double bytes = 0;
+  for (const auto* operands : {&node.inputs, &node.outputs}) {
+    for (const ValueId value : *operands) {
+      if (value != kNone) bytes += double(graph.values[size_t(value)].type.bytes());
+    }
+  }
+  return bytes;
+}
+
+Cost cost_of(const Graph& graph, const Node& node) {
+  return node.op->cost ? node.op->cost(graph, node) : Cost{0, operand_bytes(graph, node)};
+}
+
 }  // namespace arbalest

@@ -196,6 +196,11 @@ struct Op {
   std::string qualified_name() const { return domain.empty() ? name : domain + "." + name; }
 };
 
+// Bytes of all operands of a node, each once.
+double operand_bytes(const Graph& graph, const Node& node);
+// The least work of a node: what its operator says, else each operand once.
+Cost cost_of(const Graph& graph, const Node& node);
+
 // Operators by name. All of it may be called from any thread; what is returned stays valid.
 class OpRegistry {
  public:

@@ -81,16 +81,6 @@ int64_t onnx_version(const Graph& graph) {
   return std::numeric_limits<int64_t>::max();
 }
 
-double operand_bytes(const Graph& graph, const Node& node) {
-  double bytes = 0;
-  for (const auto* operands : {&node.inputs, &node.outputs}) {
-    for (const ValueId value : *operands) {
-      if (value != kNone) bytes += double(graph.values[size_t(value)].type.bytes());
-    }
-  }
-  return bytes;
-}
-
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i) {
   return graph.values[size_t(node.inputs[i])].type;
 }

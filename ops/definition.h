@@ -38,8 +38,6 @@ std::vector<bool> named_axes(const InferContext& context, int64_t rank);
 // The version of ONNX's operators that the graph's file asks for; the newest where it names none.
 int64_t onnx_version(const Graph& graph);
 
-// Bytes of all operands of the node, each once.
-double operand_bytes(const Graph& graph, const Node& node);
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i);
 const TensorType& output_type(const Graph& graph, const Node& node, size_t i);
 

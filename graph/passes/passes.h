@@ -26,6 +26,9 @@ void fuse_attention(Graph& graph);
 // none among `among`, or where a node reads it.
 ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among);
 
+// A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them.
+void fuse_gradient_sums(Graph& graph);
+
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
 // running statistics from now on.

@@ -178,9 +178,9 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {"expand_layers", "fuse_batch_norm", "fuse_attention",
-                                                 "freeze",        "place_layouts",   "fold_constants",
-                                                 "add_update",    "lower_precision", "remove_dead"};
+  static const std::vector<std::string> names = {
+      "expand_layers",  "fuse_batch_norm", "fuse_attention",     "freeze",          "place_layouts",
+      "fold_constants", "add_update",      "fuse_gradient_sums", "lower_precision", "remove_dead"};
   return names;
 }
 
@@ -241,6 +241,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   }
   measure(training, reported, loss, options);
   after("add_update", training.graph);
+  fuse_gradient_sums(training.graph);
+  after("fuse_gradient_sums", training.graph);
   if (validation) {
     const ValueId tally = validation->arenas.tally;
     validation->arenas = adopt_arenas(validation->graph, training.graph, training.arenas);

@@ -12,7 +12,7 @@
 namespace arbalest::cuda {
 
 inline constexpr int kUnroll = 4;          // rows that a thread loads before it uses the first
-inline constexpr int kSliceChannels = 32;  // of a reduction, at most: bounds the partials that each block reads again
+inline constexpr int kSliceChannels = 64;  // of a reduction, at most: bounds the partials that each block reads again
 
 struct Columns {
   int64_t rows = 0;
@@ -55,7 +55,7 @@ inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int6
   const bool large = bytes > (int64_t{16} << 20);
   return make_columns(
       rows, channels, width,
-      {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 3 : 1), .chunks = large ? 192 : 132});
+      {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 4 : 1), .chunks = large ? 192 : 132});
 }
 
 // For a kernel that reads partials of the same slices and writes every row.

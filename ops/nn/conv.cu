@@ -1,6 +1,10 @@
 // Conv and its gradients on CUDA: cuDNN's plans, with kernels of ours for depthwise ones and for what no plan does.
 
+#include <string>
+#include <utility>
+
 #include "ops/nn/conv_direct.cuh"
+#include "ops/nn/conv_fold.h"
 
 namespace arbalest {
 
@@ -99,6 +103,59 @@ double pass_microseconds(int64_t bytes) {
   return 2 + double(bytes) / 3.5e6;
 }
 
+// How a problem is solved: a plan, and the passes around it.
+struct Solution {
+  std::shared_ptr<const ConvolutionPlan> plan;  // null: none
+  double microseconds = 0;                      // the passes included
+  bool bias_apart = false;
+  int64_t lowered_bytes = 0;  // of the result before it is widened; 0: it goes straight out
+
+  bool better_than(const Solution& other) const {
+    return plan != nullptr && (other.plan == nullptr || microseconds < other.microseconds);
+  }
+};
+
+Solution solve_plainly(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution{find_convolution_plan(context, problem)};
+  if (solution.plan != nullptr) solution.microseconds = solution.plan->microseconds();
+  return solution;
+}
+
+// The bias inside the convolution, or added afterwards: whichever is faster.
+Solution solve_with_bias(CudaContext& context, const ConvolutionProblem& problem) {
+  const Solution fused = solve_plainly(context, problem);
+  if (fused.plan != nullptr && problem.deterministic) return fused;
+  ConvolutionProblem plain = problem;
+  plain.kind = Kind::Forward;
+  Solution apart = solve_plainly(context, plain);
+  apart.bias_apart = true;
+  apart.microseconds += pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
+  return apart.better_than(fused) ? apart : fused;
+}
+
+// Filter gradients are Float32. Few engines write that from lowered operands, and some of those do not split the long
+// sum over pixels: so a lowered result that passes through the workspace is the alternative.
+Solution solve_gradient(CudaContext& context, const ConvolutionProblem& problem) {
+  const Solution straight = solve_plainly(context, problem);
+  if (problem.output_type == problem.type || (straight.plan != nullptr && problem.deterministic)) return straight;
+  ConvolutionProblem lowered = problem;
+  lowered.output_type = problem.type;
+  const int64_t bytes = aligned_bytes(problem.w, problem.type);
+  lowered.workspace_limit = std::max<int64_t>(0, problem.workspace_limit - bytes);
+  Solution apart = solve_plainly(context, lowered);
+  apart.lowered_bytes = bytes;
+  apart.microseconds += pass_microseconds(3 * bytes);
+  return apart.better_than(straight) ? apart : straight;
+}
+
+Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
+  switch (problem.kind) {
+    case Kind::ForwardBias: return solve_with_bias(context, problem);
+    case Kind::GradWeight: return solve_gradient(context, problem);
+    default: return solve_plainly(context, problem);
+  }
+}
+
 class ConvolutionKernel final : public Kernel {
  public:
   ConvolutionKernel(const KernelRequest& request, ConvolutionProblem problem)
@@ -112,65 +169,120 @@ class ConvolutionKernel final : public Kernel {
     // Some engine for float filter gradients takes images padded more on one side than on the other and computes
     // something else: seen where slow timing had chosen it.
     const bool uneven = problem_.pad_begin != problem_.pad_end;
-    if (!uneven || problem_.kind != Kind::GradWeight) make_plan();
-    if (plan_ == nullptr && uneven) plan_padded();
-    if (plan_ != nullptr) workspace_bytes_ = padded_bytes_ + lowered_bytes_ + plan_->workspace_bytes();
+    if (!uneven || problem_.kind != Kind::GradWeight) {
+      solution_ = solve(context_, problem_);
+      try_folded();
+    }
+    if (solution_.plan == nullptr && uneven) solve_padded();
+    if (solution_.plan == nullptr) return;
+    workspace_bytes_ = padded_bytes_ + solution_.lowered_bytes + solution_.plan->workspace_bytes();
+    if (folding_.wide > 0) workspace_bytes_ += folded_x_bytes() + folded_w_bytes();
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
 
+  std::string engine() const override {
+    if (depthwise_) return "depthwise";
+    if (solution_.plan == nullptr) return "plain loops";
+    if (folding_.wide == 0) return solution_.plan->engine();
+    const std::string folded = folding_.fold > 1 ? ", folded by " + std::to_string(folding_.fold) : "";
+    return solution_.plan->engine() + folded + ", " + std::to_string(folding_.wide) + " channels";
+  }
+
   void run(const KernelContext& c) const override {
     if (empty()) return;
     const cudaStream_t stream = stream_of(c);
-    const int64_t count = element_count(problem_.output_shape());
     const auto* bias = problem_.kind == Kind::ForwardBias ? input<float>(c, 2) : nullptr;
     const void *a = c.inputs[0], *b = c.inputs[1];
     if (depthwise_) {
       run_depthwise_convolution(problem_, context_.multiprocessors, stream, a, b, bias, c.outputs[0], c.workspace);
       return;
     }
-    if (plan_ == nullptr) {
+    if (solution_.plan == nullptr) {
       run_direct_convolution(problem_, context_.multiprocessors, stream, a, b, bias, c.outputs[0]);
       return;
     }
     require_alignment("convolution", {a, b, c.outputs[0]});
     auto* workspace = static_cast<char*>(c.workspace);
-    void* const padded = workspace;
-    workspace += padded_bytes_;
-    const bool pads_result = padded_bytes_ > 0 && problem_.kind == Kind::GradInput;
-    void* result = lowered_bytes_ > 0 ? workspace : pads_result ? padded : c.outputs[0];
-    if (padded_bytes_ > 0 && !pads_result) {
-      std::vector<int64_t> before;
-      for (const int64_t pad : unpadded_.pad_begin) before.push_back(-pad);
-      place(stream, unpadded_.x, problem_.x, before, a, padded);
-      a = padded;
+    const auto take = [&](int64_t bytes) { return std::exchange(workspace, workspace + bytes); };
+    void* result = c.outputs[0];
+    if (padded_bytes_ > 0) {
+      char* const padded = take(padded_bytes_);
+      if (problem_.kind == Kind::GradInput) {
+        result = padded;
+      } else {
+        std::vector<int64_t> before;
+        for (const int64_t pad : unpadded_.pad_begin) before.push_back(-pad);
+        place(stream, unpadded_.x, problem_.x, before, a, padded);
+        a = padded;
+      }
     }
-    plan_->run(context_.cudnn, stream, a, b, bias, result, workspace + lowered_bytes_);
-    if (pads_result) place(stream, problem_.x, unpadded_.x, unpadded_.pad_begin, padded, c.outputs[0]);
-    if (lowered_bytes_ > 0) {
-      launch_elementwise("conv gradient cast", stream, context_.multiprocessors, count, Widened{}, output<float>(c, 0),
-                         static_cast<const __nv_bfloat16*>(result));
+    if (folding_.wide > 0) {
+      char *const x = take(folded_x_bytes()), *const w = take(folded_w_bytes());
+      fold_image(stream, context_.multiprocessors, folding_, problem_.type, a, x);
+      a = x;
+      if (problem_.kind == Kind::GradWeight) {
+        result = w;
+      } else {
+        fold_filter(stream, context_.multiprocessors, folding_, problem_.type, b, w);
+        b = w;
+      }
     }
-    if (!bias_apart_) return;
-    const int channels = int(problem_.y[1]);
-    if (problem_.output_type == DataType::Float32) {
-      add_bias(stream, context_.multiprocessors, count, channels, bias, output<float>(c, 0));
-    } else {
-      add_bias(stream, context_.multiprocessors, count, channels, bias, output<__nv_bfloat16>(c, 0));
-    }
+    void* const widened = result;
+    if (solution_.lowered_bytes > 0) result = take(solution_.lowered_bytes);
+    solution_.plan->run(context_.cudnn, stream, a, b, bias, result, workspace);
+    finish(c, stream, result, widened);
+    if (solution_.bias_apart) add_bias(c, stream, bias);
   }
 
  private:
-  void make_plan() {
-    switch (problem_.kind) {
-      case Kind::ForwardBias: plan_with_bias(); break;
-      case Kind::GradWeight: plan_gradient(); break;
-      default: plan_ = find_convolution_plan(context_, problem_);
+  // From what the plan wrote to the output.
+  void finish(const KernelContext& c, cudaStream_t stream, const void* result, const void* widened) const {
+    if (padded_bytes_ > 0 && problem_.kind == Kind::GradInput) {
+      place(stream, problem_.x, unpadded_.x, unpadded_.pad_begin, widened, c.outputs[0]);
+    } else if (folding_.wide > 0 && problem_.kind == Kind::GradWeight) {
+      const DataType made = solution_.lowered_bytes > 0 ? problem_.type : problem_.output_type;
+      unfold_filter(stream, context_.multiprocessors, folding_, made, result, problem_.output_type, c.outputs[0]);
+    } else if (solution_.lowered_bytes > 0) {
+      launch_elementwise("conv gradient cast", stream, context_.multiprocessors, element_count(problem_.w), Widened{},
+                         output<float>(c, 0), static_cast<const __nv_bfloat16*>(result));
     }
   }
 
+  void add_bias(const KernelContext& c, cudaStream_t stream, const float* bias) const {
+    const int channels = int(problem_.y[1]);
+    const int64_t count = element_count(problem_.y);
+    if (problem_.output_type == DataType::Float32) {
+      arbalest::add_bias(stream, context_.multiprocessors, count, channels, bias, output<float>(c, 0));
+    } else {
+      arbalest::add_bias(stream, context_.multiprocessors, count, channels, bias, output<__nv_bfloat16>(c, 0));
+    }
+  }
+
+  // Engines for images of three channels barely use the matrix units.
+  void try_folded() {
+    const int64_t channels = problem_.x[1];
+    if (channels >= 8 || problem_.deterministic || problem_.kind == Kind::GradInput) return;
+    const ConvolutionProblem asked = problem_;
+    const int64_t bytes = element_count(asked.x) * int64_t(size_of(asked.type));
+    const auto attempt = [&](int by, int64_t wide) {
+      ConvolutionProblem problem = asked;
+      Folding folding;
+      if (!fold(problem, by, wide, folding)) return;
+      Solution solution = solve(context_, problem);
+      solution.microseconds += pass_microseconds(bytes + aligned_bytes(problem.x, problem.type)) + pass_microseconds(0);
+      if (!solution.better_than(solution_)) return;
+      solution_ = solution;
+      problem_ = problem;
+      folding_ = folding;
+    };
+    attempt(1, 4);
+    attempt(1, 8);
+    attempt(2, (4 * channels + 7) / 8 * 8);
+  }
+
   // cuDNN has few engines for images padded more on one side than on the other: the padded image is in the workspace.
-  void plan_padded() {
+  void solve_padded() {
     unpadded_ = problem_;
     for (size_t axis = 0; axis < problem_.pad_begin.size(); ++axis) {
       problem_.x[2 + axis] += problem_.pad_begin[axis] + problem_.pad_end[axis];
@@ -178,8 +290,8 @@ class ConvolutionKernel final : public Kernel {
     }
     padded_bytes_ = aligned_bytes(problem_.x, problem_.type);
     problem_.workspace_limit = std::max<int64_t>(0, problem_.workspace_limit - padded_bytes_);
-    make_plan();
-    if (plan_ != nullptr) return;
+    solution_ = solve(context_, problem_);
+    if (solution_.plan != nullptr) return;
     problem_ = unpadded_;
     padded_bytes_ = 0;
   }
@@ -193,49 +305,20 @@ class ConvolutionKernel final : public Kernel {
     }
   }
 
+  int64_t folded_x_bytes() const { return aligned_bytes(problem_.x, problem_.type); }
+  int64_t folded_w_bytes() const {
+    return aligned_bytes(problem_.w, problem_.kind == Kind::GradWeight ? problem_.output_type : problem_.type);
+  }
+
   bool empty() const { return element_count(problem_.x) == 0 || element_count(problem_.y) == 0; }
-
-  // The bias inside the convolution, or added afterwards: whichever is faster.
-  void plan_with_bias() {
-    const auto fused = find_convolution_plan(context_, problem_);
-    if (fused != nullptr && problem_.deterministic) {
-      plan_ = fused;
-      return;
-    }
-    ConvolutionProblem plain = problem_;
-    plain.kind = Kind::Forward;
-    const auto apart = find_convolution_plan(context_, plain);
-    const double pass = pass_microseconds(2 * element_count(problem_.y) * int64_t(size_of(problem_.output_type)));
-    bias_apart_ = apart != nullptr && (fused == nullptr || apart->microseconds() + pass < fused->microseconds());
-    plan_ = bias_apart_ ? apart : fused;
-  }
-
-  // Filter gradients are Float32. Few engines write that from lowered operands, and some of those do not split the long
-  // sum over pixels: so a lowered result that passes through the workspace is the alternative.
-  void plan_gradient() {
-    plan_ = find_convolution_plan(context_, problem_);
-    if (problem_.output_type == problem_.type || (plan_ != nullptr && problem_.deterministic)) return;
-    ConvolutionProblem lowered = problem_;
-    lowered.output_type = problem_.type;
-    const int64_t bytes = aligned_bytes(problem_.w, problem_.type);
-    lowered.workspace_limit = std::max<int64_t>(0, problem_.workspace_limit - bytes);
-    const auto apart = find_convolution_plan(context_, lowered);
-    if (apart == nullptr) return;
-    if (plan_ == nullptr || apart->microseconds() + pass_microseconds(3 * bytes) < plan_->microseconds()) {
-      plan_ = apart;
-      lowered_bytes_ = bytes;
-    }
-  }
 
   ConvolutionProblem problem_, unpadded_;  // what is planned; what was asked for, where padding is explicit
   CudaContext& context_;
-  std::shared_ptr<const ConvolutionPlan> plan_;  // null: plain loops
+  Solution solution_;  // without a plan: plain loops
   int64_t workspace_bytes_ = 0;
-  // In the workspace, ahead of the plan's own: the padded image of X or dX (0: there is none), and the result before it
-  // is widened (0: the result goes straight out).
-  int64_t padded_bytes_ = 0, lowered_bytes_ = 0;
+  int64_t padded_bytes_ = 0;  // in the workspace, of the padded image of X or dX; 0: there is none
+  Folding folding_;           // where `problem_` is folded
   bool depthwise_ = false;
-  bool bias_apart_ = false;
 };
 
 // Two spatial axes at least, as cuDNN wants them.

@@ -52,30 +52,117 @@ __device__ bool exceeds(float x, float best) {
   return x > best || x != x;
 }
 
+template <typename T, int W>
+inline constexpr bool kPaired = std::is_same_v<T, __nv_bfloat16>&& W % 2 == 0;
+
+// Elements 2 i and 2 i + 1 of a pack.
+template <int W>
+__device__ __nv_bfloat162& pair(Pack<__nv_bfloat16, W>& pack, int i) {
+  return reinterpret_cast<__nv_bfloat162*>(pack.element)[i];
+}
+__device__ uint32_t& bits(__nv_bfloat162& pair) {
+  return reinterpret_cast<uint32_t&>(pair);
+}
+
+// The first maxima of a window, by channel, and at which taps they are: numbers that T holds exactly. A NaN is a
+// maximum, the first of them.
 template <int W, typename T>
+struct Maxima {
+  Pack<T, W> value, tap;
+
+  __device__ explicit Maxima(int first_tap) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      value.element[w] = narrow<T>(-INFINITY);
+      tap.element[w] = narrow<T>(float(first_tap));
+    }
+  }
+
+  __device__ void look_at(Pack<T, W> found, float at) {
+    if constexpr (kPaired<T, W>) {
+      const __nv_bfloat162 both = __float2bfloat162_rn(at);
+#pragma unroll
+      for (int i = 0; i < W / 2; ++i) {
+        __nv_bfloat162 &best = pair(value, i), &best_tap = pair(tap, i), mine = pair(found, i), my_tap = both;
+        const uint32_t greater = __hgtu2_mask(mine, best) & __heq2_mask(best, best);
+        bits(best) = (bits(mine) & greater) | (bits(best) & ~greater);
+        bits(best_tap) = (bits(my_tap) & greater) | (bits(best_tap) & ~greater);
+      }
+    } else {
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        const float mine = widen(found.element[w]), best = widen(value.element[w]);
+        if (!(mine > best || (mine != mine && best == best))) continue;
+        value.element[w] = found.element[w];
+        tap.element[w] = narrow<T>(at);
+      }
+    }
+  }
+};
+
+// sum += `gradient` where `tap` is `at`.
+template <int W, typename T>
+__device__ void add_where(Pack<T, W> tap, float at, Pack<T, W> gradient, float (&sum)[W]) {
+  if constexpr (kPaired<T, W>) {
+    const __nv_bfloat162 both = __float2bfloat162_rn(at);
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) {
+      const uint32_t own = bits(pair(gradient, i)) & __heq2_mask(pair(tap, i), both);
+      sum[2 * i] += __uint_as_float(own << 16);
+      sum[2 * i + 1] += __uint_as_float(own & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int w = 0; w < W; ++w) sum[w] += widen(tap.element[w]) == at ? widen(gradient.element[w]) : 0.0f;
+  }
+}
+
+// Of the window that begins at (row, column). K × K taps without dilation are loaded before the first is looked at; K
+// = 0: any window.
+template <int K, int W, typename T>
+__device__ Maxima<W, T> find_maxima(const Pool& pool, const T* image, int row, int column) {
+  const auto inside = [&](int h, int v) { return h >= 0 && h < pool.height && v >= 0 && v < pool.width; };
+  const auto pack_at = [&](int h, int v) { return load<W>(image + (int64_t(h) * pool.width + v) * pool.channels); };
+  if constexpr (K > 0) {
+    Maxima<W, T> maxima(max(0, -row) * K + max(0, -column));
+    Pack<T, W> taps[K * K];
+#pragma unroll
+    for (int tap = 0; tap < K * K; ++tap) {
+      const int h = row + tap / K, v = column + tap % K;
+      if (inside(h, v)) taps[tap] = pack_at(h, v);
+    }
+#pragma unroll
+    for (int tap = 0; tap < K * K; ++tap) {
+      if (inside(row + tap / K, column + tap % K)) maxima.look_at(taps[tap], float(tap));
+    }
+    return maxima;
+  } else {
+    const int first_row = (first_inside(row, pool.dilation_height) - row) / pool.dilation_height;
+    const int first_column = (first_inside(column, pool.dilation_width) - column) / pool.dilation_width;
+    Maxima<W, T> maxima(first_row * pool.kernel_width + first_column);
+    for (int tap_row = first_row; tap_row < pool.kernel_height; ++tap_row) {
+      const int h = row + tap_row * pool.dilation_height;
+      if (h >= pool.height) break;
+      for (int tap_column = first_column; tap_column < pool.kernel_width; ++tap_column) {
+        const int v = column + tap_column * pool.dilation_width;
+        if (v >= pool.width) break;
+        maxima.look_at(pack_at(h, v), float(tap_row * pool.kernel_width + tap_column));
+      }
+    }
+    return maxima;
+  }
+}
+
+template <int K, int W, typename T>
 __global__ void __launch_bounds__(kThreads) max_pool_kernel(Pool pool, const T* x, T* y) {
   const int packs = pool.channels / W;
   const int64_t count = pool.images * pool.out_height * pool.out_width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const Position at(i, pool.out_height, pool.out_width, packs);
-    const int row = at.row * pool.stride_height - pool.pad_top, column = at.column * pool.stride_width - pool.pad_left;
-    const int last_row = min(row + pool.span_height(), pool.height);
-    const int last_column = min(column + pool.span_width(), pool.width);
     const T* image = x + at.image * pool.height * pool.width * pool.channels + at.pack * W;
-    Pack<T, W> best;
-#pragma unroll
-    for (int w = 0; w < W; ++w) best.element[w] = narrow<T>(-INFINITY);
-    const int first_column = first_inside(column, pool.dilation_width);
-    for (int h = first_inside(row, pool.dilation_height); h < last_row; h += pool.dilation_height) {
-      for (int v = first_column; v < last_column; v += pool.dilation_width) {
-        const Pack<T, W> value = load<W>(image + (int64_t(h) * pool.width + v) * pool.channels);
-#pragma unroll
-        for (int w = 0; w < W; ++w) {
-          if (exceeds(widen(value.element[w]), widen(best.element[w]))) best.element[w] = value.element[w];
-        }
-      }
-    }
-    store(y + i * W, best);
+    store(y + i * W, find_maxima<K, W>(pool, image, at.row * pool.stride_height - pool.pad_top,
+                                       at.column * pool.stride_width - pool.pad_left)
+                         .value);
   }
 }
 
@@ -136,6 +223,110 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(sum[w]);
     store(dx + i * W, result);
+  }
+}
+
+// The gradient, tile by tile of the image: a block first finds where each window that touches its tile has its first
+// maximum, so that X is read once, and keeps that and the window's gradient in shared memory. Sums are as above.
+struct PoolTiles {
+  static constexpr int kRows = 16, kColumns = 16, kPacks = 8;
+
+  int rows, columns, groups;        // tiles of an image; groups of packs
+  int window_rows, window_columns;  // that may touch a tile, at most
+
+  explicit PoolTiles(const Pool& pool, int packs)
+      : rows((pool.height + kRows - 1) / kRows),
+        columns((pool.width + kColumns - 1) / kColumns),
+        groups((packs + kPacks - 1) / kPacks),
+        window_rows((kRows + pool.dilation_height * (pool.kernel_height - 1)) / pool.stride_height + 1),
+        window_columns((kColumns + pool.dilation_width * (pool.kernel_width - 1)) / pool.stride_width + 1) {}
+
+  int64_t blocks(const Pool& pool) const { return pool.images * rows * columns * groups; }
+  // Of packs of `width` elements: their gradient, and where each has its maximum.
+  size_t shared_bytes(int width, size_t size) const {
+    return size_t(window_rows) * size_t(window_columns) * kPacks * size_t(width) * 2 * size;
+  }
+  bool fits(const Pool& pool, int width, size_t size) const {
+    return pool.kernel_height * pool.kernel_width <= 255 && shared_bytes(width, size) <= 48 << 10 &&
+           blocks(pool) <= INT32_MAX;
+  }
+};
+
+// The windows that hold position `at` of an axis, or one of `at` to `last`.
+struct WindowRange {
+  int first, last;
+
+  __device__ WindowRange(int at, int last_at, int pad, int span, int stride, int out)
+      : first(max(0, quotient(at + pad - span + stride, stride))),
+        last(min(out - 1, quotient(last_at + pad, stride))) {}
+
+ private:
+  // Of what is at least 1 − span + stride; below 0 rounded either way. Division takes as long as the rest together.
+  __device__ static int quotient(int a, int by) { return by == 2 ? a >> 1 : by == 1 ? a : a / by; }
+};
+
+template <int K, int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    max_pool_tile_gradient_kernel(Pool pool, PoolTiles tiles, const T* dy, const T* x, T* dx) {
+  constexpr int kPacks = PoolTiles::kPacks;
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* const gradients = reinterpret_cast<Pack<T, W>*>(shared);
+  auto* const places = gradients + (tiles.window_rows * tiles.window_columns * kPacks);
+
+  unsigned block = blockIdx.x;
+  const int group = int(block % unsigned(tiles.groups));
+  block /= unsigned(tiles.groups);
+  const int left = int(block % unsigned(tiles.columns)) * PoolTiles::kColumns;
+  block /= unsigned(tiles.columns);
+  const int top = int(block % unsigned(tiles.rows)) * PoolTiles::kRows;
+  const int64_t image = block / unsigned(tiles.rows);
+  const int bottom = min(top + PoolTiles::kRows, pool.height) - 1;
+  const int right = min(left + PoolTiles::kColumns, pool.width) - 1;
+  const WindowRange out_rows(top, bottom, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
+  const WindowRange out_columns(left, right, pool.pad_left, pool.span_width(), pool.stride_width, pool.out_width);
+  const int window_columns = out_columns.last - out_columns.first + 1;
+  const int windows = (out_rows.last - out_rows.first + 1) * window_columns;
+  const int lane = int(threadIdx.x) % kPacks, first = int(threadIdx.x) / kPacks;
+  constexpr int kStep = kThreads / kPacks;
+  const int channel = (group * kPacks + lane) * W;
+  const bool active = channel < pool.channels;
+  const T* const image_x = x + image * pool.height * pool.width * pool.channels + channel;
+  const T* const image_dy = dy + image * pool.out_height * pool.out_width * pool.channels + channel;
+
+  for (int window = first; active && window < windows; window += kStep) {
+    const int out_row = out_rows.first + window / window_columns;
+    const int out_column = out_columns.first + window % window_columns;
+    const int row = out_row * pool.stride_height - pool.pad_top;
+    const int column = out_column * pool.stride_width - pool.pad_left;
+    const Maxima<W, T> maxima = find_maxima<K, W>(pool, image_x, row, column);
+    places[window * kPacks + lane] = maxima.tap;
+    gradients[window * kPacks + lane] =
+        load<W>(image_dy + (int64_t(out_row) * pool.out_width + out_column) * pool.channels);
+  }
+  __syncthreads();
+
+  for (int position = first; active && position < PoolTiles::kRows * PoolTiles::kColumns; position += kStep) {
+    const int h = top + position / PoolTiles::kColumns, v = left + position % PoolTiles::kColumns;
+    if (h > bottom || v > right) continue;
+    const WindowRange rows(h, h, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
+    const WindowRange columns(v, v, pool.pad_left, pool.span_width(), pool.stride_width, pool.out_width);
+    float sum[W] = {};
+    for (int out_row = rows.first; out_row <= rows.last; ++out_row) {
+      const int below = h + pool.pad_top - out_row * pool.stride_height;
+      if (K == 0 && below % pool.dilation_height != 0) continue;  // the window steps over this position
+      const int tap_row = K > 0 ? below : below / pool.dilation_height;
+      for (int out_column = columns.first; out_column <= columns.last; ++out_column) {
+        const int beside = v + pool.pad_left - out_column * pool.stride_width;
+        if (K == 0 && beside % pool.dilation_width != 0) continue;
+        const int tap = tap_row * pool.kernel_width + (K > 0 ? beside : beside / pool.dilation_width);
+        const int window = (out_row - out_rows.first) * window_columns + out_column - out_columns.first;
+        add_where(places[window * kPacks + lane], float(tap), gradients[window * kPacks + lane], sum);
+      }
+    }
+    Pack<T, W> result;
+#pragma unroll
+    for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(sum[w]);
+    store(dx + ((image * pool.height + h) * pool.width + v) * pool.channels + channel, result);
   }
 }
 
@@ -251,6 +442,15 @@ std::unique_ptr<Kernel> plain_max_pool_gradient(const KernelRequest& request) {
   });
 }
 
+// function(std::integral_constant): K of find_maxima().
+template <typename Function>
+void with_taps(const Pool& pool, Function function) {
+  const bool square = pool.kernel_height == pool.kernel_width && pool.dilation_height == 1 && pool.dilation_width == 1;
+  if (square && pool.kernel_height == 2) return function(std::integral_constant<int, 2>{});
+  if (square && pool.kernel_height == 3) return function(std::integral_constant<int, 3>{});
+  function(std::integral_constant<int, 0>{});
+}
+
 std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
   if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
   const Pool pool = make_pool(sliding_window(request.node, request.inputs[0], request.outputs[0]), request.inputs[0]);
@@ -264,9 +464,12 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
       const T* x = input<T>(c, 0);
       T* y = output<T>(c, 0);
       if (pool.channels % kWide == 0 && aligned(x) && aligned(y)) {
-        max_pool_kernel<kWide><<<blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
+        with_taps(pool, [&](auto taps) {
+          max_pool_kernel<taps.value, kWide>
+              <<<blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
+        });
       } else {
-        max_pool_kernel<1><<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
+        max_pool_kernel<0, 1><<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
       }
       check_launch("max_pool");
     });
@@ -281,11 +484,19 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
   return with_type(request, request.inputs[1].dtype, [=](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);
+    const PoolTiles tiles(pool, pool.channels / kWide);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       const T *dy = input<T>(c, 0), *x = input<T>(c, 1), *y = input<T>(c, 2);
       T* dx = output<T>(c, 0);
-      if (pool.channels % kWide == 0 && aligned(dy) && aligned(x) && aligned(y) && aligned(dx)) {
+      const bool wide = pool.channels % kWide == 0 && aligned(dy) && aligned(x) && aligned(y) && aligned(dx);
+      if (wide && tiles.fits(pool, kWide, sizeof(T))) {
+        with_taps(pool, [&](auto taps) {
+          max_pool_tile_gradient_kernel<taps.value, kWide>
+              <<<unsigned(tiles.blocks(pool)), kThreads, tiles.shared_bytes(kWide, sizeof(T)), stream_of(c)>>>(
+                  pool, tiles, dy, x, dx);
+        });
+      } else if (wide) {
         max_pool_gradient_kernel<kWide>
             <<<blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, dy, x, y, dx);
       } else {

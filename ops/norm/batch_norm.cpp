@@ -84,10 +84,13 @@ void infer_training(InferContext& context) {
 
 void grad_training(GradContext& c) {
   const bool residual = c.input(5) != kNone && c.needs_gradient(5);
-  const Attributes attributes{{"relu", int_attribute(c.node(), "relu")}, {"residual", int64_t{residual}}};
-  const auto gradients = c.add("arbalest.BatchNormGrad", "grad",
-                               {c.output_gradient(0), c.input(0), c.output(0), c.input(1), c.output(3), c.output(4)},
-                               residual ? 4 : 3, attributes);
+  const int64_t relu = int_attribute(c.node(), "relu");
+  const Attributes attributes{{"relu", relu}, {"residual", int64_t{residual}}};
+  std::vector<ValueId> inputs = {c.output_gradient(0), c.input(0), kNone, c.input(1), c.output(3), c.output(4)};
+  // Without a residual what Relu has cut off follows from X: one tensor less to read.
+  if (relu != 0 && c.input(5) == kNone) inputs.push_back(c.input(2));
+  if (relu != 0 && c.input(5) != kNone) inputs[2] = c.output(0);
+  const auto gradients = c.add("arbalest.BatchNormGrad", "grad", inputs, residual ? 4 : 3, attributes);
   for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
     if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
   }
@@ -106,7 +109,14 @@ void training_for_inference(Graph& graph, NodeId id) {
 void infer_training_grad(InferContext& context) {
   const TensorType x = check_operands(context, 1, 3, 5);
   expect_input(context, 0, x, "the type of 'X'");
-  expect_input(context, 2, x, "the type of 'X'");
+  if (context.has_input(2)) expect_input(context, 2, x, "the type of 'X'");
+  if (context.has_input(6)) expect_input(context, 6, {master_type(x.dtype), {x.shape[1]}}, "as 'scale'");
+  if (context.has_input(7)) expect_input(context, 7, x, "the type of 'X'");
+  const bool relu = flag_attribute(context.node(), "relu");
+  if (context.has_input(2) + context.has_input(6) != int(relu)) {
+    context.fail(fmt::format("attribute 'relu' is {}; expected {} of the inputs 'Y' and 'bias'", int(relu),
+                             relu ? "one" : "none"));
+  }
   const bool residual = flag_attribute(context.node(), "residual");
   if (residual != (context.output_count() > 3)) {
     context.fail(fmt::format("attribute 'residual' is {} with {} outputs", int(residual), context.output_count()));
@@ -209,18 +219,32 @@ std::vector<Sample> inference_samples() {
   });
 }
 
+// An operand that is left out.
+Sample::Input nothing() {
+  return {{DataType::Token, {}}, 0, 0, false};
+}
+
 std::vector<Sample> training_grad_samples() {
   std::vector<Sample> samples;
+  enum class Relu { None, ByY, ByX };
   for (const SampleShape& s : sample_shapes()) {
-    for (const int64_t relu : {0, 1}) {
-      for (const int64_t residual : {0, 1}) {
-        samples.push_back(
-            {.name = fmt::format("{}, relu {}, residual {}", s.name, relu, residual),
-             .inputs = {tensor(s.shape, -1, 1), tensor(s.shape, s.low, s.high), tensor(s.shape, -1, 1),
-                        channels(s.shape, 0.5, 2), channels(s.shape, s.low, s.high), channels(s.shape, 0.5, 2)},
-             .output_count = residual ? 4 : 3,
-             .attributes = {{"relu", relu}, {"residual", residual}},
-             .tolerance = s.low > 100 ? 2e-3 : 2e-5});
+    for (const Relu relu : {Relu::None, Relu::ByY, Relu::ByX}) {
+      for (const bool residual : {false, true}) {
+        for (const bool two : {false, true}) {
+          if (relu == Relu::ByX && residual) continue;
+          constexpr const char* kNames[] = {"no relu", "relu by Y", "relu by X"};
+          Sample sample{.name = fmt::format("{}, {}{}{}", s.name, kNames[int(relu)], residual ? ", residual" : "",
+                                            two ? ", two gradients" : ""),
+                        .inputs = {tensor(s.shape, -1, 1), tensor(s.shape, s.low, s.high),
+                                   relu == Relu::ByY ? tensor(s.shape, -1, 1) : nothing(), channels(s.shape, 0.5, 2),
+                                   channels(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
+                                   relu == Relu::ByX ? channels(s.shape, -1, 1) : nothing()},
+                        .output_count = residual ? 4 : 3,
+                        .attributes = {{"relu", int64_t{relu != Relu::None}}, {"residual", int64_t{residual}}},
+                        .tolerance = s.low > 100 ? 2e-3 : 2e-5};
+          if (two) sample.inputs.push_back(tensor(s.shape, -1, 1));
+          samples.push_back(std::move(sample));
+        }
       }
     }
   }
@@ -294,9 +318,10 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .cpu = batch_norm_training_cpu});
   registry.add({.domain = "arbalest",
                 .name = "BatchNormGrad",
-                .doc = "the gradients of BatchNormTraining; Y is read only with relu",
-                .inputs = {lowered("dY"), lowered("X"), lowered("Y"), plain("scale"), plain("saved_mean"),
-                           plain("saved_inv_std")},
+                .doc = "the gradients of BatchNormTraining for dY + dY2; with relu it needs Y, or the bias where there "
+                       "is no residual",
+                .inputs = {lowered("dY"), lowered("X"), lowered("Y", Optional), plain("scale"), plain("saved_mean"),
+                           plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional)},
                 .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dresidual", Optional)},
                 .attributes = {relu_spec(), int_spec("residual", 0, "1: with the gradient of the residual")},
                 .internal = true,

@@ -117,34 +117,61 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   });
 }
 
+// function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
+template <typename Function>
+void with_mask(Mask mask, bool two, Function function) {
+  with_flag(two, [&](auto sum) {
+    switch (mask) {
+      case Mask::None: return function(std::integral_constant<Mask, Mask::None>{}, sum);
+      case Mask::Y: return function(std::integral_constant<Mask, Mask::Y>{}, sum);
+      case Mask::X: return function(std::integral_constant<Mask, Mask::X>{}, sum);
+    }
+  });
+}
+
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   Shapes shapes(request, request.inputs[1]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
+  const bool two = request.has_input(7);
+  const Mask mask = !relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
   return with_type(request, request.inputs[1].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel(
         [=](const KernelContext& c) {
-          const T *dy = input<T>(c, 0), *x = input<T>(c, 1), *y = relu ? input<T>(c, 2) : nullptr;
-          T *dx = has[0] ? output<T>(c, 0) : nullptr, *masked = residual ? output<T>(c, 3) : nullptr;
+          const GradientOf<T> from{input<T>(c, 0),     two ? input<T>(c, 7) : nullptr,
+                                   input<T>(c, 1),     mask == Mask::Y ? input<T>(c, 2) : nullptr,
+                                   input<float>(c, 4), input<float>(c, 5),
+                                   input<float>(c, 3), mask == Mask::X ? input<float>(c, 6) : nullptr};
+          T *dx = has[0] ? output<T>(c, 0) : nullptr, *kept = residual ? output<T>(c, 3) : nullptr;
           float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
-          const float *scale = input<float>(c, 3), *mean = input<float>(c, 4), *inv_std = input<float>(c, 5);
           auto* partials = static_cast<Partial*>(c.workspace);
-          const bool all_aligned = aligned(dy) && aligned(x) && aligned(y) && aligned(dx) && aligned(masked);
+          const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.x) && aligned(from.y) &&
+                                   aligned(dx) && aligned(kept);
           with_width<T>(shapes, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
             constexpr int W = decltype(width)::value;
-            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
-              gradient_sums_kernel<W, with_relu.value, with_residual.value>
-                  <<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, dy, x, y, mean, masked, partials);
+            const auto sums = [&](auto kind, auto sum, auto keep) {
+              gradient_sums_kernel<W, kind.value, sum.value, keep.value>
+                  <<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, from, kept, partials);
+              check_launch("batch_norm gradient sums");
+            };
+            const auto write = [&](auto kind, auto sum, const GradientOf<T>& of) {
+              gradient_kernel<W, kind.value, sum.value>
+                  <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, partials, of, dx, dscale, dbias);
+              check_launch("batch_norm gradient");
+            };
+            with_mask(mask, two, [&](auto kind, auto sum) {
+              if (!residual) {
+                sums(kind, sum, std::false_type{});
+                write(kind, sum, from);
+              } else if constexpr (kind.value != Mask::X) {
+                sums(kind, sum, std::true_type{});
+                GradientOf<T> made = from;  // which needs no mask again
+                made.dy = kept;
+                write(std::integral_constant<Mask, Mask::None>{}, std::false_type{}, made);
+              }
             });
-            check_launch("batch_norm gradient sums");
-            // The masked gradient, where it was written, needs no mask again.
-            with_flag(relu && !residual, [&](auto with_mask) {
-              gradient_kernel<W, with_mask.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
-                  columns, reduced, partials, residual ? masked : dy, x, y, scale, mean, inv_std, dx, dscale, dbias);
-            });
-            check_launch("batch_norm gradient");
           });
         },
         shapes.workspace_bytes());

@@ -45,6 +45,11 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, c
   }
 }
 
+// The gradient asks again whether this is above 0, and must find the same.
+__device__ inline float normalized(float x, float mean, float gain, float bias) {
+  return fmaf(x - mean, gain, bias);
+}
+
 // What the channels of a slice are normalised with: y = (x − mean) · gain + bias.
 struct SliceTerms {
   float mean[kSliceChannels], gain[kSliceChannels], bias[kSliceChannels];
@@ -61,7 +66,7 @@ __device__ void normalize_rows(const Columns& columns, const Place<W>& place, co
     gain[w] = terms.gain[channel];
     bias[w] = terms.bias[channel];
   }
-  const auto normalize = [&](float value, int w) { return (value - mean[w]) * gain[w] + bias[w]; };
+  const auto normalize = [&](float value, int w) { return normalized(value, mean[w], gain[w], bias[w]); };
   const auto activate = [](float value) { return Relu && value < 0 ? 0.0f : value; };  // NaN stays NaN
   if constexpr (Residual) {
     for_rows(
@@ -163,46 +168,86 @@ __device__ void write_partials(const Columns& columns, const Place<W>& place, co
   if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
 }
 
-// f(offset in elements, packs of g and x there) for the thread's rows of the chunk; g is dY masked by Y > 0 if Relu.
-template <int W, bool Relu, typename T, typename Function>
-__device__ void for_gradient_rows(const Columns& columns, const Place<W>& place, Function f, const T* dy, const T* x,
-                                  const T* y) {
-  if constexpr (Relu) {
-    for_rows(
-        columns, place,
-        [&](int64_t at, Pack<T, W> gradient, const Pack<T, W>& value, const Pack<T, W>& result) {
+// Where Relu lets the gradient pass: everywhere, where Y > 0, or where what Y was made of, X and the channel's numbers,
+// is above 0.
+enum class Mask : uint8_t { None, Y, X };
+
+// What the gradient g of the normalised values is made of; dY2 is added where it is there.
+template <typename T>
+struct GradientOf {
+  const T *dy, *dy2, *x, *y;
+  const float *mean, *inv_std, *scale, *bias;  // by channel; the last with Mask::X
+};
+
+// f(offset in elements, W elements of g, pack of x there) for the thread's rows of the chunk.
+template <int W, Mask kMask, bool kTwo, typename T, typename Function>
+__device__ void for_gradient_rows(const Columns& columns, const Place<W>& place, const GradientOf<T>& from,
+                                  Function f) {
+  float mean[W], gain[W], bias[W];
+  if constexpr (kMask == Mask::X) {
 #pragma unroll
-          for (int w = 0; w < W; ++w) {
-            if (!(widen(result.element[w]) > 0)) gradient.element[w] = narrow<T>(0.0f);
-          }
-          f(at, gradient, value);
-        },
-        dy, x, y);
+    for (int w = 0; w < W; ++w) {
+      const int channel = place.active ? place.channel + w : 0;
+      mean[w] = from.mean[channel];
+      gain[w] = from.scale[channel] * from.inv_std[channel];
+      bias[w] = from.bias[channel];
+    }
+  }
+  using Packs = Pack<T, W>;
+  // `more` is dY2, `result` Y; others where these are not read.
+  const auto pass = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& value, const Packs& result) {
+    float g[W];
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      g[w] = widen(gradient.element[w]);
+      if constexpr (kTwo) g[w] += widen(more.element[w]);
+      bool passes = true;
+      if constexpr (kMask == Mask::Y) passes = widen(result.element[w]) > 0;
+      if constexpr (kMask == Mask::X) passes = normalized(widen(value.element[w]), mean[w], gain[w], bias[w]) > 0;
+      if (!passes) g[w] = 0;
+    }
+    f(at, g, value);
+  };
+  if constexpr (kTwo && kMask == Mask::Y) {
+    for_rows(columns, place, pass, from.dy, from.dy2, from.x, from.y);
+  } else if constexpr (kTwo) {
+    const auto three = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& value) {
+      pass(at, gradient, more, value, value);
+    };
+    for_rows(columns, place, three, from.dy, from.dy2, from.x);
+  } else if constexpr (kMask == Mask::Y) {
+    const auto three = [&](int64_t at, const Packs& gradient, const Packs& value, const Packs& result) {
+      pass(at, gradient, gradient, value, result);
+    };
+    for_rows(columns, place, three, from.dy, from.x, from.y);
   } else {
-    for_rows(columns, place, f, dy, x);
+    const auto two = [&](int64_t at, const Packs& gradient, const Packs& value) {
+      pass(at, gradient, gradient, value, value);
+    };
+    for_rows(columns, place, two, from.dy, from.x);
   }
 }
 
-// Partials of Σ g and Σ g · (x − mean), where g is dY masked by Y > 0 if Relu. With Masked, g is written as well: it is
-// the residual's gradient, and spares the next kernel reading dY and Y again.
-template <int W, bool Relu, bool Masked, typename T>
+// Partials of Σ g and Σ g · (x − mean). With `kKept`, g is written as well: it is the residual's gradient, and spares
+// the next kernel making it again.
+template <int W, Mask kMask, bool kTwo, bool kKept, typename T>
 __global__ void __launch_bounds__(kThreads)
-    gradient_sums_kernel(Columns columns, const T* dy, const T* x, const T* y, const float* saved_mean, T* masked,
-                         Partial* partials) {
+    gradient_sums_kernel(Columns columns, GradientOf<T> from, T* kept, Partial* partials) {
   const Place<W> place(columns);
   float sums[2][W] = {}, mean[W];
 #pragma unroll
-  for (int w = 0; w < W; ++w) mean[w] = place.active ? saved_mean[place.channel + w] : 0.0f;
-  const auto add = [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
+  for (int w = 0; w < W; ++w) mean[w] = place.active ? from.mean[place.channel + w] : 0.0f;
+  const auto add = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
+    Pack<T, W> gradient;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const float g = widen(gradient.element[w]);
-      sums[0][w] += g;
-      sums[1][w] += g * (widen(value.element[w]) - mean[w]);
+      sums[0][w] += g[w];
+      sums[1][w] += g[w] * (widen(value.element[w]) - mean[w]);
+      gradient.element[w] = narrow<T>(g[w]);
     }
-    if constexpr (Masked) store(masked + at, gradient);
+    if constexpr (kKept) store(kept + at, gradient);
   };
-  for_gradient_rows<W, Relu>(columns, place, add, dy, x, y);
+  for_gradient_rows<W, kMask, kTwo>(columns, place, from, add);
   write_partials(columns, place, sums, partials);
 }
 
@@ -221,11 +266,9 @@ __device__ void total_partials(const Columns& reduced, const Place<W>& place, co
 }
 
 // dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. dx may be null.
-template <int W, bool Relu, typename T>
-__global__ void __launch_bounds__(kThreads)
-    gradient_kernel(Columns columns, Columns reduced, const Partial* partials, const T* g, const T* x, const T* y,
-                    const float* scale, const float* saved_mean, const float* saved_inv_std, T* dx, float* dscale,
-                    float* dbias) {
+template <int W, Mask kMask, bool kTwo, typename T>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Columns reduced, const Partial* partials,
+                                                            GradientOf<T> from, T* dx, float* dscale, float* dbias) {
   __shared__ SliceTerms terms;  // dX = gain · g + (x − mean) · slope + bias, the slope below
   __shared__ float slopes[kSliceChannels];
   const Place<W> place(columns);
@@ -233,8 +276,8 @@ __global__ void __launch_bounds__(kThreads)
   total_partials(reduced, place, partials, total);
   const int t = int(threadIdx.x), own = total_channel(columns, place);
   if (own >= 0) {
-    const float inv_std = saved_inv_std[own], gain = scale[own] * inv_std, rows = float(columns.rows);
-    terms.mean[t] = saved_mean[own];
+    const float inv_std = from.inv_std[own], gain = from.scale[own] * inv_std, rows = float(columns.rows);
+    terms.mean[t] = from.mean[own];
     terms.gain[t] = gain;
     terms.bias[t] = -gain * (total[0] / rows);
     slopes[t] = -gain * inv_std * inv_std * (total[1] / rows);
@@ -252,16 +295,16 @@ __global__ void __launch_bounds__(kThreads)
     bias[w] = terms.bias[channel];
     slope[w] = slopes[channel];
   }
-  const auto write = [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
+  const auto write = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
     Pack<T, W> result;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
       const float deviation = widen(value.element[w]) - mean[w];
-      result.element[w] = narrow<T>(gain[w] * widen(gradient.element[w]) + (deviation * slope[w] + bias[w]));
+      result.element[w] = narrow<T>(gain[w] * g[w] + (deviation * slope[w] + bias[w]));
     }
     store(dx + at, result);
   };
-  for_gradient_rows<W, Relu>(columns, place, write, g, x, y);
+  for_gradient_rows<W, kMask, kTwo>(columns, place, from, write);
 }
 
 // Frozen statistics: dX = dY · scale · inv_std, and the partials of dscale and dbias. dx may be null.

@@ -100,32 +100,62 @@ void normalise(const Norm& norm, const T* x, const Wide<T>* mean, const Wide<T>*
   });
 }
 
-// dY, where `kMasked` only where Y > 0. Both are loaded in any case, so that loops over channels vectorise.
-template <bool kMasked, typename T>
-inline Wide<T> masked(const T* dy, const T* y, int64_t i) {
-  const Wide<T> gradient = widen(dy[i]);
-  if constexpr (kMasked) return widen(y[i]) > 0 ? gradient : Wide<T>(0);
-  return gradient;
+// Where Relu lets the gradient pass: everywhere, where Y > 0, or where what Y was made of, x and the channel's numbers,
+// is above 0.
+enum class Mask : uint8_t { None, Y, X };
+
+// What the gradient g of the normalised values is made of. `more` is added to dy where it is there.
+template <typename T>
+struct GradientOf {
+  const T *dy, *more, *x, *y;
+  const Wide<T>*mean, *factor, *bias;  // by channel; the last two with Mask::X
+
+  GradientOf row(int64_t at) const {
+    return {dy + at, more ? more + at : nullptr, x + at, y ? y + at : nullptr, mean, factor, bias};
+  }
+  // Everything is loaded in any case, so that loops over channels vectorise.
+  template <Mask kMask, bool kMore>
+  Wide<T> at(int64_t c) const {
+    Wide<T> gradient = widen(dy[c]);
+    if constexpr (kMore) gradient += widen(more[c]);
+    if constexpr (kMask == Mask::Y) return widen(y[c]) > 0 ? gradient : Wide<T>(0);
+    if constexpr (kMask == Mask::X) {
+      return (widen(x[c]) - mean[c]) * factor[c] + bias[c] > 0 ? gradient : Wide<T>(0);
+    }
+    return gradient;
+  }
+};
+
+// function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
+template <typename Function>
+void with_mask(Mask mask, bool more, Function function) {
+  const auto masked = [&](auto kind) { more ? function(kind, std::true_type{}) : function(kind, std::false_type{}); };
+  switch (mask) {
+    case Mask::None: return masked(std::integral_constant<Mask, Mask::None>{});
+    case Mask::Y: return masked(std::integral_constant<Mask, Mask::Y>{});
+    case Mask::X: return masked(std::integral_constant<Mask, Mask::X>{});
+  }
 }
 
-// Σ g and Σ g·(x − mean) of each channel, with g = dY, masked or not. `sums` has room for 2·channels for each part; the
-// totals end in its first 2·channels.
-template <bool kMasked, typename T>
-void gradient_sums(const Norm& norm, const T* dy, const T* x, const T* y, const Wide<T>* mean, Wide<T>* sums) {
+// Σ g and Σ g·(x − mean) of each channel. `sums` has room for 2·channels for each part; the totals end in its first
+// 2·channels.
+template <Mask kMask, bool kMore, typename T>
+void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sums) {
   using W = Wide<T>;
   const int64_t channels = norm.size.channels;
+  const W* mean = gradient.mean;
   parallel_for(norm.parts(), 3 * kRowsPerPart * channels, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       W *sum = sums + 2 * part * channels, *product = sum + channels;
       std::fill(sum, sum + 2 * channels, W(0));
       const int64_t first = part * kRowsPerPart;
       for (int64_t row = first; row < first + norm.part_rows(part); ++row) {
-        const T *g = dy + row * channels, *from = x + row * channels, *mask = kMasked ? y + row * channels : nullptr;
+        const GradientOf<T> g = gradient.row(row * channels);
         ARBALEST_INDEPENDENT
         for (int64_t c = 0; c < channels; ++c) {
-          const W gradient = masked<kMasked>(g, mask, c);
-          sum[c] += gradient;
-          product[c] += gradient * (widen(from[c]) - mean[c]);
+          const W own = g.template at<kMask, kMore>(c);
+          sum[c] += own;
+          product[c] += own * (widen(g.x[c]) - mean[c]);
         }
       }
     }
@@ -138,23 +168,25 @@ void gradient_sums(const Norm& norm, const T* dy, const T* x, const T* y, const 
 }
 
 // dx = (g − a − (x − mean)·b) · factor, and g itself into d_residual where that is asked for.
-template <bool kMasked, typename T>
-void input_gradient(const Norm& norm, const T* dy, const T* x, const T* y, const Wide<T>* mean, const Wide<T>* a,
-                    const Wide<T>* b, const Wide<T>* factor, T* dx, T* d_residual) {
+template <Mask kMask, bool kMore, typename T>
+void input_gradient(const Norm& norm, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
+                    const Wide<T>* factor, T* dx, T* d_residual) {
   const int64_t channels = norm.size.channels;
+  const Wide<T>* mean = gradient.mean;
   parallel_for(norm.size.rows, 3 * channels, [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t at = row * channels;
-      const T *g = dy + at, *from = x + at, *mask = kMasked ? y + at : nullptr;
+      const GradientOf<T> g = gradient.row(at);
       T* to = dx + at;
       ARBALEST_INDEPENDENT
       for (int64_t c = 0; c < channels; ++c) {
-        to[c] = narrow<T>((masked<kMasked>(g, mask, c) - a[c] - (widen(from[c]) - mean[c]) * b[c]) * factor[c]);
+        const Wide<T> own = g.template at<kMask, kMore>(c);
+        to[c] = narrow<T>((own - a[c] - (widen(g.x[c]) - mean[c]) * b[c]) * factor[c]);
       }
       if (!d_residual) continue;
       T* residual = d_residual + at;
       ARBALEST_INDEPENDENT
-      for (int64_t c = 0; c < channels; ++c) residual[c] = narrow<T>(masked<kMasked>(g, mask, c));
+      for (int64_t c = 0; c < channels; ++c) residual[c] = narrow<T>(g.template at<kMask, kMore>(c));
     }
   });
 }
@@ -200,32 +232,33 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[1]), 0, 0, int_attribute(request.node, "relu") != 0};
   const int64_t channels = norm.size.channels, partial = 2 * norm.parts() * channels;
-  const bool residual = request.has_output(3);
+  const bool residual = request.has_output(3), more = request.has_input(7);
+  const Mask mask = !norm.relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
   auto run = [=](const KernelContext& context) {
-    const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *y = input<T>(context, 2);  // y: read with relu only
     const W *scale = input<W>(context, 3), *mean = input<W>(context, 4), *inv_std = input<W>(context, 5);
     W *d_scale = output<W>(context, 1), *d_bias = output<W>(context, 2);
     W* sums = array<W>(context, 0);
     W *a = array<W>(context, partial), *b = a + channels, *factor = b + channels;
-    if (norm.relu) {
-      gradient_sums<true>(norm, dy, x, y, mean, sums);
-    } else {
-      gradient_sums<false>(norm, dy, x, y, mean, sums);
-    }
-    for (int64_t c = 0; c < channels; ++c) {
-      const W rows = W(norm.size.rows);
-      d_bias[c] = sums[c];
-      d_scale[c] = sums[channels + c] * inv_std[c];
-      a[c] = d_bias[c] / rows;
-      b[c] = d_scale[c] * inv_std[c] / rows;
-      factor[c] = scale[c] * inv_std[c];
-    }
+    for (int64_t c = 0; c < channels; ++c) factor[c] = scale[c] * inv_std[c];
+    const GradientOf<T> gradient{input<T>(context, 0),
+                                 more ? input<T>(context, 7) : nullptr,
+                                 input<T>(context, 1),
+                                 mask == Mask::Y ? input<T>(context, 2) : nullptr,
+                                 mean,
+                                 factor,
+                                 mask == Mask::X ? input<W>(context, 6) : nullptr};
     T *dx = output<T>(context, 0), *d_residual = residual ? output<T>(context, 3) : nullptr;
-    if (norm.relu) {
-      input_gradient<true>(norm, dy, x, y, mean, a, b, factor, dx, d_residual);
-    } else {
-      input_gradient<false>(norm, dy, x, y, mean, a, b, factor, dx, d_residual);
-    }
+    with_mask(mask, more, [&](auto kind, auto has_more) {
+      gradient_sums<kind.value, has_more.value>(norm, gradient, sums);
+      for (int64_t c = 0; c < channels; ++c) {
+        const W rows = W(norm.size.rows);
+        d_bias[c] = sums[c];
+        d_scale[c] = sums[channels + c] * inv_std[c];
+        a[c] = d_bias[c] / rows;
+        b[c] = d_scale[c] * inv_std[c] / rows;
+      }
+      input_gradient<kind.value, has_more.value>(norm, gradient, a, b, factor, dx, d_residual);
+    });
   };
   return make_kernel(run, (partial + 3 * channels) * int64_t(sizeof(W)));
 }
@@ -258,7 +291,8 @@ std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
     const W *scale = input<W>(context, 2), *mean = input<W>(context, 3), *variance = input<W>(context, 4);
     W *d_scale = has_scale ? output<W>(context, 1) : nullptr, *d_bias = has_bias ? output<W>(context, 2) : nullptr;
     W *sums = array<W>(context, 0), *zero = array<W>(context, partial), *factor = zero + channels;
-    if (d_scale || d_bias) gradient_sums<false, T>(norm, dy, x, nullptr, mean, sums);
+    const GradientOf<T> gradient{dy, nullptr, x, nullptr, mean, nullptr, nullptr};
+    if (d_scale || d_bias) gradient_sums<Mask::None, false>(norm, gradient, sums);
     for (int64_t c = 0; c < channels; ++c) {
       const W inv_std = 1 / std::sqrt(variance[c] + W(norm.epsilon));
       if (d_bias) d_bias[c] = sums[c];
@@ -266,7 +300,8 @@ std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
       zero[c] = 0;
       factor[c] = scale[c] * inv_std;
     }
-    input_gradient<false, T>(norm, dy, x, nullptr, mean, zero, zero, factor, output<T>(context, 0), nullptr);
+    input_gradient<Mask::None, false>(norm, gradient, zero, zero, factor, output<T>(context, 0),
+                                      static_cast<T*>(nullptr));
   };
   return make_kernel(run, (partial + 2 * channels) * int64_t(sizeof(W)));
 }

@@ -25,7 +25,7 @@ constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
 }  // namespace
 
-const dnnl::engine& engine() {
+const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
 }
@@ -101,7 +101,7 @@ OneThread::OneThread() : before_(1) {}
 OneThread::~OneThread() = default;
 #endif
 
-OnednnKernel::OnednnKernel() : stream_(engine()) {}
+OnednnKernel::OnednnKernel() : stream_(cpu_engine()) {}
 
 Operand OnednnKernel::reserve(const Desc& desc) {
   constexpr int64_t kAlignment = 256;
@@ -126,7 +126,7 @@ void OnednnKernel::finish(const Operand& from, const Operand& to) {
 }
 
 void OnednnKernel::reorder(const Operand& from, const Operand& to) {
-  const dnnl::reorder::primitive_desc desc(engine(), from.desc, engine(), to.desc, user_scratchpad());
+  const dnnl::reorder::primitive_desc desc(cpu_engine(), from.desc, cpu_engine(), to.desc, user_scratchpad());
   add<dnnl::reorder>(desc, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
@@ -134,9 +134,9 @@ void OnednnKernel::sum(const std::vector<Operand>& from, const Operand& to) {
   const std::vector<Desc> descs(from.size(), to.desc);
   const std::vector<float> scales(from.size(), 1.0f);
 #if DNNL_VERSION_MAJOR >= 3
-  const dnnl::sum::primitive_desc desc(engine(), to.desc, scales, descs, user_scratchpad());
+  const dnnl::sum::primitive_desc desc(cpu_engine(), to.desc, scales, descs, user_scratchpad());
 #else
-  const dnnl::sum::primitive_desc desc(to.desc, scales, descs, engine(), user_scratchpad());
+  const dnnl::sum::primitive_desc desc(to.desc, scales, descs, cpu_engine(), user_scratchpad());
 #endif
   Arguments arguments = {{DNNL_ARG_DST, to}};
   for (size_t i = 0; i < from.size(); ++i) arguments.emplace_back(DNNL_ARG_MULTIPLE_SRC + int(i), from[i]);
@@ -147,7 +147,7 @@ OnednnKernel::Piece OnednnKernel::made_piece(dnnl::primitive primitive, const De
   if (scratchpad.get_size() > 0) arguments.emplace_back(DNNL_ARG_SCRATCHPAD, reserve(scratchpad));
   Piece piece{std::move(primitive), {}, {}};
   for (auto& [id, operand] : arguments) {
-    dnnl::memory memory(operand.desc, engine(), DNNL_MEMORY_NONE);
+    dnnl::memory memory(operand.desc, cpu_engine(), DNNL_MEMORY_NONE);
     piece.arguments.push_back({id, memory.get()});
     piece.bindings.push_back({std::move(operand), std::move(memory)});
   }
@@ -202,12 +202,12 @@ void OnednnKernel::run(const Piece& piece, const KernelContext& context) const {
 dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& d) {
   const auto kind = dnnl::prop_kind::forward_training;
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), kind,      kAlgorithm,  d.src,       d.weights, d.bias,
-          d.dst,    d.strides, d.dilations, d.pad_begin, d.pad_end, user_scratchpad()};
+  return {cpu_engine(), kind,      kAlgorithm,  d.src,       d.weights, d.bias,
+          d.dst,        d.strides, d.dilations, d.pad_begin, d.pad_end, user_scratchpad()};
 #else
   return {{kind, kAlgorithm, d.src, d.weights, d.bias, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
           user_scratchpad(),
-          engine()};
+          cpu_engine()};
 #endif
 }
 
@@ -215,12 +215,12 @@ dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& d) {
 dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& d) {
   const auto forward = make_convolution(d);
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(),    kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
-          d.pad_begin, d.pad_end,  forward, user_scratchpad()};
+  return {cpu_engine(), kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
+          d.pad_begin,  d.pad_end,  forward, user_scratchpad()};
 #else
   return {{kAlgorithm, d.src, d.weights, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
           user_scratchpad(),
-          engine(),
+          cpu_engine(),
           forward};
 #endif
 }
@@ -231,21 +231,21 @@ dnnl::convolution_backward_weights::primitive_desc make_convolution_backward_wei
   forward_descs.weights = forward_weights;
   const auto forward = make_convolution(forward_descs);
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(),    kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
-          d.pad_begin, d.pad_end,  forward, user_scratchpad()};
+  return {cpu_engine(), kAlgorithm, d.src,   d.weights,        d.dst, d.strides, d.dilations,
+          d.pad_begin,  d.pad_end,  forward, user_scratchpad()};
 #else
   return {{kAlgorithm, d.src, d.weights, d.dst, d.strides, d.dilations, d.pad_begin, d.pad_end},
           user_scratchpad(),
-          engine(),
+          cpu_engine(),
           forward};
 #endif
 }
 
 dnnl::matmul::primitive_desc make_matmul(const Desc& a, const Desc& b, const Desc& bias, const Desc& y) {
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), a, b, bias, y, user_scratchpad()};
+  return {cpu_engine(), a, b, bias, y, user_scratchpad()};
 #else
-  return {{a, b, bias, y}, user_scratchpad(), engine()};
+  return {{a, b, bias, y}, user_scratchpad(), cpu_engine()};
 #endif
 }
 

@@ -16,7 +16,7 @@ namespace arbalest::onednn {
 using Desc = dnnl::memory::desc;
 using Dims = dnnl::memory::dims;
 
-const dnnl::engine& engine();
+const dnnl::engine& cpu_engine();
 bool supported(DataType type);  // Float32 and Bfloat16; Float64 is left to plain loops
 dnnl::memory::data_type type_of(DataType type);
 

@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <set>
+#include <stdexcept>
+
+#include "graph/op.h"
 #include "graph/passes/program.h"
 #include "tests/graph/passes_fixture.h"
 
@@ -94,4 +98,52 @@ TEST_CASE("a batch norm that others read stays as it is") {
   fuse_batch_norm(twice);
   CHECK(count_ops(twice, "Add") == 1);
   CHECK(count_ops(twice, "Relu") == 1);
+}
+
+TEST_CASE("the gradient of a batch norm adds up what flows back into it") {
+  const Program program = program_of_net(kResidual);
+  const Graph& step = program.training().graph;
+  CHECK(count_ops(step, "Add") == 0);
+  const auto gradient_of = [&](const char* scale) -> const Node& {
+    for (const Node& node : step.nodes) {
+      if (node.op->qualified_name() == "arbalest.BatchNormGrad" && node.inputs[3] == step.find_value(scale))
+        return node;
+    }
+    throw std::logic_error(scale);
+  };
+  // `a` is read by a convolution and by the sum. Its Relu's mask follows from its batch norm's input.
+  const Node& first = gradient_of("a.bn.weight");
+  REQUIRE(first.inputs.size() == 8);
+  CHECK(first.inputs[2] == kNone);
+  CHECK(first.inputs[6] == step.find_value("a.bn.bias"));
+  const auto maker = [&](ValueId value) { return step.nodes[size_t(step.values[size_t(value)].producer)].op->name; };
+  CHECK(std::set<std::string>{maker(first.inputs[0]), maker(first.inputs[7])} ==
+        std::set<std::string>{"BatchNormGrad", "ConvGradInput"});
+  // With a residual it is Y that the mask follows from.
+  const Node& second = gradient_of("b.bn.weight");
+  CHECK(second.inputs.size() == 6);
+  CHECK(second.inputs[2] == step.find_value("h"));
+}
+
+TEST_CASE("a sum of gradients that others read too stays") {
+  Graph graph = expanded("n = arbalest.BatchNorm (x)\nh = Relu (n)\n" + kHead);
+  CHECK(count_ops(graph, "Add") == 0);
+  const ValueId n = graph.find_value("n"), h = graph.find_value("h");
+  const Node norm = only(graph, "arbalest.BatchNormTraining");
+  const NodeId add = graph.add_node(builtin_ops().get("Add"), "sum", {n, h}, 1);
+  infer(graph, add);
+  const ValueId sum = graph.nodes[size_t(add)].outputs[0];
+  const auto add_gradient = [&](const char* name) {
+    infer(graph, graph.add_node(builtin_ops().get("arbalest.BatchNormGrad"), name,
+                                {sum, norm.inputs[0], kNone, norm.inputs[1], norm.outputs[3], norm.outputs[4]}, 3));
+  };
+  add_gradient("one");
+  Graph alone = graph;
+  add_gradient("other");
+  fuse_gradient_sums(graph);
+  check_sound(graph);
+  CHECK(count_ops(graph, "Add") == 1);
+  fuse_gradient_sums(alone);
+  check_sound(alone);
+  CHECK(count_ops(alone, "Add") == 0);
 }

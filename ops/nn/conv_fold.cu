@@ -1,0 +1,163 @@
+#include "ops/nn/conv_fold.h"
+
+#include "ops/cuda/cuda_math.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+// Of channel q of the folded ones: which row, column and channel of what was folded. channel < 0: none.
+struct Part {
+  int row, column, channel;
+};
+
+__device__ Part part_of(const Folding& f, int q) {
+  if (q >= f.fold * f.fold * f.channels) return {0, 0, -1};
+  return {q / (f.fold * f.channels), q / f.channels % f.fold, q % f.channels};
+}
+
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads) fold_image_kernel(Folding f, const T* from, T* to) {
+  const int packs = f.wide / W;
+  const int64_t count = int64_t(f.images) * f.folded_height * f.folded_width * packs;
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    uint32_t rest = uint32_t(i / packs);
+    const int column = int(rest % uint32_t(f.folded_width));
+    rest /= uint32_t(f.folded_width);
+    const int row = int(rest % uint32_t(f.folded_height));
+    const T* image = from + int64_t(rest / uint32_t(f.folded_height)) * f.height * f.width * f.channels;
+    Pack<T, W> pack = {};
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const Part part = part_of(f, int(i % packs) * W + w);
+      const int h = (row - f.pad) * f.fold + part.row, v = (column - f.pad) * f.fold + part.column;
+      const bool inside = part.channel >= 0 && h >= 0 && h < f.height && v >= 0 && v < f.width;
+      if (inside) pack.element[w] = image[(int64_t(h) * f.width + v) * f.channels + part.channel];
+    }
+    store(to + i * W, pack);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) fold_filter_kernel(Folding f, const T* from, T* to) {
+  const int64_t count = int64_t(f.filters) * f.folded_kernel_height * f.folded_kernel_width * f.wide;
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const Part part = part_of(f, int(i % f.wide));
+    int64_t rest = i / f.wide;
+    const int column = int(rest % f.folded_kernel_width) * f.fold + part.column - f.shift;
+    rest /= f.folded_kernel_width;
+    const int row = int(rest % f.folded_kernel_height) * f.fold + part.row - f.shift;
+    const int64_t filter = rest / f.folded_kernel_height;
+    const bool inside =
+        part.channel >= 0 && row >= 0 && row < f.kernel_height && column >= 0 && column < f.kernel_width;
+    to[i] = inside ? from[((filter * f.kernel_height + row) * f.kernel_width + column) * f.channels + part.channel]
+                   : T(0.0f);
+  }
+}
+
+// The other way: each element of the filter has one place in the folded one.
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads) unfold_filter_kernel(Folding f, const From* from, To* to) {
+  const int64_t count = int64_t(f.filters) * f.kernel_height * f.kernel_width * f.channels;
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const int channel = int(i % f.channels);
+    int64_t rest = i / f.channels;
+    const int column = int(rest % f.kernel_width) + f.shift;
+    rest /= f.kernel_width;
+    const int row = int(rest % f.kernel_height) + f.shift;
+    const int64_t filter = rest / f.kernel_height;
+    const int64_t pixel = (filter * f.folded_kernel_height + row / f.fold) * f.folded_kernel_width + column / f.fold;
+    const int q = (row % f.fold * f.fold + column % f.fold) * f.channels + channel;
+    to[i] = narrow<To>(widen(from[pixel * f.wide + q]));
+  }
+}
+
+// function(T{}) with the element type.
+template <typename Function>
+void with_element(DataType type, Function function) {
+  type == DataType::Float32 ? function(float{}) : function(__nv_bfloat16{});
+}
+
+}  // namespace
+
+bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding) {
+  const Shape &x = problem.x, &w = problem.w;
+  const int64_t images = x[0] * x[2] * x[3];
+  if (x.size() != 4 || w[1] != x[1] || wide <= x[1] * by * by || images > INT32_MAX) return false;
+  folding = {.fold = by,
+             .channels = int(x[1]),
+             .wide = int(wide),
+             .images = int(x[0]),
+             .height = int(x[2]),
+             .width = int(x[3]),
+             .filters = int(w[0]),
+             .kernel_height = int(w[2]),
+             .kernel_width = int(w[3])};
+  if (by > 1) {
+    const auto is = [](const std::vector<int64_t>& values, int64_t each) {
+      return values == std::vector<int64_t>(values.size(), each);
+    };
+    const int64_t pad = problem.pad_begin[0];
+    if (!is(problem.stride, by) || !is(problem.dilation, 1) || !is(problem.pad_begin, pad)) return false;
+    folding.shift = int((by - pad % by) % by);
+    folding.pad = int((pad + folding.shift) / by);
+    const auto kernel = [&](int64_t extent) { return (extent + folding.shift + by - 1) / by; };
+    problem.w = {w[0], wide, kernel(w[2]), kernel(w[3])};
+    problem.x = {x[0], wide, problem.y[2] + problem.w[2] - 1, problem.y[3] + problem.w[3] - 1};
+    problem.stride = {1, 1};
+    problem.pad_begin = problem.pad_end = {0, 0};
+  } else {
+    problem.x[1] = problem.w[1] = wide;
+  }
+  folding.folded_height = int(problem.x[2]);
+  folding.folded_width = int(problem.x[3]);
+  folding.folded_kernel_height = int(problem.w[2]);
+  folding.folded_kernel_width = int(problem.w[3]);
+  return true;
+}
+
+void fold_image(cudaStream_t stream, int multiprocessors, const Folding& folding, DataType type, const void* from,
+                void* to) {
+  const int64_t count = int64_t(folding.images) * folding.folded_height * folding.folded_width * folding.wide;
+  with_element(type, [&](auto element) {
+    using T = decltype(element);
+    constexpr int kWide = 16 / sizeof(T);
+    const auto* source = static_cast<const T*>(from);
+    auto* target = static_cast<T*>(to);
+    if (folding.wide % kWide == 0) {
+      fold_image_kernel<kWide>
+          <<<blocks_for(count / kWide, multiprocessors), kThreads, 0, stream>>>(folding, source, target);
+    } else {
+      fold_image_kernel<4><<<blocks_for(count / 4, multiprocessors), kThreads, 0, stream>>>(folding, source, target);
+    }
+  });
+  check_launch("conv folding");
+}
+
+void fold_filter(cudaStream_t stream, int multiprocessors, const Folding& folding, DataType type, const void* from,
+                 void* to) {
+  const int64_t count =
+      int64_t(folding.filters) * folding.folded_kernel_height * folding.folded_kernel_width * folding.wide;
+  with_element(type, [&](auto element) {
+    using T = decltype(element);
+    fold_filter_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(
+        folding, static_cast<const T*>(from), static_cast<T*>(to));
+  });
+  check_launch("conv folding");
+}
+
+void unfold_filter(cudaStream_t stream, int multiprocessors, const Folding& folding, DataType from_type,
+                   const void* from, DataType to_type, void* to) {
+  const int64_t count = int64_t(folding.filters) * folding.kernel_height * folding.kernel_width * folding.channels;
+  with_element(from_type, [&](auto source) {
+    with_element(to_type, [&](auto target) {
+      unfold_filter_kernel<<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(
+          folding, static_cast<const decltype(source)*>(from), static_cast<decltype(target)*>(to));
+    });
+  });
+  check_launch("conv folding");
+}
+
+}  // namespace arbalest

@@ -1,0 +1,126 @@
+// Convolutions of few channels folded into ones of more. Compiled only with CUDA.
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "graph/error.h"
+#include "ops/nn/conv_direct.h"
+#include "ops/nn/conv_fold.h"
+
+using namespace arbalest;
+
+namespace {
+
+using Kind = ConvolutionProblem::Kind;
+
+struct Extents {
+  int64_t channels, height, width, kernel, pad, stride;
+};
+
+ConvolutionProblem problem_of(Kind kind, const Extents& e) {
+  const auto out = [&](int64_t extent) { return (extent + 2 * e.pad - e.kernel) / e.stride + 1; };
+  ConvolutionProblem problem;
+  problem.kind = kind;
+  problem.x = {3, e.channels, e.height, e.width};
+  problem.w = {5, e.channels, e.kernel, e.kernel};
+  problem.y = {3, 5, out(e.height), out(e.width)};
+  problem.stride = {e.stride, e.stride};
+  problem.dilation = {1, 1};
+  problem.pad_begin = problem.pad_end = {e.pad, e.pad};
+  return problem;
+}
+
+DeviceBuffer noise(const Shape& shape, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(size_t(element_count(shape)));
+  for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  DeviceBuffer buffer(int64_t(values.size() * sizeof(float)));
+  CUDA_CHECK(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
+  return buffer;
+}
+
+std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape) {
+  std::vector<float> values(size_t(element_count(shape)));
+  CUDA_CHECK(cudaMemcpy(values.data(), buffer.data(), values.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  return values;
+}
+
+DeviceBuffer room_for(const Shape& shape) {
+  DeviceBuffer buffer(element_count(shape) * int64_t(sizeof(float)));
+  CUDA_CHECK(cudaMemset(buffer.data(), 0xff, size_t(element_count(shape)) * sizeof(float)));  // NaN
+  return buffer;
+}
+
+void check_close(const std::vector<float>& found, const std::vector<float>& expected) {
+  REQUIRE(found.size() == expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double difference = std::abs(double(found[i]) - double(expected[i]));
+    worst = difference <= worst ? worst : difference;  // NaN too
+  }
+  CHECK(worst < 1e-4);
+}
+
+constexpr int kProcessors = 4;
+constexpr auto kFloat = DataType::Float32;
+
+}  // namespace
+
+TEST_CASE("CUDA: a folded convolution is the convolution") {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    MESSAGE("SKIP: no GPU");
+    return;
+  }
+  const std::vector<Extents> all = {{3, 32, 24, 7, 3, 2}, {3, 33, 31, 7, 3, 2}, {1, 17, 20, 3, 1, 2},
+                                    {3, 16, 16, 4, 1, 2}, {2, 15, 18, 2, 0, 2}, {3, 20, 22, 3, 0, 2},
+                                    {3, 12, 13, 3, 1, 1}, {1, 11, 9, 5, 2, 1},  {3, 21, 19, 3, 1, 3}};
+  for (const Extents& extents : all) {
+    for (const auto& [by, wide] : {std::pair<int, int64_t>{1, 4}, {1, 8}, {int(extents.stride), 32}}) {
+      CAPTURE(extents.kernel);
+      CAPTURE(extents.pad);
+      CAPTURE(by);
+      CAPTURE(wide);
+      const ConvolutionProblem forward = problem_of(Kind::Forward, extents);
+      ConvolutionProblem folded = forward;
+      Folding folding;
+      REQUIRE(fold(folded, by, wide, folding));
+      const DeviceBuffer x = noise(forward.x, 1), w = noise(forward.w, 2), dy = noise(forward.y, 3);
+      DeviceBuffer folded_x = room_for(folded.x), folded_w = room_for(folded.w);
+      fold_image(nullptr, kProcessors, folding, kFloat, x.data(), folded_x.data());
+      fold_filter(nullptr, kProcessors, folding, kFloat, w.data(), folded_w.data());
+      DeviceBuffer y = room_for(forward.y), folded_y = room_for(forward.y);
+      run_direct_convolution(forward, kProcessors, nullptr, x.data(), w.data(), nullptr, y.data());
+      run_direct_convolution(folded, kProcessors, nullptr, folded_x.data(), folded_w.data(), nullptr, folded_y.data());
+      check_close(content(folded_y, forward.y), content(y, forward.y));
+
+      ConvolutionProblem gradient = forward, folded_gradient = folded;
+      gradient.kind = folded_gradient.kind = Kind::GradWeight;
+      DeviceBuffer dw = room_for(forward.w), folded_dw = room_for(folded.w), unfolded_dw = room_for(forward.w);
+      run_direct_convolution(gradient, kProcessors, nullptr, x.data(), dy.data(), nullptr, dw.data());
+      run_direct_convolution(folded_gradient, kProcessors, nullptr, folded_x.data(), dy.data(), nullptr,
+                             folded_dw.data());
+      unfold_filter(nullptr, kProcessors, folding, kFloat, folded_dw.data(), kFloat, unfolded_dw.data());
+      check_close(content(unfolded_dw, forward.w), content(dw, forward.w));
+    }
+  }
+}
+
+TEST_CASE("what cannot be folded is left as it is") {
+  const auto refused = [](ConvolutionProblem problem, int by, int64_t wide) {
+    const ConvolutionProblem before = problem;
+    Folding folding;
+    return !fold(problem, by, wide, folding) && problem.key() == before.key();
+  };
+  const ConvolutionProblem good = problem_of(Kind::Forward, {3, 16, 16, 3, 1, 2});
+  ConvolutionProblem grouped = good, dilated = good, uneven = good;
+  grouped.w[1] = 1;
+  dilated.dilation = {2, 2};
+  uneven.pad_begin = {1, 0};
+  CHECK(refused(grouped, 1, 8));
+  CHECK(refused(dilated, 2, 16));
+  CHECK(refused(uneven, 2, 16));
+  CHECK(refused(good, 3, 32));  // not the stride
+  CHECK(refused(good, 2, 8));   // too few channels
+}

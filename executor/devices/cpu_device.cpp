@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -81,6 +82,22 @@ class CpuDevice final : public Device {
     return INT64_MAX;
   }
 
+  std::vector<int64_t> time_launches(LaneId, const std::vector<BoundLaunch>& launches) override {
+    constexpr size_t kPasses = 3;
+    std::vector<std::vector<int64_t>> times(launches.size());
+    run_there([&] {
+      for (const BoundLaunch& launch : launches) launch.run();  // first uses
+      for (size_t pass = 0; pass < kPasses; ++pass) {
+        for (size_t i = 0; i < launches.size(); ++i) {
+          const auto start = std::chrono::steady_clock::now();
+          launches[i].run();
+          times[i].push_back((std::chrono::steady_clock::now() - start) / std::chrono::nanoseconds(1));
+        }
+      }
+    });
+    return medians(std::move(times));
+  }
+
   void make_queue(LaneId lane, Lane::Kind) override {
     if (size_t(lane) >= queue_of_lane_.size()) queue_of_lane_.resize(size_t(lane) + 1, nullptr);
     queues_.push_back(std::make_unique<Queue>());
@@ -90,6 +107,10 @@ class CpuDevice final : public Device {
   void* stream(LaneId) override { return nullptr; }
 
   void run_there(const std::function<void()>& function) override {
+    if (!thread_.joinable()) {  // after a run
+      set_threads();
+      return function();
+    }
     std::exception_ptr error;
     const std::function<void()> guarded = [&] {
       try {
@@ -144,10 +165,15 @@ class CpuDevice final : public Device {
   }
 
  private:
-  void work() {
+  // Of kernels that the calling thread runs.
+  void set_threads() const {
 #ifdef _OPENMP
     omp_set_num_threads(threads_);
 #endif
+  }
+
+  void work() {
+    set_threads();
     for (;;) {
       const uint32_t seen = signal_.load(std::memory_order_acquire);
       bool worked = false;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <utility>
 
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
@@ -51,9 +52,41 @@ struct Stream {
   CudaPoller::Pending pending;
 };
 
-// Recorded work of one task, a graph per variant.
+// Work that a stream has recorded, to be launched as a whole.
+class Recorded {
+ public:
+  Recorded() = default;
+  Recorded(Recorded&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  Recorded& operator=(Recorded&&) = delete;
+  ~Recorded() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  }
+
+  // Nothing has been recorded yet. Passes on what `work` throws.
+  void record(cudaStream_t stream, const std::function<void()>& work) {
+    cudaGraph_t graph = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    CUDA_CHECK(made);
+  }
+  cudaGraphExec_t graph() const { return graph_; }  // nullptr: nothing is recorded
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+// Recorded work of one task, by variant.
 struct Recording {
-  std::vector<cudaGraphExec_t> graph;
+  std::vector<Recorded> recorded;
   std::vector<int> runs;
 };
 
@@ -75,11 +108,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     stop(drain_deadline());
     cudaSetDevice(index_);
-    for (Recording& recording : recordings_) {
-      for (const cudaGraphExec_t graph : recording.graph) {
-        if (graph) cudaGraphExecDestroy(graph);
-      }
-    }
+    recordings_.clear();
     for (auto& stream : streams_) {
       if (!stream) continue;
       stream->context.reset();
@@ -165,8 +194,9 @@ class CudaDevice final : public Device {
     started_events_.resize(plan.tasks.size());
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || !own(task.id)) continue;
-      recordings_[size_t(task.id)] = {std::vector<cudaGraphExec_t>(task.variants.size()),
-                                      std::vector<int>(task.variants.size())};
+      Recording& recording = recordings_[size_t(task.id)];
+      recording.recorded.resize(task.variants.size());
+      recording.runs.resize(task.variants.size());
       events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
       if (traced_) started_events_[size_t(task.id)].events = make_events(size_t(task.events));
     }
@@ -207,21 +237,54 @@ class CudaDevice final : public Device {
   int64_t time_alone(const BoundTask& task) override {
     constexpr int kRepeats = 5;
     enter();
-    const std::vector<cudaGraphExec_t>& graphs = recordings_[size_t(task.id)].graph;
-    const auto graph = std::find_if(graphs.begin(), graphs.end(), [](cudaGraphExec_t one) { return one != nullptr; });
-    if (graph == graphs.end()) return -1;
+    const std::vector<Recorded>& variants = recordings_[size_t(task.id)].recorded;
+    const auto variant = std::find_if(variants.begin(), variants.end(), [](const Recorded& v) { return v.graph(); });
+    if (variant == variants.end()) return -1;
     const cudaStream_t stream = streams_[size_t(plan_->tasks[size_t(task.id)].lane)]->stream;
     CudaEventList list;
     const cudaEvent_t from = list.add(true), to = list.add(true);
     CUDA_CHECK(cudaDeviceSynchronize());
-    CUDA_CHECK(cudaGraphLaunch(*graph, stream));
+    CUDA_CHECK(cudaGraphLaunch(variant->graph(), stream));
     CUDA_CHECK(cudaEventRecord(from, stream));
-    for (int i = 0; i < kRepeats; ++i) CUDA_CHECK(cudaGraphLaunch(*graph, stream));
+    for (int i = 0; i < kRepeats; ++i) CUDA_CHECK(cudaGraphLaunch(variant->graph(), stream));
     CUDA_CHECK(cudaEventRecord(to, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     float milliseconds = 0;
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
     return int64_t(double(milliseconds) * 1e6 / kRepeats);
+  }
+
+  std::vector<int64_t> time_launches(LaneId lane, const std::vector<BoundLaunch>& launches) override {
+    constexpr int kPasses = 7;
+    enter();
+    const cudaStream_t stream = streams_[size_t(lane)]->stream;
+    CUDA_CHECK(cudaDeviceSynchronize());
+    for (const BoundLaunch& launch : launches) launch.run();  // first uses
+    CudaEventList list;
+    std::vector<cudaEvent_t> marks;
+    for (size_t i = 0; i <= launches.size(); ++i) marks.push_back(list.add(true));
+    const auto mark = [&](size_t i) {
+      CUDA_CHECK(cudaEventRecordWithFlags(marks[i], stream, cudaEventRecordExternal));
+    };
+    Recorded recorded;
+    recorded.record(stream, [&] {
+      mark(0);
+      for (size_t i = 0; i < launches.size(); ++i) {
+        launches[i].run();
+        mark(i + 1);
+      }
+    });
+    std::vector<std::vector<int64_t>> times(launches.size());
+    for (int pass = 0; pass < kPasses; ++pass) {
+      CUDA_CHECK(cudaGraphLaunch(recorded.graph(), stream));
+      CUDA_CHECK(cudaStreamSynchronize(stream));
+      for (size_t i = 0; i < launches.size(); ++i) {
+        float milliseconds = 0;
+        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, marks[i], marks[i + 1]));
+        times[i].push_back(int64_t(double(milliseconds) * 1e6));
+      }
+    }
+    return medians(std::move(times));
   }
 
  private:
@@ -243,24 +306,12 @@ class CudaDevice final : public Device {
     const BoundTask::Variant& variant = task.variants[index];
     Recording& recording = recordings_[size_t(task.id)];
     if (!task.capture || variant.launches.empty()) return run_eagerly(variant, stream);
-    if (recording.graph[index]) {
-      CUDA_CHECK(cudaGraphLaunch(recording.graph[index], stream));
-      return;
+    Recorded& recorded = recording.recorded[index];
+    if (recorded.graph() == nullptr) {
+      if (recording.runs[index]++ < kEagerRuns) return run_eagerly(variant, stream);
+      recorded.record(stream, [&] { run_eagerly(variant, stream); });
     }
-    if (recording.runs[index]++ < kEagerRuns) return run_eagerly(variant, stream);
-    cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    try {
-      run_eagerly(variant, stream);
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph);
-      if (graph) cudaGraphDestroy(graph);
-      throw;
-    }
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&recording.graph[index], graph, 0));
-    cudaGraphDestroy(graph);
-    CUDA_CHECK(cudaGraphLaunch(recording.graph[index], stream));
+    CUDA_CHECK(cudaGraphLaunch(recorded.graph(), stream));
   }
 
   static void run_eagerly(const BoundTask::Variant& variant, cudaStream_t stream) {

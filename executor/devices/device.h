@@ -2,6 +2,7 @@
 // A device as the executor sees it: memory, in-order queues, and word of what has ended. One implementation for CPUs
 // (cpu_device.cpp), one for CUDA (cuda_device.cpp); plan, scheduler and tests do not know which.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -104,7 +105,7 @@ class Queues {
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
   virtual DeviceContext* context(LaneId lane) = 0;
   virtual void* stream(LaneId lane) = 0;
-  // Runs something that needs the device's thread, such as making and timing kernels.
+  // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over.
   virtual void run_there(const std::function<void()>& function) = 0;
 
   // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).
@@ -131,7 +132,20 @@ class Device : public Queues {
   // After a run: ns that a task's work takes while nothing else runs here; −1 where that cannot be told. Does the work
   // again, so what the task writes is of no use afterwards.
   virtual int64_t time_alone(const BoundTask&) { return -1; }
+  // Likewise: ns of each of these launches, bound to `lane`, one after the other in their order: medians of some
+  // passes. On GPUs they are recorded, so that no launch waits for the host.
+  virtual std::vector<int64_t> time_launches(LaneId lane, const std::vector<BoundLaunch>& launches) = 0;
 };
+
+// Of each list, which has one at least.
+inline std::vector<int64_t> medians(std::vector<std::vector<int64_t>> times) {
+  std::vector<int64_t> middle;
+  for (std::vector<int64_t>& each : times) {
+    std::nth_element(each.begin(), each.begin() + int64_t(each.size() / 2), each.end());
+    middle.push_back(each[each.size() / 2]);
+  }
+  return middle;
+}
 
 // `threads`: for kernels, of this device. Tasks complete across CPU devices through `progress`, which they share.
 struct CpuProgress;

@@ -214,6 +214,11 @@ void Segment::time_alone(TraceRecorder& trace) {
   trace.set_alone(std::move(alone));
 }
 
+StepProfile Segment::profile() const {
+  const bool lowered = options_.numerics.precision == Precision::Bf16;
+  return profile_step(*binding_, bind_options(prepared_, options_), lowered ? DataType::Bfloat16 : DataType::Float32);
+}
+
 // Samples seen ÷ samples of the split, before iteration `tick`.
 double Segment::epochs_seen(int64_t tick) const {
   const int64_t batches = from_.batch + tick % rounds_ * learners_;

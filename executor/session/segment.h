@@ -11,6 +11,7 @@
 #include "executor/run/binding.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
+#include "executor/run/step_profile.h"
 #include "executor/session/cursor.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/monitor.h"
@@ -42,6 +43,9 @@ class Segment {
 
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
   void time_alone(TraceRecorder& trace);
+
+  // Likewise: what each node of the first learner's step takes.
+  StepProfile profile() const;
 
   const InputReport& last_input() const { return last_input_; }  // by the last report
   InputReport input() { return scheduler_ ? input_between({}, read_so_far(iterations())) : InputReport(); }

@@ -19,6 +19,7 @@ namespace arbalest {
 struct BindOptions;  // executor/run/binding.h
 class BadSamples;    // io/sources/bad_samples.h
 class SampleCache;   // executor/run/sample_cache.h
+struct StepProfile;  // executor/run/step_profile.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
@@ -137,5 +138,10 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 // already read, saving all the same.
 RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
                          const std::atomic<bool>& interrupted);
+
+// Trains as run_training() does, until the run ends or is interrupted, and then profiles the step of its first learner
+// (executor/run/step_profile.h).
+StepProfile profile_training(Graph graph, const SessionOptions& options, RunObserver& observer,
+                             const std::atomic<bool>& interrupted);
 
 }  // namespace arbalest

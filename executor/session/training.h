@@ -14,6 +14,7 @@ class Training {
   Training(Graph graph, const SessionOptions& options, RunObserver& observer);
   ~Training();
   RunFinished run(const std::atomic<bool>& interrupted, double setup_seconds);
+  StepProfile profile() const { return segment_->profile(); }  // after run()
   double seconds() const { return monitor_ ? monitor_->seconds() : 0; }
 
  private:

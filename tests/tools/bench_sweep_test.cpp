@@ -14,9 +14,9 @@
 #include "graph/file/graph_file.h"
 #include "tests/executor/fixture.h"
 #include "tests/tools/redirected.h"
-#include "tools/command/bench_scaling.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_setup.h"
+#include "tools/measure/bench_scaling.h"
 
 using namespace arbalest;
 using test::Redirected;

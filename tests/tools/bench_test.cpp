@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/tools/command_line.h"
-#include "tools/command/bench_scaling.h"
+#include "tools/measure/bench_scaling.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

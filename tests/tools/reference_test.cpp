@@ -87,7 +87,7 @@ std::string command_line() {
   std::string text = fmt::format("# The command line\n\nWhat `--help` prints, command by command. {}\n", kMade);
   text += help({});
   for (const char* command :
-       {"run", "evaluate", "predict", "export", "check", "plan", "trace", "view", "report", "ops"}) {
+       {"run", "evaluate", "predict", "export", "check", "plan", "trace", "view", "report", "profile", "ops"}) {
     text += help({command});
   }
   text += help({"bench", "scaling"});

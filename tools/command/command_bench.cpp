@@ -4,29 +4,13 @@
 
 #include <cstdio>
 
-#include "graph/file/graph_file.h"
-#include "graph/file/overrides.h"
-#include "graph/op.h"
-#include "tools/command/bench_scaling.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
+#include "tools/measure/bench_scaling.h"
 
 namespace arbalest {
 namespace {
-
-// Noise that is learnt by heart for minutes may make a loss diverge, and what is measured does not depend on the rate.
-constexpr double kHarmlessRate = 1e-6;
-
-Graph graph_to_measure(const ScalingOptions& options) {
-  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models);
-  for (Node& node : graph.nodes) {
-    if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
-  }
-  for (const std::string& assignment : options.set) apply_override(graph, assignment);
-  if (options.batch) apply_override(graph, fmt::format("prefetch.batch={}", *options.batch));
-  return without_validation(std::move(graph));
-}
 
 // What is wrong with the graph or its data is wrong in every cell: found before the first. Returns the batch.
 int64_t check(const Graph& graph, SessionOptions session) {
@@ -45,7 +29,7 @@ int command_bench_scaling(const ScalingOptions& options) {
   SessionOptions session = session_options(options);
   const std::vector<PlanDevice> pool = session.learners.devices;
   const std::vector<int> counts = device_counts(options.device_counts, pool.size());
-  const Graph graph = graph_to_measure(options);
+  const Graph graph = graph_to_measure(options, options.batch);
   const int64_t batch = check(graph, session);
   const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
 

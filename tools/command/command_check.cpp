@@ -17,7 +17,7 @@ namespace {
 
 double flops_of(const Graph& graph) {
   double flops = 0;
-  for (const Node& node : graph.nodes) flops += node.op->cost ? node.op->cost(graph, node).flops : 0;
+  for (const Node& node : graph.nodes) flops += cost_of(graph, node).flops;
   return flops;
 }
 

@@ -24,6 +24,7 @@ int command_data(const DataOptions& options);
 int command_pack(const PackCommandOptions& options);
 int command_ops(const OpsOptions& options);
 std::string describe_operators(const std::string& name);  // as `arbalest ops` prints it; "": the list
+int command_profile(const ProfileOptions& options);
 int command_bench_scaling(const ScalingOptions& options);
 
 }  // namespace arbalest

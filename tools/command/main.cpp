@@ -30,6 +30,7 @@ struct Execute {
   int operator()(const DataOptions& options) const { return command_data(options); }
   int operator()(const PackCommandOptions& options) const { return command_pack(options); }
   int operator()(const OpsOptions& options) const { return command_ops(options); }
+  int operator()(const ProfileOptions& options) const { return command_profile(options); }
   int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
 };
 

@@ -56,6 +56,7 @@ class CommandLine {
     declare_trace();
     declare_view();
     declare_report();
+    declare_profile();
     declare_bench();
     declare_data();
     declare_ops();
@@ -240,6 +241,30 @@ class CommandLine {
         ->check(not_empty());
   }
 
+  void declare_profile() {
+    profile_command_ = declare("profile", "measure where the time of a training step goes, node by node");
+    bind_graph(*profile_command_, profile_);
+    profile_command_->add_option("--batch", profile_.batch, "samples per learner; short for --set prefetch.batch=N")
+        ->type_name("N")
+        ->check(whole(1));
+    profile_command_->add_option("--seconds", profile_.seconds, "of training that throughput is measured over")
+        ->capture_default_str()
+        ->type_name("S")
+        ->check(real(1e-3, 1e6));
+    profile_command_->add_option("--slowest", profile_.slowest, "nodes to list, those furthest from their limit first")
+        ->capture_default_str()
+        ->type_name("N")
+        ->check(whole(0));
+    profile_command_->add_flag("--layers", profile_.layers, "list every layer too");
+    profile_command_->add_flag("--json", profile_.json, "every node, as JSON");
+    profile_command_->footer(
+        "Trains for a while without validation, with a learning rate of 1e-6 unless --set says otherwise, then times\n"
+        "each node of a learner's step in its order, while nothing else runs. The limit of a node is the longer of "
+        "the\n"
+        "times that its bytes (each operand once) and its operations take at the rates that a Relu and a product of\n"
+        "large matrices reach.");
+  }
+
   void declare_bench() {
     bench_command_ = declare("bench", "measure throughput");
     scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
@@ -343,6 +368,7 @@ class CommandLine {
     }
     if (command == check_command_) return checked(check_, *command);
     if (command == plan_command_) return checked(plan_, *command);
+    if (command == profile_command_) return checked(profile_, *command);
     if (command == bench_command_) return Exit{kWrong, app_.help()};  // bench's, with what it measures
     if (command == scaling_command_) {
       if (device_counts_) scaling_.device_counts = parse_counts("--device-counts", *device_counts_);
@@ -411,7 +437,7 @@ class CommandLine {
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
            *view_command_ = nullptr, *report_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr,
            *ops_command_ = nullptr, *evaluate_command_ = nullptr, *predict_command_ = nullptr,
-           *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr;
+           *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr, *profile_command_ = nullptr;
   RunOptions run_;
   CheckOptions check_;
   PlanCommandOptions plan_;
@@ -419,6 +445,7 @@ class CommandLine {
   ViewOptions view_;
   ReportOptions report_;
   ScalingOptions scaling_;
+  ProfileOptions profile_;
   DataOptions data_;
   PackCommandOptions pack_;
   OpsOptions ops_;

@@ -87,6 +87,17 @@ struct ScalingOptions : GraphOptions {
   bool json = false;
 };
 
+// Where the time of a step goes.
+struct ProfileOptions : GraphOptions {
+  ProfileOptions() { session.execution.report_every = 5; }
+
+  std::optional<int64_t> batch;  // otherwise the graph's
+  double seconds = 2;            // of training that throughput is measured over
+  int slowest = 10;              // nodes to list
+  bool layers = false;           // every layer
+  bool json = false;
+};
+
 // One pass over a split with weights as they are.
 struct EvaluateOptions : GraphOptions {
   std::string split;        // "": the graph's validation split
@@ -137,7 +148,7 @@ struct Exit {
 };
 
 using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
-                             ReportOptions, ScalingOptions, OpsOptions, EvaluateOptions, PredictOptions,
+                             ReportOptions, ProfileOptions, ScalingOptions, OpsOptions, EvaluateOptions, PredictOptions,
                              ExportCommandOptions, DataOptions, PackCommandOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);

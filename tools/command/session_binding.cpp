@@ -135,7 +135,8 @@ void bind_graph(CLI::App& command, GraphOptions& options) {
       ->capture_default_str()
       ->type_name("N")
       ->check(whole(0));
-  command.add_flag("--deterministic", session.numerics.deterministic, "the same bits each time, with any number of threads");
+  command.add_flag("--deterministic", session.numerics.deterministic,
+                   "the same bits each time, with any number of threads");
   command.add_option("--set", options.set, "change a node's attribute; repeatable")
       ->type_name("NODE.ATTR=VALUE")
       ->take_all()

@@ -1,5 +1,7 @@
 #include "tools/command/session_setup.h"
 
+#include <fmt/format.h>
+
 #include "executor/plan/device_list.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
@@ -22,6 +24,17 @@ Graph without_validation(Graph graph) {
   }
   reorder_nodes(graph, order);  // drops the negative
   return graph;
+}
+
+Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch) {
+  constexpr double kHarmlessRate = 1e-6;  // noise that is learnt by heart for minutes may make a loss diverge
+  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models);
+  for (Node& node : graph.nodes) {
+    if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
+  }
+  for (const std::string& assignment : options.set) apply_override(graph, assignment);
+  if (batch) apply_override(graph, fmt::format("prefetch.batch={}", *batch));
+  return without_validation(std::move(graph));
 }
 
 void check_graph_kept(const std::vector<std::string>& graph_files, const FileOptions& files,

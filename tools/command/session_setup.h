@@ -1,6 +1,8 @@
 #pragma once
 // From options to what executor/session/session.h takes.
 
+#include <optional>
+
 #include "executor/session/output_paths.h"
 #include "executor/session/session.h"
 #include "tools/command/options.h"
@@ -20,6 +22,10 @@ Graph without_validation(Graph graph);
 
 // A warning where there are no --weights: what a model says that was not trained means nothing.
 void tell_of_fresh_weights(const FileOptions& files);
+
+// The graph as it is measured: without validation, and with a learning rate that lets no loss diverge, unless --set
+// states another; `batch` in place of Prefetch's. Throws GraphError.
+Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch);
 
 // The session's options with the devices looked up. Throws GraphError for a wrong list of devices.
 SessionOptions session_options(const GraphOptions& options);

@@ -45,6 +45,9 @@ struct Watched final : Device {
   void upload(void* to, const void* from, int64_t bytes) override { inner->upload(to, from, bytes); }
   void download(void* to, const void* from, int64_t bytes) override { inner->download(to, from, bytes); }
   int64_t free_bytes() const override { return inner->free_bytes(); }
+  std::vector<int64_t> time_launches(LaneId lane, const std::vector<BoundLaunch>& launches) override {
+    return inner->time_launches(lane, launches);
+  }
 
   std::unique_ptr<Device> inner;
   std::atomic<int>& aborts;

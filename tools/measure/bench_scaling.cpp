@@ -1,4 +1,4 @@
-#include "tools/command/bench_scaling.h"
+#include "tools/measure/bench_scaling.h"
 
 #include <fmt/format.h>
 
@@ -129,7 +129,7 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool) {
 }
 
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
-                         const std::atomic<bool>& interrupted) {
+                         const std::atomic<bool>& interrupted, const Train& train) {
   constexpr int64_t kEndless = int64_t{1} << 40;  // as many iterations as a run can count
   ScalingCell cell;
   for (const PlanDevice& device : session.learners.devices) cell.devices.push_back(to_string(device));
@@ -140,7 +140,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
     session.length.epochs = 1;  // iterations decide
     session.length.iterations = kEndless;
     session.files.save = folder.file("weights.safetensors");
-    run_training(graph, session, observer, observer.stop());
+    train(graph, session, observer, observer.stop());
     if (!observer.complete()) cell.error = "interrupted";
   } catch (const std::exception& error) {
     cell.error = on_one_line(error.what());

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -61,10 +62,13 @@ struct ScalingCell {
 // The sizes asked for, or powers of two up to the pool's size and that size. Throws GraphError for one that is larger.
 std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
 
+// Trains, as run_training() does.
+using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, const std::atomic<bool>&)>;
+
 // Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node; of `session` the
 // devices, learners, precision and report_every count. Whatever fails becomes the cell's error.
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
-                         const std::atomic<bool>& interrupted);
+                         const std::atomic<bool>& interrupted, const Train& train = run_training);
 
 // What all cells of a sweep have in common.
 struct ScalingSweep {

@@ -1,0 +1,121 @@
+#include "executor/run/step_profile.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "graph/random.h"
+
+namespace arbalest {
+namespace {
+
+// The longest name of a forward node that `name` begins with, up to a dot: gradients are called "LAYER.grad_input".
+std::string layer_of(const Graph& graph, const std::string& name) {
+  std::string layer;
+  for (const Node& node : graph.nodes) {
+    const size_t size = node.name.size();
+    const bool begins = node.stage == Stage::Forward && name.size() > size && name.compare(0, size, node.name) == 0;
+    if (begins && name[size] == '.' && size > layer.size()) layer = node.name;
+  }
+  return layer.empty() ? name : layer;
+}
+
+// One operator, bound to operands of noise on a lane of a device.
+class Alone {
+ public:
+  Alone(Device& device, LaneId lane, const BindOptions& options, const char* op, int inputs, const TensorType& type)
+      : device_(device), lane_(lane) {
+    node_.op = &builtin_ops().get(op);
+    node_.name = "limit";
+    node_.attributes = {};
+    KernelRequest request{node_, std::vector<TensorType>(size_t(inputs), type), {type}};
+    request.math = options.math;
+    request.workspace_limit = options.workspace_limit;
+    request.device = device.context(lane);
+    const bool cpu = request.device == nullptr;
+    device.run_there([&] { kernel_ = (cpu ? node_.op->cpu : node_.op->cuda)(request); });
+    for (int i = 0; i < inputs; ++i) launch_.inputs.push_back(noise(type));
+    launch_.outputs.push_back(device.allocate(type.bytes()));
+    launch_.kernel = kernel_.get();
+    launch_.node = &node_;
+    launch_.context.stream = device.stream(lane);
+    launch_.context.workspace = device.allocate(kernel_->workspace_bytes());
+    launch_.context.inputs = launch_.inputs.data();
+    launch_.context.outputs = launch_.outputs.data();
+  }
+
+  double seconds() const { return double(device_.time_launches(lane_, {launch_}).front()) * 1e-9; }
+
+ private:
+  // In [-1, 1): on zeros matrix units draw less power and run faster.
+  void* noise(const TensorType& type) {
+    std::vector<std::byte> bytes(size_t(type.bytes()));
+    for (int64_t i = 0; i < type.elements(); ++i) {
+      const float value = uniform(philox(1, 0, uint64_t(i) / 4).word[i % 4]) * 2 - 1;
+      if (type.dtype == DataType::Float32) {
+        std::memcpy(&bytes[size_t(i) * 4], &value, 4);
+      } else {
+        const bfloat16 lowered(value);
+        std::memcpy(&bytes[size_t(i) * 2], &lowered, 2);
+      }
+    }
+    void* const memory = device_.allocate(type.bytes());
+    device_.upload(memory, bytes.data(), type.bytes());
+    return memory;
+  }
+
+  Device& device_;
+  const LaneId lane_;
+  Node node_;
+  std::unique_ptr<Kernel> kernel_;
+  BoundLaunch launch_;
+};
+
+// A limit stays 0 where the device has no memory left for finding it.
+DeviceLimits find_limits(Device& device, LaneId lane, const BindOptions& options, DataType precision) {
+  const bool cpu = device.context(lane) == nullptr;
+  const int64_t side = cpu ? 1024 : 8192, elements = int64_t{1} << (cpu ? 24 : 27);
+  DeviceLimits limits;
+  try {
+    const Alone copy(device, lane, options, "Relu", 1, {precision, {elements}});
+    limits.bytes_per_second = 2 * double(elements) * double(size_of(precision)) / copy.seconds();
+    const Alone product(device, lane, options, "MatMul", 2, {precision, {side, side}});
+    limits.flops_per_second = 2 * double(side) * double(side) * double(side) / product.seconds();
+  } catch (const RunError&) {
+  }
+  return limits;
+}
+
+}  // namespace
+
+double DeviceLimits::seconds(const Cost& cost) const {
+  const double memory = bytes_per_second > 0 ? cost.bytes / bytes_per_second : 0;
+  const double math = flops_per_second > 0 ? cost.flops / flops_per_second : 0;
+  return std::max(memory, math);
+}
+
+StepProfile profile_step(const Binding& binding, const BindOptions& options, DataType precision) {
+  const Plan& plan = binding.plan();
+  const Replica& learner = plan.handles.loops.front().replicas.front();
+  Device& device = binding.device(learner.device);
+  StepProfile profile;
+  for (const TaskId id : learner.step) {
+    const BoundTask& task = binding.tasks()[size_t(id)];
+    if (task.variants.empty()) continue;
+    const std::vector<BoundLaunch>& launches = task.variants.front().launches;
+    const std::vector<int64_t> times = device.time_launches(learner.lane, launches);
+    for (size_t i = 0; i < launches.size(); ++i) {
+      const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launches[i].launch)].program)];
+      const Node& node = *launches[i].node;
+      profile.nodes.push_back({node.name, layer_of(graph, node.name), node.op->qualified_name(),
+                               launches[i].kernel->engine(), node.stage, double(times[i]) * 1e-9,
+                               cost_of(graph, node)});
+    }
+    const int64_t alone = device.time_alone(task);
+    profile.seconds += double(alone > 0 ? alone : std::accumulate(times.begin(), times.end(), int64_t{0})) * 1e-9;
+  }
+  profile.limits = find_limits(device, learner.lane, options, precision);
+  return profile;
+}
+
+}  // namespace arbalest

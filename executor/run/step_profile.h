@@ -1,0 +1,40 @@
+#pragma once
+// Where the time of a training step goes, node by node.
+
+#include <string>
+#include <vector>
+
+#include "executor/run/binding.h"
+#include "graph/op.h"
+
+namespace arbalest {
+
+struct NodeProfile {
+  std::string name;
+  std::string layer;   // the node of the forward pass that it belongs to; its own name where there is none
+  std::string op;      // qualified
+  std::string engine;  // Kernel::engine()
+  Stage stage = Stage::Forward;
+  double seconds = 0;  // in the step's order, while nothing else runs on the device
+  Cost cost;
+};
+
+// What a device was found to do at best, by operators of this build: Relu from memory to memory, and a product of large
+// matrices in the precision of the run. 0: not to be had.
+struct DeviceLimits {
+  double bytes_per_second = 0, flops_per_second = 0;
+
+  // The least seconds of such work; 0 where the limits are unknown.
+  double seconds(const Cost& cost) const;
+};
+
+struct StepProfile {
+  std::vector<NodeProfile> nodes;  // of the first learner's step, in order
+  double seconds = 0;              // the step as training runs it, while nothing else runs on the device
+  DeviceLimits limits;
+};
+
+// Times the step of a plan's first learner. After a run, and what the step writes is of no use afterwards.
+StepProfile profile_step(const Binding& binding, const BindOptions& options, DataType precision);
+
+}  // namespace arbalest

@@ -276,9 +276,11 @@ class ConvolutionKernel final : public Kernel {
       problem_ = problem;
       folding_ = folding;
     };
-    attempt(1, 4);
+    if (channels < 4) attempt(1, 4);
     attempt(1, 8);
-    attempt(2, (4 * channels + 7) / 8 * 8);
+    constexpr int64_t kMost = 1024;  // channels: patches of 16 × 16 have 768
+    const int64_t stride = asked.stride[0], folded = (stride * stride * channels + 7) / 8 * 8;
+    if (stride > 1 && folded <= kMost) attempt(int(stride), folded);
   }
 
   // cuDNN has few engines for images padded more on one side than on the other: the padded image is in the workspace.

@@ -85,7 +85,7 @@ void with_element(DataType type, Function function) {
 bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding) {
   const Shape &x = problem.x, &w = problem.w;
   const int64_t images = x[0] * x[2] * x[3];
-  if (x.size() != 4 || w[1] != x[1] || wide <= x[1] * by * by || images > INT32_MAX) return false;
+  if (x.size() != 4 || w[1] != x[1] || wide % 4 != 0 || wide < x[1] * by * by || images > INT32_MAX) return false;
   folding = {.fold = by,
              .channels = int(x[1]),
              .wide = int(wide),
@@ -97,7 +97,7 @@ bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding) {
              .kernel_width = int(w[3])};
   if (by > 1) {
     const auto is = [](const std::vector<int64_t>& values, int64_t each) {
-      return values == std::vector<int64_t>(values.size(), each);
+      return std::all_of(values.begin(), values.end(), [each](int64_t value) { return value == each; });
     };
     const int64_t pad = problem.pad_begin[0];
     if (!is(problem.stride, by) || !is(problem.dilation, 1) || !is(problem.pad_begin, pad)) return false;

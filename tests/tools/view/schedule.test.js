@@ -209,3 +209,13 @@ test("of two traces, what changed most and surely comes first", () => {
   const { rows } = compared(head([task("step", 1000, 10), task("copy", 50, 40), task("gone", 5, 0)]), head([task("step", 1100, 10), task("copy", 55, 40)]));
   assert.deepEqual(rows.map((row) => [row.name, row.sure, Math.round(row.cost)]), [["step", true, 100], ["gone", true, -5], ["copy", false, 5]]);
 });
+
+test("a difference is sure only where both traces tell how far instances spread", () => {
+  const task = (name, mean, count) => ({ name, like: "step", clock: 0, deviation_ns: 0, count, total_ns: mean * count });
+  const sides = (a, b) => compared({ tasks: a, steady: { iteration_ns: 0 } }, { tasks: b, steady: { iteration_ns: 0 } }).rows[0];
+  const flags = ({ sure, few }) => [sure, few];
+  assert.deepEqual(flags(sides([task("0/step", 10, 2)], [task("0/step", 20, 2)])), [true, false]);
+  assert.deepEqual(flags(sides([task("0/step", 10, 1)], [task("0/step", 20, 2)])), [false, true]);
+  assert.deepEqual(flags(sides([task("0/step", 10, 2)], [task("0/step", 20, 1), task("1/step", 30, 1)])), [false, true]);
+  assert.deepEqual(flags(sides([task("0/step", 10, 1)], [])), [true, true]);
+});

@@ -20,15 +20,17 @@ function groupsOf(head) {
   return groups;
 }
 
-// What changed from `a` to `b`, what changed most first. `sure`: the means differ by more than twice their standard error.
+// What changed from `a` to `b`, what changed most first. `sure`: the means differ by more than twice their standard error;
+// `few`: there is no such error, for on one side no task ran twice.
 export function compared(a, b) {
   const [inA, inB] = [groupsOf(a), groupsOf(b)];
   const rows = [...new Set([...inA.keys(), ...inB.keys()])].map((name) => {
     const [one, other] = [inA.get(name), inB.get(name)];
     const cost = (other?.perIteration ?? 0) - (one?.perIteration ?? 0);
     const error = one && other ? Math.sqrt(one.deviation ** 2 / one.count + other.deviation ** 2 / other.count) : 0;
-    const sure = !one || !other || Math.abs(other.mean - one.mean) > 2 * error;
-    return { name, a: one, b: other, cost, sure };
+    const few = [one, other].some((group) => group && group.count === group.tasks.length);
+    const sure = !one || !other || (!few && Math.abs(other.mean - one.mean) > 2 * error);
+    return { name, a: one, b: other, cost, sure, few };
   });
   rows.sort((x, y) => y.sure - x.sure || Math.abs(y.cost) - Math.abs(x.cost));
   return { rows, iteration: { a: a.steady.iteration_ns, b: b.steady.iteration_ns } };

@@ -5,7 +5,7 @@ import { kAxis, kGutter } from "./timeline.js";
 const kSnap = 8;   // pixels within which a measure takes the start or end of an instance
 const kClick = 4;  // pixels that a click may move
 
-// `act`: { select(position), selectEdge(forward), neighbour(step), otherRow(step), search(), help(), changed() }.
+// `act`: { select(position), hover(position, at), follow(forward), neighbour(step), otherTrack(step), critical(), changed() }.
 export function listen(timeline, act) {
   const { canvas } = timeline;
   let pointer = { x: undefined, y: undefined }, drag = null;
@@ -83,6 +83,7 @@ export function listen(timeline, act) {
     act.hover(-1, pointer);
   });
   canvas.addEventListener("dblclick", (event) => {
+    if (!timeline.trace) return;
     const { x, y } = place(event);
     const position = instanceAt(x, y);
     if (position >= 0) timeline.reveal(position, true);

@@ -32,7 +32,7 @@ class Page extends Navigation {
     this.traces = heads.map((head) => ({ head }));
     this.state = stateOf(location.hash);
     if (this.state.trace >= heads.length) this.state.trace = 0;
-    if (this.state.view === "compare" && heads.length < 2) this.state.view = "timeline";
+    if (!this.available(this.state.view)) this.state.view = "timeline";
     this.by = (id) => document.getElementById(id);
     this.plan = { each: false, order: false };
     this.timeline = new DrawnTimeline(this.by("timeline"));
@@ -42,6 +42,7 @@ class Page extends Navigation {
       critical: () => this.setCritical(!this.state.critical), changed: () => this.remember(),
       plan: (options) => (Object.assign(this.plan, options), this.showView()),
       showCritical: () => (this.view("timeline"), this.setCritical(true)), showTask: (tasks) => this.showTask(tasks, false),
+      showTaskOf: (trace, tasks) => (trace !== this.state.trace && this.switchTo(trace), this.showTask(tasks, false)),
       showLongest: (tasks) => this.showTask(tasks, true), showGap: (cause) => this.showGap(cause), showLane: (lane) => this.showLane(lane),
     };
   }
@@ -61,6 +62,7 @@ class Page extends Navigation {
     this.by("search").addEventListener("input", () => this.search());
     this.by("search").addEventListener("keydown", (event) => event.key === "Enter" && this.nextMatch(event.shiftKey ? -1 : 1));
     this.showHead();
+    this.showLoading();
     this.showView();
   }
 
@@ -83,7 +85,13 @@ class Page extends Navigation {
       trace.dependencies = new Dependencies(head, trace.instances);
       if (i === this.state.trace) this.showTrace();
     }
-    if (this.trace.head.instances === 0) this.by("loading").textContent = "There is nothing to draw.";
+  }
+
+  // In place of the timeline: why it is not there.
+  showLoading() {
+    this.by("loading").hidden = false;
+    this.by("loading").textContent = this.trace.head.instances === 0 ? "There is nothing to draw." : this.failure ?? "reading instances…";
+    this.by("panel").replaceChildren();
   }
 
   showHead() {
@@ -137,7 +145,7 @@ class Page extends Navigation {
     for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) this.palette[name] = colour(name);
     Object.assign(this.palette, { neededBy: colour("needed"), layerText: colour("layer-text") });
     this.colour();
-    if (this.timeline.trace) this.showPanel();
+    this.showPanel();
     if (this.shownOnce) this.showView();
     this.shownOnce = true;
   }
@@ -166,14 +174,16 @@ class Page extends Navigation {
 
   switchTo(i) {
     const { view } = this.state;
-    this.state = { view: view === "compare" ? "timeline" : view, trace: i, marks: [] };
-    this.by("search").value = "";
+    this.state = { view, trace: i, marks: [] };
+    if (view === "compare" || !this.available(view)) this.state.view = "timeline";
+    this.by("search").value = this.by("found").textContent = "";
     this.timeline.matches = null;
     this.timeline.trace = undefined;
     this.showHead();
     this.written = undefined;
     history.replaceState(null, "", hashOf(this.state));
     if (this.trace.rows) this.showTrace();
+    else this.showLoading();
     this.showView();
   }
 
@@ -224,6 +234,7 @@ class Page extends Navigation {
 
   showPanel() {
     const { timeline } = this;
+    if (!timeline.trace) return;
     if (timeline.selected >= 0) {
       this.by("panel").replaceChildren(selectionPanel(this.trace, timeline.selected, timeline.needs, timeline.neededBy, this.act, this.palette));
       return;
@@ -244,7 +255,7 @@ class Page extends Navigation {
   setCritical(on) {
     this.state.critical = this.timeline.onlyCritical = on;
     this.timeline.draw();
-    if (this.timeline.trace) this.showPanel();
+    this.showPanel();
     this.remember();
   }
 
@@ -294,9 +305,8 @@ export function main() {
   window.schedule = page;  // for the browser test
   page.start();
   const load = () => page.load().catch((error) => {
-    const loading = page.by("loading");
-    loading.hidden = false;
-    loading.textContent = `The instances cannot be read: ${error.message}`;
+    page.failure = `The instances cannot be read: ${error.message}`;
+    if (!page.timeline.trace) page.showLoading();
   });
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", load);
   else load();

@@ -90,7 +90,7 @@ export class Navigation {
   // “step” lights the tasks that have it in their names, “step 40” goes to that instance as well.
   search() {
     const text = this.by("search").value.trim().toLowerCase();
-    const { tasks } = this.trace.head;
+    const tasks = this.trace.head.tasks ?? [];
     const numbered = /^(.*\S)\s+(\d+)$/.exec(text);
     const having = (part) => tasks.map((task, id) => (task.name.toLowerCase().includes(part) ? id : -1)).filter((id) => id >= 0);
     let found = text ? having(text) : [];

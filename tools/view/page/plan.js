@@ -74,12 +74,6 @@ export class Dependencies {
     return at < first[task + 1] && number[at] === instance ? order[at] : -1;
   }
 
-  // The position of the k-th recorded instance of a task.
-  nth(task, k) {
-    const { first, order } = this.positions();
-    return first[task] + k < first[task + 1] ? order[first[task] + k] : -1;
-  }
-
   // What the instance at a position needed: edge, instance and position of each, what came last first.
   needs(position) {
     const { task, instance, end } = this.instances;

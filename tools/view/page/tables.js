@@ -136,10 +136,10 @@ export function compareView(traces, state, act) {
     : "One of the traces is too short to tell how long an iteration takes.";
   return el("div", { class: "page" }, el("p", { class: "intro" }, verdict),
     table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
-      rows.map((row) => [link(kindName(row.name), () => act.showTask((row.b ?? row.a).tasks), shown(row.name)),
+      rows.map((row) => [link(kindName(row.name), () => act.showTaskOf(row.b ? 1 : 0, (row.b ?? row.a).tasks), shown(row.name)),
         row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",
         row.a && row.b ? signed(row.b.mean - row.a.mean) : "—",
-        el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signed(row.cost) : "within its spread"),
+        el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signed(row.cost) : row.few ? "too few instances" : "within its spread"),
         row.a ? row.b ? "" : `only in ${shown(a.name)}` : `only in ${shown(b.name)}`])),
     el("p", { class: "quiet" }, `“Per iteration” is the work of all learners and devices together; work beside compute may cost no time. Samples: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`));
 }

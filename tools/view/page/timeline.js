@@ -141,6 +141,7 @@ export class Timeline {
     this.pending = true;
     requestAnimationFrame(() => {
       this.pending = false;
+      if (!this.trace) return;  // switched away since
       const began = performance.now();
       this.paint();
       this.frames.push(performance.now() - began);

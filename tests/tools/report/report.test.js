@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { differing, settingsOf, settingsTable } from "../../../tools/report/page/options.js";
-import { ticks, written } from "../../../tools/report/page/plot.js";
-import { csvOf, nearest, plotsOf, spanOf, thinned } from "../../../tools/report/page/series.js";
+import { tickText, ticks, written } from "../../../tools/report/page/plot.js";
+import { csvOf, nearest, plotsOf, spanOf, thinned, valueOfLast } from "../../../tools/report/page/series.js";
 import { generator } from "../view/numbers.js";
 
 function points(values, count) {
@@ -33,10 +33,22 @@ test("a value that some points lack stands where the others are", () => {
 
 test("learners are steps from the start on", () => {
   const tunes = [{ epoch: 1, iteration: 50, seconds: 3, learners: 1, next_learners: 2 }, { epoch: 1, iteration: 80, seconds: 5, learners: 2, next_learners: 4 }];
-  const plot = plotsOf([run("a", { tunes, start: { iterations_per_epoch: 100 } })]).find((one) => one.name === "learners");
+  const progress = { ...points({}, 3), iteration: [20, 60, 80], epochs: [0.2, 1, 2] };  // epochs have fewer iterations as learners become more
+  const plot = plotsOf([run("a", { tunes, progress, start: { iterations_per_epoch: 100 } })]).find((one) => one.name === "learners");
   const longer = plotsOf([run("a", { tunes: tunes.map((tune) => ({ ...tune, iteration: tune.iteration / 10 })) })]).find((one) => one.name === "learners");
   assert.deepEqual([longer.series[0].iteration, longer.series[0].value], [[0, 5, 8, 20], [1, 2, 4, 4]]);
-  assert.deepEqual(plot.series, [{ run: 0, kind: "steps", epochs: [0, 0.5, 0.8], iteration: [0, 50, 80], seconds: [0, 3, 5], value: [1, 2, 4] }]);
+  assert.deepEqual(plot.series, [{ run: 0, kind: "steps", epochs: [0, 0.8, 2], iteration: [0, 50, 80], seconds: [0, 3, 5], value: [1, 2, 4] }]);
+  assert.deepEqual(longer.series[0].epochs, [0, 0.25, 0.4, 1]);
+  const early = plotsOf([run("a", { tunes: [{ ...tunes[0], iteration: 10 }], progress })]).find((one) => one.name === "learners");
+  assert.deepEqual(early.series[0].epochs, [0, 0.1, 2]);
+  const late = plotsOf([run("a", { tunes: [{ ...tunes[0], iteration: 90 }], progress })]).find((one) => one.name === "learners");
+  assert.deepEqual(late.series[0].epochs, [0, 2]);
+});
+
+test("a value of the last point is told where that point has it", () => {
+  const validations = points({ loss: [3, 2] }, 2);
+  validations.values.accuracy = { at: [0], value: [0.5] };
+  assert.deepEqual(["loss", "accuracy", "toString"].map((name) => valueOfLast(validations, name)), [2, null, null]);
 });
 
 test("what is thinned has the extremes of every pixel, and no more than four points of each", () => {
@@ -80,13 +92,26 @@ test("spans are of numbers, on a logarithmic axis of those above 0", () => {
 
 test("ticks are round, within what is seen, and not too many", () => {
   const random = generator(12);
-  assert.deepEqual(ticks([0, 1], 5), [0, 0.2, 0.4, 0.6, 0.8, 1]);
-  assert.deepEqual(ticks([0.004, 3], 5, true), [0.01, 0.1, 1]);
+  assert.deepEqual(ticks([0, 1], 5).values, [0, 0.2, 0.4, 0.6, 0.8, 1]);
+  assert.deepEqual(ticks([0.004, 3], 5, true).values, [0.01, 0.1, 1]);
+  assert.deepEqual(ticks([2, 30], 5, true).values, [10, 20, 30]);
   for (let round = 0; round < 500; ++round) {
     const from = (random(2000) - 1000) * 10 ** (random(12) - 6), to = from + (1 + random(1000)) * 10 ** (random(12) - 6);
-    const all = ticks([from, to], 6), room = (to - from) * 1e-6;
+    const { values: all, step } = ticks([from, to], 6), room = (to - from) * 1e-6;
     assert.ok(all.length <= 7 && all.every((tick) => tick >= from - room && tick <= to + room), `${from} ${to}: ${all}`);
+    assert.equal(new Set(all.map((tick) => tickText(tick, step))).size, all.length, `${from} ${to}: ${all.map((tick) => tickText(tick, step))}`);
   }
+});
+
+test("ticks are written with the digits of their step", () => {
+  const texts = (span, log) => {
+    const { values, step } = ticks(span, 5, log);
+    return values.map((tick) => tickText(tick, step));
+  };
+  assert.deepEqual(texts([12345.1, 12345.9]), ["12,345.2", "12,345.4", "12,345.6", "12,345.8"]);
+  assert.deepEqual(texts([0, 60000]), ["0", "20,000", "40,000", "60,000"]);
+  assert.deepEqual(texts([0.00001, 0.0000103]), ["1.00e-5", "1.01e-5", "1.02e-5", "1.03e-5"]);
+  assert.deepEqual(texts([1e-6, 0.02], true), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]);
 });
 
 test("numbers are written with as many digits as they need", () => {

@@ -16,16 +16,26 @@ export function written(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// Round values between two: steps of 1, 2, 5 times a power of ten, or on a logarithmic axis powers of ten.
+// A tick with as many digits as tell it from those that are `step` beside it; a power of ten has one.
+export function tickText(value, step = Math.abs(value)) {
+  if (value === 0) return "0";
+  const size = Math.abs(value), exponent = (number) => Math.floor(Math.log10(number) + 1e-9);
+  const digits = (least) => Math.min(20, Math.max(0, least - exponent(step)));
+  if (size >= 1e15 || size < 1e-4) return value.toExponential(digits(exponent(size)));
+  return value.toLocaleString("en", { maximumFractionDigits: digits(0) });
+}
+
+// Round values between two: steps of 1, 2, 5 times a power of ten, or on a logarithmic axis, where two fit, powers of ten.
+// { values, step }, without a step for powers of ten.
 export function ticks([from, to], most, log = false) {
-  if (log && to / from >= 10) {
-    const first = Math.ceil(Math.log10(from) - 1e-9), last = Math.floor(Math.log10(to) + 1e-9);
-    const step = Math.max(1, Math.ceil((last - first + 1) / most));
-    return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => 10 ** (first + i * step));
+  const first = log ? Math.ceil(Math.log10(from) - 1e-9) : 0, last = log ? Math.floor(Math.log10(to) + 1e-9) : 0;
+  if (last > first) {
+    const every = Math.max(1, Math.ceil((last - first + 1) / most));
+    return { values: Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, i) => Number(`1e${first + i * every}`)) };
   }
   const step = roundStep((to - from) / most || 1), values = [];
   for (let i = Math.ceil(from / step - 1e-9); i * step <= to + step * 1e-6 && values.length < 2 * most; ++i) values.push(Number((i * step).toPrecision(14)));
-  return values;
+  return { values, step };
 }
 
 // Spans that have a width, with a little room on either side of `y`.
@@ -54,11 +64,12 @@ export function plotPicture(plot, runs, view, act) {
   const yRange = roomy(span, view.log);
   const x = scale(xRange, [kLeft, kWidth - kRight], false), y = scale(yRange, [kHeight - kBottom, kTop], view.log);
   const picture = svg("svg", { viewBox: `0 0 ${kWidth} ${kHeight}`, class: "plot", role: "img", "aria-label": plot.title });
-  for (const value of ticks(yRange, 5, view.log)) {
+  const upward = ticks(yRange, 5, view.log), along = ticks(xRange, 6);
+  for (const value of upward.values) {
     picture.append(svg("line", { class: "grid", x1: kLeft, x2: kWidth - kRight, y1: y.at(value), y2: y.at(value) }),
-      svg("text", { class: "y", x: kLeft - 6, y: y.at(value) + 3.5 }, written(value)));
+      svg("text", { class: "y", x: kLeft - 6, y: y.at(value) + 3.5 }, tickText(value, upward.step)));
   }
-  for (const value of ticks(xRange, 6)) picture.append(svg("text", { x: x.at(value), y: kHeight - 7 }, written(value)));
+  for (const value of along.values) picture.append(svg("text", { x: x.at(value), y: kHeight - 7 }, tickText(value, along.step)));
   picture.append(svg("line", { class: "axis", x1: kLeft, x2: kWidth - kRight, y1: kHeight - kBottom, y2: kHeight - kBottom }));
   const inner = [kLeft - kEdge, kTop - kEdge, kWidth - kLeft - kRight + 2 * kEdge, kHeight - kTop - kBottom + 2 * kEdge];
   const box = svg("svg", { x: inner[0], y: inner[1], width: inner[2], height: inner[3], viewBox: inner.join(" ") });

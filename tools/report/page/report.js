@@ -5,7 +5,7 @@ import { el, table } from "../../page/dom.js";
 import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
 import { differing, settingsTable } from "./options.js";
 import { plotPicture, written } from "./plot.js";
-import { csvOf, kAxes, plotsOf } from "./series.js";
+import { csvOf, kAxes, plotsOf, valueOfLast } from "./series.js";
 
 const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
 const kReasons = new Map([["until", "target reached"], ["patience", "out of patience"]]);
@@ -113,8 +113,8 @@ class Report {
       const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons.get(run.end.reason) ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
       return [name, outcome, written(end.epoch), end.iteration.toLocaleString("en"), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
         ...metrics.map((metric) => {
-          const { values } = run.validations;
-          return Object.hasOwn(values, metric) ? written(values[metric].value.at(-1)) : "—";
+          const value = valueOfLast(run.validations, metric);
+          return value === null ? "—" : written(value);
         }),
         ...targets.map((target) => {
           const reached = run.end?.targets.find((one) => one.target === target);

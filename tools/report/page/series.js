@@ -13,13 +13,21 @@ function seriesOf(points, column) {
   return { epochs: pick("epochs"), iteration: pick("iteration"), seconds: pick("seconds"), value: column.value };
 }
 
+// How many epochs had gone by at an iteration, from the points around it: iterations per epoch change with the number of
+// learners. Behind the last point it is that point's, and undefined where there is none.
+function epochsAt({ iteration, epochs }, at) {
+  const next = iteration.findIndex((one) => one >= at);
+  if (next < 0) return epochs.at(-1);
+  const from = iteration[next - 1] ?? 0, done = epochs[next - 1] ?? 0;
+  return iteration[next] > from ? done + (epochs[next] - done) * (at - from) / (iteration[next] - from) : epochs[next];
+}
+
 // How many learners there were, from the start on: null where no number of them was tried.
 function learnersOf(run) {
   if (run.tunes.length === 0) return null;
   const series = { epochs: [0], iteration: [0], seconds: [0], value: [run.tunes[0].learners] };
-  const perEpoch = run.start?.iterations_per_epoch;
   for (const tune of run.tunes) {
-    series.epochs.push(perEpoch > 0 ? tune.iteration / perEpoch : tune.epoch);
+    series.epochs.push(epochsAt(run.progress, tune.iteration) ?? tune.epoch);
     series.iteration.push(tune.iteration);
     series.seconds.push(tune.seconds);
     series.value.push(tune.next_learners);
@@ -55,6 +63,12 @@ export function plotsOf(runs) {
     if (learners) add("learners", { run: index, kind: "steps", ...learners });
   });
   return [...plots.values()].map((plot, at) => [plot, at]).sort(([a, i], [b, j]) => rankOf(a.name) - rankOf(b.name) || i - j).map(([plot]) => plot);
+}
+
+// A value of the last point, or null where that point lacks it.
+export function valueOfLast(points, name) {
+  const column = Object.hasOwn(points.values, name) ? points.values[name] : null;
+  return column && column.at.at(-1) === points.iteration.length - 1 ? column.value.at(-1) : null;
 }
 
 // The span of what is seen, or null where nothing is. `log`: numbers above 0 alone.

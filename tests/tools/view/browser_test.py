@@ -230,6 +230,13 @@ def compares_two(browser, files):
     browser.driver.find_elements(By.CSS_SELECTOR, "#title button")[1].click()
     browser.until("return schedule.state.trace === 1 && schedule.timeline.trace === schedule.traces[1]")
     assert "input" in browser.text("#verdict")
+    browser.driver.find_elements(By.CSS_SELECTOR, "#title button")[0].click()
+    browser.keys("6")
+    name = browser.driver.find_element(By.CSS_SELECTOR, "#other-view td .link")
+    task = name.text
+    name.click()
+    browser.until("return schedule.state.trace === 1 && schedule.timeline.selected >= 0")
+    assert browser.selected()[0].endswith(task), (browser.selected(), task)
     browser.is_clean()
 
 
@@ -292,9 +299,16 @@ def says_what_is_missing(browser, files):
     def only_plan(content):
         content["traceEvents"] = [event for event in content["traceEvents"] if event["ph"] == "M"]
 
-    browser.open(files.page(files.changed(files.lenet(), "nothing", only_plan)))
-    assert "No task of this trace started" in browser.text("#verdict")
-    assert "nothing to draw" in browser.text("main")
+    nothing = files.changed(files.lenet(), "nothing", only_plan)
+    for hash in ("", "#view=plan"):
+        browser.open(files.page(nothing), hash)
+        assert "No task of this trace started" in browser.text("#verdict")
+        assert "nothing to draw" in browser.text("main")
+        browser.is_clean()
+    browser.open(files.page(files.lenet(), nothing), "#view=plan")
+    browser.driver.find_elements(By.CSS_SELECTOR, "#title button")[1].click()
+    browser.until("return document.getElementById('loading').textContent.includes('nothing to draw')")
+    browser.keys("/", "s")
     browser.is_clean()
 
 

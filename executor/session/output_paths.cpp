@@ -75,6 +75,7 @@ bool is_of_kind(const std::string& path, std::span<const uint8_t> head, OutputKi
     case OutputKind::Trace: return starts_with(path, "{\"displayTimeUnit\"");
     case OutputKind::Log: return starts_with(path, "{\"event\":");
     case OutputKind::Model: return kind_of_file(head) == "an ONNX model";
+    case OutputKind::Page: return starts_with(path, "<!doctype html>");
   }
   return false;
 }
@@ -85,6 +86,7 @@ const char* name_of(OutputKind kind) {
     case OutputKind::Trace: return "a trace";
     case OutputKind::Log: return "a log";
     case OutputKind::Model: return "an .onnx model";
+    case OutputKind::Page: return "a page";
   }
   return "";
 }

@@ -25,7 +25,8 @@ enum class OutputKind : uint8_t {
   Weights,  // safetensors with the metadata of a run's
   Trace,    // as run --trace writes it
   Log,      // JSON lines, the first of which tells an event
-  Model     // .onnx
+  Model,    // .onnx
+  Page      // HTML
 };
 
 // Throws GraphError where the file that an option would replace is of another kind: no earlier output, but data or a

@@ -133,8 +133,9 @@ class EventReader {
                         int32_t(integer_of(*threads, "issuing", 0, kMostTraceThreads))};
     }
     if (const auto reading = record.find("reading"); reading != record.end()) {
-      trace_.reading = {integer_of(*reading, "samples", 0, INT64_MAX), seconds_of(*reading, "read"),
-                        seconds_of(*reading, "decode"), seconds_of(*reading, "scale")};
+      trace_.reading = {
+          integer_of(*reading, "samples", 0, INT64_MAX), seconds_of(*reading, "read"), seconds_of(*reading, "decode"),
+          seconds_of(*reading, reading->contains("scale") ? "scale" : "transform")};  // the latter: of earlier versions
     }
     if (const auto alone = record.find("alone"); alone != record.end()) {
       trace_.alone = alone->get<std::vector<int64_t>>();

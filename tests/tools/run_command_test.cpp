@@ -174,6 +174,45 @@ TEST_CASE("a command that cannot start leaves an earlier run's log as it is") {
   options.set = {};
   options.devices = "gpu:0";
   keeps_log();
+  options.devices = "cpu:0";
+  options.tensorboard = graph + "/events";  // in a file
+  CHECK_THROWS_AS(command_run(options), RunError);
+  options.tensorboard.clear();
+  std::string line;
+  CHECK(std::getline(std::ifstream(options.log), line));
+  CHECK(line == "{\"event\":\"earlier\"}");
+}
+
+TEST_CASE("a run that cannot be set up leaves no events") {
+  const TestFolder folder;
+  RunOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(options.graph) << kSmallGraph;
+  options.set = {"prefetch.source=npy:/nowhere"};
+  options.devices = "cpu:0";
+  options.tensorboard = (folder / "events").string();
+  CHECK_THROWS(command_run(options));
+  CHECK(std::filesystem::is_empty(options.tensorboard));
+}
+
+TEST_CASE("a page replaces pages only") {
+  const TestFolder folder;
+  const std::string trace = (folder / "t.trace.json.gz").string(), other = (folder / "w.safetensors").string();
+  std::ofstream(trace) << "x";
+  std::ofstream(other) << "y";
+  const auto refusal = [&](const std::string& file) {
+    ViewOptions options;
+    options.traces = {trace};
+    options.file = file;
+    try {
+      command_view(options);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refusal(trace).find("--output would overwrite '" + trace + "', which TRACE reads") == 0);
+  CHECK(refusal(other).find("found a file of another kind, expected a page or no file") != std::string::npos);
 }
 
 TEST_CASE("names from a graph file forge no line of what is printed") {

@@ -14,12 +14,12 @@
 #include "io/sources/source.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
-#include "tools/watch/progress.h"
 #include "tools/command/session_binding.h"
 #include "tools/data/contact_sheet.h"
 #include "tools/data/pack.h"
 #include "tools/data/survey.h"
 #include "tools/data/survey_text.h"
+#include "tools/watch/progress.h"
 
 namespace arbalest {
 namespace {

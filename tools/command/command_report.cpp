@@ -35,10 +35,11 @@ std::vector<std::string> names_of(const std::vector<std::string>& logs) {
 }  // namespace
 
 int command_report(const ReportOptions& options) {
-  const std::string file = options.file.empty() ? name_of(options.logs[0]) + ".html" : options.file;
+  const std::string file = options.file.empty() ? name_of(options.logs[0]) + ".report.html" : options.file;
   NamedPaths logs;
   for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
   check_inputs_kept(logs, {{"--output", file}});
+  check_kind_kept("--output", file, OutputKind::Page);
   const std::vector<std::string> names = names_of(options.logs);
   std::vector<RunLog> runs;
   for (size_t i = 0; i < options.logs.size(); ++i) {

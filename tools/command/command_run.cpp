@@ -40,10 +40,10 @@ int command_run(const RunOptions& options) {
   check_kind_kept("--log", options.log, OutputKind::Log);
   const SessionOptions session = session_options(options);
 
-  std::optional<JsonLog> log;  // opened once the graph is read: a typo leaves the log of an earlier run as it is
+  std::optional<JsonLog> log;  // opened last: a typo leaves the log of an earlier run as it is
   std::optional<TensorBoardLog> tensorboard;
-  if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph));
   if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, run_settings(options, graph));
+  if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph));
   ProgressLine progress(stderr);
   std::vector<RunObserver*> watching = {&progress};
   if (log) watching.push_back(&*log);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "executor/session/output_paths.h"
 #include "executor/trace/trace_summary.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"
@@ -41,9 +42,13 @@ int command_trace(const TraceOptions& options) {
 }
 
 int command_view(const ViewOptions& options) {
+  const std::string file = options.file.empty() ? name_of(options.traces[0]) + ".html" : options.file;
+  NamedPaths read;
+  for (const std::string& trace : options.traces) read.emplace_back("TRACE", trace);
+  check_inputs_kept(read, {{"--output", file}});
+  check_kind_kept("--output", file, OutputKind::Page);
   std::vector<ViewerData> traces;
   for (const std::string& file : options.traces) traces.push_back(viewer_data(read_trace(file), name_of(file)));
-  const std::string file = options.file.empty() ? name_of(options.traces[0]) + ".html" : options.file;
   write_page(file, viewer_page(traces));
   return kDone;
 }

@@ -236,7 +236,7 @@ class CommandLine {
     report_command_->add_option("LOG", report_.logs, "logs written by run --log; several runs are compared")
         ->type_name("")
         ->check(not_empty());
-    report_command_->add_option("-o,--output", report_.file, "the page; otherwise LOG's name with .html, here")
+    report_command_->add_option("-o,--output", report_.file, "the page; otherwise LOG's name with .report.html, here")
         ->type_name("FILE")
         ->check(not_empty());
   }

@@ -25,16 +25,20 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Where the file of a run that starts now goes.
-std::string path_in(const std::string& folder) {
+void make_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw RunError(fmt::format("{}: cannot create the folder: {}", folder, error.message()));
+  if (access(folder.c_str(), W_OK) != 0) throw RunError(fmt::format("{}: the folder is read-only", folder));
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     if (!entry->path().filename().string().starts_with(kPrefix)) continue;
     warn(fmt::format("{}: holds events of another run, and TensorBoard shows both as one", folder));
     break;
   }
+}
+
+// Where the file of a run that starts now goes.
+std::string path_in(const std::string& folder) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   return (fs::path(folder) / fmt::format("{}{:010}.{}.{}", kPrefix, int64_t(now()), host, getpid())).string();
@@ -47,12 +51,12 @@ void add(std::vector<std::pair<std::string, double>>& scalars, const Metrics& me
 }  // namespace
 
 TensorBoardLog::TensorBoardLog(const std::string& folder, RunSettings settings)
-    : settings_(std::move(settings)), file_(path_in(folder), "event file") {
-  write(version_event(now()));
+    : folder_(folder), settings_(std::move(settings)) {
+  make_folder(folder);
 }
 
 void TensorBoardLog::write(const std::string& event) {
-  file_.write(framed(event));
+  if (file_) file_->write(framed(event));
 }
 
 void TensorBoardLog::write_scalars(int64_t iteration, Scalars scalars) {
@@ -61,6 +65,8 @@ void TensorBoardLog::write_scalars(int64_t iteration, Scalars scalars) {
 }
 
 void TensorBoardLog::started(const RunStarted& event) {
+  file_.emplace(path_in(folder_), "event file");
+  write(version_event(now()));
   std::vector<std::pair<std::string, Hyperparameter>> parameters = {
       {"graph", printable(event.graph)},    {"devices", fmt::format("{}", fmt::join(event.devices, ", "))},
       {"learners", double(event.learners)}, {"strategy", event.strategy},

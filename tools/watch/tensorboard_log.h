@@ -3,6 +3,7 @@
 // tags are "loss/train", "loss/epoch" and "loss/validation", likewise metrics, "learning_rate", "images_per_second",
 // "epochs", "late_batches" and "learners"; options and attributes of what trains are hyperparameters.
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +16,11 @@ namespace arbalest {
 
 class TensorBoardLog : public RunObserver {
  public:
-  // Makes the folder. Throws RunError where it, or a file in it, cannot be created; a failure to write is reported once
-  // on standard error and ends the file, not the run. Warns where the folder has another run's events: TensorBoard
-  // shows both as one.
+  // Makes the folder; the file is made when the run has started. Throws RunError where the folder cannot be made or
+  // written to; a failure to write is reported once on standard error and ends the file, not the run. Warns where the
+  // folder has another run's events: TensorBoard shows both as one.
   TensorBoardLog(const std::string& folder, RunSettings settings);
-  bool failed() const { return file_.failed(); }  // to write; after the run
+  bool failed() const { return file_ && file_->failed(); }  // to write; after the run
 
   void started(const RunStarted& event) override;
   void progress(const RunProgress& event) override;
@@ -34,8 +35,9 @@ class TensorBoardLog : public RunObserver {
   void write(const std::string& event);                    // framed
   void write_scalars(int64_t iteration, Scalars scalars);  // without those that are undefined
 
+  std::string folder_;
   RunSettings settings_;
-  EventStream file_;
+  std::optional<EventStream> file_;  // of a run that has started
 };
 
 }  // namespace arbalest

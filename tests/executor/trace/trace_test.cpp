@@ -34,14 +34,18 @@ class TemporaryFile {
   const std::string name_;
 };
 
-nlohmann::json events_of(const std::string& path) {
+std::string uncompressed(const std::string& path) {
   gzFile file = gzopen(path.c_str(), "rb");
   std::string text(16 << 20, '\0');
   const int length = gzread(file, text.data(), unsigned(text.size()));
   gzclose(file);
   REQUIRE(length > 0);
   text.resize(size_t(length));
-  return nlohmann::json::parse(text).at("traceEvents");
+  return text;
+}
+
+nlohmann::json events_of(const std::string& path) {
+  return nlohmann::json::parse(uncompressed(path)).at("traceEvents");
 }
 
 std::string message_of(const std::string& path) {
@@ -132,6 +136,12 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.unfinished == 4);
   CHECK(back.threads == trace.threads);
   CHECK(back.reading == trace.reading);
+  std::string text = uncompressed(file.path());
+  REQUIRE(text.find("\"scale\":") != std::string::npos);
+  text.replace(text.find("\"scale\":"), 8, "\"transform\":");  // as earlier versions wrote it
+  const TemporaryFile earlier(".json");
+  earlier.write(text);
+  CHECK(read_trace(earlier.path()).reading == trace.reading);
   CHECK(back.alone == trace.alone);
   CHECK(back.plan.devices == trace.plan.devices);
   REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());

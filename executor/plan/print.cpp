@@ -39,7 +39,7 @@ std::string describe(const Plan& plan, const Edge& edge) {
   if (edge.distance > 0) instance += fmt::format(" - {}", edge.distance);
   return fmt::format("needs {} [{}] {} ({}{}{})", printable(plan.tasks[size_t(edge.from)].name), instance,
                      edge.needs == Edge::Needs::Done ? "done" : "issued", name_of(edge.why),
-                     edge.what.empty() ? "" : ": ", edge.what);
+                     edge.what.empty() ? "" : ": ", printable(edge.what));
 }
 
 std::string place(const Plan& plan, const Operand& operand) {

@@ -49,15 +49,17 @@ class Alone {
  private:
   // In [-1, 1): on zeros matrix units draw less power and run faster.
   void* noise(const TensorType& type) {
+    constexpr int64_t kDrawn = 1 << 20;  // elements; the others repeat them
+    const auto size = int64_t(size_of(type.dtype));
     std::vector<std::byte> bytes(size_t(type.bytes()));
-    for (int64_t i = 0; i < type.elements(); ++i) {
+    for (int64_t i = 0; i < std::min(type.elements(), kDrawn); ++i) {
       const float value = uniform(philox(1, 0, uint64_t(i) / 4).word[i % 4]) * 2 - 1;
-      if (type.dtype == DataType::Float32) {
-        std::memcpy(&bytes[size_t(i) * 4], &value, 4);
-      } else {
-        const bfloat16 lowered(value);
-        std::memcpy(&bytes[size_t(i) * 2], &lowered, 2);
-      }
+      const bfloat16 lowered(value);
+      std::memcpy(&bytes[size_t(i * size)], size == 4 ? static_cast<const void*>(&value) : &lowered, size_t(size));
+    }
+    for (int64_t i = kDrawn; i < type.elements(); i += kDrawn) {
+      const int64_t count = std::min(kDrawn, type.elements() - i);
+      std::memcpy(&bytes[size_t(i * size)], bytes.data(), size_t(count * size));
     }
     void* const memory = device_.allocate(type.bytes());
     device_.upload(memory, bytes.data(), type.bytes());

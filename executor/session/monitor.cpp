@@ -179,6 +179,11 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
                                  [&](const MeasuredMetric& metric) { return metric.name == trained_metrics_.front(); });
   if (loss != metrics_.end() && !std::isfinite(event.loss)) {
     observer_.validation(event);
+    if (measured.samples == 0) {
+      throw TaskError(fmt::format("the validation after iteration {} (epoch {}) has no sample that can be read",
+                                  at.iteration, at.epoch),
+                      at.iteration);
+    }
     throw TaskError(
         fmt::format("the loss of the validation after iteration {} (epoch {}) is not finite", at.iteration, at.epoch),
         at.iteration);

@@ -78,8 +78,8 @@ Task task_of(const json& item) {
 }
 
 Arena arena_of(const json& item) {
-  return {item.at("name"), index_of(item, "device"), enumerator<Arena::Memory>(kMemories, item, "memory"),
-          integer_of(item, "bytes", 0, kMostBytes)};
+  return {printable(item.at("name").get<std::string>()), index_of(item, "device"),
+          enumerator<Arena::Memory>(kMemories, item, "memory"), integer_of(item, "bytes", 0, kMostBytes)};
 }
 
 Edge edge_of(const json& item) {
@@ -90,7 +90,7 @@ Edge edge_of(const json& item) {
   edge.relation = index_of(item, "relation");
   edge.needs = enumerator<Edge::Needs>(kNeeds, item, "needs");
   edge.why = enumerator<Edge::Why>(kWhys, item, "why");
-  edge.what = item.at("what");
+  edge.what = printable(item.at("what").get<std::string>());
   return edge;
 }
 

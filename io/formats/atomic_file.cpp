@@ -77,6 +77,11 @@ bool take_lock(int descriptor) {
   return flock(descriptor, LOCK_EX | LOCK_NB) == 0;
 }
 
+// Of a file just made. Where the file system has no locks nobody takes it for abandoned.
+bool locked_by_another(int descriptor) {
+  return !take_lock(descriptor) && errno == EWOULDBLOCK;
+}
+
 bool is_linked(int descriptor) {
   struct stat status = {};
   return fstat(descriptor, &status) == 0 && status.st_nlink > 0;
@@ -119,8 +124,8 @@ AtomicFile::AtomicFile(const fs::path& path) : target_(behind_links(path)), mode
       temporary_.clear();
       fail_file("created", target_);
     }
-    take_lock(descriptor_);
-    if (is_linked(descriptor_) || attempt >= kAttempts) continue;
+    const bool taken = locked_by_another(descriptor_) || !is_linked(descriptor_);
+    if (!taken || attempt >= kAttempts) continue;
     close(descriptor_);  // between the two, another process took it for an abandoned one
     descriptor_ = -1;
   }

@@ -87,7 +87,7 @@ void check_shards(const SourceSpec& spec, const Names& paths) {
   if (paths.empty()) {
     const bool named = spec.path.find("{split}") != std::string::npos || spec.split == "train" || spec.find("test");
     if (!named) {
-      throw GraphError(fmt::format(
+      throw MissingSplit(fmt::format(
           "source '{}': the pattern has shards for training alone; expected ?test=PATTERN, or {{split}} in the "
           "pattern where files have the name of their split",
           spec.label()));

@@ -67,7 +67,7 @@ std::unique_ptr<Source> open_cifar(const SourceSpec& spec, const CifarLayout& la
   std::vector<int32_t> labels;
   std::filesystem::path found;
   for (const std::string& name : files) {
-    found = find_file(fmt::format("source '{}'", spec.label()), folders, std::span(&name, 1));
+    found = find_split_file(fmt::format("source '{}'", spec.label()), folders, std::span(&name, 1));
     read_batch(layout, found, images, labels);
   }
   return image_source(spec, {kChannels, kSide, kSide}, layout.classes, std::move(images), std::move(labels),

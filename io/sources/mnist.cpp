@@ -76,7 +76,7 @@ std::filesystem::path find(const SourceSpec& spec, const std::string& content, c
     for (const char* suffix : {"", ".gz"})
       names.push_back(split + "-" + content + separator + type + "-ubyte" + suffix);
   const std::filesystem::path folders[] = {spec.path};
-  return find_file(fmt::format("source '{}': {}", spec.label(), content), folders, names);
+  return find_split_file(fmt::format("source '{}': {}", spec.label(), content), folders, names);
 }
 
 }  // namespace

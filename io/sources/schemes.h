@@ -2,7 +2,10 @@
 // The schemes that come with the library; each is opened in the file named after it (cifar10 and cifar100 in
 // cifar.cpp), here or in io/photos. Internal to io.
 
+#include <filesystem>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "io/sources/memory_source.h"
 #include "io/sources/source.h"
@@ -19,6 +22,10 @@ std::unique_ptr<Source> open_npy(const SourceSpec& spec);
 std::unique_ptr<Source> open_folder(const SourceSpec& spec);
 std::unique_ptr<Source> open_csv(const SourceSpec& spec);
 std::unique_ptr<Source> open_tar(const SourceSpec& spec);
+
+// find_file() for a file that a split cannot do without. Throws MissingSplit.
+std::filesystem::path find_split_file(const std::string& what, std::span<const std::filesystem::path> folders,
+                                      std::span<const std::string> names);
 
 inline constexpr int64_t kMostClasses = 1 << 30;
 

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "graph/error.h"
+#include "io/formats/file.h"
 #include "io/sources/limited.h"
 #include "io/sources/schemes.h"
 
@@ -233,6 +234,15 @@ std::unique_ptr<Source> open_source(const std::string& text, const std::string& 
   if (!source) throw GraphError(fmt::format("source '{}': the scheme '{}' opened nothing", text, scheme.name));
   check_source(*source);
   return spec.find(kLimit) ? limited_source(std::move(source), limit) : std::move(source);
+}
+
+std::filesystem::path find_split_file(const std::string& what, std::span<const std::filesystem::path> folders,
+                                      std::span<const std::string> names) {
+  try {
+    return find_file(what, folders, names);
+  } catch (const RunError& error) {
+    throw MissingSplit(error.what());
+  }
 }
 
 }  // namespace arbalest

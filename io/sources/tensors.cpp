@@ -14,13 +14,7 @@ std::unique_ptr<Source> open_tensors(const SourceSpec& spec) {
   const int64_t classes = spec.integer("classes", 0, 1, kMostClasses);
   const std::filesystem::path folders[] = {spec.path};
   const std::string names[] = {spec.split + ".safetensors"};
-  const SafetensorsReader file([&] {
-    try {
-      return find_file(fmt::format("source '{}'", spec.label()), folders, names);
-    } catch (const RunError& error) {
-      throw MissingSplit(error.what());
-    }
-  }());
+  const SafetensorsReader file(find_split_file(fmt::format("source '{}'", spec.label()), folders, names));
   std::vector<FieldArray> arrays;
   for (const SafetensorsReader::Entry& entry : file.entries()) {
     StoredArray array{file.path(), entry.name, entry.dtype, entry.shape, {}};

@@ -207,6 +207,9 @@ const std::vector<PoolCase>& cases() {
                                               {"sequence", {2, 5, 9}, 3, 2, 1, 1, 1, 1},
                                               {"volume", {2, 3, 5, 4, 6}, 3, 2, 1, 1, 1, 0},
                                               {"volume, dilated", {1, 8, 5, 5, 4}, 2, 1, 0, 0, 2, 0},
+                                              {"tiles", {1, 72, 19, 35}, 3, 2, 1, 1, 1, 0},
+                                              {"tiles, large windows", {1, 8, 18, 17}, 5, 2, 2, 2, 1, 0},
+                                              {"tiles, dilated", {1, 8, 18, 20}, 2, 1, 1, 1, 2, 0},
                                               {"many channels", {2, 130, 4, 4}, 2, 2, 0, 0, 1, 0},
                                               {"LeNet", {64, 20, 24, 24}, 2, 2, 0, 0, 1, 0}};
   return cases;

@@ -118,6 +118,7 @@ void infer_training_grad(InferContext& context) {
                              relu ? "one" : "none"));
   }
   const bool residual = flag_attribute(context.node(), "residual");
+  if (residual && context.has_input(6)) context.fail("with a residual what Relu has cut off does not follow from 'X'");
   if (residual != (context.output_count() > 3)) {
     context.fail(fmt::format("attribute 'residual' is {} with {} outputs", int(residual), context.output_count()));
   }

@@ -125,7 +125,7 @@ TEST_CASE("tar: {split} stands for the split's name, or for one that is there") 
   CHECK(content(*open(pattern, "validation"), 0) == "photo 50");
   check_parts(message_of<GraphError>([&] { open(pattern + "?test=x.tar"); }),
               {"option 'test' and {split} in the pattern"});
-  check_parts(message_of<GraphError>([&] { open((folder / "train/*.tar").string(), "test"); }),
+  check_parts(message_of<MissingSplit>([&] { open((folder / "train/*.tar").string(), "test"); }),
               {"shards for training alone", "expected ?test=PATTERN, or {split}"});
 }
 

@@ -58,7 +58,7 @@ class ClassLines final : public PredictionLines {
     if (format_ != Format::Csv) return "";
     std::string text = "sample";
     if (each_label()) {
-      for (int64_t label = 0; label < classes_; ++label) text += "," + csv_field(names_[label]);
+      for (int64_t label = 0; label < classes_; ++label) text += fmt::format(",{}", csv_field(names_[label]));
       return text + "\n";
     }
     if (scores_ == Scores::OfClassesWithLabel) text += ",label";
@@ -91,7 +91,9 @@ class ClassLines final : public PredictionLines {
           for (const double probability : probabilities) text += fmt::format(",{:.6g}", probability);
           return text + "\n";
         }
-        if (scores_ == Scores::OfClassesWithLabel) text += "," + (label >= 0 ? csv_field(names_[label]) : "");
+        if (scores_ == Scores::OfClassesWithLabel) {
+          text += fmt::format(",{}", label >= 0 ? csv_field(names_[label]) : "");
+        }
         for (const Prediction& each : predictions) {
           text += fmt::format(",{},{:.6g}", csv_field(names_[each.label]), each.probability);
         }

@@ -282,7 +282,7 @@ def hostile_names_are_names(browser, files):
     for key in "234516":
         browser.keys(key)
     browser.keys("1", Keys.ARROW_RIGHT, "]")
-    assert "</script><img" in browser.text("#panel") and "\\u202e" in browser.text("#panel")
+    assert "</script><img" in browser.text("#panel") and "\\xe2\\x80\\xae" in browser.text("#panel")
     assert browser.ask("document.querySelectorAll('img').length") == 0
     browser.is_clean()
 

@@ -94,8 +94,8 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");
 
   Validated result;
-  tell(measured_metrics(model_->loop(), class_names()), model_->prepared.program.training().metrics.front().name, reader.read(0),
-       result);
+  const std::string& loss = model_->prepared.program.training().metrics.front().name;
+  tell(measured_metrics(model_->loop(), class_names()), loss, reader.read(0), result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;
 }

@@ -35,8 +35,8 @@ struct PlanRequest {
   bool keep_validated = false;           // what is validated is copied to the host as well
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
-  int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA that a kernel may need at most; folded images
-                                       // of convolutions of few channels come on top
+  int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA that a kernel may need at most. Where a
+                                         // convolution of few channels is folded, its images come on top
 };
 
 // Devices that share validation's work: all that have the model which the learners share.

@@ -4,21 +4,11 @@
 #include <cstring>
 #include <numeric>
 
+#include "executor/trace/layer_times.h"
 #include "graph/random.h"
 
 namespace arbalest {
 namespace {
-
-// The longest name of a forward node that `name` begins with, up to a dot: gradients are called "LAYER.grad_input".
-std::string layer_of(const Graph& graph, const std::string& name) {
-  std::string layer;
-  for (const Node& node : graph.nodes) {
-    const size_t size = node.name.size();
-    const bool begins = node.stage == Stage::Forward && name.size() > size && name.compare(0, size, node.name) == 0;
-    if (begins && name[size] == '.' && size > layer.size()) layer = node.name;
-  }
-  return layer.empty() ? name : layer;
-}
 
 // One operator, bound to operands of noise on a lane of a device.
 class Alone {
@@ -27,7 +17,6 @@ class Alone {
       : device_(device), lane_(lane) {
     node_.op = &builtin_ops().get(op);
     node_.name = "limit";
-    node_.attributes = {};
     KernelRequest request{node_, std::vector<TensorType>(size_t(inputs), type), {type}};
     request.math = options.math;
     request.workspace_limit = options.workspace_limit;
@@ -109,7 +98,7 @@ StepProfile profile_step(const Binding& binding, const BindOptions& options, Dat
     for (size_t i = 0; i < launches.size(); ++i) {
       const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launches[i].launch)].program)];
       const Node& node = *launches[i].node;
-      profile.nodes.push_back({node.name, layer_of(graph, node.name), node.op->qualified_name(),
+      profile.nodes.push_back({node.name, layer_of(node.name).layer, node.op->qualified_name(),
                                launches[i].kernel->engine(), node.stage, double(times[i]) * 1e-9,
                                cost_of(graph, node)});
     }

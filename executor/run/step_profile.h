@@ -11,7 +11,7 @@ namespace arbalest {
 
 struct NodeProfile {
   std::string name;
-  std::string layer;   // the node of the forward pass that it belongs to; its own name where there is none
+  std::string layer;   // that it belongs to: layer_of() in executor/trace/layer_times.h
   std::string op;      // qualified
   std::string engine;  // Kernel::engine()
   Stage stage = Stage::Forward;

@@ -52,7 +52,7 @@ struct ReadingTimes {
 };
 
 struct TraceFile {
-  Plan plan;                          // devices, clocks, relations, lanes, tasks, edges and arenas; no buffers and no graphs
+  Plan plan;                          // all but its buffers and graphs
   std::string graph;                  // the graph's name
   std::vector<std::string> launches;  // node names, by NodeSpan::launch
   std::vector<TaskSpan> tasks;        // these three by start

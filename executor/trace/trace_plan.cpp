@@ -78,8 +78,8 @@ Task task_of(const json& item) {
 }
 
 Arena arena_of(const json& item) {
-  return {printable(item.at("name").get<std::string>()), index_of(item, "device"),
-          enumerator<Arena::Memory>(kMemories, item, "memory"), integer_of(item, "bytes", 0, kMostBytes)};
+  return {name_of(item), index_of(item, "device"), enumerator<Arena::Memory>(kMemories, item, "memory"),
+          integer_of(item, "bytes", 0, kMostBytes)};
 }
 
 Edge edge_of(const json& item) {

@@ -1,6 +1,6 @@
 #pragma once
-// What would pay: each kind of task twice as fast or free, each ring of slots one longer, by itself, in the simulation
-// that what_if.h uses.
+// What would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills one shorter, by
+// itself, in the simulation that what_if.h uses.
 
 #include <cstdint>
 #include <string>

@@ -228,18 +228,17 @@ class ConvolutionKernel final : public Kernel {
         b = w;
       }
     }
-    void* const widened = result;
     if (solution_.lowered_bytes > 0) result = take(solution_.lowered_bytes);
     solution_.plan->run(context_.cudnn, stream, a, b, bias, result, workspace);
-    finish(c, stream, result, widened);
+    finish(c, stream, result);
     if (solution_.bias_apart) add_bias(c, stream, bias);
   }
 
  private:
   // From what the plan wrote to the output.
-  void finish(const KernelContext& c, cudaStream_t stream, const void* result, const void* widened) const {
+  void finish(const KernelContext& c, cudaStream_t stream, const void* result) const {
     if (padded_bytes_ > 0 && problem_.kind == Kind::GradInput) {
-      place(stream, problem_.x, unpadded_.x, unpadded_.pad_begin, widened, c.outputs[0]);
+      place(stream, problem_.x, unpadded_.x, unpadded_.pad_begin, result, c.outputs[0]);
     } else if (folding_.wide > 0 && problem_.kind == Kind::GradWeight) {
       const DataType made = solution_.lowered_bytes > 0 ? problem_.type : problem_.output_type;
       unfold_filter(stream, context_.multiprocessors, folding_, made, result, problem_.output_type, c.outputs[0]);

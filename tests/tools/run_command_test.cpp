@@ -58,19 +58,7 @@ TEST_CASE("a log that cannot be written is in the exit status; training goes on 
 
 TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for") {
   const TestFolder folder;
-  const std::string graph =
-      folder
-          .write(
-              "g.onnxtxt",
-              std::string("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
-                          "g () => () {\n"
-                          "  image, label = arbalest.Prefetch <source = \"glyphs:?train=96&size=16\", batch = 8> ()\n"
-                          "  x = arbalest.Augment (image)\n"
-                          "  logits = arbalest.Linear <units = 10> (x)\n"
-                          "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
-                          "  trained = arbalest.Train <lr = 0.01> (loss)\n"
-                          "}\n"))
-          .string();
+  const std::string graph = folder.write("g.onnxtxt", std::string(kSmallGraph)).string();
   const std::string log = (folder / "log").string(), events = (folder / "runs/a").string();
   const Command command =
       test::parse({"run", graph.c_str(), "--devices", "cpu:0", "--seed", "7", "--deterministic", "--set",

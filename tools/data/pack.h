@@ -20,7 +20,8 @@ struct PackOptions {
   std::string source;  // as written
   std::string folder, split;
   uint64_t seed = 1;         // of the order
-  int64_t shorter_side = 0;  // pixels; larger images are scaled and become JPEGs. 0: all files are decoded, and stored as they are
+  int64_t shorter_side = 0;  // pixels; larger images are scaled and become JPEGs. 0: all files are decoded, and stored
+                             // as they are
   int quality = 90;          // of these JPEGs, 1 … 100
   int64_t shard_mib = 256;   // that a shard has at most, unless one sample is larger
   int64_t skip_bad = 0;      // files that may be left out because they cannot be read

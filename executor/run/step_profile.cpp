@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <map>
 
 #include "executor/trace/layer_times.h"
 #include "graph/random.h"
@@ -85,25 +85,46 @@ double DeviceLimits::seconds(const Cost& cost) const {
   return std::max(memory, math);
 }
 
+std::vector<NodeTime> time_nodes(const Binding& binding) {
+  const Plan& plan = binding.plan();
+  const std::vector<Replica>& learners = plan.handles.loops.front().replicas;
+  const Replica& first = learners.front();
+  std::vector<NodeTime> times;
+  for (size_t part = 0; part < first.step.size(); ++part) {
+    const BoundTask& task = binding.tasks()[size_t(first.step[part])];
+    if (task.variants.empty()) continue;
+    const std::vector<BoundLaunch>& launches = task.variants.front().launches;
+    const std::vector<int64_t> ns = binding.device(first.device).time_launches(first.lane, launches);
+    for (const Replica& learner : learners) {
+      const TaskId same = learner.step[part];
+      const int32_t ahead = plan.tasks[size_t(same)].first_launch - plan.tasks[size_t(task.id)].first_launch;
+      for (size_t i = 0; i < launches.size(); ++i) times.push_back({launches[i].launch + ahead, same, ns[i]});
+    }
+  }
+  return times;
+}
+
 StepProfile profile_step(const Binding& binding, const BindOptions& options, DataType precision) {
   const Plan& plan = binding.plan();
   const Replica& learner = plan.handles.loops.front().replicas.front();
   Device& device = binding.device(learner.device);
   StepProfile profile;
+  std::map<int32_t, int64_t> ns_of;  // by launch
+  for (const NodeTime& node : time_nodes(binding)) ns_of[node.launch] = node.ns;
   for (const TaskId id : learner.step) {
     const BoundTask& task = binding.tasks()[size_t(id)];
     if (task.variants.empty()) continue;
-    const std::vector<BoundLaunch>& launches = task.variants.front().launches;
-    const std::vector<int64_t> times = device.time_launches(learner.lane, launches);
-    for (size_t i = 0; i < launches.size(); ++i) {
-      const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launches[i].launch)].program)];
-      const Node& node = *launches[i].node;
-      profile.nodes.push_back({node.name, layer_of(node.name).layer, node.op->qualified_name(),
-                               launches[i].kernel->engine(), node.stage, double(times[i]) * 1e-9,
-                               cost_of(graph, node)});
+    int64_t sum = 0;
+    for (const BoundLaunch& launch : task.variants.front().launches) {
+      const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];
+      const Node& node = *launch.node;
+      const int64_t ns = ns_of.at(launch.launch);
+      sum += ns;
+      profile.nodes.push_back({node.name, layer_of(node.name).layer, node.op->qualified_name(), launch.kernel->engine(),
+                               node.stage, double(ns) * 1e-9, cost_of(graph, node)});
     }
     const int64_t alone = device.time_alone(task);
-    profile.seconds += double(alone > 0 ? alone : std::accumulate(times.begin(), times.end(), int64_t{0})) * 1e-9;
+    profile.seconds += double(alone > 0 ? alone : sum) * 1e-9;
   }
   profile.limits = find_limits(device, learner.lane, options, precision);
   return profile;

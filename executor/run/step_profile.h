@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "executor/run/binding.h"
+#include "executor/trace/trace_file.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -33,6 +34,10 @@ struct StepProfile {
   double seconds = 0;              // the step as training runs it, while nothing else runs on the device
   DeviceLimits limits;
 };
+
+// ns of each node of every learner's step: what the first learner's nodes take, one after the other in the step's
+// order, while nothing else runs on the device. After a run, and what the step writes is of no use afterwards.
+std::vector<NodeTime> time_nodes(const Binding& binding);
 
 // Times the step of a plan's first learner. After a run, and what the step writes is of no use afterwards.
 StepProfile profile_step(const Binding& binding, const BindOptions& options, DataType precision);

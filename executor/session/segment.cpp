@@ -214,6 +214,12 @@ void Segment::time_alone(TraceRecorder& trace) {
   trace.set_alone(std::move(alone));
 }
 
+void Segment::time_nodes(TraceRecorder& trace) {
+  const int32_t device = learner_replicas().front().device;
+  if (plan_.devices[size_t(device)].kind == PlanDevice::Kind::Cpu) return;  // recorded as they ran
+  trace.set_timed(arbalest::time_nodes(*binding_));
+}
+
 StepProfile Segment::profile() const {
   const bool lowered = options_.numerics.precision == Precision::Bf16;
   return profile_step(*binding_, bind_options(prepared_, options_), lowered ? DataType::Bfloat16 : DataType::Float32);

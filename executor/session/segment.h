@@ -44,7 +44,9 @@ class Segment {
   // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
   void time_alone(TraceRecorder& trace);
 
-  // Likewise: what each node of the first learner's step takes.
+  // Likewise: what each node of a step takes, where the trace could not record it.
+  void time_nodes(TraceRecorder& trace);
+  // Likewise: what each node of the first learner's step takes, and what it could take at the least.
   StepProfile profile() const;
 
   const InputReport& last_input() const { return last_input_; }  // by the last report

@@ -127,7 +127,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     throw;
   }
   if (trace_ && end.iteration > 0) {
-    time_alone();
+    time_what_ran();
     trace_->write(options_.files.trace);
     end.trace = options_.files.trace;
   }
@@ -176,11 +176,12 @@ void Training::save_somewhere(const std::string& path, const Snapshot& last, Run
 }
 
 // A failure here only leaves the times out: the rest of the trace is of use without them.
-void Training::time_alone() {
+void Training::time_what_ran() {
   try {
     segment_->time_alone(*trace_);
+    segment_->time_nodes(*trace_);
   } catch (const RunError& error) {
-    warn(fmt::format("how long tasks take alone is not in the trace: {}", error.what()));
+    warn(fmt::format("how long tasks or layers take alone is not in the trace: {}", error.what()));
   }
 }
 

@@ -30,7 +30,7 @@ class Training {
   void run_segments(const std::atomic<bool>& interrupted);
   void request_rest(int32_t learners, Cursor& from);
   void next_segment();
-  void time_alone();
+  void time_what_ran();
   void write_trace_of_failure() const noexcept;
   void observe(const RunPosition& at);
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);

@@ -1,5 +1,7 @@
 #pragma once
-// What each layer of the model costs, where the trace knows the nodes inside compute tasks (CPU devices).
+// What each layer of the model costs. CPU devices record the nodes inside their tasks as they run (TraceFile::nodes).
+// Elsewhere nodes are timed once the run is over (TraceFile::timed); what an instance took is then shared out among its
+// nodes as those times are.
 
 #include <cstdint>
 #include <string>
@@ -8,6 +10,15 @@
 #include "executor/trace/trace_file.h"
 
 namespace arbalest {
+
+// A node's share of the time that its task takes.
+struct NodeShare {
+  int32_t launch = kNone;  // into TraceFile::launches
+  double share = 0;
+};
+
+// By task, in the order in which its nodes run; empty where the trace knows none.
+std::vector<std::vector<NodeShare>> node_shares(const TraceFile& trace);
 
 struct LayerTime {
   std::string name;        // "conv2": of the node, and of the gradients that autodiff made of it

@@ -42,6 +42,7 @@ class Measurement {
     measure_notice();
     measure_dispatch();
     measure_contention();
+    measure_nodes();
     return std::move(costs_);
   }
 
@@ -251,6 +252,12 @@ class Measurement {
     for (int32_t device = 0; device < int32_t(plan_.devices.size()); ++device) {
       costs_.contention.push_back(contention_on(device, trace_, steady_));
     }
+  }
+
+  void measure_nodes() {
+    costs_.launches = trace_.launches;
+    std::vector<std::vector<NodeShare>> shares = node_shares(trace_);
+    for (size_t task = 0; task < shares.size(); ++task) costs_.tasks[task].nodes = std::move(shares[task]);
   }
 
   const TraceFile& trace_;

@@ -3,10 +3,12 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "executor/trace/contention.h"
+#include "executor/trace/layer_times.h"
 #include "executor/trace/steady_state.h"
 #include "executor/trace/trace_file.h"
 
@@ -32,8 +34,9 @@ class Replay {
 
 struct TaskCosts {
   Replay duration;
-  Replay dispatch;      // from ready to issuing (a host task: to running), by a thread that was free
-  int64_t issuing = 0;  // ns of an issuing thread for each instance, the median; device tasks
+  Replay dispatch;               // from ready to issuing (a host task: to running), by a thread that was free
+  int64_t issuing = 0;           // ns of an issuing thread for each instance, the median; device tasks
+  std::vector<NodeShare> nodes;  // inside; empty where the trace knows none
 };
 
 // Latencies in ns, medians.
@@ -47,6 +50,7 @@ struct Costs {
   std::vector<TaskCosts> tasks;        // parallel to Plan::tasks
   std::vector<LaneCosts> lanes;        // parallel to Plan::lanes
   std::vector<Contention> contention;  // parallel to Plan::devices
+  std::vector<std::string> launches;   // node names, by NodeShare::launch
   TraceThreads threads{1, 1};
 };
 

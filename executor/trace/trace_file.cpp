@@ -141,9 +141,24 @@ class EventReader {
       trace_.alone = alone->get<std::vector<int64_t>>();
       for (int64_t& time : trace_.alone) time = std::clamp<int64_t>(time, -1, int64_t(kMostMicroseconds) * 1000);
     }
+    if (const auto timed = record.find("timed"); timed != record.end()) take_timed(*timed);
     trace_.dropped = integer_of(record, "dropped", 0, INT64_MAX);
     trace_.unfinished = integer_of(record, "unfinished", 0, INT64_MAX);
     has_plan_ = true;
+  }
+
+  void take_timed(const json& timed) {
+    const auto launches = timed.at("launch").get<std::vector<int32_t>>(),
+               tasks = timed.at("task").get<std::vector<TaskId>>();
+    const auto times = timed.at("ns").get<std::vector<int64_t>>();
+    if (launches.size() != tasks.size() || launches.size() != times.size()) {
+      throw GraphError(fmt::format("the lists of 'timed' have {}, {} and {} elements, expected as many in each",
+                                   launches.size(), tasks.size(), times.size()));
+    }
+    for (size_t i = 0; i < times.size(); ++i) {
+      trace_.timed.push_back(
+          {launches[i], tasks[i], std::clamp<int64_t>(times[i], 0, int64_t(kMostMicroseconds) * 1000)});
+    }
   }
 
   TraceFile& trace_;
@@ -163,6 +178,12 @@ void check_tasks(const std::vector<Span>& spans, const Plan& plan) {
     throw GraphError(fmt::format("an event is instance {} of task '{}', but its clock '{}' makes {} ticks",
                                  span.instance, task.name, clock.name, clock.ticks));
   }
+}
+
+void check_launch(int32_t launch, const TraceFile& trace, const char* who) {
+  if (size_t(launch) < trace.launches.size()) return;
+  throw GraphError(
+      fmt::format("{} names launch {}, but the record 'arbalest' has {}", who, launch, trace.launches.size()));
 }
 
 TraceFile parse(const std::string& path, const std::string& text) {
@@ -190,10 +211,12 @@ TraceFile parse(const std::string& path, const std::string& text) {
     check_tasks(trace.tasks, trace.plan);
     check_tasks(trace.nodes, trace.plan);
     check_tasks(trace.issues, trace.plan);
-    for (const NodeSpan& span : trace.nodes) {
-      if (size_t(span.launch) < trace.launches.size()) continue;
-      throw GraphError(fmt::format("an event names launch {}, but the record 'arbalest' has {}", span.launch,
-                                   trace.launches.size()));
+    for (const NodeSpan& span : trace.nodes) check_launch(span.launch, trace, "an event");
+    for (const NodeTime& node : trace.timed) {
+      check_launch(node.launch, trace, "the list 'timed'");
+      if (size_t(node.task) < trace.plan.tasks.size()) continue;
+      throw GraphError(
+          fmt::format("the list 'timed' names task {}, but the plan has {}", node.task, trace.plan.tasks.size()));
     }
   } catch (const json::parse_error& error) {
     const std::string message = message_of(error);  // "parse error at line 1, column 2: …"

@@ -28,6 +28,15 @@ struct NodeSpan {
   bool operator==(const NodeSpan&) const = default;
 };
 
+// A node inside a task whose nodes are not recorded as they run, as on GPUs, where a step is one launch. Timed once the
+// run is over, in the order of the task and with nothing beside it.
+struct NodeTime {
+  int32_t launch = kNone;  // index into Plan::launches
+  TaskId task = kNone;
+  int64_t ns = 0;
+  bool operator==(const NodeTime&) const = default;
+};
+
 // Time that a host thread spent on issuing one instance to a device queue.
 struct IssueSpan {
   TaskId task = kNone;
@@ -59,10 +68,11 @@ struct TraceFile {
   std::vector<NodeSpan> nodes;
   std::vector<IssueSpan> issues;
   TraceThreads threads;
-  ReadingTimes reading;        // of training's samples
-  std::vector<int64_t> alone;  // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
-  int64_t dropped = 0;         // spans that rings overwrote: the oldest
-  int64_t unfinished = 0;      // instances without a start or an end, left out of `tasks`
+  ReadingTimes reading;         // of training's samples
+  std::vector<int64_t> alone;   // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
+  std::vector<NodeTime> timed;  // nodes of a task lie together, in its order; may be empty
+  int64_t dropped = 0;          // spans that rings overwrote: the oldest
+  int64_t unfinished = 0;       // instances without a start or an end, left out of `tasks`
 };
 
 // Finds the span of (task, instance) in a trace that outlives the index.

@@ -19,6 +19,7 @@ TraceFile TraceRecorder::collect() const {
   trace.threads = threads_;
   trace.reading = reading_;
   trace.alone = alone_;
+  trace.timed = timed_;
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {
     const Graph& graph = plan_.graphs[size_t(launch.program)];

@@ -21,7 +21,8 @@ class TraceRecorder {
 
   void set_threads(const TraceThreads& threads) { threads_ = threads; }
   void set_reading(const ReadingTimes& reading) { reading_ = reading; }
-  void set_alone(std::vector<int64_t> alone) { alone_ = std::move(alone); }  // TraceFile::alone
+  void set_alone(std::vector<int64_t> alone) { alone_ = std::move(alone); }   // TraceFile::alone
+  void set_timed(std::vector<NodeTime> timed) { timed_ = std::move(timed); }  // TraceFile::timed
 
   // ns since the trace began (the recorder's construction).
   int64_t now() const { return since_start(std::chrono::steady_clock::now()); }
@@ -63,6 +64,7 @@ class TraceRecorder {
   TraceThreads threads_;
   ReadingTimes reading_;
   std::vector<int64_t> alone_;
+  std::vector<NodeTime> timed_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   tbb::enumerable_thread_specific<Rings> rings_;
 };

@@ -7,13 +7,14 @@
 #include <map>
 #include <utility>
 
+#include "executor/trace/layer_times.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/verdict.h"
 
 namespace arbalest {
 namespace {
 
-constexpr size_t kBriefTasks = 8;
+constexpr size_t kBriefTasks = 8, kBriefLayers = 8;
 
 std::string duration(double ns) {
   if (ns < 1e3) return fmt::format("{:.0f} ns", ns);
@@ -55,6 +56,7 @@ class Report {
     });
     for (const auto& lane : lanes_) name_width_ = std::max(name_width_, lane.name.size());
     for (const auto& task : tasks_) name_width_ = std::max(name_width_, task.name.size());
+    for (const LayerTime& layer : layers_) name_width_ = std::max(name_width_, layer.name.size());
   }
 
   std::string text() {
@@ -63,6 +65,7 @@ class Report {
     steady_state();
     lanes();
     tasks();
+    layers();
     if (options_.full) {
       slowest();
       gaps();
@@ -208,6 +211,21 @@ class Report {
     if (most < tasks_.size()) line("  and {} more that take less", tasks_.size() - most);
   }
 
+  void layers() {
+    if (layers_.empty()) return;
+    line("\n{:<{}}  {:>9} {:>11} {:>11} {:>11}{}", "Layers", name_width_ + 2, "share", "forward", "backward", "total",
+         trace_.nodes.empty() ? "  by what each node takes after the run" : "");
+    int64_t all = 0;
+    for (const LayerTime& layer : layers_) all += layer.total_ns();
+    const size_t most = options_.full ? layers_.size() : std::min(layers_.size(), kBriefLayers);
+    for (size_t i = 0; i < most; ++i) {
+      const LayerTime& layer = layers_[i];
+      line("  {:<{}}  {:>9} {:>11} {:>11} {:>11}", layer.name, name_width_, percent(ratio(layer.total_ns(), all)),
+           duration(double(layer.forward_ns)), duration(double(layer.backward_ns)), duration(double(layer.total_ns())));
+    }
+    if (most < layers_.size()) line("  and {} more that take less", layers_.size() - most);
+  }
+
   void slowest() {
     if (summary_.slowest.empty()) return;
     line("\nSlowest instances");
@@ -301,6 +319,7 @@ class Report {
   const Plan& plan_;
   const SummaryOptions& options_;
   const TraceSummary summary_;
+  const std::vector<LayerTime> layers_ = layer_times(trace_);
   std::vector<Group<LaneSummary>> lanes_;
   std::vector<Group<TaskSummary>> tasks_;  // by total time
   size_t name_width_ = 0;

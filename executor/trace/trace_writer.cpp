@@ -143,6 +143,16 @@ class Writer {
     file_.write(text_);
   }
 
+  nlohmann::json timed_record() const {
+    nlohmann::json launches = nlohmann::json::array(), tasks = launches, times = launches;
+    for (const NodeTime& node : trace_.timed) {
+      launches.push_back(node.launch);
+      tasks.push_back(node.task);
+      times.push_back(node.ns);
+    }
+    return {{"launch", std::move(launches)}, {"task", std::move(tasks)}, {"ns", std::move(times)}};
+  }
+
   void write_record() {
     const nlohmann::json record = {{"plan", plan_record(plan_)},
                                    {"graph", trace_.graph},
@@ -154,6 +164,7 @@ class Writer {
                                      {"decode", trace_.reading.decode},
                                      {"scale", trace_.reading.scale}}},
                                    {"alone", trace_.alone},
+                                   {"timed", timed_record()},
                                    {"dropped", trace_.dropped},
                                    {"unfinished", trace_.unfinished}};
     event(R"({{"ph":"M","name":"arbalest","pid":{},"tid":0,"ts":0,"args":{}}})", kHostProcess,

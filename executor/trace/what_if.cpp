@@ -24,8 +24,8 @@ std::optional<Number> number_in(std::string_view text) {
 }
 
 [[noreturn]] void refuse(std::string_view text, const std::string& found, const std::string& hint = "") {
-  throw GraphError(fmt::format(
-      "--what-if '{}': {}; expected prefetch.depth=N, source*F, learners-N or TASK_PATTERN*F{}", text, found, hint));
+  throw GraphError(fmt::format("--what-if '{}': {}; expected prefetch.depth=N, source*F, learners-N or PATTERN*F{}",
+                               text, found, hint));
 }
 
 int64_t count_of(std::string_view text, std::string_view count) {
@@ -58,10 +58,11 @@ bool contains(std::string_view name, std::string_view pattern) {
   return true;
 }
 
-// Parts of names between slashes: what a pattern is likely to be.
-std::string nearest_pattern(const Plan& plan, const std::string& pattern) {
+// Layers, and parts of tasks' names between slashes: what a pattern is likely to be.
+std::string nearest_pattern(const Scenario& scenario, const std::string& pattern) {
   std::set<std::string> parts;
-  for (const Task& task : plan.tasks) {
+  for (const std::string& node : scenario.costs.launches) parts.insert(layer_of(node).layer);
+  for (const Task& task : scenario.plan.tasks) {
     for (size_t at = 0; at <= task.name.size();) {
       const size_t slash = std::min(task.name.find('/', at), task.name.size());
       parts.insert(task.name.substr(at, slash - at));
@@ -71,7 +72,20 @@ std::string nearest_pattern(const Plan& plan, const std::string& pattern) {
   return did_you_mean(pattern, std::vector<std::string>(parts.begin(), parts.end()));
 }
 
+// By launch, whether its node is meant.
+template <typename Meant>
+std::vector<char> nodes_of(const Costs& costs, Meant meant) {
+  std::vector<char> chosen;
+  for (const std::string& node : costs.launches) chosen.push_back(meant(node) ? 1 : 0);
+  return chosen;
+}
+
 void scale_tasks(const WhatIf& change, Scenario& scenario) {
+  Costs& costs = scenario.costs;
+  const auto in_layer = [&](const std::string& node) { return layer_of(node).layer == change.pattern; };
+  const auto in_name = [&](const std::string& node) { return contains(node, change.pattern); };
+  const bool tasks_only = change.kind == WhatIf::Kind::Source;
+  if (!tasks_only && scale_nodes(costs, nodes_of(costs, in_layer), change.factor)) return;
   bool found = false;
   for (size_t task = 0; task < scenario.plan.tasks.size(); ++task) {
     const Task& known = scenario.plan.tasks[task];
@@ -81,11 +95,10 @@ void scale_tasks(const WhatIf& change, Scenario& scenario) {
     found = found || meant;
   }
   if (found) return;
-  if (change.kind == WhatIf::Kind::Source) {
-    throw GraphError(fmt::format("--what-if '{}': no task of the plan fills batches", change.text));
-  }
-  throw GraphError(fmt::format("--what-if '{}': no task's name contains '{}'{}", change.text, change.pattern,
-                               nearest_pattern(scenario.plan, change.pattern)));
+  if (tasks_only) throw GraphError(fmt::format("--what-if '{}': no task of the plan fills batches", change.text));
+  if (scale_nodes(costs, nodes_of(costs, in_name), change.factor)) return;
+  throw GraphError(fmt::format("--what-if '{}': no layer is called '{}', and no name of a task or node contains it{}",
+                               change.text, change.pattern, nearest_pattern(scenario, change.pattern)));
 }
 
 // A fill may run ahead of the copies by as many batches as there are slots.
@@ -180,6 +193,20 @@ void drop_learners(const WhatIf& change, Scenario& scenario) {
 }
 
 }  // namespace
+
+bool scale_nodes(Costs& costs, const std::vector<char>& meant, double factor) {
+  bool found = false;
+  for (TaskCosts& task : costs.tasks) {
+    double share = 0;
+    for (const NodeShare& node : task.nodes) {
+      if (!meant[size_t(node.launch)]) continue;
+      share += node.share;
+      found = true;
+    }
+    if (share > 0) task.duration.scale(1 + share * (factor - 1));
+  }
+  return found;
+}
 
 WhatIf parse_what_if(std::string_view text) {
   constexpr std::string_view kLearners = "learners-";

@@ -23,15 +23,19 @@ struct Scenario {
 //   learners-N         N learners fewer on each device. What they ran is gone; what is left runs with less beside it
 //                      (contention.h). Collectives and averaging stay, at the cost that they had, and so do the clocks:
 //                      an epoch keeps its number of iterations
-//   PATTERN*F          tasks whose names contain PATTERN take F times as long
+//   PATTERN*F          the layer of that name, forward and backward, or where there is none, tasks whose names contain
+//                      PATTERN, or else nodes inside of tasks, take F times as long
 struct WhatIf {
   enum class Kind : uint8_t { Depth, Source, Learners, Tasks };
   Kind kind = Kind::Tasks;
   std::string text;     // as it was written
-  std::string pattern;  // Tasks
+  std::string pattern;  // Tasks: of layers and nodes as well
   double factor = 1;    // Source, Tasks
   int64_t count = 0;    // Depth, Learners
 };
+
+// Nodes inside of tasks take `factor` times as long: those whose launch is `meant`. Whether there are any.
+bool scale_nodes(Costs& costs, const std::vector<char>& meant, double factor);
 
 // Throws GraphError that says what was found and what forms there are.
 WhatIf parse_what_if(std::string_view text);

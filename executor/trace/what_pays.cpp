@@ -54,12 +54,30 @@ void set_slots(Plan& plan, const std::vector<EdgeId>& edges, int64_t by) {
   }
 }
 
-std::vector<Payoff> changes_of(const TraceFile& trace) {
+// The costliest layers: each costs a simulation, and what takes little saves little.
+void add_layers(const TraceFile& trace, const Costs& costs, std::vector<Payoff>& changes) {
+  constexpr size_t kMostLayers = 12;
+  const std::vector<LayerTime> layers = layer_times(trace);
+  for (size_t i = 0; i < std::min(layers.size(), kMostLayers); ++i) {
+    Payoff change{Payoff::Kind::LayerHalved, layers[i].name + " twice as fast", {}, layers[i].name, {}};
+    for (size_t task = 0; task < costs.tasks.size(); ++task) {
+      const std::vector<NodeShare>& nodes = costs.tasks[task].nodes;
+      const bool has = std::any_of(nodes.begin(), nodes.end(), [&](const NodeShare& node) {
+        return layer_of(costs.launches[size_t(node.launch)]).layer == change.layer;
+      });
+      if (has) change.tasks.push_back(TaskId(task));
+    }
+    changes.push_back(std::move(change));
+  }
+}
+
+std::vector<Payoff> changes_of(const TraceFile& trace, const Costs& costs) {
   std::vector<Payoff> changes;
   for (const auto& [name, tasks] : kinds_of_tasks(trace)) {
-    changes.push_back({Payoff::Kind::Halved, name + " twice as fast", tasks, {}});
-    changes.push_back({Payoff::Kind::Removed, name + " for nothing", tasks, {}});
+    changes.push_back({Payoff::Kind::Halved, name + " twice as fast", tasks, "", {}});
+    changes.push_back({Payoff::Kind::Removed, name + " for nothing", tasks, "", {}});
   }
+  add_layers(trace, costs, changes);
   const Plan& plan = trace.plan;
   for (const auto& [name, edges] : kinds_of_slots(plan)) {
     const Edge& first = plan.edges[size_t(edges[0])];
@@ -73,12 +91,18 @@ std::vector<Payoff> changes_of(const TraceFile& trace) {
       if (fill && to.learner != kNone) return fmt::format("prefetch.depth: {} instead of {}", slots, first.distance);
       return fmt::format("{} of {}: {} slot{} instead of {}", what, of, slots, slots == 1 ? "" : "s", first.distance);
     };
-    changes.push_back({Payoff::Kind::SlotMore, text(first.distance + 1), tasks, edges});
+    changes.push_back({Payoff::Kind::SlotMore, text(first.distance + 1), tasks, "", edges});
     if (fill && first.distance > 1) {
-      changes.push_back({Payoff::Kind::SlotLess, text(first.distance - 1), tasks, edges});
+      changes.push_back({Payoff::Kind::SlotLess, text(first.distance - 1), tasks, "", edges});
     }
   }
   return changes;
+}
+
+void scale_layer(const Payoff& change, Costs& costs) {
+  std::vector<char> meant;
+  for (const std::string& node : costs.launches) meant.push_back(layer_of(node).layer == change.layer ? 1 : 0);
+  scale_nodes(costs, meant, 0.5);
 }
 
 void apply(const Payoff& change, Scenario& scenario) {
@@ -89,6 +113,7 @@ void apply(const Payoff& change, Scenario& scenario) {
         scenario.costs.tasks[size_t(task)].duration.scale(change.kind == Payoff::Kind::Halved ? 0.5 : 0);
       }
       break;
+    case Payoff::Kind::LayerHalved: scale_layer(change, scenario.costs); break;
     case Payoff::Kind::SlotMore: set_slots(scenario.plan, change.edges, 1); break;
     case Payoff::Kind::SlotLess: set_slots(scenario.plan, change.edges, -1); break;
   }
@@ -114,7 +139,7 @@ WhatPays what_pays(const TraceFile& trace) {
   pays.simulated_ns = iteration_of(measured);
   if (pays.simulated_ns <= 0) return pays;
   pays.measured_ns = steady.iteration_ns;
-  pays.changes = changes_of(trace);
+  pays.changes = changes_of(trace, measured.costs);
   tbb::parallel_for_each(pays.changes, [&](Payoff& change) {
     Scenario changed = measured;
     apply(change, changed);

@@ -215,9 +215,10 @@ class CommandLine {
         ->allow_extra_args(false);
     trace_command_->footer(
         "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
-        "(learners fewer on each device) or TASK_PATTERN*F (tasks whose names contain the pattern take F times as\n"
-        "long; in the pattern, * stands for anything, as in 'cuda:*/update*0.5'). Each is predicted by itself, from a\n"
-        "simulation of the trace's plan with the measured durations. --slowest, --gaps and --reasons imply --full.");
+        "(learners fewer on each device) or PATTERN*F: the layer of that name takes F times as long, forward and\n"
+        "backward ('conv1*0.5'), or where there is none, tasks whose names contain the pattern, or else nodes\n"
+        "('grad_weight*0.5'); in it, * stands for anything, as in 'cuda:*/update*0.5'. Each is predicted by itself, from\n"
+        "a simulation of the trace's plan with the measured durations. --slowest, --gaps and --reasons imply --full.");
   }
 
   void declare_view() {

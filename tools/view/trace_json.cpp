@@ -1,6 +1,7 @@
 #include "tools/view/trace_json.h"
 
 #include <cmath>
+#include <map>
 
 #include "executor/trace/layer_times.h"
 
@@ -66,6 +67,7 @@ const char* name_of(Payoff::Kind kind) {
   switch (kind) {
     case Payoff::Kind::Halved: return "halved";
     case Payoff::Kind::Removed: return "removed";
+    case Payoff::Kind::LayerHalved: return "layer halved";
     case Payoff::Kind::SlotMore: return "slot more";
     case Payoff::Kind::SlotLess: return "slot less";
   }
@@ -143,7 +145,42 @@ struct Durations {
   double deviation() const { return count > 1 ? std::sqrt(squares / double(count - 1)) : 0; }
 };
 
-Json tasks_json(const TraceFile& trace, const TraceSummary& summary) {
+// What is inside of tasks whose nodes were timed after the run, each [launch, share of the task]. Learners do the same,
+// so tasks share these lists: by task, which of them; −1: none.
+struct Insides {
+  std::vector<std::vector<NodeShare>> lists;
+  std::vector<int32_t> of_task;
+};
+
+Insides timed_insides(const TraceFile& trace) {
+  Insides insides;
+  insides.of_task.assign(trace.plan.tasks.size(), -1);
+  std::map<std::vector<std::pair<std::string, double>>, int32_t> known;
+  std::vector<std::vector<NodeShare>> shares = node_shares(trace);
+  for (const NodeTime& node : trace.timed) {
+    int32_t& list = insides.of_task[size_t(node.task)];
+    if (list >= 0) continue;
+    std::vector<NodeShare>& nodes = shares[size_t(node.task)];
+    std::vector<std::pair<std::string, double>> content;
+    for (const NodeShare& one : nodes) content.emplace_back(trace.launches[size_t(one.launch)], one.share);
+    const auto [place, first] = known.try_emplace(std::move(content), int32_t(insides.lists.size()));
+    if (first) insides.lists.push_back(std::move(nodes));
+    list = place->second;
+  }
+  return insides;
+}
+
+Json insides_json(const Insides& insides) {
+  Json lists = Json::array();
+  for (const std::vector<NodeShare>& nodes : insides.lists) {
+    Json list = Json::array();
+    for (const NodeShare& node : nodes) list.push_back({node.launch, std::round(node.share * 1e6) / 1e6});
+    lists.push_back(std::move(list));
+  }
+  return lists;
+}
+
+Json tasks_json(const TraceFile& trace, const TraceSummary& summary, const Insides& insides) {
   const Plan& plan = trace.plan;
   std::vector<Durations> durations(plan.tasks.size());
   for (const TaskSpan& span : trace.tasks) {
@@ -173,6 +210,7 @@ Json tasks_json(const TraceFile& trace, const TraceSummary& summary) {
                  {"total_ns", total[i]}};
     if (std::isfinite(summary.slack.tasks[i])) json["slack_us"] = summary.slack.tasks[i];
     if (!trace.alone.empty() && trace.alone[i] >= 0) json["alone_ns"] = trace.alone[i];
+    if (insides.of_task[i] >= 0) json["inside"] = insides.of_task[i];
     tasks.push_back(std::move(json));
   }
   return tasks;
@@ -201,6 +239,7 @@ Json pays_json(const WhatPays& pays) {
     changes.push_back({{"kind", name_of(change.kind)},
                        {"change", change.change},
                        {"tasks", change.tasks},
+                       {"layer", change.layer},
                        {"iteration_ns", std::round(change.iteration_ns)},
                        {"saved", change.saved}});
   }
@@ -246,6 +285,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
   Json devices = Json::array();
   for (const PlanDevice& device : plan.devices) devices.push_back(to_string(device));
   const Cycle& critical = summary.critical;
+  const Insides insides = timed_insides(trace);
   return {{"graph", trace.graph},
           {"verdict", verdict_json(judge(trace, summary))},
           {"instances", trace.tasks.size()},
@@ -259,7 +299,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
           {"clocks", clocks_json(plan)},
           {"relations", relations_json(plan)},
           {"lanes", lanes_json(plan, summary)},
-          {"tasks", tasks_json(trace, summary)},
+          {"tasks", tasks_json(trace, summary, insides)},
           {"edges", edges_json(plan, summary.slack)},
           {"critical",
            {{"edges", critical.edges},
@@ -268,6 +308,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
             {"bound_ns", critical.edges.empty() ? 0 : critical.bound() * 1000}}},
           {"hiding", hiding_json(summary)},
           {"layers", layers_json(trace)},
+          {"insides", insides_json(insides)},
           {"arenas", arenas_json(plan)},
           {"pays", pays_json(pays)}};
 }

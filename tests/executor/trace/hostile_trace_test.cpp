@@ -118,6 +118,13 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
   check_parts(args_with(kIssue, "thread", 1'000'000'000), {"'thread' is"});
   check_parts(args_with(kNode, "launch", 2), {"launch 2", "has 2"});
   check_parts(args_with(0, "dropped", -1), {"'dropped' is -1"});
+  const auto timed = [&](std::vector<int> launch, std::vector<int> task) {
+    return args_with(0, "timed", {{"launch", std::move(launch)}, {"task", std::move(task)}, {"ns", {100}}});
+  };
+  check_parts(timed({2}, {2}), {"'timed' names launch 2", "has 2"});
+  check_parts(timed({-1}, {2}), {"'timed' names launch -1"});
+  check_parts(timed({0}, {4}), {"'timed' names task 4", "has 4"});
+  check_parts(timed({0, 1}, {2}), {"2, 1 and 1 elements"});
   check_parts(refusal([](json& events, json&) { events[0]["args"]["threads"]["host"] = 1'000'000'000; }),
               {"'host' is 1000000000"});
 }

@@ -118,6 +118,7 @@ TEST_CASE("a trace file gives back what was written") {
   trace.reading = {640, 0.125, 1.5, 0.25};
   trace.alone.assign(trace.plan.tasks.size(), -1);
   trace.alone[2] = 40'000;
+  trace.timed = {{0, 2, 30'001}, {1, 2, 49'999}};
   trace.tasks[0].ready = -1;
   trace.plan.tasks[1].every = 4;
   std::sort(trace.tasks.begin(), trace.tasks.end(),
@@ -131,6 +132,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.launches == trace.launches);
   CHECK(back.tasks == trace.tasks);
   CHECK(back.nodes == trace.nodes);
+  CHECK(back.timed == trace.timed);
   CHECK(back.issues == trace.issues);
   CHECK(back.dropped == 3);
   CHECK(back.unfinished == 4);

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "executor/plan/slack.h"
 #include "executor/trace/layer_times.h"
 #include "executor/trace/simulate.h"
@@ -97,6 +99,43 @@ TEST_CASE("a run that computes all the time is bound by that, and its costliest 
   CHECK(layer_of("a.grad").gradient);
   CHECK(layer_of("a.gradual").layer == "a.gradual");
   CHECK(layer_of(".grad_x").layer == ".grad_x");
+}
+
+TEST_CASE("where nodes were timed after the run, steps are divided as these times are") {
+  TraceFile trace = with_step(94'000);
+  trace.launches = {"conv1", "fc", "conv1.grad_weight"};
+  trace.timed = {{0, 2, 10'000}, {1, 2, 10'000}, {2, 2, 20'000}};
+  CHECK(contains(judge(trace, analyze(trace)).sentence, "conv1 takes 75 % of it"));
+  const std::vector<LayerTime> layers = layer_times(trace);
+  REQUIRE(layers.size() == 2);
+  CHECK(layers[0].name == "conv1");
+  CHECK(layers[0].forward_ns == 40 * 94'000 / 4);
+  CHECK(layers[0].backward_ns == 40 * 94'000 / 2);
+  CHECK(layers[1].total_ns() == 40 * 94'000 / 4);
+  CHECK(contains(summarize(trace), "conv1"));
+
+  trace.nodes = {{1, 2, 39, 3'900'000, 3'940'000}};  // what was recorded counts, even where older spans are gone
+  const auto shares = node_shares(trace);
+  REQUIRE(shares[2].size() == 1);
+  CHECK(shares[2][0].share == doctest::Approx(40.0 / 94));
+}
+
+TEST_CASE("what pays knows the costliest layers") {
+  TraceFile trace = steady_trace();
+  trace.launches = {"conv1", "fc", "conv1.grad_weight"};
+  trace.timed = {{0, 2, 10'000}, {1, 2, 10'000}, {2, 2, 20'000}};
+  const WhatPays pays = what_pays(trace);
+  const auto saved = [&](const std::string& change) {
+    const auto found =
+        std::find_if(pays.changes.begin(), pays.changes.end(), [&](const Payoff& one) { return one.change == change; });
+    REQUIRE(found != pays.changes.end());
+    CHECK(found->tasks == std::vector<TaskId>{2});
+    return found->saved;
+  };
+  const double conv = saved("conv1 twice as fast"), fc = saved("fc twice as fast"), step = saved("step twice as fast");
+  CHECK(fc > 0);
+  CHECK(conv > fc);
+  CHECK(step >= conv);
 }
 
 TEST_CASE("a batch that has been read in time is not late, even where the device waits for its copy") {

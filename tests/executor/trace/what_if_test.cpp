@@ -196,7 +196,7 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
   for (const auto& [text, part] :
        {std::pair{"prefetch.dept=1",
                   "found 'prefetch.dept'; expected prefetch.depth=N, source*F, learners-N or "
-                  "TASK_PATTERN*F; did you mean 'prefetch.depth'?"},
+                  "PATTERN*F; did you mean 'prefetch.depth'?"},
         {"prefetch.depth=0", "found '0' for N, expected a whole number from 1 to 1024"},
         {"prefetch.depth=", "found '' for N"},
         {"prefetch.depth", "found 'prefetch.depth'"},
@@ -219,9 +219,30 @@ TEST_CASE("changes that say nothing are refused with what was found and what the
     return message_of([&] { apply(parse_what_if(text), scenario); });
   };
   CHECK(useless("s*p*2") == "");
-  CHECK(contains(useless("p*s*2"), "no task's name contains 'p*s'"));
-  CHECK(contains(useless("setp*2"), "no task's name contains 'setp'; did you mean 'step'?"));
+  CHECK(contains(useless("p*s*2"), "no layer is called 'p*s', and no name of a task or node contains it"));
+  CHECK(contains(useless("setp*2"), "name of a task or node contains it; did you mean 'step'?"));
   CHECK(contains(useless("learners-1"), "cuda:0 has 1 learner, and one has to stay"));
+}
+
+TEST_CASE("a layer changes what its nodes take of their tasks, forward and backward") {
+  const Pipeline pipeline(50, 30, 40, 3, 3);
+  Scenario scenario{pipeline.plan, costs_of(pipeline.plan)};
+  const auto step = size_t(pipeline.step), copy = size_t(pipeline.copy);
+  scenario.costs.launches = {"conv1", "conv10", "conv1.grad_weight", "fc"};
+  scenario.costs.tasks[step].nodes = {{0, 0.25}, {1, 0.125}, {2, 0.5}, {3, 0.125}};
+  const auto after = [&](const char* change, size_t task) {
+    Scenario changed = scenario;
+    apply(parse_what_if(change), changed);
+    return changed.costs.tasks[task].duration.of(0);
+  };
+  const int64_t whole = scenario.costs.tasks[step].duration.of(0);
+  CHECK(after("conv1*0.5", step) == whole * 5 / 8);  // not conv10
+  CHECK(after("conv1*3", step) == whole * 5 / 2);
+  CHECK(after("grad_weight*0.5", step) == whole * 3 / 4);
+  CHECK(after("conv*2", step) == whole * 15 / 8);
+  CHECK(after("step*0.5", step) == whole / 2);  // a task
+  CHECK(after("conv1*0.5", copy) == scenario.costs.tasks[copy].duration.of(0));
+  CHECK(contains(message_of([&] { after("cnov1*2", step); }), "did you mean 'conv1'?"));
 }
 
 // Runs host tasks that sleep, and gives the trace.

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-import { fromBase64, inflate, lowerBound, nodesOf, readInstances, readNodes, Reader, upperBound } from "../../../tools/view/page/decode.js";
+import { fromBase64, inflate, insideOf, lowerBound, nodesOf, readInstances, readNodes, Reader, upperBound } from "../../../tools/view/page/decode.js";
 import { neededInstance } from "../../../tools/view/page/plan.js";
 import { bytesOf, generator, zigzag } from "./numbers.js";
 
@@ -42,6 +42,20 @@ async function decoded(trace) {
   for (const [name, text] of Object.entries(trace.columns)) columns[name] = await inflate(fromBase64(text));
   return columns;
 }
+
+test("nodes that were timed after the run divide an instance as their times are, recorded ones are where they were", async () => {
+  const [rich, timed] = await Promise.all(fixture.traces.map(async ({ head, columns: texts }) => {
+    const columns = await decoded({ columns: texts }), instances = readInstances(columns, head);
+    return { head, instances, nodes: readNodes(columns, head, instances) };
+  }));
+  const step = (trace) => trace.instances.task.findIndex((task, at) => task === 2 && trace.instances.instance[at] === 5);
+  const at = 5 * 100000;
+  assert.deepEqual(insideOf(timed, step(timed)), [
+    { launch: 0, start: at + 20000, end: at + 80000 }, { launch: 1, start: at + 80000, end: at + 100000 }]);
+  assert.deepEqual(insideOf(rich, step(rich)), [
+    { launch: 0, start: at + 20010, end: at + 50000 }, { launch: 1, start: at + 50020, end: at + 100000 }]);
+  assert.deepEqual(insideOf(timed, timed.instances.task.indexOf(0)), []);
+});
 
 test("instances and nodes are what C++ wrote", async () => {
   for (const trace of fixture.traces) {

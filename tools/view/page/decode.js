@@ -111,6 +111,21 @@ export function nodesOf(nodes, position) {
   return [from, lowerBound(nodes.parent, from, nodes.count, position + 1)];
 }
 
+// What is inside of an instance, each { launch, start, end }: its nodes as they were recorded, or the instance divided as its
+// task's nodes were timed after the run.
+export function insideOf({ head, instances, nodes }, position) {
+  const [from, to] = nodesOf(nodes, position), list = [];
+  for (let i = from; i < to; ++i) list.push({ launch: nodes.launch[i], start: nodes.start[i], end: nodes.end[i] });
+  const shares = list.length ? undefined : head.insides?.[head.tasks[instances.task[position]].inside];
+  const begin = instances.start[position], took = instances.end[position] - begin;
+  let before = 0;
+  for (const [launch, share] of shares ?? []) {
+    list.push({ launch, start: begin + before * took, end: begin + (before + share) * took });
+    before += share;
+  }
+  return list;
+}
+
 // The first index in [from, to) of an ascending array whose value is at least `value`; `to` where there is none.
 export function lowerBound(array, from, to, value) {
   while (from < to) {

@@ -3,7 +3,7 @@
 import { css } from "../../page/theme.js";
 import { inkOn } from "./colours.js";
 import { fitting, paintRow } from "./canvas.js";
-import { nodesOf } from "./decode.js";
+import { insideOf } from "./decode.js";
 import { duration, moment, roundStep, shortName, shown } from "../../page/names.js";
 import { kAxis, kGutter, Timeline } from "./timeline.js";
 
@@ -104,21 +104,17 @@ export class DrawnTimeline extends Timeline {
     const { context: ctx, palette, trace } = this;
     const left = Math.max(x, kGutter), right = Math.min(x + w, this.width);
     let height = this.row - 2 * kPad;
-    if (w > 90 && trace.nodes.count > 0) {
-      const [from, to] = nodesOf(trace.nodes, position);
-      if (to > from) {
-        height = Math.round((this.row - 2 * kPad) / 2);
-        for (let i = from; i < to; ++i) {
-          const a = this.xOf(trace.nodes.start[i]), b = this.xOf(trace.nodes.end[i]);
-          if (b < left || a > right || b - a < 0.3) continue;
-          ctx.fillStyle = css(palette.layers[trace.nodes.launch[i]]);
-          ctx.fillRect(a, y + kPad + height, Math.max(0.5, b - a - 0.5), this.row - 2 * kPad - height);
-          if (b - a < 36) continue;
-          ctx.font = `${height < 14 ? 9 : 11}px system-ui, sans-serif`;
-          ctx.fillStyle = palette.layerText;
-          ctx.fillText(fitting(ctx, shown(trace.head.launches[trace.nodes.launch[i]]), b - a - 6), a + 3, y + this.row - kPad - height / 2 + 0.5);
-        }
-      }
+    const inside = w > 90 ? insideOf(trace, position) : [];
+    if (inside.length > 0) height = Math.round((this.row - 2 * kPad) / 2);
+    for (const { launch, start, end } of inside) {
+      const a = this.xOf(start), b = this.xOf(end);
+      if (b < left || a > right || b - a < 0.3) continue;
+      ctx.fillStyle = css(palette.layers[launch]);
+      ctx.fillRect(a, y + kPad + height, Math.max(0.5, b - a - 0.5), this.row - 2 * kPad - height);
+      if (b - a < 36) continue;
+      ctx.font = `${height < 14 ? 9 : 11}px system-ui, sans-serif`;
+      ctx.fillStyle = palette.layerText;
+      ctx.fillText(fitting(ctx, shown(trace.head.launches[launch]), b - a - 6), a + 3, y + this.row - kPad - height / 2 + 0.5);
     }
     ctx.font = `${height < 14 ? 9 : 12}px system-ui, sans-serif`;
     ctx.fillStyle = inkOn(colour);

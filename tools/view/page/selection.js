@@ -1,7 +1,7 @@
 // The panel beside the timeline: an instance, what it waited for, who waited for it, and the layers inside.
 
 import { css } from "../../page/theme.js";
-import { nodesOf } from "./decode.js";
+import { insideOf } from "./decode.js";
 import { bar, el, link, table } from "../../page/dom.js";
 import { counted, duration, inMilliseconds, percent, shortName, shown } from "../../page/names.js";
 
@@ -56,18 +56,18 @@ function neededByList(trace, neededBy, act) {
 }
 
 function layersInside(trace, position, palette) {
-  const { nodes, head } = trace;
-  const [from, to] = nodesOf(nodes, position);
-  if (to === from) return null;
-  const list = [];
-  for (let i = from; i < to; ++i) list.push([nodes.end[i] - nodes.start[i], nodes.launch[i]]);
+  const { head, instances } = trace;
+  const list = insideOf(trace, position).map(({ launch, start, end }) => [end - start, launch]);
+  if (list.length === 0) return null;
+  const timed = head.tasks[instances.task[position]].inside !== undefined;
   list.sort((a, b) => b[0] - a[0]);
   const all = list.reduce((sum, [time]) => sum + time, 0) || 1;
   return el("section", {}, el("h3", {}, "Inside"),
     table([["node", "left"], ["time", "right"], ["", "left"]], list.slice(0, 12).map(([time, launch]) => [
       el("bdi", {}, shown(head.launches[launch])), duration(time),
       bar([{ share: time / list[0][0], colour: css(palette.layers[launch]), title: percent(time / all) }], "90px")])),
-    list.length > 12 ? el("p", { class: "quiet" }, `and ${counted(list.length - 12, "node")} that take less`) : null);
+    list.length > 12 ? el("p", { class: "quiet" }, `and ${counted(list.length - 12, "node")} that take less`) : null,
+    timed ? el("p", { class: "quiet" }, "A step of a GPU is one launch: its nodes were timed after the run, and this instance is divided alike.") : null);
 }
 
 function slackOf(task) {

@@ -57,6 +57,7 @@ export function paysView(trace, state, act) {
   const all = [...tasks].sort((a, b) => b[1].removed.saved - a[1].removed.saved);
   const ranked = all.filter(([, one]) => one.removed.saved >= kSaves || one.halved.saved >= kSaves);
   const idle = all.filter((one) => !ranked.includes(one));
+  const layers = pays.changes.filter((one) => one.kind === "layer halved");
   const slots = pays.changes.filter((one) => one.kind.startsWith("slot"));
   const rank = (one) => [Math.abs(one.saved) >= kSaves ? Math.abs(one.saved) : 0, one.change.startsWith("prefetch") ? 1 : 0];
   slots.sort((a, b) => rank(b)[0] - rank(a)[0] || rank(b)[1] - rank(a)[1]);
@@ -69,6 +70,8 @@ export function paysView(trace, state, act) {
     table([["task", "left"], ["twice as fast", "right"], ["if it took no time", "right"]], ranked.map(([name, one]) => [
       link(kindName(name), () => act.showTask(one.of), shown(name)), change(one.halved), change(one.removed)])),
     idle.length ? el("p", { class: "quiet" }, "Nothing would be saved by ", ...idle.flatMap(([name, one], i) => [i > 0 ? ", " : "", link(kindName(name), () => act.showTask(one.of), shown(name))]), ".") : null,
+    layers.length ? el("h3", {}, "If a layer were twice as fast, forward and backward") : null,
+    layers.length ? table([["layer", "left"], ["time per iteration", "right"]], layers.map((one) => [link(shown(one.layer), () => act.showTask(one.tasks)), change(one)])) : null,
     slots.length ? el("h3", {}, "If there were another number of slots") : null,
     slots.length ? table([["slots", "left"], ["time per iteration", "right"]], slots.map((one) => [link(shown(one.change), () => act.showTask(one.tasks)), change(one)])) : null,
     el("p", { class: "quiet" }, "Changes of your own: ", el("code", {}, "arbalest trace TRACE --what-if 'step*0.5' --what-if prefetch.depth=4")));
@@ -103,7 +106,7 @@ export function tasksView(trace, state, act) {
         Number.isFinite(group.slack) ? duration(group.slack * 1000) : "—", duration(group.total),
         bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px")])),
     el("h3", {}, "Layers"),
-    layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: on a GPU a step is one recorded launch.") :
+    layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: the run failed, or an earlier version wrote it.") :
       table([["layer", "left"], ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], layers.map((layer) => [
         el("bdi", {}, shown(layer.name)), percent((layer.forward_ns + layer.backward_ns) / all), duration(layer.forward_ns), duration(layer.backward_ns),
         bar([{ share: layer.forward_ns / longest, colour, title: "forward" }, { share: layer.backward_ns / longest, colour: css(kindColour("validation", state.dark)), title: "backward" }], "200px")])),

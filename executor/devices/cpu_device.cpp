@@ -277,6 +277,10 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
 std::string cuda_device_model(int) {
   return {};
 }
+
+std::string cuda_bus_id(int) {
+  return {};
+}
 #endif
 
 std::string cpu_model() {

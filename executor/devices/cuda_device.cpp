@@ -36,6 +36,11 @@ std::string cuda_device_model(int index) {
   return cudaGetDeviceProperties(&properties, index) == cudaSuccess ? properties.name : "";
 }
 
+std::string cuda_bus_id(int index) {
+  char id[32] = {};
+  return cudaDeviceGetPCIBusId(id, int(sizeof id), index) == cudaSuccess ? id : "";
+}
+
 std::shared_ptr<DeviceCache> make_device_cache() {
   return std::make_shared<DeviceCache>();
 }

@@ -171,6 +171,7 @@ int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 std::vector<std::pair<std::string, std::string>> cuda_versions();
 // What a device is: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; "" where nothing says so.
 std::string cuda_device_model(int index);
+std::string cuda_bus_id(int index);  // "0000:1b:00.0"; "": no such device
 std::string cpu_model();
 
 }  // namespace arbalest

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "executor/devices/sampler.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/reading.h"
@@ -201,11 +202,20 @@ std::string Training::why_ended() const {
   return complete_ ? "complete" : "interrupted";
 }
 
+void Training::run_segment(const std::atomic<bool>& interrupted) {
+  std::optional<Sampler> sampler;
+  if (!options_.files.trace.empty()) {
+    trace_ = std::make_unique<TraceRecorder>(segment_->plan());
+    const std::chrono::milliseconds interval(options_.execution.sample_ms);
+    if (interval.count() > 0) sampler.emplace(segment_->plan().devices, interval, *trace_);
+  }
+  segment_->run(interrupted, trace_.get());
+}
+
 // One segment after the other: until the epochs are over, or validation or the user ends the run.
 void Training::run_segments(const std::atomic<bool>& interrupted) {
   for (;;) {
-    if (!options_.files.trace.empty()) trace_ = std::make_unique<TraceRecorder>(segment_->plan());
-    segment_->run(interrupted, trace_.get());
+    run_segment(interrupted);
     if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
     PlanRequest rest = whole_;
     Cursor from = segment_->cursor();

@@ -27,6 +27,7 @@ class Training {
   void check_rules() const;
   void start();
   void announce(double setup_seconds);
+  void run_segment(const std::atomic<bool>& interrupted);
   void run_segments(const std::atomic<bool>& interrupted);
   void request_rest(int32_t learners, Cursor& from);
   void next_segment();

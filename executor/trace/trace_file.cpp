@@ -72,6 +72,13 @@ double seconds_of(const json& object, const char* key) {
   throw GraphError(fmt::format("'{}' is {} s, expected a number from 0 to {:g}", key, seconds, kMostMicroseconds));
 }
 
+double value_of(const json& object, const char* key) {
+  constexpr double kMost = 1e18;
+  const double value = object.at(key).get<double>();
+  if (value >= -kMost && value <= kMost) return value;
+  throw GraphError(fmt::format("'{}' is {}, expected a number from {:g} to {:g}", key, value, -kMost, kMost));
+}
+
 int64_t nanoseconds_or_unknown(const json& args, const char* key) {
   return args.contains(key) ? nanoseconds(args, key) : -1;
 }
@@ -104,8 +111,9 @@ class EventReader {
   void take_known(const json& event) {
     const std::string phase = event.at("ph");
     if (phase == "M" && event.at("name") == "arbalest") take_record(event.at("args"));
-    if (phase != "X") return;
     const std::string category = event.value("cat", "");
+    if (phase == "C" && category == "sample") take_sample(event);
+    if (phase != "X") return;
     const int64_t started = nanoseconds(event, "ts");
     const int64_t ended = started + nanoseconds(event, "dur", 0);
     if (category == "task") {
@@ -142,9 +150,36 @@ class EventReader {
       for (int64_t& time : trace_.alone) time = std::clamp<int64_t>(time, -1, int64_t(kMostMicroseconds) * 1000);
     }
     if (const auto timed = record.find("timed"); timed != record.end()) take_timed(*timed);
+    if (const auto sampling = record.find("sampling"); sampling != record.end()) take_sampling(*sampling);
     trace_.dropped = integer_of(record, "dropped", 0, INT64_MAX);
     trace_.unfinished = integer_of(record, "unfinished", 0, INT64_MAX);
     has_plan_ = true;
+  }
+
+  void take_sampling(const json& sampling) {
+    trace_.sampling.interval_ms = integer_of(sampling, "interval_ms", 0, INT32_MAX);
+    trace_.sampling.note = printable(sampling.at("note").get<std::string>());
+    for (const json& one : sampling.at("series")) {
+      const auto device = int32_t(integer_of(one, "device", kNone, int64_t(trace_.plan.devices.size()) - 1));
+      trace_.sampling.series.push_back({printable(one.at("name").get<std::string>()),
+                                        device,
+                                        printable(one.at("unit").get<std::string>()),
+                                        value_of(one, "most"),
+                                        {}});
+    }
+  }
+
+  // The number of the series is the counter's thread; a sample of all series follows the other.
+  void take_sample(const json& event) {
+    Sampling& sampling = trace_.sampling;
+    const auto series = size_t(integer_of(event, "tid", 0, int64_t(sampling.series.size()) - 1));
+    std::vector<double>& values = sampling.series[series].values;
+    const int64_t at = nanoseconds(event, "ts");
+    if (series == 0) sampling.at.push_back(at);
+    values.push_back(value_of(event.at("args"), "value"));
+    if (values.size() == sampling.at.size() && sampling.at.back() == at) return;
+    throw GraphError(
+        fmt::format("a sample of '{}' is not beside those of the other series", sampling.series[series].name));
   }
 
   void take_timed(const json& timed) {
@@ -180,6 +215,15 @@ void check_tasks(const std::vector<Span>& spans, const Plan& plan) {
   }
 }
 
+void check_samples(const Sampling& sampling) {
+  if (!std::is_sorted(sampling.at.begin(), sampling.at.end())) throw GraphError("samples are not in the order of time");
+  for (const SampleSeries& series : sampling.series) {
+    if (series.values.size() == sampling.at.size()) continue;
+    throw GraphError(fmt::format("'{}' has {} samples, but there are {} of the first series", series.name,
+                                 series.values.size(), sampling.at.size()));
+  }
+}
+
 void check_launch(int32_t launch, const TraceFile& trace, const char* who) {
   if (size_t(launch) < trace.launches.size()) return;
   throw GraphError(
@@ -211,6 +255,7 @@ TraceFile parse(const std::string& path, const std::string& text) {
     check_tasks(trace.tasks, trace.plan);
     check_tasks(trace.nodes, trace.plan);
     check_tasks(trace.issues, trace.plan);
+    check_samples(trace.sampling);
     for (const NodeSpan& span : trace.nodes) check_launch(span.launch, trace, "an event");
     for (const NodeTime& node : trace.timed) {
       check_launch(node.launch, trace, "the list 'timed'");

@@ -60,6 +60,25 @@ struct ReadingTimes {
   bool operator==(const ReadingTimes&) const = default;
 };
 
+// What a device, or the process, uses over time.
+struct SampleSeries {
+  std::string name;        // "GPU power"
+  int32_t device = kNone;  // into Plan::devices; kNone: the process
+  std::string unit;        // "W"
+  double most = 0;         // what it cannot exceed; 0: unknown
+  std::vector<double> values;
+  bool operator==(const SampleSeries&) const = default;
+};
+
+// Measured at intervals while tasks ran.
+struct Sampling {
+  int64_t interval_ms = 0;  // 0: nothing was to be measured
+  std::string note;         // what could not be measured, and why; "": nothing
+  std::vector<int64_t> at;  // ns since the trace began, ascending: of each value of every series
+  std::vector<SampleSeries> series;
+  bool operator==(const Sampling&) const = default;
+};
+
 struct TraceFile {
   Plan plan;                          // all but its buffers and graphs
   std::string graph;                  // the graph's name
@@ -71,8 +90,9 @@ struct TraceFile {
   ReadingTimes reading;         // of training's samples
   std::vector<int64_t> alone;   // by task: ns that it takes while nothing else runs there, −1: unknown; may be empty
   std::vector<NodeTime> timed;  // nodes of a task lie together, in its order; may be empty
-  int64_t dropped = 0;          // spans that rings overwrote: the oldest
-  int64_t unfinished = 0;       // instances without a start or an end, left out of `tasks`
+  Sampling sampling;
+  int64_t dropped = 0;     // spans that rings overwrote: the oldest
+  int64_t unfinished = 0;  // instances without a start or an end, left out of `tasks`
 };
 
 // Finds the span of (task, instance) in a trace that outlives the index.

@@ -20,6 +20,7 @@ TraceFile TraceRecorder::collect() const {
   trace.reading = reading_;
   trace.alone = alone_;
   trace.timed = timed_;
+  trace.sampling = sampling_;
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {
     const Graph& graph = plan_.graphs[size_t(launch.program)];

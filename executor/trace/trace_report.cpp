@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "executor/trace/layer_times.h"
@@ -66,6 +67,7 @@ class Report {
     lanes();
     tasks();
     layers();
+    sampled();
     if (options_.full) {
       slowest();
       gaps();
@@ -224,6 +226,28 @@ class Report {
            duration(double(layer.forward_ns)), duration(double(layer.backward_ns)), duration(double(layer.total_ns())));
     }
     if (most < layers_.size()) line("  and {} more that take less", layers_.size() - most);
+  }
+
+  static std::string amount(double value, const std::string& unit) {
+    if (unit == "B") return fmt::format("{:.1f} MiB", value / (1 << 20));
+    return fmt::format("{:.{}f} {}", value, unit == "cores" ? 1 : 0, unit);
+  }
+
+  void sampled() {
+    const Sampling& sampling = trace_.sampling;
+    if (sampling.at.empty() && sampling.note.empty()) return;
+    line("\n{:<{}}  {:>12} {:>12} {:>12}  every {} ms", "Devices over time", name_width_ + 2, "mean", "highest",
+         "limit", sampling.interval_ms);
+    for (const SampleSeries& series : sampling.series) {
+      if (series.values.empty()) continue;
+      const double sum = std::accumulate(series.values.begin(), series.values.end(), 0.0);
+      const std::string device = series.device == kNone ? "" : to_string(plan_.devices[size_t(series.device)]) + " ";
+      line("  {:<{}}  {:>12} {:>12} {:>12}", device + series.name, name_width_,
+           amount(sum / double(series.values.size()), series.unit),
+           amount(*std::max_element(series.values.begin(), series.values.end()), series.unit),
+           series.most > 0 ? amount(series.most, series.unit) : "");
+    }
+    if (!sampling.note.empty()) line("  {}", sampling.note);
   }
 
   void slowest() {

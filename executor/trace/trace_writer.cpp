@@ -129,6 +129,7 @@ class Writer {
     write_names();
     write_flows();
     write_counters();
+    write_samples();
     file_.write("\n]}\n");
     file_.commit();
   }
@@ -153,6 +154,15 @@ class Writer {
     return {{"launch", std::move(launches)}, {"task", std::move(tasks)}, {"ns", std::move(times)}};
   }
 
+  nlohmann::json sampling_record() const {
+    nlohmann::json series = nlohmann::json::array();
+    for (const SampleSeries& one : trace_.sampling.series) {
+      series.push_back({{"name", one.name}, {"device", one.device}, {"unit", one.unit}, {"most", one.most}});
+    }
+    return {
+        {"interval_ms", trace_.sampling.interval_ms}, {"note", trace_.sampling.note}, {"series", std::move(series)}};
+  }
+
   void write_record() {
     const nlohmann::json record = {{"plan", plan_record(plan_)},
                                    {"graph", trace_.graph},
@@ -165,6 +175,7 @@ class Writer {
                                      {"scale", trace_.reading.scale}}},
                                    {"alone", trace_.alone},
                                    {"timed", timed_record()},
+                                   {"sampling", sampling_record()},
                                    {"dropped", trace_.dropped},
                                    {"unfinished", trace_.unfinished}};
     event(R"({{"ph":"M","name":"arbalest","pid":{},"tid":0,"ts":0,"args":{}}})", kHostProcess,
@@ -325,6 +336,20 @@ class Writer {
       if (i + 1 < changes.size() && changes[i + 1].first == changes[i].first) continue;
       event(R"({{"ph":"C","name":{},"pid":{},"tid":0,"ts":{},"args":{{"filled":{}}}}})", name, process,
             Microseconds{changes[i].first}, filled);
+    }
+  }
+
+  // A counter of the series' device for each sample. Viewers have no place for units but the name.
+  void write_samples() {
+    const Sampling& sampling = trace_.sampling;
+    std::vector<std::string> names;
+    for (const SampleSeries& series : sampling.series) names.push_back(quoted(series.name + ", " + series.unit));
+    for (size_t i = 0; i < sampling.at.size(); ++i) {
+      for (size_t k = 0; k < sampling.series.size(); ++k) {
+        const SampleSeries& series = sampling.series[k];
+        event(R"({{"ph":"C","cat":"sample","name":{},"pid":{},"tid":{},"ts":{},"args":{{"value":{}}}}})", names[k],
+              Tracks::process_of(series.device), k, Microseconds{sampling.at[i]}, series.values[i]);
+      }
     }
   }
 

@@ -223,6 +223,12 @@ void bind_run(CLI::App& command, SessionOptions& session) {
       ->type_name("SECONDS")
       ->check(real(1e-3, 1e6));
   command
+      .add_option("--sample-every", session.execution.sample_ms,
+                  "with --trace: between samples of what devices and process use; 0: none")
+      ->capture_default_str()
+      ->type_name("MS")
+      ->check(whole(0, 3'600'000));
+  command
       .add_option("--log-every", session.execution.report_every,
                   "iterations between progress events; 0: by the length of an epoch")
       ->capture_default_str()

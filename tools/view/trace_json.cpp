@@ -1,7 +1,9 @@
 #include "tools/view/trace_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "executor/trace/layer_times.h"
 
@@ -257,6 +259,21 @@ Json layers_json(const TraceFile& trace) {
   return layers;
 }
 
+Json sampling_json(const TraceFile& trace) {
+  Json series = Json::array();
+  for (const SampleSeries& one : trace.sampling.series) {
+    const double highest = one.values.empty() ? 0 : *std::max_element(one.values.begin(), one.values.end());
+    const double sum = std::accumulate(one.values.begin(), one.values.end(), 0.0);
+    series.push_back({{"name", one.name},
+                      {"device", one.device},
+                      {"unit", one.unit},
+                      {"most", one.most},
+                      {"mean", one.values.empty() ? 0 : sum / double(one.values.size())},
+                      {"highest", highest}});
+  }
+  return {{"interval_ms", trace.sampling.interval_ms}, {"note", trace.sampling.note}, {"series", std::move(series)}};
+}
+
 Json arenas_json(const Plan& plan) {
   Json arenas = Json::array();
   for (const Arena& arena : plan.arenas) {
@@ -310,6 +327,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
           {"layers", layers_json(trace)},
           {"insides", insides_json(insides)},
           {"arenas", arenas_json(plan)},
+          {"sampling", sampling_json(trace)},
           {"pays", pays_json(pays)}};
 }
 

@@ -1,6 +1,7 @@
 #include "tools/view/viewer_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -55,6 +56,7 @@ class Writer {
     data_.head["unit_ns"] = unit_;
     instances();
     nodes();
+    samples();
     Json columns = Json::object();
     for (const auto& [name, column] : data_.columns) columns[name] = column.count();
     data_.head["columns"] = std::move(columns);
@@ -134,6 +136,30 @@ class Writer {
       duration.add(uint64_t(ended - at(node->started)));
     }
     data_.head["launches"] = trace_.launches;
+  }
+
+  // Values in 10 000th of the greatest of their series.
+  void samples() {
+    constexpr double kSteps = 10'000;
+    const Sampling& sampling = trace_.sampling;
+    Column &gap = column("sample_at"), &step = column("sample_value");
+    int64_t time = begin_;
+    for (const int64_t sample : sampling.at) {
+      gap.add_signed(at(sample) - time);
+      time = at(sample);
+    }
+    for (size_t i = 0; i < sampling.series.size(); ++i) {
+      double greatest = 0;
+      for (const double value : sampling.series[i].values) greatest = std::max(greatest, std::abs(value));
+      const double scale = greatest > 0 ? greatest / kSteps : 1;
+      data_.head["sampling"]["series"][i]["scale"] = scale;
+      int64_t before = 0;
+      for (const double value : sampling.series[i].values) {
+        const int64_t now = std::llround(value / scale);
+        step.add_signed(now - before);
+        before = now;
+      }
+    }
   }
 
   const TraceFile& trace_;

@@ -14,6 +14,9 @@
 //   parent    position of the instance − that of the node before
 //   launch    index into the head's `launches`
 //   gap, duration  as above; the gap of a parent's first node is from the parent's start
+// and those of samples, of all series at the same times,
+//   at        signed: from the time of the sample before in t; of the first, from begin_ns
+//   value     signed: from the value before of its series, or 0, in the series' `scale`; one series after the other
 
 #include <map>
 #include <string>

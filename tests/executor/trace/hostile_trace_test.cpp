@@ -125,6 +125,27 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
   check_parts(timed({-1}, {2}), {"'timed' names launch -1"});
   check_parts(timed({0}, {4}), {"'timed' names task 4", "has 4"});
   check_parts(timed({0, 1}, {2}), {"2, 1 and 1 elements"});
+  const auto sampled = [&](std::vector<std::pair<int, double>> samples, int device = 0) {  // (series, ts) of each
+    return refusal([&](json& events, json&) {
+      const json power = {{"name", "power"}, {"device", device}, {"unit", "W"}, {"most", 700}};
+      events[0]["args"]["sampling"] = {{"interval_ms", 100}, {"note", ""}, {"series", {power, power}}};
+      for (const auto& [series, ts] : samples) {
+        events.push_back({{"ph", "C"},
+                          {"cat", "sample"},
+                          {"name", "p"},
+                          {"pid", 2},
+                          {"tid", series},
+                          {"ts", ts},
+                          {"args", {{"value", 5}}}});
+      }
+    });
+  };
+  check_parts(sampled({{2, 1}}), {"'tid' is 2"});
+  check_parts(sampled({{1, 1}}), {"a sample of 'power' is not beside those of the other series"});
+  check_parts(sampled({{0, 1}, {1, 2}}), {"a sample of 'power' is not beside"});
+  check_parts(sampled({{0, 1}}), {"'power' has 0 samples, but there are 1"});
+  check_parts(sampled({{0, 2}, {1, 2}, {0, 1}, {1, 1}}), {"not in the order of time"});
+  check_parts(sampled({}, 1), {"'device' is 1"});
   check_parts(refusal([](json& events, json&) { events[0]["args"]["threads"]["host"] = 1'000'000'000; }),
               {"'host' is 1000000000"});
 }

@@ -119,6 +119,11 @@ TEST_CASE("a trace file gives back what was written") {
   trace.alone.assign(trace.plan.tasks.size(), -1);
   trace.alone[2] = 40'000;
   trace.timed = {{0, 2, 30'001}, {1, 2, 49'999}};
+  trace.sampling = {
+      100,
+      "GPUs were not sampled",
+      {100'000, 200'001, 300'002},
+      {{"GPU power", 0, "W", 700, {650.125, 120, 0}}, {"process memory", kNone, "B", 0, {1e9, 2e9, 3e9}}}};
   trace.tasks[0].ready = -1;
   trace.plan.tasks[1].every = 4;
   std::sort(trace.tasks.begin(), trace.tasks.end(),
@@ -133,6 +138,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.tasks == trace.tasks);
   CHECK(back.nodes == trace.nodes);
   CHECK(back.timed == trace.timed);
+  CHECK(back.sampling == trace.sampling);
   CHECK(back.issues == trace.issues);
   CHECK(back.dropped == 3);
   CHECK(back.unfinished == 4);

@@ -112,6 +112,12 @@ TraceFile rich_trace() {
     trace.nodes.push_back({0, 2, span.instance, span.started + 10, span.started + 30'000});
     trace.nodes.push_back({1, 2, span.instance, span.started + 30'020, span.ended});
   }
+  trace.sampling = {1,
+                    "",
+                    {1'000'100, 2'000'200, 3'000'300},
+                    {{"GPU power", 0, "W", 700, {650.5, 120.25, 700}},
+                     {"process memory", kNone, "B", 0, {2.0 * (1 << 30), 3.0 * (1 << 30), 1.0 * (1 << 30)}}}};
+  trace.plan.arenas = {{"pinned", kNone, Arena::Memory::Pinned, 1 << 20}};
   trace.tasks.push_back({3, 0, 1'000'000, 1'000'500, 1'000'700, 1'003'000});
   std::stable_sort(trace.tasks.begin(), trace.tasks.end(),
                    [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; });
@@ -142,7 +148,10 @@ Json fixture_of(const TraceFile& trace, const std::string& name) {
       needed.push_back({id, n, std::max<int64_t>(-1, needed_instance(trace.plan, trace.plan.edges[size_t(id)], n))});
     }
   }
-  return {{"head", data.head}, {"columns", columns}, {"spans", spans}, {"nodes", nodes}, {"needed", needed}};
+  Json samples = {{"at", trace.sampling.at}, {"values", Json::array()}};
+  for (const SampleSeries& series : trace.sampling.series) samples["values"].push_back(series.values);
+  return {{"head", data.head}, {"columns", columns}, {"spans", spans},
+          {"nodes", nodes},    {"needed", needed},   {"samples", samples}};
 }
 
 Json fixture() {

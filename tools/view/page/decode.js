@@ -105,6 +105,22 @@ export function readNodes(columns, head, instances) {
   return { count, parent, launch, start, end };
 }
 
+// When samples were taken, and the values of each series.
+export function readSamples(columns, head) {
+  const series = head.sampling?.series ?? [], count = head.columns.sample_at ?? 0;
+  const gaps = new Reader(columns.sample_at ?? new Uint8Array()), steps = new Reader(columns.sample_value ?? new Uint8Array());
+  const at = new Float64Array(count);
+  let time = Math.floor(head.begin_ns / head.unit_ns);
+  for (let i = 0; i < count; ++i) at[i] = (time += gaps.signed()) * head.unit_ns;
+  const values = series.map(({ scale }) => {
+    const list = new Float64Array(count);
+    let value = 0;
+    for (let i = 0; i < count; ++i) list[i] = (value += steps.signed()) * scale;
+    return list;
+  });
+  return { at, values };
+}
+
 // The nodes of an instance: [first, last).
 export function nodesOf(nodes, position) {
   const from = lowerBound(nodes.parent, 0, nodes.count, position);

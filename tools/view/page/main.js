@@ -1,8 +1,9 @@
 // The page: verdict and views, what is selected, and where the reader is.
 
 import { isDark, setTheme } from "../../page/theme.js";
+import { Charts } from "./charts.js";
 import { layerColours, mixed, taskColours } from "./colours.js";
-import { fromBase64, inflate, readInstances, readNodes } from "./decode.js";
+import { fromBase64, inflate, readInstances, readNodes, readSamples } from "./decode.js";
 import { el, link, table } from "../../page/dom.js";
 import { hashOf, stateOf } from "./hash.js";
 import { listen } from "./input.js";
@@ -23,7 +24,7 @@ const kHelp = [
   ["click", "select an instance: what it waited for and who waited for it"], ["drag", "measure; both ends snap to starts and ends"],
   ["Shift+drag", "move; Ctrl+wheel zooms, Shift+wheel moves"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
   ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search tasks; Enter: the next match, “step 40”: an instance"],
-  ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],
+  ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["G", "the charts under the timeline, or not"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],
 ];
 
 class Page extends Navigation {
@@ -36,6 +37,8 @@ class Page extends Navigation {
     this.by = (id) => document.getElementById(id);
     this.plan = { each: false, order: false };
     this.timeline = new DrawnTimeline(this.by("timeline"));
+    this.charts = new Charts(this.by("charts"), this.timeline);
+    this.timeline.drawn = () => this.charts.draw();
     this.act = {
       select: (position) => this.select(position, true), hover: (position, at) => this.hover(position, at),
       follow: (forward) => this.follow(forward), neighbour: (step) => this.neighbour(step), otherTrack: (step) => this.otherTrack(step),
@@ -55,7 +58,7 @@ class Page extends Navigation {
     this.theme();
     this.keys = listen(this.timeline, this.act);
     document.addEventListener("keydown", (event) => this.key(event));
-    addEventListener("resize", () => this.timeline.resize());
+    addEventListener("resize", () => this.resize());
     addEventListener("hashchange", () => location.hash !== this.written && this.restore());
     this.by("theme").addEventListener("click", () => this.theme(isDark() ? "light" : "dark"));
     this.by("help-button").addEventListener("click", () => this.help());
@@ -81,6 +84,7 @@ class Page extends Navigation {
       }));
       trace.instances = readInstances(columns, head);
       trace.nodes = readNodes(columns, head, trace.instances);
+      trace.samples = readSamples(columns, head);
       trace.rows = new Rows(head, trace.instances);
       trace.dependencies = new Dependencies(head, trace.instances);
       if (i === this.state.trace) this.showTrace();
@@ -130,7 +134,7 @@ class Page extends Navigation {
     const options = { ...this.plan, dark: isDark() };
     this.by("timeline-view").hidden = view !== "timeline";
     this.by("other-view").hidden = view === "timeline";
-    if (view === "timeline") return this.timeline.resize();
+    if (view === "timeline") return this.resize();
     const made = { plan: () => planView(this.trace, options, this.act), idle: () => idleView(this.trace, options, this.act),
       pays: () => paysView(this.trace, options, this.act), tasks: () => tasksView(this.trace, options, this.act),
       compare: () => compareView(this.traces, options, this.act) }[view]();
@@ -138,10 +142,15 @@ class Page extends Navigation {
     this.by("other-view").scrollTop = 0;
   }
 
+  resize() {
+    this.charts.place();
+    this.timeline.resize();
+  }
+
   theme(name) {
     setTheme(name);
     const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
-    this.palette = {};
+    this.palette = { dark: isDark() };
     for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) this.palette[name] = colour(name);
     Object.assign(this.palette, { neededBy: colour("needed"), layerText: colour("layer-text") });
     this.colour();
@@ -167,6 +176,7 @@ class Page extends Navigation {
     this.colour();
     this.timeline.selected = -1;
     this.timeline.show(this.trace);
+    this.charts.show(this.trace);
     this.timeline.resize();
     this.restore();
     this.ready = performance.now();
@@ -285,6 +295,10 @@ class Page extends Navigation {
     if (event.key === "/") this.by("search").focus();
     else if (event.key === "?") this.help();
     else if (view) this.view(view);
+    else if (event.key === "g" && this.state.view === "timeline") {
+      this.charts.shown = !this.charts.shown;
+      this.resize();
+    }
     else if (this.state.view !== "timeline" || !this.keys(event.key)) return;
     event.preventDefault();
   }

@@ -3,6 +3,7 @@
 import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
 import { bar, el, link, table } from "../../page/dom.js";
+import { amount, plannedBytes } from "./curves.js";
 import { compared } from "./compare.js";
 import { bytes, counted, duration, kindName, percent, shown } from "../../page/names.js";
 
@@ -110,7 +111,16 @@ export function tasksView(trace, state, act) {
       table([["layer", "left"], ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], layers.map((layer) => [
         el("bdi", {}, shown(layer.name)), percent((layer.forward_ns + layer.backward_ns) / all), duration(layer.forward_ns), duration(layer.backward_ns),
         bar([{ share: layer.forward_ns / longest, colour, title: "forward" }, { share: layer.backward_ns / longest, colour: css(kindColour("validation", state.dark)), title: "backward" }], "200px")])),
-    el("h3", {}, "Memory"), ...memoryTable(head, state));
+    ...sampledTable(head), el("h3", {}, "Memory"), ...memoryTable(head, state));
+}
+
+// What devices and the process used while the run went on.
+function sampledTable({ sampling, devices }) {
+  if (!sampling || (sampling.series.length === 0 && !sampling.note)) return [];
+  return [el("h3", {}, "Devices over time"),
+    sampling.series.length ? table([["", "left"], ["mean", "right"], ["highest", "right"], ["limit", "right"]], sampling.series.map((one) => [
+      el("bdi", {}, `${one.device < 0 ? "" : devices[one.device] + " "}${shown(one.name)}`), amount(one.mean, one.unit), amount(one.highest, one.unit), one.most > 0 ? amount(one.most, one.unit) : "—"])) : null,
+    el("p", { class: "quiet" }, `${sampling.note ? shown(sampling.note) + ". " : ""}Sampled every ${sampling.interval_ms} ms; over time under the timeline.`)];
 }
 
 // What the plan reserves before anything runs.
@@ -123,7 +133,11 @@ function memoryTable(head, state) {
     sums.set(where, (sums.get(where) ?? 0) + arena.bytes);
   }
   const total = [...sums].map(([where, sum]) => `${where}: ${bytes(sum)}`).join(" · ");
+  const measured = (head.sampling?.series ?? []).filter((one) => one.unit === "B").map((one) =>
+    `${one.device < 0 ? "the process" : head.devices[one.device]} had up to ${bytes(one.highest)} in use where ${bytes(plannedBytes(head, one.device))} are planned`);
   return [el("p", {}, "Planned, and allocated before the run began. ", el("b", {}, total)),
+    measured.length ? el("p", {}, `Measured: ${measured.join("; ")}. The rest is code, libraries, `
+      + (measured.length > 1 ? "what CUDA keeps for itself, other processes on the same GPU, " : "") + "and the data set where it is read whole.") : null,
     table([["arena", "left"], ["size", "right"], ["", "left"]], arenas.slice(0, 40).map((arena) => [el("bdi", {}, shown(arena.name)), bytes(arena.bytes),
       bar([{ share: arena.bytes / (arenas[0].bytes || 1), colour: css(kindColour(arena.memory === "pinned" ? "host" : "compute", state.dark)), title: bytes(arena.bytes) }], "140px")])),
     arenas.length > 40 ? el("p", { class: "quiet" }, `and ${counted(arenas.length - 40, "arena")} that are smaller`) : null];

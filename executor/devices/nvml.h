@@ -1,0 +1,39 @@
+#pragma once
+// What a GPU uses, as NVIDIA's management library tells. It comes with the driver and is opened while running, so
+// neither a build nor a machine needs it.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace arbalest {
+
+// Something that can be measured at any time.
+struct Gauge {
+  std::string name;  // "GPU power"
+  std::string unit;  // "W"
+  double most = 0;   // what it cannot exceed; 0: unknown
+  std::function<std::optional<double>()> read;
+};
+
+class Nvml {
+ public:
+  // Throws RunError that says why there is none: no such library, no driver.
+  explicit Nvml(const char* library = "libnvidia-ml.so.1");
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  ~Nvml();
+
+  // Utilisation, memory in use, power, clocks of the GPU with this PCI bus id ("0000:1b:00.0"): those of them that it
+  // tells. They must not outlive the library. Throws RunError where it knows no such GPU.
+  std::vector<Gauge> gauges(const std::string& bus_id) const;
+
+ private:
+  struct Functions;
+  std::unique_ptr<Functions> functions_;
+  void* library_ = nullptr;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,50 @@
+// A library with the functions of NVML that the sampler uses, for the test of what is read through them: one GPU,
+// without a clock of its memory, whose power rises with each look.
+
+#include <cstring>
+
+extern "C" {
+
+int nvmlInit_v2() {
+  return 0;
+}
+int nvmlShutdown() {
+  return 0;
+}
+const char* nvmlErrorString(int status) {
+  return status == 6 ? "Not Found" : "Not Supported";
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
+  static int gpu;
+  *device = &gpu;
+  return std::strcmp(id, "0000:1b:00.0") == 0 ? 0 : 6;
+}
+int nvmlDeviceGetUtilizationRates(void*, unsigned* rates) {
+  rates[0] = 87;
+  rates[1] = 40;
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo(void*, unsigned long long* memory) {
+  memory[0] = 100ull << 30;
+  memory[1] = 58ull << 30;
+  memory[2] = 42ull << 30;
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  static unsigned looks = 0;
+  *milliwatts = 500'000 + 1000 * looks++;
+  return 0;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) {
+  *milliwatts = 700'000;
+  return 0;
+}
+int nvmlDeviceGetClockInfo(void*, int type, unsigned* megahertz) {
+  *megahertz = 1755;
+  return type == 1 ? 0 : 3;
+}
+int nvmlDeviceGetMaxClockInfo(void*, int type, unsigned* megahertz) {
+  *megahertz = 1980;
+  return type == 1 ? 0 : 3;
+}
+}

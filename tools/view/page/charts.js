@@ -1,0 +1,135 @@
+// Draws the charts under the timeline, aligned with it in time.
+
+import { css, rgbOf } from "../../page/theme.js";
+import { fitting } from "./canvas.js";
+import { amount, sampledCharts, slotCharts } from "./curves.js";
+import { bytes, kindName } from "../../page/names.js";
+import { kGutter } from "./timeline.js";
+
+const kTall = 40, kFlat = 22, kMargin = 4;  // of a chart, in pixels
+const kRoom = 0.42;                          // of the timeline's place, at most
+
+export class Charts {
+  constructor(canvas, timeline) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.timeline = timeline;
+    this.charts = [];
+    this.shown = true;
+    this.pointer = null;
+    canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
+    canvas.addEventListener("pointerleave", () => this.point(null));
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      if (this.charts.length) timeline.canvas.dispatchEvent(new WheelEvent("wheel", event));
+    }, { passive: false });
+  }
+
+  show(trace) {
+    this.charts = [...sampledCharts(trace), ...slotCharts(trace)];
+    this.place();
+  }
+
+  // As high as there is room for; the timeline takes the rest.
+  place() {
+    const room = this.canvas.parentElement.getBoundingClientRect().height * kRoom;
+    this.row = this.charts.length ? Math.min(kTall, Math.max(kFlat, Math.floor(room / this.charts.length))) : 0;
+    const fits = this.row ? Math.max(1, Math.floor(room / this.row)) : 0;
+    this.height = this.shown ? Math.min(this.charts.length, fits) * this.row : 0;
+    this.canvas.hidden = this.height === 0;
+    this.canvas.style.height = this.height + "px";
+  }
+
+  point(x) {
+    this.pointer = x === null || x < kGutter ? null : x;
+    this.draw();
+  }
+
+  draw() {
+    const { context: ctx, timeline } = this;
+    if (!this.height || !timeline.trace || !timeline.palette) return;
+    const { width, ratio, palette } = timeline;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    ctx.fillStyle = palette.page;
+    ctx.fillRect(0, 0, width, this.height);
+    ctx.textBaseline = "middle";
+    this.charts.forEach((chart, i) => (i + 1) * this.row <= this.height && this.drawChart(chart, i * this.row));
+    ctx.fillStyle = palette.line;
+    ctx.fillRect(kGutter - 1, 0, 1, this.height);
+    if (this.pointer !== null) ctx.fillRect(this.pointer, 0, 1, this.height);
+  }
+
+  drawChart(chart, top) {
+    const { context: ctx, timeline, row } = this;
+    const { width, palette } = timeline;
+    ctx.fillStyle = palette.line;
+    ctx.fillRect(0, top, width, 1);
+    const seen = Math.max(...chart.lines.map((line) => line.curve.most), chart.planned, 1e-9);
+    // What is far below its limit is drawn against what it came to.
+    const most = chart.most > 0 && seen > chart.most / 4 ? Math.max(chart.most, seen) : seen * 1.05;
+    const yOf = (value) => top + row - kMargin / 2 - (value / most) * (row - kMargin - 2);
+    chart.lines.forEach((line, i) => this.drawLine(line.curve, yOf, rgbOf((216 + 67 * i) % 360, palette.dark ? 0.5 : 0.6, palette.dark ? 0.62 : 0.48), chart.lines.length === 1 ? top + row - 1 : null));
+    if (chart.planned > 0) {
+      ctx.strokeStyle = palette.needs;
+      ctx.setLineDash([5, 4]);
+      ctx.beginPath();
+      ctx.moveTo(kGutter, Math.round(yOf(chart.planned)) + 0.5);
+      ctx.lineTo(width, Math.round(yOf(chart.planned)) + 0.5);
+      ctx.stroke();
+      ctx.setLineDash([]);
+    }
+    this.drawNames(chart, top);
+  }
+
+  // A line of means, one a pixel; `floor`: what lies between it and that is filled.
+  drawLine(curve, yOf, colour, floor) {
+    const { context: ctx, timeline } = this;
+    ctx.beginPath();
+    let begun = null, last = 0;
+    for (let x = kGutter; x < timeline.width; ++x) {
+      const value = curve.mean(timeline.timeAt(x), timeline.timeAt(x + 1));
+      if (Number.isNaN(value)) {
+        if (begun !== null) break;
+        continue;
+      }
+      if (begun === null) ctx.moveTo(begun = x, yOf(value));
+      else ctx.lineTo(x, yOf(value));
+      last = x;
+    }
+    if (begun === null) return;
+    ctx.strokeStyle = css(colour);
+    ctx.lineWidth = 1.3;
+    ctx.stroke();
+    if (floor === null) return;
+    ctx.lineTo(last, floor);
+    ctx.lineTo(begun, floor);
+    ctx.globalAlpha = 0.16;
+    ctx.fillStyle = css(colour);
+    ctx.fill();
+    ctx.globalAlpha = 1;
+  }
+
+  // In the gutter: what it is, and how much at the pointer, or at most.
+  drawNames(chart, top) {
+    const { context: ctx, timeline, row, pointer } = this;
+    const { palette } = timeline;
+    const name = chart.unit === "slots" ? `slots of ${kindName(chart.name)}` : chart.name;
+    const time = pointer === null ? null : timeline.timeAt(pointer);
+    const values = chart.lines.map((line) => amount(time === null ? line.curve.most : line.curve.at(time), chart.unit));
+    const limit = chart.planned > 0 ? `planned ${bytes(chart.planned)}` : chart.most > 0 ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
+    const text = `${time === null ? "up to " : ""}${[...new Set(values)].join(", ")}${limit ? ", " + limit : ""}`;
+    ctx.fillStyle = palette.ink;
+    if (row < 30) {
+      ctx.font = "11px system-ui, sans-serif";
+      ctx.fillText(fitting(ctx, `${name}: ${text}`, kGutter - 16), 10, top + row / 2 + 1);
+      return;
+    }
+    ctx.font = "12px system-ui, sans-serif";
+    ctx.fillText(fitting(ctx, name, kGutter - 16), 10, top + row / 2 - 7);
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.fillStyle = palette.quiet;
+    ctx.fillText(fitting(ctx, text, kGutter - 16), 10, top + row / 2 + 8);
+  }
+}

@@ -117,6 +117,7 @@ void EventQueue::deliver(const Event& event) {
     void operator()(const RunProgress& e) const { to.progress(e); }
     void operator()(const SampleSkipped& e) const { to.skipped(e); }
     void operator()(const EpochEnded& e) const { to.epoch(e); }
+    void operator()(const ValidationProgress& e) const { to.validating(e); }
     void operator()(const Validated& e) const { to.validation(e); }
     void operator()(const Tuned& e) const { to.tuned(e); }
     void operator()(const CheckpointSaved& e) const { to.checkpoint(e); }

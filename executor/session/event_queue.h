@@ -30,6 +30,7 @@ class EventQueue final : public RunObserver {
   void started(const RunStarted& event) override { push(event); }
   void progress(const RunProgress& event) override { push(event); }
   void epoch(const EpochEnded& event) override;
+  void validating(const ValidationProgress& event) override { push(event); }
   void validation(const Validated& event) override;
   void tuned(const Tuned& event) override { push(event); }
   void skipped(const SampleSkipped& event) override { push(event); }
@@ -41,8 +42,8 @@ class EventQueue final : public RunObserver {
   void drain();
 
  private:
-  using Event = std::variant<RunStarted, RunProgress, EpochEnded, Validated, Tuned, SampleSkipped, CheckpointSaved,
-                             RunFinished, RunFailed>;
+  using Event = std::variant<RunStarted, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned, SampleSkipped,
+                             CheckpointSaved, RunFinished, RunFailed>;
   struct Line {  // of an epoch
     std::optional<EpochEnded> end;
     std::optional<Validated> validation;

@@ -48,6 +48,8 @@ class Monitor {
   // only one. `validates`: the epoch has ended, and its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
               const std::vector<double>& sums, const std::string& diverged, const InputReport& input);
+  // So much of a validation's batches has been read; passed on a few times a second.
+  void validating(int64_t epoch, double share);
   // Throws TaskError where the loss is not finite.
   Verdict validated(const RunPosition& at, const Measurement& measured);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
@@ -73,7 +75,7 @@ class Monitor {
 
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point begun_;
-  double last_seconds_ = 0, epoch_began_ = 0;
+  double last_seconds_ = 0, epoch_began_ = 0, told_validating_ = -1;
   int64_t last_images_ = 0;
   std::vector<double> epoch_sums_;
   bool has_validated_ = false;

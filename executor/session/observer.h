@@ -77,6 +77,13 @@ struct Validated {
   double rate_factor = 1;  // that plateaus have multiplied the learning rate with by now
 };
 
+// A validation goes on. Told a few times a second.
+struct ValidationProgress {
+  int64_t epoch = 0;  // of the weights that are validated
+  double share = 0;   // of its batches that have been read
+  double seconds = 0;
+};
+
 // --learners auto has measured a number of learners per device, and goes on with `next`.
 struct Tuned {
   int learners = 1, next = 1;
@@ -141,6 +148,7 @@ class RunObserver {
   virtual void started(const RunStarted&) {}
   virtual void progress(const RunProgress&) {}
   virtual void epoch(const EpochEnded&) {}
+  virtual void validating(const ValidationProgress&) {}
   virtual void validation(const Validated&) {}
   virtual void tuned(const Tuned&) {}
   virtual void skipped(const SampleSkipped&) {}
@@ -156,6 +164,7 @@ class Observers final : public RunObserver {
   void started(const RunStarted& event) override { pass(&RunObserver::started, event); }
   void progress(const RunProgress& event) override { pass(&RunObserver::progress, event); }
   void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
+  void validating(const ValidationProgress& event) override { pass(&RunObserver::validating, event); }
   void validation(const Validated& event) override { pass(&RunObserver::validation, event); }
   void tuned(const Tuned& event) override { pass(&RunObserver::tuned, event); }
   void skipped(const SampleSkipped& event) override { pass(&RunObserver::skipped, event); }

@@ -64,6 +64,9 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
     const int64_t batch = tick % batches * validators + device;
     if (filler->has_scalars()) filler->put_scalars(tick, order, tick / batches, batch, scalars);
     filler->fill(tick, order, tick / batches, batch);
+    if (device != 0 || !filler->has_scalars()) return;  // one part of one device tells of all
+    const int64_t epoch = position_after(by_validation_->last_of(tick / batches) + 1).epoch;
+    monitor_.validating(epoch, double(tick % batches + 1) / double(batches));
   };
 }
 

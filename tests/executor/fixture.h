@@ -75,6 +75,7 @@ class Recorder : public RunObserver {
   void started(const RunStarted& event) override { starts.push_back(event); }
   void progress(const RunProgress& event) override { reports.push_back(event); }
   void epoch(const EpochEnded& event) override { epochs.push_back(event); }
+  void validating(const ValidationProgress& event) override { validating_shares.push_back(event); }
   void validation(const Validated& event) override { validations.push_back(event); }
   void checkpoint(const CheckpointSaved& event) override { checkpoints.push_back(event); }
   void tuned(const Tuned& event) override { tunings.push_back(event); }
@@ -84,6 +85,7 @@ class Recorder : public RunObserver {
   std::vector<RunStarted> starts;
   std::vector<RunProgress> reports;
   std::vector<EpochEnded> epochs;
+  std::vector<ValidationProgress> validating_shares;
   std::vector<Validated> validations;
   std::vector<CheckpointSaved> checkpoints;
   std::vector<Tuned> tunings;

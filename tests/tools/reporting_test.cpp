@@ -1,21 +1,27 @@
 // What a run shows and logs.
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <pty.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "graph/error.h"
+#include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 #include "tools/watch/log.h"
 #include "tools/watch/progress.h"
 
 using namespace arbalest;
+using test::contains;
 
 namespace {
 
@@ -54,19 +60,119 @@ std::string content(std::FILE* file) {
 TEST_CASE("a progress line sheds what matters least") {
   const RunStarted run = ten_epochs();
   const RunProgress progress = some_progress();
-  CHECK(progress_text(run, progress, 200) == "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
-  CHECK(progress_text(run, progress, 60) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
-  CHECK(progress_text(run, progress, 24) == "epoch 3/10  loss 0.1235");
+  CHECK(progress_text(run, progress, {200}) == "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, {60}) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
+  CHECK(progress_text(run, progress, {24}) == "epoch 3/10  loss 0.1235");
   RunProgress with_accuracy = progress;
   with_accuracy.metrics = {{"accuracy", 0.9612}};
-  CHECK(progress_text(run, with_accuracy, 200) ==
+  CHECK(progress_text(run, with_accuracy, {200}) ==
         "epoch 3/10  50 %  loss 0.1235  accuracy 0.9612  lr 0.05  12.3k images/s  ETA 1:30");
-  CHECK(progress_text(run, with_accuracy, 65) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
-  for (size_t width = 1; width < 100; ++width) CHECK(progress_text(run, progress, width).size() <= width);
+  CHECK(progress_text(run, with_accuracy, {65}) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
+  for (size_t width = 1; width < 100; ++width) CHECK(progress_text(run, progress, {width}).size() <= width);
   RunProgress waiting = progress;
   waiting.input.late = 0.9;
-  CHECK(progress_text(run, waiting, 200) ==
+  CHECK(progress_text(run, waiting, {200}) ==
         "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  input-bound  ETA 1:30");
+}
+
+TEST_CASE("on a terminal a bar takes what is left, and a validation that goes on is told") {
+  const RunStarted run = ten_epochs();
+  RunProgress progress = some_progress();
+  progress.metrics = {{"accuracy", 0.9612}};
+  const auto on = [&](size_t width, double validated = -1) {
+    return progress_text(run, progress, {width, true, validated});
+  };
+  CHECK(on(80) == "epoch 3/10  [==> ]  50 %  loss 0.1235  accuracy 0.9612  12.3k images/s  ETA 1:30");
+  CHECK(on(200) ==
+        "epoch 3/10  [==============>             ]  50 %  loss 0.1235  accuracy 0.9612  lr 0.05  12.3k images/s  "
+        "ETA 1:30");
+  CHECK(on(60, 0.37) == "epoch 3/10  loss 0.1235  12.3k images/s  validating 37 %");
+  CHECK(on(44) == "epoch 3/10  loss 0.1235  12.3k images/s");
+  for (size_t width = 1; width <= 200; ++width) {
+    CHECK(on(width).size() <= width);
+    CHECK(on(width, 1).size() <= width);
+  }
+  progress.epochs = 3;
+  CHECK(contains(on(90), "=]  100 %"));
+}
+
+// A terminal that a test reads from.
+class Terminal {
+ public:
+  explicit Terminal(uint16_t columns) {
+    const winsize size = {24, columns, 0, 0};
+    REQUIRE(openpty(&screen_, &line_, nullptr, nullptr, &size) == 0);
+    out_ = fdopen(line_, "w");
+    fcntl(screen_, F_SETFL, O_NONBLOCK);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+  ~Terminal() {
+    std::fclose(out_);
+    close(screen_);
+  }
+  std::FILE* out() const { return out_; }
+  std::string shown() const {
+    std::fflush(out_);
+    std::string text;
+    char part[4096];
+    for (ssize_t got = 0; (got = read(screen_, part, sizeof part)) > 0;) text.append(part, size_t(got));
+    return text;
+  }
+
+ private:
+  int screen_ = -1, line_ = -1;
+  std::FILE* out_ = nullptr;
+};
+
+// What a run shows on a terminal so wide.
+std::string shown_on(uint16_t columns) {
+  const Terminal terminal(columns);
+  ProgressLine line(terminal.out());
+  RunStarted run = ten_epochs();
+  run.note = "what is probably not meant, which takes more than one line on a narrow terminal";
+  line.started(run);
+  RunProgress progress = some_progress();
+  progress.metrics = {{"accuracy", 0.9612}};
+  progress.input.late = 0.9;
+  line.progress(progress);
+  line.validating({3, 0.37, 31});
+  line.epoch({3, 300, 36, 12345, 0.1235, {{"accuracy", 0.9612}}, true});
+  Validated validated;
+  validated.epoch = 3;
+  validated.metrics = {{"accuracy", 0.97}, {"auc", 0.99}};
+  line.validation(validated);
+  line.progress(progress);
+  RunFinished end;
+  end.reason = "complete";
+  end.trace = "a/rather/long/path/of/a/trace/that/nobody/would/type/by/hand.trace.json.gz";
+  line.finished(end);
+  return terminal.shown();
+}
+
+TEST_CASE("every line fits terminals of 44 to 200 columns, and colours are shown where they are wanted") {
+  const char* const before = std::getenv("TERM");
+  const std::string terminal = before != nullptr ? before : "";
+  setenv("TERM", "xterm", 1);
+  for (const bool coloured : {true, false}) {
+    coloured ? unsetenv("NO_COLOR") : setenv("NO_COLOR", "1", 1);
+    for (uint16_t columns = 44; columns <= 200; ++columns) {
+      const std::string text = shown_on(columns);
+      CHECK(contains(text, "\033[36m") == (coloured && columns > 93));  // the bar
+      CHECK(contains(text, "\033[3") == coloured);
+      const std::string plain = std::regex_replace(text, std::regex("\033\\[[0-9]*[mK]"), "");
+      size_t widest = 0;
+      for (size_t at = 0; at < plain.size();) {
+        const size_t end = std::min(plain.find_first_of("\r\n", at), plain.size());
+        widest = std::max(widest, end - at);
+        at = end + 1;
+      }
+      CHECK(widest < columns);
+      CHECK(contains(plain, "validating 37 %"));
+    }
+  }
+  unsetenv("NO_COLOR");
+  before != nullptr ? setenv("TERM", terminal.c_str(), 1) : unsetenv("TERM");
 }
 
 TEST_CASE("times and counts for reading") {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -54,6 +55,36 @@ TEST_CASE("a log that cannot be written is in the exit status; training goes on 
   options.log = "/dev/full";
   CHECK(command_run(options) == kFailed);
   CHECK(std::filesystem::exists(options.session.files.save));
+}
+
+TEST_CASE("plan begins with a summary that fits on a screen") {
+  const TestFolder folder;
+  PlanCommandOptions options;
+  options.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(options.graph) << kSmallGraph;
+  options.devices = "cpu:0-1";
+  options.session.learners.per_device = 4;
+  std::vector<std::string> lines;
+  {
+    const test::Redirected out((folder / "out").string());
+    CHECK(command_plan(options) == kDone);
+    lines = out.lines();
+  }
+  const auto empty = std::find(lines.begin(), lines.end(), "");
+  REQUIRE(empty != lines.end());
+  CHECK(empty - lines.begin() <= 24);
+  const auto line_with = [&](const std::string& part) {
+    const auto found =
+        std::find_if(lines.begin(), empty, [&](const std::string& line) { return line.find(part) != line.npos; });
+    INFO(part);
+    REQUIRE(found != empty);
+    return *found;
+  };
+  CHECK(lines[0].starts_with("g: 8 learners on cpu:0, cpu:1; "));
+  CHECK(line_with("*/fill").ends_with("each batch, 8 of them, up to 3 at once, 3 slots"));
+  CHECK(line_with("*/step").find("forward") != std::string::npos);
+  CHECK(line_with("  cpu:1 ").find("learner */state") != std::string::npos);
+  CHECK(std::find(empty, lines.end(), "tasks") != lines.end());  // the plan in full follows
 }
 
 TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for") {

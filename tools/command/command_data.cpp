@@ -20,6 +20,7 @@
 #include "tools/data/survey.h"
 #include "tools/data/survey_text.h"
 #include "tools/watch/progress.h"
+#include "tools/watch/terminal.h"
 
 namespace arbalest {
 namespace {

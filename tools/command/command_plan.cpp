@@ -10,7 +10,9 @@
 #include "graph/op.h"
 #include "tools/command/commands.h"
 #include "tools/command/graph_listing.h"
+#include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
+#include "tools/watch/terminal.h"
 
 namespace arbalest {
 namespace {
@@ -73,7 +75,8 @@ int command_plan(const PlanCommandOptions& options) {
   if (options.after.empty()) {
     const Prepared prepared = prepare(load_with_overrides(options), session);
     const Plan plan = make_plan(prepared.program, prepared.request);
-    const std::string text = options.json ? json_text(full_record(plan)) : print_plan(plan);
+    std::string text = options.json ? json_text(full_record(plan)) : summarize_plan(plan) + "\n" + print_plan(plan);
+    if (!options.json && shows_colours(stdout)) text = with_bold_headings(text);
     std::fputs(text.c_str(), stdout);
     return kDone;
   }

@@ -9,6 +9,7 @@
 #include "tools/page/page_file.h"
 #include "tools/view/trace_json.h"
 #include "tools/view/viewer_page.h"
+#include "tools/watch/terminal.h"
 
 namespace arbalest {
 namespace {
@@ -37,6 +38,7 @@ int command_trace(const TraceOptions& options) {
   }
   std::string text = summarize(trace, summary);
   if (!options.what_if.empty()) text += '\n' + predict(trace, options.what_if);
+  if (shows_colours(stdout)) text = with_bold_headings(text);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return kDone;
 }

@@ -1,8 +1,6 @@
 #include "tools/watch/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,10 +9,13 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "tools/watch/terminal.h"
 
 namespace arbalest {
 namespace {
 
+constexpr size_t kNarrowestBar = 6, kWidestBar = 30;  // columns, its ends included
+constexpr const char* kInputBound = "input-bound";
 constexpr double kPlainInterval = 10;  // seconds between progress lines where they are not redrawn
 
 struct Part {
@@ -26,6 +27,13 @@ std::string join(const std::vector<Part>& parts) {
   std::string line;
   for (const Part& part : parts) line += (line.empty() ? "" : "  ") + part.text;
   return line;
+}
+
+// "[====>     ]"
+std::string bar(double share, size_t width) {
+  const size_t inner = width - 2, done = std::min(inner, size_t(share * double(inner)));
+  const bool whole = done == inner;
+  return '[' + std::string(done, '=') + (whole ? "" : ">") + std::string(whole ? 0 : inner - done - 1, ' ') + ']';
 }
 
 // Of what is not a number the sign has no meaning.
@@ -41,11 +49,6 @@ std::string join(const Metrics& metrics) {
 
 std::string loss_and_metrics(double loss, const Metrics& metrics) {
   return (std::isnan(loss) && !metrics.empty() ? std::string() : " loss " + measured(loss)) + join(metrics);
-}
-
-// Characters of UTF-8; each takes one column, but for those of some scripts.
-size_t columns(std::string_view text) {
-  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
 }
 
 std::string left_out_text(const Validated& event) {
@@ -64,14 +67,14 @@ std::vector<std::string> parts_lines(const Metrics& parts) {
     std::stable_sort(shown.begin(), shown.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   std::vector<std::string> lines;
   size_t width = 0;
-  for (const auto& part : shown) width = std::max(width, columns(printable(part.first)));
+  for (const auto& part : shown) width = std::max(width, columns_of(printable(part.first)));
   for (size_t i = 0; i < shown.size(); ++i) {
     if (many && shown.size() > 2 * kOfEither && i == kOfEither) {
       i = shown.size() - kOfEither;
       lines.push_back(fmt::format("    … {} between", i - kOfEither));
     }
     const std::string name = printable(shown[i].first);
-    lines.push_back(fmt::format("    {}{}  {:.4f}", name, std::string(width - columns(name), ' '), shown[i].second));
+    lines.push_back(fmt::format("    {}{}  {:.4f}", name, std::string(width - columns_of(name), ' '), shown[i].second));
   }
   if (shown.size() < parts.size()) lines.push_back(fmt::format("    {} undefined", parts.size() - shown.size()));
   return lines;
@@ -100,11 +103,6 @@ std::string ranges(const std::vector<std::string>& devices) {
 
 }  // namespace
 
-bool can_redraw(std::FILE* out) {
-  const char* terminal = std::getenv("TERM");
-  return isatty(fileno(out)) && terminal != nullptr && std::string_view(terminal) != "dumb";
-}
-
 std::string short_count(double value) {
   if (!(value >= 0)) return "?";
   if (value < 1e3) return fmt::format("{:.0f}", value);
@@ -130,30 +128,37 @@ std::string input_text(const InputReport& input) {
   return text;
 }
 
-std::string progress_text(const RunStarted& run, const RunProgress& progress, size_t width) {
+std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout) {
+  const size_t width = layout.width;
   std::vector<Part> parts;
   const int64_t per_epoch = run.iterations_per_epoch;
   const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
   parts.push_back(
-      {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 7});
+      {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 9});
+  const double within = std::clamp(progress.epochs - double(progress.epoch - 1) + 1e-11, 0.0, 1.0);
   if (progress.epochs > 0) {
-    const double within = progress.epochs - double(progress.epoch - 1);
-    parts.push_back({fmt::format("{:2} %", std::clamp(int(within * 100 + 1e-9), 0, 100)), 3});
+    if (layout.bar) parts.push_back({bar(within, kNarrowestBar), 2});
+    parts.push_back({fmt::format("{:2} %", int(within * 100)), 4});
   }
-  parts.push_back({"loss " + measured(progress.loss), 6});
+  parts.push_back({"loss " + measured(progress.loss), 8});
   for (const auto& [name, value] : progress.metrics) {
-    parts.push_back({fmt::format("{} {}", printable(name), measured(value)), 2});
+    parts.push_back({fmt::format("{} {}", printable(name), measured(value)), 3});
   }
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
-  parts.push_back({short_count(progress.images_per_second) + " images/s", 5});
-  if (progress.input.bound()) parts.push_back({"input-bound", 5});
+  parts.push_back({short_count(progress.images_per_second) + " images/s", 6});
+  if (progress.input.bound()) parts.push_back({kInputBound, 6});
+  if (layout.validated >= 0) parts.push_back({fmt::format("validating {:2.0f} %", 100 * layout.validated), 7});
   if (run.iterations > progress.iteration && progress.iteration > 0) {
     const double each = progress.seconds / double(progress.iteration);
-    parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 4});
+    parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 5});
   }
-  while (parts.size() > 1 && columns(join(parts)) > width) {
+  while (parts.size() > 1 && columns_of(join(parts)) > width) {
     const auto least = [](const Part& a, const Part& b) { return a.importance < b.importance; };
     parts.erase(std::min_element(parts.begin(), parts.end(), least));
+  }
+  const size_t taken = columns_of(join(parts));
+  for (Part& part : parts) {
+    if (part.text[0] == '[') part.text = bar(within, std::min(kNarrowestBar + width - taken, kWidestBar));
   }
   return std::string(first_columns(join(parts), width));
 }
@@ -164,7 +169,7 @@ std::string wrapped(const std::string& text, size_t width) {
   width = std::max(width, kNarrowest);
   std::string lines;
   std::string_view rest = text;
-  while (columns(rest) > width - (lines.empty() ? 0 : kIndent.size())) {
+  while (columns_of(rest) > width - (lines.empty() ? 0 : kIndent.size())) {
     if (!lines.empty()) lines += kIndent;
     const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : kIndent.size()));
     // Behind the last blank that fits; a word longer than a line is cut.
@@ -179,13 +184,10 @@ std::string wrapped(const std::string& text, size_t width) {
   return lines + std::string(lines.empty() || rest.empty() ? "" : kIndent) + std::string(rest);
 }
 
-ProgressLine::ProgressLine(std::FILE* out) : out_(out), terminal_(can_redraw(out)) {}
+ProgressLine::ProgressLine(std::FILE* out) : out_(out), terminal_(can_redraw(out)), colours_(shows_colours(out)) {}
 
 size_t ProgressLine::width() const {
-  winsize size = {};
-  constexpr size_t kUnknown = 80;
-  if (ioctl(fileno(out_), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUnknown;
-  return size.ws_col - 1u;  // the last column would wrap the cursor
+  return std::max<size_t>(2, terminal_width(out_)) - 1;  // the last column would wrap the cursor
 }
 
 // Errors are ignored: training goes on where the terminal is gone.
@@ -200,7 +202,16 @@ void ProgressLine::clear() {
   drawn_ = false;
 }
 
-void ProgressLine::draw(const std::string& line) {
+void ProgressLine::draw() {
+  std::string line = progress_text(run_, last_, {width(), true, validated_});
+  if (colours_) {
+    const size_t first = line.find('=');
+    const size_t end = line.find_first_not_of('=', first);
+    if (first != line.npos && line[first - 1] == '[') {
+      line = line.substr(0, first) + shaded(line.substr(first, end - first), Shade::Cyan) + line.substr(end);
+    }
+    line = shaded_within(shaded_within(line, kInputBound, Shade::Yellow), "loss nan", Shade::Red);
+  }
   put("\r" + line + "\033[K");
   drawn_ = true;
 }
@@ -208,7 +219,9 @@ void ProgressLine::draw(const std::string& line) {
 void ProgressLine::print(const std::string& line) {
   clear();
   const std::string shown = printable(line);
-  put((terminal_ ? wrapped(shown, width()) : shown) + "\n");
+  std::string text = terminal_ ? wrapped(shown, width()) : shown;
+  if (colours_) text = shaded_within(text, "validation", Shade::Green);
+  put(text + "\n");
 }
 
 void ProgressLine::started(const RunStarted& event) {
@@ -224,10 +237,20 @@ void ProgressLine::started(const RunStarted& event) {
 
 void ProgressLine::progress(const RunProgress& event) {
   missed_ += event.missed;
-  if (terminal_) return draw(progress_text(run_, event, width()));
+  last_ = event;
+  if (terminal_) return draw();
   if (event.seconds - last_plain_ < kPlainInterval) return;
   last_plain_ = event.seconds;
-  print(progress_text(run_, event, std::string::npos));
+  print(progress_text(run_, event, {.validated = validated_}));
+}
+
+// The share stands behind the progress of training, which may go on meanwhile.
+void ProgressLine::validating(const ValidationProgress& event) {
+  validated_ = event.share;
+  if (terminal_) return draw();
+  if (event.seconds - last_plain_ < kPlainInterval) return;
+  last_plain_ = event.seconds;
+  print(progress_text(run_, last_, {.validated = validated_}));
 }
 
 void ProgressLine::epoch(const EpochEnded& event) {
@@ -236,6 +259,7 @@ void ProgressLine::epoch(const EpochEnded& event) {
 }
 
 void ProgressLine::validation(const Validated& event) {
+  validated_ = -1;
   const bool drops = event.rate_factor != rate_factor_;
   rate_factor_ = event.rate_factor;
   print(fmt::format(

@@ -8,18 +8,21 @@
 
 namespace arbalest {
 
-// "epoch 3/10  37 %  loss 0.1234  accuracy 0.9612  12.3k images/s  ETA 1:23", no longer than `width` columns: what
-// matters least (learning rate, metrics, the share of the epoch) goes first.
-std::string progress_text(const RunStarted& run, const RunProgress& progress, size_t width);
+// "epoch 3/10  [===>      ]  37 %  loss 0.1234  accuracy 0.9612  12.3k images/s  ETA 1:23", no longer than `width`
+// columns: what matters least (learning rate, bar, metrics, the share of the epoch) goes first, and the bar takes what
+// is left. `validated`: the share of a validation that goes on; below 0: none does.
+struct ProgressLayout {
+  size_t width = std::string::npos;
+  bool bar = false;
+  double validated = -1;
+};
+std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout);
 
 // Lines of no more than `width` columns, those after the first indented.
 std::string wrapped(const std::string& text, size_t width);
 
 std::string short_count(double value);   // "950", "12.3k", "1.20M"
 std::string clock_time(double seconds);  // "0:07", "1:02:03"
-
-// Whether lines of `out` can be replaced by later ones: a terminal that can move its cursor.
-bool can_redraw(std::FILE* out);
 
 class ProgressLine : public RunObserver {
  public:
@@ -30,6 +33,7 @@ class ProgressLine : public RunObserver {
   void started(const RunStarted& event) override;
   void progress(const RunProgress& event) override;
   void epoch(const EpochEnded& event) override;
+  void validating(const ValidationProgress& event) override;
   void validation(const Validated& event) override;
   void skipped(const SampleSkipped& event) override;
   void tuned(const Tuned& event) override;
@@ -40,17 +44,19 @@ class ProgressLine : public RunObserver {
  private:
   void put(const std::string& text);
   void print(const std::string& line);  // a line that stays
-  void draw(const std::string& line);   // a line that the next one replaces
+  void draw();                          // progress: a line that the next one replaces
   void clear();
   size_t width() const;  // columns, as of now
 
   std::FILE* out_;
-  bool terminal_;
+  const bool terminal_, colours_;
   double rate_factor_ = 1;  // of the validation before
   bool drawn_ = false;
   int64_t missed_ = 0;        // reports that were left out
   double last_plain_ = -1e9;  // seconds of the last progress shown as a plain line
   RunStarted run_;
+  RunProgress last_;
+  double validated_ = -1;  // of the validation that goes on
 };
 
 }  // namespace arbalest

@@ -56,6 +56,13 @@ TEST_CASE("a short run learns, and tells its story in order") {
   CHECK(story.epochs[0].loss == doctest::Approx(mean).epsilon(1e-9));
   CHECK(story.epochs[0].loss > story.epochs[2].loss);
   CHECK(story.epochs[2].loss < 1.0);  // log 10 = 2.3 at the start
+  REQUIRE(!story.validating_shares.empty());
+  for (const ValidationProgress& progress : story.validating_shares) {
+    CHECK(progress.epoch >= 1);
+    CHECK(progress.epoch <= 3);
+    CHECK(progress.share > 0);
+    CHECK(progress.share <= 1);
+  }
   REQUIRE(story.validations.size() == 3);
   for (const Validated& validation : story.validations) CHECK(validation.samples == 300);
   CHECK(story.validations[2].iteration == 120);

@@ -1,0 +1,158 @@
+#include "tools/command/plan_summary.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "executor/plan/make_plan.h"
+#include "executor/trace/trace_summary.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+std::string size(int64_t bytes) {
+  if (bytes >= int64_t{1} << 30) return fmt::format("{:.2f} GiB", double(bytes) / double(1 << 30));
+  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", double(bytes) / (1 << 20))
+                          : fmt::format("{:.1f} KiB", double(bytes) / (1 << 10));
+}
+
+std::string counted(size_t count, const char* one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
+// "learner */activations" of "cuda:0/learner 3/activations".
+std::string kind_of(const Arena& arena) {
+  const std::string name = alike(printable(arena.name));
+  return arena.device == kNone ? name : name.substr(std::min(name.find('/') + 1, name.size()));
+}
+
+class Summary {
+ public:
+  explicit Summary(const Plan& plan) : plan_(plan) {}
+
+  std::string text() {
+    heading();
+    clocks();
+    tasks();
+    memory();
+    return std::move(text_);
+  }
+
+ private:
+  template <typename... Arguments>
+  void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    text_ += fmt::format(format, std::forward<Arguments>(arguments)...) + '\n';
+  }
+
+  void heading() {
+    std::vector<std::string> devices;
+    for (const PlanDevice& device : plan_.devices) devices.push_back(to_string(device));
+    const size_t learners = plan_.handles.loops.empty() ? 0 : plan_.handles.loops.front().replicas.size();
+    line("{}: {} on {}; {} on {}, {}", printable(plan_.graphs.empty() ? "" : plan_.graphs[0].name),
+         counted(learners, "learner"), fmt::join(devices, ", "), counted(plan_.tasks.size(), "task"),
+         counted(plan_.lanes.size(), "lane"), counted(plan_.edges.size(), "edge"));
+  }
+
+  // What ticks how often, and how clocks follow from each other.
+  void clocks() {
+    line("Clocks");
+    for (size_t clock = 0; clock < plan_.clocks.size(); ++clock) {
+      std::string how;
+      for (const ClockRelation& relation : plan_.relations) {
+        if (relation.coarse != ClockId(clock) || !how.empty()) continue;
+        how = fmt::format(", one for every {} of '{}'", relation.group,
+                          printable(plan_.clocks[size_t(relation.fine)].name));
+      }
+      const Clock& known = plan_.clocks[clock];
+      line("  {:<24} {} tick{}{}", printable(known.name), known.ticks, known.ticks == 1 ? "" : "s", how);
+    }
+  }
+
+  // "forward 12, backward 20" of the nodes of a task.
+  std::string nodes_of(const Task& task) const {
+    constexpr std::array<const char*, 3> kStages = {"forward", "backward", "update"};
+    std::array<int, 3> counts{};
+    for (int32_t i = 0; i < task.launches; ++i) {
+      const Launch& launch = plan_.launches[size_t(task.first_launch + i)];
+      ++counts[size_t(plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)].stage)];
+    }
+    std::vector<std::string> parts;
+    for (size_t stage = 0; stage < counts.size(); ++stage) {
+      if (counts[stage] > 0) parts.push_back(fmt::format("{} {}", counts[stage], kStages[stage]));
+    }
+    return fmt::format("{} ({})", counted(size_t(task.launches), "node"), fmt::join(parts, ", "));
+  }
+
+  // Slots that a task fills with batches, by the edges that say that one is free again.
+  std::string slots_of(TaskId task) const {
+    int64_t slots = 0;
+    const Task::Kind kind = plan_.tasks[size_t(task)].kind;
+    if (kind != Task::Kind::Fill && kind != Task::Kind::CopyIn) return "";
+    for (const Edge& edge : plan_.edges) {
+      if (edge.to == task && edge.why == Edge::Why::Reuse && edge.distance > 0) {
+        slots = slots == 0 ? edge.distance : std::min(slots, edge.distance);
+      }
+    }
+    return slots == 0 ? "" : fmt::format(", {}", counted(size_t(slots), "slot"));
+  }
+
+  // Tasks that differ in device and learner alone are one line.
+  void tasks() {
+    std::vector<std::string> order;
+    std::map<std::string, std::vector<TaskId>> kinds;
+    for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) {
+      const std::string kind = printable(arbalest::kind_of(plan_.tasks[size_t(task)]));
+      if (!kinds.contains(kind)) order.push_back(kind);
+      kinds[kind].push_back(task);
+    }
+    size_t width = 0;
+    for (const std::string& kind : order) width = std::max(width, kind.size());
+    line("Tasks");
+    for (const std::string& kind : order) {
+      const std::vector<TaskId>& all = kinds[kind];
+      const Task& task = plan_.tasks[size_t(all[0])];
+      std::string what = fmt::format("each {}", printable(plan_.clocks[size_t(task.clock)].name));
+      if (all.size() > 1) what += fmt::format(", {} of them", all.size());
+      if (task.launches > 0) what += ", " + nodes_of(task);
+      if (task.width > 1) what += fmt::format(", up to {} at once", task.width);
+      what += slots_of(all[0]);
+      line("  {:<{}}  {}", kind, width, what);
+    }
+  }
+
+  void memory() {
+    constexpr size_t kMost = 4;  // parts of each device
+    line("Memory");
+    for (size_t device = 0; device < plan_.devices.size(); ++device) {
+      std::map<std::string, int64_t> kinds;
+      for (const Arena& arena : plan_.arenas) {
+        if (arena.device == int32_t(device) && arena.bytes > 0) kinds[kind_of(arena)] += arena.bytes;
+      }
+      std::vector<std::pair<std::string, int64_t>> parts(kinds.begin(), kinds.end());
+      std::stable_sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.second > b.second; });
+      std::vector<std::string> told;
+      for (size_t i = 0; i < std::min(parts.size(), kMost); ++i) {
+        told.push_back(fmt::format("{} {}", parts[i].first, size(parts[i].second)));
+      }
+      line("  {:<8} {}: {}{}", to_string(plan_.devices[device]), size(planned_bytes(plan_, int32_t(device))),
+           fmt::join(told, ", "), parts.size() > kMost ? fmt::format(" and {} more", parts.size() - kMost) : "");
+    }
+  }
+
+  const Plan& plan_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string summarize_plan(const Plan& plan) {
+  return Summary(plan).text();
+}
+
+}  // namespace arbalest

@@ -1,0 +1,32 @@
+#pragma once
+// What a terminal can show.
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace arbalest {
+
+// Whether lines of `out` can be replaced by later ones: a terminal that can move its cursor.
+bool can_redraw(std::FILE* out);
+
+// Whether colours are wanted there: such a terminal, where NO_COLOR is not set (https://no-color.org).
+bool shows_colours(std::FILE* out);
+
+// Columns of a terminal as of now; 80 where `out` is none.
+size_t terminal_width(std::FILE* out);
+
+// Characters of UTF-8; each takes one column, but for those of some scripts.
+size_t columns_of(std::string_view text);
+
+// Text within an escape sequence that a terminal shows as a colour, and its end.
+enum class Shade : uint8_t { Bold = 1, Red = 31, Green = 32, Yellow = 33, Cyan = 36 };
+std::string shaded(std::string_view text, Shade shade);
+
+// Every occurrence of `words` in the text, shaded.
+std::string shaded_within(const std::string& text, std::string_view words, Shade shade);
+
+// A report whose first line and whose headings, lines that do not begin with a blank, are bold.
+std::string with_bold_headings(const std::string& report);
+
+}  // namespace arbalest

@@ -125,6 +125,11 @@ class CpuDevice final : public Device {
     if (error) std::rethrow_exception(error);
   }
 
+  // All CPU devices of a run are told the same.
+  void go_on_from(const std::vector<int64_t>& instances) override {
+    for (size_t task = 0; task < instances.size(); ++task) progress_->ended[task].store(instances[task]);
+  }
+
   void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
              TraceRecorder* trace) override {
     for (const BoundTask& task : tasks) {

@@ -111,6 +111,8 @@ class Queues {
   // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).
   virtual void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
                      TraceRecorder* trace) = 0;
+  // Before start(): so many instances of each task count as ended, where a run goes on from an earlier one.
+  virtual void go_on_from(const std::vector<int64_t>&) {}
   // Puts instance `instance` of a task into its lane's queue, with the waits of its edges before it. Never blocks.
   virtual void issue(const BoundTask& task, int64_t instance) = 0;
   // Another device completed something that a queue here may wait for.

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 
 #include "executor/plan/clocks.h"
 
 namespace arbalest {
 namespace {
 
-constexpr uint32_t kWindow = kWidest;  // bits of State::ended
+constexpr uint32_t kWindow = kWidest;                          // bits of State::ended
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();  // of the validations: none is held back
 
 }  // namespace
 
-Dependencies::Dependencies(const Plan& plan)
+Dependencies::Dependencies(const Plan& plan, const PlanPosition& from)
     : plan_(plan), tasks_(TaskId(plan.tasks.size())), states_(new State[plan.tasks.size()]), out_(plan.tasks.size()) {
   for (TaskId task = 0; task < tasks_; ++task) {
     State& state = states_[task];
@@ -21,6 +23,14 @@ Dependencies::Dependencies(const Plan& plan)
     state.width = uint8_t(host ? plan.tasks[size_t(task)].width : 1);
     state.own = uint8_t(host ? Edge::Needs::Done : Edge::Needs::Issued);
     state.endings = host ? 1 : 2;
+  }
+  if (from.iterations > 0) {
+    const std::vector<int64_t> before = instances_before(from);
+    for (TaskId task = 0; task < tasks_; ++task) {
+      State& state = states_[task];
+      state.fired = before[size_t(task)];
+      for (std::atomic<int64_t>& count : state.counts) count = before[size_t(task)];
+    }
   }
   lay_out_edges();
 }
@@ -96,7 +106,7 @@ void Dependencies::lay_out_edges() {
         Crossing& crossing = crossings_[next_crossing];
         crossing.edge = id;
         crossing.to = plan_.edges[size_t(id)].to;
-        advance(crossing, 0);
+        advance(crossing, states_[task].counts[needs].load());
         crossing_of[size_t(id)] = next_crossing++;
       }
       out_[size_t(task)].crossings[needs].end = next_crossing;
@@ -153,7 +163,10 @@ int64_t Dependencies::raise_in_order(State& state, int64_t instance) {
 
 // Firing pauses while limits are chosen. A thread that read its limit before the pause read `fired` before that, so it
 // fires at most the instance that stands there now: one more than the largest `fired` is a number that no task exceeds.
-bool Dependencies::restrict_to_iterations() {
+//
+// Where the plan pauses, a validation that has not ended is left where it stands, but for what the iterations need: the
+// copy of the weights that the next update writes over.
+bool Dependencies::restrict_to_iterations(bool pauses) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return false;
   std::vector<int64_t> before(plan_.tasks.size());
@@ -164,17 +177,68 @@ bool Dependencies::restrict_to_iterations() {
     iterations = std::max(iterations, states_[task].fired.load() + 1);
     most = std::max(most, before[size_t(task)]);
   }
-  const std::vector<int64_t> limits = limits_for(std::min(iterations, most));
+  const std::vector<int64_t> limits = limits_for(std::min(iterations, most), pauses ? validations_ended() : kAll);
   for (TaskId task = 0; task < tasks_; ++task) {
     states_[task].limit.store(std::min(limits[size_t(task)], before[size_t(task)]));
   }
   return true;
 }
 
+int64_t Dependencies::validations_ended() const {
+  const TaskId end = plan_.handles.validation_end;
+  return end == kNone ? 0 : states_[end].counts[int(Edge::Needs::Done)].load();
+}
+
+void Dependencies::rest_at(int64_t iterations) {
+  const std::lock_guard lock(ending_);
+  if (cancelled_.load()) return;
+  std::vector<int64_t> limits;
+  if (!plan_.clocks.empty() && iterations < plan_.clocks[0].ticks) {
+    const ClockRelation* by_validation = plan_.relation(plan_.handles.by_validation);
+    limits = limits_for(iterations, by_validation ? by_validation->coarse_of(iterations - 1) : 0);
+  }
+  for (TaskId task = 0; task < tasks_; ++task) {
+    const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(task)].clock)].ticks;
+    states_[task].limit.store(limits.empty() ? ticks : limits[size_t(task)]);
+  }
+}
+
+bool Dependencies::at_end() const {
+  for (TaskId task = 0; task < tasks_; ++task) {
+    const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(task)].clock)].ticks;
+    if (states_[task].counts[int(Edge::Needs::Done)].load() < ticks) return false;
+  }
+  return true;
+}
+
+bool Dependencies::trained() const {
+  for (TaskId task = 0; task < tasks_; ++task) {
+    const State& state = states_[task];
+    const bool trains = plan_.tasks[size_t(task)].clock == 0;
+    if (trains && state.counts[int(Edge::Needs::Done)].load() < state.limit.load()) return false;
+  }
+  return true;
+}
+
+PlanPosition Dependencies::position() const {
+  const PlanPosition position{limit(0), validations_ended()};
+  const std::vector<int64_t> before = instances_before(position);
+  for (TaskId task = 0; task < tasks_; ++task) {
+    if (before[size_t(task)] <= states_[task].counts[int(Edge::Needs::Done)].load()) continue;
+    throw std::logic_error(plan_.tasks[size_t(task)].name + " is behind the position at which its plan rests");
+  }
+  return position;
+}
+
+std::vector<int64_t> Dependencies::instances_before(const PlanPosition& position) const {
+  return limits_for(position.iterations, position.validations);
+}
+
 // For each task, how many instances are to run so that clock 0 runs `iterations` of all, or more where its tasks need
-// that.
-std::vector<int64_t> Dependencies::limits_for(int64_t iterations) const {
+// that, and so many validations end, or more likewise.
+std::vector<int64_t> Dependencies::limits_for(int64_t iterations, int64_t validations) const {
   constexpr int64_t kUnknown = -1;
+  const ClockRelation* by_validation = plan_.relation(plan_.handles.by_validation);
   std::vector<int64_t> ticks(plan_.clocks.size(), kUnknown);
   if (!ticks.empty()) ticks[0] = iterations;
   for (size_t round = 0; round < plan_.clocks.size(); ++round) {
@@ -182,6 +246,7 @@ std::vector<int64_t> Dependencies::limits_for(int64_t iterations) const {
       int64_t &fine = ticks[size_t(relation.fine)], &coarse = ticks[size_t(relation.coarse)];
       if (fine != kUnknown && coarse == kUnknown) {
         coarse = relation.coarse_of(fine);
+        if (&relation == by_validation) coarse = std::min(coarse, validations);
       } else if (coarse != kUnknown && fine == kUnknown) {
         fine = coarse == 0 ? 0 : relation.last_of(coarse - 1) + 1;
       }
@@ -199,7 +264,7 @@ std::vector<int64_t> Dependencies::limits_for(int64_t iterations) const {
       if (limits[size_t(edge.to)] == 0) continue;
       const int64_t needed = needed_instance(plan_, edge, limits[size_t(edge.to)] - 1) + 1;
       if (needed <= limits[size_t(edge.from)]) continue;
-      if (plan_.tasks[size_t(edge.from)].clock == 0) return limits_for(needed);
+      if (plan_.tasks[size_t(edge.from)].clock == 0) return limits_for(needed, validations);
       limits[size_t(edge.from)] = needed;
       grows = true;
     }

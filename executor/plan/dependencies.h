@@ -14,7 +14,7 @@
 // A plan's edges bound what runs; besides them a task's own order holds, whether or not the plan spells it out: a
 // device task is issued in order, one instance at a time, and a host task has at most `width` instances at once.
 //
-// Nothing is allocated and nothing locked after construction, except in stop() and cancel().
+// Nothing is allocated and nothing locked after construction, except where a run ends or rests.
 
 #include <atomic>
 #include <cstdint>
@@ -40,7 +40,8 @@ class Dependencies {
     std::vector<Lack> lacks;  // empty: it waits for its own running instances
   };
 
-  explicit Dependencies(const Plan& plan);  // a verified plan, which must outlive this
+  // A verified plan, which must outlive this. With `from` what lies before that position counts as done.
+  explicit Dependencies(const Plan& plan, const PlanPosition& from = {});
 
   // Each of the following calls ready(TaskId, int64_t instance) once for each instance that became ready, first the one
   // that was found first, and returns true where nothing is left that was fired and isn't done: the run has come to its
@@ -61,6 +62,22 @@ class Dependencies {
   // clocks that are already fired end, and their successors are left where they stand.
   template <class Ready>
   bool stop(Ready&& ready);
+
+  // Brings the plan to rest between two iterations, as soon as it can be. A validation that is under way stands still
+  // too, and begins again where the plan goes on from position() elsewhere. start() goes on from there.
+  template <class Ready>
+  bool pause(Ready&& ready);
+
+  // Only at rest, before start(): clock 0 runs `iterations` ticks in all, and other clocks what is complete by then,
+  // but for a validation that only begins there; from clock 0's number of ticks on, everything runs to its end.
+  void rest_at(int64_t iterations);
+  bool at_end() const;   // every task has run all its ticks
+  bool trained() const;  // the tasks of clock 0 have run as far as they may; others may be under way
+
+  // Only at rest: where the plan stands. Throws std::logic_error where that is no state to go on from.
+  PlanPosition position() const;
+  // The instances of each task that lie before `position`.
+  std::vector<int64_t> instances_before(const PlanPosition& position) const;
 
   // Nothing fires any more; calls under way on other threads may still report instances.
   void cancel();
@@ -150,8 +167,9 @@ class Dependencies {
 
   void lay_out_edges();
   std::vector<char> redundant_edges() const;
-  bool restrict_to_iterations();
-  std::vector<int64_t> limits_for(int64_t iterations) const;
+  bool restrict_to_iterations(bool pauses);
+  int64_t validations_ended() const;
+  std::vector<int64_t> limits_for(int64_t iterations, int64_t validations) const;
 
   const Plan& plan_;
   TaskId tasks_ = 0;
@@ -239,7 +257,17 @@ template <class Ready>
 bool Dependencies::stop(Ready&& ready) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Firing<Ready> firing(*this, ready);
-  if (restrict_to_iterations()) {
+  if (restrict_to_iterations(false)) {
+    for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
+  }
+  return firing.finish();
+}
+
+template <class Ready>
+bool Dependencies::pause(Ready&& ready) {
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  Firing<Ready> firing(*this, ready);
+  if (restrict_to_iterations(true)) {
     for (TaskId task = 0; task < tasks_; ++task) try_fire(task, firing);
   }
   return firing.finish();

@@ -53,6 +53,9 @@ class TallyReader {
   std::vector<double> advance(int64_t tick);
   // The same once the run has ended, from the sums as the devices hold them.
   std::vector<double> advance_to_end();
+  // The sums at the last look, and a reader that goes on from such.
+  const std::vector<double>& last() const { return last_; }
+  void go_on_from(const std::vector<double>& last) { last_ = last; }
   // Replicas, by their place in the loop, whose first metric was not finite when the sums were read last.
   const std::vector<size_t>& not_finite() const { return not_finite_; }
 

@@ -33,7 +33,7 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
       plan_(binding.plan()),
       host_(std::move(host)),
       options_(std::move(options)),
-      dependencies_(plan_),
+      dependencies_(plan_, options_.from),
       times_(options_.trace ? plan_.tasks.size() * kTimes : 0),
       parallelism_(tbb::global_control::max_allowed_parallelism, size_t(std::max(1, options_.threads) + 1)),
       working_(std::max(1, options_.threads), 0),
@@ -86,21 +86,42 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
     Scheduler& scheduler;
     ~Guard() { scheduler.come_to_rest(); }
   } guard{*this};
-  for (Queues* queues : binding_.all_queues()) queues->start(plan_, binding_.tasks(), *this, options_.trace);
-  {
-    const Active active(*this);
-    dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+  const std::vector<int64_t> before = dependencies_.instances_before(options_.from);
+  for (Queues* queues : binding_.all_queues()) {
+    queues->go_on_from(before);
+    queues->start(plan_, binding_.tasks(), *this, options_.trace);
   }
-  wait(interrupted);
+  dependencies_.rest_at(options_.first_rest);
+  do {
+    {
+      const Active active(*this);
+      dependencies_.start([this](TaskId task, int64_t instance) { dispatch(task, instance); });
+    }
+    wait(interrupted);
+  } while (goes_on());
   come_to_rest();
+  check();
+}
+
+// Once nothing is under way: whether the run was only at rest.
+bool Scheduler::goes_on() {
+  if (!options_.rest || stopping_ || failed_.load() || !dependencies_.complete() || dependencies_.at_end())
+    return false;
+  resting_ = false;
+  const std::optional<int64_t> next = options_.rest();
+  if (!next) return false;
+  dependencies_.rest_at(*next);
+  return true;
+}
+
+// Throws what has failed.
+void Scheduler::check() {
   const std::exception_ptr error = [this] {
     const std::scoped_lock lock(mutex_);  // fail() may come from a thread that is not of the run
     return error_;
   }();
   if (error) std::rethrow_exception(error);
-  if (!dependencies_.complete()) {
-    throw RunError("the plan came to a halt:\n" + describe_waiting());
-  }
+  if (!dependencies_.complete()) throw RunError("the plan came to a halt:\n" + describe_waiting());
 }
 
 // Whatever cannot be handed over ends the run; it is not counted as active then.
@@ -272,21 +293,35 @@ void Scheduler::leave() {
   changed_.notify_all();
 }
 
+// What the waiting thread looks at now and then: whether the run is to end, or to rest.
+void Scheduler::look_up(bool interrupted) {
+  const auto ready = [this](TaskId task, int64_t instance) { dispatch(task, instance); };
+  const bool rests = bool(options_.rest);
+  if (!stopping_ && (stop_requested_.load() || (interrupted && !rests))) {
+    const Active active(*this);
+    dependencies_.stop(ready);
+    stopping_ = true;
+  }
+  if (!rests || stopping_ || resting_) return;
+  // Where the next rest is close, what is left is a validation, which does not hold it up.
+  const bool there = dependencies_.limit(0) < plan_.clocks[0].ticks && dependencies_.trained();
+  if (!there && !interrupted && !(options_.rest_due && options_.rest_due())) return;
+  const Active active(*this);
+  dependencies_.pause(ready);
+  resting_ = true;
+}
+
 void Scheduler::wait(const std::atomic<bool>& interrupted) {
   std::unique_lock lock(mutex_);
   int64_t seen = -1;
   auto since = std::chrono::steady_clock::now();
-  bool stopped = false, reported = false;
+  bool reported = false;
   // After an error a thread may hang in issuing until the devices are aborted, which comes after this.
   const auto at_rest = [&] { return error_ || (active_.load(std::memory_order_acquire) == 0 && dependencies_.idle()); };
   while (!at_rest()) {
     changed_.wait_for(lock, kLookUp);
     lock.unlock();
-    if (!stopped && (interrupted.load() || stop_requested_.load())) {
-      const Active active(*this);
-      dependencies_.stop([this](TaskId task, int64_t instance) { dispatch(task, instance); });
-      stopped = true;
-    }
+    look_up(interrupted.load());
     const auto now = std::chrono::steady_clock::now();
     if (const int64_t count = completions_.load(); count != seen) {
       seen = count;

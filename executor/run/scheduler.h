@@ -8,7 +8,9 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,15 @@ struct SchedulerOptions {
   int64_t first_iteration = 0;  // of the run, that the base clock begins with
   TraceRecorder* trace = nullptr;
   std::function<void(const std::string&)> stalled;  // gets the report
+  PlanPosition from;                                // where the run goes on, rather than from the beginning
+  // Where the run may rest: called on the thread of run() while nothing of the plan is under way, with what ticks() and
+  // position() say. Returns the iteration of the base clock at which it rests next, or kNoRest; std::nullopt ends the
+  // run. An interrupt too brings the run to rest then, rather than to its end. Empty: it never rests.
+  std::function<std::optional<int64_t>()> rest;
+  int64_t first_rest = kNoRest;
+  std::function<bool()> rest_due;  // whether it shall rest as soon as it can; asked now and then on the same thread
+
+  static constexpr int64_t kNoRest = std::numeric_limits<int64_t>::max();
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
 };
 
@@ -62,6 +73,7 @@ class Scheduler final : private CompletionSink {
   // Iterations of clock 0 that ran: its ticks, or fewer after stop().
   int64_t iterations() const { return ticks(0); }
   int64_t ticks(ClockId clock) const { return dependencies_.limit(clock); }
+  PlanPosition position() const { return dependencies_.position(); }  // at rest, or after run()
 
  private:
   struct Times {
@@ -89,6 +101,9 @@ class Scheduler final : private CompletionSink {
   };
   Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
   void wait(const std::atomic<bool>& interrupted);
+  void look_up(bool interrupted);
+  bool goes_on();
+  void check();
   std::string describe_waiting() const;
   std::string error_place(TaskId task, int64_t instance) const;
 
@@ -111,6 +126,8 @@ class Scheduler final : private CompletionSink {
   std::condition_variable changed_;
   std::exception_ptr error_;
   bool at_rest_ = false;    // come_to_rest() has been
+  bool stopping_ = false;   // the run ends; what follows is of the thread of run() alone
+  bool resting_ = false;    // it rests at the next opportunity
   IssuingThreads issuing_;  // the last: its threads use what is above
 };
 

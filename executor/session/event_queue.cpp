@@ -36,18 +36,19 @@ void EventQueue::push_last(Event event) {
 
 void EventQueue::epoch(const EpochEnded& event) {
   const std::scoped_lock lock(mutex_);
-  lines_[event.epoch].end = event;
+  held_.lines[event.epoch].end = event;
   add_lines(false);
 }
 
 void EventQueue::validation(const Validated& event) {
   const std::scoped_lock lock(mutex_);
-  lines_[event.epoch].validation = event;
+  held_.lines[event.epoch].validation = event;
   add_lines(false);
 }
 
 // Called with the mutex held, as are the next three.
 void EventQueue::add(Event event) {
+  ++handed_on_;
   if (std::holds_alternative<RunProgress>(event)) {
     ++waiting_;
     events_.push_back(std::move(event));
@@ -70,19 +71,19 @@ void EventQueue::make_room() {
 
 // Hands on the lines of complete epochs, in order; with `all` those of all epochs.
 void EventQueue::add_lines(bool all) {
-  while (!lines_.empty()) {
-    auto& [epoch, line] = *lines_.begin();
+  while (!held_.lines.empty()) {
+    auto& [epoch, line] = *held_.lines.begin();
     if (line.end) {
       line.ended = true;
       line.awaits_validation = line.end->validates;
-      last_epoch_ = epoch;
+      held_.last_epoch = epoch;
       add(*std::exchange(line.end, std::nullopt));
     }
     const bool complete = line.ended && (line.validation || !line.awaits_validation);
-    const bool late = line.validation && epoch <= last_epoch_;
+    const bool late = line.validation && epoch <= held_.last_epoch;
     if (!complete && !late && !all) return;
     if (line.validation) add(*line.validation);
-    lines_.erase(lines_.begin());
+    held_.lines.erase(held_.lines.begin());
   }
 }
 
@@ -125,6 +126,27 @@ void EventQueue::deliver(const Event& event) {
     void operator()(const RunFailed& e) const { to.failed(e); }
   };
   std::visit(Call{observer_}, event);
+}
+
+int64_t EventQueue::handed_on() {
+  const std::scoped_lock lock(mutex_);
+  return handed_on_;
+}
+
+bool EventQueue::wait_for(int64_t handed_on, std::chrono::seconds longest) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, longest,
+                           [&] { return handed_on_ - int64_t(events_.size()) - int64_t(busy_) >= handed_on; });
+}
+
+HeldBack EventQueue::held_back() {
+  const std::scoped_lock lock(mutex_);
+  return held_;
+}
+
+void EventQueue::hold_back(HeldBack held) {
+  const std::scoped_lock lock(mutex_);
+  held_ = std::move(held);
 }
 
 void EventQueue::drain() {

@@ -2,6 +2,7 @@
 // Between training and its observer: events wait in a queue that a thread of its own serves, so that a slow observer
 // holds up nobody.
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -14,6 +15,17 @@
 #include "executor/session/observer.h"
 
 namespace arbalest {
+
+// What is held back until the lines of earlier epochs are complete.
+struct HeldBack {
+  struct Line {  // of an epoch
+    std::optional<EpochEnded> end;
+    std::optional<Validated> validation;
+    bool ended = false, awaits_validation = false;  // handed on already, without its validation
+  };
+  std::map<int64_t, Line> lines;  // by epoch
+  int64_t last_epoch = 0;         // whose end was handed on
+};
 
 // Calls return at once, from any thread. The observer is called in the order of the calls, but for lines of epochs: the
 // end of an epoch and its validation (EpochEnded::validates) come before those of the next, whichever is first to be
@@ -38,18 +50,20 @@ class EventQueue final : public RunObserver {
   void finished(const RunFinished& event) override { push_last(event); }
   void failed(const RunFailed& event) override { push_last(event); }
 
+  // What is held back, and a queue that begins with that: of a run that goes on.
+  HeldBack held_back();
+  void hold_back(HeldBack held);
+
+  // Waits until what was handed on up to a moment has been delivered, but no longer than that: true where it has.
+  int64_t handed_on();
+  bool wait_for(int64_t handed_on, std::chrono::seconds longest);
+
   // Waits until everything has been delivered. Throws what the observer threw.
   void drain();
 
  private:
   using Event = std::variant<RunStarted, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned, SampleSkipped,
                              CheckpointSaved, RunFinished, RunFailed>;
-  struct Line {  // of an epoch
-    std::optional<EpochEnded> end;
-    std::optional<Validated> validation;
-    bool ended = false, awaits_validation = false;  // handed on already, without its validation
-  };
-
   void push(Event event);
   void push_last(Event event);
   void add(Event event);
@@ -63,9 +77,9 @@ class EventQueue final : public RunObserver {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> events_;
-  size_t waiting_ = 0;             // RunProgress among them
-  std::map<int64_t, Line> lines_;  // by epoch: what is held back
-  int64_t last_epoch_ = 0;         // whose end was handed on
+  int64_t handed_on_ = 0;  // in all; of these, those that are in events_ wait
+  size_t waiting_ = 0;     // RunProgress among them
+  HeldBack held_;
   bool busy_ = false, closed_ = false;
   std::exception_ptr error_;  // the observer's
   std::thread thread_;        // last: it uses the others

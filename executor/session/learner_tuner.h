@@ -29,6 +29,20 @@ class LearnerTuner {
   LearnerTuner() = default;
   explicit LearnerTuner(const Options& options) : options_(options) {}
 
+  // What has been found so far, and a tuner that goes on from that.
+  struct State {
+    int32_t learners = 1, before = 0;
+    double best = 0;
+    bool done = false;
+  };
+  State state() const { return {learners_, before_, best_, done_}; }
+  void restore(const State& state) {
+    learners_ = state.learners;
+    before_ = state.before;
+    best_ = state.best;
+    done_ = state.done;
+  }
+
   int32_t learners() const { return learners_; }
   bool done() const { return done_; }
 

@@ -38,10 +38,10 @@ Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserv
       trained_metrics_(names_of(program.training().metrics)),
       rules_(rules),
       observer_(observer),
-      begun_(std::chrono::steady_clock::now()),
-      epoch_sums_(trained_metrics_.size() + 1, 0) {
+      begun_(std::chrono::steady_clock::now()) {
+  state_.epoch_sums.assign(trained_metrics_.size() + 1, 0);
   for (const Target& target : rules_.targets) {
-    targets_.push_back({to_string(target), -1});
+    state_.targets.push_back({to_string(target), -1});
     check(target);
   }
   best_metric_ = rules_.metric;
@@ -78,7 +78,36 @@ void Monitor::check(const Target& target) const {
 }
 
 void Monitor::begin() {
-  begun_ = std::chrono::steady_clock::now();
+  const auto before = std::chrono::duration<double>(state_.seconds);
+  begun_ = std::chrono::steady_clock::now() - std::chrono::duration_cast<std::chrono::steady_clock::duration>(before);
+}
+
+MonitorState Monitor::state() const {
+  const std::scoped_lock lock(mutex_);
+  MonitorState state = state_;
+  state.seconds = seconds();
+  return state;
+}
+
+void Monitor::restore(const MonitorState& state) {
+  const std::scoped_lock lock(mutex_);
+  if (state.epoch_sums.size() != state_.epoch_sums.size() || state.factors.empty() ||
+      state.drops.size() != state.factors.size()) {
+    throw RunError("the checkpoint's sums and rates are not those of such a run");
+  }
+  std::vector<TargetReached> targets = state_.targets;
+  for (TargetReached& target : targets) {
+    for (const TargetReached& known : state.targets) {
+      if (known.target == target.target) target = known;
+    }
+  }
+  state_ = state;
+  state_.targets = std::move(targets);
+}
+
+int64_t Monitor::best_iteration() const {
+  const std::scoped_lock lock(mutex_);
+  return state_.best_iteration;
 }
 
 double Monitor::seconds() const {
@@ -100,7 +129,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.seconds = now;
   // Batches that were read again, because a plan ended between updates, count once.
   progress.images_per_second =
-      double(std::max<int64_t>(0, at.images - last_images_)) / std::max(1e-9, now - last_seconds_);
+      double(std::max<int64_t>(0, at.images - state_.last_images)) / std::max(1e-9, now - state_.last_seconds);
   progress.epochs = at.epochs;
   progress.learning_rate = learning_rate;
   progress.loss = sums[1] / sums[0];
@@ -114,54 +143,56 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
     throw TaskError(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, at.iteration, hint),
                     at.iteration);
   }
-  last_seconds_ = now;
-  last_images_ = at.images;
-  for (size_t i = 0; i < sums.size(); ++i) epoch_sums_[i] += sums[i];
+  state_.last_seconds = now;
+  state_.last_images = at.images;
+  for (size_t i = 0; i < sums.size(); ++i) state_.epoch_sums[i] += sums[i];
   if (!epoch_ended) return;
   EpochEnded end{progress.epoch, at.iteration, now};
-  end.images_per_second = epoch_sums_[0] / std::max(1e-9, now - epoch_began_);
-  end.loss = epoch_sums_[1] / epoch_sums_[0];
-  end.metrics = means(epoch_sums_);
+  end.images_per_second = state_.epoch_sums[0] / std::max(1e-9, now - state_.epoch_began);
+  end.loss = state_.epoch_sums[1] / state_.epoch_sums[0];
+  end.metrics = means(state_.epoch_sums);
   end.validates = validates;
   observer_.epoch(end);
-  epoch_began_ = now;
-  std::fill(epoch_sums_.begin(), epoch_sums_.end(), 0);
+  state_.epoch_began = now;
+  std::fill(state_.epoch_sums.begin(), state_.epoch_sums.end(), 0);
 }
 
 // The best so far, targets, patience, and the plateau on which the rate drops.
-void Monitor::judge(const std::vector<double>& values, int64_t epoch, Verdict& verdict) {
+void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict) {
   for (size_t m = 0; m < metrics_.size(); ++m) {
     for (size_t t = 0; t < rules_.targets.size(); ++t) {
       const Target& target = rules_.targets[t];
-      if (target.metric == metrics_[m].name && targets_[t].seconds < 0 && target.met(values[m])) {
-        targets_[t].seconds = seconds();
+      if (target.metric == metrics_[m].name && state_.targets[t].seconds < 0 && target.met(values[m])) {
+        state_.targets[t].seconds = seconds();
       }
     }
     if (metrics_[m].name != best_metric_) continue;
-    verdict.best = !std::isnan(values[m]) && (!has_best_ || metrics_[m].improves(values[m], best_value_));
+    verdict.best = !std::isnan(values[m]) && (!state_.has_best || metrics_[m].improves(values[m], state_.best_value));
     if (!verdict.best) continue;
-    best_epoch_ = epoch;
-    best_value_ = values[m];
-    has_best_ = true;
+    state_.best_epoch = at.epoch;
+    state_.best_iteration = at.iteration;
+    state_.best_value = values[m];
+    state_.has_best = true;
   }
-  since_best_ = verdict.best ? 0 : since_best_ + 1;
-  since_drop_ = verdict.best ? 0 : since_drop_ + 1;
-  double factor = factors_.back();
-  if (rules_.plateau > 0 && since_drop_ >= rules_.plateau) {
+  state_.since_best = verdict.best ? 0 : state_.since_best + 1;
+  state_.since_drop = verdict.best ? 0 : state_.since_drop + 1;
+  double factor = state_.factors.back();
+  if (rules_.plateau > 0 && state_.since_drop >= rules_.plateau) {
     factor *= rules_.plateau_factor;
-    since_drop_ = 0;
+    state_.since_drop = 0;
   }
-  drops_.push_back(drops_.back() + (factor != factors_.back()));
-  factors_.push_back(factor);
+  state_.drops.push_back(state_.drops.back() + (factor != state_.factors.back()));
+  state_.factors.push_back(factor);
 }
 
 void Monitor::keep_best(const std::vector<double>& values) {
   for (size_t m = 0; m < metrics_.size(); ++m) {
     const MeasuredMetric& metric = metrics_[m];
     if (metric.part || metric.name == trained_metrics_.front()) continue;
-    const auto known = std::find_if(best_.begin(), best_.end(), [&](const auto& b) { return b.first == metric.name; });
-    if (known == best_.end()) {
-      best_.emplace_back(metric.name, values[m]);
+    const auto known =
+        std::find_if(state_.best.begin(), state_.best.end(), [&](const auto& b) { return b.first == metric.name; });
+    if (known == state_.best.end()) {
+      state_.best.emplace_back(metric.name, values[m]);
     } else if (std::isnan(known->second) || metric.improves(values[m], known->second)) {
       known->second = values[m];
     }
@@ -199,36 +230,36 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
   }
   keep_best(measured.values);
   Verdict verdict;
-  judge(measured.values, at.epoch, verdict);
-  event.rate_factor = factors_.back();
-  has_validated_ = true;
-  last_ = event;
+  judge(measured.values, at, verdict);
+  event.rate_factor = state_.factors.back();
+  state_.has_validated = true;
+  state_.last = event;
   observer_.validation(event);
-  const bool reached =
-      !targets_.empty() && std::all_of(targets_.begin(), targets_.end(), [](const auto& t) { return t.seconds >= 0; });
-  verdict.stop = reached || (rules_.patience > 0 && since_best_ >= rules_.patience);
+  const bool reached = !state_.targets.empty() && std::all_of(state_.targets.begin(), state_.targets.end(),
+                                                              [](const auto& t) { return t.seconds >= 0; });
+  verdict.stop = reached || (rules_.patience > 0 && state_.since_best >= rules_.patience);
   return verdict;
 }
 
 double Monitor::rate_factor(int64_t validations) const {
   const std::scoped_lock lock(mutex_);
-  return factors_[size_t(std::clamp<int64_t>(validations, 0, int64_t(factors_.size()) - 1))];
+  return state_.factors[size_t(std::clamp<int64_t>(validations, 0, int64_t(state_.factors.size()) - 1))];
 }
 
 int64_t Monitor::rate_drops(int64_t validations) const {
   const std::scoped_lock lock(mutex_);
-  return drops_[size_t(std::clamp<int64_t>(validations, 0, int64_t(drops_.size()) - 1))];
+  return state_.drops[size_t(std::clamp<int64_t>(validations, 0, int64_t(state_.drops.size()) - 1))];
 }
 
 bool Monitor::all_targets_reached() const {
   const std::scoped_lock lock(mutex_);
-  return !targets_.empty() &&
-         std::all_of(targets_.begin(), targets_.end(), [](const auto& t) { return t.seconds >= 0; });
+  return !state_.targets.empty() &&
+         std::all_of(state_.targets.begin(), state_.targets.end(), [](const auto& t) { return t.seconds >= 0; });
 }
 
 bool Monitor::out_of_patience() const {
   const std::scoped_lock lock(mutex_);
-  return rules_.patience > 0 && since_best_ >= rules_.patience;
+  return rules_.patience > 0 && state_.since_best >= rules_.patience;
 }
 
 RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::string reason) const {
@@ -240,12 +271,12 @@ RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::
   end.images = at.images;
   end.seconds = seconds();
   end.images_per_second = double(end.images) / std::max(1e-9, trained_seconds);
-  end.validated = has_validated_;
-  end.last = last_;
-  end.best = best_;
-  end.best_epoch = best_epoch_;
+  end.validated = state_.has_validated;
+  end.last = state_.last;
+  end.best = state_.best;
+  end.best_epoch = state_.best_epoch;
   end.best_metric = best_metric_;
-  end.targets = targets_;
+  end.targets = state_.targets;
   return end;
 }
 

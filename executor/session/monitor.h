@@ -30,6 +30,24 @@ struct RunPosition {
   double epochs = 0;  // of training samples seen
 };
 
+// What a monitor knows of its run.
+struct MonitorState {
+  double seconds = 0;  // since training began
+  double last_seconds = 0, epoch_began = 0;
+  int64_t last_images = 0;
+  std::vector<double> epoch_sums;
+  bool has_validated = false;
+  Validated last;
+  Metrics best;  // of each metric but the loss, by itself
+  bool has_best = false;
+  double best_value = 0;  // of the metric that decides
+  int64_t best_epoch = 0, best_iteration = 0;
+  int64_t since_best = 0, since_drop = 0;
+  std::vector<double> factors = {1};  // by the number of validations made
+  std::vector<int64_t> drops = {0};   // likewise: how often the factor has fallen
+  std::vector<TargetReached> targets;
+};
+
 class Monitor {
  public:
   // `class_names`: of classes or labels, what parts of metrics are called; empty: by their numbers. Throws GraphError
@@ -42,7 +60,12 @@ class Monitor {
     bool best = false;  // no validation before was better
   };
 
-  void begin();  // training's clock starts
+  void begin();  // training's clock starts, or goes on
+  // What is known by now, and a run that goes on with that. The targets are this run's: those that the state knows were
+  // reached then.
+  MonitorState state() const;
+  void restore(const MonitorState& state);
+  int64_t best_iteration() const;  // of the best validation; 0: there was none
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
   // Throws TaskError where the loss is not finite, which names `diverged`, the learners of which that is so; "": the
   // only one. `validates`: the epoch has ended, and its weights are validated.
@@ -65,7 +88,7 @@ class Monitor {
   const MeasuredMetric& find(const std::string& name, const std::string& option) const;
   void check(const Target& target) const;
   void keep_best(const std::vector<double>& values);
-  void judge(const std::vector<double>& values, int64_t epoch, Verdict& verdict);
+  void judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict);
 
   const std::vector<MeasuredMetric> metrics_;       // of validations
   const std::vector<std::string> trained_metrics_;  // of training, the loss first
@@ -74,20 +97,9 @@ class Monitor {
   std::string best_metric_;
 
   mutable std::mutex mutex_;
-  std::chrono::steady_clock::time_point begun_;
-  double last_seconds_ = 0, epoch_began_ = 0, told_validating_ = -1;
-  int64_t last_images_ = 0;
-  std::vector<double> epoch_sums_;
-  bool has_validated_ = false;
-  Validated last_;
-  Metrics best_;  // of each metric but the loss, by itself
-  bool has_best_ = false;
-  double best_value_ = 0;  // of best_metric_
-  int64_t best_epoch_ = 0;
-  int64_t since_best_ = 0, since_drop_ = 0;
-  std::vector<double> factors_ = {1};  // by the number of validations made
-  std::vector<int64_t> drops_ = {0};   // likewise: how often the factor has fallen
-  std::vector<TargetReached> targets_;
+  std::chrono::steady_clock::time_point begun_;  // less what the run had behind it
+  double told_validating_ = -1;
+  MonitorState state_;
 };
 
 }  // namespace arbalest

@@ -41,7 +41,9 @@ struct RunStarted {
   int64_t classes = 0;                                        // that samples are of; 0: of none
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
   double setup_seconds = 0;
-  std::string note;  // what is probably not meant; "": nothing
+  std::string note;               // what is probably not meant; "": nothing
+  std::string resumed;            // the checkpoint that the run goes on from; "": it starts afresh
+  int64_t resumed_iteration = 0;  // that it goes on after
 };
 
 // Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
@@ -101,10 +103,12 @@ struct SampleSkipped {
   std::string place, fault;  // "photos/cup/7.jpg", what is wrong with it
 };
 
+// A model has been saved; or, `whole`, all that the run is, which begins to be written then.
 struct CheckpointSaved {
   std::string path;
   int64_t epoch = 0, iteration = 0, bytes = 0;
   double seconds = 0;
+  bool whole = false;
 };
 
 struct TargetReached {
@@ -113,7 +117,7 @@ struct TargetReached {
 };
 
 struct RunFinished {
-  std::string reason;  // "complete", "until", "patience", "interrupted"
+  std::string reason;  // "complete", "until", "patience", "interrupted", "time limit"
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;
   double images_per_second = 0;  // over all of training
@@ -129,6 +133,8 @@ struct RunFinished {
   std::string weights, best_weights, trace;  // files written, or ""
   std::string best_error;                    // why the best weights are not in their file, or ""
   std::string weights_error;                 // why `weights` is another file than was asked for, or ""
+  std::string checkpoint;                    // the last of the run's checkpoints, or ""
+  std::string checkpoint_error;              // why it could not be written, or ""
 };
 
 struct RunFailed {

@@ -98,6 +98,7 @@ RunState with_learners(const RunState& state, size_t devices, size_t learners, c
   RunState next;
   next.frozen = state.frozen;
   next.moving_average = caught_up(state, model.weights);
+  next.moving_average.within = 0;
   for (size_t d = 0; d < devices; ++d) {
     for (size_t i = 0; i < learners; ++i) {
       LearnerState learner = i < there ? state.learners[d * there + i] : fresh;

@@ -22,6 +22,7 @@ struct MovingAverage {
   double decay = 0;                // per update; 0: there is none
   std::vector<std::byte> weights;  // float[P]
   int64_t updates = 0;             // that it has seen
+  int64_t within = 0;              // of these in the period of groups that is under way
 };
 
 struct RunState {

@@ -73,24 +73,25 @@ void Segment::start_from_initializers(const WeightsFile* file) {
   for (const Replica& replica : learner_replicas()) put_values(*binding_, replica, content);
   const auto& weights = content.at(training().arenas.weights);
   put_average(weights, weights);
-  put_moving_average(weights, 0);
+  put_moving_average({0, weights});
   put_validation_state();
 }
 
-// Averaging 0 reads slot 0 as z and slot 1 as z_prev.
-void Segment::put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous) const {
+// Averaging n reads slot n mod 2 as z and the other as z_prev.
+void Segment::put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous,
+                          int64_t averagings) const {
   for (const BufferId buffer : plan_.handles.averages) {
-    binding_->put({buffer, 0, 0}, 0, average);
-    binding_->put({buffer, 0, 0}, 1, previous);
+    binding_->put({buffer, 0, 0}, averagings, average);
+    binding_->put({buffer, 0, 0}, averagings + 1, previous);
   }
 }
 
-void Segment::put_moving_average(const std::vector<std::byte>& weights, int64_t updates) const {
-  const MovingAverageProgress progress{updates, 0};
+void Segment::put_moving_average(const MovingAverage& average) const {
+  const MovingAverageProgress progress{average.updates, average.within};
   std::vector<std::byte> bytes(sizeof progress);
   std::memcpy(bytes.data(), &progress, sizeof progress);
   for (const MovingAverageBuffers& buffers : plan_.handles.moving_averages) {
-    binding_->put({buffers.weights, 0, 0}, 0, weights);
+    binding_->put({buffers.weights, 0, 0}, 0, average.weights);
     binding_->put({buffers.progress, 0, 0}, 0, bytes);
   }
 }
@@ -113,17 +114,14 @@ void Segment::put_validation_state() const {
   if (plan_.handles.find(LoopRole::Recalibrate)) put(LoopRole::Recalibrate, *prepared_.training);
 }
 
-void Segment::start_from(const RunState& state) {
+void Segment::put_learners(const RunState& state) const {
   const ArenaValues& arenas = training().arenas;
   std::vector<ValueId> carried = {arenas.weights, arenas.statistics, arenas.frozen};
   for (const ArenaValues::Slot& slot : arenas.slots) carried.push_back(slot.value);
   InitialValues content = initial(training(), *prepared_.training, carried);
-  frozen_ = state.frozen;
   add_frozen(training(), content);
   for (const Replica& replica : learner_replicas()) {
     const LearnerState& learner = state.learners[size_t(replica.learner)];
-    corrections_.push_back(learner.correction);
-    updates_.push_back(learner.updates);
     const auto set = [&](ValueId value, std::vector<std::byte> bytes) {
       if (value != kNone) content[value] = std::move(bytes);
     };
@@ -133,8 +131,17 @@ void Segment::start_from(const RunState& state) {
     if (arenas.weights_lowered != kNone) set(arenas.weights_lowered, lowered_content(learner.weights));
     put_values(*binding_, replica, content);
   }
+}
+
+void Segment::start_from(const RunState& state) {
+  frozen_ = state.frozen;
+  for (const Replica& replica : learner_replicas()) {
+    corrections_.push_back(state.learners[size_t(replica.learner)].correction);
+    updates_.push_back(state.learners[size_t(replica.learner)].updates);
+  }
+  put_learners(state);
   put_average(state.average, state.previous);
-  put_moving_average(state.moving_average.weights, state.moving_average.updates);
+  put_moving_average(state.moving_average);
   put_validation_state();
 }
 
@@ -143,15 +150,12 @@ RunState Segment::state() const {
   state.frozen = frozen_;
   const ArenaValues& arenas = training().arenas;
   for (const Replica& replica : learner_replicas()) {
-    const auto read = [&](ValueId value) {
-      if (value == kNone) return std::vector<std::byte>();
-      const int64_t bytes = training().graph.values[size_t(value)].type.bytes();
-      return binding_->get(replica.placement.of[size_t(value)], 0, bytes);
-    };
     LearnerState& learner = state.learners.emplace_back();
-    learner.weights = read(arenas.weights);
-    learner.statistics = read(arenas.statistics);
-    for (const ArenaValues::Slot& slot : arenas.slots) learner.slots.push_back(read(slot.value));
+    learner.weights = read(training(), replica, arenas.weights);
+    learner.statistics = read(training(), replica, arenas.statistics);
+    for (const ArenaValues::Slot& slot : arenas.slots) {
+      learner.slots.push_back(read(training(), replica, slot.value));
+    }
     learner.updates = updates_before(iterations(), replica.learner);
   }
   if (const int64_t done = iterations(); by_sync_ && done > 0) {
@@ -162,12 +166,21 @@ RunState Segment::state() const {
   state.moving_average = moving_average();
   if (plan_.handles.averages.empty()) return state;
   const BufferId average = plan_.handles.averages.front();
-  const int64_t averagings = scheduler_->ticks(plan_.buffers[size_t(average)].clock);
-  const int64_t bytes = plan_.buffers[size_t(average)].bytes;
+  const int64_t averagings = this->averagings(), bytes = plan_.buffers[size_t(average)].bytes;
   state.averaged = averagings > 0 && state.unaveraged == 0;
   state.average = binding_->get({average, 0, 0}, averagings, bytes);
   state.previous = binding_->get({average, 0, 0}, averagings + 1, bytes);
   return state;
+}
+
+// Averagings that are complete.
+int64_t Segment::averagings() const {
+  return std::min(by_sync_->coarse_of(iterations()), plan_.clocks[size_t(by_sync_->coarse)].ticks);
+}
+
+std::vector<std::byte> Segment::read(const Loop& loop, const Replica& replica, ValueId value) const {
+  if (value == kNone) return {};
+  return binding_->get(replica.placement.of[size_t(value)], 0, loop.graph.values[size_t(value)].type.bytes());
 }
 
 MovingAverage Segment::moving_average() const {
@@ -179,6 +192,7 @@ MovingAverage Segment::moving_average() const {
   MovingAverageProgress progress;
   std::memcpy(&progress, binding_->get({from.progress, 0, 0}, 0, sizeof progress).data(), sizeof progress);
   average.updates = progress.updates;
+  average.within = progress.within;
   return average;
 }
 
@@ -194,6 +208,10 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduling.threads = threads_;
   scheduling.first_iteration = from_.iteration;
   scheduling.trace = trace;
+  scheduling.from = at_;
+  scheduling.rest = on_rest;
+  scheduling.first_rest = first_rest;
+  scheduling.rest_due = rest_due;
   scheduling.stalled = [](const std::string& report) {
     warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
   };

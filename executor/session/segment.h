@@ -17,9 +17,31 @@
 #include "executor/session/monitor.h"
 #include "executor/session/run_state.h"
 #include "executor/session/session.h"
+#include "executor/session/validation_reader.h"
 #include "ops/optim/train.h"
 
 namespace arbalest {
+
+// All that a segment holds where it stands still between two iterations. Under the same plan it goes on from there as
+// if it had not stood still.
+struct SegmentSnapshot {
+  Cursor from;                                            // where the segment begins
+  int32_t learners = 1;                                   // per device
+  PlanPosition at;                                        // in its plan
+  RunState state;                                         // corrections and updates as state() has them
+  std::vector<double> corrections;                        // by learner: those that the segment began with
+  std::vector<int64_t> updates;                           // likewise
+  std::vector<std::vector<std::vector<std::byte>>> kept;  // by learner: the values that kept_values() names
+  int64_t reported = 0;                                   // iterations that reports have told of
+  std::vector<double> trained, validated;                 // what sums were when they were last looked at
+  std::vector<std::vector<double>> tallies;               // of each device that validates, when a validation last ended
+  bool validating = false;                                // one is under way, of the weights and statistics here:
+  ModelState model;
+};
+
+// What a learner's memory keeps from iteration to iteration besides weights, slots and statistics: sums of gradients
+// that make no update yet, tallies.
+std::vector<ValueId> kept_values(const Loop& training);
 
 class Segment {
  public:
@@ -36,6 +58,8 @@ class Segment {
   // One of these before run().
   void start_from_initializers(const WeightsFile* file);
   void start_from(const RunState& state);
+  // Throws RunError where the snapshot cannot be one of this plan.
+  void start_from(const SegmentSnapshot& snapshot);
 
   // Runs to the end of the segment, to what validation decides, or to `interrupted`, and reports what no report has
   // told of. `trace` may be nullptr.
@@ -51,12 +75,21 @@ class Segment {
 
   const InputReport& last_input() const { return last_input_; }  // by the last report
   InputReport input() { return scheduler_ ? input_between({}, read_so_far(iterations())) : InputReport(); }
-  int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : 0; }
+  int64_t iterations() const { return scheduler_ ? scheduler_->iterations() : at_.iterations; }
   bool complete() const { return iterations() == plan_.clocks[0].ticks; }
   Cursor cursor() const;  // where the next segment begins
   RunPosition position() const { return position_after(iterations()); }
   RunState state() const;
-  ModelState model() const;  // what would be saved by now
+  ModelState model() const;          // what would be saved by now
+  SegmentSnapshot snapshot() const;  // at rest, or after run()
+
+  // Where it may rest: SchedulerOptions::rest, first_rest and rest_due, of iterations of this segment's plan.
+  std::function<std::optional<int64_t>()> on_rest;
+  int64_t first_rest = SchedulerOptions::kNoRest;
+  std::function<bool()> rest_due;
+  const Cursor& from() const { return from_; }
+  int64_t rounds() const { return rounds_; }  // iterations of an epoch
+  bool at_end() const;                        // nothing of it is left to run
 
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
@@ -98,9 +131,14 @@ class Segment {
   int64_t validations_before(int64_t tick) const;
   Cursor cursor_after(int64_t ticks) const;
   RunPosition position_after(int64_t ticks) const;
-  void put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous) const;
+  void put_learners(const RunState& state) const;
+  void put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous,
+                   int64_t averagings = 0) const;
+  int64_t averagings() const;
   MovingAverage moving_average() const;
-  void put_moving_average(const std::vector<std::byte>& weights, int64_t updates) const;
+  void put_moving_average(const MovingAverage& average) const;
+  void put_validation(const SegmentSnapshot& snapshot) const;
+  std::vector<std::byte> read(const Loop& loop, const Replica& replica, ValueId value) const;
   void put_validation_state() const;
   void add_frozen(const Loop& loop, InitialValues& content) const;
   ModelState validated_model() const;
@@ -108,6 +146,7 @@ class Segment {
   const Prepared& prepared_;
   const SessionOptions& options_;
   const Cursor from_;
+  PlanPosition at_;  // where it goes on, rather than from the beginning
   Monitor& monitor_;
   const int threads_;
   Plan plan_;
@@ -126,10 +165,11 @@ class Segment {
   std::map<LoopRole, std::shared_ptr<const SampleReader>> readers_;
   Scheduler::HostFunctions host_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::unique_ptr<TallyReader> trained_;  // what training has summed since the report before
-  int64_t reported_ = 0;                  // iterations that reports have told of
-  ReadSoFar read_;                        // by the last report
-  InputReport last_input_;                // likewise
+  std::unique_ptr<TallyReader> trained_;         // what training has summed since the report before
+  std::unique_ptr<ValidationReader> validated_;  // what the validation has that ends
+  int64_t reported_ = 0;                         // iterations that reports have told of
+  ReadSoFar read_;                               // by the last report
+  InputReport last_input_;                       // likewise
 };
 
 }  // namespace arbalest

@@ -7,7 +7,6 @@
 
 #include "executor/session/reading.h"
 #include "executor/session/segment.h"
-#include "executor/session/validation_reader.h"
 
 namespace arbalest {
 
@@ -107,7 +106,7 @@ std::function<void(int64_t)> Segment::report() {
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
   InputReport report;
   // The first batches cannot but be late and do not count; some of iterations to come may be counted already.
-  const int64_t first = from.iterations == 0 ? learners_ : 0;
+  const int64_t first = from.iterations == at_.iterations ? learners_ : 0;
   const int64_t late = to.late - from.late - first;
   const int64_t batches = (to.iterations - from.iterations) * learners_ - first;
   report.late = batches > 0 ? std::clamp(double(late) / double(batches), 0.0, 1.0) : 0;
@@ -167,12 +166,12 @@ ModelState Segment::validated_model() const {
 }
 
 std::function<void(int64_t)> Segment::end_validation() {
-  ValidationReader reader(*binding_, validation(), *plan_.handles.find(LoopRole::Validate),
-                          prepared_.validation->size(), reader_of(validation())->left_out());
-  return [this, reader, relation = *by_validation_, over = false](int64_t tick) mutable {
+  validated_ = std::make_unique<ValidationReader>(*binding_, validation(), *plan_.handles.find(LoopRole::Validate),
+                                                  prepared_.validation->size(), reader_of(validation())->left_out());
+  return [this, relation = *by_validation_, over = false](int64_t tick) mutable {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
-    const Monitor::Verdict verdict = monitor_.validated(at, reader.read(tick));
+    const Monitor::Verdict verdict = monitor_.validated(at, validated_->read(tick));
     if (on_validated) on_validated(verdict, validated_model(), at);
     over = verdict.stop;
     if (over) scheduler_->stop();

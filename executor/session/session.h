@@ -16,10 +16,11 @@
 
 namespace arbalest {
 
-struct BindOptions;  // executor/run/binding.h
-class BadSamples;    // io/sources/bad_samples.h
-class SampleCache;   // executor/run/sample_cache.h
-struct StepProfile;  // executor/run/step_profile.h
+struct BindOptions;     // executor/run/binding.h
+class BadSamples;       // io/sources/bad_samples.h
+class SampleCache;      // executor/run/sample_cache.h
+struct CheckpointFile;  // executor/session/checkpoint.h
+struct StepProfile;     // executor/run/step_profile.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
@@ -54,6 +55,7 @@ struct NumericsOptions {
 struct LengthOptions {
   std::optional<int64_t> epochs;      // otherwise Train's attribute, otherwise 1
   std::optional<int64_t> iterations;  // of each learner; ends the run earlier
+  double seconds = 0;                 // after which the run ends as if it were interrupted; 0: never
 };
 
 struct ExecutionOptions {
@@ -73,6 +75,19 @@ struct FileOptions {        // paths; "" for none
   std::string trace;               // written at the end
 };
 
+// Checkpoints, from which a run that was ended goes on (executor/session/checkpoint.h).
+struct CheckpointOptions {
+  std::string folder;                // "": none are written
+  int64_t iterations = 0;            // between them; 0: see the next
+  int64_t epochs = 0;                // likewise
+  double seconds = 600;              // likewise, where both are 0
+  int64_t keep = 3;                  // of the newest; that of the best validation stays too
+  std::vector<std::string> command;  // for whoever goes on: how the run was started, and in which folder
+  std::string working_folder;
+  bool resume = false;                         // the folder may have checkpoints already
+  std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
+};
+
 struct SessionOptions {
   DataSources sources;  // none: the graph's
   LearnerOptions learners;
@@ -81,6 +96,7 @@ struct SessionOptions {
   ExecutionOptions execution;
   ValidationRules rules;
   FileOptions files;
+  CheckpointOptions checkpoints;
 };
 
 // A graph with its data: what is needed to plan.

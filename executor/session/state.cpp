@@ -136,6 +136,16 @@ void check_weights(const WeightsFile& file, const Graph& graph, const std::vecto
   if (const std::string summary = file.summary(names); !summary.empty()) warn(summary);
 }
 
+std::vector<ArenaMember> arena_members(const Graph& graph, ValueId base) {
+  std::vector<ArenaMember> found;
+  if (base == kNone) return found;
+  for (const ValueId member : members(graph, base)) {
+    const Value& value = graph.values[size_t(member)];
+    found.push_back({value.name, value.type, value.view.offset_bytes});
+  }
+  return found;
+}
+
 void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content) {
   for (const ValueId member : members(graph, base)) {
     const Value& value = graph.values[size_t(member)];

@@ -28,6 +28,16 @@ std::vector<std::string> adopt_tensors(const WeightsFile& file, const Graph& gra
 // is not used, and what starts anew.
 void check_weights(const WeightsFile& file, const Graph& graph, const std::vector<ValueId>& bases);
 
+// A value that lies in an arena.
+struct ArenaMember {
+  std::string name;
+  TensorType type;
+  int64_t offset = 0;  // bytes
+};
+
+// Of the arena `base`, in the order of their offsets; none for kNone.
+std::vector<ArenaMember> arena_members(const Graph& graph, ValueId base);
+
 // The members of an arena by name, in file order.
 void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const std::vector<std::byte>& content);
 

@@ -17,8 +17,9 @@
 #include "io/formats/safetensors.h"
 
 namespace arbalest {
-Training::Training(Graph graph, const SessionOptions& options, RunObserver& observer)
-    : options_(options), prepared_(prepare(std::move(graph), options)), observer_(observer) {
+
+Training::Training(Graph graph, const SessionOptions& options, EventQueue& events)
+    : options_(options), prepared_(prepare(std::move(graph), options)), observer_(events) {
   const Program& program = prepared_.program;
   monitor_ = std::make_unique<Monitor>(program, options.rules, observer_, prepared_.training->class_names());
   if (options.learners.per_device == 0 && options.numerics.deterministic) {
@@ -38,6 +39,11 @@ Training::Training(Graph graph, const SessionOptions& options, RunObserver& obse
     observer_.skipped({place, fault});
   });
   whole_ = prepared_.request;
+  begin_checkpoints();
+  if (options.checkpoints.from) {
+    resume(*options.checkpoints.from);
+    return;
+  }
   make_segment({});
   check_rules();
   start();
@@ -90,6 +96,7 @@ void Training::make_segment(const Cursor& from) {
   if (tuner_ && !tuner_->done()) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
+  layout_ = std::make_shared<CheckpointLayout>(prepared_.program.training());
   if (!prepared_.request.keep_validated) return;
   segment_->on_validated = [this](const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
     keep(verdict, model, at);
@@ -114,7 +121,10 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   monitor_->begin();
   RunFinished end;
   try {
-    if (!interrupted.load()) run_segments(interrupted);
+    const bool over = monitor_->all_targets_reached() || monitor_->out_of_patience();
+    complete_ = segment_->at_end();
+    trained_ = !interrupted.load() && !over && !complete_;
+    if (trained_) run_segments(interrupted);
     end = monitor_->finish(segment_->position(), monitor_->seconds(), why_ended());
     end.setup_seconds = setup_seconds;
     end.input = segment_->input();
@@ -122,6 +132,7 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     if (end.best_epoch > 0 && best_error_.empty()) end.best_weights = options_.files.save_best;
     end.learners = prepared_.request.learners;
     end.tuning = tuner_ && !tuner_->done();
+    end_checkpoints(end);
     save_last(end);
   } catch (...) {
     write_trace_of_failure();
@@ -138,10 +149,11 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
 
 // Saves the model at the end of the run, where --save asks for it or an interrupt ended the run.
 void Training::save_last(RunFinished& end) {
-  const bool interrupted = end.reason == "interrupted";
+  const bool interrupted = end.reason == "interrupted" || end.reason == "time limit";
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
   std::string path = options_.files.save;
-  if (path.empty() && interrupted) path = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
+  const bool kept = !end.checkpoint.empty() && end.checkpoint_error.empty();
+  if (path.empty() && interrupted && !kept) path = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
   if (path.empty()) return;
   // Where a validation ended the run, the model that it measured is saved, not the one some iterations later. Where
   // validation recalibrates, its model of the last iteration has the better statistics.
@@ -199,6 +211,7 @@ void Training::write_trace_of_failure() const noexcept {
 std::string Training::why_ended() const {
   if (monitor_->all_targets_reached()) return "until";
   if (monitor_->out_of_patience()) return "patience";
+  if (!stopped_.empty()) return stopped_;
   return complete_ ? "complete" : "interrupted";
 }
 
@@ -215,7 +228,9 @@ void Training::run_segment(const std::atomic<bool>& interrupted) {
 // One segment after the other: until the epochs are over, or validation or the user ends the run.
 void Training::run_segments(const std::atomic<bool>& interrupted) {
   for (;;) {
+    let_segment_rest(interrupted);
     run_segment(interrupted);
+    if (!stopped_.empty()) return;
     if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
     PlanRequest rest = whole_;
     Cursor from = segment_->cursor();
@@ -251,6 +266,7 @@ void Training::next_segment() {
     const bool too_little = ended.batch > 0 && rounds_left(wanted, ended, prepared_.program) == 0;
     const bool finish = too_little && rounds_left(before, ended, prepared_.program) > 0;
     Cursor from = ended;
+    if (writer_) writer_->wait();
     request_rest(finish ? before.learners : wanted.learners, from);
     trace_.reset();    // it is of the segment
     segment_.reset();  // its memory is needed
@@ -333,6 +349,10 @@ void Training::announce(double setup_seconds) {
   for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
   event.class_names = prepared_.training->class_names();
   event.setup_seconds = setup_seconds;
+  if (const auto& from = options_.checkpoints.from) {
+    event.resumed = from->path;
+    event.resumed_iteration = from->checkpoint.position.iteration;
+  }
   event.note = prepared_.note;
   if (const std::string note = schedule_note(); !note.empty()) event.note += (event.note.empty() ? "" : "; ") + note;
   observer_.started(event);

@@ -2,8 +2,13 @@
 // One run: segments, each under a plan of its own, until the epochs are over.
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "executor/session/checkpoint_writer.h"
+#include "executor/session/event_queue.h"
 #include "executor/session/learner_tuner.h"
 #include "executor/session/segment.h"
 
@@ -11,7 +16,8 @@ namespace arbalest {
 
 class Training {
  public:
-  Training(Graph graph, const SessionOptions& options, RunObserver& observer);
+  // `events` outlives the training.
+  Training(Graph graph, const SessionOptions& options, EventQueue& events);
   ~Training();
   RunFinished run(const std::atomic<bool>& interrupted, double setup_seconds);
   StepProfile profile() const { return segment_->profile(); }  // after run()
@@ -43,11 +49,23 @@ class Training {
   static void check_finite(const ModelState& model, int64_t iteration, const std::string& path);
   void save(const std::string& path, const ModelState& model, const RunPosition& at, double seconds);
   void make_segment(const Cursor& from);
+  // Of checkpoints: training_checkpoints.cpp.
+  RunIdentity identity() const;  // of a run whose first segment is prepared
+  void begin_checkpoints();
+  void resume(const CheckpointFile& file);
+  void let_segment_rest(const std::atomic<bool>& interrupted);
+  std::optional<int64_t> rest(const std::atomic<bool>& interrupted);
+  int64_t next_rest() const;
+  bool time_is_up() const { return options_.length.seconds > 0 && seconds_since_start() >= options_.length.seconds; }
+  double seconds_since_start() const;
+  void take_checkpoint(const std::string& ended);
+  void end_checkpoints(RunFinished& end);
 
   const SessionOptions& options_;
   Prepared prepared_;
   PlanRequest whole_;  // the run with as many learners as the segment has
-  RunObserver& observer_;
+  EventQueue& observer_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;
@@ -55,8 +73,15 @@ class Training {
   bool waits_for_input_ = false;          // by the last report that the tuner saw
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
-  Snapshot validated_;      // of the latest validation, where it is kept
-  std::string best_error_;  // why the latest best model could not be saved
+  Snapshot validated_;                              // of the latest validation, where it is kept
+  std::string best_error_;                          // why the latest best model could not be saved
+  std::shared_ptr<const CheckpointLayout> layout_;  // of the segment
+  double last_checkpoint_ = 0;                      // seconds_since_start()
+  std::string stopped_;                             // why the run ended before its end: "interrupted", "time limit"
+  std::string latest_checkpoint_;                   // its file
+  RunIdentity identity_;
+  bool trained_ = false;                      // this process has trained, rather than found that nothing is left
+  std::unique_ptr<CheckpointWriter> writer_;  // last: its thread uses the others
 };
 
 }  // namespace arbalest

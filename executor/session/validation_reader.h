@@ -16,6 +16,7 @@ class ValidationReader {
   ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
                    LeftOut& left_out);
   Measurement read(int64_t tick);
+  TallyReader& tally() { return tally_; }
 
  private:
   std::vector<float> rows_of(size_t index, int64_t columns, int64_t tick) const;

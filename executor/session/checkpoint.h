@@ -1,0 +1,87 @@
+#pragma once
+// A checkpoint: all that a run is between two iterations, as a file. Weights, slots and averages are tensors under the
+// names of the graph's parameters; everything else is JSON in the file's metadata; sums are kept of all of it.
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/session/event_queue.h"
+#include "executor/session/learner_tuner.h"
+#include "executor/session/monitor.h"
+#include "executor/session/segment.h"
+#include "executor/session/state.h"
+
+namespace arbalest {
+
+// What a run is of. Runs that go on with each other's checkpoints have the same.
+struct RunIdentity {
+  std::vector<std::pair<std::string, std::string>> settings;  // by name
+  std::vector<std::string> graph;                             // a line for each node, and for each parameter
+};
+
+// "batch: 32 in the checkpoint, 64 here", a line each, at most `most` of them; none: both are of one run.
+std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIdentity& here, size_t most = 8);
+
+struct Checkpoint {
+  RunIdentity identity;
+  std::vector<std::string> command;  // as the run was started, and in which folder
+  std::string folder;
+  int64_t devices = 1;
+  RunPosition position;
+  std::string ended;  // why the run came to its end with this checkpoint; "": it goes on
+  SegmentSnapshot segment;
+  MonitorState monitor;
+  HeldBack held;
+  std::optional<LearnerTuner::State> tuner;
+  bool keeps_validated = false;  // the model of the latest validation is kept:
+  ModelState validated;
+  RunPosition validated_at;
+};
+
+// How a program's arenas lie in memory, so that their tensors have names and shapes of their own.
+class CheckpointLayout {
+ public:
+  explicit CheckpointLayout(const Loop& training);
+
+  // The checkpoint's arrays are given up.
+  TensorFile encode(Checkpoint checkpoint) const;
+
+  // Reads a file's tensors into the checkpoint, whose other parts are known. Throws RunError where the file has not
+  // just the tensors that the program needs, in their shapes.
+  void decode(const TensorFile& file, Checkpoint& checkpoint) const;
+
+ private:
+  struct Part;
+  std::vector<Part> parts_of(Checkpoint& checkpoint) const;
+  int64_t floats_of(const std::vector<ArenaMember>& members) const;
+
+  std::vector<ArenaMember> weights_, statistics_, frozen_;
+  int64_t weight_bytes_ = 0, statistic_bytes_ = 0, frozen_bytes_ = 0;
+  std::vector<std::string> slots_;
+  std::vector<std::pair<std::string, int64_t>> kept_;  // name, bytes
+};
+
+// A file that has been read and holds what was written into it.
+struct CheckpointFile {
+  std::string path;
+  Checkpoint checkpoint;  // without the tensors
+  TensorFile tensors;
+};
+
+// Throws RunError where the file cannot be read, is no checkpoint, or is not whole.
+CheckpointFile read_checkpoint(const std::filesystem::path& path);
+
+// Replaces the file at once and whole. Returns its bytes. Throws RunError where it cannot be written, and where a
+// weight is infinite or not a number.
+int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint);
+
+// The parts of a checkpoint that are no tensors.
+nlohmann::json to_json(const Checkpoint& checkpoint);
+Checkpoint checkpoint_from_json(const nlohmann::json& json);  // throws RunError, or what the library throws
+
+}  // namespace arbalest

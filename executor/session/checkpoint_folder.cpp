@@ -1,0 +1,113 @@
+#include "executor/session/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <system_error>
+
+#include "graph/error.h"
+#include "graph/plain_message.h"
+#include "io/formats/atomic_file.h"
+
+namespace arbalest {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPrefix = "checkpoint-", kEnding = ".safetensors";
+constexpr size_t kDigits = 12;
+
+std::string name_of_iteration(int64_t iteration) {
+  return fmt::format("{}{:0{}}{}", kPrefix, iteration, kDigits, kEnding);
+}
+
+std::optional<int64_t> iteration_of(const std::string& name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kEnding)) return std::nullopt;
+  if (name.size() != kPrefix.size() + kDigits + kEnding.size()) return std::nullopt;
+  const std::string digits = name.substr(kPrefix.size(), kDigits);
+  if (digits.find_first_not_of("0123456789") != digits.npos) return std::nullopt;
+  return std::stoll(digits);
+}
+
+// What a killed run was writing.
+void remove_unfinished(const fs::path& folder) {
+  constexpr std::string_view kTemporary = ".tmp-";
+  std::vector<fs::path> targets;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const size_t at = name.find(kTemporary);
+    if (name.empty() || name[0] != '.' || at == name.npos || !iteration_of(name.substr(1, at - 1))) continue;
+    targets.push_back(folder / name.substr(1, at - 1));
+  }
+  for (const fs::path& target : targets) remove_abandoned(target);
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", folder, error.message()));
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    throw RunError(fmt::format("{}: no folder that can be written to: {}", folder, std::strerror(errno)));
+  }
+  held_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (held_ < 0) throw RunError(fmt::format("{}: the folder cannot be opened: {}", folder, std::strerror(errno)));
+  // Where the file system knows no locks, nothing can be told.
+  if (flock(held_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(held_);
+    throw RunError(fmt::format("{}: another run keeps its checkpoints here", folder));
+  }
+  remove_unfinished(folder_);
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  close(held_);
+}
+
+fs::path CheckpointFolder::path_of(int64_t iteration) const {
+  return folder_ / name_of_iteration(iteration);
+}
+
+void CheckpointFolder::prune(int64_t keep, int64_t best) const {
+  const std::vector<fs::path> all = checkpoints_in(folder_);
+  for (size_t i = size_t(keep); i < all.size(); ++i) {
+    std::error_code ignored;  // what cannot be removed is in nobody's way
+    if (iteration_of(all[i].filename().string()) != best) fs::remove(all[i], ignored);
+  }
+}
+
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+  std::map<int64_t, fs::path, std::greater<>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code unknown;
+    const auto iteration = iteration_of(entry->path().filename().string());
+    if (iteration && entry->is_regular_file(unknown)) found.emplace(*iteration, entry->path());
+  }
+  std::vector<fs::path> paths;
+  for (const auto& [iteration, path] : found) paths.push_back(path);
+  return paths;
+}
+
+std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) {
+  for (const fs::path& path : checkpoints_in(folder)) {
+    try {
+      return std::make_shared<CheckpointFile>(read_checkpoint(path));
+    } catch (const RunError& error) {
+      warn(fmt::format("{}; it is left out", error.what()));
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace arbalest

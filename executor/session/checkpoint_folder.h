@@ -1,0 +1,38 @@
+#pragma once
+// The folder that holds a run's checkpoints: checkpoint-000000000500.safetensors is that after iteration 500.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/session/checkpoint.h"
+
+namespace arbalest {
+
+class CheckpointFolder {
+ public:
+  // Makes the folder where it is missing, and holds it for this process. Removes temporary files that killed runs left.
+  // Throws RunError where it cannot be made or written to, or where another process holds it.
+  explicit CheckpointFolder(const std::string& folder);
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  std::filesystem::path path_of(int64_t iteration) const;
+  // Removes all checkpoints but the newest `keep` and that after iteration `best`. Other files stay.
+  void prune(int64_t keep, int64_t best) const;
+
+ private:
+  std::filesystem::path folder_;
+  int held_ = -1;
+};
+
+// By their names, the newest first; none where there is no such folder.
+std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+
+// The newest that is whole; says on standard error why newer ones are not taken. nullptr: there is none.
+std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::path& folder);
+
+}  // namespace arbalest

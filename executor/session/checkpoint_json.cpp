@@ -1,0 +1,308 @@
+// The parts of a checkpoint that are no tensors, as JSON. Numbers that JSON lacks are the words "nan", "inf", "-inf".
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "executor/session/checkpoint.h"
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kFormat = 1;
+constexpr int64_t kMost = int64_t{1} << 50;  // of any count
+
+Json real(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+double real_of(const Json& json) {
+  if (json.is_number()) return json.get<double>();
+  const auto& word = json.get_ref<const std::string&>();
+  if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (word == "inf") return std::numeric_limits<double>::infinity();
+  if (word == "-inf") return -std::numeric_limits<double>::infinity();
+  throw RunError(fmt::format("found '{}', expected a number", word.substr(0, 20)));
+}
+
+int64_t count_of(const Json& json, int64_t most = kMost) {
+  const bool whole = json.is_number_integer() || json.is_number_unsigned();
+  if (!whole || json.is_number_float()) throw RunError("found something else, expected a whole number");
+  const auto value = json.get<int64_t>();
+  if (value < -1 || value > most) throw RunError(fmt::format("the number {} is not from -1 to {}", value, most));
+  return value;
+}
+
+Json reals(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(real(value));
+  return list;
+}
+
+std::vector<double> reals_of(const Json& json) {
+  std::vector<double> values;
+  for (const Json& value : json.get_ref<const Json::array_t&>()) values.push_back(real_of(value));
+  return values;
+}
+
+std::vector<int64_t> counts_of(const Json& json) {
+  std::vector<int64_t> values;
+  for (const Json& value : json.get_ref<const Json::array_t&>()) values.push_back(count_of(value));
+  return values;
+}
+
+Json json_of(const Metrics& metrics) {
+  Json list = Json::array();
+  for (const auto& [name, value] : metrics) list.push_back({name, real(value)});
+  return list;
+}
+
+Metrics metrics_of(const Json& json) {
+  Metrics metrics;
+  for (const Json& pair : json.get_ref<const Json::array_t&>()) {
+    metrics.emplace_back(pair.at(0).get<std::string>(), real_of(pair.at(1)));
+  }
+  return metrics;
+}
+
+Json json_of(const Validated& event) {
+  return {{"epoch", event.epoch},
+          {"iteration", event.iteration},
+          {"samples", event.samples},
+          {"left_out", event.left_out},
+          {"seconds", event.seconds},
+          {"loss", real(event.loss)},
+          {"metrics", json_of(event.metrics)},
+          {"parts", json_of(event.parts)},
+          {"rate_factor", real(event.rate_factor)}};
+}
+
+Validated validated_of(const Json& json) {
+  Validated event;
+  event.epoch = count_of(json.at("epoch"));
+  event.iteration = count_of(json.at("iteration"));
+  event.samples = count_of(json.at("samples"));
+  event.left_out = count_of(json.at("left_out"));
+  event.seconds = real_of(json.at("seconds"));
+  event.loss = real_of(json.at("loss"));
+  event.metrics = metrics_of(json.at("metrics"));
+  event.parts = metrics_of(json.at("parts"));
+  event.rate_factor = real_of(json.at("rate_factor"));
+  return event;
+}
+
+Json json_of(const EpochEnded& event) {
+  return {{"epoch", event.epoch},        {"iteration", event.iteration},
+          {"seconds", event.seconds},    {"images_per_second", real(event.images_per_second)},
+          {"loss", real(event.loss)},    {"metrics", json_of(event.metrics)},
+          {"validates", event.validates}};
+}
+
+EpochEnded epoch_of(const Json& json) {
+  EpochEnded event;
+  event.epoch = count_of(json.at("epoch"));
+  event.iteration = count_of(json.at("iteration"));
+  event.seconds = real_of(json.at("seconds"));
+  event.images_per_second = real_of(json.at("images_per_second"));
+  event.loss = real_of(json.at("loss"));
+  event.metrics = metrics_of(json.at("metrics"));
+  event.validates = json.at("validates").get<bool>();
+  return event;
+}
+
+Json json_of(const HeldBack& held) {
+  Json lines = Json::array();
+  for (const auto& [epoch, line] : held.lines) {
+    lines.push_back({{"epoch", epoch},
+                     {"end", line.end ? json_of(*line.end) : Json()},
+                     {"validation", line.validation ? json_of(*line.validation) : Json()},
+                     {"ended", line.ended},
+                     {"awaits_validation", line.awaits_validation}});
+  }
+  return {{"lines", lines}, {"last_epoch", held.last_epoch}};
+}
+
+HeldBack held_of(const Json& json) {
+  HeldBack held;
+  held.last_epoch = count_of(json.at("last_epoch"));
+  for (const Json& each : json.at("lines").get_ref<const Json::array_t&>()) {
+    HeldBack::Line& line = held.lines[count_of(each.at("epoch"))];
+    if (!each.at("end").is_null()) line.end = epoch_of(each.at("end"));
+    if (!each.at("validation").is_null()) line.validation = validated_of(each.at("validation"));
+    line.ended = each.at("ended").get<bool>();
+    line.awaits_validation = each.at("awaits_validation").get<bool>();
+  }
+  return held;
+}
+
+Json json_of(const MonitorState& state) {
+  Json targets = Json::array();
+  for (const TargetReached& target : state.targets) targets.push_back({target.target, target.seconds});
+  return {{"seconds", state.seconds},
+          {"last_seconds", state.last_seconds},
+          {"epoch_began", state.epoch_began},
+          {"last_images", state.last_images},
+          {"epoch_sums", reals(state.epoch_sums)},
+          {"last", state.has_validated ? json_of(state.last) : Json()},
+          {"best", json_of(state.best)},
+          {"best_value", state.has_best ? real(state.best_value) : Json()},
+          {"best_epoch", state.best_epoch},
+          {"best_iteration", state.best_iteration},
+          {"since_best", state.since_best},
+          {"since_drop", state.since_drop},
+          {"factors", reals(state.factors)},
+          {"drops", state.drops},
+          {"targets", targets}};
+}
+
+MonitorState monitor_of(const Json& json) {
+  MonitorState state;
+  state.seconds = real_of(json.at("seconds"));
+  constexpr double kLongest = 1e9;  // seconds
+  if (!(state.seconds >= 0 && state.seconds < kLongest)) throw RunError("the seconds of training are not possible");
+  state.last_seconds = real_of(json.at("last_seconds"));
+  state.epoch_began = real_of(json.at("epoch_began"));
+  state.last_images = count_of(json.at("last_images"));
+  state.epoch_sums = reals_of(json.at("epoch_sums"));
+  state.has_validated = !json.at("last").is_null();
+  if (state.has_validated) state.last = validated_of(json.at("last"));
+  state.best = metrics_of(json.at("best"));
+  state.has_best = !json.at("best_value").is_null();
+  if (state.has_best) state.best_value = real_of(json.at("best_value"));
+  state.best_epoch = count_of(json.at("best_epoch"));
+  state.best_iteration = count_of(json.at("best_iteration"));
+  state.since_best = count_of(json.at("since_best"));
+  state.since_drop = count_of(json.at("since_drop"));
+  state.factors = reals_of(json.at("factors"));
+  state.drops = counts_of(json.at("drops"));
+  for (const Json& target : json.at("targets").get_ref<const Json::array_t&>()) {
+    state.targets.push_back({target.at(0).get<std::string>(), real_of(target.at(1))});
+  }
+  return state;
+}
+
+Json json_of(const RunPosition& at) {
+  return {{"epoch", at.epoch}, {"iteration", at.iteration}, {"images", at.images}, {"epochs", at.epochs}};
+}
+
+RunPosition position_of(const Json& json) {
+  return {count_of(json.at("epoch")), count_of(json.at("iteration")), count_of(json.at("images")),
+          real_of(json.at("epochs"))};
+}
+
+Json json_of(const SegmentSnapshot& segment) {
+  const Cursor& from = segment.from;
+  Json learners = Json::array(), tallies = Json::array();
+  for (size_t j = 0; j < segment.state.learners.size(); ++j) {
+    learners.push_back({{"updates", segment.state.learners[j].updates},
+                        {"updates_before", segment.updates[j]},
+                        {"correction", real(segment.corrections[j])}});
+  }
+  for (const std::vector<double>& sums : segment.tallies) tallies.push_back(reals(sums));
+  const MovingAverage& average = segment.state.moving_average;
+  return {{"from",
+           {{"epoch", from.epoch},
+            {"batch", from.batch},
+            {"iteration", from.iteration},
+            {"images", from.images},
+            {"validations", from.validations},
+            {"rate_drops", from.rate_drops ? Json(*from.rate_drops) : Json()}}},
+          {"iterations", segment.at.iterations},
+          {"validations", segment.at.validations},
+          {"learners_per_device", segment.learners},
+          {"learners", learners},
+          {"averaged", segment.state.averaged},
+          {"unaveraged", segment.state.unaveraged},
+          {"moving_average", {{"decay", average.decay}, {"updates", average.updates}, {"within", average.within}}},
+          {"reported", segment.reported},
+          {"trained", reals(segment.trained)},
+          {"validated", reals(segment.validated)},
+          {"tallies", tallies},
+          {"validating", segment.validating}};
+}
+
+SegmentSnapshot segment_of(const Json& json) {
+  SegmentSnapshot segment;
+  const Json& from = json.at("from");
+  segment.from = {count_of(from.at("epoch")),  count_of(from.at("batch")),       count_of(from.at("iteration")),
+                  count_of(from.at("images")), count_of(from.at("validations")), std::nullopt};
+  if (!from.at("rate_drops").is_null()) segment.from.rate_drops = count_of(from.at("rate_drops"));
+  segment.at = {count_of(json.at("iterations")), count_of(json.at("validations"))};
+  constexpr int64_t kMostLearners = 1 << 20;
+  segment.learners = int32_t(count_of(json.at("learners_per_device"), kMostLearners));
+  for (const Json& each : json.at("learners").get_ref<const Json::array_t&>()) {
+    segment.state.learners.emplace_back().updates = count_of(each.at("updates"));
+    segment.updates.push_back(count_of(each.at("updates_before")));
+    segment.corrections.push_back(real_of(each.at("correction")));
+  }
+  segment.state.averaged = json.at("averaged").get<bool>();
+  segment.state.unaveraged = count_of(json.at("unaveraged"));
+  const Json& average = json.at("moving_average");
+  segment.state.moving_average.decay = real_of(average.at("decay"));
+  segment.state.moving_average.updates = count_of(average.at("updates"));
+  segment.state.moving_average.within = count_of(average.at("within"));
+  segment.reported = count_of(json.at("reported"));
+  segment.trained = reals_of(json.at("trained"));
+  segment.validated = reals_of(json.at("validated"));
+  for (const Json& sums : json.at("tallies").get_ref<const Json::array_t&>()) segment.tallies.push_back(reals_of(sums));
+  segment.validating = json.at("validating").get<bool>();
+  return segment;
+}
+
+}  // namespace
+
+Json to_json(const Checkpoint& checkpoint) {
+  Json tuner;
+  if (checkpoint.tuner) {
+    tuner = {{"learners", checkpoint.tuner->learners},
+             {"before", checkpoint.tuner->before},
+             {"best", checkpoint.tuner->best},
+             {"done", checkpoint.tuner->done}};
+  }
+  return {{"format", kFormat},
+          {"settings", checkpoint.identity.settings},
+          {"graph", checkpoint.identity.graph},
+          {"command", checkpoint.command},
+          {"folder", checkpoint.folder},
+          {"devices", checkpoint.devices},
+          {"position", json_of(checkpoint.position)},
+          {"ended", checkpoint.ended},
+          {"segment", json_of(checkpoint.segment)},
+          {"monitor", json_of(checkpoint.monitor)},
+          {"held", json_of(checkpoint.held)},
+          {"tuner", tuner},
+          {"validated", checkpoint.keeps_validated ? json_of(checkpoint.validated_at) : Json()}};
+}
+
+Checkpoint checkpoint_from_json(const Json& json) {
+  if (const int64_t format = count_of(json.at("format")); format != kFormat) {
+    throw RunError(fmt::format("found a checkpoint of format {}, expected {}", format, kFormat));
+  }
+  Checkpoint checkpoint;
+  json.at("settings").get_to(checkpoint.identity.settings);
+  json.at("graph").get_to(checkpoint.identity.graph);
+  json.at("command").get_to(checkpoint.command);
+  json.at("folder").get_to(checkpoint.folder);
+  checkpoint.devices = count_of(json.at("devices"));
+  checkpoint.position = position_of(json.at("position"));
+  json.at("ended").get_to(checkpoint.ended);
+  checkpoint.segment = segment_of(json.at("segment"));
+  checkpoint.monitor = monitor_of(json.at("monitor"));
+  checkpoint.held = held_of(json.at("held"));
+  if (const Json& tuner = json.at("tuner"); !tuner.is_null()) {
+    checkpoint.tuner = {int32_t(count_of(tuner.at("learners"), 1 << 20)),
+                        int32_t(count_of(tuner.at("before"), 1 << 20)), real_of(tuner.at("best")),
+                        tuner.at("done").get<bool>()};
+  }
+  checkpoint.keeps_validated = !json.at("validated").is_null();
+  if (checkpoint.keeps_validated) checkpoint.validated_at = position_of(json.at("validated"));
+  return checkpoint;
+}
+
+}  // namespace arbalest

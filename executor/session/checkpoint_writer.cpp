@@ -1,0 +1,76 @@
+#include "executor/session/checkpoint_writer.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "executor/devices/threads.h"
+#include "graph/plain_message.h"
+
+namespace arbalest {
+
+CheckpointWriter::CheckpointWriter(const std::string& folder, int64_t keep, std::function<int64_t()> best)
+    : folder_(folder), keep_(keep), best_(std::move(best)), thread_(start_thread("checkpoints", [this] { serve(); })) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+bool CheckpointWriter::busy() {
+  const std::scoped_lock lock(mutex_);
+  return job_ || writing_;
+}
+
+void CheckpointWriter::write(Job job) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !job_ && !writing_; });
+  job_ = std::move(job);
+  changed_.notify_all();
+}
+
+void CheckpointWriter::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !job_ && !writing_; });
+}
+
+std::string CheckpointWriter::error() {
+  const std::scoped_lock lock(mutex_);
+  return error_;
+}
+
+void CheckpointWriter::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return closed_ || job_; });
+    if (!job_) return;
+    Job job = *std::exchange(job_, std::nullopt);
+    writing_ = true;
+    lock.unlock();
+    std::string error;
+    try {
+      write_now(std::move(job));
+    } catch (const std::exception& failure) {
+      error = plain_message(failure);
+      warn(fmt::format("{}; training goes on without this checkpoint", error));
+    }
+    lock.lock();
+    error_ = error;
+    writing_ = false;
+    changed_.notify_all();
+  }
+}
+
+void CheckpointWriter::write_now(Job job) {
+  if (job.before) job.before();
+  const std::filesystem::path path = folder_.path_of(job.checkpoint.position.iteration);
+  write_checkpoint(path, *job.layout, std::move(job.checkpoint));
+  folder_.prune(keep_, best_());
+}
+
+}  // namespace arbalest

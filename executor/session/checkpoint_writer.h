@@ -1,0 +1,51 @@
+#pragma once
+// Checkpoints are written beside training, by a thread of their own: one at a time, so that at most one lies in memory.
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "executor/session/checkpoint_folder.h"
+
+namespace arbalest {
+
+class CheckpointWriter {
+ public:
+  struct Job {
+    std::shared_ptr<const CheckpointLayout> layout;
+    Checkpoint checkpoint;
+    std::function<void()> before;  // called before the file is there
+  };
+
+  // `best`: the iteration of the best validation so far, for what is kept; any thread may call it. Throws RunError as
+  // CheckpointFolder does, and where the system refuses a thread.
+  CheckpointWriter(const std::string& folder, int64_t keep, std::function<int64_t()> best);
+  ~CheckpointWriter();  // after what is under way has been written
+
+  std::string path_of(int64_t iteration) const { return folder_.path_of(iteration).string(); }
+  bool busy();
+  void write(Job job);  // waits for the one before
+  void wait();          // until nothing is under way
+  // Why the latest could not be written; "": it was. A failure is told on standard error too.
+  std::string error();
+
+ private:
+  void serve();
+  void write_now(Job job);
+
+  const CheckpointFolder folder_;
+  const int64_t keep_;
+  const std::function<int64_t()> best_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Job> job_;
+  bool writing_ = false, closed_ = false;
+  std::string error_;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace arbalest

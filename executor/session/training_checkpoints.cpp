@@ -1,0 +1,226 @@
+// How a run takes checkpoints, and how it goes on from one.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "executor/session/training.h"
+#include "graph/op.h"
+#include "graph/plain_message.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kNoRest = SchedulerOptions::kNoRest;
+
+// Long lists are told by their length and a sum.
+std::string shortened(const std::string& text) {
+  constexpr size_t kLongest = 300;
+  if (text.size() <= kLongest) return text;
+  const auto sum = crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size());
+  return fmt::format("{}... ({} bytes, sum {:08x})", text.substr(0, kLongest / 2), text.size(), sum);
+}
+
+std::string line_of(const Graph& graph, const Node& node) {
+  const auto names = [&](const std::vector<ValueId>& values) {
+    std::vector<std::string> found;
+    for (const ValueId value : values) found.push_back(value == kNone ? "" : graph.values[size_t(value)].name);
+    return fmt::format("{}", fmt::join(found, ", "));
+  };
+  std::string line = fmt::format("{}: {} = {} (", node.name, names(node.outputs), node.op->qualified_name());
+  line += names(node.inputs) + ")";
+  for (const NamedAttribute& attribute : node.attributes) {
+    line += fmt::format(" {}={}", attribute.name, shortened(to_string(attribute.value)));
+  }
+  return line;
+}
+
+// What a value starts with, where the graph says so.
+std::string line_of(const Value& value) {
+  const Initializer& initializer = value.initializer;
+  std::string start = fmt::format("{} {}", int(initializer.kind), initializer.a);
+  if (initializer.data) {
+    const auto* bytes = reinterpret_cast<const Bytef*>(initializer.data->data());
+    start = fmt::format("sum {:08x}", crc32_z(0, bytes, initializer.data->size()));
+  }
+  return fmt::format("{}: {}{}, {}", value.name, name_of(value.type.dtype), to_string(value.type.shape), start);
+}
+
+int64_t bytes_of(const Checkpoint& checkpoint) {
+  const RunState& state = checkpoint.segment.state;
+  size_t bytes = state.average.size() + state.previous.size() + state.frozen.size() +
+                 state.moving_average.weights.size() + checkpoint.validated.weights.size() +
+                 checkpoint.segment.model.weights.size();
+  for (const LearnerState& learner : state.learners) {
+    bytes += learner.weights.size() + learner.statistics.size();
+    for (const auto& slot : learner.slots) bytes += slot.size();
+  }
+  for (const auto& values : checkpoint.segment.kept) {
+    for (const auto& value : values) bytes += value.size();
+  }
+  return int64_t(bytes);
+}
+
+}  // namespace
+
+RunIdentity Training::identity() const {
+  const PlanRequest& request = prepared_.request;
+  RunIdentity identity;
+  const auto add = [&](const char* name, auto value) {
+    identity.settings.emplace_back(name, fmt::format("{}", value));
+  };
+  add("training data", prepared_.training->describe());
+  add("validation data", prepared_.validation ? prepared_.validation->describe() : "none");
+  add("batch", prepared_.program.training().batch);
+  add("precision", name_of(options_.numerics.precision));
+  add("seed", options_.numerics.seed);
+  add("deterministic", options_.numerics.deterministic);
+  add("devices", fmt::format("{} {}", request.devices.size(),
+                             request.devices.front().kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda"));
+  add("learners", options_.learners.per_device == 0 ? "auto" : std::to_string(options_.learners.per_device));
+  const Strategy& strategy = request.strategy;
+  if (!tuner_) {
+    add("strategy", fmt::format("{} every {} alpha {} beta {} momentum {}", name_of(strategy.kind), strategy.every,
+                                strategy.alpha, strategy.beta, strategy.momentum));
+  }
+  add("scale-lr", int(options_.learners.rate_scaling));
+  add("plateau", options_.rules.plateau);
+  add("plateau-factor", options_.rules.plateau_factor);
+  add("metric", options_.rules.metric);
+  const Graph& graph = prepared_.graph;
+  for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));
+  for (const Value& value : prepared_.program.training().graph.values) {
+    const bool starts = value.role == Role::Parameter || value.role == Role::Frozen;
+    if (starts && value.view.base != kNone) identity.graph.push_back(line_of(value));
+  }
+  return identity;
+}
+
+double Training::seconds_since_start() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+}
+
+// Before anything is trained or written: the folder, and whether it is this run's.
+void Training::begin_checkpoints() {
+  const CheckpointOptions& options = options_.checkpoints;
+  if (!options.folder.empty() || options.from) identity_ = identity();
+  if (options.folder.empty()) return;
+  const std::vector<std::filesystem::path> there = checkpoints_in(options.folder);
+  if (!options.resume && !there.empty()) {
+    throw GraphError(
+        fmt::format("--checkpoint {}: the folder has checkpoints of a run, the latest of which is '{}'; "
+                    "--resume goes on with it, another folder starts afresh",
+                    options.folder, there.front().filename().string()));
+  }
+  identity_ = identity();
+  writer_ =
+      std::make_unique<CheckpointWriter>(options.folder, options.keep, [this] { return monitor_->best_iteration(); });
+}
+
+void Training::resume(const CheckpointFile& file) {
+  Checkpoint checkpoint = file.checkpoint;
+  if (const auto found = differences(checkpoint.identity, identity_); !found.empty()) {
+    throw GraphError(fmt::format("{}: the checkpoint is of another run:\n  {}", file.path, fmt::join(found, "\n  ")));
+  }
+  if (tuner_) {
+    if (!checkpoint.tuner) throw RunError(fmt::format("{}: the checkpoint has no number of learners", file.path));
+    tuner_->restore(*checkpoint.tuner);
+  }
+  try {
+    monitor_->restore(checkpoint.monitor);
+    observer_.hold_back(checkpoint.held);
+    Cursor from = checkpoint.segment.from;
+    if (from.iteration > 0 || checkpoint.segment.learners != prepared_.request.learners) {
+      request_rest(checkpoint.segment.learners, from);
+    }
+    make_segment(from);
+    layout_->decode(file.tensors, checkpoint);
+    segment_->start_from(checkpoint.segment);
+  } catch (const RunError& error) {
+    throw RunError(fmt::format("{}: {}", file.path, error.what()));
+  }
+  if (checkpoint.keeps_validated) validated_ = {std::move(checkpoint.validated), checkpoint.validated_at};
+  latest_checkpoint_ = file.path;
+}
+
+// Where the segment's plan rests next, seen from where it stands.
+int64_t Training::next_rest() const {
+  const CheckpointOptions& options = options_.checkpoints;
+  if (!writer_) return kNoRest;
+  const int64_t done = segment_->iterations();
+  const Cursor& from = segment_->from();
+  if (options.iterations > 0) {
+    const int64_t run = from.iteration + done;
+    return done + options.iterations - run % options.iterations;
+  }
+  if (options.epochs > 0) {
+    const int64_t epoch = from.epoch + done / segment_->rounds();
+    return (done / segment_->rounds() + options.epochs - epoch % options.epochs) * segment_->rounds();
+  }
+  return kNoRest;
+}
+
+void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
+  if (!writer_ && options_.length.seconds == 0) return;
+  const CheckpointOptions& options = options_.checkpoints;
+  const bool timed = writer_ && options.iterations == 0 && options.epochs == 0;
+  segment_->on_rest = [this, &interrupted] { return rest(interrupted); };
+  segment_->first_rest = next_rest();
+  segment_->rest_due = [this, timed, seconds = options.seconds] {
+    return time_is_up() || (timed && seconds_since_start() - last_checkpoint_ >= seconds && !writer_->busy());
+  };
+}
+
+// Nothing of the plan is under way. Where the disk is still busy with the checkpoint before, this one is left out.
+std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
+  if (interrupted.load() || time_is_up()) {
+    stopped_ = interrupted.load() ? "interrupted" : "time limit";
+    take_checkpoint("");
+    return std::nullopt;
+  }
+  if (writer_ && !writer_->busy()) take_checkpoint("");
+  return next_rest();
+}
+
+void Training::take_checkpoint(const std::string& ended) {
+  if (!writer_) return;
+  const RunPosition at = segment_->position();
+  Checkpoint taken;
+  taken.identity = identity_;
+  taken.command = options_.checkpoints.command;
+  taken.folder = options_.checkpoints.working_folder;
+  taken.devices = int64_t(prepared_.request.devices.size());
+  taken.position = at;
+  taken.ended = ended;
+  taken.segment = segment_->snapshot();
+  taken.monitor = monitor_->state();
+  taken.held = observer_.held_back();
+  if (tuner_) taken.tuner = tuner_->state();
+  taken.keeps_validated = !validated_.model.weights.empty();
+  if (taken.keeps_validated) {
+    taken.validated = validated_.model;
+    taken.validated_at = validated_.at;
+  }
+  latest_checkpoint_ = writer_->path_of(at.iteration);
+  observer_.checkpoint({latest_checkpoint_, at.epoch, at.iteration, bytes_of(taken), monitor_->seconds(), true});
+  // A checkpoint that can be gone on from has its line in the log, behind which a run that goes on adds its own.
+  constexpr auto kLongest = std::chrono::seconds(5);
+  const auto told = [this, handed_on = observer_.handed_on(), kLongest] { observer_.wait_for(handed_on, kLongest); };
+  writer_->write({layout_, std::move(taken), told});
+  last_checkpoint_ = seconds_since_start();
+}
+
+// The end of the run is one more, so that a run that is asked to go on knows that nothing is left.
+void Training::end_checkpoints(RunFinished& end) {
+  if (!writer_) return;
+  if (trained_ && stopped_.empty()) take_checkpoint(end.reason);
+  writer_->wait();
+  end.checkpoint = latest_checkpoint_;
+  end.checkpoint_error = writer_->error();
+}
+
+}  // namespace arbalest

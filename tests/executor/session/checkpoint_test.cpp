@@ -1,0 +1,105 @@
+// Checkpoints as files: runs that go on from any of them end with the bits of the run that was not stopped.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "executor/session/checkpoint_folder.h"
+#include "io/formats/file.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Case {
+  std::string train = "lr = 0.05, momentum = 0.9";
+  std::string synchronize = "strategy = \"sma\"";
+  int devices = 1, learners = 1;
+  ValidationRules rules;
+};
+
+Graph graph_of(const Case& of, int64_t batch = 4) {
+  TinyNet net;
+  net.source = "glyphs:?train=140&test=70&size=16";
+  net.batch = batch;
+  net.layers = "c = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], strides = [2, 2]> (x)\nh = Flatten (c)\n";
+  net.train = of.train;
+  net.synchronize = of.synchronize;
+  return tiny(net);
+}
+
+SessionOptions options_of(const Case& of, const std::string& folder) {
+  SessionOptions options = on_cpus(of.devices, of.learners);
+  options.numerics.deterministic = true;
+  options.length.epochs = 3;
+  options.rules = of.rules;
+  options.checkpoints.folder = folder;
+  options.checkpoints.resume = true;
+  options.checkpoints.iterations = 5;
+  options.checkpoints.keep = 1000;
+  return options;
+}
+
+struct Saved {
+  std::vector<uint8_t> weights, best;
+  Recorder story;
+  bool operator==(const Saved& other) const { return weights == other.weights && best == other.best; }
+};
+
+Saved saved(const Case& of, SessionOptions options, const TestFolder& folder) {
+  options.files.save = folder / "weights.safetensors";
+  options.files.save_best = folder / "best.safetensors";
+  options.checkpoints.from = newest_checkpoint(options.checkpoints.folder);
+  Saved result;
+  result.story = run(graph_of(of), options);
+  result.weights = read_file(options.files.save);
+  if (fs::exists(options.files.save_best)) result.best = read_file(options.files.save_best);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a run goes on from each of its checkpoints to the same files") {
+  std::vector<Case> cases;
+  cases.push_back({});
+  cases.push_back({.train = "lr = 0.01, optimizer = \"adamw\", ema = 0.9, accumulate = 2",
+                   .synchronize = "strategy = \"ssgd\"",
+                   .devices = 2,
+                   .learners = 2});
+  cases.push_back({.synchronize = "strategy = \"sma\", every = 3", .devices = 2, .learners = 2});
+  cases.push_back({.synchronize = "strategy = \"local\", every = 2",
+                   .learners = 3,
+                   .rules = {.plateau = 1, .plateau_factor = 0.5}});
+  cases.push_back({.train = "lr = 0.3", .learners = 2, .rules = {.patience = 1}});
+  cases.push_back({.rules = {.targets = {parse_target("accuracy >= 0.2")}, .recalibrate = 2}});
+  for (const Case& each : cases) {
+    CAPTURE(each.train);
+    CAPTURE(each.synchronize);
+    const TestFolder whole_folder, checkpoints;
+    const Saved whole = saved(each, options_of(each, checkpoints / "all"), whole_folder);
+    const std::vector<fs::path> files = checkpoints_in(checkpoints / "all");
+    REQUIRE(files.size() > 2);
+    for (const fs::path& file : files) {
+      CAPTURE(file.filename().string());
+      const TestFolder folder;
+      fs::create_directories(folder / "one");
+      fs::copy_file(file, fs::path(folder / "one") / file.filename());
+      if (fs::exists(whole_folder / "best.safetensors")) {  // as the run left it, or a better one of later
+        fs::copy_file(whole_folder / "best.safetensors", folder / "best.safetensors");
+      }
+      const Saved rest = saved(each, options_of(each, folder / "one"), folder);
+      CHECK(rest == whole);
+      REQUIRE(rest.story.starts.size() == 1);
+      CHECK(rest.story.starts[0].resumed == (fs::path(folder / "one") / file.filename()).string());
+      CHECK(rest.story.ends[0].reason == whole.story.ends[0].reason);
+      CHECK(rest.story.ends[0].last.loss == whole.story.ends[0].last.loss);
+      CHECK(rest.story.ends[0].best == whole.story.ends[0].best);
+    }
+  }
+}

@@ -19,7 +19,7 @@ namespace arbalest {
 struct BindOptions;     // executor/run/binding.h
 class BadSamples;       // io/sources/bad_samples.h
 class SampleCache;      // executor/run/sample_cache.h
-struct CheckpointFile;  // executor/session/checkpoint.h
+struct CheckpointFile;  // executor/training/checkpoint.h
 struct StepProfile;     // executor/run/step_profile.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
@@ -75,7 +75,7 @@ struct FileOptions {        // paths; "" for none
   std::string trace;               // written at the end
 };
 
-// Checkpoints, from which a run that was ended goes on (executor/session/checkpoint.h).
+// Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
 struct CheckpointOptions {
   std::string folder;                // "": none are written
   int64_t iterations = 0;            // between them; 0: see the next

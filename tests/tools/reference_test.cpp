@@ -86,8 +86,8 @@ std::string help(std::vector<const char*> words) {
 std::string command_line() {
   std::string text = fmt::format("# The command line\n\nWhat `--help` prints, command by command. {}\n", kMade);
   text += help({});
-  for (const char* command :
-       {"run", "evaluate", "predict", "export", "check", "plan", "trace", "view", "report", "profile", "ops"}) {
+  for (const char* command : {"run", "resume", "evaluate", "predict", "export", "check", "plan", "trace", "view",
+                              "report", "profile", "ops"}) {
     text += help({command});
   }
   text += help({"bench", "scaling"});

@@ -1,10 +1,16 @@
 // arbalest run: train as the graph says.
 
+#include <fmt/format.h>
+
 #include <csignal>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include "executor/session/output_paths.h"
+#include "executor/training/checkpoint_folder.h"
+#include "graph/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_settings.h"
@@ -22,7 +28,41 @@ void let_writes_fail() {
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
 
+// Where the run goes on, and what a later one needs to know of this.
+void take_up(const RunOptions& options, CheckpointOptions& checkpoints) {
+  if (checkpoints.folder.empty()) return;
+  checkpoints.command = options.command_line;
+  std::error_code unknown;
+  checkpoints.working_folder = std::filesystem::current_path(unknown).string();
+  if (!checkpoints.resume) return check_has_none(checkpoints.folder);
+  checkpoints.from = newest_checkpoint(checkpoints.folder);
+  if (!checkpoints.from)
+    warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
+}
+
 }  // namespace
+
+int command_resume(const ResumeOptions& options) {
+  const auto file = newest_checkpoint(options.folder);
+  if (!file) throw GraphError(fmt::format("{}: the folder has no checkpoint to go on from", options.folder));
+  std::error_code error;
+  const std::string folder = std::filesystem::absolute(options.folder, error).string();
+  const Checkpoint& checkpoint = file->checkpoint;
+  std::filesystem::current_path(checkpoint.folder, error);
+  if (error) {
+    throw RunError(
+        fmt::format("{}: the run's working directory '{}': {}", file->path, checkpoint.folder, error.message()));
+  }
+  std::vector<const char*> words;
+  for (const std::string& word : checkpoint.command) words.push_back(word.c_str());
+  const Command command = parse_command_line(int(words.size()), words.data());
+  const RunOptions* run = std::get_if<RunOptions>(&command);
+  if (!run) throw RunError(fmt::format("{}: its command line is none of a run", file->path));
+  RunOptions again = *run;
+  again.session.checkpoints.folder = folder;
+  again.session.checkpoints.resume = true;
+  return command_run(again);
+}
 
 int command_run(const RunOptions& options) {
   const FileOptions& files = options.session.files;
@@ -38,12 +78,14 @@ int command_run(const RunOptions& options) {
       graph_files, files,
       {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
   check_kind_kept("--log", options.log, OutputKind::Log);
-  const SessionOptions session = session_options(options);
+  SessionOptions session = session_options(options);
+  take_up(options, session.checkpoints);
+  const bool goes_on = session.checkpoints.from != nullptr;
 
   std::optional<JsonLog> log;  // opened last: a typo leaves the log of an earlier run as it is
   std::optional<TensorBoardLog> tensorboard;
-  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, run_settings(options, graph));
-  if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph));
+  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, run_settings(options, graph), goes_on);
+  if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph), goes_on);
   ProgressLine progress(stderr);
   std::vector<RunObserver*> watching = {&progress};
   if (log) watching.push_back(&*log);
@@ -54,8 +96,9 @@ int command_run(const RunOptions& options) {
   const InterruptHandler interrupt;
   const RunFinished end = run_training(std::move(graph), session, observers, InterruptHandler::requested());
   const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
-  if (!end.weights_error.empty() || !end.best_error.empty() || log_failed) return kFailed;
-  if (end.reason == "interrupted") return kInterrupted;
+  const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty();
+  if (not_written || log_failed) return kFailed;
+  if (end.reason == "interrupted" || end.reason == "time limit") return kInterrupted;
   return !session.rules.targets.empty() && end.reason != "until" ? kNotReached : kDone;
 }
 

@@ -9,9 +9,10 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;         // the run failed
 inline constexpr int kWrong = 2;          // the command or the graph is wrong
 inline constexpr int kNotReached = 3;     // --until was not reached
-inline constexpr int kInterrupted = 130;  // interrupted, after saving
+inline constexpr int kInterrupted = 130;  // interrupted or out of time, after saving
 
 int command_run(const RunOptions& options);
+int command_resume(const ResumeOptions& options);
 int command_evaluate(const EvaluateOptions& options);
 int command_predict(const PredictOptions& options);
 int command_export(const ExportCommandOptions& options);

@@ -19,6 +19,7 @@ struct Execute {
     return exit.status;
   }
   int operator()(const RunOptions& options) const { return command_run(options); }
+  int operator()(const ResumeOptions& options) const { return command_resume(options); }
   int operator()(const EvaluateOptions& options) const { return command_evaluate(options); }
   int operator()(const PredictOptions& options) const { return command_predict(options); }
   int operator()(const ExportCommandOptions& options) const { return command_export(options); }

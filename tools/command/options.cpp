@@ -45,9 +45,10 @@ class CommandLine {
     app_.allow_extras();
     app_.footer(
         "Exit status: 0 done, 1 the run failed or could not write its weights or its log where they were asked for,\n"
-        "2 the command or the graph is wrong, 3 --until was not reached, 130 interrupted.\n"
+        "2 the command or the graph is wrong, 3 --until was not reached, 130 interrupted or out of time.\n"
         "'arbalest COMMAND --help' lists a command's options.");
     declare_run();
+    declare_resume();
     declare_evaluate();
     declare_predict();
     declare_export();
@@ -94,6 +95,7 @@ class CommandLine {
     bind_graph(*run_command_, run_);
     bind_plan(*run_command_, run_.session);
     bind_run(*run_command_, run_.session);
+    bind_checkpoints(*run_command_, run_.session);
     run_command_->add_option("--log", run_.log, "write events as JSON lines, for arbalest report")
         ->type_name("FILE")
         ->check(not_empty());
@@ -102,7 +104,18 @@ class CommandLine {
         ->check(not_empty());
     run_command_->footer(
         "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
-        "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.");
+        "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.\n"
+        "With --checkpoint it ends with a checkpoint instead, as SIGTERM does, and leaves a validation that is under\n"
+        "way to the run that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'.");
+  }
+
+  void declare_resume() {
+    resume_command_ = declare("resume", "go on with a run from its newest checkpoint");
+    resume_command_->add_option("DIR", resume_.folder, "the run's --checkpoint")->type_name("")->check(not_empty());
+    resume_command_->footer(
+        "The command line is the run's, as are the folder that it is carried out in, its log and its event files. "
+        "What\n"
+        "the run trains is what it would have trained without being ended, with --deterministic to the last bit.");
   }
 
   template <typename Options>
@@ -355,6 +368,10 @@ class CommandLine {
       require(export_.file, "FILE", *command);
       return checked(export_, *command);
     }
+    if (command == resume_command_) {
+      require(resume_.folder, "DIR", *command);
+      return resume_;
+    }
     if (command == ops_command_) return ops_;
     if (command == data_command_) {
       require(data_.source, "SOURCE", *command);
@@ -377,6 +394,11 @@ class CommandLine {
       return checked(scaling_, *command);
     }
     run_.given = values_of(*command);
+    if (run_.session.checkpoints.folder.empty()) {
+      for (const char* option : {"--resume", "--checkpoint-every", "--checkpoint-keep"}) {
+        if (command->count(option) > 0) throw GraphError(fmt::format("{} needs --checkpoint DIR", option));
+      }
+    }
     return checked(run_, *command);
   }
 
@@ -438,8 +460,10 @@ class CommandLine {
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
            *view_command_ = nullptr, *report_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr,
            *ops_command_ = nullptr, *evaluate_command_ = nullptr, *predict_command_ = nullptr,
-           *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr, *profile_command_ = nullptr;
+           *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr, *profile_command_ = nullptr,
+           *resume_command_ = nullptr;
   RunOptions run_;
+  ResumeOptions resume_;
   CheckOptions check_;
   PlanCommandOptions plan_;
   TraceOptions trace_;

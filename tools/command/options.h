@@ -43,6 +43,11 @@ struct RunOptions : GraphOptions {
   std::vector<OptionValue> given;
 };
 
+// The run whose checkpoints are in the folder.
+struct ResumeOptions {
+  std::string folder;
+};
+
 struct CheckOptions : GraphOptions {
   bool json = false;
 };
@@ -147,7 +152,7 @@ struct Exit {
   std::string text;
 };
 
-using Command = std::variant<Exit, RunOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
+using Command = std::variant<Exit, RunOptions, ResumeOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
                              ReportOptions, ProfileOptions, ScalingOptions, OpsOptions, EvaluateOptions, PredictOptions,
                              ExportCommandOptions, DataOptions, PackCommandOptions>;
 

@@ -1,8 +1,11 @@
 #include "tools/command/session_binding.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,6 +44,35 @@ int32_t learners_of(const std::string& text) {
     return learners;
   }
   throw GraphError(fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", text, kMostReplicas));
+}
+
+// A number and the unit behind it, one of `units`. Throws GraphError.
+std::pair<double, std::string> quantity_of(const char* option, const std::string& text,
+                                           const std::vector<std::string>& units, const char* example) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const std::string unit(end, text.data() + text.size());
+  constexpr double kMost = 1e9;
+  const bool known = std::find(units.begin(), units.end(), unit) != units.end();
+  if (error == std::errc{} && known && number > 0 && number <= kMost) return {number, unit};
+  throw GraphError(fmt::format("{} '{}': expected a number and {}, as in {}", option, text,
+                               fmt::join(units.begin(), units.end(), ", "), example));
+}
+
+double seconds_in(const std::string& unit) {
+  constexpr double kMinute = 60, kHour = 3600;
+  return unit == "h" ? kHour : unit == "m" ? kMinute : 1;
+}
+
+void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
+  const char* option = "--checkpoint-every";
+  const auto [number, unit] = quantity_of(option, text, {"s", "m", "h", "it", "ep"}, "10m, 500it or 1ep");
+  if (unit != "it" && unit != "ep") {
+    checkpoints.seconds = number * seconds_in(unit);
+    return;
+  }
+  if (number != std::floor(number)) throw GraphError(fmt::format("{} '{}': expected a whole number", option, text));
+  (unit == "it" ? checkpoints.iterations : checkpoints.epochs) = int64_t(number);
 }
 
 void bind_rules(CLI::App& command, ValidationRules& rules) {
@@ -202,6 +234,38 @@ void bind_plan(CLI::App& command, SessionOptions& session) {
       .add_option("--iterations", session.length.iterations, "end after this many iterations, whatever --epochs says")
       ->type_name("N")
       ->check(whole(1));
+}
+
+void bind_checkpoints(CLI::App& command, SessionOptions& session) {
+  CheckpointOptions& checkpoints = session.checkpoints;
+  command
+      .add_option("--checkpoint", checkpoints.folder,
+                  "write into this folder, now and then, all that the run is, to go on from after it was ended")
+      ->type_name("DIR")
+      ->check(not_empty());
+  command
+      .add_option_function<std::string>(
+          "--checkpoint-every", [&checkpoints](const std::string& text) { set_interval(text, checkpoints); },
+          "time (s, m, h), iterations (it) or epochs (ep) from one checkpoint to the next: 10m, 500it, 1ep")
+      ->default_str("10m")
+      ->type_name("INTERVAL");
+  command
+      .add_option("--checkpoint-keep", checkpoints.keep,
+                  "checkpoints to keep: the newest, and besides that of the best validation")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(1));
+  command.add_flag("--resume", checkpoints.resume,
+                   "go on from the newest checkpoint in --checkpoint's folder; start afresh where there is none");
+  command
+      .add_option_function<std::string>(
+          "--time-limit",
+          [&session](const std::string& text) {
+            const auto [number, unit] = quantity_of("--time-limit", text, {"s", "m", "h"}, "90m or 2h");
+            session.length.seconds = number * seconds_in(unit);
+          },
+          "end after this time (s, m, h) as Ctrl-C does: 2h")
+      ->type_name("TIME");
 }
 
 void bind_run(CLI::App& command, SessionOptions& session) {

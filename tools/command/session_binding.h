@@ -30,6 +30,9 @@ void bind_plan(CLI::App& command, SessionOptions& session);
 // What a run does besides: rules, files, reports.
 void bind_run(CLI::App& command, SessionOptions& session);
 
+// Checkpoints, and how long a run may take.
+void bind_checkpoints(CLI::App& command, SessionOptions& session);
+
 // `arbalest data` and `arbalest data pack`, which have no session.
 void bind_data(CLI::App& command, DataOptions& options);
 void bind_pack(CLI::App& command, PackCommandOptions& options);

@@ -97,7 +97,8 @@ class Run {
     static const std::map<std::string, void (Run::*)(const Json&)> kEvents = {
         {"start", &Run::start},           {"progress", &Run::progress}, {"epoch", &Run::epoch},
         {"validation", &Run::validation}, {"tune", &Run::tune},         {"checkpoint", &Run::checkpoint},
-        {"skipped", &Run::skipped},       {"end", &Run::end},           {"error", &Run::error}};
+        {"skipped", &Run::skipped},       {"end", &Run::end},           {"error", &Run::error},
+        {"resume", &Run::resume}};
     const std::string name = event["event"];
     const auto found = kEvents.find(name);
     if (found == kEvents.end()) throw Fault{fmt::format("unknown event '{}'", name.substr(0, 40))};
@@ -118,6 +119,11 @@ class Run {
     if (const auto per_epoch = event.find("iterations_per_epoch"); per_epoch != event.end() && per_epoch->is_number()) {
       per_epoch_ = per_epoch->get<double>();
     }
+  }
+
+  // A run that goes on says what it was asked for once more; where it is the first line, nothing else does.
+  void resume(const Json& event) {
+    if (data_["start"].is_null()) start(event);
   }
 
   void progress(const Json& event) {
@@ -179,6 +185,7 @@ class Run {
   }
 
   void checkpoint(const Json& event) {
+    if (event.contains("whole")) return;  // no model that is saved
     data_["checkpoints"].push_back({{"epoch", number(event, "epoch")},
                                     {"iteration", number(event, "iteration")},
                                     {"seconds", number(event, "seconds")},

@@ -107,6 +107,11 @@ std::string version_event(double wall_time) {
   return event(wall_time).text(3, "brain.Event:2").bytes();
 }
 
+// Event: session_log = 7; SessionLog: status = 1 (1: start).
+std::string restarted_event(double wall_time, int64_t step) {
+  return event(wall_time).whole(2, uint64_t(step)).message(7, Message().whole(1, 1)).bytes();
+}
+
 // Value: tag = 1, simple_value = 2.
 std::string scalars_event(double wall_time, int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
   Message summary;

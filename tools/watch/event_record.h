@@ -21,6 +21,8 @@ std::string framed(std::string_view bytes);
 
 // Events, not yet framed. `wall_time`: seconds since 1970.
 std::string version_event(double wall_time);  // the first of a file
+// A run goes on: what was written before of this step and later ones counts no more.
+std::string restarted_event(double wall_time, int64_t step);
 std::string scalars_event(double wall_time, int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 std::string session_started_event(double wall_time,
                                   const std::vector<std::pair<std::string, Hyperparameter>>& parameters);

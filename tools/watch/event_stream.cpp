@@ -1,6 +1,7 @@
 #include "tools/watch/event_stream.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -11,9 +12,14 @@
 
 namespace arbalest {
 
-EventStream::EventStream(const std::string& path, std::string what)
-    : path_(path), what_(std::move(what)), file_(std::fopen(path.c_str(), "w"), std::fclose) {
+EventStream::EventStream(const std::string& path, std::string what, bool goes_on)
+    : path_(path), what_(std::move(what)), file_(std::fopen(path.c_str(), goes_on ? "a" : "w"), std::fclose) {
   if (!file_) throw RunError(fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
+}
+
+void EventStream::cut(int64_t bytes) {
+  if (!file_ || ftruncate(fileno(file_.get()), bytes) == 0) return;
+  warn(fmt::format("{}: cannot be cut: {}; the {} repeats what it holds", path_, std::strerror(errno), what_));
 }
 
 void EventStream::write(std::string_view bytes) {

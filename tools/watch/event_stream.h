@@ -1,6 +1,7 @@
 #pragma once
 // A file that is written while a run goes on, and that others read meanwhile.
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -10,8 +11,12 @@ namespace arbalest {
 
 class EventStream {
  public:
-  // `what` is the file's word in messages: "log". Throws RunError where the file cannot be created.
-  EventStream(const std::string& path, std::string what);
+  // `what` is the file's word in messages: "log". With `goes_on` what the file holds stays, and is written on. Throws
+  // RunError where the file cannot be created.
+  EventStream(const std::string& path, std::string what, bool goes_on = false);
+
+  // Cuts off all but so many bytes.
+  void cut(int64_t bytes);
 
   // Flushed at once. A failure is reported once on standard error and ends the file, not the run.
   void write(std::string_view bytes);

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
@@ -46,19 +48,50 @@ Json validation_line(const char* event, const Validated& validated) {
   return line;
 }
 
+// Where the line of the checkpoint ends, the last of that name; −1: there is none.
+int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
+  const std::string name = std::filesystem::path(event.resumed).filename().string();
+  std::ifstream file(path, std::ios::binary);
+  int64_t at = 0, found = -1;
+  for (std::string line; std::getline(file, line);) {
+    at += int64_t(line.size()) + 1;
+    if (line.find(name) == line.npos || file.eof()) continue;  // the last line may be cut short
+    const Json json = Json::parse(line, nullptr, false);
+    const bool whole =
+        json.is_object() && json.value("event", Json()) == "checkpoint" && json.value("whole", Json()) == true;
+    if (whole && json.value("iteration", Json()) == event.resumed_iteration) found = at;
+  }
+  return found;
+}
+
 }  // namespace
 
-JsonLog::JsonLog(const std::string& path, RunSettings settings) : settings_(std::move(settings)), file_(path, "log") {}
+JsonLog::JsonLog(const std::string& path, RunSettings settings, bool goes_on)
+    : path_(path), settings_(std::move(settings)), waits_(goes_on), file_(path, "log", goes_on) {}
 
 template <typename Line>
 void JsonLog::write(const Line& line) {
   file_.write(line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n");
 }
 
+// Where the log is another one, or is gone, it begins here.
+void JsonLog::go_on(const RunStarted& event) {
+  waits_ = false;
+  const int64_t end = end_of_checkpoint(path_, event);
+  if (end >= 0) file_.cut(end);
+  std::error_code unknown;
+  const bool fresh = end < 0 && std::filesystem::file_size(path_, unknown) == 0;
+  if (end < 0 && !fresh) {
+    warn(fmt::format("{}: has no line of the checkpoint '{}'; the log goes on behind what it holds", path_,
+                     event.resumed));
+  }
+}
+
 void JsonLog::started(const RunStarted& event) {
+  if (waits_) go_on(event);
   Json versions = Json::object();
   for (const auto& [name, version] : event.versions) versions[name] = version;
-  Json line = {{"event", "start"},
+  Json line = {{"event", event.resumed.empty() ? "start" : "resume"},
                {"time", settings_.time},
                {"graph", event.graph},
                {"devices", event.devices},
@@ -76,6 +109,10 @@ void JsonLog::started(const RunStarted& event) {
                {"iterations_per_epoch", event.iterations_per_epoch},
                {"iterations", event.iterations},
                {"setup_seconds", event.setup_seconds}};
+  if (!event.resumed.empty()) {
+    line["checkpoint"] = event.resumed;
+    line["iteration"] = event.resumed_iteration;
+  }
   constexpr size_t kMostNames = 100;
   if (event.classes > 0) line["classes"] = event.classes;
   if (!event.class_names.empty() && event.class_names.size() <= kMostNames) line["class_names"] = event.class_names;
@@ -134,12 +171,10 @@ void JsonLog::tuned(const Tuned& event) {
 }
 
 void JsonLog::checkpoint(const CheckpointSaved& event) {
-  write(Json{{"event", "checkpoint"},
-             {"epoch", event.epoch},
-             {"iteration", event.iteration},
-             {"seconds", event.seconds},
-             {"path", event.path},
-             {"bytes", event.bytes}});
+  Json line = {{"event", "checkpoint"},    {"epoch", event.epoch}, {"iteration", event.iteration},
+               {"seconds", event.seconds}, {"path", event.path},   {"bytes", event.bytes}};
+  if (event.whole) line["whole"] = true;
+  write(line);
 }
 
 void JsonLog::finished(const RunFinished& event) {
@@ -170,11 +205,14 @@ void JsonLog::finished(const RunFinished& event) {
   if (!event.weights_error.empty()) line["weights_error"] = event.weights_error;
   if (!event.best_weights.empty()) line["best_weights"] = event.best_weights;
   if (!event.best_error.empty()) line["best_error"] = event.best_error;
+  if (!event.checkpoint.empty()) line["checkpoint"] = event.checkpoint;
+  if (!event.checkpoint_error.empty()) line["checkpoint_error"] = event.checkpoint_error;
   if (!event.trace.empty()) line["trace"] = event.trace;
   write(line);
 }
 
 void JsonLog::failed(const RunFailed& event) {
+  if (waits_) return;  // the run did not go on
   Json line = {{"event", "error"}, {"message", event.message}, {"seconds", event.seconds}};
   if (event.epoch >= 0) line["epoch"] = event.epoch;
   if (event.iteration >= 0) line["iteration"] = event.iteration;

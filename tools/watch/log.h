@@ -13,7 +13,9 @@ class JsonLog : public RunObserver {
  public:
   // The settings are told with the start of the run. Throws RunError where the file cannot be created. Lines are
   // flushed one by one; a failure to write is reported once on standard error and ends the log, not the run.
-  explicit JsonLog(const std::string& path, RunSettings settings = {});
+  // `goes_on`: of a run that goes on from a checkpoint. What the file says behind that checkpoint is cut off when the
+  // run has started, and what follows stands there instead.
+  explicit JsonLog(const std::string& path, RunSettings settings = {}, bool goes_on = false);
   bool failed() const { return file_.failed(); }  // to write; after the run
 
   void started(const RunStarted& event) override;
@@ -29,8 +31,11 @@ class JsonLog : public RunObserver {
  private:
   template <typename Json>
   void write(const Json& line);
+  void go_on(const RunStarted& event);
 
+  std::string path_;
   RunSettings settings_;
+  bool waits_ = false;  // nothing is written before the run has started
   EventStream file_;
 };
 

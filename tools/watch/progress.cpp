@@ -232,6 +232,9 @@ void ProgressLine::started(const RunStarted& event) {
   print(fmt::format("{}: {} parameters on {}, {}, batch {}{}, {}, planned peak {:.1f} MiB, set up in {:.1f} s",
                     event.graph, event.parameters, ranges(event.devices), who, event.batch, learners > 1 ? " each" : "",
                     event.precision, double(event.planned_peak_bytes) / double(1 << 20), event.setup_seconds));
+  if (!event.resumed.empty()) {
+    print(fmt::format("goes on after iteration {}, from {}", event.resumed_iteration, event.resumed));
+  }
   if (!event.note.empty()) print("note: " + event.note);
 }
 
@@ -276,7 +279,7 @@ void ProgressLine::tuned(const Tuned& event) {
 }
 
 void ProgressLine::checkpoint(const CheckpointSaved& event) {
-  print(fmt::format("saved {}", event.path));
+  if (!event.whole) print(fmt::format("saved {}", event.path));
 }
 
 void ProgressLine::skipped(const SampleSkipped& event) {
@@ -284,10 +287,11 @@ void ProgressLine::skipped(const SampleSkipped& event) {
 }
 
 void ProgressLine::finished(const RunFinished& event) {
-  const char* how = event.reason == "interrupted" ? "interrupted"
-                    : event.reason == "until"     ? "target reached"
-                    : event.reason == "patience"  ? "out of patience"
-                                                  : "done";
+  const char* how = event.reason == "interrupted"  ? "interrupted"
+                    : event.reason == "time limit" ? "out of time"
+                    : event.reason == "until"      ? "target reached"
+                    : event.reason == "patience"   ? "out of patience"
+                                                   : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
   if (event.input.bound()) print("  input-bound: " + input_text(event.input));
@@ -305,6 +309,11 @@ void ProgressLine::finished(const RunFinished& event) {
                              : fmt::format("  {}: reached after {:.1f} s", target.target, target.seconds));
   }
   if (!event.weights.empty()) print(fmt::format("  weights: {}", event.weights));
+  if (!event.checkpoint_error.empty()) {
+    print(fmt::format("  checkpoint: not written: {}", event.checkpoint_error));
+  } else if (!event.checkpoint.empty()) {
+    print(fmt::format("  checkpoint: {}", event.checkpoint));
+  }
   if (!event.weights_error.empty()) print(fmt::format("           not in the file asked for: {}", event.weights_error));
   if (!event.best_weights.empty()) print(fmt::format("  best:    {}", event.best_weights));
   if (!event.best_error.empty()) print(fmt::format("  best:    not saved: {}", event.best_error));

@@ -25,11 +25,12 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-void make_folder(const std::string& folder) {
+void make_folder(const std::string& folder, bool goes_on) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw RunError(fmt::format("{}: cannot create the folder: {}", folder, error.message()));
   if (access(folder.c_str(), W_OK) != 0) throw RunError(fmt::format("{}: the folder is read-only", folder));
+  if (goes_on) return;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     if (!entry->path().filename().string().starts_with(kPrefix)) continue;
     warn(fmt::format("{}: holds events of another run, and TensorBoard shows both as one", folder));
@@ -50,9 +51,9 @@ void add(std::vector<std::pair<std::string, double>>& scalars, const Metrics& me
 
 }  // namespace
 
-TensorBoardLog::TensorBoardLog(const std::string& folder, RunSettings settings)
+TensorBoardLog::TensorBoardLog(const std::string& folder, RunSettings settings, bool goes_on)
     : folder_(folder), settings_(std::move(settings)) {
-  make_folder(folder);
+  make_folder(folder, goes_on);
 }
 
 void TensorBoardLog::write(const std::string& event) {
@@ -67,6 +68,7 @@ void TensorBoardLog::write_scalars(int64_t iteration, Scalars scalars) {
 void TensorBoardLog::started(const RunStarted& event) {
   file_.emplace(path_in(folder_), "event file");
   write(version_event(now()));
+  if (!event.resumed.empty()) write(restarted_event(now(), event.resumed_iteration + 1));
   std::vector<std::pair<std::string, Hyperparameter>> parameters = {
       {"graph", printable(event.graph)},    {"devices", fmt::format("{}", fmt::join(event.devices, ", "))},
       {"learners", double(event.learners)}, {"strategy", event.strategy},

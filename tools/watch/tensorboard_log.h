@@ -19,7 +19,9 @@ class TensorBoardLog : public RunObserver {
   // Makes the folder; the file is made when the run has started. Throws RunError where the folder cannot be made or
   // written to; a failure to write is reported once on standard error and ends the file, not the run. Warns where the
   // folder has another run's events: TensorBoard shows both as one.
-  TensorBoardLog(const std::string& folder, RunSettings settings);
+  // `goes_on`: of a run that goes on from a checkpoint, in a file of its own: what other files there say of later
+  // iterations TensorBoard leaves out.
+  TensorBoardLog(const std::string& folder, RunSettings settings, bool goes_on = false);
   bool failed() const { return file_ && file_->failed(); }  // to write; after the run
 
   void started(const RunStarted& event) override;

@@ -5,9 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "executor/session/checkpoint_folder.h"
+#include "executor/training/checkpoint_folder.h"
 #include "io/formats/file.h"
 #include "tests/executor/fixture.h"
+#include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"
 
 using namespace arbalest;
@@ -16,6 +17,8 @@ using namespace arbalest::test;
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr const char* kSource = "glyphs:?train=140&test=70&size=16";
 
 struct Case {
   std::string train = "lr = 0.05, momentum = 0.9";
@@ -26,7 +29,7 @@ struct Case {
 
 Graph graph_of(const Case& of, int64_t batch = 4) {
   TinyNet net;
-  net.source = "glyphs:?train=140&test=70&size=16";
+  net.source = kSource;
   net.batch = batch;
   net.layers = "c = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3], strides = [2, 2]> (x)\nh = Flatten (c)\n";
   net.train = of.train;
@@ -43,6 +46,7 @@ SessionOptions options_of(const Case& of, const std::string& folder) {
   options.checkpoints.resume = true;
   options.checkpoints.iterations = 5;
   options.checkpoints.keep = 1000;
+  options.sources.training = std::make_shared<SlowSource>(open_source(kSource, "train", 1), 1);  // so the disk keeps up
   return options;
 }
 

@@ -3,12 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
-#include <thread>
 
 #include "executor/session/segment.h"
 #include "tests/executor/fixture.h"
+#include "tests/executor/session/slow_source.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -24,23 +23,6 @@ struct Case {
   int64_t epochs = 3;
   ValidationRules rules;
   int slow = 0;  // milliseconds that reading a validation batch takes at least
-};
-
-// A source that takes its time.
-class SlowSource final : public Source {
- public:
-  SlowSource(std::unique_ptr<Source> source, int milliseconds) : source_(std::move(source)), wait_(milliseconds) {}
-  int64_t size() const override { return source_->size(); }
-  std::vector<Field> fields() const override { return source_->fields(); }
-  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
-    std::this_thread::sleep_for(wait_);
-    source_->fill(samples, fields);
-  }
-  std::string describe() const override { return source_->describe(); }
-
- private:
-  const std::unique_ptr<Source> source_;
-  const std::chrono::milliseconds wait_;
 };
 
 constexpr const char* kSource = "glyphs:?train=140&test=70&size=16";

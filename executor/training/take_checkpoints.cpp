@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "executor/session/training.h"
+#include "executor/training/training.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
 
@@ -109,14 +109,7 @@ void Training::begin_checkpoints() {
   const CheckpointOptions& options = options_.checkpoints;
   if (!options.folder.empty() || options.from) identity_ = identity();
   if (options.folder.empty()) return;
-  const std::vector<std::filesystem::path> there = checkpoints_in(options.folder);
-  if (!options.resume && !there.empty()) {
-    throw GraphError(
-        fmt::format("--checkpoint {}: the folder has checkpoints of a run, the latest of which is '{}'; "
-                    "--resume goes on with it, another folder starts afresh",
-                    options.folder, there.front().filename().string()));
-  }
-  identity_ = identity();
+  if (!options.resume) check_has_none(options.folder);
   writer_ =
       std::make_unique<CheckpointWriter>(options.folder, options.keep, [this] { return monitor_->best_iteration(); });
 }
@@ -171,18 +164,20 @@ void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
   segment_->on_rest = [this, &interrupted] { return rest(interrupted); };
   segment_->first_rest = next_rest();
   segment_->rest_due = [this, timed, seconds = options.seconds] {
-    return time_is_up() || (timed && seconds_since_start() - last_checkpoint_ >= seconds && !writer_->busy());
+    const bool due = overdue_ || (timed && seconds_since_start() - last_checkpoint_ >= seconds);
+    return time_is_up() || (due && !writer_->busy());
   };
 }
 
-// Nothing of the plan is under way. Where the disk is still busy with the checkpoint before, this one is left out.
+// Nothing of the plan is under way. Where the disk is still busy with the checkpoint before, this one comes later.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
   if (interrupted.load() || time_is_up()) {
     stopped_ = interrupted.load() ? "interrupted" : "time limit";
     take_checkpoint("");
     return std::nullopt;
   }
-  if (writer_ && !writer_->busy()) take_checkpoint("");
+  overdue_ = writer_ && writer_->busy();
+  if (writer_ && !overdue_) take_checkpoint("");
   return next_rest();
 }
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "executor/session/checkpoint.h"
+#include "executor/training/checkpoint.h"
 #include "graph/error.h"
 
 namespace arbalest {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "executor/session/checkpoint_writer.h"
 #include "executor/session/event_queue.h"
 #include "executor/session/learner_tuner.h"
 #include "executor/session/segment.h"
+#include "executor/training/checkpoint_writer.h"
 
 namespace arbalest {
 
@@ -49,7 +49,7 @@ class Training {
   static void check_finite(const ModelState& model, int64_t iteration, const std::string& path);
   void save(const std::string& path, const ModelState& model, const RunPosition& at, double seconds);
   void make_segment(const Cursor& from);
-  // Of checkpoints: training_checkpoints.cpp.
+  // Of checkpoints: take_checkpoints.cpp.
   RunIdentity identity() const;  // of a run whose first segment is prepared
   void begin_checkpoints();
   void resume(const CheckpointFile& file);
@@ -80,6 +80,7 @@ class Training {
   std::string stopped_;                             // why the run ended before its end: "interrupted", "time limit"
   std::string latest_checkpoint_;                   // its file
   RunIdentity identity_;
+  bool overdue_ = false;                      // a checkpoint that the disk had no time for
   bool trained_ = false;                      // this process has trained, rather than found that nothing is left
   std::unique_ptr<CheckpointWriter> writer_;  // last: its thread uses the others
 };

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/session/checkpoint.h"
+#include "executor/training/checkpoint.h"
 
 namespace arbalest {
 
@@ -31,6 +31,9 @@ class CheckpointFolder {
 
 // By their names, the newest first; none where there is no such folder.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
+
+// For a run that starts afresh. Throws GraphError where the folder has checkpoints.
+void check_has_none(const std::filesystem::path& folder);
 
 // The newest that is whole; says on standard error why newer ones are not taken. nullptr: there is none.
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::path& folder);

@@ -1,4 +1,4 @@
-#include "executor/session/checkpoint_writer.h"
+#include "executor/training/checkpoint_writer.h"
 
 #include <fmt/format.h>
 

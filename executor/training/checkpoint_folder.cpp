@@ -1,4 +1,4 @@
-#include "executor/session/checkpoint_folder.h"
+#include "executor/training/checkpoint_folder.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -97,6 +97,15 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   std::vector<fs::path> paths;
   for (const auto& [iteration, path] : found) paths.push_back(path);
   return paths;
+}
+
+void check_has_none(const fs::path& folder) {
+  const std::vector<fs::path> there = checkpoints_in(folder);
+  if (there.empty()) return;
+  throw GraphError(
+      fmt::format("--checkpoint {}: the folder has checkpoints of a run, the latest of which is '{}'; "
+                  "--resume goes on with it, another folder starts afresh",
+                  folder.string(), there.front().filename().string()));
 }
 
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) {

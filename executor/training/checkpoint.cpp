@@ -1,4 +1,4 @@
-#include "executor/session/checkpoint.h"
+#include "executor/training/checkpoint.h"
 
 #include <fmt/format.h>
 #include <zlib.h>

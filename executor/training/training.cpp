@@ -1,4 +1,4 @@
-#include "executor/session/training.h"
+#include "executor/training/training.h"
 
 #include <fmt/format.h>
 #include <tbb/version.h>

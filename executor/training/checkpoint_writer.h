@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "executor/session/checkpoint_folder.h"
+#include "executor/training/checkpoint_folder.h"
 
 namespace arbalest {
 

@@ -1,0 +1,47 @@
+// Runs from their start to their end, as executor/session/session.h declares them.
+
+#include <chrono>
+
+#include "executor/run/task_error.h"
+#include "executor/session/event_queue.h"
+#include "executor/training/training.h"
+#include "graph/plain_message.h"
+
+namespace arbalest {
+namespace {
+
+// A run, and what is done with it at its end.
+RunFinished train(Graph graph, const SessionOptions& options, RunObserver& observer,
+                  const std::atomic<bool>& interrupted, const std::function<void(Training&)>& then) {
+  const auto began = std::chrono::steady_clock::now();
+  EventQueue events(observer);
+  std::unique_ptr<Training> training;
+  try {
+    training = std::make_unique<Training>(std::move(graph), options, events);
+    const double setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const RunFinished end = training->run(interrupted, setup_seconds);
+    if (then) then(*training);
+    events.drain();
+    return end;
+  } catch (const std::exception& error) {
+    const auto* task = dynamic_cast<const TaskError*>(&error);
+    events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0});
+    throw;
+  }
+}
+
+}  // namespace
+
+RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
+                         const std::atomic<bool>& interrupted) {
+  return train(std::move(graph), options, observer, interrupted, {});
+}
+
+StepProfile profile_training(Graph graph, const SessionOptions& options, RunObserver& observer,
+                             const std::atomic<bool>& interrupted) {
+  StepProfile profile;
+  train(std::move(graph), options, observer, interrupted, [&](Training& training) { profile = training.profile(); });
+  return profile;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,184 @@
+// `arbalest run --checkpoint` and `arbalest resume`: what goes on, what is refused, and what the log tells.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "executor/training/checkpoint_folder.h"
+#include "graph/error.h"
+#include "io/formats/file.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tools/command/commands.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kGraph =
+    "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+    "g () => () {\n"
+    "  image, label = arbalest.Prefetch <source = \"synthetic:?shape=1x16x16&classes=10&size=100&test=40&delay=500\", "
+    "batch = 4> ()\n"
+    "  x = arbalest.Augment <pad = 2> (image)\n"
+    "  logits = arbalest.Linear <units = 10> (x)\n"
+    "  loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+    "  accuracy = arbalest.Accuracy (logits, label)\n"
+    "  trained = arbalest.Train <lr = 0.02, momentum = 0.9> (loss)\n"
+    "  report = arbalest.Validate <batch = 20> (trained, loss, accuracy)\n"
+    "}\n";
+
+struct Place {
+  const TestFolder folder;
+  std::string graph = folder.write("g.onnxtxt", std::string(kGraph)).string();
+  std::string log = (folder / "log").string(), weights = (folder / "w").string(), checkpoints = (folder / "c").string(),
+              events = (folder / "events").string();
+
+  int run(std::vector<const char*> more = {}) const {
+    std::vector<const char*> words = {"run",
+                                      graph.c_str(),
+                                      "--devices",
+                                      "cpu:0",
+                                      "--deterministic",
+                                      "--learners",
+                                      "2",
+                                      "--epochs",
+                                      "20",
+                                      "--threads",
+                                      "2",
+                                      "--save",
+                                      weights.c_str(),
+                                      "--log",
+                                      log.c_str(),
+                                      "--tensorboard",
+                                      events.c_str(),
+                                      "--checkpoint",
+                                      checkpoints.c_str(),
+                                      "--checkpoint-every",
+                                      "7it"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<RunOptions>(command));
+    return command_run(std::get<RunOptions>(command));
+  }
+};
+
+// Events of the run without what depends on time, as the moments of checkpoints do where the disk is slow.
+std::multiset<std::string> told(const std::string& log) {
+  std::multiset<std::string> events;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    nlohmann::json event = nlohmann::json::parse(line);
+    if (event["event"] == "start" || event["event"] == "resume" || event.contains("whole")) continue;
+    for (const char* key :
+         {"seconds", "setup_seconds", "images_per_second", "late_batches", "path", "checkpoint", "weights"}) {
+      event.erase(key);
+    }
+    events.insert(event.dump());
+  }
+  return events;
+}
+
+std::string refused(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const GraphError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a run that goes on has the weights and the log of one that was not ended") {
+  const Place whole;
+  REQUIRE(whole.run({"--checkpoint-keep", "100"}) == kDone);
+  const std::vector<fs::path> checkpoints = checkpoints_in(whole.checkpoints);
+  REQUIRE(checkpoints.size() > 2);  // of 240 iterations, after each seventh, but fewer where the disk is slow
+  const std::multiset<std::string> expected = told(whole.log);
+  for (const size_t i : {size_t{1}, checkpoints.size() - 1}) {
+    const Place part;
+    fs::create_directories(part.checkpoints);
+    fs::copy(checkpoints[i], part.checkpoints);
+    fs::copy(whole.log, part.log);  // of a run that was ended later than its checkpoint
+    CHECK(part.run({"--resume", "--checkpoint-keep", "100"}) == kDone);
+    CHECK(read_file(part.weights) == read_file(whole.weights));
+    CHECK(told(part.log) == expected);
+  }
+  // Nothing is left to train: the run ends as it did, and its log is not told anything twice.
+  CHECK(whole.run({"--resume", "--checkpoint-keep", "100"}) == kDone);
+  CHECK(told(whole.log) == expected);
+}
+
+TEST_CASE("resume takes the command line from the checkpoint") {
+  const Place place;
+  REQUIRE(place.run({"--checkpoint-keep", "100"}) == kDone);
+  const std::vector<uint8_t> weights = read_file(place.weights);
+  const std::multiset<std::string> expected = told(place.log);
+  fs::remove(place.weights);
+  std::vector<fs::path> files = checkpoints_in(place.checkpoints);
+  files.pop_back();
+  for (const fs::path& file : files) fs::remove(file);
+  CHECK(command_resume({place.checkpoints}) == kDone);
+  CHECK(read_file(place.weights) == weights);
+  CHECK(told(place.log) == expected);
+  CHECK(refused([&] { command_resume({(place.folder / "other").string()}); }) ==
+        (place.folder / "other").string() + ": the folder has no checkpoint to go on from");
+}
+
+TEST_CASE("a checkpoint of another run is refused, with what is different") {
+  const Place place;
+  REQUIRE(place.run() == kDone);
+  const std::string log = [&] {
+    std::ifstream file(place.log);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }();
+  const auto different = [&](std::vector<const char*> more) {
+    more.push_back("--resume");
+    return refused([&] { place.run(more); });
+  };
+  CHECK(different({"--seed", "2"}).find("seed: 1 in the checkpoint, 2 here") != std::string::npos);
+  CHECK(different({"--set", "train.lr=0.03"}).find("the graph, only here: trained: ") != std::string::npos);
+  CHECK(different({"--set", "prefetch.batch=5"}).find("batch: 4 in the checkpoint, 5 here") != std::string::npos);
+  CHECK(different({"--strategy", "ssgd"}).find("strategy: sma") != std::string::npos);
+  CHECK(different({"--set", "prefetch.source=\"synthetic:?shape=1x16x16&classes=10&size=120&test=40&delay=500\""})
+            .find("training data: ") != std::string::npos);
+  CHECK(refused([&] { place.run(); }).find("has checkpoints of a run") != std::string::npos);
+  std::ifstream file(place.log);
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == log);  // as it was
+}
+
+TEST_CASE("intervals of checkpoints and limits of time are checked") {
+  const auto of = [](const char* option, const char* text) {
+    return fault({"run", "g", "--checkpoint", "c", option, text});
+  };
+  CHECK(of("--checkpoint-every", "10").find("expected a number and s, m, h, it, ep, as in 10m") != std::string::npos);
+  CHECK(of("--checkpoint-every", "0it").find("expected a number") != std::string::npos);
+  CHECK(of("--checkpoint-every", "1.5it").find("expected a whole number") != std::string::npos);
+  CHECK(of("--time-limit", "2 h").find("as in 90m or 2h") != std::string::npos);
+  CHECK(of("--time-limit", "nan").find("as in 90m or 2h") != std::string::npos);
+  CHECK(fault({"run", "g", "--resume"}) == "arbalest: --resume needs --checkpoint DIR\n");
+  const Command command = parse({"run", "g", "--checkpoint", "c", "--checkpoint-every", "2ep", "--time-limit", "1.5h"});
+  REQUIRE(std::holds_alternative<RunOptions>(command));
+  const SessionOptions& session = std::get<RunOptions>(command).session;
+  CHECK(session.checkpoints.epochs == 2);
+  CHECK(session.checkpoints.iterations == 0);
+  CHECK(session.length.seconds == 5400);
+}
+
+TEST_CASE("a limit of time ends a run with a checkpoint, and the run goes on from there") {
+  const Place whole, part;
+  REQUIRE(whole.run() == kDone);
+  CHECK(part.run({"--time-limit", "0.001s"}) == kInterrupted);
+  CHECK(checkpoints_in(part.checkpoints).size() == 1);
+  CHECK(part.run({"--resume"}) == kDone);
+  CHECK(read_file(part.weights) == read_file(whole.weights));
+}

@@ -20,6 +20,7 @@
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/idle_threads.h"
+#include "ops/versions.h"
 
 namespace arbalest {
 
@@ -287,6 +288,12 @@ std::string cuda_bus_id(int) {
   return {};
 }
 #endif
+
+std::vector<std::pair<std::string, std::string>> library_versions() {
+  std::vector<std::pair<std::string, std::string>> versions = kernel_library_versions();
+  for (auto& version : cuda_versions()) versions.push_back(std::move(version));
+  return versions;
+}
 
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");

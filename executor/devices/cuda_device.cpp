@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#include <nccl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -25,10 +26,15 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
   cudaRuntimeGetVersion(&runtime);
   cudaDriverGetVersion(&driver);
   const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
-  const auto cudnn = int(cudnnGetVersion());
+  const auto three = [](int version) {
+    return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+  };
+  int nccl = 0;
+  ncclGetVersion(&nccl);
   return {{"cuda", text(runtime)},
           {"driver", text(driver)},
-          {"cudnn", fmt::format("{}.{}.{}", cudnn / 10000, cudnn % 10000 / 100, cudnn % 100)}};
+          {"cudnn", three(int(cudnnGetVersion()))},
+          {"nccl", three(nccl)}};
 }
 
 std::string cuda_device_model(int index) {

@@ -25,6 +25,7 @@ struct BoundLaunch {
   std::vector<const void*> inputs;  // what context points at
   std::vector<void*> outputs;
   int32_t launch = kNone;  // index into Plan::launches
+  bool ranged = false;     // within an NvtxRange
 
   void run() const;  // throws RunError that names the node
 };
@@ -169,8 +170,10 @@ std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& dev
                                               std::shared_ptr<CudaEvents> events, double limit_seconds,
                                               const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
-// ("cuda", "13.0"), ("driver", …), ("cudnn", …); empty without CUDA.
+// ("cuda", "13.0"), ("driver", …), ("cudnn", …), ("nccl", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();
+// These and, before them, those of what kernels for CPUs are made with.
+std::vector<std::pair<std::string, std::string>> library_versions();
 // What a device is: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; "" where nothing says so.
 std::string cuda_device_model(int index);
 std::string cuda_bus_id(int index);  // "0000:1b:00.0"; "": no such device

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "executor/devices/nvtx.h"
 #include "executor/plan/make_plan.h"
 #include "graph/op.h"
 
@@ -103,6 +104,7 @@ void check_memory(const Plan& plan, const std::vector<int64_t>& free) {
 }
 
 void BoundLaunch::run() const {
+  const NvtxRange range(ranged, node->name);
   try {
     kernel->run(context);
   } catch (const std::exception& error) {
@@ -271,6 +273,9 @@ void Binding::bind(TaskId id, const BindOptions& options) {
       const auto clock = std::find(clocks.begin(), clocks.end(), plan_.buffers[size_t(operand.buffer)].clock);
       return address(operand, clock == clocks.end() ? 0 : slots[size_t(clock - clocks.begin())]);
     });
+  }
+  for (BoundTask::Variant& variant : bound.variants) {
+    for (BoundLaunch& launch : variant.launches) launch.ranged = options.nvtx;
   }
   bound.every = task.every;
   if (task.every > 1) bound.variants.emplace_back();

@@ -14,6 +14,7 @@ struct BindOptions {
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
   int64_t workspace_limit = 64 << 20;  // bytes per compute lane
+  bool nvtx = false;                   // each launch is an NvtxRange, while it is recorded as well
   bool capture = true;                 // record steps and replay them, where the device can
 };
 

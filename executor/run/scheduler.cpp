@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "graph/plain_message.h"
@@ -170,7 +171,10 @@ void Scheduler::issue(TaskId task, int64_t instance) {
     try {
       const int64_t began = options_.trace ? options_.trace->now() : 0;
       if (options_.trace) times(task, instance).issued = began;
-      binding_.queues(task).issue(binding_.tasks()[size_t(task)], instance);
+      {
+        const NvtxRange range(options_.nvtx, plan_.tasks[size_t(task)].name, instance);
+        binding_.queues(task).issue(binding_.tasks()[size_t(task)], instance);
+      }
       if (options_.trace) options_.trace->record(IssueSpan{task, instance, began, options_.trace->now(), 0});
       dependencies_.issued(task, instance, [&](TaskId ready, int64_t ready_instance) {
         if (next == kNone && !on_host_[size_t(ready)]) {
@@ -194,7 +198,10 @@ void Scheduler::run_host(TaskId task, int64_t instance) {
   if (failed_.load(std::memory_order_relaxed)) return leave();
   const int64_t started = options_.trace ? options_.trace->now() : -1;
   try {
-    host_[size_t(task)](instance);
+    {
+      const NvtxRange range(options_.nvtx, plan_.tasks[size_t(task)].name, instance);
+      host_[size_t(task)](instance);
+    }
     if (!plan_.tasks[size_t(task)].deferred) {
       if (options_.trace) times(task, instance).issued = started;
       completed(task, instance, started, options_.trace ? options_.trace->now() : -1);

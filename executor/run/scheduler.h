@@ -29,6 +29,7 @@ struct SchedulerOptions {
   double stall_seconds = 60;    // without any completion: a stall report
   int64_t first_iteration = 0;  // of the run, that the base clock begins with
   TraceRecorder* trace = nullptr;
+  bool nvtx = false;                                // issuing and host tasks are NvtxRanges
   std::function<void(const std::string&)> stalled;  // gets the report
   PlanPosition from;                                // where the run goes on, rather than from the beginning
   // Where the run may rest: called on the thread of run() while nothing of the plan is under way, with what ticks() and

@@ -76,6 +76,7 @@ bool is_of_kind(const std::string& path, std::span<const uint8_t> head, OutputKi
     case OutputKind::Log: return starts_with(path, "{\"event\":");
     case OutputKind::Model: return kind_of_file(head) == "an ONNX model";
     case OutputKind::Page: return starts_with(path, "<!doctype html>");
+    case OutputKind::Picture: return starts_with(path, "<svg ");
   }
   return false;
 }
@@ -87,6 +88,7 @@ const char* name_of(OutputKind kind) {
     case OutputKind::Log: return "a log";
     case OutputKind::Model: return "an .onnx model";
     case OutputKind::Page: return "a page";
+    case OutputKind::Picture: return "a picture (SVG)";
   }
   return "";
 }

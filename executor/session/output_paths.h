@@ -26,7 +26,8 @@ enum class OutputKind : uint8_t {
   Trace,    // as run --trace writes it
   Log,      // JSON lines, the first of which tells an event
   Model,    // .onnx
-  Page      // HTML
+  Page,     // HTML
+  Picture   // SVG
 };
 
 // Throws GraphError where the file that an option would replace is of another kind: no earlier output, but data or a

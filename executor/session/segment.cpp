@@ -212,6 +212,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduling.rest = on_rest;
   scheduling.first_rest = first_rest;
   scheduling.rest_due = rest_due;
+  scheduling.nvtx = options_.execution.nvtx;
   scheduling.stalled = [](const std::string& report) {
     warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
   };

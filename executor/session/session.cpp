@@ -272,6 +272,7 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
   BindOptions bind;
   bind.math = options.numerics.precision == Precision::Fp32 ? MathMode::Fp32 : MathMode::Tf32;
   bind.deterministic = options.numerics.deterministic;
+  bind.nvtx = options.execution.nvtx;
   bind.workspace_limit = prepared.request.workspace_limit;
   return bind;
 }

@@ -63,6 +63,7 @@ struct ExecutionOptions {
   double collective_timeout = 20;  // seconds; a collective of GPUs that takes longer ends the run
   int64_t skip_bad = 0;            // samples that cannot be read and are skipped; one more ends the run
   int64_t report_every = 0;        // iterations between progress events; 0: by the length of an epoch
+  bool nvtx = false;               // ranges for Nsight; refused where a build has none
   int64_t sample_ms = 100;         // between samples of devices and process in a trace; 0: none
 };
 

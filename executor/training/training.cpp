@@ -340,7 +340,7 @@ void Training::announce(double setup_seconds) {
   event.seed = options_.numerics.seed;
   event.deterministic = options_.numerics.deterministic;
   event.versions = {{"arbalest", ARBALEST_VERSION}, {"tbb", TBB_runtime_version()}};
-  for (auto& version : cuda_versions()) event.versions.push_back(std::move(version));
+  for (auto& version : library_versions()) event.versions.push_back(std::move(version));
   event.parameters = parameter_count(prepared_.program.training().graph);
   event.planned_peak_bytes = segment_->peak_bytes();
   event.iterations_per_epoch = request.rounds;

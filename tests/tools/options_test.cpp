@@ -6,35 +6,61 @@
 #include <string>
 #include <vector>
 
+#include "executor/devices/nvtx.h"
 #include "tests/tools/command_line.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
 
 TEST_CASE("run takes all its options") {
-  const Command command = parse({"run",           "lenet.onnxtxt",
-                                 "--devices",     "cpu:0-1",
-                                 "--learners",    "2",
-                                 "--precision",   "bf16",
-                                 "--seed=7",      "--deterministic",
-                                 "--epochs",      "3",
-                                 "--iterations",  "100",
-                                 "--until",       "accuracy >= 0.94",
-                                 "--until",       "loss < 1",
-                                 "--set",         "train.lr=0.05",
-                                 "--set",         "h1/c1.weight.filters=2",
-                                 "--model",       "trunk=m.onnx",
-                                 "--model",       "n.onnx",
-                                 "--weights",     "a.safetensors",
-                                 "--weights-map", "a.map",
-                                 "--fresh",       "fc.*",
-                                 "--fresh",       "head",
-                                 "--save",        "b.safetensors",
-                                 "--trace",       "t.json.gz",
-                                 "--log",         "l.jsonl",
-                                 "--log-every",   "10",
-                                 "--threads",     "4",
-                                 "--recalibrate", "200"});
+  const Command command = parse({"run",
+                                 "lenet.onnxtxt",
+                                 "--devices",
+                                 "cpu:0-1",
+                                 "--learners",
+                                 "2",
+                                 "--precision",
+                                 "bf16",
+                                 "--seed=7",
+                                 "--deterministic",
+                                 "--epochs",
+                                 "3",
+                                 "--iterations",
+                                 "100",
+                                 "--until",
+                                 "accuracy >= 0.94",
+                                 "--until",
+                                 "loss < 1",
+                                 "--set",
+                                 "train.lr=0.05",
+                                 "--set",
+                                 "h1/c1.weight.filters=2",
+                                 "--model",
+                                 "trunk=m.onnx",
+                                 "--model",
+                                 "n.onnx",
+                                 "--weights",
+                                 "a.safetensors",
+                                 "--weights-map",
+                                 "a.map",
+                                 "--fresh",
+                                 "fc.*",
+                                 "--fresh",
+                                 "head",
+                                 "--save",
+                                 "b.safetensors",
+                                 "--trace",
+                                 "t.json.gz",
+                                 "--log",
+                                 "l.jsonl",
+                                 "--log-every",
+                                 "10",
+                                 "--sample-every",
+                                 "250",
+                                 "--threads",
+                                 "4",
+                                 "--recalibrate",
+                                 "200"});
   const RunOptions* run = std::get_if<RunOptions>(&command);
   REQUIRE(run != nullptr);
   CHECK(run->graph == "lenet.onnxtxt");
@@ -58,6 +84,7 @@ TEST_CASE("run takes all its options") {
   CHECK(run->session.files.fresh == std::vector<std::string>{"fc.*", "head"});
   CHECK(run->session.files.save == "b.safetensors");
   CHECK(run->session.files.trace == "t.json.gz");
+  CHECK(run->session.execution.sample_ms == 250);
   CHECK(run->log == "l.jsonl");
   CHECK(run->session.execution.report_every == 10);
   CHECK(run->session.execution.threads == 4);
@@ -143,6 +170,8 @@ TEST_CASE("faults name what was found and the nearest valid word") {
     CHECK(text.find(part) != std::string::npos);
   };
   says({"tarce", "g"}, "unknown command 'tarce'; did you mean 'trace'?");
+  if (!has_nvtx()) says({"run", "g", "--nvtx"}, "--nvtx: this build has no NVTX");
+  says({"report", "l.jsonl", "--plot", "loss"}, "--plot 'loss': expected scaling or accuracy");
   says({"run", "g", "--epoch", "3"}, "unknown option '--epoch'; did you mean '--epochs'?");
   says({"run", "g", "--epoch=3"}, "unknown option '--epoch'; did you mean '--epochs'?");
   says({"run", "--hlep"}, "did you mean '--help'?");

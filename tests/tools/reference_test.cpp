@@ -91,6 +91,7 @@ std::string command_line() {
     text += help({command});
   }
   text += help({"bench", "scaling"});
+  text += help({"bench", "tracing"});
   text += help({"data"});
   text += help({"data", "pack"});
   text.pop_back();

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "executor/devices/device.h"
 #include "graph/error.h"
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
@@ -115,6 +116,7 @@ TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for")
   CHECK(start.at("models").size() == 1);
   CHECK(start.at("host").at("cores") > 0);
   CHECK(start.at("versions").contains("arbalest"));
+  for (const auto& [library, version] : library_versions()) CHECK(start.at("versions").at(library) == version);
   CHECK(start.at("time").get<std::string>().size() == std::string("2025-03-01T12:30:00Z").size());
   CHECK_FALSE(std::filesystem::is_empty(events));
 }

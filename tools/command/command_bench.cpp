@@ -8,6 +8,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
 #include "tools/measure/bench_scaling.h"
+#include "tools/measure/bench_tracing.h"
 
 namespace arbalest {
 namespace {
@@ -51,6 +52,25 @@ int command_bench_scaling(const ScalingOptions& options) {
     }
   }
   return table.any_measured() ? kDone : kFailed;
+}
+
+int command_bench_tracing(const TracingOptions& options) {
+  const SessionOptions session = session_options(options);
+  const Graph graph = graph_to_measure(options, options.batch);
+  const int64_t batch = check(graph, session);
+  const WindowRule rule{options.windows, options.window_seconds, options.warmup_seconds};
+  const int64_t sample_ms = session.execution.sample_ms;
+  print(fmt::format("{}: {}, batch {} per learner; images/s, runs by turns: median of {} windows of {} s\n", graph.name,
+                    name_of(session.numerics.precision), batch, options.windows, options.window_seconds));
+  print(fmt::format("{:>5} {:>12} {:>12} {:>12}\n", "round", "untraced", "recorded", "and sampled"));
+  const InterruptHandler interrupt;
+  std::vector<TracingRound> rounds;
+  for (int round = 0; round < options.rounds; ++round) {
+    rounds.push_back(measure_tracing(graph, session, rule, round, sample_ms, InterruptHandler::requested()));
+    print(tracing_line(round, rounds.back()));
+  }
+  print(tracing_report(rounds));
+  return kDone;
 }
 
 }  // namespace arbalest

@@ -10,9 +10,11 @@
 #include "executor/session/output_paths.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
+#include "io/formats/atomic_file.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"
 #include "tools/report/report_page.h"
+#include "tools/report/run_plots.h"
 
 namespace arbalest {
 namespace {
@@ -32,14 +34,25 @@ std::vector<std::string> names_of(const std::vector<std::string>& logs) {
   return names;
 }
 
+int write(const std::string& file, const LinePlot& plot) {
+  AtomicFile written(file);
+  written.write(svg_of(plot));
+  written.commit();
+  return kDone;
+}
+
 }  // namespace
 
 int command_report(const ReportOptions& options) {
-  const std::string file = options.file.empty() ? name_of(options.logs[0]) + ".report.html" : options.file;
+  using Plot = ReportOptions::Plot;
+  const bool page = options.plot == Plot::None;
+  const std::string file =
+      options.file.empty() ? name_of(options.logs[0]) + (page ? ".report.html" : ".svg") : options.file;
   NamedPaths logs;
   for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
   check_inputs_kept(logs, {{"--output", file}});
-  check_kind_kept("--output", file, OutputKind::Page);
+  check_kind_kept("--output", file, page ? OutputKind::Page : OutputKind::Picture);
+  if (options.plot == Plot::Scaling) return write(file, scaling_plot(options.logs));
   const std::vector<std::string> names = names_of(options.logs);
   std::vector<RunLog> runs;
   for (size_t i = 0; i < options.logs.size(); ++i) {
@@ -54,6 +67,7 @@ int command_report(const ReportOptions& options) {
       runs.push_back(std::move(run));
     }
   }
+  if (options.plot == Plot::Accuracy) return write(file, accuracy_plot(runs));
   write_page(file, report_page(runs));
   return kDone;
 }

@@ -27,5 +27,6 @@ int command_ops(const OpsOptions& options);
 std::string describe_operators(const std::string& name);  // as `arbalest ops` prints it; "": the list
 int command_profile(const ProfileOptions& options);
 int command_bench_scaling(const ScalingOptions& options);
+int command_bench_tracing(const TracingOptions& options);
 
 }  // namespace arbalest

@@ -33,6 +33,7 @@ struct Execute {
   int operator()(const OpsOptions& options) const { return command_ops(options); }
   int operator()(const ProfileOptions& options) const { return command_profile(options); }
   int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
+  int operator()(const TracingOptions& options) const { return command_bench_tracing(options); }
 };
 
 int report(const std::exception& error, int status) {

@@ -59,6 +59,7 @@ class CommandLine {
     declare_report();
     declare_profile();
     declare_bench();
+    declare_tracing();
     declare_data();
     declare_ops();
   }
@@ -230,7 +231,8 @@ class CommandLine {
         "A CHANGE is prefetch.depth=N (batches read ahead), source*F (reading takes F times as long), learners-N\n"
         "(learners fewer on each device) or PATTERN*F: the layer of that name takes F times as long, forward and\n"
         "backward ('conv1*0.5'), or where there is none, tasks whose names contain the pattern, or else nodes\n"
-        "('grad_weight*0.5'); in it, * stands for anything, as in 'cuda:*/update*0.5'. Each is predicted by itself, from\n"
+        "('grad_weight*0.5'); in it, * stands for anything, as in 'cuda:*/update*0.5'. Each is predicted by itself, "
+        "from\n"
         "a simulation of the trace's plan with the measured durations. --slowest, --gaps and --reasons imply --full.");
   }
 
@@ -250,9 +252,24 @@ class CommandLine {
     report_command_->add_option("LOG", report_.logs, "logs written by run --log; several runs are compared")
         ->type_name("")
         ->check(not_empty());
-    report_command_->add_option("-o,--output", report_.file, "the page; otherwise LOG's name with .report.html, here")
+    report_command_
+        ->add_option("-o,--output", report_.file,
+                     "the page, or the plot; otherwise LOG's name with .report.html, or .svg, here")
         ->type_name("FILE")
         ->check(not_empty());
+    report_command_
+        ->add_option_function<std::string>(
+            "--plot",
+            [this](const std::string& kind) {
+              if (kind == "scaling")
+                report_.plot = ReportOptions::Plot::Scaling;
+              else if (kind == "accuracy")
+                report_.plot = ReportOptions::Plot::Accuracy;
+              else
+                throw GraphError(fmt::format("--plot '{}': expected scaling or accuracy", kind));
+            },
+            "a picture (SVG) instead: accuracy over seconds, or scaling, of files of bench scaling --json")
+        ->type_name("KIND");
   }
 
   void declare_profile() {
@@ -312,6 +329,36 @@ class CommandLine {
         "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise: noise could make a loss "
         "diverge.\nA cell that fails says why and the others go on; the exit status is 1 where all "
         "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
+  }
+
+  void declare_tracing() {
+    tracing_command_ = declare(*bench_command_, "tracing", "what a trace costs in throughput");
+    bind_graph(*tracing_command_, tracing_);
+    bind_strategy(*tracing_command_, tracing_.session);
+    const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
+      return tracing_command_->add_option(name, value, description)->capture_default_str()->type_name(type);
+    };
+    option("--learners", tracing_.session.learners.per_device, "N", "replicas per device")
+        ->check(whole(1, kMostReplicas));
+    tracing_command_->add_option("--batch", tracing_.batch, "samples per learner; short for --set prefetch.batch=N")
+        ->type_name("N")
+        ->check(whole(1));
+    option("--rounds", tracing_.rounds, "N", "of three runs each: untraced, recorded, recorded and sampled")
+        ->check(whole(1, 1000));
+    option("--windows", tracing_.windows, "N", "measurements of each run; their median is its throughput")
+        ->check(whole(1, 1000));
+    option("--window-seconds", tracing_.window_seconds, "S", "how long a window is at least")->check(real(1e-3, 1e6));
+    option("--warmup-seconds", tracing_.warmup_seconds, "S", "before the first window; at least 10 iterations")
+        ->check(real(0, 1e6));
+    option("--sample-every", tracing_.session.execution.sample_ms, "MS", "between samples of devices and process")
+        ->check(whole(1, 3'600'000));
+    option("--report-every", tracing_.session.execution.report_every, "N",
+           "iterations between timestamps: fewer where one takes seconds")
+        ->check(whole(1));
+    tracing_command_->footer(
+        "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise. The three runs of a round\n"
+        "follow each other, in another order each round, and costs are those within rounds: what drifts on a machine\n"
+        "is in all of them. Writing the file is no part of it.");
   }
 
   void declare_data() {
@@ -388,6 +435,7 @@ class CommandLine {
     if (command == plan_command_) return checked(plan_, *command);
     if (command == profile_command_) return checked(profile_, *command);
     if (command == bench_command_) return Exit{kWrong, app_.help()};  // bench's, with what it measures
+    if (command == tracing_command_) return checked(tracing_, *command);
     if (command == scaling_command_) {
       if (device_counts_) scaling_.device_counts = parse_counts("--device-counts", *device_counts_);
       scaling_.learners = parse_counts("--learners", learner_counts_);
@@ -459,9 +507,9 @@ class CommandLine {
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,
            *view_command_ = nullptr, *report_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr,
-           *ops_command_ = nullptr, *evaluate_command_ = nullptr, *predict_command_ = nullptr,
-           *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr, *profile_command_ = nullptr,
-           *resume_command_ = nullptr;
+           *tracing_command_ = nullptr, *ops_command_ = nullptr, *evaluate_command_ = nullptr,
+           *predict_command_ = nullptr, *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr,
+           *profile_command_ = nullptr, *resume_command_ = nullptr;
   RunOptions run_;
   ResumeOptions resume_;
   CheckOptions check_;
@@ -470,6 +518,7 @@ class CommandLine {
   ViewOptions view_;
   ReportOptions report_;
   ScalingOptions scaling_;
+  TracingOptions tracing_;
   ProfileOptions profile_;
   DataOptions data_;
   PackCommandOptions pack_;

@@ -76,6 +76,8 @@ struct ViewOptions {
 struct ReportOptions {
   std::vector<std::string> logs;
   std::string file;  // "": named after the first log, in the working directory
+  enum class Plot : uint8_t { None, Scaling, Accuracy };
+  Plot plot = Plot::None;  // a picture in the page's place
 };
 
 // Throughput over devices × learners. `devices` is the pool that the cells take theirs from.
@@ -90,6 +92,17 @@ struct ScalingOptions : GraphOptions {
   double warmup_seconds = 1;
   std::optional<double> price_per_hour;  // of all devices of the pool
   bool json = false;
+};
+
+// What a trace costs in throughput.
+struct TracingOptions : GraphOptions {
+  TracingOptions() { session.execution.report_every = 20; }
+
+  std::optional<int64_t> batch;  // per learner; otherwise the graph's
+  int rounds = 9;
+  int windows = 3;  // of a run; their median is its throughput
+  double window_seconds = 1;
+  double warmup_seconds = 1;
 };
 
 // Where the time of a step goes.
@@ -152,9 +165,9 @@ struct Exit {
   std::string text;
 };
 
-using Command = std::variant<Exit, RunOptions, ResumeOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
-                             ReportOptions, ProfileOptions, ScalingOptions, OpsOptions, EvaluateOptions, PredictOptions,
-                             ExportCommandOptions, DataOptions, PackCommandOptions>;
+using Command = std::variant<Exit, RunOptions, ResumeOptions, CheckOptions, PlanCommandOptions, TraceOptions,
+                             ViewOptions, ReportOptions, ProfileOptions, ScalingOptions, TracingOptions, OpsOptions,
+                             EvaluateOptions, PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/devices/nvtx.h"
 #include "graph/error.h"
 
 namespace arbalest {
@@ -286,6 +287,13 @@ void bind_run(CLI::App& command, SessionOptions& session) {
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(real(1e-3, 1e6));
+  command.add_flag_callback(
+      "--nvtx",
+      [&session] {
+        if (!has_nvtx()) throw GraphError("--nvtx: this build has no NVTX, which comes with CUDA");
+        session.execution.nvtx = true;
+      },
+      "ranges of tasks and nodes for NVIDIA's Nsight");
   command
       .add_option("--sample-every", session.execution.sample_ms,
                   "with --trace: between samples of what devices and process use; 0: none")

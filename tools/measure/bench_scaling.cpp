@@ -140,6 +140,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
     session.length.epochs = 1;  // iterations decide
     session.length.iterations = kEndless;
     session.files.save = folder.file("weights.safetensors");
+    if (!session.files.trace.empty()) session.files.trace = folder.file("trace.json.gz");
     train(graph, session, observer, observer.stop());
     if (!observer.complete()) cell.error = "interrupted";
   } catch (const std::exception& error) {

@@ -66,7 +66,8 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
 using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, const std::atomic<bool>&)>;
 
 // Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node; of `session` the
-// devices, learners, precision and report_every count. Whatever fails becomes the cell's error.
+// devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Whatever fails
+// becomes the cell's error.
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
                          const std::atomic<bool>& interrupted, const Train& train = run_training);
 

@@ -95,6 +95,20 @@ class Files:
         return self.run("averaged", "--devices", "cpu:0-1", "--learners", "3", "--strategy", "sma",
                         "--set", "prefetch.source=glyphs:?train=9600&test=640")
 
+    def report(self):
+        """A page of two runs that differ in their rate."""
+        page = self.folder / "runs.html"
+        if not page.exists():
+            logs = []
+            for rate in ("0.02", "0.05"):
+                logs.append(self.folder / f"rate-{rate}.jsonl")
+                done = subprocess.run([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "2", "--set",
+                                       "prefetch.source=glyphs:?train=3200&test=640", "--set", f"train.lr={rate}",
+                                       "--until", "accuracy >= 0.5", "--log", logs[-1]], capture_output=True)
+                assert done.returncode in (0, 3), done.stderr  # 3: the target was not reached
+            subprocess.run([self.arbalest, "report", *logs, "-o", page], check=True, capture_output=True)
+        return page
+
     def page(self, *traces):
         page = self.folder / f"{'-'.join(pathlib.Path(trace).name.split('.')[0] for trace in traces)}.html"
         if not page.exists():
@@ -110,6 +124,69 @@ class Files:
         with gzip.open(out, "wt") as file:
             json.dump(content, file)
         return out
+
+
+def shows_charts_aligned_in_time(browser, files):
+    browser.open(files.page(files.lenet()))
+    charts = browser.ask("schedule.charts.charts.map((chart) => chart.name)")
+    assert charts[:2] == ["CPU in use", "process memory"] and len(charts) >= 4, charts
+    assert browser.ask("document.getElementById('charts').getBoundingClientRect().height") >= 4 * 22
+    place = "document.getElementById('%s').getBoundingClientRect().%s"
+    assert browser.ask(place % ("charts", "left")) == browser.ask(place % ("timeline", "left"))
+    assert browser.ask(place % ("charts", "width")) == browser.ask(place % ("timeline", "width"))
+    assert browser.ask("Math.max(...schedule.charts.charts.find((chart) => chart.unit === 'slots').lines[0].curve.values)") <= 3
+    browser.keys("5")
+    text = browser.text("main")
+    assert "Devices over time" in text and "the process had up to" in text, text
+    browser.keys("1", "g")
+    assert browser.ask("document.getElementById('charts').hidden")
+    browser.keys("g")
+    assert not browser.ask("document.getElementById('charts').hidden")
+    browser.is_clean()
+
+
+def draws_layers_that_were_timed_after_the_run(browser, files):
+    def change(content):  # as of a GPU: no nodes inside of steps, but their times
+        record = content["traceEvents"][0]["args"]
+        nodes = [event for event in content["traceEvents"] if event.get("cat") == "node"]
+        content["traceEvents"] = [event for event in content["traceEvents"] if event.get("cat") != "node"]
+        first = [event["args"] | {"ns": round(1000 * event["dur"])} for event in nodes if event["args"]["iteration"] == nodes[0]["args"]["iteration"]]
+        record["timed"] = {key: [node[key] for node in first] for key in ("launch", "task", "ns")}
+
+    trace = files.changed(files.lenet(), "timed", change)
+    browser.open(files.page(trace))
+    assert browser.ask("schedule.trace.nodes.count") == 0
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
+    text = browser.text("#panel")
+    assert "conv2.grad_weight" in text and "timed after the run" in text, text
+    browser.keys("5")
+    assert "conv2" in browser.text("main")
+    browser.keys("4")
+    assert "If a layer were twice as fast" in browser.text("main")
+    said = subprocess.run([files.arbalest, "trace", trace, "--what-if", "conv2*0.5"], check=True, capture_output=True, text=True).stdout
+    assert "by what each node takes after the run" in said and "conv2*0.5" in said, said
+    browser.is_clean()
+
+
+def reports_runs(browser, files):
+    page = files.report()
+    browser.driver.get(f"file://{page}")
+    browser.until("return window.report && document.querySelectorAll('#runs-table tbody tr').length === 2")
+    text = browser.text("#report")
+    for words in ("rate-0.02", "rate-0.05", "validation accuracy", "until accuracy >= 0.5", "What differs"):
+        assert words in text, (words, text)
+    differing = browser.text("#differing")
+    assert "lr" in differing and "seed" not in differing, differing
+    count = "document.querySelectorAll('.plot-card').length"
+    plots = browser.ask(count)
+    assert plots >= 4, plots
+    browser.driver.find_element(By.ID, "axis-seconds").click()
+    assert browser.ask("location.hash") == "#axis=seconds"
+    browser.driver.find_element(By.CSS_SELECTOR, "#runs-table button.run").click()
+    assert browser.ask("document.querySelector('#runs-table button.run').getAttribute('aria-pressed')") == "false"
+    assert browser.ask(count) == plots
+    browser.driver.find_element(By.ID, "theme").click()
+    browser.is_clean()
 
 
 def verdict_is_the_terminals(browser, files):
@@ -355,7 +432,7 @@ def pictures(browser, files, folder):
     browser.driver.save_screenshot(str(folder / "starved.png"))
 
 
-TESTS = [verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, searches, follows_averaging_to_the_updates,
+TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, searches, follows_averaging_to_the_updates,
          shows_the_critical_cycle, shares_a_link, compares_two, works_with_keys_alone, has_a_dark_side, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]
 

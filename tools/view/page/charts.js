@@ -4,10 +4,10 @@ import { css, rgbOf } from "../../page/theme.js";
 import { fitting } from "./canvas.js";
 import { amount, sampledCharts, slotCharts } from "./curves.js";
 import { bytes, kindName } from "../../page/names.js";
-import { kGutter } from "./timeline.js";
+import { kAxis, kGutter, kLowest } from "./timeline.js";
 
 const kTall = 40, kFlat = 22, kMargin = 4;  // of a chart, in pixels
-const kRoom = 0.42;                          // of the timeline's place, at most
+const kRoom = 0.42, kLeastRoom = 0.24;       // of the timeline's place, at most and at least
 
 export class Charts {
   constructor(canvas, timeline) {
@@ -30,9 +30,11 @@ export class Charts {
     this.place();
   }
 
-  // As high as there is room for; the timeline takes the rest.
+  // As high as there is room for beside the timeline's rows.
   place() {
-    const room = this.canvas.parentElement.getBoundingClientRect().height * kRoom;
+    const { height } = this.canvas.parentElement.getBoundingClientRect();
+    const rows = kAxis + (this.timeline.tracks?.length ?? 0) * kLowest + 8;
+    const room = Math.min(kRoom * height, Math.max(kLeastRoom * height, height - rows));
     this.row = this.charts.length ? Math.min(kTall, Math.max(kFlat, Math.floor(room / this.charts.length))) : 0;
     const fits = this.row ? Math.max(1, Math.floor(room / this.row)) : 0;
     this.height = this.shown ? Math.min(this.charts.length, fits) * this.row : 0;

@@ -4,7 +4,8 @@ import { Strips } from "./canvas.js";
 import { tracksOf } from "./tracks.js";
 
 export const kGutter = 188, kAxis = 30;
-const kLowest = 26, kHighest = 44;  // of a row, in pixels
+export const kLowest = 26;  // of a row, in pixels
+const kHighest = 44;
 const kLeast = 20;                  // ns that are shown
 
 export class Timeline {

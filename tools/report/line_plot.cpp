@@ -1,0 +1,167 @@
+#include "tools/report/line_plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <stdexcept>
+
+#include "graph/error.h"
+
+namespace arbalest {
+namespace {
+
+constexpr double kWidth = 720, kHeight = 400;                       // of the picture
+constexpr double kLeft = 78, kRight = 24, kTop = 44, kBottom = 52;  // margins
+constexpr double kLegendRow = 18;
+constexpr std::array<const char*, 6> kColours = {"#2f6fde", "#d9691e", "#1c8052", "#8a4fd0", "#c0392b", "#687084"};
+
+std::string escaped(const std::string& text) {
+  std::string safe;
+  for (const char c : printable(text)) {
+    switch (c) {
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      case '&': safe += "&amp;"; break;
+      case '"': safe += "&quot;"; break;
+      default: safe += c;
+    }
+  }
+  return safe;
+}
+
+// The smallest of 1, 2, 5 times a power of ten that is at least `least`.
+double round_step(double least) {
+  const double power = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= least * (1 - 1e-9)) return factor * power;
+  }
+  return 10 * power;
+}
+
+// "1.2M", "40k", "0.98", in one unit for an axis that goes up to `most`, with the digits that its step needs.
+std::string amount(double value, double step, double most) {
+  const auto [unit, name] = most >= 1e6 ? std::pair(1e6, "M") : most >= 1e4 ? std::pair(1e3, "k") : std::pair(1.0, "");
+  const int decimals = std::max(0, int(std::ceil(-std::log10(step / unit) - 1e-9)));
+  return fmt::format("{:.{}f}{}", value / unit, decimals, value == 0 ? "" : name);
+}
+
+struct Axis {
+  double from = 0, to = 1, step = 1;
+  std::vector<double> ticks;
+
+  Axis(double least, double most, int parts) {
+    step = round_step(std::max(most - least, 1e-9 * std::max(1.0, std::abs(most))) / parts);
+    from = std::floor(least / step + 1e-9) * step;
+    to = std::ceil(most / step - 1e-9) * step;
+    if (to <= from) to = from + step;
+    for (int i = 0; from + i * step <= to + step / 1e6; ++i) ticks.push_back(from + i * step);
+  }
+};
+
+class Drawing {
+ public:
+  explicit Drawing(const LinePlot& plot) : plot_(plot), x_(range(true)), y_(range(false)) {
+    for (const PlotLine& line : plot.lines) named_ += line.name.empty() ? 0 : 1;
+  }
+
+  std::string text() {
+    const double height = kHeight + named_ * kLegendRow;
+    add(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}" )"
+        R"(font-family="system-ui, 'DejaVu Sans', sans-serif" font-size="13" fill="#1d2330">)",
+        kWidth, height, kWidth, height);
+    add(R"(<rect width="{}" height="{}" fill="#ffffff"/>)", kWidth, height);
+    add(R"(<text x="{}" y="24" font-size="16" font-weight="600">{}</text>)", kLeft, escaped(plot_.title));
+    axes();
+    for (size_t i = 0; i < plot_.lines.size(); ++i) line(plot_.lines[i], colour(i));
+    legend();
+    add("</svg>");
+    return std::move(text_);
+  }
+
+ private:
+  template <typename... Arguments>
+  void add(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    text_ += fmt::format(format, std::forward<Arguments>(arguments)...) + '\n';
+  }
+
+  Axis range(bool of_x) const {
+    double least = INFINITY, most = -INFINITY;
+    for (const PlotLine& line : plot_.lines) {
+      for (const PlotPoint& point : line.points) {
+        least = std::min(least, of_x ? point.x : std::min(point.y, point.low));
+        most = std::max(most, of_x ? point.x : std::max(point.y, point.high));
+      }
+    }
+    if (!(least <= most)) throw std::logic_error("a plot without points");
+    if (of_x ? plot_.x_ticks.empty() : plot_.from_zero) least = std::min(least, 0.0);
+    return Axis(least, most, of_x ? 8 : 6);
+  }
+
+  double x_of(double x) const { return kLeft + (x - x_.from) / (x_.to - x_.from) * (kWidth - kLeft - kRight); }
+  double y_of(double y) const {
+    return kHeight - kBottom - (y - y_.from) / (y_.to - y_.from) * (kHeight - kTop - kBottom);
+  }
+  static const char* colour(size_t line) { return kColours[line % kColours.size()]; }
+
+  void axes() {
+    for (const double tick : y_.ticks) {
+      add(R"(<path d="M{} {:.1f}H{}" stroke="#e1e4ea"/>)", kLeft, y_of(tick), kWidth - kRight);
+      add(R"(<text x="{}" y="{:.1f}" text-anchor="end" fill="#687084">{}</text>)", kLeft - 8, y_of(tick) + 4,
+          amount(tick, y_.step, y_.to));
+    }
+    for (const double tick : plot_.x_ticks.empty() ? x_.ticks : plot_.x_ticks) {
+      add(R"(<text x="{:.1f}" y="{}" text-anchor="middle" fill="#687084">{}</text>)", x_of(tick),
+          kHeight - kBottom + 20, plot_.x_ticks.empty() ? amount(tick, x_.step, x_.to) : fmt::format("{:g}", tick));
+    }
+    add(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", (kLeft + kWidth - kRight) / 2, kHeight - kBottom + 42,
+        escaped(plot_.x_label));
+    add(R"svg(<text transform="translate(18 {}) rotate(-90)" text-anchor="middle">{}</text>)svg",
+        (kTop + kHeight - kBottom) / 2, escaped(plot_.y_label));
+  }
+
+  void line(const PlotLine& line, const char* colour) {
+    std::string path;
+    for (const PlotPoint& point : line.points) {
+      path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_of(point.x), y_of(point.y));
+    }
+    if (line.dashed) {
+      add(R"(<path d="{}" fill="none" stroke="#687084" stroke-dasharray="5 4"/>)", path);
+      return;
+    }
+    add(R"(<path d="{}" fill="none" stroke="{}" stroke-width="2" stroke-linejoin="round"/>)", path, colour);
+    for (const PlotPoint& point : line.points) {
+      if (point.high > point.low) {
+        add(R"(<path d="M{:.1f} {:.1f}V{:.1f}" stroke="{}"/>)", x_of(point.x), y_of(point.low), y_of(point.high),
+            colour);
+      }
+      add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>)", x_of(point.x), y_of(point.y), colour);
+    }
+  }
+
+  void legend() {
+    double y = kHeight + 4;
+    for (size_t i = 0; i < plot_.lines.size(); ++i) {
+      const PlotLine& line = plot_.lines[i];
+      if (line.name.empty()) continue;
+      add(R"(<path d="M{} {}h22" stroke="{}" stroke-width="{}"{}/>)", kLeft, y - 4, line.dashed ? "#687084" : colour(i),
+          line.dashed ? 1 : 2, line.dashed ? R"( stroke-dasharray="5 4")" : "");
+      add(R"(<text x="{}" y="{}">{}</text>)", kLeft + 30, y, escaped(line.name));
+      y += kLegendRow;
+    }
+  }
+
+  const LinePlot& plot_;
+  const Axis x_, y_;
+  int named_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string svg_of(const LinePlot& plot) {
+  return Drawing(plot).text();
+}
+
+}  // namespace arbalest

@@ -165,7 +165,8 @@ int64_t Dependencies::raise_in_order(State& state, int64_t instance) {
 // fires at most the instance that stands there now: one more than the largest `fired` is a number that no task exceeds.
 //
 // Where the plan pauses, a validation that has not ended is left where it stands, but for what the iterations need: the
-// copy of the weights that the next update writes over.
+// copy of the weights that the next update writes over. Where they need the copy of the validation after it too, it has
+// no batch left, and ends, so that at most one has to begin again.
 bool Dependencies::restrict_to_iterations(bool pauses) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return false;
@@ -177,7 +178,9 @@ bool Dependencies::restrict_to_iterations(bool pauses) {
     iterations = std::max(iterations, states_[task].fired.load() + 1);
     most = std::max(most, before[size_t(task)]);
   }
-  const std::vector<int64_t> limits = limits_for(std::min(iterations, most), pauses ? validations_ended() : kAll);
+  iterations = std::min(iterations, most);
+  const int64_t held = std::max(validations_ended(), validations_copied(iterations) - 1);
+  const std::vector<int64_t> limits = limits_for(iterations, pauses ? held : kAll);
   for (TaskId task = 0; task < tasks_; ++task) {
     states_[task].limit.store(std::min(limits[size_t(task)], before[size_t(task)]));
   }
@@ -189,13 +192,18 @@ int64_t Dependencies::validations_ended() const {
   return end == kNone ? 0 : states_[end].counts[int(Edge::Needs::Done)].load();
 }
 
+// Validations whose copy of the weights so many iterations need.
+int64_t Dependencies::validations_copied(int64_t iterations) const {
+  const ClockRelation* by_validation = plan_.relation(plan_.handles.by_validation);
+  return by_validation && iterations > 0 ? by_validation->coarse_of(iterations - 1) : 0;
+}
+
 void Dependencies::rest_at(int64_t iterations) {
   const std::lock_guard lock(ending_);
   if (cancelled_.load()) return;
   std::vector<int64_t> limits;
   if (!plan_.clocks.empty() && iterations < plan_.clocks[0].ticks) {
-    const ClockRelation* by_validation = plan_.relation(plan_.handles.by_validation);
-    limits = limits_for(iterations, by_validation ? by_validation->coarse_of(iterations - 1) : 0);
+    limits = limits_for(iterations, validations_copied(iterations));
   }
   for (TaskId task = 0; task < tasks_; ++task) {
     const int64_t ticks = plan_.clocks[size_t(plan_.tasks[size_t(task)].clock)].ticks;

@@ -169,6 +169,7 @@ class Dependencies {
   std::vector<char> redundant_edges() const;
   bool restrict_to_iterations(bool pauses);
   int64_t validations_ended() const;
+  int64_t validations_copied(int64_t iterations) const;
   std::vector<int64_t> limits_for(int64_t iterations, int64_t validations) const;
 
   const Plan& plan_;

@@ -91,8 +91,11 @@ bool Segment::at_end() const {
 
 void Segment::start_from(const SegmentSnapshot& snapshot) {
   const int64_t begun = by_validation_ ? by_validation_->coarse_of(snapshot.at.iterations) : 0;
-  const bool within = snapshot.at.iterations >= 0 && snapshot.at.iterations <= plan_.clocks[0].ticks &&
-                      snapshot.at.validations >= 0 && snapshot.at.validations <= begun && snapshot.reported >= 0 &&
+  const int64_t copied =
+      by_validation_ ? by_validation_->coarse_of(std::max<int64_t>(0, snapshot.at.iterations - 1)) : 0;
+  const bool within = snapshot.at.iterations >= 0 && snapshot.at.validations >= copied - 1 &&
+                      snapshot.at.iterations <= plan_.clocks[0].ticks && snapshot.at.validations >= 0 &&
+                      snapshot.at.validations <= begun && snapshot.reported >= 0 &&
                       snapshot.reported <= snapshot.at.iterations;
   const auto learners = size_t(learners_);
   const bool whole = snapshot.state.learners.size() == learners && snapshot.corrections.size() == learners &&

@@ -119,8 +119,12 @@ TensorFile CheckpointLayout::encode(Checkpoint checkpoint) const {
     }
     content = {};
   }
-  file.metadata = {{kState, state}, {kSum, sum_of(file, state)}};
+  seal(file, state);
   return file;
+}
+
+void seal(TensorFile& file, const std::string& state) {
+  file.metadata = {{kState, state}, {kSum, sum_of(file, state)}};
 }
 
 void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) const {
@@ -188,7 +192,9 @@ std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIde
 }
 
 CheckpointFile read_checkpoint(const std::filesystem::path& path) {
-  CheckpointFile file{path.string(), {}, read_safetensors(path)};
+  CheckpointFile file;
+  file.path = path.string();
+  file.tensors = read_safetensors(path);
   const auto state = file.tensors.metadata.find(kState), sum = file.tensors.metadata.find(kSum);
   if (state == file.tensors.metadata.end() || sum == file.tensors.metadata.end()) {
     throw RunError(fmt::format("{}: no checkpoint: its metadata has no '{}'", path.string(), kState));

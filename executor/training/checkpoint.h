@@ -66,6 +66,9 @@ class CheckpointLayout {
   std::vector<std::pair<std::string, int64_t>> kept_;  // name, bytes
 };
 
+// Puts the parts that are no tensors into the file's metadata, and the sum that read_checkpoint() holds it against.
+void seal(TensorFile& file, const std::string& state);
+
 // A file that has been read and holds what was written into it.
 struct CheckpointFile {
   std::string path;

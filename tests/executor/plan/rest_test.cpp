@@ -1,0 +1,131 @@
+// Plans that are brought to rest at any moment, in any order of what ends, and go on from there.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "executor/plan/dependencies.h"
+#include "executor/plan/make_plan.h"
+#include "tests/executor/fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+struct Instance {
+  TaskId task = kNone;
+  int64_t instance = 0;
+  bool issued = false;
+};
+
+// Ends what is ready in random order; each instance of a device task is issued first, and ends in its order.
+class Walk {
+ public:
+  Walk(const Plan& plan, const PlanPosition& from, uint32_t seed)
+      : plan_(plan), dependencies_(plan, from), random_(seed), ended_(dependencies_.instances_before(from)) {}
+
+  Dependencies& dependencies() { return dependencies_; }
+  const std::vector<int64_t>& ended() const { return ended_; }
+  auto ready() {
+    return [this](TaskId task, int64_t instance) { running_.push_back({task, instance, plan_.on_host(task)}); };
+  }
+
+  // False where nothing is under way.
+  bool advance() {
+    if (running_.empty()) return false;
+    const size_t choice = std::uniform_int_distribution<size_t>(0, running_.size() - 1)(random_);
+    const auto of_task = [&](const Instance& each) { return each.task == running_[choice].task; };
+    const auto first = std::find_if(running_.begin(), running_.end(), of_task);  // in the task's order
+    if (!first->issued) {
+      first->issued = true;
+      const Instance issued = *first;
+      dependencies_.issued(issued.task, issued.instance, ready());
+      return true;
+    }
+    const Instance ended = *first;
+    running_.erase(first);
+    ++ended_[size_t(ended.task)];
+    dependencies_.done(ended.task, ended.instance, ready());
+    return true;
+  }
+
+ private:
+  const Plan& plan_;
+  Dependencies dependencies_;
+  std::mt19937 random_;
+  std::vector<int64_t> ended_;
+  std::vector<Instance> running_;
+};
+
+// What lies before a position is closed under the plan's edges, and holds at most the copy of a validation's model.
+void check_position(const Plan& plan, const Walk& walk, const PlanPosition& at, const std::vector<int64_t>& before) {
+  for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
+    const int64_t instances = before[size_t(task)];
+    CHECK(instances <= walk.ended()[size_t(task)]);
+    if (plan.tasks[size_t(task)].clock == 0) CHECK(instances == at.iterations);
+  }
+  for (const Edge& edge : plan.edges) {
+    const int64_t last = before[size_t(edge.to)] - 1;
+    if (last >= 0) CHECK(needed_instance(plan, edge, last) < before[size_t(edge.from)]);
+  }
+  const LoopPlan* validation = plan.handles.find(LoopRole::Validate);
+  REQUIRE(validation);
+  const int64_t batches = plan.clocks[size_t(validation->clock)].ticks /
+                          plan.clocks[size_t(plan.tasks[size_t(plan.handles.validation_end)].clock)].ticks;
+  CHECK(before[size_t(plan.handles.validation_end)] == at.validations);
+  for (const Replica& replica : validation->replicas) {
+    CHECK(before[size_t(replica.read_back)] == at.validations);
+    CHECK(before[size_t(replica.update())] == at.validations * batches);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a plan comes to rest at any moment, and runs to its end from there") {
+  int64_t validating = 0, random = 0;
+  for (const char* strategy : {"none", "ssgd", "sma", "local"}) {
+    for (const auto& [devices, learners] : {std::pair{1, 1}, {2, 2}}) {
+      TinyNet net;
+      net.source = "glyphs:?train=100&test=60&size=16";
+      net.layers = "c = arbalest.ConvBnRelu <filters = 2, kernel_shape = [3, 3]> (x)\nh = Flatten (c)\n";
+      net.train = "lr = 0.1, accumulate = 2, ema = 0.9";
+      net.synchronize = fmt::format("strategy = \"{}\"", strategy);
+      net.validate = "batch = 5, recalibrate = 2";
+      SessionOptions options = on_cpus(devices, learners);
+      options.length.epochs = 4;
+      options.rules.plateau = learners - 1;
+      const Prepared prepared = prepare(tiny(net), options);
+      const Plan plan = make_plan(prepared.program, prepared.request);
+      for (uint32_t seed = 0; seed < 60; ++seed) {
+        CAPTURE(strategy);
+        CAPTURE(seed);
+        PlanPosition at;
+        for (int rests = 0; rests < 4; ++rests) {
+          Walk walk(plan, at, seed * 10 + uint32_t(rests));
+          walk.dependencies().rest_at(INT64_MAX);
+          walk.dependencies().start(walk.ready());
+          const int64_t steps = rests == 3 ? INT64_MAX : 50 + (seed * 7919 + rests * 104729) % 700;
+          for (int64_t step = 0; step < steps && walk.advance(); ++step) {
+          }
+          walk.dependencies().pause(walk.ready());
+          while (walk.advance()) {
+          }
+          REQUIRE(walk.dependencies().idle());
+          REQUIRE(walk.dependencies().complete());
+          at = walk.dependencies().position();
+          check_position(plan, walk, at, walk.dependencies().instances_before(at));
+          ++random;
+          validating += plan.relation(plan.handles.by_validation)->coarse_of(at.iterations) > at.validations;
+          if (!walk.dependencies().at_end()) continue;
+          for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
+            CHECK(walk.ended()[size_t(task)] == plan.clocks[size_t(plan.tasks[size_t(task)].clock)].ticks);
+          }
+          break;
+        }
+      }
+    }
+  }
+  CHECK(validating > random / 20);
+}

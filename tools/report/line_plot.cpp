@@ -67,7 +67,7 @@ class Drawing {
   }
 
   std::string text() {
-    const double height = kHeight + named_ * kLegendRow;
+    const double height = kHeight + (named_ > 0 ? 8 : 0) + named_ * kLegendRow;
     add(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" width="{}" height="{}" )"
         R"(font-family="system-ui, 'DejaVu Sans', sans-serif" font-size="13" fill="#1d2330">)",
         kWidth, height, kWidth, height);
@@ -141,7 +141,7 @@ class Drawing {
   }
 
   void legend() {
-    double y = kHeight + 4;
+    double y = kHeight + 10;
     for (size_t i = 0; i < plot_.lines.size(); ++i) {
       const PlotLine& line = plot_.lines[i];
       if (line.name.empty()) continue;

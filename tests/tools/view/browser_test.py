@@ -78,10 +78,10 @@ class Files:
     def __init__(self, arbalest, examples, folder):
         self.arbalest, self.examples, self.folder = arbalest, examples, pathlib.Path(folder)
 
-    def run(self, name, *options):
+    def run(self, name, *options, graph="lenet"):
         trace = self.folder / f"{name}.trace.json.gz"
         if not trace.exists():
-            subprocess.run([self.arbalest, "run", f"{self.examples}/lenet.onnxtxt", "--epochs", "1", "--trace", trace, *options],
+            subprocess.run([self.arbalest, "run", f"{self.examples}/{graph}.onnxtxt", "--epochs", "1", "--trace", trace, *options],
                            check=True, capture_output=True)
         return trace
 
@@ -94,6 +94,10 @@ class Files:
     def averaged(self):
         return self.run("averaged", "--devices", "cpu:0-1", "--learners", "3", "--strategy", "sma",
                         "--set", "prefetch.source=glyphs:?train=9600&test=640")
+
+    def resnet(self):
+        return self.run("resnet20", "--devices", "cpu:0-1", "--learners", "2", "--strategy", "sma", "--set", "prefetch.batch=16",
+                        "--set", "prefetch.source=synthetic:?shape=3x32x32&classes=10&size=1280&test=64", graph="resnet20")
 
     def report(self):
         """A page of two runs that differ in their rate."""
@@ -416,11 +420,17 @@ def is_quick_with_a_million_instances(browser, files):
 def pictures(browser, files, folder):
     folder = pathlib.Path(folder)
     browser.driver.set_window_size(1240, 860)
-    browser.open(files.page(files.averaged()))
+    browser.open(files.page(files.resnet()))
     browser.ask("schedule.theme('light')")
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
     time.sleep(0.5)
     browser.driver.save_screenshot(str(folder / "schedule.png"))
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
+    browser.ask("""(() => { const { timeline } = schedule, { start, end } = schedule.trace.instances, at = timeline.selected;
+      timeline.setView(start[at] - 0.02 * (end[at] - start[at]), end[at] + 0.02 * (end[at] - start[at])) })()""")
+    browser.ask("document.getElementById('panel').scrollTo(0, 1e6)")
+    time.sleep(0.5)
+    browser.driver.save_screenshot(str(folder / "inside.png"))
     browser.driver.set_window_size(1500, 1180)
     browser.keys("2")
     time.sleep(0.5)

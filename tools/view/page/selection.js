@@ -24,7 +24,7 @@ function timesOf(trace, position) {
   const zero = trace.head.begin_ns;
   const rows = [];
   const add = (word, time, note) => Number.isFinite(time) && rows.push([word, inMilliseconds(time - zero), note]);
-  add("ready", start[position] - ready[position], "all that it needs was there");
+  add("ready", start[position] - ready[position], "what it needs had ended, or was queued before it");
   add("issued", start[position] - issued[position], "in its queue, or taken by a thread");
   add("started", start[position], Number.isFinite(ready[position]) ? `${duration(ready[position])} after it was ready` : "");
   add("ended", end[position], "");

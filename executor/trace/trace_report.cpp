@@ -229,6 +229,7 @@ class Report {
   }
 
   static std::string amount(double value, const std::string& unit) {
+    if (unit == "B" && value >= double(1 << 30)) return fmt::format("{:.2f} GiB", value / (1 << 30));
     if (unit == "B") return fmt::format("{:.1f} MiB", value / (1 << 20));
     return fmt::format("{:.{}f} {}", value, unit == "cores" ? 1 : 0, unit);
   }

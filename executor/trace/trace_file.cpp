@@ -176,7 +176,7 @@ class EventReader {
     std::vector<double>& values = sampling.series[series].values;
     const int64_t at = nanoseconds(event, "ts");
     if (series == 0) sampling.at.push_back(at);
-    values.push_back(value_of(event.at("args"), "value"));
+    values.push_back(value_of(event.at("args"), sampling.series[series].unit.c_str()));
     if (values.size() == sampling.at.size() && sampling.at.back() == at) return;
     throw GraphError(
         fmt::format("a sample of '{}' is not beside those of the other series", sampling.series[series].name));

@@ -339,16 +339,15 @@ class Writer {
     }
   }
 
-  // A counter of the series' device for each sample. Viewers have no place for units but the name.
+  // A counter of the series' device for each sample. Viewers name it by the series and, behind that, the unit.
   void write_samples() {
     const Sampling& sampling = trace_.sampling;
-    std::vector<std::string> names;
-    for (const SampleSeries& series : sampling.series) names.push_back(quoted(series.name + ", " + series.unit));
     for (size_t i = 0; i < sampling.at.size(); ++i) {
       for (size_t k = 0; k < sampling.series.size(); ++k) {
         const SampleSeries& series = sampling.series[k];
-        event(R"({{"ph":"C","cat":"sample","name":{},"pid":{},"tid":{},"ts":{},"args":{{"value":{}}}}})", names[k],
-              Tracks::process_of(series.device), k, Microseconds{sampling.at[i]}, series.values[i]);
+        event(R"({{"ph":"C","cat":"sample","name":{},"pid":{},"tid":{},"ts":{},"args":{{{}:{}}}}})",
+              quoted(series.name), Tracks::process_of(series.device), k, Microseconds{sampling.at[i]},
+              quoted(series.unit), series.values[i]);
       }
     }
   }

@@ -136,7 +136,7 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
                           {"pid", 2},
                           {"tid", series},
                           {"ts", ts},
-                          {"args", {{"value", 5}}}});
+                          {"args", {{"W", 5}}}});
       }
     });
   };

@@ -307,7 +307,7 @@ def compares_two(browser, files):
     browser.open(files.page(files.lenet(), files.starved()))
     browser.keys("6")
     said = browser.text("#other-view")
-    assert "An iteration takes" in said and "fill" in said
+    assert "An iteration takes" in said and "fill" in said and "Layers, per iteration" in said and "conv2" in said
     browser.driver.find_elements(By.CSS_SELECTOR, "#title button")[1].click()
     browser.until("return schedule.state.trace === 1 && schedule.timeline.trace === schedule.traces[1]")
     assert "input" in browser.text("#verdict")

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { compared } from "../../../tools/view/page/compare.js";
+import { compared, comparedLayers } from "../../../tools/view/page/compare.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
 import { bytes, duration, inMilliseconds, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/page/names.js";
@@ -218,4 +218,12 @@ test("a difference is sure only where both traces tell how far instances spread"
   assert.deepEqual(flags(sides([task("0/step", 10, 1)], [task("0/step", 20, 2)])), [false, true]);
   assert.deepEqual(flags(sides([task("0/step", 10, 2)], [task("0/step", 20, 1), task("1/step", 30, 1)])), [false, true]);
   assert.deepEqual(flags(sides([task("0/step", 10, 1)], [])), [true, true]);
+});
+
+test("layers are compared per iteration, what changed most first", () => {
+  const head = (count, layers) => ({ tasks: [{ clock: 0, count }, { clock: 1, count: 1000 }], layers });
+  const a = head(10, [{ name: "conv", forward_ns: 100, backward_ns: 200 }, { name: "fc", forward_ns: 50, backward_ns: 0 }]);
+  const b = head(20, [{ name: "conv", forward_ns: 200, backward_ns: 500 }, { name: "norm", forward_ns: 40, backward_ns: 40 }]);
+  assert.deepEqual(comparedLayers(a, b), [{ name: "conv", a: 30, b: 35 }, { name: "fc", a: 5, b: 0 }, { name: "norm", a: 0, b: 4 }]);
+  assert.deepEqual(comparedLayers(a, head(5, [])), []);
 });

@@ -1,8 +1,22 @@
 // Tasks of two traces, matched by name but for learners and devices.
 
+function iterationsOf(head) {
+  return Math.max(1, ...head.tasks.filter((task) => task.clock === 0).map((task) => task.count));
+}
+
+// What layers take per iteration, of all learners together: [{ name, a, b }] in ns, what changed most first. A layer that one of
+// the traces has not takes nothing there; none where one of them knows no layers.
+export function comparedLayers(a, b) {
+  if (!a.layers?.length || !b.layers?.length) return [];
+  const timesOf = (head) => new Map(head.layers.map((layer) => [layer.name, (layer.forward_ns + layer.backward_ns) / iterationsOf(head)]));
+  const [inA, inB] = [timesOf(a), timesOf(b)];
+  const rows = [...new Set([...inA.keys(), ...inB.keys()])].map((name) => ({ name, a: inA.get(name) ?? 0, b: inB.get(name) ?? 0 }));
+  return rows.sort((x, y) => Math.abs(y.b - y.a) - Math.abs(x.b - x.a));
+}
+
 function groupsOf(head) {
   const groups = new Map();
-  const iterations = Math.max(1, ...head.tasks.filter((task) => task.clock === 0).map((task) => task.count));
+  const iterations = iterationsOf(head);
   head.tasks.forEach((task, id) => {
     if (task.count === 0) return;
     if (!groups.has(task.like)) groups.set(task.like, { tasks: [], count: 0, total: 0, squares: 0 });

@@ -4,7 +4,7 @@ import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
 import { bar, el, link, table } from "../../page/dom.js";
 import { amount, plannedBytes } from "./curves.js";
-import { compared } from "./compare.js";
+import { compared, comparedLayers } from "./compare.js";
 import { bytes, counted, duration, kindName, percent, shown } from "../../page/names.js";
 
 export function idleView(trace, state, act) {
@@ -143,6 +143,15 @@ function memoryTable(head, state) {
     arenas.length > 40 ? el("p", { class: "quiet" }, `and ${counted(arenas.length - 40, "arena")} that are smaller`) : null];
 }
 
+function layersTable(rows, names, signed) {
+  const most = 12;
+  if (rows.length === 0) return [];
+  return [el("h3", {}, "Layers, per iteration"),
+    table([["layer", "left"], [`in ${shown(names[0])}`, "right"], [`in ${shown(names[1])}`, "right"], ["difference", "right"]], rows.slice(0, most).map((row) => [
+      el("bdi", {}, shown(row.name)), duration(row.a), duration(row.b), signed(row.b - row.a)])),
+    rows.length > most ? el("p", { class: "quiet" }, `and ${counted(rows.length - most, "layer")} that changed less`) : null];
+}
+
 export function compareView(traces, state, act) {
   const [a, b] = traces.map((trace) => trace.head);
   if (!a.tasks || !b.tasks) return el("div", { class: "page" }, el("p", { class: "intro" }, "One of the traces holds no instances: there is nothing to compare."));
@@ -158,5 +167,6 @@ export function compareView(traces, state, act) {
         row.a && row.b ? signed(row.b.mean - row.a.mean) : "—",
         el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signed(row.cost) : row.few ? "too few instances" : "within its spread"),
         row.a ? row.b ? "" : `only in ${shown(a.name)}` : `only in ${shown(b.name)}`])),
+    ...layersTable(comparedLayers(a, b), [a.name, b.name], signed),
     el("p", { class: "quiet" }, `“Per iteration” is the work of all learners and devices together; work beside compute may cost no time. Samples: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`));
 }

@@ -44,6 +44,7 @@ struct RunStarted {
   std::string note;               // what is probably not meant; "": nothing
   std::string resumed;            // the checkpoint that the run goes on from; "": it starts afresh
   int64_t resumed_iteration = 0;  // that it goes on after
+  double resumed_seconds = 0;     // of that checkpoint: CheckpointSaved::seconds
 };
 
 // Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
@@ -109,6 +110,7 @@ struct CheckpointSaved {
   int64_t epoch = 0, iteration = 0, bytes = 0;
   double seconds = 0;
   bool whole = false;
+  double paused = 0;  // seconds that it was copied in while nothing was trained
 };
 
 struct TargetReached {

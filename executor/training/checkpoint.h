@@ -31,7 +31,9 @@ struct Checkpoint {
   RunIdentity identity;
   std::vector<std::string> command;  // as the run was started, and in which folder
   std::string folder;
-  int64_t devices = 1;
+  Strategy strategy;        // how the learners agree
+  Cursor next;              // where a run with another number of learners goes on
+  double total_epochs = 0;  // of the run, for schedules
   RunPosition position;
   std::string ended;  // why the run came to its end with this checkpoint; "": it goes on
   SegmentSnapshot segment;

@@ -196,8 +196,45 @@ RunPosition position_of(const Json& json) {
           real_of(json.at("epochs"))};
 }
 
+Json json_of(const Cursor& cursor) {
+  return {{"epoch", cursor.epoch},
+          {"batch", cursor.batch},
+          {"iteration", cursor.iteration},
+          {"images", cursor.images},
+          {"validations", cursor.validations},
+          {"rate_drops", cursor.rate_drops ? Json(*cursor.rate_drops) : Json()}};
+}
+
+Cursor cursor_of(const Json& json) {
+  constexpr int64_t kMostOfCursor = int64_t{1} << 40;  // as of a plan's clocks
+  Cursor cursor;
+  for (const auto& [name, count] : {std::pair{"epoch", &cursor.epoch},
+                                    {"batch", &cursor.batch},
+                                    {"iteration", &cursor.iteration},
+                                    {"images", &cursor.images},
+                                    {"validations", &cursor.validations}}) {
+    *count = count_of(json.at(name), kMostOfCursor);
+    if (*count < 0) throw RunError(fmt::format("the number {} of '{}' is below 0", *count, name));
+  }
+  if (!json.at("rate_drops").is_null()) cursor.rate_drops = count_of(json.at("rate_drops"));
+  return cursor;
+}
+
+Strategy strategy_of(const Json& json) {
+  Strategy strategy;
+  try {
+    strategy.kind = parse_strategy(json.at("kind").get<std::string>());
+  } catch (const GraphError& error) {
+    throw RunError(error.what());
+  }
+  strategy.every = count_of(json.at("every"));
+  strategy.alpha = real_of(json.at("alpha"));
+  strategy.beta = real_of(json.at("beta"));
+  strategy.momentum = real_of(json.at("momentum"));
+  return strategy;
+}
+
 Json json_of(const SegmentSnapshot& segment) {
-  const Cursor& from = segment.from;
   Json learners = Json::array(), tallies = Json::array();
   for (size_t j = 0; j < segment.state.learners.size(); ++j) {
     learners.push_back({{"updates", segment.state.learners[j].updates},
@@ -206,13 +243,7 @@ Json json_of(const SegmentSnapshot& segment) {
   }
   for (const std::vector<double>& sums : segment.tallies) tallies.push_back(reals(sums));
   const MovingAverage& average = segment.state.moving_average;
-  return {{"from",
-           {{"epoch", from.epoch},
-            {"batch", from.batch},
-            {"iteration", from.iteration},
-            {"images", from.images},
-            {"validations", from.validations},
-            {"rate_drops", from.rate_drops ? Json(*from.rate_drops) : Json()}}},
+  return {{"from", json_of(segment.from)},
           {"iterations", segment.at.iterations},
           {"validations", segment.at.validations},
           {"learners_per_device", segment.learners},
@@ -229,10 +260,7 @@ Json json_of(const SegmentSnapshot& segment) {
 
 SegmentSnapshot segment_of(const Json& json) {
   SegmentSnapshot segment;
-  const Json& from = json.at("from");
-  segment.from = {count_of(from.at("epoch")),  count_of(from.at("batch")),       count_of(from.at("iteration")),
-                  count_of(from.at("images")), count_of(from.at("validations")), std::nullopt};
-  if (!from.at("rate_drops").is_null()) segment.from.rate_drops = count_of(from.at("rate_drops"));
+  segment.from = cursor_of(json.at("from"));
   segment.at = {count_of(json.at("iterations")), count_of(json.at("validations"))};
   constexpr int64_t kMostLearners = 1 << 20;
   segment.learners = int32_t(count_of(json.at("learners_per_device"), kMostLearners));
@@ -270,7 +298,14 @@ Json to_json(const Checkpoint& checkpoint) {
           {"graph", checkpoint.identity.graph},
           {"command", checkpoint.command},
           {"folder", checkpoint.folder},
-          {"devices", checkpoint.devices},
+          {"strategy",
+           {{"kind", name_of(checkpoint.strategy.kind)},
+            {"every", checkpoint.strategy.every},
+            {"alpha", checkpoint.strategy.alpha},
+            {"beta", checkpoint.strategy.beta},
+            {"momentum", checkpoint.strategy.momentum}}},
+          {"next", json_of(checkpoint.next)},
+          {"total_epochs", checkpoint.total_epochs},
           {"position", json_of(checkpoint.position)},
           {"ended", checkpoint.ended},
           {"segment", json_of(checkpoint.segment)},
@@ -289,7 +324,9 @@ Checkpoint checkpoint_from_json(const Json& json) {
   json.at("graph").get_to(checkpoint.identity.graph);
   json.at("command").get_to(checkpoint.command);
   json.at("folder").get_to(checkpoint.folder);
-  checkpoint.devices = count_of(json.at("devices"));
+  checkpoint.strategy = strategy_of(json.at("strategy"));
+  checkpoint.next = cursor_of(json.at("next"));
+  checkpoint.total_epochs = real_of(json.at("total_epochs"));
   checkpoint.position = position_of(json.at("position"));
   json.at("ended").get_to(checkpoint.ended);
   checkpoint.segment = segment_of(json.at("segment"));

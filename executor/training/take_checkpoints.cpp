@@ -15,6 +15,9 @@
 namespace arbalest {
 namespace {
 
+// Settings that may change from a checkpoint to the run that goes on.
+constexpr const char *kDevices = "devices", *kLearners = "learners";
+
 constexpr int64_t kNoRest = SchedulerOptions::kNoRest;
 
 // Long lists are told by their length and a sum.
@@ -50,6 +53,12 @@ std::string line_of(const Value& value) {
   return fmt::format("{}: {}{}, {}", value.name, name_of(value.type.dtype), to_string(value.type.shape), start);
 }
 
+RunIdentity without_learners(RunIdentity identity) {
+  std::erase_if(identity.settings,
+                [](const auto& setting) { return setting.first == kDevices || setting.first == kLearners; });
+  return identity;
+}
+
 int64_t bytes_of(const Checkpoint& checkpoint) {
   const RunState& state = checkpoint.segment.state;
   size_t bytes = state.average.size() + state.previous.size() + state.frozen.size() +
@@ -79,14 +88,10 @@ RunIdentity Training::identity() const {
   add("precision", name_of(options_.numerics.precision));
   add("seed", options_.numerics.seed);
   add("deterministic", options_.numerics.deterministic);
-  add("devices", fmt::format("{} {}", request.devices.size(),
-                             request.devices.front().kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda"));
-  add("learners", options_.learners.per_device == 0 ? "auto" : std::to_string(options_.learners.per_device));
-  const Strategy& strategy = request.strategy;
-  if (!tuner_) {
-    add("strategy", fmt::format("{} every {} alpha {} beta {} momentum {}", name_of(strategy.kind), strategy.every,
-                                strategy.alpha, strategy.beta, strategy.momentum));
-  }
+  add(kDevices, fmt::format("{} {}", request.devices.size(),
+                            request.devices.front().kind == PlanDevice::Kind::Cpu ? "cpu" : "cuda"));
+  add(kLearners, options_.learners.per_device == 0 ? "auto" : std::to_string(options_.learners.per_device));
+  add("strategy", options_.learners.strategy ? name_of(*options_.learners.strategy) : "the graph's");
   add("scale-lr", int(options_.learners.rate_scaling));
   add("plateau", options_.rules.plateau);
   add("plateau-factor", options_.rules.plateau_factor);
@@ -116,28 +121,61 @@ void Training::begin_checkpoints() {
 
 void Training::resume(const CheckpointFile& file) {
   Checkpoint checkpoint = file.checkpoint;
-  if (const auto found = differences(checkpoint.identity, identity_); !found.empty()) {
+  const RunIdentity& before = checkpoint.identity;
+  const bool others = before.settings != identity_.settings && !tuner_ && !checkpoint.tuner;
+  const auto found =
+      differences(others ? without_learners(before) : before, others ? without_learners(identity_) : identity_);
+  if (!found.empty()) {
     throw GraphError(fmt::format("{}: the checkpoint is of another run:\n  {}", file.path, fmt::join(found, "\n  ")));
-  }
-  if (tuner_) {
-    if (!checkpoint.tuner) throw RunError(fmt::format("{}: the checkpoint has no number of learners", file.path));
-    tuner_->restore(*checkpoint.tuner);
   }
   try {
     monitor_->restore(checkpoint.monitor);
-    observer_.hold_back(checkpoint.held);
-    Cursor from = checkpoint.segment.from;
-    if (from.iteration > 0 || checkpoint.segment.learners != prepared_.request.learners) {
-      request_rest(checkpoint.segment.learners, from);
+    if (others) {
+      go_on_with_others(checkpoint, file);
+    } else {
+      if (tuner_) tuner_->restore(*checkpoint.tuner);
+      Cursor from = checkpoint.segment.from;
+      if (from.iteration > 0 || checkpoint.segment.learners != prepared_.request.learners) {
+        request_rest(checkpoint.segment.learners, from);
+        prepared_.total_epochs = checkpoint.total_epochs;
+      }
+      make_segment(from);
+      layout_->decode(file.tensors, checkpoint);
+      segment_->start_from(checkpoint.segment);
     }
-    make_segment(from);
-    layout_->decode(file.tensors, checkpoint);
-    segment_->start_from(checkpoint.segment);
+    observer_.hold_back(checkpoint.held);
   } catch (const RunError& error) {
     throw RunError(fmt::format("{}: {}", file.path, error.what()));
   }
   if (checkpoint.keeps_validated) validated_ = {std::move(checkpoint.validated), checkpoint.validated_at};
   latest_checkpoint_ = file.path;
+}
+
+// With another number of learners or devices the plan is another one: a segment of its own follows, as where the tuner
+// changes the number.
+void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file) {
+  Cursor from = checkpoint.next;
+  PlanRequest rest = prepared_.request;
+  if (!take_rest(rest, from, prepared_.program)) {
+    throw GraphError(fmt::format("{}: nothing is left to train with another number of learners", file.path));
+  }
+  from = checkpoint.next;
+  const auto before = int64_t(checkpoint.segment.state.learners.size());
+  request_rest(prepared_.request.learners, from);
+  make_segment(from);
+  layout_->decode(file.tensors, checkpoint);
+  segment_->start_from(with_learners(checkpoint.segment.state, 1, size_t(segment_->learners()), checkpoint.strategy,
+                                     prepared_.request.strategy));
+  // Nobody will tell of a validation that was under way.
+  std::erase_if(checkpoint.held.lines, [](const auto& line) { return line.second.ended && !line.second.validation; });
+  for (auto& [epoch, line] : checkpoint.held.lines) {
+    if (line.end) line.end->validates = line.validation.has_value();
+  }
+  warn(fmt::format(
+      "the checkpoint is of {} learner{}, and the run goes on with {}: those that were there keep their weights "
+      "and the optimiser's state, others start from the shared model{}",
+      before, before == 1 ? "" : "s", segment_->learners(),
+      checkpoint.segment.validating ? "; the validation that was under way is left out" : ""));
 }
 
 // Where the segment's plan rests next, seen from where it stands.
@@ -183,12 +221,15 @@ std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
 
 void Training::take_checkpoint(const std::string& ended) {
   if (!writer_) return;
+  const double began = seconds_since_start();
   const RunPosition at = segment_->position();
   Checkpoint taken;
   taken.identity = identity_;
   taken.command = options_.checkpoints.command;
   taken.folder = options_.checkpoints.working_folder;
-  taken.devices = int64_t(prepared_.request.devices.size());
+  taken.strategy = prepared_.request.strategy;
+  taken.next = segment_->cursor();
+  taken.total_epochs = prepared_.total_epochs;
   taken.position = at;
   taken.ended = ended;
   taken.segment = segment_->snapshot();
@@ -201,7 +242,8 @@ void Training::take_checkpoint(const std::string& ended) {
     taken.validated_at = validated_.at;
   }
   latest_checkpoint_ = writer_->path_of(at.iteration);
-  observer_.checkpoint({latest_checkpoint_, at.epoch, at.iteration, bytes_of(taken), monitor_->seconds(), true});
+  observer_.checkpoint({latest_checkpoint_, at.epoch, at.iteration, bytes_of(taken), taken.monitor.seconds, true,
+                        seconds_since_start() - began});
   // A checkpoint that can be gone on from has its line in the log, behind which a run that goes on adds its own.
   constexpr auto kLongest = std::chrono::seconds(5);
   const auto told = [this, handed_on = observer_.handed_on(), kLongest] { observer_.wait_for(handed_on, kLongest); };

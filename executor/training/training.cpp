@@ -234,7 +234,8 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
     if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
     PlanRequest rest = whole_;
     Cursor from = segment_->cursor();
-    complete_ = tuner_ ? !take_rest(rest, from, prepared_.program) : segment_->complete();
+    const bool one_of_several = tuner_ || segment_->from().iteration > 0;
+    complete_ = one_of_several ? !take_rest(rest, from, prepared_.program) : segment_->complete();
     const bool changes = tuner_ && tuner_->learners() != prepared_.request.learners;
     if (complete_ || interrupted.load() || (!changes && !segment_->complete())) return;
     next_segment();
@@ -254,15 +255,16 @@ void Training::request_rest(int32_t learners, Cursor& from) {
   if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
 }
 
-// Makes a segment for what is left, with the tuner's number of learners or, where that cannot be had, with the number
-// before. Where too little of an epoch is left for a round of more learners, the learners of the segment before end it.
+// Makes a segment for what is left, with the tuner's number of learners, where there is one, or, where that cannot be
+// had, with the number before. Where too little of an epoch is left for a round of more learners, the learners of the
+// segment before end it.
 void Training::next_segment() {
   const RunState state = segment_->state();
   const Cursor ended = segment_->cursor();
   const PlanRequest before = whole_;
   for (;;) {
     PlanRequest wanted = before;
-    wanted.learners = tuner_->learners();
+    if (tuner_) wanted.learners = tuner_->learners();
     const bool too_little = ended.batch > 0 && rounds_left(wanted, ended, prepared_.program) == 0;
     const bool finish = too_little && rounds_left(before, ended, prepared_.program) > 0;
     Cursor from = ended;
@@ -276,7 +278,7 @@ void Training::next_segment() {
                                          before.strategy, prepared_.request.strategy));
       return;
     } catch (const RunError& error) {
-      if (tuner_->done()) throw;
+      if (!tuner_ || tuner_->done()) throw;
       tell(tuner_->cannot(error.what()), {ended.epoch + 1, ended.iteration, ended.images});
     }
   }
@@ -345,13 +347,14 @@ void Training::announce(double setup_seconds) {
   event.planned_peak_bytes = segment_->peak_bytes();
   event.iterations_per_epoch = request.rounds;
   event.samples_per_epoch = request.rounds * segment_->learners() * event.batch;
-  event.iterations = segment_->plan().clocks[0].ticks;
+  event.iterations = segment_->from().iteration + segment_->plan().clocks[0].ticks;
   for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
   event.class_names = prepared_.training->class_names();
   event.setup_seconds = setup_seconds;
   if (const auto& from = options_.checkpoints.from) {
     event.resumed = from->path;
     event.resumed_iteration = from->checkpoint.position.iteration;
+    event.resumed_seconds = from->checkpoint.monitor.seconds;
   }
   event.note = prepared_.note;
   if (const std::string note = schedule_note(); !note.empty()) event.note += (event.note.empty() ? "" : "; ") + note;

@@ -53,6 +53,7 @@ class Training {
   RunIdentity identity() const;  // of a run whose first segment is prepared
   void begin_checkpoints();
   void resume(const CheckpointFile& file);
+  void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);
   void let_segment_rest(const std::atomic<bool>& interrupted);
   std::optional<int64_t> rest(const std::atomic<bool>& interrupted);
   int64_t next_rest() const;

@@ -42,28 +42,13 @@ struct Place {
   std::string log = (folder / "log").string(), weights = (folder / "w").string(), checkpoints = (folder / "c").string(),
               events = (folder / "events").string();
 
+  const char *devices = "cpu:0", *learners = "2";
+
   int run(std::vector<const char*> more = {}) const {
-    std::vector<const char*> words = {"run",
-                                      graph.c_str(),
-                                      "--devices",
-                                      "cpu:0",
-                                      "--deterministic",
-                                      "--learners",
-                                      "2",
-                                      "--epochs",
-                                      "20",
-                                      "--threads",
-                                      "2",
-                                      "--save",
-                                      weights.c_str(),
-                                      "--log",
-                                      log.c_str(),
-                                      "--tensorboard",
-                                      events.c_str(),
-                                      "--checkpoint",
-                                      checkpoints.c_str(),
-                                      "--checkpoint-every",
-                                      "7it"};
+    std::vector<const char*> words = {"run", graph.c_str(), "--deterministic", "--epochs", "20", "--threads", "2"};
+    words.insert(words.end(), {"--devices", devices, "--learners", learners, "--save", weights.c_str()});
+    words.insert(words.end(), {"--log", log.c_str(), "--tensorboard", events.c_str()});
+    words.insert(words.end(), {"--checkpoint", checkpoints.c_str(), "--checkpoint-every", "7it"});
     words.insert(words.end(), more.begin(), more.end());
     const Command command = parse(words);
     REQUIRE(std::holds_alternative<RunOptions>(command));
@@ -148,12 +133,33 @@ TEST_CASE("a checkpoint of another run is refused, with what is different") {
   CHECK(different({"--seed", "2"}).find("seed: 1 in the checkpoint, 2 here") != std::string::npos);
   CHECK(different({"--set", "train.lr=0.03"}).find("the graph, only here: trained: ") != std::string::npos);
   CHECK(different({"--set", "prefetch.batch=5"}).find("batch: 4 in the checkpoint, 5 here") != std::string::npos);
-  CHECK(different({"--strategy", "ssgd"}).find("strategy: sma") != std::string::npos);
+  CHECK(different({"--strategy", "ssgd"}).find("strategy: the graph's in the checkpoint, ssgd here") !=
+        std::string::npos);
   CHECK(different({"--set", "prefetch.source=\"synthetic:?shape=1x16x16&classes=10&size=120&test=40&delay=500\""})
             .find("training data: ") != std::string::npos);
   CHECK(refused([&] { place.run(); }).find("has checkpoints of a run") != std::string::npos);
   std::ifstream file(place.log);
   CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == log);  // as it was
+}
+
+TEST_CASE("a run goes on with another number of learners or devices, and from there as any other") {
+  for (const auto& [devices, learners] : {std::pair{"cpu:0", "3"}, {"cpu:0", "1"}, {"cpu:0,cpu:1", "2"}}) {
+    Place place;
+    CHECK(place.run({"--time-limit", "0.02s"}) == kInterrupted);
+    place.devices = devices;
+    place.learners = learners;
+    const std::vector<const char*> words = {"--resume", "--checkpoint-keep", "100"};
+    REQUIRE(place.run(words) == kDone);
+    const std::vector<fs::path> files = checkpoints_in(place.checkpoints);
+    REQUIRE(files.size() > 3);
+    CHECK(read_checkpoint(files[0]).checkpoint.position.epoch == 20);
+    const std::vector<uint8_t> weights = read_file(place.weights);
+    for (const fs::path& file : files) {
+      if (file != files[files.size() / 2]) fs::remove(file);
+    }
+    REQUIRE(place.run(words) == kDone);
+    CHECK(read_file(place.weights) == weights);
+  }
 }
 
 TEST_CASE("intervals of checkpoints and limits of time are checked") {

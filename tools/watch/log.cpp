@@ -48,7 +48,8 @@ Json validation_line(const char* event, const Validated& validated) {
   return line;
 }
 
-// Where the line of the checkpoint ends, the last of that name; −1: there is none.
+// Where the line of the checkpoint ends; −1: there is none. Two may be after one iteration: before and after a
+// validation.
 int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
   const std::string name = std::filesystem::path(event.resumed).filename().string();
   std::ifstream file(path, std::ios::binary);
@@ -59,7 +60,9 @@ int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
     const Json json = Json::parse(line, nullptr, false);
     const bool whole =
         json.is_object() && json.value("event", Json()) == "checkpoint" && json.value("whole", Json()) == true;
-    if (whole && json.value("iteration", Json()) == event.resumed_iteration) found = at;
+    const bool same = whole && json.value("iteration", Json()) == event.resumed_iteration &&
+                      json.value("seconds", Json()) == event.resumed_seconds;
+    if (same) found = at;
   }
   return found;
 }
@@ -173,7 +176,10 @@ void JsonLog::tuned(const Tuned& event) {
 void JsonLog::checkpoint(const CheckpointSaved& event) {
   Json line = {{"event", "checkpoint"},    {"epoch", event.epoch}, {"iteration", event.iteration},
                {"seconds", event.seconds}, {"path", event.path},   {"bytes", event.bytes}};
-  if (event.whole) line["whole"] = true;
+  if (event.whole) {
+    line["whole"] = true;
+    line["paused_seconds"] = event.paused;
+  }
   write(line);
 }
 

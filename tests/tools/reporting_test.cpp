@@ -1,7 +1,6 @@
 // What a run shows and logs.
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <pty.h>
 #include <unistd.h>
 
@@ -103,7 +102,6 @@ class Terminal {
     const winsize size = {24, columns, 0, 0};
     REQUIRE(openpty(&screen_, &line_, nullptr, nullptr, &size) == 0);
     out_ = fdopen(line_, "w");
-    fcntl(screen_, F_SETFL, O_NONBLOCK);
   }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
@@ -113,11 +111,17 @@ class Terminal {
   }
   std::FILE* out() const { return out_; }
   std::string shown() const {
+    constexpr const char* kEnd = "<end>";  // what is written arrives a little later
+    std::fputs(kEnd, out_);
     std::fflush(out_);
     std::string text;
     char part[4096];
-    for (ssize_t got = 0; (got = read(screen_, part, sizeof part)) > 0;) text.append(part, size_t(got));
-    return text;
+    while (text.find(kEnd) == text.npos) {
+      const ssize_t got = read(screen_, part, sizeof part);
+      REQUIRE(got > 0);
+      text.append(part, size_t(got));
+    }
+    return text.substr(0, text.find(kEnd));
   }
 
  private:

@@ -58,7 +58,7 @@ class Segment {
   // One of these before run().
   void start_from_initializers(const WeightsFile* file);
   void start_from(const RunState& state);
-  // Throws RunError where the snapshot cannot be one of this plan.
+  // Throws GraphError where the plan ends before the snapshot, RunError where it cannot be one of this plan.
   void start_from(const SegmentSnapshot& snapshot);
 
   // Runs to the end of the segment, to what validation decides, or to `interrupted`, and reports what no report has

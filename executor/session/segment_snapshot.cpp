@@ -1,5 +1,7 @@
 // A segment where it stands still: what it holds then, and how another one goes on from that.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -91,12 +93,15 @@ bool Segment::at_end() const {
 }
 
 void Segment::start_from(const SegmentSnapshot& snapshot) {
+  if (snapshot.at.iterations > plan_.clocks[0].ticks) {
+    throw GraphError(fmt::format("the checkpoint is after iteration {}, and the run ends after {}",
+                                 from_.iteration + snapshot.at.iterations, from_.iteration + plan_.clocks[0].ticks));
+  }
   const int64_t begun = by_validation_ ? by_validation_->coarse_of(snapshot.at.iterations) : 0;
   const int64_t copied =
       by_validation_ ? by_validation_->coarse_of(std::max<int64_t>(0, snapshot.at.iterations - 1)) : 0;
   const bool within = snapshot.at.iterations >= 0 && snapshot.at.validations >= copied - 1 &&
-                      snapshot.at.iterations <= plan_.clocks[0].ticks && snapshot.at.validations >= 0 &&
-                      snapshot.at.validations <= begun && snapshot.reported >= 0 &&
+                      snapshot.at.validations >= 0 && snapshot.at.validations <= begun && snapshot.reported >= 0 &&
                       snapshot.reported <= snapshot.at.iterations;
   const auto learners = size_t(learners_);
   const bool whole = snapshot.state.learners.size() == learners && snapshot.corrections.size() == learners &&

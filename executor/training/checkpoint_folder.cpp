@@ -78,11 +78,13 @@ fs::path CheckpointFolder::path_of(int64_t iteration) const {
   return folder_ / name_of_iteration(iteration);
 }
 
-void CheckpointFolder::prune(int64_t keep, int64_t best) const {
-  const std::vector<fs::path> all = checkpoints_in(folder_);
-  for (size_t i = size_t(keep); i < all.size(); ++i) {
+void CheckpointFolder::prune(int64_t latest, int64_t keep, int64_t best) const {
+  int64_t kept = 0;
+  for (const fs::path& path : checkpoints_in(folder_)) {
+    const int64_t iteration = iteration_of(path.filename().string()).value_or(latest + 1);
+    if (iteration > latest || kept++ < keep || iteration == best) continue;
     std::error_code ignored;  // what cannot be removed is in nobody's way
-    if (iteration_of(all[i].filename().string()) != best) fs::remove(all[i], ignored);
+    fs::remove(path, ignored);
   }
 }
 

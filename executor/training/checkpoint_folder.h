@@ -21,8 +21,10 @@ class CheckpointFolder {
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
   std::filesystem::path path_of(int64_t iteration) const;
-  // Removes all checkpoints but the newest `keep` and that after iteration `best`. Other files stay.
-  void prune(int64_t keep, int64_t best) const;
+  // Removes all checkpoints up to iteration `latest` but the newest `keep` of them and that after iteration `best`.
+  // Other files stay, and so do those after later iterations: the run went on from an earlier one, so that they are
+  // damaged.
+  void prune(int64_t latest, int64_t keep, int64_t best) const;
 
  private:
   std::filesystem::path folder_;

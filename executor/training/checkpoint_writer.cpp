@@ -68,9 +68,10 @@ void CheckpointWriter::serve() {
 
 void CheckpointWriter::write_now(Job job) {
   if (job.before) job.before();
-  const std::filesystem::path path = folder_.path_of(job.checkpoint.position.iteration);
+  const int64_t iteration = job.checkpoint.position.iteration;
+  const std::filesystem::path path = folder_.path_of(iteration);
   write_checkpoint(path, *job.layout, std::move(job.checkpoint));
-  folder_.prune(keep_, best_());
+  folder_.prune(iteration, keep_, best_());
 }
 
 }  // namespace arbalest

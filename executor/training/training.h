@@ -62,11 +62,11 @@ class Training {
   void take_checkpoint(const std::string& ended);
   void end_checkpoints(RunFinished& end);
 
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();  // before data are opened
   const SessionOptions& options_;
   Prepared prepared_;
   PlanRequest whole_;  // the run with as many learners as the segment has
   EventQueue& observer_;
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<LearnerTuner> tuner_;  // where the number of learners is to be found
   std::unique_ptr<Segment> segment_;

@@ -42,10 +42,10 @@ struct Place {
   std::string log = (folder / "log").string(), weights = (folder / "w").string(), checkpoints = (folder / "c").string(),
               events = (folder / "events").string();
 
-  const char *devices = "cpu:0", *learners = "2";
+  const char *devices = "cpu:0", *learners = "2", *epochs = "20";
 
   int run(std::vector<const char*> more = {}) const {
-    std::vector<const char*> words = {"run", graph.c_str(), "--deterministic", "--epochs", "20", "--threads", "2"};
+    std::vector<const char*> words = {"run", graph.c_str(), "--deterministic", "--epochs", epochs, "--threads", "2"};
     words.insert(words.end(), {"--devices", devices, "--learners", learners, "--save", weights.c_str()});
     words.insert(words.end(), {"--log", log.c_str(), "--tensorboard", events.c_str()});
     words.insert(words.end(), {"--checkpoint", checkpoints.c_str(), "--checkpoint-every", "7it"});
@@ -160,6 +160,18 @@ TEST_CASE("a run goes on with another number of learners or devices, and from th
     REQUIRE(place.run(words) == kDone);
     CHECK(read_file(place.weights) == weights);
   }
+}
+
+TEST_CASE("a run that is complete goes on where more epochs are asked for, and is refused where fewer are") {
+  Place place, whole;
+  place.epochs = "2";
+  REQUIRE(place.run() == kDone);
+  place.epochs = whole.epochs = "3";
+  REQUIRE(place.run({"--resume"}) == kDone);
+  REQUIRE(whole.run() == kDone);
+  CHECK(read_file(place.weights) == read_file(whole.weights));
+  place.epochs = "1";
+  CHECK(refused([&] { place.run({"--resume"}); }) == "the checkpoint is after iteration 36, and the run ends after 12");
 }
 
 TEST_CASE("intervals of checkpoints and limits of time are checked") {

@@ -127,6 +127,20 @@ TEST_CASE("where every checkpoint is damaged the run starts afresh") {
   CHECK(newest_checkpoint(written.path) != nullptr);
 }
 
+TEST_CASE("a damaged checkpoint of a later iteration takes no other's place") {
+  const TestFolder folder;
+  const std::string path = (folder / "c").string(), damaged = path + "/checkpoint-000000099999.safetensors";
+  fs::create_directories(path);
+  put(damaged, "");
+  SessionOptions options = options_of(path);
+  options.checkpoints.keep = 1;
+  run(tiny(net()), options);
+  const auto taken = newest_checkpoint(path);
+  REQUIRE(taken);
+  CHECK(taken->checkpoint.ended == "complete");
+  CHECK(fs::exists(damaged));
+}
+
 TEST_CASE("other files in the folder of checkpoints stay, and what a killed run left goes") {
   const TestFolder folder;
   const std::string path = (folder / "c").string();

@@ -4,6 +4,11 @@
 
 namespace arbalest {
 
+ConvolutionChoices& ConvolutionChoices::of_process() {
+  static ConvolutionChoices choices;
+  return choices;
+}
+
 ConvolutionChoice ConvolutionChoices::find(const std::string& key,
                                            const std::function<bool(const ConvolutionChoice&)>& fits,
                                            const std::function<ConvolutionChoice()>& choose) {

@@ -19,6 +19,8 @@ struct ConvolutionChoice {
 // Contexts of other lanes, and other devices of the same kind, need not measure again.
 class ConvolutionChoices {
  public:
+  static ConvolutionChoices& of_process();
+
   // The choice that is known for `key` where `fits` accepts it; else what `choose` finds, which is kept in its place.
   // `choose` runs for one caller at a time, as concurrent timings would disturb each other, and what others have found
   // meanwhile is looked at first. `fits` may run for several at once. What they throw is passed on, and nothing is

@@ -48,11 +48,6 @@ std::vector<int64_t> channels_last_strides(const Shape& shape) {
   return strides;
 }
 
-ConvolutionChoices& choices() {
-  static ConvolutionChoices choices;
-  return choices;
-}
-
 }  // namespace
 
 std::string ConvolutionProblem::key() const {
@@ -100,7 +95,7 @@ class ConvolutionPlanner {
       return engine_at(known.index) == known.engine && build(known.index);
     };
     const ConvolutionChoice choice =
-        choices().find(context_.device_name + ' ' + problem_.key(), fits, [this] { return choose(); });
+        ConvolutionChoices::of_process().find(context_.device_name + ' ' + problem_.key(), fits, [this] { return choose(); });
     if (choice.index < 0) return nullptr;
     plan_->state_->index = choice.index;
     plan_->workspace_bytes_ = workspace_at(choice.index);

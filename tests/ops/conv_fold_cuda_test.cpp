@@ -2,13 +2,15 @@
 
 #include <doctest/doctest.h>
 
-#include <random>
-
 #include "graph/error.h"
-#include "ops/nn/conv_direct.h"
-#include "ops/nn/conv_fold.h"
+#include "ops/conv/conv_direct.h"
+#include "ops/conv/conv_fold.h"
+#include "tests/ops/device_tensor.h"
 
 using namespace arbalest;
+using test::content;
+using test::noise;
+using test::room_for;
 
 namespace {
 
@@ -29,27 +31,6 @@ ConvolutionProblem problem_of(Kind kind, const Extents& e) {
   problem.dilation = {1, 1};
   problem.pad_begin = problem.pad_end = {e.pad, e.pad};
   return problem;
-}
-
-DeviceBuffer noise(const Shape& shape, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(size_t(element_count(shape)));
-  for (float& value : values) value = std::uniform_real_distribution<float>(-1, 1)(random);
-  DeviceBuffer buffer(int64_t(values.size() * sizeof(float)));
-  CUDA_CHECK(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
-std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape) {
-  std::vector<float> values(size_t(element_count(shape)));
-  CUDA_CHECK(cudaMemcpy(values.data(), buffer.data(), values.size() * sizeof(float), cudaMemcpyDeviceToHost));
-  return values;
-}
-
-DeviceBuffer room_for(const Shape& shape) {
-  DeviceBuffer buffer(element_count(shape) * int64_t(sizeof(float)));
-  CUDA_CHECK(cudaMemset(buffer.data(), 0xff, size_t(element_count(shape)) * sizeof(float)));  // NaN
-  return buffer;
 }
 
 void check_close(const std::vector<float>& found, const std::vector<float>& expected) {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
-#include "ops/nn/conv_cpu.h"
+#include "ops/conv/conv_cpu.h"
 
 namespace arbalest {
 namespace {
@@ -212,7 +212,7 @@ std::vector<AttributeSpec> specs() {
 
 }  // namespace
 
-void register_nn_conv_transpose(OpRegistry& registry) {
+void register_conv_conv_transpose(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "ConvTranspose",
                 .doc = "the transpose of a convolution: each pixel of X adds a filter to Y",

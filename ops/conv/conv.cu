@@ -3,8 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "ops/nn/conv_direct.cuh"
-#include "ops/nn/conv_fold.h"
+#include "ops/conv/conv_direct.cuh"
+#include "ops/conv/conv_fold.h"
+#include "ops/conv/conv_thin.h"
 
 namespace arbalest {
 
@@ -13,6 +14,8 @@ using namespace cuda;
 namespace {
 
 using Kind = ConvolutionProblem::Kind;
+
+constexpr int64_t kThinChannels = 16;  // that the kernels of conv_thin.h begin with
 
 // Of so many learners at once engines are timed; with more, the same are best, and --learners auto need not time again.
 constexpr int kMostTimedTogether = 4;
@@ -103,57 +106,73 @@ double pass_microseconds(int64_t bytes) {
   return 2 + double(bytes) / 3.5e6;
 }
 
-// How a problem is solved: a plan, and the passes around it.
+// How a problem is solved: a plan or the kernels for few channels, and the passes around it.
 struct Solution {
-  std::shared_ptr<const ConvolutionPlan> plan;  // null: none
-  double microseconds = 0;                      // the passes included
+  std::shared_ptr<const ConvolutionPlan> plan;
+  bool thin = false;
+  double microseconds = 0;  // the passes included
   bool bias_apart = false;
   int64_t lowered_bytes = 0;  // of the result before it is widened; 0: it goes straight out
 
+  bool found() const { return thin || plan != nullptr; }
   bool better_than(const Solution& other) const {
-    return plan != nullptr && (other.plan == nullptr || microseconds < other.microseconds);
+    return found() && (!other.found() || microseconds < other.microseconds);
   }
+  std::string engine() const { return thin ? "thin" : plan->engine(); }
 };
 
-Solution solve_plainly(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution solution{find_convolution_plan(context, problem)};
-  if (solution.plan != nullptr) solution.microseconds = solution.plan->microseconds();
+Solution solve_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution{.plan = find_convolution_plan(context, problem)};
+  if (solution.found()) solution.microseconds = solution.plan->microseconds();
   return solution;
-}
-
-// The bias inside the convolution, or added afterwards: whichever is faster.
-Solution solve_with_bias(CudaContext& context, const ConvolutionProblem& problem) {
-  const Solution fused = solve_plainly(context, problem);
-  if (fused.plan != nullptr && problem.deterministic) return fused;
-  ConvolutionProblem plain = problem;
-  plain.kind = Kind::Forward;
-  Solution apart = solve_plainly(context, plain);
-  apart.bias_apart = true;
-  apart.microseconds += pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
-  return apart.better_than(fused) ? apart : fused;
 }
 
 // Filter gradients are Float32. Few engines write that from lowered operands, and some of those do not split the long
 // sum over pixels: so a lowered result that passes through the workspace is the alternative.
-Solution solve_gradient(CudaContext& context, const ConvolutionProblem& problem) {
-  const Solution straight = solve_plainly(context, problem);
-  if (problem.output_type == problem.type || (straight.plan != nullptr && problem.deterministic)) return straight;
+Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
+  const Solution straight = solve_by_plan(context, problem);
+  if (problem.output_type == problem.type || (straight.found() && problem.deterministic)) return straight;
   ConvolutionProblem lowered = problem;
   lowered.output_type = problem.type;
   const int64_t bytes = aligned_bytes(problem.w, problem.type);
   lowered.workspace_limit = std::max<int64_t>(0, problem.workspace_limit - bytes);
-  Solution apart = solve_plainly(context, lowered);
+  Solution apart = solve_by_plan(context, lowered);
   apart.lowered_bytes = bytes;
   apart.microseconds += pass_microseconds(3 * bytes);
   return apart.better_than(straight) ? apart : straight;
 }
 
+// A choice that is to be the same each time cannot rest on timings: with up to 32 channels these kernels are always
+// faster than plans.
+Solution solve_thinly(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution;
+  if (!is_thin(problem) || (problem.deterministic && problem.x[1] > 32)) return solution;
+  if (thin_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
+  solution.microseconds = thin_microseconds(context, problem);
+  solution.thin = solution.microseconds > 0;
+  if (problem.deterministic) solution.microseconds = 0;
+  return solution;
+}
+
+Solution solve_without_bias(CudaContext& context, const ConvolutionProblem& problem) {
+  const Solution thin = solve_thinly(context, problem);
+  if (thin.found() && problem.deterministic) return thin;
+  const bool gradient = problem.kind == Kind::GradWeight;
+  const Solution plan = gradient ? solve_gradient_by_plan(context, problem) : solve_by_plan(context, problem);
+  return thin.better_than(plan) ? thin : plan;
+}
+
+// The bias inside the convolution, or added afterwards: whichever is faster.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
-  switch (problem.kind) {
-    case Kind::ForwardBias: return solve_with_bias(context, problem);
-    case Kind::GradWeight: return solve_gradient(context, problem);
-    default: return solve_plainly(context, problem);
-  }
+  if (problem.kind != Kind::ForwardBias) return solve_without_bias(context, problem);
+  const Solution fused = solve_by_plan(context, problem);
+  if (fused.found() && problem.deterministic) return fused;
+  ConvolutionProblem plain = problem;
+  plain.kind = Kind::Forward;
+  Solution apart = solve_without_bias(context, plain);
+  apart.bias_apart = true;
+  apart.microseconds += pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
+  return apart.better_than(fused) ? apart : fused;
 }
 
 class ConvolutionKernel final : public Kernel {
@@ -173,9 +192,11 @@ class ConvolutionKernel final : public Kernel {
       solution_ = solve(context_, problem_);
       try_folded();
     }
-    if (solution_.plan == nullptr && uneven) solve_padded();
-    if (solution_.plan == nullptr) return;
-    workspace_bytes_ = padded_bytes_ + solution_.lowered_bytes + solution_.plan->workspace_bytes();
+    if (!solution_.found() && uneven) solve_padded();
+    if (!solution_.found()) return;
+    workspace_bytes_ = padded_bytes_ + solution_.lowered_bytes;
+    workspace_bytes_ +=
+        solution_.thin ? thin_workspace(problem_, context_.multiprocessors) : solution_.plan->workspace_bytes();
     if (folding_.wide > 0) workspace_bytes_ += folded_x_bytes() + folded_w_bytes();
   }
 
@@ -183,10 +204,10 @@ class ConvolutionKernel final : public Kernel {
 
   std::string engine() const override {
     if (depthwise_) return "depthwise";
-    if (solution_.plan == nullptr) return "plain loops";
-    if (folding_.wide == 0) return solution_.plan->engine();
+    if (!solution_.found()) return "plain loops";
+    if (folding_.wide == 0) return solution_.engine();
     const std::string folded = folding_.fold > 1 ? ", folded by " + std::to_string(folding_.fold) : "";
-    return solution_.plan->engine() + folded + ", " + std::to_string(folding_.wide) + " channels";
+    return solution_.engine() + folded + ", " + std::to_string(folding_.wide) + " channels";
   }
 
   void run(const KernelContext& c) const override {
@@ -198,7 +219,7 @@ class ConvolutionKernel final : public Kernel {
       run_depthwise_convolution(problem_, context_.multiprocessors, stream, a, b, bias, c.outputs[0], c.workspace);
       return;
     }
-    if (solution_.plan == nullptr) {
+    if (!solution_.found()) {
       run_direct_convolution(problem_, context_.multiprocessors, stream, a, b, bias, c.outputs[0]);
       return;
     }
@@ -229,7 +250,11 @@ class ConvolutionKernel final : public Kernel {
       }
     }
     if (solution_.lowered_bytes > 0) result = take(solution_.lowered_bytes);
-    solution_.plan->run(context_.cudnn, stream, a, b, bias, result, workspace);
+    if (solution_.thin) {
+      run_thin_convolution(problem_, context_.multiprocessors, stream, a, b, result, workspace);
+    } else {
+      solution_.plan->run(context_.cudnn, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);
+    }
     finish(c, stream, result);
     if (solution_.bias_apart) add_bias(c, stream, bias);
   }
@@ -277,6 +302,7 @@ class ConvolutionKernel final : public Kernel {
     };
     if (channels < 4) attempt(1, 4);
     attempt(1, 8);
+    attempt(1, kThinChannels);
     constexpr int64_t kMost = 1024;  // channels: patches of 16 × 16 have 768
     const int64_t stride = asked.stride[0], folded = (stride * stride * channels + 7) / 8 * 8;
     if (stride > 1 && folded <= kMost) attempt(int(stride), folded);
@@ -292,7 +318,7 @@ class ConvolutionKernel final : public Kernel {
     padded_bytes_ = aligned_bytes(problem_.x, problem_.type);
     problem_.workspace_limit = std::max<int64_t>(0, problem_.workspace_limit - padded_bytes_);
     solution_ = solve(context_, problem_);
-    if (solution_.plan != nullptr) return;
+    if (solution_.found()) return;
     problem_ = unpadded_;
     padded_bytes_ = 0;
   }
@@ -315,7 +341,7 @@ class ConvolutionKernel final : public Kernel {
 
   ConvolutionProblem problem_, unpadded_;  // what is planned; what was asked for, where padding is explicit
   CudaContext& context_;
-  Solution solution_;  // without a plan: plain loops
+  Solution solution_;  // where there is none: plain loops
   int64_t workspace_bytes_ = 0;
   int64_t padded_bytes_ = 0;  // in the workspace, of the padded image of X or dX; 0: there is none
   Folding folding_;           // where `problem_` is folded
@@ -359,7 +385,7 @@ std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& r) {
   return convolution(r, Kind::GradInput, r.outputs[0].shape, r.inputs[1].shape, r.inputs[0].shape);
 }
 
-void register_nn_conv_cuda(OpRegistry& registry) {
+void register_conv_conv_cuda(OpRegistry& registry) {
   registry.find("Conv")->cuda = [](const KernelRequest& r) {
     return convolution(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape, r.inputs[1].shape,
                        r.outputs[0].shape);

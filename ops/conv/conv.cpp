@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/definition.h"
-#include "ops/nn/conv_cpu.h"
+#include "ops/conv/conv_cpu.h"
 
 namespace arbalest {
 namespace {
@@ -182,7 +182,7 @@ OperandSpec lowered(std::string name) {
 
 }  // namespace
 
-void register_nn_conv(OpRegistry& registry) {
+void register_conv_conv(OpRegistry& registry) {
   registry.add({.domain = "",
                 .name = "Conv",
                 .doc = "a convolution (cross-correlation) with explicit filters",

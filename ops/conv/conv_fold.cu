@@ -1,4 +1,4 @@
-#include "ops/nn/conv_fold.h"
+#include "ops/conv/conv_fold.h"
 
 #include "ops/cuda/cuda_math.cuh"
 

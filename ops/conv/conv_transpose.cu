@@ -1,10 +1,10 @@
 // arbalest.ConvTransposed on CUDA: Conv's gradient with respect to its input.
 
-#include "ops/nn/conv_direct.h"
+#include "ops/conv/conv_direct.h"
 
 namespace arbalest {
 
-void register_nn_conv_transpose_cuda(OpRegistry& registry) {
+void register_conv_conv_transpose_cuda(OpRegistry& registry) {
   registry.find("arbalest.ConvTransposed")->cuda = conv_grad_input_cuda;
 }
 

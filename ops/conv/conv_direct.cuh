@@ -2,7 +2,7 @@
 // What our convolution kernels share.
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/nn/conv_direct.h"
+#include "ops/conv/conv_direct.h"
 #include "ops/nn/window.cuh"
 
 namespace arbalest::cuda {

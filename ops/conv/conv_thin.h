@@ -1,0 +1,22 @@
+#pragma once
+// Convolutions of few channels, as of images of 32 × 32 pixels, by kernels of ours: cuDNN's engines are made for more.
+// 3 × 3 with stride 1 and padding 1, from 16, 32 or 64 channels to as many, in bfloat16, with float filter gradients.
+
+#include "ops/cuda/cudnn_graph.h"
+
+namespace arbalest {
+
+// Whether these kernels solve the problem, on devices of compute capability 8.0 and later.
+bool is_thin(const ConvolutionProblem& problem);
+
+// µs, timed as cuDNN's engines are, once a process for each problem and kind of device; 0 where the device cannot run
+// it. Throws RunError where the device fails.
+double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem);
+
+int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors);
+
+// Operands as ConvolutionPlan::run() takes them; the same bits each time. Throws RunError.
+void run_thin_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,
+                          const void* b, void* result, void* workspace);
+
+}  // namespace arbalest

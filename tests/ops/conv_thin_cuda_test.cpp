@@ -1,0 +1,120 @@
+// Convolutions of few channels by kernels of ours. Compiled only with CUDA.
+
+#include <doctest/doctest.h>
+
+#include "ops/conv/conv_direct.h"
+#include "ops/conv/conv_thin.h"
+#include "tests/ops/device_tensor.h"
+
+using namespace arbalest;
+
+namespace {
+
+using Kind = ConvolutionProblem::Kind;
+
+ConvolutionProblem problem_of(Kind kind, const Shape& x) {
+  ConvolutionProblem problem;
+  problem.kind = kind;
+  problem.type = DataType::Bfloat16;
+  problem.output_type = kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
+  problem.x = problem.y = x;
+  problem.w = {x[1], x[1], 3, 3};
+  problem.stride = problem.dilation = problem.pad_begin = problem.pad_end = {1, 1};
+  return problem;
+}
+
+// The same numbers in both types.
+struct Operand {
+  DeviceBuffer lowered, exact;
+};
+Operand operand(const Shape& shape, uint32_t seed) {
+  std::vector<float> values = test::noise_values(shape, seed);
+  std::vector<bfloat16> lowered;
+  for (float& value : values) value = float(lowered.emplace_back(value));
+  Operand result = {DeviceBuffer(int64_t(lowered.size() * sizeof(bfloat16))), test::on_device(values)};
+  CUDA_CHECK(
+      cudaMemcpy(result.lowered.data(), lowered.data(), lowered.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));
+  return result;
+}
+
+std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape, DataType type) {
+  if (type == DataType::Float32) return test::content(buffer, shape);
+  std::vector<bfloat16> values(size_t(element_count(shape)));
+  CUDA_CHECK(cudaMemcpy(values.data(), buffer.data(), values.size() * sizeof(bfloat16), cudaMemcpyDeviceToHost));
+  return {values.begin(), values.end()};
+}
+
+// The largest difference, as a share of what it is allowed to be: the rounding of the result and of the sums, where
+// plain loops add up the pixels one by one.
+double worst_difference(const std::vector<float>& found, const std::vector<float>& expected, DataType type) {
+  REQUIRE(found.size() == expected.size());
+  const bool sums_of_pixels = type == DataType::Float32;
+  const double rounding = sums_of_pixels ? 1e-5 : 1.0 / 256;
+  double worst = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double allowed = rounding * std::abs(double(expected[i])) + (sums_of_pixels ? 1e-3 : 2e-4);
+    const double share = std::abs(double(found[i]) - double(expected[i])) / allowed;
+    worst = share <= worst ? worst : share;  // NaN too
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the same bits each time") {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    MESSAGE("SKIP: no GPU");
+    return;
+  }
+  // Of images: parts of tiles, rows that a tile ends in the middle of, several tiles a block.
+  const std::vector<Shape> shapes = {{3, 16, 13, 11}, {2, 16, 1, 1},   {1, 16, 40, 64},  {24, 16, 32, 32},
+                                     {5, 32, 17, 19}, {2, 32, 28, 28}, {40, 32, 16, 16}, {2, 64, 7, 9},
+                                     {1, 64, 56, 56}, {65, 64, 8, 8}};
+  for (const Shape& shape : shapes) {
+    for (const Kind kind : {Kind::Forward, Kind::GradInput, Kind::GradWeight}) {
+      for (const int processors : {1, 4, 132}) {  // which says how many tiles a block has
+        CAPTURE(to_string(shape));
+        CAPTURE(int(kind));
+        CAPTURE(processors);
+        const ConvolutionProblem problem = problem_of(kind, shape);
+        REQUIRE(is_thin(problem));
+        const Operand a = operand(shape, 1), b = operand(kind == Kind::GradWeight ? shape : problem.w, 2);
+        ConvolutionProblem exact = problem;
+        exact.type = exact.output_type = DataType::Float32;
+        DeviceBuffer expected = test::room_for(problem.output_shape());
+        run_direct_convolution(exact, 132, nullptr, a.exact.data(), b.exact.data(), nullptr, expected.data());
+        const DeviceBuffer workspace(thin_workspace(problem, processors));
+        std::vector<float> results[2];
+        for (std::vector<float>& result : results) {
+          DeviceBuffer found = test::room_for(problem.output_shape());
+          run_thin_convolution(problem, processors, nullptr, a.lowered.data(), b.lowered.data(), found.data(),
+                               workspace.data());
+          result = content(found, problem.output_shape(), problem.output_type);
+        }
+        CHECK(results[0] == results[1]);
+        CHECK(worst_difference(results[0], test::content(expected, problem.output_shape()), problem.output_type) < 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("which convolutions have few channels") {
+  const ConvolutionProblem good = problem_of(Kind::Forward, {2, 16, 8, 8});
+  CHECK(is_thin(good));
+  const auto refused = [&](auto change) {
+    ConvolutionProblem problem = good;
+    change(problem);
+    return !is_thin(problem);
+  };
+  CHECK(refused([](ConvolutionProblem& p) { p.stride = {2, 1}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.dilation = {2, 2}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.pad_end = {1, 0}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.w = {16, 8, 3, 3}; }));  // groups
+  CHECK(refused([](ConvolutionProblem& p) { p.w = {32, 16, 3, 3}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.w = {16, 16, 3, 1}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.x[3] = p.y[3] = 65; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.kind = Kind::ForwardBias; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.output_type = DataType::Float32; }));
+}

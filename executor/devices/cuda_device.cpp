@@ -59,7 +59,10 @@ constexpr int kEagerRuns = 2;  // before a variant is recorded: libraries load m
 struct Stream {
   cudaStream_t stream = nullptr;
   std::unique_ptr<CudaContext> context;
-  std::mutex mutex;  // waits, work and record of an instance stay together
+  cudaStream_t branch = nullptr;   // for launches aside; nullptr: there were none yet
+  cudaEvent_t forked = nullptr;    // where the branch begins
+  std::vector<cudaEvent_t> aside;  // ends of launches aside, by their place
+  std::mutex mutex;                // waits, work and record of an instance stay together
   CudaPoller::Pending pending;
 };
 
@@ -123,6 +126,7 @@ class CudaDevice final : public Device {
     for (auto& stream : streams_) {
       if (!stream) continue;
       stream->context.reset();
+      if (stream->branch != nullptr) cudaStreamDestroy(stream->branch);
       cudaStreamDestroy(stream->stream);
     }
     for (void* memory : memory_) cudaFree(memory);
@@ -235,7 +239,7 @@ class CudaDevice final : public Device {
       started = *started_events_[size_t(task.id)].of(instance);
       CUDA_CHECK(cudaEventRecord(started, lane.stream));
     }
-    run(task, instance, lane.stream);
+    run(task, instance, lane);
     const cudaEvent_t* ended = events_->ring[size_t(task.id)].of(instance);
     CUDA_CHECK(cudaEventRecord(*ended, lane.stream));
     poller_->push(lane.pending, {task.id, instance, started, ended, 1});
@@ -270,7 +274,7 @@ class CudaDevice final : public Device {
     enter();
     const cudaStream_t stream = streams_[size_t(lane)]->stream;
     CUDA_CHECK(cudaDeviceSynchronize());
-    for (const BoundLaunch& launch : launches) launch.run();  // first uses
+    for (const BoundLaunch& launch : launches) launch.run_on(stream);  // first uses
     CudaEventList list;
     std::vector<cudaEvent_t> marks;
     for (size_t i = 0; i <= launches.size(); ++i) marks.push_back(list.add(true));
@@ -281,7 +285,7 @@ class CudaDevice final : public Device {
     recorded.record(stream, [&] {
       mark(0);
       for (size_t i = 0; i < launches.size(); ++i) {
-        launches[i].run();
+        launches[i].run_on(stream);
         mark(i + 1);
       }
     });
@@ -312,24 +316,51 @@ class CudaDevice final : public Device {
     return events;
   }
 
-  void run(const BoundTask& task, int64_t instance, cudaStream_t stream) {
+  void run(const BoundTask& task, int64_t instance, Stream& lane) {
     const size_t index = task.variant_of(instance);
     const BoundTask::Variant& variant = task.variants[index];
     Recording& recording = recordings_[size_t(task.id)];
-    if (!task.capture || variant.launches.empty()) return run_eagerly(variant, stream);
+    if (!task.capture || variant.launches.empty()) return run_eagerly(variant, lane);
     Recorded& recorded = recording.recorded[index];
     if (recorded.graph() == nullptr) {
-      if (recording.runs[index]++ < kEagerRuns) return run_eagerly(variant, stream);
-      recorded.record(stream, [&] { run_eagerly(variant, stream); });
+      if (recording.runs[index]++ < kEagerRuns) return run_eagerly(variant, lane);
+      recorded.record(lane.stream, [&] { run_eagerly(variant, lane); });
     }
-    CUDA_CHECK(cudaGraphLaunch(recorded.graph(), stream));
+    CUDA_CHECK(cudaGraphLaunch(recorded.graph(), lane.stream));
   }
 
-  static void run_eagerly(const BoundTask::Variant& variant, cudaStream_t stream) {
+  void run_eagerly(const BoundTask::Variant& variant, Stream& lane) {
     for (const BoundCopy& copy : variant.copies) {
-      CUDA_CHECK(cudaMemcpyAsync(copy.to, copy.from, size_t(copy.bytes), cudaMemcpyDefault, stream));
+      CUDA_CHECK(cudaMemcpyAsync(copy.to, copy.from, size_t(copy.bytes), cudaMemcpyDefault, lane.stream));
     }
-    for (const BoundLaunch& launch : variant.launches) launch.run();
+    size_t last = variant.launches.size();  // aside
+    for (size_t i = 0; i < variant.launches.size(); ++i) {
+      const BoundLaunch& launch = variant.launches[i];
+      if (launch.aside) {
+        run_aside(launch, lane, i);
+        last = i;
+        continue;
+      }
+      if (launch.after != kNone) CUDA_CHECK(cudaStreamWaitEvent(lane.stream, lane.aside[size_t(launch.after)], 0));
+      launch.run_on(lane.stream);
+    }
+    if (last < variant.launches.size()) CUDA_CHECK(cudaStreamWaitEvent(lane.stream, lane.aside[last], 0));
+  }
+
+  // On the branch, behind everything before it. `place`: in its variant.
+  void run_aside(const BoundLaunch& launch, Stream& lane, size_t place) {
+    if (lane.branch == nullptr) {
+      int least = 0, greatest = 0;
+      CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+      CUDA_CHECK(cudaStreamCreateWithPriority(&lane.branch, cudaStreamNonBlocking, std::min(least, greatest + 2)));
+      lane.forked = event_list_.add(false);
+    }
+    if (lane.aside.size() <= place) lane.aside.resize(place + 1, nullptr);
+    if (lane.aside[place] == nullptr) lane.aside[place] = event_list_.add(false);
+    CUDA_CHECK(cudaEventRecord(lane.forked, lane.stream));
+    CUDA_CHECK(cudaStreamWaitEvent(lane.branch, lane.forked, 0));
+    launch.run_on(lane.branch);
+    CUDA_CHECK(cudaEventRecord(lane.aside[place], lane.branch));
   }
 
   const int index_;

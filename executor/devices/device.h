@@ -26,8 +26,13 @@ struct BoundLaunch {
   std::vector<void*> outputs;
   int32_t launch = kNone;  // index into Plan::launches
   bool ranged = false;     // within an NvtxRange
+  bool aside = false;      // as the launch's
+  // Of a launch that is not aside: the last one aside before it, by its place in the variant, that uses the same
+  // memory and has not been waited for.
+  int32_t after = kNone;
 
-  void run() const;  // throws RunError that names the node
+  void run() const { run_on(context.stream); }
+  void run_on(void* stream) const;  // throws RunError that names the node
 };
 
 struct BoundCopy {
@@ -105,7 +110,7 @@ class Queues {
   // An in-order queue; `lane` numbers the plan's lanes. The context is for making kernels of that lane.
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
   virtual DeviceContext* context(LaneId lane) = 0;
-  virtual void* stream(LaneId lane) = 0;
+  virtual void* stream(LaneId lane) = 0;  // cudaStream_t; nullptr on CPUs
   // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over.
   virtual void run_there(const std::function<void()>& function) = 0;
 

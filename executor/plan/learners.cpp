@@ -123,7 +123,8 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
     given = {{loop.arenas.average, {models, 0, 1}}, {loop.arenas.averaged, {models, 0, 0}}};
   }
   memory.place_frozen(loop, device, given);
-  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident), given);
+  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident), given,
+                            has_branches(in, device) ? kLinger : 0);
   add_step(builder, in, cut, memory, prefix, replica);
   add_read_back(builder, lanes, loop, prefix, clocks.report, replica);
   for (const TaskId task : replica.step) builder.task(task).learner = learner;

@@ -73,12 +73,24 @@ void add_launches(PlanBuilder& builder, TaskId task, int32_t program, const Plac
   builder.task(task).launches += end - begin;
 }
 
+bool has_branches(const PlanInputs& in, int32_t device) {
+  constexpr int32_t kFewLearners = 2;
+  return in.request.branches && in.request.devices[size_t(device)].kind == PlanDevice::Kind::Cuda &&
+         in.request.learners <= kFewLearners;
+}
+
 void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement,
               const std::string& name, NodeId begin, NodeId end, Replica& replica) {
   const ClockId clock = builder.task(replica.copy).clock;
   const TaskId task = builder.add_task(Task::Kind::Compute, name, replica.lane, clock);
   builder.task(task).scalars = replica.slots;
   add_launches(builder, task, in.graph_of(loop), placement, begin, std::min(end, NodeId(loop.graph.nodes.size())));
+  if (loop.role == LoopRole::Train && has_branches(in, replica.device)) {
+    for (int32_t i = 0; i < builder.task(task).launches; ++i) {
+      Launch& launch = builder.plan.launches[size_t(builder.task(task).first_launch + i)];
+      launch.aside = can_run_aside(loop.graph, loop.graph.nodes[size_t(launch.node)]);
+    }
+  }
   replica.step.push_back(task);
 }
 

@@ -35,6 +35,7 @@ struct PlanRequest {
   bool keep_validated = false;           // what is validated is copied to the host as well
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
+  bool branches = true;                  // on GPUs with few learners gradients of parameters run aside
   int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA that a kernel may need at most. Where a
                                          // convolution of few channels is folded, its images come on top
 };
@@ -81,9 +82,14 @@ struct Packing {
 Packing pack(const std::vector<Lifetime>& lifetimes);
 
 // Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
-// live elsewhere already.
+// live elsewhere already. What launches aside read stays for `linger` more nodes, so that these need not wait.
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {});
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {},
+                int32_t linger = 0);
+
+// Whether a node is small, and its results are gradients of parameters and nothing else: the rest of the backward pass
+// needs none of them.
+bool can_run_aside(const Graph& graph, const Node& node);
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock);
 

@@ -77,6 +77,20 @@ Packing pack(const std::vector<Lifetime>& lifetimes) {
   return packing;
 }
 
+bool can_run_aside(const Graph& graph, const Node& node) {
+  // Reading more than this from memory takes longer than a launch, and kernels that fill a GPU gain nothing beside
+  // others.
+  constexpr int64_t kMostBytes = 24 << 20;
+  if (node.stage != Stage::Backward) return false;
+  int64_t bytes = 0;
+  for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph.values[size_t(input)].type.bytes();
+  const auto in_arena = [&](ValueId v) {
+    return v == kNone ||
+           (graph.values[size_t(v)].role == Role::Activation && graph.values[size_t(v)].view.base != kNone);
+  };
+  return bytes <= kMostBytes && std::all_of(node.outputs.begin(), node.outputs.end(), in_arena);
+}
+
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock) {
   Arena& home = plan.arenas[size_t(arena)];
   Buffer buffer;
@@ -108,7 +122,7 @@ BatchLayout batch_layout(const Loop& loop, bool resident) {
 }
 
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given) {
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given, int32_t linger) {
   const Graph& graph = loop.graph;
   check_carries(graph);
   const std::vector<View> storage = shared_storage(graph);
@@ -130,6 +144,14 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     for (const ValueId input : graph.nodes[n].inputs) touch(input, n);
     for (const ValueId output : graph.nodes[n].outputs) touch(output, n);
+  }
+  for (size_t n = 0; n < graph.nodes.size() && linger > 0; ++n) {
+    if (!can_run_aside(graph, graph.nodes[n])) continue;
+    for (const ValueId input : graph.nodes[n].inputs) {
+      if (input == kNone) continue;
+      int32_t& until = last[size_t(storage[size_t(input)].base)];
+      until = std::max(until, std::min(int32_t(n) + linger, int32_t(graph.nodes.size())));
+    }
   }
 
   for (const ValueId output : graph.outputs) touch(output, graph.nodes.size());  // read when the step is over

@@ -110,6 +110,7 @@ struct Launch {
   int32_t program = 0;  // which graph: index into Plan::graphs
   NodeId node = kNone;
   int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
+  bool aside = false;  // on the lane's branch: beside the launches behind it, as far as memory allows
 };
 
 // Instances of a host task that may run at once, at most: of so many the dependencies keep which have ended.

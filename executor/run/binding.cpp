@@ -103,10 +103,69 @@ void check_memory(const Plan& plan, const std::vector<int64_t>& free) {
   }
 }
 
-void BoundLaunch::run() const {
+namespace {
+
+using Ranges = std::vector<std::pair<const std::byte*, const std::byte*>>;
+
+bool overlap(const Ranges& some, const Ranges& others) {
+  for (const auto& [begin, end] : some) {
+    for (const auto& [other_begin, other_end] : others) {
+      if (begin < other_end && other_begin < end) return true;
+    }
+  }
+  return false;
+}
+
+// The memory of a launch's inputs and outputs.
+struct Access {
+  Ranges reads, writes;
+
+  Access(const Plan& plan, const BoundLaunch& launch) {
+    const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];
+    const auto range = [&](const void* at, ValueId value) {
+      const auto* begin = static_cast<const std::byte*>(at);
+      return std::pair(begin, begin + (begin == nullptr ? 0 : graph.values[size_t(value)].type.bytes()));
+    };
+    for (size_t i = 0; i < launch.inputs.size(); ++i) reads.push_back(range(launch.inputs[i], launch.node->inputs[i]));
+    for (size_t i = 0; i < launch.outputs.size(); ++i) {
+      writes.push_back(range(launch.outputs[i], launch.node->outputs[i]));
+    }
+  }
+  bool conflicts_with(const Access& other) const {
+    return overlap(writes, other.writes) || overlap(writes, other.reads) || overlap(reads, other.writes);
+  }
+};
+
+// What a launch aside reads may be overwritten by those behind it, and what it writes may be read.
+void order_launches_aside(const Plan& plan, std::vector<BoundLaunch>& launches) {
+  constexpr size_t kMostPending = 64;               // bounds the time that this takes
+  std::vector<std::pair<int32_t, Access>> pending;  // by place
+  for (size_t i = 0; i < launches.size(); ++i) {
+    BoundLaunch& launch = launches[i];
+    if (!launch.aside && pending.empty()) continue;
+    const Access access(plan, launch);
+    if (launch.aside) {
+      pending.emplace_back(int32_t(i), access);
+      continue;
+    }
+    auto waited = std::find_if(pending.rbegin(), pending.rend(), [&](const auto& item) {
+                    return access.conflicts_with(item.second);
+                  }).base();
+    if (pending.size() > kMostPending) waited = std::max(waited, pending.begin() + 1);
+    if (waited == pending.begin()) continue;
+    launch.after = std::prev(waited)->first;
+    pending.erase(pending.begin(), waited);
+  }
+}
+
+}  // namespace
+
+void BoundLaunch::run_on(void* stream) const {
   const NvtxRange range(ranged, node->name);
+  KernelContext there = context;
+  there.stream = stream;
   try {
-    kernel->run(context);
+    kernel->run(there);
   } catch (const std::exception& error) {
     throw RunError(fmt::format("node '{}' ({}): {}", node->name, node->op->qualified_name(), error.what()));
   }
@@ -117,7 +176,8 @@ Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::
     : plan_(plan),
       devices_(std::move(devices)),
       collectives_(std::move(collectives)),
-      workspace_(plan.lanes.size(), kNone) {
+      workspace_(plan.lanes.size(), kNone),
+      aside_workspace_(plan.lanes.size(), kNone) {
   for (const auto& device : devices_) all_queues_.push_back(device.get());
   if (collectives_) all_queues_.push_back(collectives_.get());
   check_free_memory();
@@ -164,25 +224,30 @@ void Binding::make_kernels(const BindOptions& options) {
     const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
       return lane.kind == Lane::Kind::Compute && lane.device == task.device;
     });
-    int64_t workspace = 0;
+    int64_t workspace = 0, aside = 0;  // bytes
     queues.run_there([&] {
       for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
         const Launch& launch = plan_.launches[size_t(i)];
         const Graph& graph = plan_.graphs[size_t(launch.program)];
         kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
                                               queues.context(task.lane), std::max(1, int(learners)));
-        workspace = std::max(workspace, kernels_[size_t(i)]->workspace_bytes());
+        int64_t& bytes = launch.aside ? aside : workspace;
+        bytes = std::max(bytes, kernels_[size_t(i)]->workspace_bytes());
       }
     });
-    ArenaId& arena = workspace_[size_t(task.lane)];
-    if (workspace == 0) continue;
-    if (arena == kNone) {
-      plan_.arenas.push_back(
-          {plan_.lanes[size_t(task.lane)].name + "/workspace", task.device, Arena::Memory::Device, 0});
-      arena = ArenaId(plan_.arenas.size() - 1);
-    }
-    plan_.arenas[size_t(arena)].bytes = std::max(plan_.arenas[size_t(arena)].bytes, workspace);
+    add_workspace(task, workspace_[size_t(task.lane)], "workspace", workspace);
+    add_workspace(task, aside_workspace_[size_t(task.lane)], "workspace aside", aside);
   }
+}
+
+void Binding::add_workspace(const Task& task, ArenaId& arena, const char* name, int64_t bytes) {
+  if (bytes == 0) return;
+  if (arena == kNone) {
+    plan_.arenas.push_back(
+        {fmt::format("{}/{}", plan_.lanes[size_t(task.lane)].name, name), task.device, Arena::Memory::Device, 0});
+    arena = ArenaId(plan_.arenas.size() - 1);
+  }
+  plan_.arenas[size_t(arena)].bytes = std::max(plan_.arenas[size_t(arena)].bytes, bytes);
 }
 
 void Binding::allocate() {
@@ -296,13 +361,14 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
                   &to = plan_.operands[size_t(task.first_operand + i + 1)];
     variant.copies.push_back({at(to), at(from), plan_.buffers[size_t(to.buffer)].bytes});
   }
-  const ArenaId workspace = workspace_[size_t(task.lane)];
   for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
     const Launch& launch = plan_.launches[size_t(i)];
     BoundLaunch ready;
     ready.kernel = kernels_[size_t(i)].get();
     ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
     ready.launch = i;
+    ready.aside = launch.aside;
+    const ArenaId workspace = (launch.aside ? aside_workspace_ : workspace_)[size_t(task.lane)];
     const auto operand = [&](int32_t o) { return at(plan_.operands[size_t(launch.first_operand + o)]); };
     for (int32_t o = 0; o < launch.inputs; ++o) ready.inputs.push_back(operand(o));
     for (int32_t o = 0; o < launch.outputs; ++o) ready.outputs.push_back(operand(launch.inputs + o));
@@ -315,6 +381,7 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
     launch.context.inputs = launch.inputs.data();
     launch.context.outputs = launch.outputs.data();
   }
+  order_launches_aside(plan_, variant.launches);
 }
 
 }  // namespace arbalest

@@ -53,6 +53,7 @@ class Binding {
   void choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const;
   void bind_variant(const Task& task, BoundTask::Variant& variant, const std::function<std::byte*(const Operand&)>& at);
   void make_kernels(const BindOptions& options);
+  void add_workspace(const Task& task, ArenaId& arena, const char* name, int64_t bytes);
   void check_free_memory() const;
   void allocate();
   void bind(TaskId task, const BindOptions& options);
@@ -64,6 +65,7 @@ class Binding {
   std::vector<std::byte*> arenas_;
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
   std::vector<ArenaId> workspace_;                // one a lane
+  std::vector<ArenaId> aside_workspace_;          // likewise, of its branch
   std::vector<BoundTask> tasks_;
 };
 

@@ -110,6 +110,7 @@ void set_precision(ProgramOptions& passes, const SessionOptions& options) {
   passes.fuse_attention = passes.bf16 && std::all_of(devices.begin(), devices.end(), [](const PlanDevice& device) {
                             return device.kind == PlanDevice::Kind::Cuda;
                           });
+  passes.fuse_statistics = passes.fuse_attention;
 }
 
 // Each learner's share of --batch-total.

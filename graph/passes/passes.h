@@ -29,6 +29,10 @@ ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& am
 // A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them.
 void fuse_gradient_sums(Graph& graph);
 
+// Of convolutions of few channels: one that a batch norm reads leaves the batch norm partial statistics, and the gradient
+// of one that reads a batch norm leaves that one's gradient partial sums. Each saves a pass over images.
+void fuse_statistics(Graph& graph);
+
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
 // running statistics from now on.

@@ -179,8 +179,8 @@ Loop* Program::find(LoopRole role) {
 
 const std::vector<std::string>& pass_names() {
   static const std::vector<std::string> names = {
-      "expand_layers",  "fuse_batch_norm", "fuse_attention",     "freeze",          "place_layouts",
-      "fold_constants", "add_update",      "fuse_gradient_sums", "lower_precision", "remove_dead"};
+      "expand_layers", "fuse_batch_norm",    "fuse_attention",  "freeze",          "place_layouts", "fold_constants",
+      "add_update",    "fuse_gradient_sums", "lower_precision", "fuse_statistics", "remove_dead"};
   return names;
 }
 
@@ -256,6 +256,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     if (options.bf16) lower_precision(loop.graph, loop.arenas);
   }
   after("lower_precision", program.training().graph);
+  if (options.fuse_statistics) fuse_statistics(program.training().graph);
+  after("fuse_statistics", program.training().graph);
   for (Loop& loop : program.loops) finish(loop);
   after("remove_dead", program.training().graph);
   return program;

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "ops/definition.h"
 #include "ops/conv/conv_cpu.h"
+#include "ops/conv/conv_type.h"
 
 namespace arbalest {
-namespace {
 
-// Y's type from X's and W's; fails where they do not fit the attributes.
 TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_index) {
   const Node& node = context.node();
   const TensorType &x = floating_input(context, x_index, {3, 4, 5}), &w = floating_input(context, w_index);
@@ -42,6 +40,24 @@ TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_
   return {x.dtype, windowed_shape(window, x.shape, w.shape[0])};
 }
 
+std::vector<AttributeSpec> conv_specs() {
+  std::vector<AttributeSpec> specs = window_specs();
+  specs.insert(specs.begin(),
+               ints_spec("kernel_shape", {}, "extents of a filter along the spatial axes; default: W's"));
+  specs.push_back(int_spec("group", 1, "groups of channels that do not mix"));
+  return specs;
+}
+
+std::function<Cost(const Graph&, const Node&)> conv_cost(bool y_is_output, size_t x, size_t w, size_t y) {
+  return [=](const Graph& graph, const Node& node) {
+    const TensorType& out = y_is_output ? output_type(graph, node, 0) : input_type(graph, node, y);
+    return Cost{Convolution(node, input_type(graph, node, x), input_type(graph, node, w), out).flops(),
+                operand_bytes(graph, node)};
+  };
+}
+
+namespace {
+
 void infer_conv(InferContext& context) {
   const TensorType y = convolved_type(context, 0, 1);
   if (context.has_input(2)) expect_input(context, 2, {master_type(y.dtype), {y.shape[1]}}, "one bias a filter");
@@ -72,13 +88,12 @@ void infer_grad_weight(InferContext& context) {
   context.set_output(0, {master_type(context.input(0).dtype), context.input(2).shape});
 }
 
-// Multiplications and additions, whichever of the three is asked for; x, w and y tell where the shapes are.
-std::function<Cost(const Graph&, const Node&)> conv_cost(bool y_is_output, size_t x, size_t w, size_t y) {
-  return [=](const Graph& graph, const Node& node) {
-    const TensorType& out = y_is_output ? output_type(graph, node, 0) : input_type(graph, node, y);
-    double bytes = operand_bytes(graph, node);
-    if (!y_is_output) bytes -= double(input_type(graph, node, 2).bytes());  // its shape only
-    return Cost{Convolution(node, input_type(graph, node, x), input_type(graph, node, w), out).flops(), bytes};
+// As conv_cost(), of a gradient whose third input tells a shape only.
+std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t y) {
+  return [cost = conv_cost(false, x, w, y)](const Graph& graph, const Node& node) {
+    Cost whole = cost(graph, node);
+    whole.bytes -= double(input_type(graph, node, 2).bytes());
+    return whole;
   };
 }
 
@@ -168,14 +183,6 @@ std::vector<Sample> samples(std::initializer_list<Operand> operands) {
   return samples;
 }
 
-std::vector<AttributeSpec> specs() {
-  std::vector<AttributeSpec> specs = window_specs();
-  specs.insert(specs.begin(),
-               ints_spec("kernel_shape", {}, "extents of a filter along the spatial axes; default: W's"));
-  specs.push_back(int_spec("group", 1, "groups of channels that do not mix"));
-  return specs;
-}
-
 OperandSpec lowered(std::string name) {
   return {.name = std::move(name), .lowered = true};
 }
@@ -188,7 +195,7 @@ void register_conv_conv(OpRegistry& registry) {
                 .doc = "a convolution (cross-correlation) with explicit filters",
                 .inputs = {lowered("X"), lowered("W"), {.name = "B", .arity = OperandSpec::Optional}},
                 .outputs = {lowered("Y")},
-                .attributes = specs(),
+                .attributes = conv_specs(),
                 .layout = Layout::ChannelsLast,
                 .infer = infer_conv,
                 .grad = grad_conv,
@@ -203,11 +210,11 @@ void register_conv_conv(OpRegistry& registry) {
                 .doc = "the gradient of Conv's X; X is not read",
                 .inputs = {lowered("dY"), lowered("W"), lowered("X")},
                 .outputs = {lowered("dX")},
-                .attributes = specs(),
+                .attributes = conv_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_grad_input,
-                .cost = conv_cost(false, 2, 1, 0),
+                .cost = gradient_cost(2, 1, 0),
                 .samples =
                     [] {
                       return samples({Y, W, X});
@@ -218,11 +225,11 @@ void register_conv_conv(OpRegistry& registry) {
                 .doc = "the gradient of Conv's W; W is not read",
                 .inputs = {lowered("X"), lowered("dY"), lowered("W")},
                 .outputs = {{.name = "dW"}},
-                .attributes = specs(),
+                .attributes = conv_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_grad_weight,
-                .cost = conv_cost(false, 0, 2, 1),
+                .cost = gradient_cost(0, 2, 1),
                 .samples =
                     [] {
                       return samples({X, Y, W});

@@ -355,6 +355,13 @@ Shape lifted(const Shape& shape) {
 
 std::unique_ptr<Kernel> convolution(const KernelRequest& request, Kind kind, const Shape& x, const Shape& w,
                                     const Shape& y) {
+  return std::make_unique<ConvolutionKernel>(request, convolution_problem(request, kind, x, w, y));
+}
+
+}  // namespace
+
+ConvolutionProblem convolution_problem(const KernelRequest& request, Kind kind, const Shape& x, const Shape& w,
+                                       const Shape& y) {
   const DataType type = request.inputs[0].dtype;
   if (type != DataType::Float32 && type != DataType::Bfloat16) fail_type(request, type, "float and bfloat16");
   const Window window = window_of(request.node, {w.begin() + 2, w.end()}, x);
@@ -376,20 +383,20 @@ std::unique_ptr<Kernel> convolution(const KernelRequest& request, Kind kind, con
   problem.deterministic = request.deterministic;
   problem.concurrent = std::min(request.concurrent, kMostTimedTogether);
   problem.workspace_limit = request.workspace_limit;
-  return std::make_unique<ConvolutionKernel>(request, std::move(problem));
+  return problem;
 }
 
-}  // namespace
+std::unique_ptr<Kernel> conv_cuda(const KernelRequest& r) {
+  return convolution(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape, r.inputs[1].shape,
+                     r.outputs[0].shape);
+}
 
 std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& r) {
   return convolution(r, Kind::GradInput, r.outputs[0].shape, r.inputs[1].shape, r.inputs[0].shape);
 }
 
 void register_conv_conv_cuda(OpRegistry& registry) {
-  registry.find("Conv")->cuda = [](const KernelRequest& r) {
-    return convolution(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape, r.inputs[1].shape,
-                       r.outputs[0].shape);
-  };
+  registry.find("Conv")->cuda = conv_cuda;
   registry.find("arbalest.ConvGradInput")->cuda = conv_grad_input_cuda;
   registry.find("arbalest.ConvGradWeight")->cuda = [](const KernelRequest& r) {
     return convolution(r, Kind::GradWeight, r.inputs[0].shape, r.outputs[0].shape, r.inputs[1].shape);

@@ -1,7 +1,7 @@
 // Convolution by plain loops: forward, gradient of the input, gradient of the filters.
 
-#include "ops/cuda/cuda_math.cuh"
 #include "ops/conv/conv_direct.cuh"
+#include "ops/cuda/cuda_math.cuh"
 
 namespace arbalest {
 

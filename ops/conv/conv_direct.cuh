@@ -1,8 +1,8 @@
 #pragma once
 // What our convolution kernels share.
 
-#include "ops/cuda/cuda_math.cuh"
 #include "ops/conv/conv_direct.h"
+#include "ops/cuda/cuda_math.cuh"
 #include "ops/nn/window.cuh"
 
 namespace arbalest::cuda {

@@ -7,8 +7,14 @@
 
 namespace arbalest {
 
-// The kernel of arbalest.ConvGradInput, whatever makes it: (dY, W) → dX, of a node with a window's attributes.
+// The kernel of Conv, and that of arbalest.ConvGradInput, whatever makes it: (dY, W) → dX, of a node with a window's
+// attributes. Further operands are not looked at.
+std::unique_ptr<Kernel> conv_cuda(const KernelRequest& request);
 std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& request);
+
+// X, W and Y are (N,C,…), (K,C/g,…) and (N,K,…), in every kind.
+ConvolutionProblem convolution_problem(const KernelRequest& request, ConvolutionProblem::Kind kind, const Shape& x,
+                                       const Shape& w, const Shape& y);
 
 // Plain loops: slow, but for every shape. Stands in where cuDNN has no engine.
 void run_direct_convolution(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const void* a,

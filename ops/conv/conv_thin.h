@@ -6,8 +6,11 @@
 
 namespace arbalest {
 
-// Whether these kernels solve the problem, on devices of compute capability 8.0 and later.
+// Whether these kernels solve the problem, where a device can run them.
 bool is_thin(const ConvolutionProblem& problem);
+
+// Compute capability 8.0, and shared memory.
+bool can_run_thin(const CudaContext& context);
 
 // µs, timed as cuDNN's engines are, once a process for each problem and kind of device; 0 where the device cannot run
 // it. Throws RunError where the device fails.

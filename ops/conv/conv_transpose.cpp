@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "ops/definition.h"
 #include "ops/conv/conv_cpu.h"
+#include "ops/definition.h"
 
 namespace arbalest {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_cpu.h"
+#include "ops/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -72,12 +73,21 @@ void check_residual(InferContext& context, const TensorType& x) {
   if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
 }
 
+// What a convolution leaves behind: see ops/statistics_chunks.h.
+void check_partials(InferContext& context, size_t index, const TensorType& x) {
+  if (!context.has_input(index)) return;
+  if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");
+  const Shape shape = {statistics_chunks(x.shape).chunks, x.shape[1], 2};
+  expect_input(context, index, {master_type(x.dtype), shape}, "two numbers a chunk and channel");
+}
+
 void infer_training(InferContext& context) {
   const TensorType x = check_operands(context, 0, 1, 4);
   check_epsilon(context);
   check_momentum(context);
   flag_attribute(context.node(), "correction");
   check_residual(context, x);
+  check_partials(context, 6, x);
   context.set_output(0, x);
   for (size_t i = 1; i < 5; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
 }
@@ -112,6 +122,7 @@ void infer_training_grad(InferContext& context) {
   if (context.has_input(2)) expect_input(context, 2, x, "the type of 'X'");
   if (context.has_input(6)) expect_input(context, 6, {master_type(x.dtype), {x.shape[1]}}, "as 'scale'");
   if (context.has_input(7)) expect_input(context, 7, x, "the type of 'X'");
+  check_partials(context, 8, x);
   const bool relu = flag_attribute(context.node(), "relu");
   if (context.has_input(2) + context.has_input(6) != int(relu)) {
     context.fail(fmt::format("attribute 'relu' is {}; expected {} of the inputs 'Y' and 'bias'", int(relu),
@@ -124,6 +135,9 @@ void infer_training_grad(InferContext& context) {
   }
   context.set_output(0, x);
   for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+  if (context.has_input(8) && (relu || residual || context.has_input(7))) {
+    context.fail("with 'partials' input 'dY' is the gradient of the normalised values");
+  }
   if (residual) context.set_output(3, x);
 }
 
@@ -180,6 +194,24 @@ Sample::Input channels(const Shape& shape, double low, double high, bool differe
   return {{DataType::Float32, {shape[1]}}, low, high, differentiable};
 }
 
+// An operand that is left out.
+Sample::Input nothing() {
+  return {{DataType::Token, {}}, 0, 0, false};
+}
+
+// Random partials, which need not be those of X: what is made of them is no function of X to differentiate.
+Sample with_partials(Sample sample, const Shape& image) {
+  sample.inputs.push_back({{DataType::Float32, {statistics_chunks(image).chunks, image[1], 2}}, 0.5, 2});
+  for (Sample::Input& input : sample.inputs) input.differentiable = false;
+  sample.name += ", partials";
+  return sample;
+}
+// With one chunk, with many, and where no pack of channels fits.
+const std::vector<Shape>& images_in_chunks() {
+  static const std::vector<Shape> images = {{3, 16, 12, 11}, {18, 32, 32, 32}, {2, 13, 4, 5}};
+  return images;
+}
+
 // Without and with relu and residual; `inputs` makes the operands before the residual.
 template <typename Inputs>
 std::vector<Sample> fused_samples(int outputs, bool running_statistics, Inputs inputs) {
@@ -205,11 +237,24 @@ std::vector<Sample> fused_samples(int outputs, bool running_statistics, Inputs i
 }
 
 std::vector<Sample> training_samples() {
-  return fused_samples(5, true, [](const SampleShape& s) {
+  const auto inputs = [](const SampleShape& s) {
     return std::vector<Sample::Input>{tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
                                       channels(s.shape, -1, 1), channels(s.shape, -1, 1, false),
                                       channels(s.shape, 0.5, 2, false)};
-  });
+  };
+  std::vector<Sample> samples = fused_samples(5, true, inputs);
+  for (const Shape& image : images_in_chunks()) {
+    for (const bool residual : {false, true}) {
+      Sample sample{.name = fmt::format("{}{}", to_string(image), residual ? ", residual" : ""),
+                    .inputs = inputs({"", image}),
+                    .output_count = 5,
+                    .attributes = {{"epsilon", 1e-5}, {"momentum", 0.3}, {"relu", int64_t{1}}},
+                    .tolerance = 2e-5};
+      sample.inputs.push_back(residual ? tensor(image, -1, 1) : nothing());
+      samples.push_back(with_partials(std::move(sample), image));
+    }
+  }
+  return samples;
 }
 
 std::vector<Sample> inference_samples() {
@@ -218,11 +263,6 @@ std::vector<Sample> inference_samples() {
                                       channels(s.shape, -1, 1), channels(s.shape, s.low, s.high, false),
                                       channels(s.shape, 0.5, 2, false)};
   });
-}
-
-// An operand that is left out.
-Sample::Input nothing() {
-  return {{DataType::Token, {}}, 0, 0, false};
 }
 
 std::vector<Sample> training_grad_samples() {
@@ -248,6 +288,14 @@ std::vector<Sample> training_grad_samples() {
         }
       }
     }
+  }
+  for (const Shape& image : images_in_chunks()) {
+    Sample sample{.name = to_string(image),
+                  .inputs = {tensor(image, -1, 1), tensor(image, -2, 2), nothing(), channels(image, 0.5, 2),
+                             channels(image, -1, 1), channels(image, 0.5, 2), nothing(), nothing()},
+                  .output_count = 3,
+                  .tolerance = 2e-5};
+    samples.push_back(with_partials(std::move(sample), image));
   }
   return samples;
 }
@@ -302,7 +350,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .name = "BatchNormTraining",
        .doc = "[relu](normalised X * scale + bias [+ residual]) by the batch's statistics; updates the running ones",
        .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("running_mean"), plain("running_var"),
-                  lowered("residual", Optional)},
+                  lowered("residual", Optional), plain("partials", Optional)},
        .outputs = {lowered("Y"), plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std")},
        .attributes = {epsilon_spec(), float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"), relu_spec(),
                       int_spec("correction", 1,
@@ -322,7 +370,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
                 .doc = "the gradients of BatchNormTraining for dY + dY2; with relu it needs Y, or the bias where there "
                        "is no residual",
                 .inputs = {lowered("dY"), lowered("X"), lowered("Y", Optional), plain("scale"), plain("saved_mean"),
-                           plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional)},
+                           plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional),
+                           plain("partials", Optional)},
                 .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dresidual", Optional)},
                 .attributes = {relu_spec(), int_spec("residual", 0, "1: with the gradient of the residual")},
                 .internal = true,

@@ -1,6 +1,7 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
 #include "ops/norm/batch_norm.cuh"
+#include "ops/statistics_chunks.h"
 
 namespace arbalest {
 
@@ -29,6 +30,17 @@ struct Shapes {
   }
 };
 
+// Of partials that a convolution has left behind.
+Columns chunks_of(const TensorType& x) {
+  const StatisticsChunks chunks = statistics_chunks(x.shape);
+  Columns columns;
+  columns.rows = x.elements() / x.shape[1];
+  columns.channels = int(x.shape[1]);
+  columns.chunk_rows = chunks.chunk_rows;
+  columns.chunks = chunks.chunks;
+  return columns;
+}
+
 // function(std::bool_constant)
 template <typename Function>
 void with_flag(bool flag, Function function) {
@@ -56,6 +68,8 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
   const float correction = float(int_attribute(request.node, "correction"));
+  const bool given = request.has_input(6);  // partials
+  const Columns chunks = given ? chunks_of(request.inputs[0]) : Columns();
   std::array<bool, 5> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
@@ -65,7 +79,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
           const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
           const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
           T* y = output<T>(c, 0);
-          auto* partials = static_cast<Partial*>(c.workspace);
+          const auto* partials = given ? input<Partial>(c, 6) : static_cast<const Partial*>(c.workspace);
           const Statistics statistics{input<float>(c, 1),
                                       input<float>(c, 2),
                                       input<float>(c, 3),
@@ -78,10 +92,14 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                                       momentum,
                                       correction};
           with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
-                        [&](auto width, const Columns& reduced, const Columns& columns) {
+                        [&](auto width, const Columns& own, const Columns& columns) {
                           constexpr int W = decltype(width)::value;
-                          statistics_kernel<W><<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, x, partials);
-                          check_launch("batch_norm statistics");
+                          const Columns& reduced = given ? chunks : own;
+                          if (!given) {
+                            statistics_kernel<W>
+                                <<<own.grid(), kThreads, 0, stream_of(c)>>>(own, x, static_cast<Partial*>(c.workspace));
+                            check_launch("batch_norm statistics");
+                          }
                           with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
                             normalize_kernel<W, with_relu.value, with_residual.value>
                                 <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, statistics, partials,
@@ -90,7 +108,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                           check_launch("batch_norm normalize");
                         });
         },
-        shapes.workspace_bytes());
+        given ? 0 : shapes.workspace_bytes());
   });
 }
 
@@ -132,7 +150,8 @@ void with_mask(Mask mask, bool two, Function function) {
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   Shapes shapes(request, request.inputs[1]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
-  const bool two = request.has_input(7);
+  const bool two = request.has_input(7), given = request.has_input(8);
+  const Columns chunks = given ? chunks_of(request.inputs[1]) : Columns();
   const Mask mask = !relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
@@ -146,7 +165,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
                                    input<float>(c, 3), mask == Mask::X ? input<float>(c, 6) : nullptr};
           T *dx = has[0] ? output<T>(c, 0) : nullptr, *kept = residual ? output<T>(c, 3) : nullptr;
           float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
-          auto* partials = static_cast<Partial*>(c.workspace);
+          auto* partials = static_cast<Partial*>(c.workspace);  // where none are given
           const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.x) && aligned(from.y) &&
                                    aligned(dx) && aligned(kept);
           with_width<T>(shapes, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
@@ -157,12 +176,14 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
               check_launch("batch_norm gradient sums");
             };
             const auto write = [&](auto kind, auto sum, const GradientOf<T>& of) {
-              gradient_kernel<W, kind.value, sum.value>
-                  <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, partials, of, dx, dscale, dbias);
+              gradient_kernel<W, kind.value, sum.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
+                  columns, given ? chunks : reduced, given ? input<Partial>(c, 8) : partials, of, dx, dscale, dbias);
               check_launch("batch_norm gradient");
             };
             with_mask(mask, two, [&](auto kind, auto sum) {
-              if (!residual) {
+              if (given) {
+                write(kind, sum, from);
+              } else if (!residual) {
                 sums(kind, sum, std::false_type{});
                 write(kind, sum, from);
               } else if constexpr (kind.value != Mask::X) {
@@ -174,7 +195,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
             });
           });
         },
-        shapes.workspace_bytes());
+        given ? 0 : shapes.workspace_bytes());
   });
 }
 

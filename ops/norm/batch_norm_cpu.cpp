@@ -8,6 +8,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -60,18 +61,41 @@ struct Moments {
   double mean, variance;  // biased
 };
 
-// Chan's merge of the parts' moments of one channel.
+// Chan's merge of moments, of one channel.
+class MergedMoments {
+ public:
+  void add(double rows, double mean, double squares) {
+    const double total = count_ + rows, difference = mean - mean_;
+    squares_ += squares + difference * difference * count_ * rows / total;
+    mean_ += difference * rows / total;
+    count_ = total;
+  }
+  Moments result() const { return {mean_, squares_ / count_}; }
+
+ private:
+  double count_ = 0, mean_ = 0, squares_ = 0;
+};
+
 template <typename W>
 Moments merge_moments(const Norm& norm, const W* means, const W* squares, int64_t channel) {
-  double count = 0, mean = 0, square = 0;
+  MergedMoments merged;
   for (int64_t part = 0; part < norm.parts(); ++part) {
-    const double rows = double(norm.part_rows(part)), total = count + rows;
-    const double difference = double(means[part * norm.size.channels + channel]) - mean;
-    square += double(squares[part * norm.size.channels + channel]) + difference * difference * count * rows / total;
-    mean += difference * rows / total;
-    count = total;
+    const int64_t at = part * norm.size.channels + channel;
+    merged.add(double(norm.part_rows(part)), double(means[at]), double(squares[at]));
   }
-  return {mean, square / count};
+  return merged.result();
+}
+
+// What a convolution has left behind, (chunks, channels, 2).
+template <typename W>
+Moments merge_partials(const Norm& norm, const StatisticsChunks& chunks, const W* partials, int64_t channel) {
+  MergedMoments merged;
+  for (int64_t chunk = 0; chunk < chunks.chunks; ++chunk) {
+    const W* moments = partials + (chunk * norm.size.channels + channel) * 2;
+    const int64_t rows = std::min(chunks.chunk_rows, norm.size.rows - chunk * chunks.chunk_rows);
+    merged.add(double(rows), double(moments[0]), double(moments[1]));
+  }
+  return merged.result();
 }
 
 // y = [relu]((x − mean) · factor + bias [+ residual]), each per channel.
@@ -167,6 +191,17 @@ void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sum
   }
 }
 
+// The same totals of what a convolution has left behind, (chunks, channels, 2).
+template <typename W>
+void add_partials(int64_t chunks, int64_t channels, const W* partials, W* sums) {
+  for (int64_t i = 0; i < 2 * channels; ++i) {
+    double total = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk)
+      total += partials[chunk * channels * 2 + i % channels * 2 + i / channels];
+    sums[i] = W(total);
+  }
+}
+
 // dx = (g − a − (x − mean)·b) · factor, and g itself into d_residual where that is asked for.
 template <Mask kMask, bool kMore, typename T>
 void input_gradient(const Norm& norm, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
@@ -205,16 +240,19 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   const int64_t channels = norm.size.channels, partial = norm.parts() * channels;
   const bool residual = request.has_input(5);
   const double correction = double(int_attribute(request.node, "correction"));
+  const bool given = request.has_input(6);  // partials
+  const StatisticsChunks chunks = given ? statistics_chunks(request.inputs[0].shape) : StatisticsChunks();
   auto run = [=](const KernelContext& context) {
     const W *scale = input<W>(context, 1), *bias = input<W>(context, 2);
     const W *old_mean = input<W>(context, 3), *old_variance = input<W>(context, 4);
     W *new_mean = output<W>(context, 1), *new_variance = output<W>(context, 2);
     W *saved_mean = output<W>(context, 3), *saved_inv_std = output<W>(context, 4);
     W *means = array<W>(context, 0), *squares = array<W>(context, partial), *factor = array<W>(context, 2 * partial);
-    part_moments(norm, input<T>(context, 0), means, squares);
+    if (!given) part_moments(norm, input<T>(context, 0), means, squares);
     const double rows = double(norm.size.rows), corrected = rows / std::max(rows - correction, 1.0);
     for (int64_t c = 0; c < channels; ++c) {
-      const Moments moments = merge_moments(norm, means, squares, c);
+      const Moments moments =
+          given ? merge_partials(norm, chunks, input<W>(context, 6), c) : merge_moments(norm, means, squares, c);
       saved_mean[c] = W(moments.mean);
       saved_inv_std[c] = W(1 / std::sqrt(moments.variance + norm.epsilon));
       factor[c] = scale[c] * saved_inv_std[c];
@@ -232,7 +270,8 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[1]), 0, 0, int_attribute(request.node, "relu") != 0};
   const int64_t channels = norm.size.channels, partial = 2 * norm.parts() * channels;
-  const bool residual = request.has_output(3), more = request.has_input(7);
+  const bool residual = request.has_output(3), more = request.has_input(7), given = request.has_input(8);
+  const int64_t chunks = given ? request.inputs[8].shape[0] : 0;
   const Mask mask = !norm.relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
   auto run = [=](const KernelContext& context) {
     const W *scale = input<W>(context, 3), *mean = input<W>(context, 4), *inv_std = input<W>(context, 5);
@@ -249,7 +288,11 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
                                  mask == Mask::X ? input<W>(context, 6) : nullptr};
     T *dx = output<T>(context, 0), *d_residual = residual ? output<T>(context, 3) : nullptr;
     with_mask(mask, more, [&](auto kind, auto has_more) {
-      gradient_sums<kind.value, has_more.value>(norm, gradient, sums);
+      if (given) {
+        add_partials(chunks, channels, input<W>(context, 8), sums);
+      } else {
+        gradient_sums<kind.value, has_more.value>(norm, gradient, sums);
+      }
       for (int64_t c = 0; c < channels; ++c) {
         const W rows = W(norm.size.rows);
         d_bias[c] = sums[c];

@@ -125,6 +125,52 @@ TEST_CASE("the gradient of a batch norm adds up what flows back into it") {
   CHECK(second.inputs[2] == step.find_value("h"));
 }
 
+TEST_CASE("convolutions of few channels leave statistics and sums to batch norms, others do not") {
+  const auto step_of = [](const std::string& body) {
+    ProgramOptions options;
+    options.fuse_statistics = true;
+    Graph step = make_program(net(body), options).training().graph;
+    check_sound(step);
+    return step;
+  };
+  const auto block = [](const std::string& conv) {
+    return "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)\n"
+           "b = arbalest.ConvBnRelu <" +
+           conv +
+           ", relu = 0> (a)\n"
+           "s = Add (b, a)\nh = Relu (s)\n" +
+           kHead;
+  };
+  const Graph step = step_of(block("filters = 16, kernel_shape = [3, 3]"));
+  const Node& conv = only(step, "arbalest.ConvStatistics");  // that of `a` has two channels to read
+  const Node& gradient = only(step, "arbalest.ConvGradInputSums");
+  CHECK(count_ops(step, "Conv") == 1);
+  CHECK(count_ops(step, "arbalest.ConvGradInput") == 0);
+  const auto reader_of = [&](ValueId partials) {
+    const auto found = std::find_if(step.nodes.begin(), step.nodes.end(), [&](const Node& node) {
+      return std::find(node.inputs.begin(), node.inputs.end(), partials) != node.inputs.end();
+    });
+    REQUIRE(found != step.nodes.end());
+    return *found;
+  };
+  CHECK(reader_of(conv.outputs[1]).inputs[1] == step.find_value("b.bn.weight"));
+  const Node first = reader_of(gradient.outputs[1]);
+  CHECK(first.inputs[3] == step.find_value("a.bn.weight"));
+  CHECK(first.inputs[0] == gradient.outputs[0]);
+  CHECK(int_attribute(first, "relu") == 0);
+  CHECK(gradient.inputs[7] == step.find_value("a.bn.bias"));
+  CHECK(gradient.inputs[8] != kNone);  // what flows around the convolution
+
+  for (const char* other :
+       {"filters = 16, kernel_shape = [1, 1]", "filters = 16, kernel_shape = [3, 3], dilations = [2, 2]",
+        "filters = 16, kernel_shape = [3, 3], group = 2"}) {
+    INFO(other);
+    const Graph plain = step_of(block(other));
+    CHECK(count_ops(plain, "arbalest.ConvStatistics") == 0);
+    CHECK(count_ops(plain, "arbalest.ConvGradInputSums") == 0);
+  }
+}
+
 TEST_CASE("a sum of gradients that others read too stays") {
   Graph graph = expanded("n = arbalest.BatchNorm (x)\nh = Relu (n)\n" + kHead);
   CHECK(count_ops(graph, "Add") == 0);

@@ -153,6 +153,20 @@ TEST_CASE("gradients of a residual block, fused, are the loss's differences") {
       kHead);
 }
 
+TEST_CASE("gradients are the loss's differences where convolutions leave statistics to batch norms, and losses agree") {
+  const std::string body =
+      "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)\n"
+      "b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (a)\n"
+      "c = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], relu = 0> (b)\n"
+      "s = Add (a, c)\nr = Relu (s)\n"
+      "d = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (r)\n"
+      "t = Add (d, r)\nh = GlobalAveragePool (t)\n" +
+      kHead;
+  ProgramOptions fused;
+  fused.fuse_statistics = true;
+  CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
+}
+
 TEST_CASE("gradients of convolutions, pools and sums are the loss's differences") {
   check_gradients(
       "a = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (x)\n"

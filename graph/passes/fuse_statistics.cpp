@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <numeric>
+
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kTrainingPartials = 6, kGradPartials = 8;  // inputs of the batch norms
+
+// Convolutions that a kernel of few channels is the fastest for, on images small enough that launches count.
+bool is_thin(const Graph& graph, const Node& node, const TensorType& image) {
+  constexpr int64_t kWidest = 64, kFewPixels = 33792;
+  const auto all = [&](const char* name, int64_t value) {
+    const std::vector<int64_t> values = ints_attribute(node, name);
+    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
+  };
+  if (image.shape.size() != 4 || image.elements() == 0) return false;
+  const int64_t channels = image.shape[1], pixels = image.shape[0] * image.shape[2] * image.shape[3];
+  const bool few = channels == 16 || channels == 32 || (channels == 64 && pixels <= kFewPixels);
+  return few && image.shape[3] <= kWidest && all("strides", 1) && all("dilations", 1) &&
+         graph.values[size_t(node.inputs[1])].type.shape == Shape{channels, channels, 3, 3} &&
+         ints_attribute(node, "pads") == std::vector<int64_t>{1, 1, 1, 1} && int_attribute(node, "group") == 1;
+}
+
+class Fusion {
+ public:
+  explicit Fusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+    for (size_t n = 0; n < key_.size(); ++n) key_[n] = int64_t(n) * 2 + 1;
+  }
+
+  void run() {
+    const size_t count = graph_.nodes.size();
+    for (size_t n = 0; n < count; ++n) {
+      const std::string op = graph_.nodes[n].op->qualified_name();
+      if (op == "arbalest.BatchNormTraining") fuse_training(graph_.nodes[n]);
+      if (op == "arbalest.BatchNormGrad") fuse_gradient(n);
+    }
+    reorder_nodes(graph_, key_);
+  }
+
+ private:
+  // The convolution, of the operator `op`, that makes `value`; kNone where it is none of few channels.
+  NodeId thin_producer(ValueId value, const char* op) const {
+    const NodeId producer = graph_.values[size_t(value)].producer;
+    if (producer == kNone) return kNone;
+    const Node& node = graph_.nodes[size_t(producer)];
+    const bool fits = node.op->qualified_name() == op && graph_.values[size_t(value)].view.base == kNone &&
+                      is_thin(graph_, node, graph_.values[size_t(value)].type);
+    return fits ? producer : kNone;
+  }
+
+  // A second output of the node, as its operator infers it.
+  ValueId add_partials(NodeId node) {
+    const ValueId partials = graph_.add_value(graph_.nodes[size_t(node)].name + ".partials", {});
+    graph_.values[size_t(partials)].producer = node;
+    graph_.nodes[size_t(node)].outputs.push_back(partials);
+    infer(graph_, node);
+    return partials;
+  }
+
+  void fuse_training(Node& norm) {
+    const NodeId conv = thin_producer(norm.inputs[0], "Conv");
+    if (conv == kNone || graph_.nodes[size_t(conv)].inputs.size() > 2) return;  // with a bias
+    graph_.nodes[size_t(conv)].op = &builtin_ops().get("arbalest.ConvStatistics");
+    norm.inputs.resize(kTrainingPartials, kNone);
+    norm.inputs.push_back(add_partials(conv));
+  }
+
+  // Whether the first of a BatchNormGrad's inputs is a convolution's gradient that nothing else reads.
+  bool has_fusible_gradient(const std::vector<ValueId>& inputs) const {
+    const ValueId gradient = inputs[0];
+    return gradient != kNone && thin_producer(gradient, "arbalest.ConvGradInput") != kNone &&
+           graph_.values[size_t(gradient)].type == graph_.values[size_t(inputs[1])].type &&
+           readers_[size_t(gradient)].size() == 1;
+  }
+
+  void fuse_gradient(size_t n) {
+    Node& norm = graph_.nodes[n];
+    std::vector<ValueId> of_norm = norm.inputs;
+    of_norm.resize(kGradPartials, kNone);
+    if (!has_fusible_gradient(of_norm)) std::swap(of_norm[0], of_norm[7]);  // of two, either
+    if (!has_fusible_gradient(of_norm)) return;
+    const auto [gradient, x, y, scale, mean, inv_std, bias, second] =
+        std::tuple(of_norm[0], of_norm[1], of_norm[2], of_norm[3], of_norm[4], of_norm[5], of_norm[6], of_norm[7]);
+    const NodeId conv = graph_.values[size_t(gradient)].producer;
+    Node& fused = graph_.nodes[size_t(conv)];
+    fused.op = &builtin_ops().get("arbalest.ConvGradInputSums");
+    fused.inputs = {fused.inputs[0], fused.inputs[1], x, y, scale, mean, inv_std, bias, second};
+    key_[size_t(conv)] = key_[n] - 1;  // where all of these are known
+    norm.inputs = {gradient, x, kNone, scale, mean, inv_std, kNone, kNone, add_partials(conv)};
+    norm.attributes.set("relu", int64_t{0});
+    norm.attributes.set("residual", int64_t{0});
+    if (norm.outputs.size() <= 3) return;
+    const ValueId residual = norm.outputs[3];  // the same gradient
+    norm.outputs.resize(3);
+    graph_.values[size_t(residual)].producer = kNone;
+    for (const NodeId reader : readers_[size_t(residual)]) {
+      std::vector<ValueId>& inputs = graph_.nodes[size_t(reader)].inputs;
+      std::replace(inputs.begin(), inputs.end(), residual, gradient);
+    }
+  }
+
+  Graph& graph_;
+  const std::vector<std::vector<NodeId>> readers_;
+  std::vector<int64_t> key_;  // of each node in the order to come
+};
+
+}  // namespace
+
+void fuse_statistics(Graph& graph) {
+  Fusion(graph).run();
+}
+
+}  // namespace arbalest

@@ -1,0 +1,41 @@
+#pragma once
+// How the rows of a convolution's result are shared out to chunks where the convolution leaves partial statistics of each
+// for the batch norm behind it: what both kernels, on any device, must agree on.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "graph/types.h"
+
+namespace arbalest {
+
+struct StatisticsChunks {
+  int tile_rows = 0;  // image rows that a block takes at once: a divisor of the height
+  int tiles = 0;      // of all images
+  int tiles_per_chunk = 0;
+  int chunks = 0;          // none is empty
+  int64_t chunk_rows = 0;  // pixels of each but the last
+};
+
+// Few enough for one wave of blocks that work on 64 pixels each.
+inline bool has_few_pixels(const Shape& image) {
+  return image[0] * image[2] * image[3] <= 33792;
+}
+
+// `image`: (N,C,H,W), nothing empty.
+inline StatisticsChunks statistics_chunks(const Shape& image) {
+  constexpr int kMostChunks = 256;  // each is read again by every block of the batch norm
+  const int64_t height = image[2], width = image[3];
+  const int64_t most_pixels = image[1] >= 64 ? 64 : image[1] >= 32 && has_few_pixels(image) ? 128 : 256;
+  int64_t rows = std::clamp<int64_t>(most_pixels / width, 1, height);
+  while (height % rows != 0) --rows;
+  StatisticsChunks c;
+  c.tile_rows = int(rows);
+  c.tiles = int(image[0] * (height / rows));
+  c.tiles_per_chunk = (c.tiles + kMostChunks - 1) / kMostChunks;
+  c.chunks = (c.tiles + c.tiles_per_chunk - 1) / c.tiles_per_chunk;
+  c.chunk_rows = int64_t{c.tiles_per_chunk} * rows * width;
+  return c;
+}
+
+}  // namespace arbalest

@@ -1,6 +1,6 @@
 #pragma once
-// How the rows of a convolution's result are shared out to chunks where the convolution leaves partial statistics of each
-// for the batch norm behind it: what both kernels, on any device, must agree on.
+// How the rows of a convolution's result are shared out to chunks where the convolution leaves partial statistics of
+// each for the batch norm behind it: what both kernels, on any device, must agree on.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@ inline bool has_few_pixels(const Shape& image) {
 
 // `image`: (N,C,H,W), nothing empty.
 inline StatisticsChunks statistics_chunks(const Shape& image) {
-  constexpr int kMostChunks = 256;  // each is read again by every block of the batch norm
+  constexpr int kFewTiles = 512;
   const int64_t height = image[2], width = image[3];
   const int64_t most_pixels = image[1] >= 64 ? 64 : image[1] >= 32 && has_few_pixels(image) ? 128 : 256;
   int64_t rows = std::clamp<int64_t>(most_pixels / width, 1, height);
@@ -32,7 +32,8 @@ inline StatisticsChunks statistics_chunks(const Shape& image) {
   StatisticsChunks c;
   c.tile_rows = int(rows);
   c.tiles = int(image[0] * (height / rows));
-  c.tiles_per_chunk = (c.tiles + kMostChunks - 1) / kMostChunks;
+  const int most_chunks = c.tiles <= kFewTiles ? 128 : 256;  // every block of the batch norm reads all of them again
+  c.tiles_per_chunk = (c.tiles + most_chunks - 1) / most_chunks;
   c.chunks = (c.tiles + c.tiles_per_chunk - 1) / c.tiles_per_chunk;
   c.chunk_rows = int64_t{c.tiles_per_chunk} * rows * width;
   return c;

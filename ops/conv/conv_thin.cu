@@ -1,7 +1,5 @@
 #include "ops/conv/conv_thin.h"
 
-#include <climits>
-
 #include "ops/conv/conv_thin_epilogue.cuh"
 #include "ops/conv/conv_thin_gradient.cuh"
 #include "ops/cuda/convolution_choices.h"
@@ -39,52 +37,52 @@ __global__ void __launch_bounds__(kThreads) thin_sum_kernel(int blocks, int coun
   if (item < count / 4 && part == 0) *reinterpret_cast<float4*>(out + item * 4) = total;
 }
 
-template <int C>
-ThinTiling gradient_tiling(const Shape& image, int multiprocessors) {
-  constexpr int kMostPixels = C == 64 ? 64 : 256;  // of a tile
-  ThinTiling t;
-  t.height = int(image[2]);
-  t.width = int(image[3]);
-  t.rows = std::clamp(kMostPixels / t.width, 1, t.height);
-  while (t.height % t.rows != 0) --t.rows;
-  t.tiles_per_image = t.height / t.rows;
-  t.tiles = int(image[0]) * t.tiles_per_image;
-  // Each block adds partial sums, which are read again.
-  const int blocks = C == 64 ? std::max(1, std::min(t.tiles, multiprocessors) / 2)
-                             : multiprocessors * (C == 16 && t.tiles > 8 * multiprocessors ? 2 : 1);
-  t.tiles_per_block = (t.tiles + blocks - 1) / blocks;
-  t.blocks = (t.tiles + t.tiles_per_block - 1) / t.tiles_per_block;
-  return t;
-}
+// Channels of X and of dY that a block takes, and how pixels are shared out: what was the fastest on an H200.
+template <int C, int From, int To, int kMostPixels>
+struct GradientForm {
+  static constexpr int kChannels = C;
+  using Kernel = ThinGradient<C, From, To>;
 
-// function(std::integral_constant<int, channels>)
-template <typename Function>
-auto with_channels(const ConvolutionProblem& problem, Function function) {
-  switch (problem.x[1]) {
-    case 16: return function(std::integral_constant<int, 16>{});
-    case 32: return function(std::integral_constant<int, 32>{});
-    default: return function(std::integral_constant<int, 64>{});
+  ThinTiling tiling;
+
+  GradientForm(const Shape& image, int most_blocks, int least_tiles_per_block) {
+    tiling.height = int(image[2]);
+    tiling.width = int(image[3]);
+    tiling.rows = std::clamp(kMostPixels / tiling.width, 1, tiling.height);
+    while (tiling.height % tiling.rows != 0) --tiling.rows;
+    tiling.tiles_per_image = tiling.height / tiling.rows;
+    tiling.tiles = int(image[0]) * tiling.tiles_per_image;
+    tiling.tiles_per_block = std::max(least_tiles_per_block, (tiling.tiles + most_blocks - 1) / most_blocks);
+    tiling.blocks = (tiling.tiles + tiling.tiles_per_block - 1) / tiling.tiles_per_block;
   }
-}
 
-void run_gradient(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream, const __nv_bfloat16* x,
-                  const __nv_bfloat16* dy, float* dw, float* partials) {
-  with_channels(problem, [&](auto channels) {
-    constexpr int C = decltype(channels)::value;
-    using Form = ThinGradient<C>;
-    const ThinTiling tiling = gradient_tiling<C>(problem.x, multiprocessors);
-    const int shared = Form::shared_bytes(tiling);
-    if (!allow_shared(thin_gradient_kernel<C>, shared)) {
+  void run(cudaStream_t stream, const __nv_bfloat16* x, const __nv_bfloat16* dy, float* dw, float* partials) const {
+    const auto kernel = thin_gradient_kernel<C, From, To>;
+    const int shared = Kernel::shared_bytes(tiling);
+    if (!allow_shared(kernel, shared)) {
       throw RunError("gradients of convolutions of few channels: too little shared memory");
     }
-    thin_gradient_kernel<C>
-        <<<dim3(unsigned(tiling.blocks), Form::kBlocksY), kThreads, size_t(shared), stream>>>(tiling, x, dy, partials);
+    kernel<<<dim3(unsigned(tiling.blocks), Kernel::kBlocksY), kThreads, size_t(shared), stream>>>(tiling, x, dy,
+                                                                                                  partials);
     check_launch("gradient of a convolution of few channels");
     constexpr int kCount = 9 * C * C;
     thin_sum_kernel<<<(kCount * 2 + kThreads - 1) / kThreads, kThreads, 0, stream>>>(tiling.blocks, kCount, partials,
                                                                                      dw);
     check_launch("gradient of a convolution of few channels: sums");
-  });
+  }
+};
+
+// function(form). Each block adds partial sums, which are read again.
+template <typename Function>
+auto with_gradient_form(const Shape& image, int multiprocessors, Function function) {
+  switch (image[1]) {
+    case 16:
+      return function(GradientForm<16, 16, 16, 256>(image, multiprocessors * (has_few_pixels(image) ? 1 : 2), 2));
+    case 32: return function(GradientForm<32, 32, 16, 256>(image, multiprocessors, 1));
+    default:
+      return has_few_pixels(image) ? function(GradientForm<64, 32, 16, 64>(image, std::max(1, multiprocessors / 4), 4))
+                                   : function(GradientForm<64, 32, 32, 64>(image, std::max(1, multiprocessors / 2), 1));
+  }
 }
 
 }  // namespace
@@ -126,9 +124,8 @@ double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem
 
 int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {
   if (problem.kind != Kind::GradWeight) return 0;
-  return with_channels(problem, [&](auto channels) {
-    constexpr int C = decltype(channels)::value;
-    return int64_t{gradient_tiling<C>(problem.x, multiprocessors).blocks} * 9 * C * C * int64_t(sizeof(float));
+  return with_gradient_form(problem.x, multiprocessors, [](const auto& form) {
+    return form.tiling.blocks * 9 * int64_t{form.kChannels} * form.kChannels * int64_t(sizeof(float));
   });
 }
 
@@ -138,8 +135,9 @@ void run_thin_convolution(const ConvolutionProblem& problem, int multiprocessors
   auto* image = static_cast<__nv_bfloat16*>(result);
   switch (problem.kind) {
     case Kind::GradWeight:
-      return run_gradient(problem, multiprocessors, stream, first, second, static_cast<float*>(result),
-                          static_cast<float*>(workspace));
+      return with_gradient_form(problem.x, multiprocessors, [&](const auto& form) {
+        form.run(stream, first, second, static_cast<float*>(result), static_cast<float*>(workspace));
+      });
     case Kind::GradInput: return launch_thin<true>(problem.x, stream, first, second, image, ThinPlain{});
     default: return launch_thin<false>(problem.x, stream, first, second, image, ThinPlain{});
   }

@@ -93,20 +93,19 @@ struct RowWalk {
   }
 };
 
-// Begins to copy the tile with the rows above and below.
-template <int C>
+// Begins to copy the tile with the rows above and below: Part of the image's C channels, from x's on.
+template <int C, int Part>
 __device__ void copy_image(const ThinTiling& tiling, RowWalk walk, int tile, const __nv_bfloat16* x,
                            __nv_bfloat16* image) {
-  constexpr int kChunks = C / 8;
+  constexpr int kChunks = Part / 8;
   const int image_index = tile / tiling.tiles_per_image;
   const int first = (tile - image_index * tiling.tiles_per_image) * tiling.rows - 1;
-  const __nv_bfloat16* from =
-      x + (int64_t(image_index) * tiling.height + first) * tiling.width * C + int(threadIdx.x) * 8;
+  const __nv_bfloat16* from = x + (int64_t(image_index) * tiling.height + first) * tiling.width * C;
   while (walk.row < tiling.rows + 2) {
-    const int pixel = walk.row * (tiling.width + 2) + 1 + walk.chunk / kChunks;
+    const int column = walk.chunk / kChunks, channel = walk.chunk % kChunks * 8;
     const bool there = unsigned(first + walk.row) < unsigned(tiling.height);
-    copy_async(image + pixel * (C + kThinSkew) + walk.chunk % kChunks * 8, there ? from : x, there);
-    from += blockDim.x * 8;
+    copy_async(image + (walk.row * (tiling.width + 2) + 1 + column) * (Part + kThinSkew) + channel,
+               there ? from + (walk.row * tiling.width + column) * C + channel : x, there);
     walk.row += walk.row_step;
     walk.chunk += walk.chunk_step;
     if (walk.chunk >= walk.row_chunks) {
@@ -135,6 +134,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
   constexpr int kFilterRow = Transposed ? Out + kThinSkew : C + kThinSkew;
   constexpr int kFilterRows = Transposed ? C : Out;
   extern __shared__ __align__(16) unsigned char thin_memory[];
+  __shared__ float shifts[Out];
   auto* filter = reinterpret_cast<__nv_bfloat16*>(thin_memory);
   auto* images = filter + kTaps * kFilterRows * kFilterRow;
   const int image_elements = (tiling.rows + 2) * (tiling.width + 2) * (C + kThinSkew);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
   const RowWalk walk(tiling.width * (C / 8));
   const int pixels = tiling.rows * tiling.width;
 
-  copy_image<C>(tiling, walk, first_tile, x, images);
+  copy_image<C, C>(tiling, walk, first_tile, x, images);
   if constexpr (Transposed) {
     constexpr int kChunks = Out / 8;
     for (int i = thread; i < C * kTaps * kChunks; i += int(blockDim.x)) {
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
 
   for (int tile = first_tile; tile < last_tile; ++tile) {
     const int buffer = (tile - first_tile) % 2;
-    if (tile + 1 < last_tile) copy_image<C>(tiling, walk, tile + 1, x, images + (1 - buffer) * image_elements);
+    if (tile + 1 < last_tile) copy_image<C, C>(tiling, walk, tile + 1, x, images + (1 - buffer) * image_elements);
     commit_copies();
     wait_for_copies<1>();
     __syncthreads();
@@ -221,6 +221,15 @@ __global__ void __launch_bounds__(32 * Along * Across)
         }
       }
     }
+    const auto values = [&](int m, int half, float(&value)[2 * J]) {
+#pragma unroll
+      for (int c = 0; c < 2 * J; ++c) value[c] = sum[m][c / 2][half * 2 + c % 2];
+    };
+    if (tile == first_tile) {
+      float value[2 * J];
+      values(0, 0, value);
+      state.start(shifts, channel - first_channel, along == 0 && lane < 4, value);
+    }
     const int64_t begin = int64_t{tile} * pixels;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -229,8 +238,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
         const int pixel = (along * M + m) * 16 + half * 8 + lane / 4;
         if (pixel >= pixels) continue;
         float value[2 * J];
-#pragma unroll
-        for (int c = 0; c < 2 * J; ++c) value[c] = sum[m][c / 2][half * 2 + c % 2];
+        values(m, half, value);
         const int64_t at = (begin + pixel) * C + channel;
         state.add(epilogue, at, value);
         Pack<__nv_bfloat16, 2 * J> pack;
@@ -241,7 +249,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
     }
     __syncthreads();  // the buffer is free
   }
-  state.template finish<C, Along, Across>(epilogue, first_channel, thin_memory);
+  state.template finish<C, Along, Across>(epilogue, first_channel, (last_tile - first_tile) * pixels, thin_memory);
 }
 
 template <int C, int Out, bool Transposed>

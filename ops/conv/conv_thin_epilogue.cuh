@@ -1,7 +1,8 @@
 #pragma once
 // What the kernels of conv_thin.cuh do with a product before and after they store it: State<J> is a thread's, of 2J
-// neighbouring channels from `channel` on; add() sees each value that the thread has, at its place in the result, and
-// may change it; finish() is called by all threads at the end.
+// neighbouring channels from `channel` on. All threads call start() with their first values, `first` where these are of
+// the block's first pixel, and finish() at the end. add() sees each value that the thread has, at its place in the
+// result, and may change it.
 
 #include "ops/norm/batch_norm.cuh"
 
@@ -12,85 +13,79 @@ struct ThinPlain {
   struct State {
     __device__ State(const ThinPlain&, int) {}
     __device__ void add(const ThinPlain&, int64_t, float (&)[2 * J]) {}
+    __device__ void start(float*, int, bool, const float (&)[2 * J]) {}
     template <int C, int Along, int Across>
-    __device__ void finish(const ThinPlain&, int, void*) {}
+    __device__ void finish(const ThinPlain&, int, int, void*) {}
   };
 };
 
-// The sums or spreads of a block's threads, which hold 2J neighbouring channels each, as a row of partials (blocks, C).
-// merge(a, a's count, b, b's count). `scratch`: shared memory that all threads are done with.
-template <int C, int J, int Along, int Across, typename Item, typename Merge>
-__device__ void write_block_partials(Item (&own)[2 * J], float count, int first_channel, void* scratch,
-                                     float2* partials, Merge merge) {
+// Totals over a block of what its threads have summed, for 2J neighbouring channels each, as a row of partials
+// (blocks, C). `make`: a channel of the block and its two totals → the partial. `scratch`: shared memory that all
+// threads are done with.
+template <int C, int J, int Along, int Across, typename Make>
+__device__ void write_block_partials(float (&sums)[2][2 * J], int first_channel, void* scratch, Partial* partials,
+                                     Make make) {
   constexpr int kOut = 8 * J * Across;
-  auto* items = static_cast<Item*>(scratch);                      // (Along, kOut)
-  auto* counts = reinterpret_cast<float*>(items + Along * kOut);  // (Along)
+  auto* totals = static_cast<float2*>(scratch);  // (Along, kOut)
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
 #pragma unroll
   for (int offset = 4; offset < 32; offset *= 2) {  // lanes apart by four hold the same channels
-    const float other_count = __shfl_xor_sync(0xffffffffu, count, offset);
 #pragma unroll
     for (int c = 0; c < 2 * J; ++c) {
-      const Item other = {__shfl_xor_sync(0xffffffffu, own[c].first, offset),
-                          __shfl_xor_sync(0xffffffffu, own[c].second, offset)};
-      // The same bits in both lanes.
-      own[c] = lane & offset ? merge(other, other_count, own[c], count) : merge(own[c], count, other, other_count);
+#pragma unroll
+      for (int q = 0; q < 2; ++q) sums[q][c] += __shfl_xor_sync(0xffffffffu, sums[q][c], offset);
     }
-    count += other_count;
   }
   if (lane < 4) {
+    float2* own = totals + warp / Across * kOut + (warp % Across * 4 + lane) * 2 * J;
 #pragma unroll
-    for (int c = 0; c < 2 * J; ++c) items[warp / Across * kOut + (warp % Across * 4 + lane) * 2 * J + c] = own[c];
-    if (lane == 0 && warp % Across == 0) counts[warp / Across] = count;
+    for (int c = 0; c < 2 * J; ++c) own[c] = make_float2(sums[0][c], sums[1][c]);
   }
   __syncthreads();
   for (int c = int(threadIdx.x); c < kOut; c += int(blockDim.x)) {
-    Item total = items[c];
-    float total_count = counts[0];
-    for (int along = 1; along < Along; ++along) {
-      total = merge(total, total_count, items[along * kOut + c], counts[along]);
-      total_count += counts[along];
+    float2 total = {0, 0};
+#pragma unroll
+    for (int along = 0; along < Along; ++along) {
+      const float2 more = totals[along * kOut + c];
+      total.x += more.x;
+      total.y += more.y;
     }
-    partials[int64_t(blockIdx.x) * C + first_channel + c] = make_float2(total.first, total.second);
+    partials[int64_t(blockIdx.x) * C + first_channel + c] = make(c, total);
   }
 }
 
-// Of what is stored: the partials of batch norm's statistics.
+// Of what is stored: the partials of batch norm's statistics. Sums are taken relative to the block's first pixel.
 struct ThinStatistics {
   Partial* partials;
 
   template <int J>
   struct State {
-    float first[2 * J], sums[2 * J] = {}, squares[2 * J] = {};  // relative to the first value
-    int count = 0;
+    float shift[2 * J], sums[2][2 * J] = {};
+    float* shifts;  // by channel of the block
     __device__ State(const ThinStatistics&, int) {}
+    __device__ void start(float* shared, int channel, bool first, const float (&value)[2 * J]) {
+      shifts = shared;
+#pragma unroll
+      for (int c = 0; c < 2 * J && first; ++c) shifts[channel + c] = widen(narrow<__nv_bfloat16>(value[c]));
+      __syncthreads();
+#pragma unroll
+      for (int c = 0; c < 2 * J; ++c) shift[c] = shifts[channel + c];
+    }
     __device__ void add(const ThinStatistics&, int64_t, float (&value)[2 * J]) {
 #pragma unroll
       for (int c = 0; c < 2 * J; ++c) {
-        const float v = widen(narrow<__nv_bfloat16>(value[c]));
-        if (count == 0) first[c] = v;
-        sums[c] += v - first[c];
-        squares[c] += (v - first[c]) * (v - first[c]);
+        const float deviation = widen(narrow<__nv_bfloat16>(value[c])) - shift[c];
+        sums[0][c] += deviation;
+        sums[1][c] += deviation * deviation;
       }
-      ++count;
     }
     template <int C, int Along, int Across>
-    __device__ void finish(const ThinStatistics& to, int first_channel, void* scratch) {
-      struct Spread {
-        float first, second;  // mean, sum of squared deviations from it
+    __device__ void finish(const ThinStatistics& to, int first_channel, int pixels, void* scratch) {
+      const auto make = [&](int channel, float2 total) {
+        const float mean = total.x / float(pixels);
+        return make_float2(shifts[channel] + mean, fmaxf(total.y - total.x * mean, 0.0f));
       };
-      Spread spread[2 * J];
-      const float number = float(count);
-#pragma unroll
-      for (int c = 0; c < 2 * J; ++c) {
-        const float shift = count > 0 ? sums[c] / number : 0.0f;
-        spread[c] = {count > 0 ? first[c] + shift : 0.0f, fmaxf(squares[c] - sums[c] * shift, 0.0f)};
-      }
-      const auto merge = [](const Spread& a, float a_count, const Spread& b, float b_count) {
-        const float all = a_count + b_count, apart = b.first - a.first, share = all > 0 ? b_count / all : 0.0f;
-        return Spread{a.first + apart * share, a.second + b.second + apart * apart * a_count * share};
-      };
-      write_block_partials<C, J, Along, Across>(spread, number, first_channel, scratch, to.partials, merge);
+      write_block_partials<C, J, Along, Across>(sums, first_channel, scratch, to.partials, make);
     }
   };
 };
@@ -131,18 +126,11 @@ struct ThinGradientSums {
         sums[1][c] += value[c] * (widen(x.element[c]) - mean[c]);
       }
     }
+    __device__ void start(float*, int, bool, const float (&)[2 * J]) {}
     template <int C, int Along, int Across>
-    __device__ void finish(const ThinGradientSums& to, int first_channel, void* scratch) {
-      struct Sums {
-        float first, second;
-      };
-      Sums own[2 * J];
-#pragma unroll
-      for (int c = 0; c < 2 * J; ++c) own[c] = {sums[0][c], sums[1][c]};
-      const auto merge = [](const Sums& a, float, const Sums& b, float) {
-        return Sums{a.first + b.first, a.second + b.second};
-      };
-      write_block_partials<C, J, Along, Across>(own, 0, first_channel, scratch, to.partials, merge);
+    __device__ void finish(const ThinGradientSums& to, int first_channel, int, void* scratch) {
+      const auto make = [](int, float2 total) { return total; };
+      write_block_partials<C, J, Along, Across>(sums, first_channel, scratch, to.partials, make);
     }
   };
 };

@@ -224,8 +224,8 @@ struct Plan {
   const ClockRelation* relation(int32_t index) const { return index == kNone ? nullptr : &relations[size_t(index)]; }
 };
 
-// Where a plan stands still between two iterations: so many of the base clock are complete, and so many validations have
-// ended. All else of such a state follows from the plan: see Dependencies.
+// Where a plan stands still between two iterations: so many of the base clock are complete, and so many validations
+// have ended. All else of such a state follows from the plan: see Dependencies.
 struct PlanPosition {
   int64_t iterations = 0, validations = 0;
 };

@@ -55,14 +55,14 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t addre
 }
 // (16 × 16) · (16 × 8)
 __device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
+  ARBALEST_ASM(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-inline constexpr int kThinSkew =
-    8;  // elements after each pixel's or filter's channels: rows of matrices lie in other banks
+// Elements after each pixel's or filter's channels, so that rows of a matrix lie in different banks.
+inline constexpr int kThinSkew = 8;
 
 // Images in shared memory have a column of zeros at either side, and a row of the image or of zeros above and below.
 template <int C>

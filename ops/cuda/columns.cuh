@@ -172,7 +172,7 @@ __device__ inline void for_partials(const Columns& partials, const Place<W>& pla
   const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
   const int channel = int(blockIdx.x) * place.slice_channels + t % place.slice_channels;
   if (t / place.slice_channels >= groups || channel >= partials.channels) return;
-#pragma unroll 8
+#pragma unroll 4
   for (int chunk = t / place.slice_channels; chunk < partials.chunks; chunk += groups) f(chunk, channel);
 }
 

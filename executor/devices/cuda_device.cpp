@@ -59,7 +59,7 @@ constexpr int kEagerRuns = 2;  // before a variant is recorded: libraries load m
 struct Stream {
   cudaStream_t stream = nullptr;
   std::unique_ptr<CudaContext> context;
-  cudaStream_t branch = nullptr;   // for launches aside; nullptr: there were none yet
+  cudaStream_t branch = nullptr;   // for launches aside; nullptr: there are none
   cudaEvent_t forked = nullptr;    // where the branch begins
   std::vector<cudaEvent_t> aside;  // ends of launches aside, by their place
   std::mutex mutex;                // waits, work and record of an instance stay together
@@ -212,6 +212,7 @@ class CudaDevice final : public Device {
       Recording& recording = recordings_[size_t(task.id)];
       recording.recorded.resize(task.variants.size());
       recording.runs.resize(task.variants.size());
+      make_branch(task, *streams_[size_t(plan.tasks[size_t(task.id)].lane)]);
       events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
       if (traced_) started_events_[size_t(task.id)].events = make_events(size_t(task.events));
     }
@@ -347,16 +348,23 @@ class CudaDevice final : public Device {
     if (last < variant.launches.size()) CUDA_CHECK(cudaStreamWaitEvent(lane.stream, lane.aside[last], 0));
   }
 
+  // What the task's launches aside need.
+  void make_branch(const BoundTask& task, Stream& lane) {
+    for (const BoundTask::Variant& variant : task.variants) {
+      for (size_t i = 0; i < variant.launches.size(); ++i) {
+        if (!variant.launches[i].aside) continue;
+        if (lane.branch == nullptr) {
+          CUDA_CHECK(cudaStreamCreateWithFlags(&lane.branch, cudaStreamNonBlocking));
+          lane.forked = event_list_.add(false);
+        }
+        if (lane.aside.size() <= i) lane.aside.resize(i + 1, nullptr);
+        if (lane.aside[i] == nullptr) lane.aside[i] = event_list_.add(false);
+      }
+    }
+  }
+
   // On the branch, behind everything before it. `place`: in its variant.
   void run_aside(const BoundLaunch& launch, Stream& lane, size_t place) {
-    if (lane.branch == nullptr) {
-      int least = 0, greatest = 0;
-      CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-      CUDA_CHECK(cudaStreamCreateWithPriority(&lane.branch, cudaStreamNonBlocking, std::min(least, greatest + 2)));
-      lane.forked = event_list_.add(false);
-    }
-    if (lane.aside.size() <= place) lane.aside.resize(place + 1, nullptr);
-    if (lane.aside[place] == nullptr) lane.aside[place] = event_list_.add(false);
     CUDA_CHECK(cudaEventRecord(lane.forked, lane.stream));
     CUDA_CHECK(cudaStreamWaitEvent(lane.branch, lane.forked, 0));
     launch.run_on(lane.branch);

@@ -26,7 +26,7 @@ struct BoundLaunch {
   std::vector<void*> outputs;
   int32_t launch = kNone;  // index into Plan::launches
   bool ranged = false;     // within an NvtxRange
-  bool aside = false;      // as the launch's
+  bool aside = false;      // Launch::aside
   // Of a launch that is not aside: the last one aside before it, by its place in the variant, that uses the same
   // memory and has not been waited for.
   int32_t after = kNone;

@@ -36,8 +36,8 @@ struct PlanRequest {
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
   bool branches = true;                  // on GPUs with few learners gradients of parameters run aside
-  int64_t workspace_limit = 64 << 20;    // bytes per compute lane on CUDA that a kernel may need at most. Where a
-                                         // convolution of few channels is folded, its images come on top
+  int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
+                                       // CUDA. Where a convolution of few channels is folded, its images come on top
 };
 
 // Devices that share validation's work: all that have the model which the learners share.

@@ -84,11 +84,13 @@ bool can_run_aside(const Graph& graph, const Node& node) {
   if (node.stage != Stage::Backward) return false;
   int64_t bytes = 0;
   for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph.values[size_t(input)].type.bytes();
-  const auto in_arena = [&](ValueId v) {
+  // Of what is computed anew, gradients of parameters alone are parts of something else: of their arena.
+  const auto of_parameter = [&](ValueId v) {
     return v == kNone ||
            (graph.values[size_t(v)].role == Role::Activation && graph.values[size_t(v)].view.base != kNone);
   };
-  return bytes <= kMostBytes && std::all_of(node.outputs.begin(), node.outputs.end(), in_arena);
+  return bytes <= kMostBytes && !node.outputs.empty() &&
+         std::all_of(node.outputs.begin(), node.outputs.end(), of_parameter);
 }
 
 BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, int32_t slots, ClockId clock) {

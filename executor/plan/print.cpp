@@ -53,8 +53,8 @@ std::string place(const Plan& plan, const Operand& operand) {
 std::string describe(const Plan& plan, const Launch& launch) {
   const Graph& graph = plan.graphs[size_t(launch.program)];
   const Node& node = graph.nodes[size_t(launch.node)];
-  std::string text =
-      fmt::format("      {:<8} {:<34} {}", name_of(node.stage), node.op->qualified_name(), printable(node.name));
+  std::string text = fmt::format("      {:<8} {:<34} {}{}", name_of(node.stage), node.op->qualified_name(),
+                                 printable(node.name), launch.aside ? ", aside" : "");
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i] == kNone) continue;
     const Value& value = graph.values[size_t(node.inputs[i])];

@@ -8,6 +8,7 @@
 
 #include "executor/devices/nvtx.h"
 #include "executor/plan/make_plan.h"
+#include "executor/run/launches_aside.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -102,63 +103,6 @@ void check_memory(const Plan& plan, const std::vector<int64_t>& free) {
       throw lack_of_memory(plan, devices, needed, free[size_t(devices.front())]);
   }
 }
-
-namespace {
-
-using Ranges = std::vector<std::pair<const std::byte*, const std::byte*>>;
-
-bool overlap(const Ranges& some, const Ranges& others) {
-  for (const auto& [begin, end] : some) {
-    for (const auto& [other_begin, other_end] : others) {
-      if (begin < other_end && other_begin < end) return true;
-    }
-  }
-  return false;
-}
-
-// The memory of a launch's inputs and outputs.
-struct Access {
-  Ranges reads, writes;
-
-  Access(const Plan& plan, const BoundLaunch& launch) {
-    const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];
-    const auto range = [&](const void* at, ValueId value) {
-      const auto* begin = static_cast<const std::byte*>(at);
-      return std::pair(begin, begin + (begin == nullptr ? 0 : graph.values[size_t(value)].type.bytes()));
-    };
-    for (size_t i = 0; i < launch.inputs.size(); ++i) reads.push_back(range(launch.inputs[i], launch.node->inputs[i]));
-    for (size_t i = 0; i < launch.outputs.size(); ++i) {
-      writes.push_back(range(launch.outputs[i], launch.node->outputs[i]));
-    }
-  }
-  bool conflicts_with(const Access& other) const {
-    return overlap(writes, other.writes) || overlap(writes, other.reads) || overlap(reads, other.writes);
-  }
-};
-
-// What a launch aside reads may be overwritten by those behind it, and what it writes may be read.
-void order_launches_aside(const Plan& plan, std::vector<BoundLaunch>& launches) {
-  constexpr size_t kMostPending = 64;               // bounds the time that this takes
-  std::vector<std::pair<int32_t, Access>> pending;  // by place
-  for (size_t i = 0; i < launches.size(); ++i) {
-    BoundLaunch& launch = launches[i];
-    if (!launch.aside && pending.empty()) continue;
-    const Access access(plan, launch);
-    if (launch.aside) {
-      pending.emplace_back(int32_t(i), access);
-      continue;
-    }
-    auto waited = std::find_if(pending.rbegin(), pending.rend(), [&](const auto& item) {
-                    return access.conflicts_with(item.second);
-                  }).base();
-    if (pending.size() > kMostPending) waited = std::max(waited, pending.begin() + 1);
-    if (waited == pending.begin()) continue;
-    launch.after = std::prev(waited)->first;
-    pending.erase(pending.begin(), waited);
-  }
-}
-
-}  // namespace
 
 void BoundLaunch::run_on(void* stream) const {
   const NvtxRange range(ranged, node->name);
@@ -381,7 +325,10 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
     launch.context.inputs = launch.inputs.data();
     launch.context.outputs = launch.outputs.data();
   }
-  order_launches_aside(plan_, variant.launches);
+  std::vector<MemoryUse> uses;
+  for (const BoundLaunch& launch : variant.launches) uses.push_back(memory_use(plan_, launch));
+  const std::vector<int32_t> waits = waits_for_aside(uses);
+  for (size_t i = 0; i < waits.size(); ++i) variant.launches[i].after = waits[i];
 }
 
 }  // namespace arbalest

@@ -3,23 +3,24 @@
 
 #include "graph/op.h"
 #include "graph/passes/passes.h"
+#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
 
 constexpr size_t kTrainingPartials = 6, kGradPartials = 8;  // inputs of the batch norms
 
-// Convolutions that a kernel of few channels is the fastest for, on images small enough that launches count.
-bool is_thin(const Graph& graph, const Node& node, const TensorType& image) {
-  constexpr int64_t kWidest = 64, kFewPixels = 33792;
+// A convolution from `image` to as many channels that kernels for few channels take and, fused, are worth it for: they
+// are not timed against others.
+bool is_worth_fusing(const Graph& graph, const Node& node, const TensorType& image) {
   const auto all = [&](const char* name, int64_t value) {
     const std::vector<int64_t> values = ints_attribute(node, name);
     return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
   };
   if (image.shape.size() != 4 || image.elements() == 0) return false;
-  const int64_t channels = image.shape[1], pixels = image.shape[0] * image.shape[2] * image.shape[3];
-  const bool few = channels == 16 || channels == 32 || (channels == 64 && pixels <= kFewPixels);
-  return few && image.shape[3] <= kWidest && all("strides", 1) && all("dilations", 1) &&
+  const int64_t channels = image.shape[1];
+  const bool few = channels == 16 || channels == 32 || (channels == 64 && has_few_pixels(image.shape));
+  return few && image.shape[3] <= kWidestThin && fills_tiles(image.shape) && all("strides", 1) && all("dilations", 1) &&
          graph.values[size_t(node.inputs[1])].type.shape == Shape{channels, channels, 3, 3} &&
          ints_attribute(node, "pads") == std::vector<int64_t>{1, 1, 1, 1} && int_attribute(node, "group") == 1;
 }
@@ -47,7 +48,7 @@ class Fusion {
     if (producer == kNone) return kNone;
     const Node& node = graph_.nodes[size_t(producer)];
     const bool fits = node.op->qualified_name() == op && graph_.values[size_t(value)].view.base == kNone &&
-                      is_thin(graph_, node, graph_.values[size_t(value)].type);
+                      is_worth_fusing(graph_, node, graph_.values[size_t(value)].type);
     return fits ? producer : kNone;
   }
 
@@ -62,7 +63,8 @@ class Fusion {
 
   void fuse_training(Node& norm) {
     const NodeId conv = thin_producer(norm.inputs[0], "Conv");
-    if (conv == kNone || graph_.nodes[size_t(conv)].inputs.size() > 2) return;  // with a bias
+    const bool has_bias = conv != kNone && graph_.nodes[size_t(conv)].inputs.size() > 2;
+    if (conv == kNone || has_bias) return;
     graph_.nodes[size_t(conv)].op = &builtin_ops().get("arbalest.ConvStatistics");
     norm.inputs.resize(kTrainingPartials, kNone);
     norm.inputs.push_back(add_partials(conv));

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "graph/statistics_chunks.h"
 #include "ops/conv/conv_statistics_cpu.h"
 #include "ops/conv/conv_type.h"
-#include "ops/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -50,10 +50,10 @@ Sample::Input tensor(const Shape& shape, double low = -1, double high = 1) {
   return {{DataType::Float32, shape}, low, high};
 }
 
-// Of images: with several chunks, several tiles a chunk, and tiles that matrix units do not divide.
+// With several chunks, with several tiles a chunk and fewer in the last, with tiles that matrix units do not divide.
 const std::vector<Shape>& images() {
-  static const std::vector<Shape> images = {{3, 16, 12, 11}, {18, 16, 32, 32}, {5, 32, 7, 9},
-                                            {4, 32, 16, 16}, {6, 64, 8, 8},    {2, 12, 5, 6}};
+  static const std::vector<Shape> images = {{3, 16, 12, 11},   {129, 16, 16, 16}, {5, 32, 7, 9},
+                                            {133, 32, 16, 16}, {6, 64, 8, 8},     {2, 12, 5, 6}};
   return images;
 }
 
@@ -85,6 +85,7 @@ std::vector<Sample> gradient_sums_samples() {
     for (const char* relu : {"no relu", "relu by Y", "relu by X"}) {
       for (const bool two : {false, true}) {
         const bool by_y = std::string_view(relu) == "relu by Y", by_x = std::string_view(relu) == "relu by X";
+        if (element_count(x) > 1 << 20 && !(by_x && two)) continue;  // once is enough of what takes long
         Sample sample{.name = fmt::format("{}, {}{}", to_string(x), relu, two ? ", two gradients" : ""),
                       .inputs = {tensor(x), tensor({x[1], x[1], 3, 3}), tensor(x), by_y ? tensor(x) : nothing,
                                  tensor(channels, 0.5, 2), tensor(channels), tensor(channels, 0.5, 2),

@@ -3,7 +3,7 @@
 #include "ops/conv/conv_cpu.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/statistics_chunks.h"
+#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 namespace {

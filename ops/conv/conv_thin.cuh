@@ -4,7 +4,7 @@
 // bfloat16 (N,H,W,C), filters (K,3,3,C).
 
 #include "ops/cuda/cuda_math.cuh"
-#include "ops/statistics_chunks.h"
+#include "graph/statistics_chunks.h"
 
 // Instructions that older devices lack; there these kernels are never run.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

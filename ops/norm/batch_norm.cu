@@ -1,7 +1,7 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
 #include "ops/norm/batch_norm.cuh"
-#include "ops/statistics_chunks.h"
+#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 

@@ -8,7 +8,7 @@
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/statistics_chunks.h"
+#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 namespace {

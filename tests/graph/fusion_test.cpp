@@ -8,6 +8,7 @@
 
 #include "graph/op.h"
 #include "graph/passes/program.h"
+#include "graph/statistics_chunks.h"
 #include "tests/graph/passes_fixture.h"
 
 using namespace arbalest;
@@ -169,6 +170,24 @@ TEST_CASE("convolutions of few channels leave statistics and sums to batch norms
     CHECK(count_ops(plain, "arbalest.ConvStatistics") == 0);
     CHECK(count_ops(plain, "arbalest.ConvGradInputSums") == 0);
   }
+}
+
+TEST_CASE("chunks of statistics cover an image without a rest, but for the last") {
+  for (const Shape& image : {Shape{64, 16, 32, 32}, Shape{129, 16, 16, 16}, Shape{3, 32, 17, 19}, Shape{601, 64, 8, 8},
+                             Shape{1, 16, 1, 1}, Shape{2, 12, 90, 300}}) {
+    INFO(to_string(image));
+    const StatisticsChunks c = statistics_chunks(image);
+    const int64_t pixels = image[0] * image[2] * image[3];
+    CHECK(image[2] % c.tile_rows == 0);
+    CHECK(c.chunk_rows == c.tiles_per_chunk * c.tile_rows * image[3]);
+    CHECK((c.chunks - 1) * c.chunk_rows < pixels);
+    CHECK(c.chunks * c.chunk_rows >= pixels);
+    CHECK(c.chunks <= 256);
+  }
+  CHECK(fills_tiles({1, 16, 32, 32}));
+  CHECK(fills_tiles({4, 64, 8, 8}));
+  CHECK(fills_tiles({4, 16, 5, 5}));  // as far as it can
+  CHECK(!fills_tiles({1, 16, 37, 37}));
 }
 
 TEST_CASE("a sum of gradients that others read too stays") {

@@ -67,10 +67,22 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
     MESSAGE("SKIP: no GPU");
     return;
   }
-  // Of images: parts of tiles, rows that a tile ends in the middle of, several tiles a block.
-  const std::vector<Shape> shapes = {{3, 16, 13, 11}, {2, 16, 1, 1},   {1, 16, 40, 64},  {24, 16, 32, 32},
-                                     {5, 32, 17, 19}, {2, 32, 28, 28}, {40, 32, 16, 16}, {2, 64, 7, 9},
-                                     {1, 64, 56, 56}, {65, 64, 8, 8}};
+  // Images smaller than tiles, rows that tiles are no multiple of.
+  const std::vector<Shape> shapes = {{3, 16, 13, 11},
+                                     {2, 16, 1, 1},
+                                     {1, 16, 40, 64},
+                                     {24, 16, 32, 32},
+                                     {5, 32, 17, 19},
+                                     {2, 32, 28, 28},
+                                     {40, 32, 16, 16},
+                                     {2, 64, 7, 9},
+                                     {1, 64, 56, 56},
+                                     {65, 64, 8, 8},
+                                     // Several tiles a block, the last block with fewer.
+                                     {64, 16, 32, 32},
+                                     {129, 16, 16, 16},
+                                     {150, 32, 16, 16},
+                                     {601, 64, 8, 8}};
   for (const Shape& shape : shapes) {
     for (const Kind kind : {Kind::Forward, Kind::GradInput, Kind::GradWeight}) {
       for (const int processors : {1, 4, 132}) {  // which says how many tiles a block has

@@ -202,6 +202,30 @@ TEST_CASE("recorded steps compute what eager ones do") {
   CHECK(difference <= 1e-10 * norm);
 }
 
+TEST_CASE("what runs aside changes no bit") {
+  if (cuda_device_count() == 0) {
+    MESSAGE("SKIP: no CUDA device");
+    return;
+  }
+  for (const int learners : {1, 2}) {
+    CAPTURE(learners);
+    SessionOptions options = epochs(on_cpus(), 3);
+    options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
+    options.learners.per_device = learners;
+    const auto trained = [&](bool branches) {
+      Prepared prepared = prepare(tiny({}), options);
+      prepared.request.branches = branches;
+      Harness harness(std::move(prepared), options);
+      const bool aside = std::any_of(harness.plan.launches.begin(), harness.plan.launches.end(),
+                                     [](const Launch& launch) { return launch.aside; });
+      CHECK(aside == branches);
+      CHECK(harness.run() == "");
+      return harness.weights();
+    };
+    CHECK(trained(true) == trained(false));
+  }
+}
+
 TEST_CASE("issuing threads take everything once, in order, and go on after they slept") {
   std::mutex mutex;
   std::vector<int64_t> issued;

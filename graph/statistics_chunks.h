@@ -22,12 +22,17 @@ inline bool has_few_pixels(const Shape& image) {
   return image[0] * image[2] * image[3] <= 33792;
 }
 
+inline constexpr int64_t kWidestThin = 64;  // pixels of a row that kernels for few channels take
+
+inline int64_t most_tile_pixels(const Shape& image) {
+  return image[1] >= 64 ? 64 : image[1] >= 32 && has_few_pixels(image) ? 128 : 256;
+}
+
 // `image`: (N,C,H,W), nothing empty.
 inline StatisticsChunks statistics_chunks(const Shape& image) {
   constexpr int kFewTiles = 512;
   const int64_t height = image[2], width = image[3];
-  const int64_t most_pixels = image[1] >= 64 ? 64 : image[1] >= 32 && has_few_pixels(image) ? 128 : 256;
-  int64_t rows = std::clamp<int64_t>(most_pixels / width, 1, height);
+  int64_t rows = std::clamp<int64_t>(most_tile_pixels(image) / width, 1, height);
   while (height % rows != 0) --rows;
   StatisticsChunks c;
   c.tile_rows = int(rows);
@@ -37,6 +42,12 @@ inline StatisticsChunks statistics_chunks(const Shape& image) {
   c.chunks = (c.tiles + c.tiles_per_chunk - 1) / c.tiles_per_chunk;
   c.chunk_rows = int64_t{c.tiles_per_chunk} * rows * width;
   return c;
+}
+
+// Whether rows that divide the height fill tiles by half at least, as far as the image has them.
+inline bool fills_tiles(const Shape& image) {
+  const int64_t pixels = statistics_chunks(image).tile_rows * image[3];
+  return 2 * pixels >= std::min(most_tile_pixels(image), image[2] * image[3]);
 }
 
 }  // namespace arbalest

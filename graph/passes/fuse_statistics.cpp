@@ -3,7 +3,7 @@
 
 #include "graph/op.h"
 #include "graph/passes/passes.h"
-#include "graph/statistics_chunks.h"
+#include "graph/passes/statistics_chunks.h"
 
 namespace arbalest {
 namespace {

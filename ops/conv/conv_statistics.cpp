@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "graph/statistics_chunks.h"
+#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_statistics_cpu.h"
 #include "ops/conv/conv_type.h"
 

@@ -1,9 +1,9 @@
 #include "ops/conv/conv_statistics_cpu.h"
 
+#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_cpu.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 namespace {

@@ -3,8 +3,8 @@
 // there, tap by tap: 16 neighbouring pixels are the rows of one operand, channels the columns of the other. Images are
 // bfloat16 (N,H,W,C), filters (K,3,3,C).
 
+#include "graph/passes/statistics_chunks.h"
 #include "ops/cuda/cuda_math.cuh"
-#include "graph/statistics_chunks.h"
 
 // Instructions that older devices lack; there these kernels are never run.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "graph/statistics_chunks.h"
+#include "graph/passes/statistics_chunks.h"
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_cpu.h"
 
@@ -73,7 +73,7 @@ void check_residual(InferContext& context, const TensorType& x) {
   if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
 }
 
-// What a convolution leaves behind: see graph/statistics_chunks.h.
+// What a convolution leaves behind: see graph/passes/statistics_chunks.h.
 void check_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");

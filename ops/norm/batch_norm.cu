@@ -1,7 +1,7 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
+#include "graph/passes/statistics_chunks.h"
 #include "ops/norm/batch_norm.cuh"
-#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/passes/statistics_chunks.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "graph/statistics_chunks.h"
 
 namespace arbalest {
 namespace {

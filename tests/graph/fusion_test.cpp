@@ -8,7 +8,7 @@
 
 #include "graph/op.h"
 #include "graph/passes/program.h"
-#include "graph/statistics_chunks.h"
+#include "graph/passes/statistics_chunks.h"
 #include "tests/graph/passes_fixture.h"
 
 using namespace arbalest;

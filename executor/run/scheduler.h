@@ -25,6 +25,8 @@ namespace arbalest {
 class TraceRecorder;
 
 struct SchedulerOptions {
+  static constexpr int64_t kNoRest = std::numeric_limits<int64_t>::max();
+
   int threads = 2;              // for host tasks
   double stall_seconds = 60;    // without any completion: a stall report
   int64_t first_iteration = 0;  // of the run, that the base clock begins with
@@ -38,8 +40,6 @@ struct SchedulerOptions {
   std::function<std::optional<int64_t>()> rest;
   int64_t first_rest = kNoRest;
   std::function<bool()> rest_due;  // whether it shall rest as soon as it can; asked now and then on the same thread
-
-  static constexpr int64_t kNoRest = std::numeric_limits<int64_t>::max();
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
 };
 

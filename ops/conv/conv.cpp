@@ -48,9 +48,9 @@ std::vector<AttributeSpec> conv_specs() {
   return specs;
 }
 
-std::function<Cost(const Graph&, const Node&)> conv_cost(bool y_is_output, size_t x, size_t w, size_t y) {
+std::function<Cost(const Graph&, const Node&)> conv_cost(size_t x, size_t w, std::optional<size_t> dy) {
   return [=](const Graph& graph, const Node& node) {
-    const TensorType& out = y_is_output ? output_type(graph, node, 0) : input_type(graph, node, y);
+    const TensorType& out = dy ? input_type(graph, node, *dy) : output_type(graph, node, 0);
     return Cost{Convolution(node, input_type(graph, node, x), input_type(graph, node, w), out).flops(),
                 operand_bytes(graph, node)};
   };
@@ -89,8 +89,8 @@ void infer_grad_weight(InferContext& context) {
 }
 
 // As conv_cost(), of a gradient whose third input tells a shape only.
-std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t y) {
-  return [cost = conv_cost(false, x, w, y)](const Graph& graph, const Node& node) {
+std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t dy) {
+  return [cost = conv_cost(x, w, dy)](const Graph& graph, const Node& node) {
     Cost whole = cost(graph, node);
     whole.bytes -= double(input_type(graph, node, 2).bytes());
     return whole;
@@ -183,10 +183,6 @@ std::vector<Sample> samples(std::initializer_list<Operand> operands) {
   return samples;
 }
 
-OperandSpec lowered(std::string name) {
-  return {.name = std::move(name), .lowered = true};
-}
-
 }  // namespace
 
 void register_conv_conv(OpRegistry& registry) {
@@ -199,7 +195,7 @@ void register_conv_conv(OpRegistry& registry) {
                 .layout = Layout::ChannelsLast,
                 .infer = infer_conv,
                 .grad = grad_conv,
-                .cost = conv_cost(true, 0, 1, 0),
+                .cost = conv_cost(0, 1),
                 .samples =
                     [] {
                       return samples({X, W, B});

@@ -39,13 +39,6 @@ void infer_gradient_sums(InferContext& context) {
   context.set_output(1, partials_type(context, x));
 }
 
-OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity, .lowered = true};
-}
-OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
-  return {.name = std::move(name), .arity = arity};
-}
-
 Sample::Input tensor(const Shape& shape, double low = -1, double high = 1) {
   return {{DataType::Float32, shape}, low, high};
 }
@@ -115,7 +108,7 @@ void register_conv_conv_statistics(OpRegistry& registry) {
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_statistics,
-                .cost = conv_cost(true, 0, 1, 0),
+                .cost = conv_cost(0, 1),
                 .samples = statistics_samples,
                 .cpu = conv_statistics_cpu});
   registry.add(
@@ -131,7 +124,7 @@ void register_conv_conv_statistics(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_gradient_sums,
-       .cost = conv_cost(false, 2, 1, 0),
+       .cost = conv_cost(2, 1, 0),
        .samples = gradient_sums_samples,
        .cpu = conv_grad_input_sums_cpu});
 }

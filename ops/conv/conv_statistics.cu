@@ -63,17 +63,6 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
   });
 }
 
-// function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
-template <typename Function>
-void with_mask(Mask mask, bool two, Function function) {
-  const auto masked = [&](auto kind) { two ? function(kind, std::true_type{}) : function(kind, std::false_type{}); };
-  switch (mask) {
-    case Mask::None: return masked(std::integral_constant<Mask, Mask::None>{});
-    case Mask::Y: return masked(std::integral_constant<Mask, Mask::Y>{});
-    case Mask::X: return masked(std::integral_constant<Mask, Mask::X>{});
-  }
-}
-
 std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
   const Shape image = request.outputs[0].shape;
   const ConvolutionProblem problem =

@@ -1,7 +1,7 @@
 #include "ops/conv/conv_thin.h"
 
 #include "ops/conv/conv_thin_epilogue.cuh"
-#include "ops/conv/conv_thin_gradient.cuh"
+#include "ops/conv/conv_thin_filter_gradient.cuh"
 #include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/convolution_timer.h"
 
@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(kThreads) thin_sum_kernel(int blocks, int coun
 
 // Channels of X and of dY that a block takes, and how pixels are shared out: what was the fastest on an H200.
 template <int C, int From, int To, int kMostPixels>
-struct GradientForm {
+struct FilterGradientForm {
   static constexpr int kChannels = C;
-  using Kernel = ThinGradient<C, From, To>;
+  using Kernel = ThinFilterGradient<C, From, To>;
 
   ThinTiling tiling;
 
-  GradientForm(const Shape& image, int most_blocks, int least_tiles_per_block) {
+  FilterGradientForm(const Shape& image, int most_blocks, int least_tiles_per_block) {
     tiling.height = int(image[2]);
     tiling.width = int(image[3]);
     tiling.rows = std::clamp(kMostPixels / tiling.width, 1, tiling.height);
@@ -57,7 +57,7 @@ struct GradientForm {
   }
 
   void run(cudaStream_t stream, const __nv_bfloat16* x, const __nv_bfloat16* dy, float* dw, float* partials) const {
-    const auto kernel = thin_gradient_kernel<C, From, To>;
+    const auto kernel = thin_filter_gradient_kernel<C, From, To>;
     const int shared = Kernel::shared_bytes(tiling);
     if (!allow_shared(kernel, shared)) {
       throw RunError("gradients of convolutions of few channels: too little shared memory");
@@ -74,14 +74,14 @@ struct GradientForm {
 
 // function(form). Each block adds partial sums, which are read again.
 template <typename Function>
-auto with_gradient_form(const Shape& image, int multiprocessors, Function function) {
+auto with_filter_gradient_form(const Shape& image, int multiprocessors, Function function) {
   switch (image[1]) {
     case 16:
-      return function(GradientForm<16, 16, 16, 256>(image, multiprocessors * (has_few_pixels(image) ? 1 : 2), 2));
-    case 32: return function(GradientForm<32, 32, 16, 256>(image, multiprocessors, 1));
+      return function(FilterGradientForm<16, 16, 16, 256>(image, multiprocessors * (has_few_pixels(image) ? 1 : 2), 2));
+    case 32: return function(FilterGradientForm<32, 32, 16, 256>(image, multiprocessors, 1));
     default:
-      return has_few_pixels(image) ? function(GradientForm<64, 32, 16, 64>(image, std::max(1, multiprocessors / 4), 4))
-                                   : function(GradientForm<64, 32, 32, 64>(image, std::max(1, multiprocessors / 2), 1));
+      return has_few_pixels(image) ? function(FilterGradientForm<64, 32, 16, 64>(image, std::max(1, multiprocessors / 4), 4))
+                                   : function(FilterGradientForm<64, 32, 32, 64>(image, std::max(1, multiprocessors / 2), 1));
   }
 }
 
@@ -124,7 +124,7 @@ double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem
 
 int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {
   if (problem.kind != Kind::GradWeight) return 0;
-  return with_gradient_form(problem.x, multiprocessors, [](const auto& form) {
+  return with_filter_gradient_form(problem.x, multiprocessors, [](const auto& form) {
     return form.tiling.blocks * 9 * int64_t{form.kChannels} * form.kChannels * int64_t(sizeof(float));
   });
 }
@@ -135,7 +135,7 @@ void run_thin_convolution(const ConvolutionProblem& problem, int multiprocessors
   auto* image = static_cast<__nv_bfloat16*>(result);
   switch (problem.kind) {
     case Kind::GradWeight:
-      return with_gradient_form(problem.x, multiprocessors, [&](const auto& form) {
+      return with_filter_gradient_form(problem.x, multiprocessors, [&](const auto& form) {
         form.run(stream, first, second, static_cast<float*>(result), static_cast<float*>(workspace));
       });
     case Kind::GradInput: return launch_thin<true>(problem.x, stream, first, second, image, ThinPlain{});

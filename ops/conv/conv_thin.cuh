@@ -73,23 +73,23 @@ constexpr int thin_image_bytes(int rows, int width) {
 // The columns at either side, once.
 template <int C>
 __device__ void clear_sides(const ThinTiling& tiling, __nv_bfloat16* image) {
-  constexpr int kChunks = C / 8;
-  const int count = (tiling.rows + 2) * 2 * kChunks;
+  constexpr int kPacks = C / 8;
+  const int count = (tiling.rows + 2) * 2 * kPacks;
   for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
-    const int chunk = i % kChunks, side = i / kChunks % 2, row = i / kChunks / 2;
+    const int pack = i % kPacks, side = i / kPacks % 2, row = i / kPacks / 2;
     const int pixel = row * (tiling.width + 2) + side * (tiling.width + 1);
-    *reinterpret_cast<uint4*>(image + pixel * (C + kThinSkew) + chunk * 8) = uint4{0, 0, 0, 0};
+    *reinterpret_cast<uint4*>(image + pixel * (C + kThinSkew) + pack * 8) = uint4{0, 0, 0, 0};
   }
 }
 
-// A thread's share of the 16-byte chunks of a tile's rows, which follow each other in memory.
+// A thread's share of the packs, of 16 bytes, of a tile's rows, which follow each other in memory.
 struct RowWalk {
-  int row, chunk, row_step, chunk_step, row_chunks;
-  __device__ explicit RowWalk(int chunks_of_row) : row_chunks(chunks_of_row) {
-    row = int(threadIdx.x) / row_chunks;
-    chunk = int(threadIdx.x) % row_chunks;
-    row_step = int(blockDim.x) / row_chunks;
-    chunk_step = int(blockDim.x) % row_chunks;
+  int row, pack, row_step, pack_step, row_packs;
+  __device__ explicit RowWalk(int packs_of_row) : row_packs(packs_of_row) {
+    row = int(threadIdx.x) / row_packs;
+    pack = int(threadIdx.x) % row_packs;
+    row_step = int(blockDim.x) / row_packs;
+    pack_step = int(blockDim.x) % row_packs;
   }
 };
 
@@ -97,19 +97,19 @@ struct RowWalk {
 template <int C, int Part>
 __device__ void copy_image(const ThinTiling& tiling, RowWalk walk, int tile, const __nv_bfloat16* x,
                            __nv_bfloat16* image) {
-  constexpr int kChunks = Part / 8;
+  constexpr int kPacks = Part / 8;
   const int image_index = tile / tiling.tiles_per_image;
   const int first = (tile - image_index * tiling.tiles_per_image) * tiling.rows - 1;
   const __nv_bfloat16* from = x + (int64_t(image_index) * tiling.height + first) * tiling.width * C;
   while (walk.row < tiling.rows + 2) {
-    const int column = walk.chunk / kChunks, channel = walk.chunk % kChunks * 8;
+    const int column = walk.pack / kPacks, channel = walk.pack % kPacks * 8;
     const bool there = unsigned(first + walk.row) < unsigned(tiling.height);
     copy_async(image + (walk.row * (tiling.width + 2) + 1 + column) * (Part + kThinSkew) + channel,
                there ? from + (walk.row * tiling.width + column) * C + channel : x, there);
     walk.row += walk.row_step;
-    walk.chunk += walk.chunk_step;
-    if (walk.chunk >= walk.row_chunks) {
-      walk.chunk -= walk.row_chunks;
+    walk.pack += walk.pack_step;
+    if (walk.pack >= walk.row_packs) {
+      walk.pack -= walk.row_packs;
       ++walk.row;
     }
   }
@@ -123,6 +123,79 @@ __device__ inline int thin_column(int channel) {
   return group * 8 * J + rest / 2 * 8 + 2 * t + rest % 2;
 }
 
+// The filter in shared memory, of Out channels of the result, which Across of the warps share. A row is what matrices
+// have as a row: the channels summed over, of a tap and a channel of the result; or, Transposed, for the gradient of
+// images, the channels of the result, of a tap and one that is summed over.
+template <int C, int Out, int Across, bool Transposed>
+struct ThinFilter {
+  static constexpr int kTaps = 9, kColumns = Out / 8 / Across;  // columns: of eight channels each, of a warp
+  static constexpr int kRow = (Transposed ? Out : C) + kThinSkew, kRows = Transposed ? C : Out;
+  static constexpr int kElements = kTaps * kRows * kRow;
+
+  // Begins to copy it: channels of the result from `first` on.
+  static __device__ void copy(const __nv_bfloat16* w, int first, __nv_bfloat16* filter) {
+    constexpr int kPacks = (Transposed ? Out : C) / 8;
+    for (int i = int(threadIdx.x); i < kRows * kTaps * kPacks; i += int(blockDim.x)) {
+      const int pack = i % kPacks, tap = i / kPacks % kTaps, k = i / kPacks / kTaps;
+      if constexpr (Transposed) {
+        const Pack<__nv_bfloat16, 8> from = load<8>(w + (int64_t(k) * kTaps + tap) * C + first + pack * 8);
+        __nv_bfloat16* row = filter + ((kTaps - 1 - tap) * C + k) * kRow;
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          *reinterpret_cast<uint32_t*>(row + thin_column<kColumns>(pack * 8 + pair * 2)) =
+              reinterpret_cast<const uint32_t*>(&from)[pair];
+        }
+      } else {
+        copy_async(filter + (tap * Out + thin_column<kColumns>(k)) * kRow + pack * 8,
+                   w + (int64_t(first + k) * kTaps + tap) * C + pack * 8, true);
+      }
+    }
+  }
+
+  // Where a lane's rows of matrices lie, at the first tap.
+  static __device__ uint32_t place(const __nv_bfloat16* filter, int lane, int across) {
+    const int matrix = lane / 8;
+    return shared_address(filter) +
+           2u * uint32_t(Transposed ? (matrix % 2 * 8 + lane % 8) * kRow + across * kColumns * 8 + matrix / 2 * 8
+                                    : (across * kColumns * 8 + matrix / 2 * 8 + lane % 8) * kRow + matrix % 2 * 8);
+  }
+
+  // Columns j and j + 1 at a tap, of 16 channels that are summed over, step by step.
+  static __device__ void load_columns(uint32_t (&b)[4], uint32_t place, int tap, int step, int j) {
+    if constexpr (Transposed) {
+      load_matrices_transposed(b, place + 2 * ((tap * C + step * 16) * kRow + j * 8));
+    } else {
+      load_matrices(b, place + 2 * ((tap * Out + j * 8) * kRow + step * 16));
+    }
+  }
+};
+
+// sum += the products of M · 16 pixels, which lie at `place` of the image at the first tap, at all taps.
+template <int C, typename Filter, int M>
+__device__ void multiply_taps(const ThinTiling& tiling, uint32_t image, const uint32_t (&place)[M],
+                              uint32_t filter_place, float (&sum)[M][Filter::kColumns][4]) {
+#pragma unroll
+  for (int tap = 0; tap < Filter::kTaps; ++tap) {
+    const uint32_t shift = uint32_t((tap / 3 * (tiling.width + 2) + tap % 3) * (C + kThinSkew)) * 2;
+#pragma unroll
+    for (int step = 0; step < C / 16; ++step) {
+      uint32_t a[M][4];
+#pragma unroll
+      for (int m = 0; m < M; ++m) load_matrices(a[m], image + place[m] + shift + step * 32);
+#pragma unroll
+      for (int j = 0; j < Filter::kColumns; j += 2) {
+        uint32_t b[4];
+        Filter::load_columns(b, filter_place, tap, step, j);
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+          multiply(sum[m][j], a[m], b[0], b[1]);
+          multiply(sum[m][j + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+}
+
 // y = x ∗ w, channels of Y from block.y · Out on; Transposed: dX of the convolution with the filter w, from dY.
 // Across of the warps share the channels, Along the tile's pixels, M · 16 each. Dynamic shared memory: the filter, then
 // one image, or two where a block has several tiles.
@@ -130,15 +203,14 @@ template <int C, int Out, int M, int Along, int Across, bool Transposed, typenam
 __global__ void __launch_bounds__(32 * Along * Across)
     thin_convolution_kernel(ThinTiling tiling, const __nv_bfloat16* x, const __nv_bfloat16* w, __nv_bfloat16* y,
                             Epilogue epilogue) {
-  constexpr int J = Out / 8 / Across, kSteps = C / 16, kTaps = 9;
-  constexpr int kFilterRow = Transposed ? Out + kThinSkew : C + kThinSkew;
-  constexpr int kFilterRows = Transposed ? C : Out;
+  using Filter = ThinFilter<C, Out, Across, Transposed>;
+  constexpr int J = Filter::kColumns;
   extern __shared__ __align__(16) unsigned char thin_memory[];
   __shared__ float shifts[Out];
   auto* filter = reinterpret_cast<__nv_bfloat16*>(thin_memory);
-  auto* images = filter + kTaps * kFilterRows * kFilterRow;
+  auto* images = filter + Filter::kElements;
   const int image_elements = (tiling.rows + 2) * (tiling.width + 2) * (C + kThinSkew);
-  const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int across = warp % Across, along = warp / Across;
   const int first_tile = int(blockIdx.x) * tiling.tiles_per_block;
   const int last_tile = min(first_tile + tiling.tiles_per_block, tiling.tiles);
@@ -147,26 +219,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
   const int pixels = tiling.rows * tiling.width;
 
   copy_image<C, C>(tiling, walk, first_tile, x, images);
-  if constexpr (Transposed) {
-    constexpr int kChunks = Out / 8;
-    for (int i = thread; i < C * kTaps * kChunks; i += int(blockDim.x)) {
-      const int chunk = i % kChunks, tap = i / kChunks % kTaps, k = i / kChunks / kTaps;
-      const Pack<__nv_bfloat16, 8> pack = load<8>(w + (int64_t(k) * kTaps + tap) * C + first_channel + chunk * 8);
-      __nv_bfloat16* row = filter + ((kTaps - 1 - tap) * C + k) * kFilterRow;
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        *reinterpret_cast<uint32_t*>(row + thin_column<J>(chunk * 8 + pair * 2)) =
-            reinterpret_cast<const uint32_t*>(&pack)[pair];
-      }
-    }
-  } else {
-    constexpr int kChunks = C / 8;
-    for (int i = thread; i < Out * kTaps * kChunks; i += int(blockDim.x)) {
-      const int chunk = i % kChunks, tap = i / kChunks % kTaps, k = i / kChunks / kTaps;
-      copy_async(filter + (tap * Out + thin_column<J>(k)) * kFilterRow + chunk * 8,
-                 w + (int64_t(first_channel + k) * kTaps + tap) * C + chunk * 8, true);
-    }
-  }
+  Filter::copy(w, first_channel, filter);
   commit_copies();
   clear_sides<C>(tiling, images);
   if (tiling.tiles_per_block > 1) clear_sides<C>(tiling, images + image_elements);
@@ -179,11 +232,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
     const int row = pixel / tiling.width, column = pixel % tiling.width;
     place[m] = uint32_t((row * (tiling.width + 2) + column) * (C + kThinSkew) + lane / 16 * 8) * 2;
   }
-  const int matrix = lane / 8;
-  const uint32_t filter_place =
-      shared_address(filter) +
-      2u * uint32_t(Transposed ? (matrix % 2 * 8 + lane % 8) * kFilterRow + across * J * 8 + matrix / 2 * 8
-                               : (across * J * 8 + matrix / 2 * 8 + lane % 8) * kFilterRow + matrix % 2 * 8);
+  const uint32_t filter_place = Filter::place(filter, lane, across);
   const int channel = first_channel + (across * 4 + lane % 4) * 2 * J;  // the first of the lane's
   typename Epilogue::template State<J> state(epilogue, channel);
 
@@ -195,32 +244,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
     __syncthreads();
     float sum[M][J][4] = {};
     const uint32_t image = shared_address(images + buffer * image_elements);
-    if (along * M * 16 < pixels) {
-#pragma unroll
-      for (int tap = 0; tap < kTaps; ++tap) {
-        const uint32_t shift = uint32_t((tap / 3 * (tiling.width + 2) + tap % 3) * (C + kThinSkew)) * 2;
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          uint32_t a[M][4];
-#pragma unroll
-          for (int m = 0; m < M; ++m) load_matrices(a[m], image + place[m] + shift + step * 32);
-#pragma unroll
-          for (int j = 0; j < J; j += 2) {
-            uint32_t b[4];
-            if constexpr (Transposed) {
-              load_matrices_transposed(b, filter_place + 2 * ((tap * C + step * 16) * kFilterRow + j * 8));
-            } else {
-              load_matrices(b, filter_place + 2 * ((tap * Out + j * 8) * kFilterRow + step * 16));
-            }
-#pragma unroll
-            for (int m = 0; m < M; ++m) {
-              multiply(sum[m][j], a[m], b[0], b[1]);
-              multiply(sum[m][j + 1], a[m], b[2], b[3]);
-            }
-          }
-        }
-      }
-    }
+    if (along * M * 16 < pixels) multiply_taps<C, Filter>(tiling, image, place, filter_place, sum);
     const auto values = [&](int m, int half, float(&value)[2 * J]) {
 #pragma unroll
       for (int c = 0; c < 2 * J; ++c) value[c] = sum[m][c / 2][half * 2 + c % 2];
@@ -254,8 +278,8 @@ __global__ void __launch_bounds__(32 * Along * Across)
 
 template <int C, int Out, bool Transposed>
 constexpr int thin_shared_bytes(const ThinTiling& tiling) {
-  const int filter = Transposed ? 9 * C * (Out + kThinSkew) * 2 : 9 * Out * (C + kThinSkew) * 2;
-  return filter + (tiling.tiles_per_block > 1 ? 2 : 1) * thin_image_bytes<C>(tiling.rows, tiling.width);
+  constexpr int kFilter = ThinFilter<C, Out, 1, Transposed>::kElements * 2;
+  return kFilter + (tiling.tiles_per_block > 1 ? 2 : 1) * thin_image_bytes<C>(tiling.rows, tiling.width);
 }
 
 // More shared memory than kernels may have unasked. False: more than the device has.

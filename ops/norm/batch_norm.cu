@@ -135,18 +135,6 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   });
 }
 
-// function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
-template <typename Function>
-void with_mask(Mask mask, bool two, Function function) {
-  with_flag(two, [&](auto sum) {
-    switch (mask) {
-      case Mask::None: return function(std::integral_constant<Mask, Mask::None>{}, sum);
-      case Mask::Y: return function(std::integral_constant<Mask, Mask::Y>{}, sum);
-      case Mask::X: return function(std::integral_constant<Mask, Mask::X>{}, sum);
-    }
-  });
-}
-
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   Shapes shapes(request, request.inputs[1]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);

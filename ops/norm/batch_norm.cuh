@@ -172,6 +172,17 @@ __device__ void write_partials(const Columns& columns, const Place<W>& place, co
 // is above 0.
 enum class Mask : uint8_t { None, Y, X };
 
+// function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
+template <typename Function>
+void with_mask(Mask mask, bool two, Function function) {
+  const auto masked = [&](auto kind) { two ? function(kind, std::true_type{}) : function(kind, std::false_type{}); };
+  switch (mask) {
+    case Mask::None: return masked(std::integral_constant<Mask, Mask::None>{});
+    case Mask::Y: return masked(std::integral_constant<Mask, Mask::Y>{});
+    case Mask::X: return masked(std::integral_constant<Mask, Mask::X>{});
+  }
+}
+
 // What the gradient g of the normalised values is made of; dY2 is added where it is there.
 template <typename T>
 struct GradientOf {

@@ -33,9 +33,10 @@ struct Step {
   Plan plan;
   const Task* task = nullptr;
 
-  explicit Step(const Program& program) {
+  explicit Step(const Program& program, PlanDevice device = {PlanDevice::Kind::Cpu, 0}, int32_t learners = 1) {
     PlanRequest request;
-    request.devices = cpus(1);
+    request.devices = {device};
+    request.learners = learners;
     request.training_samples = 1000;
     request.validation_samples = 100;
     plan = make_plan(program, request);
@@ -258,4 +259,46 @@ TEST_CASE("memory is summed without wrapping, and more than any machine has is r
   CHECK_THROWS_AS(add_buffer(plan, 0, "slots", kHuge, 1 << 30, 0), GraphError);
   CHECK_NOTHROW(add_buffer(plan, 0, "one", kHuge, 1, kNone));
   CHECK_THROWS_AS(add_buffer(plan, 0, "two", kHuge, 2, kNone), GraphError);
+}
+
+TEST_CASE("on a GPU with few learners gradients of parameters run aside, and what they read stays for a while") {
+  const Prepared ready = prepared(residual_net(), Precision::Fp32);
+  const Program& program = ready.program;
+  const PlanDevice gpu{PlanDevice::Kind::Cuda, 0};
+  for (const int32_t learners : {1, 2}) {
+    const Step step(program, gpu, learners);
+    int aside = 0;
+    for (int32_t i = 0; i < step.task->launches; ++i) {
+      INFO(step.node(i).name);
+      const bool gradient = step.node(i).op->qualified_name() == "arbalest.ConvGradWeight";
+      if (gradient) CHECK(step.launch(i).aside);
+      if (!step.launch(i).aside) continue;
+      ++aside;
+      CHECK(step.node(i).stage == Stage::Backward);
+      for (size_t input = 0; input < step.node(i).inputs.size(); ++input) {
+        const ValueId value = step.node(i).inputs[input];
+        if (value == kNone || !step.transient(step.operand(i, int32_t(input)))) continue;
+        const auto bytes_of = [&](ValueId v) { return step.plan.graphs[0].values[size_t(v)].type.bytes(); };
+        const auto range_of = [&](const Operand& operand, ValueId v) {
+          const int64_t begin = step.plan.buffers[size_t(operand.buffer)].offset + operand.offset;
+          return Range{begin, begin + bytes_of(v)};
+        };
+        const Range read = range_of(step.operand(i, int32_t(input)), value);
+        for (int32_t later = i + 1; later <= i + 12 && later < step.task->launches; ++later) {
+          const auto& outputs = step.node(later).outputs;
+          for (size_t o = 0; o < outputs.size(); ++o) {
+            if (outputs[o] == kNone) continue;
+            const Operand& to = step.operand(later, int32_t(step.node(later).inputs.size() + o));
+            if (step.transient(to)) CHECK(!overlap(read, range_of(to, outputs[o])));
+          }
+        }
+      }
+    }
+    CHECK(aside >= 10);
+  }
+  const auto runs_aside = [](const Step& step) {
+    return std::any_of(step.plan.launches.begin(), step.plan.launches.end(), [](const Launch& l) { return l.aside; });
+  };
+  CHECK(!runs_aside(Step(program)));          // on a CPU
+  CHECK(!runs_aside(Step(program, gpu, 3)));  // learners that fill the GPU
 }

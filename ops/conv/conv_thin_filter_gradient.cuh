@@ -11,7 +11,7 @@ namespace arbalest::cuda {
 // Dynamic shared memory: images of X, tiles of dY, two of each where a block has several tiles, and the pixels' places;
 // later sums of the warps that share channels.
 template <int C, int From, int To>
-struct ThinGradient {
+struct ThinFilterGradient {
   static constexpr int kPairs = (From / 16) * (To / 16);  // of 16 channels each
   static constexpr int kShares = kThreads / 32 / kPairs;  // of a tile's pixels
   static constexpr int kBlocksY = (C / From) * (C / To);
@@ -27,8 +27,8 @@ struct ThinGradient {
 
 template <int C, int From, int To>
 __global__ void __launch_bounds__(kThreads, 2)
-    thin_gradient_kernel(ThinTiling tiling, const __nv_bfloat16* x, const __nv_bfloat16* dy, float* partials) {
-  using Layout = ThinGradient<C, From, To>;
+    thin_filter_gradient_kernel(ThinTiling tiling, const __nv_bfloat16* x, const __nv_bfloat16* dy, float* partials) {
+  using Layout = ThinFilterGradient<C, From, To>;
   constexpr int kTaps = 9;
   extern __shared__ __align__(16) unsigned char thin_memory[];
   const int image_elements = (tiling.rows + 2) * (tiling.width + 2) * (From + kThinSkew);
@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   const RowWalk walk(tiling.width * (From / 8));
   const auto copy = [&](int tile, int buffer) {
     copy_image<C, From>(tiling, walk, tile, x + block_x, images + buffer * image_elements);
-    constexpr int kChunks = To / 8;
+    constexpr int kPacks = To / 8;
     const int64_t begin = int64_t{tile} * tile_pixels;
     __nv_bfloat16* to = gradients + buffer * gradient_elements;
-    for (int i = thread; i < padded_pixels * kChunks; i += int(blockDim.x)) {
-      const int pixel = i / kChunks, chunk = i % kChunks;
+    for (int i = thread; i < padded_pixels * kPacks; i += int(blockDim.x)) {
+      const int pixel = i / kPacks, pack = i % kPacks;
       const bool there = pixel < tile_pixels;
-      copy_async(to + pixel * (To + kThinSkew) + chunk * 8,
-                 dy + (there ? (begin + pixel) * C + block_y + chunk * 8 : 0), there);
+      copy_async(to + pixel * (To + kThinSkew) + pack * 8, dy + (there ? (begin + pixel) * C + block_y + pack * 8 : 0),
+                 there);
     }
     commit_copies();
   };

@@ -14,6 +14,7 @@
 #include "executor/devices/collective_watch.h"
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
+#include "executor/trace/trace_recorder.h"
 #include "ops/replicas/collective_context.h"
 
 namespace arbalest {
@@ -57,7 +58,7 @@ class CudaCollectives final : public Queues {
              TraceRecorder* trace) override {
     plan_ = &plan;
     tasks_ = &tasks;
-    started_.resize(plan.tasks.size());
+    trace_ = trace;
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
       CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
@@ -67,7 +68,6 @@ class CudaCollectives final : public Queues {
         const size_t device = e % ring.per_instance;
         enter(device);
         ring.events[e] = event_lists_[device].add(trace != nullptr && device == 0);
-        if (trace && device == 0) started_[size_t(task.id)].events.push_back(event_lists_[0].add(true));
       }
     }
     poller_ = std::make_unique<CudaPoller>(device_names(), context_->devices[0], std::vector{&pending_}, sink, trace,
@@ -78,7 +78,6 @@ class CudaCollectives final : public Queues {
     const std::scoped_lock lock(mutex_);
     const CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
-    const auto& started = started_[size_t(task.id)];
     for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       for_inputs(task, instance, d, [&](cudaEvent_t event) {
@@ -86,17 +85,12 @@ class CudaCollectives final : public Queues {
         return true;
       });
     }
-    if (!started.events.empty()) {
-      enter(0);
-      CUDA_CHECK(cudaEventRecord(*started.of(instance), context_->streams[0]));
-    }
     for (const BoundLaunch& launch : task.variants[task.variant_of(instance)].launches) launch.run();
     for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       CUDA_CHECK(cudaEventRecord(ended[d], context_->streams[d]));
     }
-    poller_->push(pending_, {task.id, instance, started.events.empty() ? nullptr : *started.of(instance), ended,
-                             context_->devices.size()});
+    poller_->push(pending_, {task.id, instance, trace_ ? trace_->now() : -1, ended, context_->devices.size()});
   }
 
   // Called for everything that completes.
@@ -184,7 +178,7 @@ class CudaCollectives final : public Queues {
   CollectiveWatch watch_;                   // of the oldest that is under way; the polling thread's own
   std::atomic<bool> progress_{false};       // something has completed since the watch last looked
   std::vector<CudaEventList> event_lists_;  // one a device
-  std::vector<CudaEvents::Ring> started_;   // by task, of the first device, where there is a trace
+  TraceRecorder* trace_ = nullptr;
   const Plan* plan_ = nullptr;
   const std::vector<BoundTask>* tasks_ = nullptr;
   std::timed_mutex mutex_;          // of who issues

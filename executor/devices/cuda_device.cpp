@@ -12,6 +12,7 @@
 
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
+#include "executor/trace/trace_recorder.h"
 #include "ops/cuda/cuda_context.h"
 
 namespace arbalest {
@@ -204,9 +205,8 @@ class CudaDevice final : public Device {
     for (size_t d = 0; d < plan.devices.size(); ++d) {
       if (plan.devices[d] == PlanDevice{PlanDevice::Kind::Cuda, index_}) device_ = int32_t(d);
     }
-    traced_ = trace != nullptr;
+    trace_ = trace;
     recordings_.resize(plan.tasks.size());
-    started_events_.resize(plan.tasks.size());
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || !own(task.id)) continue;
       Recording& recording = recordings_[size_t(task.id)];
@@ -214,7 +214,6 @@ class CudaDevice final : public Device {
       recording.runs.resize(task.variants.size());
       make_branch(task, *streams_[size_t(plan.tasks[size_t(task.id)].lane)]);
       events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
-      if (traced_) started_events_[size_t(task.id)].events = make_events(size_t(task.events));
     }
     std::vector<CudaPoller::Pending*> lanes;
     for (auto& stream : streams_) {
@@ -235,15 +234,10 @@ class CudaDevice final : public Device {
       if (needed < 0 || waited) continue;
       CUDA_CHECK(cudaStreamWaitEvent(lane.stream, events_->of(wait.from, needed, device_), 0));
     }
-    cudaEvent_t started = nullptr;
-    if (traced_) {
-      started = *started_events_[size_t(task.id)].of(instance);
-      CUDA_CHECK(cudaEventRecord(started, lane.stream));
-    }
     run(task, instance, lane);
     const cudaEvent_t* ended = events_->ring[size_t(task.id)].of(instance);
     CUDA_CHECK(cudaEventRecord(*ended, lane.stream));
-    poller_->push(lane.pending, {task.id, instance, started, ended, 1});
+    poller_->push(lane.pending, {task.id, instance, trace_ ? trace_->now() : -1, ended, 1});
   }
 
   void stop(Deadline until) override {
@@ -313,7 +307,7 @@ class CudaDevice final : public Device {
 
   std::vector<cudaEvent_t> make_events(size_t count) {
     std::vector<cudaEvent_t> events(count);
-    for (cudaEvent_t& event : events) event = event_list_.add(traced_);
+    for (cudaEvent_t& event : events) event = event_list_.add(trace_ != nullptr);
     return events;
   }
 
@@ -377,11 +371,10 @@ class CudaDevice final : public Device {
   std::shared_ptr<CudaKernelCache> cache_;
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
-  std::vector<CudaEvents::Ring> started_events_;
   CudaEventList event_list_;
   std::vector<void*> memory_, pinned_;
   const Plan* plan_ = nullptr;
-  bool traced_ = false;
+  TraceRecorder* trace_ = nullptr;
   std::unique_ptr<CudaPoller> poller_;
 };
 

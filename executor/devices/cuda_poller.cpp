@@ -130,9 +130,9 @@ bool CudaPoller::poll_head(Pending& lane) {
       sink_.failed(pending.task, pending.instance,
                    std::make_exception_ptr(RunError(fmt::format("{}: {}", names_[where], cudaGetErrorString(state)))));
     }
-    const int64_t started = time_of(pending.started), ended = pending.started ? time_of(pending.ended[0]) : -1;
+    const int64_t ended = trace_ ? time_of(pending.ended[0]) : -1;
     lane.head_.store(++head, std::memory_order_release);
-    if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, started, ended);
+    if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, pending.issued, ended);
   }
   return false;
 }
@@ -175,7 +175,7 @@ void CudaPoller::advance_origin() {
 
 int64_t CudaPoller::time_of(cudaEvent_t event) const {
   float milliseconds = 0;
-  if (!event || cudaEventElapsedTime(&milliseconds, origin_[0], event) != cudaSuccess) return -1;
+  if (cudaEventElapsedTime(&milliseconds, origin_[0], event) != cudaSuccess) return -1;
   return origin_ns_ + int64_t(double(milliseconds) * 1e6);
 }
 

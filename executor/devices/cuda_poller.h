@@ -56,7 +56,7 @@ class CudaPoller {
     struct Instance {
       TaskId task = kNone;
       int64_t instance = 0;
-      cudaEvent_t started = nullptr;       // where there is a trace
+      int64_t issued = -1;                 // the trace's time when it was; −1: there is none
       const cudaEvent_t* ended = nullptr;  // `events` of them; the first one's time counts
       size_t events = 1;
     };

@@ -87,7 +87,7 @@ struct BoundTask {
 };
 
 // Where completions go. Called from the device's own thread, in order per task; times are ns of the trace's clock, −1
-// where there is no trace.
+// where there is no trace. `started`: on a GPU when the instance had been issued.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;

@@ -11,7 +11,9 @@
 namespace arbalest {
 
 // One instance of a task. Times in ns since the trace began; −1: unknown. `ready`: its last edge was satisfied;
-// `issued`: it entered its device queue (a host task: its thread took it); `started`, `ended`: it ran.
+// `issued`: it entered its device queue (a host task: its thread took it); `started`, `ended`: it ran. On a GPU it
+// `started` once it was issued, the instance before it in its lane had ended, and what the lane waited for had ended:
+// some microseconds of launching count as its own.
 struct TaskSpan {
   TaskId task = kNone;
   int64_t instance = 0;

@@ -3,6 +3,44 @@
 #include <algorithm>
 
 namespace arbalest {
+namespace {
+
+bool on_gpu(const Plan& plan, TaskId task) {
+  if (plan.on_host(task)) return false;
+  const int32_t device = plan.tasks[size_t(task)].device;  // kNone: a collective
+  return device == kNone || plan.devices[size_t(device)].kind == PlanDevice::Kind::Cuda;
+}
+
+// GPUs tell when an instance has ended; `started` is when it had been issued. It started once, besides, what came
+// before it in its lane and what its lane waited for had ended.
+void find_starts_on_gpus(TraceFile& trace) {
+  const Plan& plan = trace.plan;
+  std::vector<std::vector<const Edge*>> waits(plan.tasks.size());
+  for (const Edge& edge : plan.edges) {
+    if (edge.needs == Edge::Needs::Issued && edge.from != edge.to) waits[size_t(edge.to)].push_back(&edge);
+  }
+  std::vector<std::vector<TaskSpan*>> lanes(plan.lanes.size());
+  for (TaskSpan& span : trace.tasks) {
+    if (on_gpu(plan, span.task)) lanes[size_t(plan.tasks[size_t(span.task)].lane)].push_back(&span);
+  }
+  const SpanIndex index(trace);
+  for (std::vector<TaskSpan*>& lane : lanes) {
+    std::sort(lane.begin(), lane.end(), [](const TaskSpan* a, const TaskSpan* b) { return a->ended < b->ended; });
+    int64_t before = -1;
+    for (TaskSpan* span : lane) {
+      span->started = std::max(span->started, before);
+      before = span->ended;
+      for (const Edge* edge : waits[size_t(span->task)]) {
+        const int64_t needed = needed_instance(plan, *edge, span->instance);
+        const TaskSpan* from = needed < 0 ? nullptr : index.find(edge->from, needed);
+        if (from) span->started = std::max(span->started, from->ended);
+      }
+      span->started = std::min(span->started, span->ended);  // clocks differ by microseconds
+    }
+  }
+}
+
+}  // namespace
 
 TraceRecorder::TraceRecorder(const Plan& plan, size_t capacity_per_thread)
     : plan_(plan), capacity_(std::max<size_t>(1, capacity_per_thread)) {}
@@ -30,7 +68,7 @@ TraceFile TraceRecorder::collect() const {
   for (const Rings& rings : rings_) {
     for (size_t i = 0; i < rings.tasks.size(); ++i) {
       const TaskSpan& span = rings.tasks.spans[i];
-      if (span.started < 0 || span.ended < span.started) {
+      if (span.started < 0 || span.ended < 0) {
         ++trace.unfinished;
       } else {
         trace.tasks.push_back(span);
@@ -45,6 +83,7 @@ TraceFile TraceRecorder::collect() const {
     if (rings.issues.size() > 0) ++thread;
     trace.dropped += rings.tasks.dropped() + rings.nodes.dropped() + rings.issues.dropped();
   }
+  find_starts_on_gpus(trace);
   const auto by_start = [](const auto& a, const auto& b) { return a.started < b.started; };
   std::stable_sort(trace.tasks.begin(), trace.tasks.end(), by_start);
   std::stable_sort(trace.nodes.begin(), trace.nodes.end(), by_start);

@@ -99,6 +99,33 @@ TEST_CASE("a recorder keeps the newest spans of each thread and counts the dropp
                        [](const TaskSpan& a, const TaskSpan& b) { return a.started < b.started; }));
 }
 
+TEST_CASE("on a GPU an instance starts when it is issued and all before it has ended; elsewhere when it says so") {
+  Plan plan = small_plan();
+  const auto recorded = [&] {
+    TraceRecorder recorder(plan);
+    recorder.record(TaskSpan{0, 0, 1, 2, 3, 10});       // fill
+    recorder.record(TaskSpan{1, 0, 10, 11, 15, 40});    // copy: it had been issued at 15
+    recorder.record(TaskSpan{2, 0, 15, 16, 20, 100});   // step: issued at 20, waits for the copy
+    recorder.record(TaskSpan{1, 1, 16, 17, 18, 60});    // behind the first copy
+    recorder.record(TaskSpan{2, 1, 21, 22, 30, 190});   // behind the first step
+    recorder.record(TaskSpan{2, 2, 31, 32, 400, 390});  // the GPU's clock is behind the host's
+    return recorder.collect();
+  };
+  const TraceFile trace = recorded();
+  const SpanIndex index(trace);
+  CHECK(index.find(0, 0)->started == 3);
+  CHECK(index.find(1, 0)->started == 15);
+  CHECK(index.find(2, 0)->started == 40);
+  CHECK(index.find(1, 1)->started == 40);
+  CHECK(index.find(2, 1)->started == 100);
+  CHECK(index.find(2, 2)->started == 390);
+  CHECK(trace.unfinished == 0);
+
+  plan.devices = {{PlanDevice::Kind::Cpu, 0}};
+  const TraceFile measured = recorded();
+  CHECK(SpanIndex(measured).find(2, 0)->started == 20);
+}
+
 TEST_CASE("the recorder's clock starts at its construction and moves") {
   const Plan plan = small_plan();
   const TraceRecorder recorder(plan);

@@ -14,12 +14,23 @@
 namespace arbalest {
 namespace {
 
+// The name itself, or with the first number that is free. After many, it is a number that is free after one that is
+// taken, found by halving: to try each would take time quadratic in how many there are.
 std::string unique_name(const Graph& graph, const std::string& wanted) {
+  constexpr int64_t kTriedEach = 64;
+  const auto numbered = [&](int64_t number) { return fmt::format("{}:{}", wanted, number); };
+  const auto is_free = [&](int64_t number) { return graph.find_value(numbered(number)) == kNone; };
   if (graph.find_value(wanted) == kNone) return wanted;
-  for (int i = 1;; ++i) {
-    std::string name = fmt::format("{}:{}", wanted, i);
-    if (graph.find_value(name) == kNone) return name;
+  for (int64_t i = 1; i < kTriedEach; ++i) {
+    if (is_free(i)) return numbered(i);
   }
+  int64_t taken = kTriedEach - 1, unused = kTriedEach;
+  for (; !is_free(unused); unused *= 2) taken = unused;
+  while (unused - taken > 1) {
+    const int64_t middle = taken + (unused - taken) / 2;
+    (is_free(middle) ? unused : taken) = middle;
+  }
+  return numbered(unused);
 }
 
 std::string place_of(const Node& node) {
@@ -123,8 +134,25 @@ ValueId Graph::add_value(std::string value_name, TensorType type, Role role) {
   value.name = unique_name(*this, value_name);
   value.type = std::move(type);
   value.role = role;
+  return add_value(std::move(value));
+}
+
+ValueId Graph::add_value(Value value) {
+  const auto id = ValueId(values.size());
+  names_.add(value.name, id);
   values.push_back(std::move(value));
-  return ValueId(values.size() - 1);
+  return id;
+}
+
+void Graph::rename(ValueId value, std::string new_name) {
+  names_.add(new_name, value);
+  values[size_t(value)].name = std::move(new_name);
+}
+
+void Graph::set_values(std::vector<Value> all) {
+  values = std::move(all);
+  names_.clear();
+  for (size_t v = 0; v < values.size(); ++v) names_.add(values[v].name, ValueId(v));
 }
 
 NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId> node_inputs, int output_count,
@@ -145,10 +173,7 @@ NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId>
 }
 
 ValueId Graph::find_value(std::string_view wanted) const {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].name == wanted) return ValueId(i);
-  }
-  return kNone;
+  return names_.find(wanted, [&](ValueId v) { return values[size_t(v)].name == wanted; });
 }
 
 NodeId Graph::find_node(std::string_view wanted) const {

@@ -11,6 +11,7 @@
 
 #include "graph/attributes.h"
 #include "graph/error.h"
+#include "graph/name_index.h"
 #include "graph/types.h"
 
 namespace arbalest {
@@ -46,7 +47,7 @@ struct View {
 };
 
 struct Value {
-  std::string name;  // unique in the graph
+  std::string name;  // unique in the graph; Graph::rename() changes it
   TensorType type;
   Role role = Role::Activation;
   NodeId producer = kNone;
@@ -88,6 +89,9 @@ struct Graph {
   std::vector<Carry> carries;
 
   ValueId add_value(std::string name, TensorType type, Role role = Role::Activation);  // makes the name unique
+  ValueId add_value(Value value);  // as it is; its name is the caller's to make unique
+  void rename(ValueId value, std::string name);
+  void set_values(std::vector<Value> all);  // in place of those there are
   // Appends a node with `output_count` fresh outputs named `name`, `name`:1, …; the caller runs infer().
   NodeId add_node(const Op& op, std::string name, std::vector<ValueId> inputs, int output_count,
                   Attributes attributes = {});
@@ -99,6 +103,9 @@ struct Graph {
   void replace_uses(ValueId from, ValueId to);
   // For each value, the nodes that read it, in order.
   std::vector<std::vector<NodeId>> consumers() const;
+
+ private:
+  NameIndex names_;
 };
 
 // The value's outermost base and its offset there: follows views.

@@ -154,8 +154,11 @@ std::vector<ValueId> ExpandContext::add(std::string_view op, std::string_view la
 
 void ExpandContext::replace_output(size_t i, ValueId value) {
   if (i >= node_.outputs.size() || node_.outputs[i] == kNone) return;
-  graph_.replace_uses(node_.outputs[i], value);
-  std::swap(graph_.values[size_t(node_.outputs[i])].name, graph_.values[size_t(value)].name);
+  const ValueId output = node_.outputs[i];
+  replaced_[size_t(output)] = value;
+  std::string name = graph_.values[size_t(output)].name;
+  graph_.rename(output, graph_.values[size_t(value)].name);
+  graph_.rename(value, std::move(name));
 }
 
 void check_record(const Op& op) {

@@ -101,7 +101,9 @@ class GradContext {
 // Rewriting a layer (an op that owns parameters) into operators with explicit parameters.
 class ExpandContext {
  public:
-  ExpandContext(Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+  // What stands for the node's outputs is entered in `replaced`, by value: who expands sees to its readers.
+  ExpandContext(Graph& graph, const Node& node, std::vector<ValueId>& replaced)
+      : graph_(graph), node_(node), replaced_(replaced) {}
   const Node& node() const { return node_; }
   ValueId input(size_t i) const { return i < node_.inputs.size() ? node_.inputs[i] : kNone; }
   const TensorType type(ValueId value) const { return graph_.values[size_t(value)].type; }
@@ -128,6 +130,7 @@ class ExpandContext {
  private:
   Graph& graph_;
   Node node_;  // a copy: the node itself is removed afterwards
+  std::vector<ValueId>& replaced_;
 };
 
 struct Cost {

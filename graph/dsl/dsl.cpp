@@ -94,8 +94,8 @@ Tensor Tensor::named(const std::string& name) const {
   const ValueId holder = graph.find_value(name);
   if (holder == value_) return *this;
   if (holder != kNone) throw GraphError(fmt::format("the name '{}' is taken in '{}'", name, graph.name));
-  Value& value = graph.values[size_t(value_)];
-  value.name = name;
+  graph.rename(value_, name);
+  const Value& value = graph.values[size_t(value_)];
   if (value.producer != kNone) {
     Node& producer = graph.nodes[size_t(value.producer)];
     if (producer.outputs[0] == value_) producer.name = name;

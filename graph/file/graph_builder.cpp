@@ -129,8 +129,7 @@ ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role)
   if (!value_names_.insert(value.name).second) {
     fail(name.place, fmt::format("value '{}' is defined twice", value.name));
   }
-  graph_.values.push_back(std::move(value));
-  const auto id = ValueId(graph_.values.size() - 1);
+  const ValueId id = graph_.add_value(std::move(value));
   scope.values.emplace(name.text, id);
   return id;
 }

@@ -140,8 +140,7 @@ ValueId GraphBuilder::place_value(const Graph& model, ValueId id, const std::str
     value.name = free_name(value_names_, prefix, value.name);
   }
   value.producer = kNone;
-  graph_.values.push_back(std::move(value));
-  return placed[size_t(id)] = ValueId(graph_.values.size() - 1);
+  return placed[size_t(id)] = graph_.add_value(std::move(value));
 }
 
 }  // namespace arbalest

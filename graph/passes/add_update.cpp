@@ -224,7 +224,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (!statistics.empty()) arenas.statistics = flatten_into(graph, "statistics", statistics, Role::State);
   if (!frozen.empty()) arenas.frozen = flatten_into(graph, "frozen", frozen, Role::Frozen);
   for (size_t i = 0; i < parameter_order.size(); ++i) {
-    graph.values[size_t(gradient_order[i])].name = graph.values[size_t(parameter_order[i])].name + ".gradient";
+    graph.rename(gradient_order[i], graph.values[size_t(parameter_order[i])].name + ".gradient");
   }
   const int64_t elements = graph.values[size_t(arenas.weights)].type.elements();
 

@@ -23,6 +23,28 @@ void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
   }
 }
 
+namespace {
+
+// Layers' outputs and what stands for them. A node's inputs are looked up when its turn comes, as readers come after
+// what they read: to search the graph for readers at every layer would take time quadratic in the number of layers.
+class Replacements {
+ public:
+  explicit Replacements(const Graph& graph) : by_value_(graph.values.size(), kNone) {}
+  std::vector<ValueId>& by_value() { return by_value_; }
+  void apply(std::vector<ValueId>& readers) const {
+    for (ValueId& value : readers) value = of(value);
+  }
+  ValueId of(ValueId value) const {
+    const bool known = value != kNone && size_t(value) < by_value_.size() && by_value_[size_t(value)] != kNone;
+    return known ? by_value_[size_t(value)] : value;
+  }
+
+ private:
+  std::vector<ValueId> by_value_;  // kNone: the value itself. Of those that were there before any layer was expanded
+};
+
+}  // namespace
+
 void expand_layers(Graph& graph, bool standard) {
   constexpr int kDepth = 8;  // a layer may expand into layers; none does so deeper
   for (int depth = 0; depth < kDepth; ++depth) {
@@ -30,17 +52,21 @@ void expand_layers(Graph& graph, bool standard) {
     std::vector<int64_t> key(count);
     std::iota(key.begin(), key.end(), int64_t{0});
     bool expanded = false;
+    Replacements replaced(graph);
     for (size_t n = 0; n < count; ++n) {
       const Op& op = *graph.nodes[n].op;
+      replaced.apply(graph.nodes[n].inputs);
       if (!op.expand || (op.domain.empty() && !standard) || (op.expands && !op.expands(InferContext(graph, NodeId(n)))))
         continue;
-      ExpandContext context(graph, graph.nodes[n]);
+      ExpandContext context(graph, graph.nodes[n], replaced.by_value());
       graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
       context.node().op->expand(context);
       key[n] = -1;
       key.resize(graph.nodes.size(), int64_t(n));
       expanded = true;
     }
+    replaced.apply(graph.outputs);
+    for (Carry& carry : graph.carries) carry.next = replaced.of(carry.next);
     reorder_nodes(graph, key);
     if (!expanded) return;
   }

@@ -86,7 +86,7 @@ void remove_dead(Graph& graph, ArenaValues& arenas) {
     renumber(carry.next);
   }
   for (ValueId* v : keep) renumber(*v);
-  graph.values = std::move(values);
+  graph.set_values(std::move(values));
 }
 
 }  // namespace arbalest

@@ -167,11 +167,9 @@ TEST_CASE("a source that stays on the device trains without travelling") {
 
 TEST_CASE("names that the plan uses for itself may be the graph's") {
   Graph graph = tiny({.source = "synthetic:?shape=1x16x16&size=64"});
-  for (Value& value : graph.values) {
-    if (value.name == "image") value.name = "batch";
-    if (value.name == "hidden") value.name = "tally";
-    if (value.name == "h") value.name = "weights";
-  }
+  graph.rename(graph.find_value("image"), "batch");
+  graph.rename(graph.find_value("hidden"), "tally");
+  graph.rename(graph.find_value("h"), "weights");
   SessionOptions options = on_cpus();
   options.length.epochs = 1;
   CHECK(run(std::move(graph), options).validations.size() == 1);

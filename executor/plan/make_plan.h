@@ -69,6 +69,11 @@ Plan make_plan(const Program& program, const PlanRequest& request);
 // (Loop::outputs) with every batch.
 Plan make_inference_plan(const Program& program, const PlanRequest& request);
 
+// Bytes with those that are left free up to the next buffer: buffers begin at multiples of 256 bytes.
+inline int64_t aligned(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
 // Transient memory: offsets for buffers so that those alive at the same time do not overlap. `first` and `last` are
 // inclusive positions in the lane's order of nodes.
 struct Lifetime {

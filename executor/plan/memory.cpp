@@ -1,9 +1,8 @@
-// Where every value lives: persistent arenas, slots, and transient memory packed by lifetime.
+// Where every value lives: persistent arenas, slots, and transient memory, which packing.cpp packs.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "executor/plan/make_plan.h"
 #include "graph/checked.h"
@@ -11,12 +10,6 @@
 
 namespace arbalest {
 namespace {
-
-constexpr int64_t kAlign = 256;
-constexpr const char* kActivations = "the activations of a replica";
-int64_t aligned(int64_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
 
 // For each value the base whose memory it shares: through views, in-place outputs and carries.
 std::vector<View> shared_storage(const Graph& graph) {
@@ -49,33 +42,6 @@ void check_carries(const Graph& graph) {
 }
 
 }  // namespace
-
-Packing pack(const std::vector<Lifetime>& lifetimes) {
-  Packing packing;
-  packing.offsets.assign(lifetimes.size(), 0);
-  std::vector<size_t> by_size(lifetimes.size()), placed;
-  std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(),
-                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
-  // Largest first, each at the lowest gap among those alive with it. `placed` stays sorted by offset.
-  for (const size_t item : by_size) {
-    const Lifetime& life = lifetimes[item];
-    const int64_t size = aligned(life.bytes);
-    int64_t offset = 0;
-    for (const size_t other : placed) {
-      const bool together = lifetimes[other].first <= life.last && life.first <= lifetimes[other].last;
-      if (!together) continue;
-      if (offset + size <= packing.offsets[other]) break;
-      offset = std::max(offset, packing.offsets[other] + aligned(lifetimes[other].bytes));
-    }
-    packing.offsets[item] = offset;
-    packing.bytes = std::max(packing.bytes, memory_sum(offset, size, kActivations));
-    const auto after = std::upper_bound(placed.begin(), placed.end(), item,
-                                        [&](size_t a, size_t b) { return packing.offsets[a] < packing.offsets[b]; });
-    placed.insert(after, item);
-  }
-  return packing;
-}
 
 bool can_run_aside(const Graph& graph, const Node& node) {
   // Reading more than this from memory takes longer than a launch, and kernels that fill a GPU gain nothing beside

@@ -15,4 +15,12 @@ class TaskError : public RunError {
   int64_t iteration;  // of the run: the task instance's, or how many were complete; −1 where neither is known
 };
 
+// A loss that is not finite.
+class Diverged : public TaskError {
+ public:
+  enum class Of : uint8_t { Training, Validation };
+  Diverged(const std::string& message, int64_t at, Of where) : TaskError(message, at), of(where) {}
+  Of of;
+};
+
 }  // namespace arbalest

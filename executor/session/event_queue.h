@@ -47,6 +47,7 @@ class EventQueue final : public RunObserver {
   void tuned(const Tuned& event) override { push(event); }
   void skipped(const SampleSkipped& event) override { push(event); }
   void checkpoint(const CheckpointSaved& event) override { push(event); }
+  void rolled_back(const RolledBack& event) override { push(event); }
   void finished(const RunFinished& event) override { push_last(event); }
   void failed(const RunFailed& event) override { push_last(event); }
 
@@ -63,7 +64,7 @@ class EventQueue final : public RunObserver {
 
  private:
   using Event = std::variant<RunStarted, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned, SampleSkipped,
-                             CheckpointSaved, RunFinished, RunFailed>;
+                             CheckpointSaved, RolledBack, RunFinished, RunFailed>;
   void push(Event event);
   void push_last(Event event);
   void add(Event event);

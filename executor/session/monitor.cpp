@@ -105,6 +105,13 @@ void Monitor::restore(const MonitorState& state) {
   state_.targets = std::move(targets);
 }
 
+void Monitor::roll_back(const MonitorState& from, double rate_factor) {
+  const std::scoped_lock lock(mutex_);
+  state_.last_seconds = from.seconds;  // the next report is of what has been trained since
+  state_.rollbacks = from.rollbacks + 1;
+  state_.rollback_factor = from.rollback_factor * rate_factor;
+}
+
 int64_t Monitor::best_iteration() const {
   const std::scoped_lock lock(mutex_);
   return state_.best_iteration;
@@ -140,8 +147,8 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
     const std::string hint =
         learning_rate > 0 ? fmt::format("; try a lower learning rate (now {:.3g})", learning_rate) : std::string();
     const std::string whose = diverged.empty() ? "" : " of " + diverged;
-    throw TaskError(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, at.iteration, hint),
-                    at.iteration);
+    throw Diverged(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, at.iteration, hint),
+                   at.iteration, Diverged::Of::Training);
   }
   state_.last_seconds = now;
   state_.last_images = at.images;
@@ -224,9 +231,9 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
                                   at.iteration, at.epoch),
                       at.iteration);
     }
-    throw TaskError(
+    throw Diverged(
         fmt::format("the loss of the validation after iteration {} (epoch {}) is not finite", at.iteration, at.epoch),
-        at.iteration);
+        at.iteration, Diverged::Of::Validation);
   }
   keep_best(measured.values);
   Verdict verdict;
@@ -243,7 +250,8 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
 
 double Monitor::rate_factor(int64_t validations) const {
   const std::scoped_lock lock(mutex_);
-  return state_.factors[size_t(std::clamp<int64_t>(validations, 0, int64_t(state_.factors.size()) - 1))];
+  const auto at = size_t(std::clamp<int64_t>(validations, 0, int64_t(state_.factors.size()) - 1));
+  return state_.rollback_factor * state_.factors[at];
 }
 
 int64_t Monitor::rate_drops(int64_t validations) const {

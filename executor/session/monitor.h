@@ -46,6 +46,8 @@ struct MonitorState {
   std::vector<double> factors = {1};  // by the number of validations made
   std::vector<int64_t> drops = {0};   // likewise: how often the factor has fallen
   std::vector<TargetReached> targets;
+  int64_t rollbacks = 0;       // that the run has made
+  double rollback_factor = 1;  // what they have multiplied the rate with
 };
 
 class Monitor {
@@ -65,17 +67,20 @@ class Monitor {
   // reached then.
   MonitorState state() const;
   void restore(const MonitorState& state);
+  // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on.
+  void roll_back(const MonitorState& from, double rate_factor);
   int64_t best_iteration() const;  // of the best validation; 0: there was none
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
-  // Throws TaskError where the loss is not finite, which names `diverged`, the learners of which that is so; "": the
+  // Throws Diverged where the loss is not finite, which names `diverged`, the learners of which that is so; "": the
   // only one. `validates`: the epoch has ended, and its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
               const std::vector<double>& sums, const std::string& diverged, const InputReport& input);
   // So much of a validation's batches has been read; passed on a few times a second.
   void validating(int64_t epoch, double share);
-  // Throws TaskError where the loss is not finite.
+  // Throws Diverged where the loss is not finite, TaskError where no sample could be measured.
   Verdict validated(const RunPosition& at, const Measurement& measured);
-  // What the learning rate is multiplied with once `validations` have been made: a function of these alone.
+  // What the learning rate is multiplied with once `validations` have been made: a function of these alone, and of the
+  // rollbacks before this segment.
   double rate_factor(int64_t validations) const;
   int64_t rate_drops(int64_t validations) const;  // how often that has fallen by then
   bool all_targets_reached() const;

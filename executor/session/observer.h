@@ -113,6 +113,17 @@ struct CheckpointSaved {
   double paused = 0;  // seconds that it was copied in while nothing was trained
 };
 
+// The loss was no longer finite, and the run has gone back to a checkpoint (DivergenceOptions).
+struct RolledBack {
+  std::string reason;                // what was found
+  int64_t from_iteration = 0;        // after which
+  std::string path;                  // the checkpoint
+  int64_t epoch = 0, iteration = 0;  // that the run goes on after
+  int64_t times = 0, most = 0;       // rollbacks by now, this one included, and how many there may be
+  double rate_factor = 1;            // that rollbacks have multiplied the learning rate with by now
+  double seconds = 0;
+};
+
 struct TargetReached {
   std::string target;   // "accuracy >= 0.94"
   double seconds = -1;  // −1: never
@@ -161,6 +172,7 @@ class RunObserver {
   virtual void tuned(const Tuned&) {}
   virtual void skipped(const SampleSkipped&) {}
   virtual void checkpoint(const CheckpointSaved&) {}
+  virtual void rolled_back(const RolledBack&) {}
   virtual void finished(const RunFinished&) {}
   virtual void failed(const RunFailed&) {}
 };
@@ -177,6 +189,7 @@ class Observers final : public RunObserver {
   void tuned(const Tuned& event) override { pass(&RunObserver::tuned, event); }
   void skipped(const SampleSkipped& event) override { pass(&RunObserver::skipped, event); }
   void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
+  void rolled_back(const RolledBack& event) override { pass(&RunObserver::rolled_back, event); }
   void finished(const RunFinished& event) override { pass(&RunObserver::finished, event); }
   void failed(const RunFailed& event) override { pass(&RunObserver::failed, event); }
 

@@ -6,12 +6,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "executor/run/binding.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
 #include "executor/run/step_profile.h"
+#include "executor/run/task_error.h"
 #include "executor/session/cursor.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/monitor.h"
@@ -91,6 +94,11 @@ class Segment {
   int64_t rounds() const { return rounds_; }  // iterations of an epoch
   bool at_end() const;                        // nothing of it is left to run
 
+  // A loss that is not finite does not end the run with an error: diverged() says what was found, first of all, and
+  // nothing more is reported. For whoever lets the segment rest then.
+  bool outlives_divergence = false;
+  std::optional<Diverged> diverged() const;
+
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
   // Ends the segment after the batches already read. For what is called while it runs.
@@ -117,7 +125,8 @@ class Segment {
   InputReport input_between(const ReadSoFar& from, const ReadSoFar& to) const;
   InputReport input_since_report(int64_t iterations);
   std::function<void(int64_t)> report();
-  std::string diverged() const;
+  std::string diverged_learners() const;
+  bool watch(const std::function<void()>& look);
   void report_rest();
   bool validates_after(int64_t tick) const;
   std::function<void(int64_t)> end_validation();
@@ -170,6 +179,8 @@ class Segment {
   int64_t reported_ = 0;                         // iterations that reports have told of
   ReadSoFar read_;                               // by the last report
   InputReport last_input_;                       // likewise
+  mutable std::mutex divergence_mutex_;
+  std::optional<Diverged> diverged_;
 };
 
 }  // namespace arbalest

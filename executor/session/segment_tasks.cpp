@@ -98,9 +98,34 @@ std::function<void(int64_t)> Segment::report() {
     const RunPosition at = position_after(last + 1);
     reported_ = last + 1;
     const std::vector<double> sums = trained_->advance(tick);
-    monitor_.report(at, ends_epoch, validates_after(last), rate(last), sums, diverged(), input_since_report(last + 1));
-    if (on_report) on_report(at);
+    const bool finite = watch([&] {
+      monitor_.report(at, ends_epoch, validates_after(last), rate(last), sums, diverged_learners(),
+                      input_since_report(last + 1));
+    });
+    if (finite && on_report) on_report(at);
   };
+}
+
+std::optional<Diverged> Segment::diverged() const {
+  const std::scoped_lock lock(divergence_mutex_);
+  return diverged_;
+}
+
+// Whether losses are still finite, which `look` throws where they are not.
+bool Segment::watch(const std::function<void()>& look) {
+  if (!outlives_divergence) {
+    look();
+    return true;
+  }
+  if (diverged()) return false;  // what runs until the segment rests counts no more
+  try {
+    look();
+    return true;
+  } catch (const Diverged& error) {
+    const std::scoped_lock lock(divergence_mutex_);
+    if (!diverged_) diverged_ = error;
+    return false;
+  }
 }
 
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
@@ -132,11 +157,14 @@ void Segment::report_rest() {
   if (done <= reported_) return;
   reported_ = done;
   const std::vector<double> sums = trained_->advance_to_end();
-  monitor_.report(position_after(done), false, false, rate(done - 1), sums, diverged(), input_since_report(done));
+  watch([&] {
+    monitor_.report(position_after(done), false, false, rate(done - 1), sums, diverged_learners(),
+                    input_since_report(done));
+  });
 }
 
 // The learners whose loss was not finite when it was read last; "" where there is one learner only.
-std::string Segment::diverged() const {
+std::string Segment::diverged_learners() const {
   if (learners_ == 1) return "";
   constexpr size_t kMostTold = 8;
   const std::vector<size_t>& which = trained_->not_finite();
@@ -171,7 +199,8 @@ std::function<void(int64_t)> Segment::end_validation() {
   return [this, relation = *by_validation_, over = false](int64_t tick) mutable {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
-    const Monitor::Verdict verdict = monitor_.validated(at, validated_->read(tick));
+    Monitor::Verdict verdict;
+    if (!watch([&] { verdict = monitor_.validated(at, validated_->read(tick)); })) return;
     if (on_validated) on_validated(verdict, validated_model(), at);
     over = verdict.stop;
     if (over) scheduler_->stop();

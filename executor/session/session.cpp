@@ -203,6 +203,14 @@ RateScaling parse_rate_scaling(std::string_view text) {
                                did_you_mean(text, names)));
 }
 
+OnDivergence parse_on_divergence(std::string_view text) {
+  const std::vector<std::string> names = {"stop", "rollback"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (text == names[i]) return OnDivergence(i);
+  }
+  throw GraphError(fmt::format("found '{}'; expected stop or rollback{}", text, did_you_mean(text, names)));
+}
+
 std::string_view name_of(Precision precision) {
   switch (precision) {
     case Precision::Fp32: return "fp32";

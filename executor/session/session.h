@@ -76,6 +76,19 @@ struct FileOptions {        // paths; "" for none
   std::string trace;               // written at the end
 };
 
+// What becomes of a run whose loss is no longer finite.
+enum class OnDivergence : uint8_t {
+  Stop,      // it ends with an error
+  Rollback,  // it goes back to its newest checkpoint that is finite, with a lower rate
+};
+OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback"; throws GraphError otherwise
+
+struct DivergenceOptions {
+  OnDivergence then = OnDivergence::Stop;
+  double rate_factor = 0.5;    // Rollback: what the learning rate is multiplied by, each time
+  int64_t most_rollbacks = 3;  // that a run makes; where its loss diverges once more it ends as with Stop
+};
+
 // Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
 struct CheckpointOptions {
   std::string folder;                // "": none are written
@@ -98,6 +111,7 @@ struct SessionOptions {
   ValidationRules rules;
   FileOptions files;
   CheckpointOptions checkpoints;
+  DivergenceOptions divergence;
 };
 
 // A graph with its data: what is needed to plan.

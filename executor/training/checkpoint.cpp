@@ -37,12 +37,28 @@ std::string sum_of(const TensorFile& file, const std::string& state) {
   return fmt::format("{:08x}", sum);
 }
 
+template <typename T>
+bool all_finite(const void* bytes, size_t count) {
+  for (size_t i = 0; i < count; i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, static_cast<const std::byte*>(bytes) + i, sizeof value);
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+bool all_finite(DataType type, const void* bytes, size_t count) {
+  if (type == DataType::Float32) return all_finite<float>(bytes, count);
+  return type != DataType::Float64 || all_finite<double>(bytes, count);
+}
+
 }  // namespace
 
 // An array of the checkpoint, and what it consists of in the file: the members of an arena, or, without any, bytes.
 struct CheckpointLayout::Part {
   std::string prefix;
   std::vector<std::byte>* content = nullptr;
+  DataType type = DataType::Float32;
   const std::vector<ArenaMember>* members = nullptr;
   int64_t bytes = 0;  // of the content
 };
@@ -58,7 +74,8 @@ CheckpointLayout::CheckpointLayout(const Loop& training) {
   frozen_bytes_ = bytes_of(training.arenas.frozen);
   for (const ArenaValues::Slot& slot : training.arenas.slots) slots_.push_back(slot.name);
   for (const ValueId value : kept_values(training)) {
-    kept_.emplace_back(graph.values[size_t(value)].name, bytes_of(value));
+    const Value& kept = graph.values[size_t(value)];
+    kept_.push_back({kept.name, kept.type.dtype, kept.type.bytes()});
   }
 }
 
@@ -66,7 +83,7 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
   std::vector<Part> parts;
   const auto add = [&](std::string prefix, std::vector<std::byte>& content, const std::vector<ArenaMember>& members,
                        int64_t bytes) {
-    if (bytes > 0) parts.push_back({std::move(prefix), &content, &members, bytes});
+    if (bytes > 0) parts.push_back({std::move(prefix), &content, DataType::Float32, &members, bytes});
   };
   const auto add_model = [&](const std::string& prefix, ModelState& model) {
     add(prefix + "/weights/", model.weights, weights_, weight_bytes_);
@@ -86,8 +103,8 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
     }
     segment.kept[j].resize(kept_.size());
     for (size_t k = 0; k < kept_.size(); ++k) {
-      parts.push_back(
-          {fmt::format("{}/state/{}", prefix, kept_[k].first), &segment.kept[j][k], nullptr, kept_[k].second});
+      parts.push_back({fmt::format("{}/state/{}", prefix, kept_[k].name), &segment.kept[j][k], kept_[k].type, nullptr,
+                       kept_[k].bytes});
     }
   }
   add("frozen/", state.frozen, frozen_, frozen_bytes_);
@@ -121,6 +138,22 @@ TensorFile CheckpointLayout::encode(Checkpoint checkpoint) const {
   }
   seal(file, state);
   return file;
+}
+
+std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
+  for (const Part& part : parts_of(checkpoint)) {
+    const auto is_slot = [&](const std::string& slot) { return part.prefix.ends_with("/" + slot + "/"); };
+    if (part.prefix == "frozen/" || std::any_of(slots_.begin(), slots_.end(), is_slot)) continue;
+    if (all_finite(part.type, part.content->data(), part.content->size())) continue;
+    return part.prefix.substr(0, part.prefix.size() - (part.members ? 1 : 0));
+  }
+  return "";
+}
+
+bool is_finite(const CheckpointFile& file) {
+  return std::all_of(file.tensors.tensors.begin(), file.tensors.tensors.end(), [](const NamedTensor& tensor) {
+    return tensor.name.starts_with("frozen/") || all_finite(tensor.dtype, tensor.bytes.data(), tensor.bytes.size());
+  });
 }
 
 void seal(TensorFile& file, const std::string& state) {
@@ -213,14 +246,8 @@ CheckpointFile read_checkpoint(const std::filesystem::path& path) {
 }
 
 int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint) {
-  for (const LearnerState& learner : checkpoint.segment.state.learners) {
-    for (size_t i = 0; i + sizeof(float) <= learner.weights.size(); i += sizeof(float)) {
-      float weight = 0;
-      std::memcpy(&weight, learner.weights.data() + i, sizeof weight);
-      if (!std::isfinite(weight)) {
-        throw RunError(fmt::format("{}: not written: the weights are no longer finite", path.string()));
-      }
-    }
+  if (const std::string what = layout.not_finite(checkpoint); !what.empty()) {
+    throw RunError(fmt::format("{}: not written: '{}' is no longer finite", path.string(), what));
   }
   const TensorFile file = layout.encode(std::move(checkpoint));
   write_safetensors(path, file);

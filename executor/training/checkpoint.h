@@ -57,6 +57,10 @@ class CheckpointLayout {
   // just the tensors that the program needs, in their shapes.
   void decode(const TensorFile& file, Checkpoint& checkpoint) const;
 
+  // The first array of weights, statistics, averages or sums that holds something infinite or not a number, by its
+  // place in the file; "" where there is none. Slots do not count: a run may go on with a square that is infinite.
+  std::string not_finite(Checkpoint& checkpoint) const;
+
  private:
   struct Part;
   std::vector<Part> parts_of(Checkpoint& checkpoint) const;
@@ -65,7 +69,12 @@ class CheckpointLayout {
   std::vector<ArenaMember> weights_, statistics_, frozen_;
   int64_t weight_bytes_ = 0, statistic_bytes_ = 0, frozen_bytes_ = 0;
   std::vector<std::string> slots_;
-  std::vector<std::pair<std::string, int64_t>> kept_;  // name, bytes
+  struct Kept {
+    std::string name;
+    DataType type;
+    int64_t bytes;
+  };
+  std::vector<Kept> kept_;
 };
 
 // Puts the parts that are no tensors into the file's metadata, and the sum that read_checkpoint() holds it against.
@@ -81,8 +90,11 @@ struct CheckpointFile {
 // Throws RunError where the file cannot be read, is no checkpoint, or is not whole.
 CheckpointFile read_checkpoint(const std::filesystem::path& path);
 
-// Replaces the file at once and whole. Returns its bytes. Throws RunError where it cannot be written, and where a
-// weight is infinite or not a number.
+// Whether all that training goes on from is finite.
+bool is_finite(const CheckpointFile& file);
+
+// Replaces the file at once and whole. Returns its bytes. Throws RunError where it cannot be written, and where what it
+// would hold is not finite (CheckpointLayout::not_finite()).
 int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint);
 
 // The parts of a checkpoint that are no tensors.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -35,6 +36,20 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   const std::string digits = name.substr(kPrefix.size(), kDigits);
   if (digits.find_first_not_of("0123456789") != digits.npos) return std::nullopt;
   return std::stoll(digits);
+}
+
+// The first that can be read and is wanted; those that cannot be read are told of on standard error.
+std::shared_ptr<const CheckpointFile> newest_of(const std::vector<fs::path>& paths,
+                                                const std::function<bool(const CheckpointFile&)>& wanted) {
+  for (const fs::path& path : paths) {
+    try {
+      auto file = std::make_shared<CheckpointFile>(read_checkpoint(path));
+      if (wanted(*file)) return file;
+    } catch (const RunError& error) {
+      warn(fmt::format("{}; it is left out", error.what()));
+    }
+  }
+  return nullptr;
 }
 
 // What a killed run was writing.
@@ -111,14 +126,14 @@ void check_has_none(const fs::path& folder) {
 }
 
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) {
-  for (const fs::path& path : checkpoints_in(folder)) {
-    try {
-      return std::make_shared<CheckpointFile>(read_checkpoint(path));
-    } catch (const RunError& error) {
-      warn(fmt::format("{}; it is left out", error.what()));
-    }
-  }
-  return nullptr;
+  return newest_of(checkpoints_in(folder), [](const CheckpointFile&) { return true; });
+}
+
+std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& folder, int64_t before) {
+  std::vector<fs::path> paths = checkpoints_in(folder);
+  std::erase_if(paths,
+                [&](const fs::path& path) { return iteration_of(path.filename().string()).value_or(before) >= before; });
+  return newest_of(paths, is_finite);
 }
 
 }  // namespace arbalest

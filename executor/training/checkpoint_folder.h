@@ -40,4 +40,7 @@ void check_has_none(const std::filesystem::path& folder);
 // The newest that is whole; says on standard error why newer ones are not taken. nullptr: there is none.
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::path& folder);
 
+// The newest that is whole, finite and after fewer iterations than `before`. nullptr: there is none.
+std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const std::filesystem::path& folder, int64_t before);
+
 }  // namespace arbalest

@@ -158,7 +158,9 @@ Json json_of(const MonitorState& state) {
           {"since_drop", state.since_drop},
           {"factors", reals(state.factors)},
           {"drops", state.drops},
-          {"targets", targets}};
+          {"targets", targets},
+          {"rollbacks", state.rollbacks},
+          {"rollback_factor", real(state.rollback_factor)}};
 }
 
 MonitorState monitor_of(const Json& json) {
@@ -184,6 +186,9 @@ MonitorState monitor_of(const Json& json) {
   for (const Json& target : json.at("targets").get_ref<const Json::array_t&>()) {
     state.targets.push_back({target.at(0).get<std::string>(), real_of(target.at(1))});
   }
+  if (!json.contains("rollbacks")) return state;  // a checkpoint of a version without them
+  state.rollbacks = count_of(json.at("rollbacks"));
+  state.rollback_factor = real_of(json.at("rollback_factor"));
   return state;
 }
 

@@ -203,12 +203,13 @@ void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
   segment_->first_rest = next_rest();
   segment_->rest_due = [this, timed, seconds = options.seconds] {
     const bool due = overdue_ || (timed && seconds_since_start() - last_checkpoint_ >= seconds);
-    return time_is_up() || (due && !writer_->busy());
+    return time_is_up() || (due && !writer_->busy()) || segment_->diverged();
   };
 }
 
-// Nothing of the plan is under way. Where the disk is still busy with the checkpoint before, this one comes later.
+// Nothing of the plan is under way. A segment whose loss is not finite ends here. Where the disk is still busy with the checkpoint before, this one comes later.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
+  if (segment_->diverged()) return std::nullopt;
   if (interrupted.load() || time_is_up()) {
     stopped_ = interrupted.load() ? "interrupted" : "time limit";
     take_checkpoint("");

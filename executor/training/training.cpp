@@ -35,6 +35,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   }
   check_names();
   check_files();
+  check_divergence();
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
     observer_.skipped({place, fault});
   });
@@ -96,6 +97,7 @@ void Training::make_segment(const Cursor& from) {
   if (tuner_ && !tuner_->done()) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
+  segment_->outlives_divergence = options_.divergence.then == OnDivergence::Rollback;
   layout_ = std::make_shared<CheckpointLayout>(prepared_.program.training());
   if (!prepared_.request.keep_validated) return;
   segment_->on_validated = [this](const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
@@ -230,6 +232,10 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
   for (;;) {
     let_segment_rest(interrupted);
     run_segment(interrupted);
+    if (const auto diverged = segment_->diverged()) {
+      roll_back(*diverged);
+      continue;
+    }
     if (!stopped_.empty()) return;
     if (monitor_->all_targets_reached() || monitor_->out_of_patience()) return;
     PlanRequest rest = whole_;

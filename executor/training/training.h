@@ -61,6 +61,9 @@ class Training {
   double seconds_since_start() const;
   void take_checkpoint(const std::string& ended);
   void end_checkpoints(RunFinished& end);
+  // Of losses that are not finite: divergence.cpp.
+  void check_divergence() const;
+  void roll_back(const Diverged& error);
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();  // before data are opened
   const SessionOptions& options_;

@@ -79,6 +79,7 @@ class Recorder : public RunObserver {
   void validation(const Validated& event) override { validations.push_back(event); }
   void checkpoint(const CheckpointSaved& event) override { checkpoints.push_back(event); }
   void tuned(const Tuned& event) override { tunings.push_back(event); }
+  void rolled_back(const RolledBack& event) override { rollbacks.push_back(event); }
   void finished(const RunFinished& event) override { ends.push_back(event); }
   void failed(const RunFailed& event) override { failures.push_back(event); }
 
@@ -89,6 +90,7 @@ class Recorder : public RunObserver {
   std::vector<Validated> validations;
   std::vector<CheckpointSaved> checkpoints;
   std::vector<Tuned> tunings;
+  std::vector<RolledBack> rollbacks;
   std::vector<RunFinished> ends;
   std::vector<RunFailed> failures;
 };

@@ -97,6 +97,7 @@ class CommandLine {
     bind_plan(*run_command_, run_.session);
     bind_run(*run_command_, run_.session);
     bind_checkpoints(*run_command_, run_.session);
+    bind_divergence(*run_command_, run_.session.divergence);
     run_command_->add_option("--log", run_.log, "write events as JSON lines, for arbalest report")
         ->type_name("FILE")
         ->check(not_empty());
@@ -445,6 +446,12 @@ class CommandLine {
     if (run_.session.checkpoints.folder.empty()) {
       for (const char* option : {"--resume", "--checkpoint-every", "--checkpoint-keep"}) {
         if (command->count(option) > 0) throw GraphError(fmt::format("{} needs --checkpoint DIR", option));
+      }
+    }
+    const DivergenceOptions& divergence = run_.session.divergence;
+    if (divergence.then != OnDivergence::Rollback) {
+      for (const char* option : {"--nan-rate-factor", "--nan-rollbacks"}) {
+        if (command->count(option) > 0) throw GraphError(fmt::format("{} needs --on-nan rollback", option));
       }
     }
     return checked(run_, *command);

@@ -269,6 +269,26 @@ void bind_checkpoints(CLI::App& command, SessionOptions& session) {
       ->type_name("TIME");
 }
 
+void bind_divergence(CLI::App& command, DivergenceOptions& divergence) {
+  add_word(
+      command, "--on-nan", [&divergence](const std::string& word) { divergence.then = parse_on_divergence(word); },
+      "where the loss is not finite: stop, or rollback to the newest checkpoint with a lower learning rate")
+      ->default_str("stop")
+      ->type_name("HOW");
+  command
+      .add_option("--nan-rate-factor", divergence.rate_factor,
+                  "what --on-nan rollback multiplies the learning rate with, each time")
+      ->capture_default_str()
+      ->type_name("F")
+      ->check(real(1e-9, 1));
+  command
+      .add_option("--nan-rollbacks", divergence.most_rollbacks,
+                  "how often --on-nan rollback goes back; where the loss diverges once more the run ends")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(whole(1));
+}
+
 void bind_run(CLI::App& command, SessionOptions& session) {
   bind_rules(command, session.rules);
   add_word(

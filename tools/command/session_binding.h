@@ -30,6 +30,9 @@ void bind_plan(CLI::App& command, SessionOptions& session);
 // What a run does besides: rules, files, reports.
 void bind_run(CLI::App& command, SessionOptions& session);
 
+// What becomes of a run whose loss is not finite.
+void bind_divergence(CLI::App& command, DivergenceOptions& divergence);
+
 // Checkpoints, and how long a run may take.
 void bind_checkpoints(CLI::App& command, SessionOptions& session);
 

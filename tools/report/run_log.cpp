@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string_view>
@@ -83,6 +84,7 @@ class Run {
                {"validations", no_points()},
                {"tunes", Json::array()},
                {"checkpoints", Json::array()},
+               {"rollbacks", Json::array()},
                {"end", nullptr},
                {"error", nullptr},
                {"skipped", 0},
@@ -98,7 +100,7 @@ class Run {
         {"start", &Run::start},           {"progress", &Run::progress}, {"epoch", &Run::epoch},
         {"validation", &Run::validation}, {"tune", &Run::tune},         {"checkpoint", &Run::checkpoint},
         {"skipped", &Run::skipped},       {"end", &Run::end},           {"error", &Run::error},
-        {"resume", &Run::resume}};
+        {"resume", &Run::resume},         {"rollback", &Run::rollback}};
     const std::string name = event["event"];
     const auto found = kEvents.find(name);
     if (found == kEvents.end()) throw Fault{fmt::format("unknown event '{}'", name.substr(0, 40))};
@@ -190,6 +192,36 @@ class Run {
                                     {"iteration", number(event, "iteration")},
                                     {"seconds", number(event, "seconds")},
                                     {"path", text(event, "path")}});
+  }
+
+  // What follows begins behind that iteration once more.
+  void rollback(const Json& event) {
+    const double iteration = number(event, "iteration");
+    data_["rollbacks"].push_back({{"iteration", iteration},
+                                  {"from_iteration", number(event, "from_iteration")},
+                                  {"seconds", number(event, "seconds")},
+                                  {"reason", text(event, "reason")}});
+    for (const char* kind : {"progress", "epochs", "validations"}) leave_out_after(data_[kind], iteration);
+  }
+
+  static void leave_out_after(Json& points, double iteration) {
+    const Json before = std::exchange(points, no_points());
+    std::vector<size_t> place(before["iteration"].size(), SIZE_MAX);
+    for (size_t i = 0; i < place.size(); ++i) {
+      if (before["iteration"][i].get<double>() > iteration) continue;
+      place[i] = points["iteration"].size();
+      for (const char* of : {"epochs", "iteration", "seconds"}) points[of].push_back(before[of][i]);
+    }
+    for (const auto& [name, value] : before["values"].items()) {
+      Json& kept = points["values"][name];
+      kept = {{"at", Json::array()}, {"value", Json::array()}};
+      for (size_t i = 0; i < value["at"].size(); ++i) {
+        const size_t at = place[value["at"][i].get<size_t>()];
+        if (at == SIZE_MAX) continue;
+        kept["at"].push_back(at);
+        kept["value"].push_back(value["value"][i]);
+      }
+    }
   }
 
   void skipped(const Json&) { data_["skipped"] = data_["skipped"].get<int64_t>() + 1; }

@@ -16,6 +16,7 @@ namespace arbalest {
 //     values                        by name ("loss", "accuracy"): {at, value}, the points that have it and what it is
 //     there
 //   tunes, checkpoints, end, error  the events; null where there is none of the last two
+//   rollbacks     [{iteration, from_iteration, seconds, reason}]; points of what was given up by them are left out
 //   skipped       samples that could not be read
 //   faults        [{line, what}]: lines that could not be read, the first of them; faulty_lines: how many
 using RunLog = nlohmann::ordered_json;

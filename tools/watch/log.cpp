@@ -183,6 +183,18 @@ void JsonLog::checkpoint(const CheckpointSaved& event) {
   write(line);
 }
 
+void JsonLog::rolled_back(const RolledBack& event) {
+  write(Json{{"event", "rollback"},
+             {"epoch", event.epoch},
+             {"iteration", event.iteration},
+             {"seconds", event.seconds},
+             {"reason", event.reason},
+             {"from_iteration", event.from_iteration},
+             {"checkpoint", event.path},
+             {"times", event.times},
+             {"rate_factor", event.rate_factor}});
+}
+
 void JsonLog::finished(const RunFinished& event) {
   Json line = {{"event", "end"},
                {"reason", event.reason},

@@ -282,6 +282,11 @@ void ProgressLine::checkpoint(const CheckpointSaved& event) {
   if (!event.whole) print(fmt::format("saved {}", event.path));
 }
 
+void ProgressLine::rolled_back(const RolledBack& event) {
+  print(fmt::format("{}: back to iteration {}, from {}, with the learning rate x {:g} (rollback {} of at most {})",
+                    event.reason, event.iteration, event.path, event.rate_factor, event.times, event.most));
+}
+
 void ProgressLine::skipped(const SampleSkipped& event) {
   print(fmt::format("skipped {}: {}", printable(event.place), printable(event.fault)));
 }

@@ -38,6 +38,7 @@ class ProgressLine : public RunObserver {
   void skipped(const SampleSkipped& event) override;
   void tuned(const Tuned& event) override;
   void checkpoint(const CheckpointSaved& event) override;
+  void rolled_back(const RolledBack& event) override;
   void finished(const RunFinished& event) override;
   void failed(const RunFailed& event) override;
 

@@ -109,6 +109,10 @@ void TensorBoardLog::tuned(const Tuned& event) {
   write_scalars(event.iteration, {{"learners", double(event.next)}});
 }
 
+void TensorBoardLog::rolled_back(const RolledBack& event) {
+  write(restarted_event(now(), event.iteration + 1));
+}
+
 void TensorBoardLog::finished(const RunFinished&) {
   write(session_ended_event(now(), true));
 }

@@ -29,6 +29,7 @@ class TensorBoardLog : public RunObserver {
   void epoch(const EpochEnded& event) override;
   void validation(const Validated& event) override;
   void tuned(const Tuned& event) override;
+  void rolled_back(const RolledBack& event) override;  // which leaves out what was told of later iterations
   void finished(const RunFinished& event) override;
   void failed(const RunFailed& event) override;
 

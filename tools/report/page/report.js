@@ -131,6 +131,9 @@ class Report {
       const notes = run.faults.map((fault) => el("li", { class: "bad" }, el("bdi", {}, `${name}line ${fault.line}: ${shown(fault.what)}`)));
       if (run.faulty_lines > run.faults.length) notes.push(el("li", { class: "bad" }, `${name}${run.faulty_lines - run.faults.length} more lines are damaged`));
       if (run.skipped > 0) notes.push(el("li", {}, `${name}${run.skipped.toLocaleString("en")} samples could not be read`));
+      for (const back of run.rollbacks ?? []) {
+        notes.push(el("li", { class: "bad" }, el("bdi", {}, `${name}back to iteration ${back.iteration} from ${back.from_iteration}: ${shown(back.reason)}`)));
+      }
       if (typeof run.start?.note === "string") notes.push(el("li", {}, el("bdi", {}, name + shown(run.start.note))));
       return notes;
     });

@@ -1,0 +1,191 @@
+// Losses that are not finite: what rollbacks go back to, how often, and what they leave in the run's state.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "executor/training/checkpoint_folder.h"
+#include "io/formats/safetensors.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Vectors with a target that follows from them. The sample at a position of an epoch's order holds a NaN the first
+// `times` times that it is read.
+class Poisoned final : public Source {
+ public:
+  Poisoned(uint64_t epoch, uint64_t position, int times) : epoch_(epoch), position_(position), left_(times) {}
+  int64_t size() const override { return 96; }
+  std::vector<Field> fields() const override {
+    return {{"x", DataType::Float32, {6}}, {"target", DataType::Float32, {1}}};
+  }
+  void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+    auto* x = reinterpret_cast<float*>(fields[0]);
+    auto* target = reinterpret_cast<float*>(fields[1]);
+    for (size_t s = 0; s < samples.size(); ++s, x += 6) {
+      for (int i = 0; i < 6; ++i) x[i] = std::sin(float(samples[s].index * 7 + i * 3));
+      target[s] = x[0] - x[3];
+      const bool here = samples[s].epoch == epoch_ && samples[s].position == position_;
+      if (here && left_.fetch_sub(1) > 0) x[2] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  double microseconds_per_sample() const override { return 0; }
+  std::string describe() const override { return "poisoned"; }
+
+ private:
+  const uint64_t epoch_, position_;
+  mutable std::atomic<int> left_;
+};
+
+Graph regression(const std::string& train = "lr = 0.05, momentum = 0.9", const std::string& more = "") {
+  return read_graph_text(fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                                     "g () => (float loss)\n{{\n"
+                                     "x, target = arbalest.Prefetch <source = \"memory:\", batch = 4> ()\n"
+                                     "a = arbalest.Linear <units = 8> (x)\n"
+                                     "b = Relu (a)\n"
+                                     "c = arbalest.Linear <units = 1> (b)\n"
+                                     "loss = arbalest.MeanSquaredError (c, target)\n"
+                                     "trained = arbalest.Train <{}> (loss)\n{}}}\n",
+                                     train, more),
+                         "g.onnxtxt", builtin_ops());
+}
+
+// 24 iterations an epoch of one learner; a checkpoint after each fifth.
+SessionOptions rolling_back(const std::string& folder, int times, uint64_t epoch = 1, uint64_t position = 50) {
+  SessionOptions options = on_cpus();
+  options.numerics.deterministic = true;
+  options.length.epochs = 4;
+  options.execution.report_every = 2;
+  options.sources.training = std::make_shared<Poisoned>(epoch, position, times);
+  options.divergence.then = OnDivergence::Rollback;
+  options.checkpoints.folder = folder;
+  options.checkpoints.resume = true;
+  options.checkpoints.iterations = 5;
+  options.checkpoints.keep = 1000;
+  return options;
+}
+
+struct Outcome {
+  Recorder story;
+  std::string error;
+};
+
+Outcome outcome(Graph graph, const SessionOptions& options) {
+  Outcome result;
+  const std::atomic<bool> interrupted{false};
+  result.error = message_of([&] { run_training(std::move(graph), options, result.story, interrupted); });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a run whose loss is not finite goes back to its newest checkpoint with a lower rate") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 2);
+  options.files.save = folder / "w.safetensors";
+  const Outcome run = outcome(regression(), options);
+  CHECK(run.error == "");
+  const int64_t bad = 24 + 50 / 4 + 1;  // the iteration
+  REQUIRE(run.story.rollbacks.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    const RolledBack& back = run.story.rollbacks[i];
+    CHECK(back.from_iteration >= bad);
+    CHECK(back.from_iteration < bad + 2);
+    CHECK(back.iteration % 5 == 0);
+    CHECK(back.iteration < bad);
+    CHECK(back.path == fmt::format("{}/checkpoint-{:012}.safetensors", (folder / "c").string(), back.iteration));
+    CHECK(back.times == int64_t(i) + 1);
+    CHECK(back.rate_factor == (i == 0 ? 0.5 : 0.25));
+    CHECK(back.reason.starts_with("the loss is no longer finite after iteration "));
+  }
+  REQUIRE(run.story.ends.size() == 1);
+  CHECK(run.story.ends[0].reason == "complete");
+  CHECK(run.story.ends[0].iteration == 96);
+  CHECK(run.story.reports.back().learning_rate == doctest::Approx(0.05 * 0.25));
+  CHECK(std::isfinite(run.story.reports.back().loss));
+  for (const fs::path& path : checkpoints_in(folder / "c")) CHECK(is_finite(read_checkpoint(path)));
+  CHECK(fs::exists(options.files.save));
+}
+
+TEST_CASE("a run that goes on after a rollback keeps the rate, and what follows is what would have followed") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 1);
+  options.files.save = folder / "w.safetensors";
+  REQUIRE(outcome(regression(), options).error == "");
+  const std::string whole = read_whole_file(options.files.save);
+  for (const fs::path& path : checkpoints_in(folder / "c")) {
+    if (path.filename().string() > "checkpoint-000000000060") fs::remove(path);
+  }
+  options.checkpoints.from = newest_checkpoint(folder / "c");
+  REQUIRE(options.checkpoints.from);
+  CHECK(options.checkpoints.from->checkpoint.monitor.rollbacks == 1);
+  CHECK(options.checkpoints.from->checkpoint.monitor.rollback_factor == 0.5);
+  options.sources.training = std::make_shared<Poisoned>(3, 50, 1);  // diverges once more
+  const Outcome rest = outcome(regression(), options);
+  CHECK(rest.error == "");
+  CHECK(rest.story.reports.front().learning_rate == doctest::Approx(0.05 * 0.5));
+  REQUIRE(rest.story.rollbacks.size() == 1);
+  CHECK(rest.story.rollbacks[0].times == 2);
+  CHECK(rest.story.reports.back().learning_rate == doctest::Approx(0.05 * 0.25));
+}
+
+TEST_CASE("a run goes back as often as it may, and then ends") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 1000);
+  options.divergence.most_rollbacks = 2;
+  options.divergence.rate_factor = 0.1;
+  const Outcome run = outcome(regression(), options);
+  CHECK(run.story.rollbacks.size() == 2);
+  CHECK(contains(run.error, "the loss is no longer finite after iteration "));
+  CHECK(run.error.ends_with("; the run has gone back to a checkpoint 2 times already"));
+  REQUIRE(run.story.failures.size() == 1);
+  CHECK(run.story.failures[0].message == run.error);
+}
+
+TEST_CASE("where there is no checkpoint yet a rollback ends the run, which says so") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 1, 0, 3);
+  const Outcome run = outcome(regression(), options);
+  CHECK(run.story.rollbacks.empty());
+  CHECK(run.error.ends_with(fmt::format("; '{}' has no checkpoint to go back to", (folder / "c").string())));
+  options.checkpoints.folder = "";
+  CHECK(outcome(regression(), options).error == "--on-nan rollback needs --checkpoint DIR");
+}
+
+TEST_CASE("several learners go back together, in whichever segment they are") {
+  const std::vector<std::string> strategies = {"ssgd", "sma", "local"};
+  for (const std::string& strategy : strategies) {
+    CAPTURE(strategy);
+    const TestFolder folder;
+    SessionOptions options = rolling_back(folder / "c", 1);
+    options.learners.devices = cpus(2);
+    options.learners.per_device = 2;
+    options.learners.strategy = parse_strategy(strategy);
+    options.checkpoints.iterations = 2;
+    options.length.epochs = 6;
+    const Outcome run = outcome(regression(), options);
+    CHECK(run.error == "");
+    CHECK(run.story.rollbacks.size() == 1);
+    CHECK(run.story.ends.size() == 1);
+    // Ended by the next run, with another number of learners, whose segment begins later.
+    options.learners.per_device = 1;
+    options.sources.training = std::make_shared<Poisoned>(5, 80, 1);
+    for (const fs::path& path : checkpoints_in(folder / "c")) {
+      if (path.filename().string() > "checkpoint-000000000025") fs::remove(path);
+    }
+    options.checkpoints.from = newest_checkpoint(folder / "c");
+    const Outcome rest = outcome(regression(), options);
+    CHECK(rest.error == "");
+    CHECK(rest.story.rollbacks.size() == 1);
+    CHECK(rest.story.ends.size() == 1);
+  }
+}

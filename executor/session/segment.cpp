@@ -166,16 +166,16 @@ RunState Segment::state() const {
   state.moving_average = moving_average();
   if (plan_.handles.averages.empty()) return state;
   const BufferId average = plan_.handles.averages.front();
-  const int64_t averagings = this->averagings(), bytes = plan_.buffers[size_t(average)].bytes;
+  const int64_t averagings = this->averagings(iterations()), bytes = plan_.buffers[size_t(average)].bytes;
   state.averaged = averagings > 0 && state.unaveraged == 0;
   state.average = binding_->get({average, 0, 0}, averagings, bytes);
   state.previous = binding_->get({average, 0, 0}, averagings + 1, bytes);
   return state;
 }
 
-// Averagings that are complete.
-int64_t Segment::averagings() const {
-  return std::min(by_sync_->coarse_of(iterations()), plan_.clocks[size_t(by_sync_->coarse)].ticks);
+// Averagings that are complete after so many iterations.
+int64_t Segment::averagings(int64_t iterations) const {
+  return std::min(by_sync_->coarse_of(iterations), plan_.clocks[size_t(by_sync_->coarse)].ticks);
 }
 
 std::vector<std::byte> Segment::read(const Loop& loop, const Replica& replica, ValueId value) const {

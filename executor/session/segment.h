@@ -98,6 +98,13 @@ class Segment {
   // nothing more is reported. For whoever lets the segment rest then.
   bool outlives_divergence = false;
   std::optional<Diverged> diverged() const;
+  void diverge(const Diverged& error);  // the first stays
+  // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none. Slots
+  // do not count.
+  std::string not_finite(const SegmentSnapshot& snapshot) const;
+  // After run(), whose state is lost: the last iteration once more from the snapshot before it, node by node. Says
+  // where its numbers go wrong.
+  std::string first_not_finite(const SegmentSnapshot& before) const;
 
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
@@ -143,7 +150,9 @@ class Segment {
   void put_learners(const RunState& state) const;
   void put_average(const std::vector<std::byte>& average, const std::vector<std::byte>& previous,
                    int64_t averagings = 0) const;
-  int64_t averagings() const;
+  int64_t averagings(int64_t iterations) const;
+  void put_back(const SegmentSnapshot& snapshot) const;
+  std::string name_of(const Replica& learner) const;
   MovingAverage moving_average() const;
   void put_moving_average(const MovingAverage& average) const;
   void put_validation(const SegmentSnapshot& snapshot) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "executor/run/first_not_finite.h"
 #include "executor/session/segment.h"
 
 namespace arbalest {
@@ -92,6 +93,43 @@ bool Segment::at_end() const {
   return at.iterations == plan_.clocks[0].ticks && validated;
 }
 
+// What training's memory held.
+void Segment::put_back(const SegmentSnapshot& snapshot) const {
+  put_learners(snapshot.state);
+  const std::vector<ValueId> kept = kept_values(training());
+  for (const Replica& replica : learner_replicas()) {
+    for (size_t i = 0; i < kept.size(); ++i) {
+      binding_->put(replica.placement.of[size_t(kept[i])], 0, snapshot.kept[size_t(replica.learner)][i]);
+    }
+  }
+  if (by_sync_) put_average(snapshot.state.average, snapshot.state.previous, averagings(snapshot.at.iterations));
+  put_moving_average(snapshot.state.moving_average);
+}
+
+std::string Segment::not_finite(const SegmentSnapshot& snapshot) const {
+  const std::vector<ValueId> kept = kept_values(training());
+  for (const Replica& replica : learner_replicas()) {
+    const LearnerState& learner = snapshot.state.learners[size_t(replica.learner)];
+    const std::string of = " of " + name_of(replica);
+    if (!all_finite(DataType::Float32, learner.weights)) return "the weights" + of;
+    if (!all_finite(DataType::Float32, learner.statistics)) return "the running statistics" + of;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const Value& value = training().graph.values[size_t(kept[i])];
+      if (all_finite(value.type.dtype, snapshot.kept[size_t(replica.learner)][i])) continue;
+      return fmt::format("the values of '{}'{}", value.name, of);
+    }
+  }
+  return "";
+}
+
+std::string Segment::first_not_finite(const SegmentSnapshot& before) const {
+  put_back(before);
+  const auto found = arbalest::first_not_finite(*binding_, before.at.iterations);
+  return found ? to_string(*found)
+               : "all values of the step are finite when its nodes run once more, one by one: what is not is made "
+                 "between learners, or not each time";
+}
+
 void Segment::start_from(const SegmentSnapshot& snapshot) {
   if (snapshot.at.iterations > plan_.clocks[0].ticks) {
     throw GraphError(fmt::format("the checkpoint is after iteration {}, and the run ends after {}",
@@ -112,15 +150,7 @@ void Segment::start_from(const SegmentSnapshot& snapshot) {
   frozen_ = snapshot.state.frozen;
   corrections_ = snapshot.corrections;
   updates_ = snapshot.updates;
-  put_learners(snapshot.state);
-  const std::vector<ValueId> kept = kept_values(training());
-  for (const Replica& replica : learner_replicas()) {
-    for (size_t i = 0; i < kept.size(); ++i) {
-      binding_->put(replica.placement.of[size_t(kept[i])], 0, snapshot.kept[size_t(replica.learner)][i]);
-    }
-  }
-  if (by_sync_) put_average(snapshot.state.average, snapshot.state.previous, averagings());
-  put_moving_average(snapshot.state.moving_average);
+  put_back(snapshot);
   put_validation_state();
   put_validation(snapshot);
   reported_ = snapshot.reported;

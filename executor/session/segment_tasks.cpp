@@ -122,10 +122,18 @@ bool Segment::watch(const std::function<void()>& look) {
     look();
     return true;
   } catch (const Diverged& error) {
-    const std::scoped_lock lock(divergence_mutex_);
-    if (!diverged_) diverged_ = error;
+    diverge(error);
     return false;
   }
+}
+
+void Segment::diverge(const Diverged& error) {
+  const std::scoped_lock lock(divergence_mutex_);
+  if (!diverged_) diverged_ = error;
+}
+
+std::string Segment::name_of(const Replica& learner) const {
+  return fmt::format("learner {} on {}", learner.learner, to_string(plan_.devices[size_t(learner.device)]));
 }
 
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
@@ -170,9 +178,7 @@ std::string Segment::diverged_learners() const {
   const std::vector<size_t>& which = trained_->not_finite();
   std::string told;
   for (size_t i = 0; i < std::min(which.size(), kMostTold); ++i) {
-    const Replica& replica = learner_replicas()[which[i]];
-    told += fmt::format("{}learner {} on {}", told.empty() ? "" : ", ", replica.learner,
-                        to_string(plan_.devices[size_t(replica.device)]));
+    told += (told.empty() ? "" : ", ") + name_of(learner_replicas()[which[i]]);
   }
   return told + (which.size() > kMostTold ? fmt::format(" and {} more", which.size() - kMostTold) : "");
 }

@@ -324,7 +324,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 
   request.epochs = epochs_of(options, prepared.program.train);
   request.iterations = options.length.iterations.value_or(0);
-  request.report_every = options.execution.report_every;
+  request.report_every = options.divergence.find ? 1 : options.execution.report_every;
   request.host_threads = thread_count(options);
   describe_sources(prepared);
   request.rounds =

@@ -84,6 +84,9 @@ enum class OnDivergence : uint8_t {
 OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback"; throws GraphError otherwise
 
 struct DivergenceOptions {
+  // The run rests after each iteration, keeps on the host what it held before, and ends, or goes back, at the first
+  // loss or weight that is not finite, with the node that made it (executor/run/first_not_finite.h). Slow.
+  bool find = false;
   OnDivergence then = OnDivergence::Stop;
   double rate_factor = 0.5;    // Rollback: what the learning rate is multiplied by, each time
   int64_t most_rollbacks = 3;  // that a run makes; where its loss diverges once more it ends as with Stop

@@ -90,6 +90,16 @@ void put(const Value& value, const std::byte* row_major, std::byte* memory) {
   to_memory_order(value.type, row_major, memory);
 }
 
+template <typename T>
+bool all_finite(std::span<const std::byte> content) {
+  for (size_t i = 0; i + sizeof(T) <= content.size(); i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, content.data() + i, sizeof value);
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads) {
@@ -164,6 +174,11 @@ int64_t parameter_count(const Graph& graph) {
     if (member) count += value.type.elements();
   }
   return count;
+}
+
+bool all_finite(DataType type, std::span<const std::byte> content) {
+  if (type == DataType::Float32) return all_finite<float>(content);
+  return type != DataType::Float64 || all_finite<double>(content);
 }
 
 }  // namespace arbalest

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,5 +44,8 @@ void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const st
 
 // Elements of all parameters of one replica that are trained.
 int64_t parameter_count(const Graph& graph);
+
+// Whether no element of an array is infinite or not a number; true of elements of other types than float and double.
+bool all_finite(DataType type, std::span<const std::byte> content);
 
 }  // namespace arbalest

@@ -37,21 +37,6 @@ std::string sum_of(const TensorFile& file, const std::string& state) {
   return fmt::format("{:08x}", sum);
 }
 
-template <typename T>
-bool all_finite(const void* bytes, size_t count) {
-  for (size_t i = 0; i < count; i += sizeof(T)) {
-    T value;
-    std::memcpy(&value, static_cast<const std::byte*>(bytes) + i, sizeof value);
-    if (!std::isfinite(value)) return false;
-  }
-  return true;
-}
-
-bool all_finite(DataType type, const void* bytes, size_t count) {
-  if (type == DataType::Float32) return all_finite<float>(bytes, count);
-  return type != DataType::Float64 || all_finite<double>(bytes, count);
-}
-
 }  // namespace
 
 // An array of the checkpoint, and what it consists of in the file: the members of an arena, or, without any, bytes.
@@ -144,7 +129,7 @@ std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
   for (const Part& part : parts_of(checkpoint)) {
     const auto is_slot = [&](const std::string& slot) { return part.prefix.ends_with("/" + slot + "/"); };
     if (part.prefix == "frozen/" || std::any_of(slots_.begin(), slots_.end(), is_slot)) continue;
-    if (all_finite(part.type, part.content->data(), part.content->size())) continue;
+    if (all_finite(part.type, *part.content)) continue;
     return part.prefix.substr(0, part.prefix.size() - (part.members ? 1 : 0));
   }
   return "";
@@ -152,7 +137,7 @@ std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
 
 bool is_finite(const CheckpointFile& file) {
   return std::all_of(file.tensors.tensors.begin(), file.tensors.tensors.end(), [](const NamedTensor& tensor) {
-    return tensor.name.starts_with("frozen/") || all_finite(tensor.dtype, tensor.bytes.data(), tensor.bytes.size());
+    return tensor.name.starts_with("frozen/") || all_finite(tensor.dtype, std::as_bytes(std::span(tensor.bytes)));
   });
 }
 

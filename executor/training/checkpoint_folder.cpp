@@ -131,8 +131,8 @@ std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) 
 
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const fs::path& folder, int64_t before) {
   std::vector<fs::path> paths = checkpoints_in(folder);
-  std::erase_if(paths,
-                [&](const fs::path& path) { return iteration_of(path.filename().string()).value_or(before) >= before; });
+  std::erase_if(
+      paths, [&](const fs::path& path) { return iteration_of(path.filename().string()).value_or(before) >= before; });
   return newest_of(paths, is_finite);
 }
 

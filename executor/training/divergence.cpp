@@ -9,6 +9,7 @@ namespace arbalest {
 
 void Training::check_divergence() const {
   const DivergenceOptions& options = options_.divergence;
+  if (options.find && tuner_) throw GraphError("--learners auto depends on measured times; --find-nan excludes it");
   if (options.then != OnDivergence::Rollback) return;
   if (options_.checkpoints.folder.empty()) throw GraphError("--on-nan rollback needs --checkpoint DIR");
   if (!(options.rate_factor > 0 && options.rate_factor <= 1)) {
@@ -17,10 +18,38 @@ void Training::check_divergence() const {
   }
 }
 
-// Goes back to the newest checkpoint that is finite, and goes on from there with a lower rate. Throws where the run has
-// done so often enough, and where there is no such checkpoint.
+// At rest, or at the end of a segment: whether all is well. --find-nan looks at weights and sums, too, and keeps them
+// where they are finite.
+bool Training::is_finite() {
+  if (!options_.divergence.find || segment_->diverged()) return !segment_->diverged();
+  SegmentSnapshot now = segment_->snapshot();
+  if (const std::string what = segment_->not_finite(now); !what.empty()) {
+    const int64_t at = segment_->position().iteration;
+    segment_->diverge(
+        {fmt::format("{} are no longer finite after iteration {}", what, at), at, Diverged::Of::Training});
+    return false;
+  }
+  before_ = std::move(now);
+  return true;
+}
+
+// The error with the node that makes the first value that is not finite, where that is asked for.
+Diverged Training::located(const Diverged& error) const {
+  // A validation is of weights that were finite. Where the run was about to end by itself, iterations may have gone by
+  // without a rest.
+  const bool known = error.of == Diverged::Of::Training && before_.at.iterations == segment_->iterations() - 1;
+  if (!options_.divergence.find || !known) return error;
+  return {fmt::format("{}; in iteration {} {}", error.what(), segment_->position().iteration,
+                      segment_->first_not_finite(before_)),
+          error.iteration, error.of};
+}
+
+// Goes back to the newest checkpoint that is finite, or to the one before where that has been of no use, and goes on
+// from there with a lower rate. Throws where that is not
+// asked for, where the run has done so often enough, and where there is no such checkpoint.
 void Training::roll_back(const Diverged& error) {
   const DivergenceOptions& options = options_.divergence;
+  if (options.then != OnDivergence::Rollback) throw Diverged(error);
   writer_->wait();
   const MonitorState from = monitor_->state();
   if (from.rollbacks >= options.most_rollbacks) {
@@ -28,10 +57,14 @@ void Training::roll_back(const Diverged& error) {
                                 from.rollbacks, from.rollbacks == 1 ? "" : "s"),
                     error.iteration);
   }
-  const auto file = newest_finite_checkpoint(options_.checkpoints.folder, error.iteration);
+  const std::string& folder = options_.checkpoints.folder;
+  auto file = newest_finite_checkpoint(folder, error.iteration);
+  // From where it was last the run has not come to another: that one may have been on the way to where it is now.
+  if (file && file->checkpoint.position.iteration == gone_back_to_) {
+    if (auto earlier = newest_finite_checkpoint(folder, gone_back_to_)) file = std::move(earlier);
+  }
   if (!file) {
-    throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), options_.checkpoints.folder),
-                    error.iteration);
+    throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), folder), error.iteration);
   }
   trace_.reset();    // it is of the segment
   segment_.reset();  // its memory is needed
@@ -43,6 +76,7 @@ void Training::roll_back(const Diverged& error) {
   overdue_ = false;
   last_checkpoint_ = seconds_since_start();
   const RunPosition& at = file->checkpoint.position;
+  gone_back_to_ = at.iteration;
   observer_.rolled_back({error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
                          options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
 }

@@ -178,8 +178,8 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
       checkpoint.segment.validating ? "; the validation that was under way is left out" : ""));
 }
 
-// Where the segment's plan rests next, seen from where it stands.
-int64_t Training::next_rest() const {
+// Where the segment's plan rests for a checkpoint next, seen from where it stands.
+int64_t Training::next_checkpoint() const {
   const CheckpointOptions& options = options_.checkpoints;
   if (!writer_) return kNoRest;
   const int64_t done = segment_->iterations();
@@ -195,29 +195,41 @@ int64_t Training::next_rest() const {
   return kNoRest;
 }
 
-void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
-  if (!writer_ && options_.length.seconds == 0) return;
+bool Training::checkpoint_due() const {
+  if (!writer_) return false;
   const CheckpointOptions& options = options_.checkpoints;
-  const bool timed = writer_ && options.iterations == 0 && options.epochs == 0;
+  const bool timed = options.iterations == 0 && options.epochs == 0;
+  return overdue_ || (timed && seconds_since_start() - last_checkpoint_ >= options.seconds);
+}
+
+void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
+  const bool find = options_.divergence.find;
+  if (!writer_ && options_.length.seconds == 0 && !find) return;
+  checkpoint_at_ = next_checkpoint();
+  if (find) before_ = segment_->snapshot();
   segment_->on_rest = [this, &interrupted] { return rest(interrupted); };
-  segment_->first_rest = next_rest();
-  segment_->rest_due = [this, timed, seconds = options.seconds] {
-    const bool due = overdue_ || (timed && seconds_since_start() - last_checkpoint_ >= seconds);
-    return time_is_up() || (due && !writer_->busy()) || segment_->diverged();
+  segment_->first_rest = find ? segment_->iterations() + 1 : checkpoint_at_;
+  segment_->rest_due = [this] {
+    return time_is_up() || (checkpoint_due() && !writer_->busy()) || segment_->diverged();
   };
 }
 
-// Nothing of the plan is under way. A segment whose loss is not finite ends here. Where the disk is still busy with the checkpoint before, this one comes later.
+// Nothing of the plan is under way. A segment whose loss is not finite ends here. Where the disk is still busy with the
+// checkpoint before, this one comes later.
 std::optional<int64_t> Training::rest(const std::atomic<bool>& interrupted) {
-  if (segment_->diverged()) return std::nullopt;
+  if (!is_finite()) return std::nullopt;
   if (interrupted.load() || time_is_up()) {
     stopped_ = interrupted.load() ? "interrupted" : "time limit";
     take_checkpoint("");
     return std::nullopt;
   }
-  overdue_ = writer_ && writer_->busy();
-  if (writer_ && !overdue_) take_checkpoint("");
-  return next_rest();
+  const int64_t done = segment_->iterations();
+  if (checkpoint_due() || done >= checkpoint_at_) {
+    overdue_ = writer_->busy();
+    if (!overdue_) take_checkpoint("");
+    checkpoint_at_ = next_checkpoint();
+  }
+  return options_.divergence.find ? std::min(done + 1, checkpoint_at_) : checkpoint_at_;
 }
 
 void Training::take_checkpoint(const std::string& ended) {

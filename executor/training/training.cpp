@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "executor/devices/sampler.h"
 #include "executor/session/initial_values.h"
@@ -97,7 +96,7 @@ void Training::make_segment(const Cursor& from) {
   if (tuner_ && !tuner_->done()) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
-  segment_->outlives_divergence = options_.divergence.then == OnDivergence::Rollback;
+  segment_->outlives_divergence = options_.divergence.then == OnDivergence::Rollback || options_.divergence.find;
   layout_ = std::make_shared<CheckpointLayout>(prepared_.program.training());
   if (!prepared_.request.keep_validated) return;
   segment_->on_validated = [this](const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
@@ -232,8 +231,8 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
   for (;;) {
     let_segment_rest(interrupted);
     run_segment(interrupted);
-    if (const auto diverged = segment_->diverged()) {
-      roll_back(*diverged);
+    if (const bool finite = is_finite(); !finite) {
+      roll_back(located(*segment_->diverged()));
       continue;
     }
     if (!stopped_.empty()) return;
@@ -384,15 +383,10 @@ std::string Training::schedule_note() const {
 // good one.
 void Training::check_finite(const ModelState& model, int64_t iteration, const std::string& path) {
   for (const std::vector<std::byte>* content : {&model.weights, &model.statistics}) {
-    for (size_t i = 0; i + sizeof(float) <= content->size(); i += sizeof(float)) {
-      float value = 0;
-      std::memcpy(&value, content->data() + i, sizeof value);
-      if (std::isfinite(value)) continue;
-      throw RunError(
-          fmt::format("{}: not written: the weights are no longer finite after iteration {}; try a lower "
-                      "learning rate",
-                      path, iteration));
-    }
+    if (all_finite(DataType::Float32, *content)) continue;
+    throw RunError(
+        fmt::format("{}: not written: the weights are no longer finite after iteration {}; try a lower learning rate",
+                    path, iteration));
   }
 }
 

@@ -56,13 +56,16 @@ class Training {
   void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);
   void let_segment_rest(const std::atomic<bool>& interrupted);
   std::optional<int64_t> rest(const std::atomic<bool>& interrupted);
-  int64_t next_rest() const;
+  int64_t next_checkpoint() const;
+  bool checkpoint_due() const;
   bool time_is_up() const { return options_.length.seconds > 0 && seconds_since_start() >= options_.length.seconds; }
   double seconds_since_start() const;
   void take_checkpoint(const std::string& ended);
   void end_checkpoints(RunFinished& end);
   // Of losses that are not finite: divergence.cpp.
   void check_divergence() const;
+  bool is_finite();
+  Diverged located(const Diverged& error) const;
   void roll_back(const Diverged& error);
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();  // before data are opened
@@ -84,6 +87,9 @@ class Training {
   std::string stopped_;                             // why the run ended before its end: "interrupted", "time limit"
   std::string latest_checkpoint_;                   // its file
   RunIdentity identity_;
+  int64_t checkpoint_at_ = 0;                 // where the segment's plan rests for the next one, by iterations of it
+  SegmentSnapshot before_;                    // --find-nan: the segment before its latest iteration
+  int64_t gone_back_to_ = -1;                 // the iteration of the latest rollback's checkpoint
   bool overdue_ = false;                      // a checkpoint that the disk had no time for
   bool trained_ = false;                      // this process has trained, rather than found that nothing is left
   std::unique_ptr<CheckpointWriter> writer_;  // last: its thread uses the others

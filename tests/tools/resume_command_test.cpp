@@ -192,6 +192,34 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
   CHECK(session.length.seconds == 5400);
 }
 
+TEST_CASE("a run whose loss is not finite goes back to a checkpoint, and its log says so") {
+  const Place place;
+  // The decay alone makes weights grow in each update, until the rate is lowered.
+  CHECK(place.run({"--set", "train.weight_decay=300", "--on-nan", "rollback", "--nan-rate-factor", "0.05"}) == kDone);
+  std::vector<nlohmann::json> back;
+  std::ifstream file(place.log);
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json event = nlohmann::json::parse(line);
+    if (event["event"] == "rollback") back.push_back(event);
+  }
+  REQUIRE_FALSE(back.empty());
+  CHECK(back[0]["reason"].get<std::string>().find("no longer finite after iteration") != std::string::npos);
+  CHECK(back[0]["iteration"] < back[0]["from_iteration"]);
+  CHECK(back[0]["rate_factor"] == 0.05);
+  CHECK(back[0]["times"] == 1);
+  CHECK(back.back()["times"] == back.size());
+  CHECK(back[0]["checkpoint"].get<std::string>().starts_with(place.checkpoints));
+}
+
+TEST_CASE("what becomes of a loss that is not finite is checked") {
+  CHECK(fault({"run", "g", "--on-nan", "rolback"}) ==
+        "arbalest: --on-nan: found 'rolback'; expected stop or rollback; did you mean 'rollback'?\n");
+  CHECK(fault({"run", "g", "--on-nan", "rollback"}) == "arbalest: --on-nan rollback needs --checkpoint DIR\n");
+  CHECK(fault({"run", "g", "--nan-rollbacks", "2"}) == "arbalest: --nan-rollbacks needs --on-nan rollback\n");
+  CHECK(fault({"run", "g", "--checkpoint", "c", "--on-nan", "rollback", "--nan-rate-factor", "2"}).find("found '2'") !=
+        std::string::npos);
+}
+
 TEST_CASE("a limit of time ends a run with a checkpoint, and the run goes on from there") {
   const Place whole, part;
   REQUIRE(whole.run() == kDone);

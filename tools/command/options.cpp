@@ -447,6 +447,9 @@ class CommandLine {
       for (const char* option : {"--resume", "--checkpoint-every", "--checkpoint-keep"}) {
         if (command->count(option) > 0) throw GraphError(fmt::format("{} needs --checkpoint DIR", option));
       }
+      if (run_.session.divergence.then == OnDivergence::Rollback) {
+        throw GraphError("--on-nan rollback needs --checkpoint DIR");
+      }
     }
     const DivergenceOptions& divergence = run_.session.divergence;
     if (divergence.then != OnDivergence::Rollback) {

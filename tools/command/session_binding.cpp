@@ -287,6 +287,9 @@ void bind_divergence(CLI::App& command, DivergenceOptions& divergence) {
       ->capture_default_str()
       ->type_name("N")
       ->check(whole(1));
+  command.add_flag("--find-nan", divergence.find,
+                   "name the node that makes the first value that is not finite; the run rests after each iteration, "
+                   "which is slow");
 }
 
 void bind_run(CLI::App& command, SessionOptions& session) {

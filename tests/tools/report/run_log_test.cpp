@@ -8,9 +8,9 @@
 
 #include "graph/error.h"
 #include "tests/io/test_folder.h"
-#include "tools/watch/log.h"
 #include "tools/report/report_page.h"
 #include "tools/report/run_log.h"
+#include "tools/watch/log.h"
 
 using namespace arbalest;
 using Json = nlohmann::ordered_json;
@@ -104,6 +104,33 @@ TEST_CASE("a log that a run wrote is read whole") {
   CHECK(run["end"]["targets"][0]["seconds"] == 2);
   CHECK(run["end"]["targets"][1]["seconds"].is_null());
   CHECK(run["error"].is_null());
+}
+
+TEST_CASE("of a run that went back, points that it gave up are left out") {
+  const TestFolder folder;
+  const std::string path = (folder / "back.jsonl").string();
+  {
+    JsonLog log(path, {});
+    log.started({});
+    RunProgress progress;
+    for (const int64_t iteration : {10, 20, 30}) {
+      progress.iteration = iteration;
+      progress.loss = iteration == 30 ? std::nan("") : double(iteration);
+      log.progress(progress);
+    }
+    log.rolled_back({"the loss is no longer finite after iteration 30", 30, "c/checkpoint", 1, 10, 1, 3, 0.5, 2.0});
+    progress.iteration = 20;
+    progress.loss = 21;
+    log.progress(progress);
+  }
+  const RunLog run = read_run_logs(path, "back").front();
+  CHECK(run["faulty_lines"] == 0);
+  CHECK(run["progress"]["iteration"] == Json({10, 20}));
+  CHECK(run["progress"]["values"]["loss"] == Json({{"at", {0, 1}}, {"value", {10, 21}}}));
+  REQUIRE(run["rollbacks"].size() == 1);
+  CHECK(run["rollbacks"][0]["iteration"] == 10);
+  CHECK(run["rollbacks"][0]["from_iteration"] == 30);
+  CHECK(run["rollbacks"][0]["reason"] == "the loss is no longer finite after iteration 30");
 }
 
 TEST_CASE("where logs lack the share of an epoch it follows from iterations") {

@@ -1,0 +1,45 @@
+#pragma once
+// Where a step's numbers go wrong: the step once more, node by node.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/run/binding.h"
+
+namespace arbalest {
+
+// What a tensor holds.
+struct ValueRange {
+  std::string name;
+  TensorType type;
+  double least = 0, most = 0;           // of its finite elements; least > most: it has none
+  int64_t infinite = 0, undefined = 0;  // elements that are infinite, and not a number
+  int64_t first = -1;                   // of these, by its place in memory
+
+  bool finite() const { return infinite + undefined == 0; }
+};
+
+// The first value that is not finite.
+struct NotFinite {
+  int64_t learner = 0;
+  std::string device;  // "cuda:0"
+  std::string node, op;
+  ValueRange value;  // an output of the node, or, where `made` is false, an input that nothing of the step has made
+  bool made = true;
+  std::vector<ValueRange> inputs;  // of the node, those with elements of a floating type
+};
+
+// Runs the steps of all learners for iteration `tick` of the plan again, from the state and the batches that are in
+// place, and looks at every output. Infinities that come from constants or states, such as masks, and pass through
+// nodes are not what is looked for; what becomes not a number is. After a run; what steps write is of no use
+// afterwards. Averages between learners are not made again: nodes behind them read what the run has left there. Nothing
+// where all values are finite.
+std::optional<NotFinite> first_not_finite(const Binding& binding, int64_t tick);
+
+// "node 'c' (Conv): 3 of 64 elements of its output 'c' are not finite, the first nan at [0, 1, 2, 3]", then a line for
+// each input with its range.
+std::string to_string(const NotFinite& found);
+
+}  // namespace arbalest

@@ -105,10 +105,18 @@ void CudaPoller::poll() {
   }
 }
 
-// True once all events of the instance have ended, or the one at `where` has failed: then `state` says how.
-bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where) const {
+// True once all events of the instance have ended, at the trace's time `ended`, or the one at `where` has failed: then
+// `state` says how.
+bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where,
+                             int64_t& ended) const {
   for (where = 0; where < instance.events; ++where) {
-    state = cudaEventQuery(instance.ended[where]);
+    if (trace_ && where == 0) {  // one call that asks and tells the time: each takes the driver's lock
+      float milliseconds = 0;
+      state = cudaEventElapsedTime(&milliseconds, origin_[0], instance.ended[0]);
+      ended = origin_ns_ + int64_t(double(milliseconds) * 1e6);
+    } else {
+      state = cudaEventQuery(instance.ended[where]);
+    }
     if (state == cudaErrorNotReady) return false;
     if (state != cudaSuccess) return true;
   }
@@ -122,7 +130,8 @@ bool CudaPoller::poll_head(Pending& lane) {
     const Pending::Instance pending = lane.ring_[head % Pending::kCapacity];
     cudaError_t state = cudaSuccess;
     size_t where = 0;
-    if (!poll_events(pending, state, where)) return true;
+    int64_t ended = -1;
+    if (!poll_events(pending, state, where, ended)) return true;
     if (state != cudaSuccess) {
       broken_ = true;
       // The device's own poller knows better what failed.
@@ -130,7 +139,6 @@ bool CudaPoller::poll_head(Pending& lane) {
       sink_.failed(pending.task, pending.instance,
                    std::make_exception_ptr(RunError(fmt::format("{}: {}", names_[where], cudaGetErrorString(state)))));
     }
-    const int64_t ended = trace_ ? time_of(pending.ended[0]) : -1;
     lane.head_.store(++head, std::memory_order_release);
     if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, pending.issued, ended);
   }
@@ -171,12 +179,6 @@ void CudaPoller::advance_origin() {
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, origin_[1], origin_[0]));
   origin_ns_ += int64_t(double(milliseconds) * 1e6);
   if (uncertainty < kCertain) origin_ns_ += (origin_age_ - origin_ns_) / 8;
-}
-
-int64_t CudaPoller::time_of(cudaEvent_t event) const {
-  float milliseconds = 0;
-  if (cudaEventElapsedTime(&milliseconds, origin_[0], event) != cudaSuccess) return -1;
-  return origin_ns_ + int64_t(double(milliseconds) * 1e6);
 }
 
 }  // namespace arbalest

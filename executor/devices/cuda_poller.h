@@ -85,11 +85,10 @@ class CudaPoller {
  private:
   void poll();
   bool poll_head(Pending& lane);
-  bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where) const;
+  bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where, int64_t& ended) const;
   void check_oldest();
   int64_t record_origin();
   void advance_origin();
-  int64_t time_of(cudaEvent_t event) const;
 
   const std::vector<std::string> names_;
   const int device_;

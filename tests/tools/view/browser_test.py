@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER]
+"""The viewer in a browser: browser_test.py ARBALEST EXAMPLES [--pictures FOLDER [TRACE]]
 
 Trains for seconds, opens the pages in headless Chromium and uses them as a reader would. The last line is "N passed,
-N failed". With --pictures it leaves the pictures of the documentation. Needs Debian's chromium, chromium-driver and
-python3-selenium.
+N failed". With --pictures it leaves the pictures of the documentation, gpu.png of the given trace among them. Needs Debian's chromium,
+chromium-driver and python3-selenium.
 """
 import gzip
 import json
@@ -158,7 +158,7 @@ def draws_layers_that_were_timed_after_the_run(browser, files):
         record["timed"] = {key: [node[key] for node in first] for key in ("launch", "task", "ns")}
 
     trace = files.changed(files.lenet(), "timed", change)
-    browser.open(files.page(trace))
+    browser.open(files.page(pathlib.Path(trace)))
     assert browser.ask("schedule.trace.nodes.count") == 0
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
     text = browser.text("#panel")
@@ -195,7 +195,7 @@ def reports_runs(browser, files):
 
 def verdict_is_the_terminals(browser, files):
     for trace in (files.lenet(), files.starved(), files.averaged()):
-        browser.open(files.page(trace))
+        browser.open(files.page(pathlib.Path(trace)))
         said = subprocess.run([files.arbalest, "trace", trace], check=True, capture_output=True, text=True).stdout
         assert browser.text("#verdict .sentence") == said.splitlines()[0]
         assert len(browser.driver.find_elements(By.CSS_SELECTOR, "#verdict .figure")) == 3
@@ -417,8 +417,15 @@ def is_quick_with_a_million_instances(browser, files):
     browser.is_clean()
 
 
-def pictures(browser, files, folder):
+def pictures(browser, files, folder, trace=None):
     folder = pathlib.Path(folder)
+    if trace:
+        browser.driver.set_window_size(1240, 900)
+        browser.open(files.page(pathlib.Path(trace)))
+        browser.ask("schedule.theme('light')")
+        browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/average'))])")
+        time.sleep(0.5)
+        browser.driver.save_screenshot(str(folder / "gpu.png"))
     browser.driver.set_window_size(1240, 860)
     browser.open(files.page(files.resnet()))
     browser.ask("schedule.theme('light')")
@@ -455,7 +462,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             files = Files(os.path.abspath(arbalest), examples, folder)
             if options[:1] == ["--pictures"]:
-                pictures(browser, files, options[1])
+                pictures(browser, files, *options[1:])
                 return
             for test in TESTS:
                 try:

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "executor/trace/layer_times.h"
+#include "executor/trace/time_column.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/verdict.h"
 
@@ -16,13 +17,6 @@ namespace arbalest {
 namespace {
 
 constexpr size_t kBriefTasks = 8, kBriefLayers = 8;
-
-std::string duration(double ns) {
-  if (ns < 1e3) return fmt::format("{:.0f} ns", ns);
-  if (ns < 1e6) return fmt::format("{:.1f} µs", ns / 1e3);
-  if (ns < 1e9) return fmt::format("{:.2f} ms", ns / 1e6);
-  return fmt::format("{:.2f} s", ns / 1e9);
-}
 
 std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
@@ -199,31 +193,42 @@ class Report {
   }
 
   void tasks() {
-    line("\n{:<{}}  {:>9} {:>11} {:>11} {:>11}", "Tasks", name_width_ + 2, "instances", "mean", "longest", "total");
     const size_t most = options_.full ? tasks_.size() : std::min(tasks_.size(), kBriefTasks);
+    TimeColumn means("mean"), longests("longest"), totals("total");
     for (size_t i = 0; i < most; ++i) {
       const Group<TaskSummary>& tasks = tasks_[i];
       const int64_t count = tasks.sum(&TaskSummary::count), total = tasks.sum(&TaskSummary::total_ns);
       int64_t longest = 0;
       for (const TaskSummary* task : tasks.members) longest = std::max(longest, task->longest_ns);
-      line("  {:<{}}  {:>9} {:>11} {:>11} {:>11}", tasks.name, name_width_, count,
-           duration(double(total) / double(std::max<int64_t>(1, count))), duration(double(longest)),
-           duration(double(total)));
+      means.add(double(total) / double(std::max<int64_t>(1, count)));
+      longests.add(longest);
+      totals.add(total);
+    }
+    line("\n{:<{}}  {:>9} {:>12} {:>12} {:>12}", "Tasks", name_width_ + 2, "instances", means.heading(),
+         longests.heading(), totals.heading());
+    for (size_t i = 0; i < most; ++i) {
+      line("  {:<{}}  {:>9} {:>12} {:>12} {:>12}", tasks_[i].name, name_width_, tasks_[i].sum(&TaskSummary::count),
+           means.cell(i), longests.cell(i), totals.cell(i));
     }
     if (most < tasks_.size()) line("  and {} more that take less", tasks_.size() - most);
   }
 
   void layers() {
     if (layers_.empty()) return;
-    line("\n{:<{}}  {:>9} {:>11} {:>11} {:>11}{}", "Layers", name_width_ + 2, "share", "forward", "backward", "total",
-         trace_.nodes.empty() ? "  by what each node takes after the run" : "");
+    const size_t most = options_.full ? layers_.size() : std::min(layers_.size(), kBriefLayers);
+    TimeColumn forward("forward"), backward("backward"), totals("total");
+    for (size_t i = 0; i < most; ++i) {
+      forward.add(layers_[i].forward_ns);
+      backward.add(layers_[i].backward_ns);
+      totals.add(layers_[i].total_ns());
+    }
+    line("\n{:<{}}  {:>9} {:>12} {:>12} {:>12}{}", "Layers", name_width_ + 2, "share", forward.heading(),
+         backward.heading(), totals.heading(), trace_.nodes.empty() ? "  by what each node takes after the run" : "");
     int64_t all = 0;
     for (const LayerTime& layer : layers_) all += layer.total_ns();
-    const size_t most = options_.full ? layers_.size() : std::min(layers_.size(), kBriefLayers);
     for (size_t i = 0; i < most; ++i) {
-      const LayerTime& layer = layers_[i];
-      line("  {:<{}}  {:>9} {:>11} {:>11} {:>11}", layer.name, name_width_, percent(ratio(layer.total_ns(), all)),
-           duration(double(layer.forward_ns)), duration(double(layer.backward_ns)), duration(double(layer.total_ns())));
+      line("  {:<{}}  {:>9} {:>12} {:>12} {:>12}", layers_[i].name, name_width_,
+           percent(ratio(layers_[i].total_ns(), all)), forward.cell(i), backward.cell(i), totals.cell(i));
     }
     if (most < layers_.size()) line("  and {} more that take less", layers_.size() - most);
   }
@@ -253,20 +258,25 @@ class Report {
 
   void slowest() {
     if (summary_.slowest.empty()) return;
-    line("\nSlowest instances");
-    for (const TaskSpan* span : summary_.slowest) {
-      line("  {:<{}}  {:>11} iteration {} at {}", task_name(span->task), name_width_,
-           duration(double(span->ended - span->started)), span->instance, duration(double(span->started)));
+    TimeColumn took("took");
+    for (const TaskSpan* span : summary_.slowest) took.add(span->ended - span->started);
+    line("\n{:<{}}  {:>11}", "Slowest instances", name_width_ + 2, took.heading());
+    for (size_t i = 0; i < summary_.slowest.size(); ++i) {
+      const TaskSpan* span = summary_.slowest[i];
+      line("  {:<{}}  {:>11}  iteration {} at {}", task_name(span->task), name_width_, took.cell(i), span->instance,
+           duration(double(span->started)));
     }
   }
 
   void gaps() {
     if (summary_.gaps.empty()) return;
-    line("\nLargest gaps");
-    for (const Gap& gap : summary_.gaps) {
-      line("  {:<{}}  {:>11} before {} {} at {}: {}", lane_name(gap.lane), name_width_,
-           duration(double(gap.to - gap.from)), task_name(gap.next->task), gap.next->instance,
-           duration(double(gap.from)), gap.why);
+    TimeColumn took("took");
+    for (const Gap& gap : summary_.gaps) took.add(gap.to - gap.from);
+    line("\n{:<{}}  {:>11}", "Largest gaps", name_width_ + 2, took.heading());
+    for (size_t i = 0; i < summary_.gaps.size(); ++i) {
+      const Gap& gap = summary_.gaps[i];
+      line("  {:<{}}  {:>11}  before {} {} at {}: {}", lane_name(gap.lane), name_width_, took.cell(i),
+           task_name(gap.next->task), gap.next->instance, duration(double(gap.from)), gap.why);
     }
   }
 
@@ -309,20 +319,25 @@ class Report {
 
   void hiding() {
     if (summary_.hiding.empty()) return;
-    line("\n{:<{}}  {:>11} {:>8} {:>14}", "Beside compute", name_width_ + 2, "busy", "hidden", "compute waits");
     const auto name_of = [this](const Hiding& part) {
       return part.lane == kNone ? name_of_all(part.kind) : lane_name(part.lane);
     };
     const std::vector<Group<Hiding>> groups = grouped(summary_.hiding, name_of);
+    TimeColumn busy("busy"), waits("compute waits");
     for (const Group<Hiding>& parts : groups) {
+      busy.add(parts.sum(&Hiding::busy_ns));
+      waits.add(parts.sum(&Hiding::waited_ns));
+    }
+    line("\n{:<{}}  {:>11} {:>8} {:>18}", "Beside compute", name_width_ + 2, busy.heading(), "hidden", waits.heading());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const Group<Hiding>& parts = groups[i];
       const Hiding& first = *parts.members[0];
       const auto of_kind = std::count_if(groups.begin(), groups.end(), [&](const Group<Hiding>& other) {
         return other.members[0]->kind == first.kind;
       });
       if (first.lane == kNone && of_kind == 2) continue;  // one group and all of its kind
-      const int64_t busy = parts.sum(&Hiding::busy_ns);
-      line("  {:<{}}  {:>11} {:>8} {:>14}", parts.name, name_width_, duration(double(busy)),
-           percent(ratio(parts.sum(&Hiding::hidden_ns), busy)), duration(double(parts.sum(&Hiding::waited_ns))));
+      line("  {:<{}}  {:>11} {:>8} {:>18}", parts.name, name_width_, busy.cell(i),
+           percent(ratio(parts.sum(&Hiding::hidden_ns), parts.sum(&Hiding::busy_ns))), waits.cell(i));
     }
   }
 

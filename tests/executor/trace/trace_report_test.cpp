@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "executor/trace/simulate.h"
+#include "executor/trace/time_column.h"
 #include "executor/trace/trace_summary.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/trace/simulate_fixture.h"
@@ -98,4 +99,20 @@ TEST_CASE("the report names lanes, tasks, causes and the cycle") {
   TraceFile empty;
   empty.plan = small_plan();
   CHECK_THROWS_AS(analyze(empty), GraphError);
+}
+
+TEST_CASE("a column of times has one unit: that of their median") {
+  TimeColumn column("mean");
+  column.add(13'478'050'000.0);
+  column.add(int64_t{66'240'000});
+  column.add(int64_t{40'000});
+  CHECK(column.heading() == "mean, ms");
+  CHECK(column.cell(0) == "13478.05");
+  CHECK(column.cell(1) == "66.24");
+  CHECK(column.cell(2) == "0.04");
+  TimeColumn little("took");
+  little.add(900.0);
+  CHECK(little.heading() == "took, ns");
+  CHECK(little.cell(0) == "900");
+  CHECK(TimeColumn("none").heading() == "none, ns");
 }

@@ -22,18 +22,25 @@ std::vector<std::string> words_of(std::string_view line) {
   return words;
 }
 
-// Whether the name fits; appends what each * of the pattern stands for, as few characters as fit.
+// Whether the name fits; appends what each * of the pattern stands for, as few characters as fit. What stands between
+// two of them is looked for once, from the left: where any choice fits, the first place does.
 bool match(std::string_view name, std::string_view pattern, std::vector<std::string_view>& stars) {
-  const size_t star = pattern.find('*');
+  size_t star = pattern.find('*');
   if (star == pattern.npos) return name == pattern;
   if (!name.starts_with(pattern.substr(0, star))) return false;
   name.remove_prefix(star);
-  for (size_t length = 0; length <= name.size(); ++length) {
-    stars.push_back(name.substr(0, length));
-    if (match(name.substr(length), pattern.substr(star + 1), stars)) return true;
-    stars.pop_back();
+  while (true) {
+    pattern.remove_prefix(star + 1);
+    star = pattern.find('*');
+    if (star == pattern.npos) break;
+    const size_t at = name.find(pattern.substr(0, star));
+    if (at == name.npos) return false;
+    stars.push_back(name.substr(0, at));
+    name.remove_prefix(at + star);
   }
-  return false;
+  if (!name.ends_with(pattern)) return false;
+  stars.push_back(name.substr(0, name.size() - pattern.size()));
+  return true;
 }
 
 std::string substituted(const std::string& name, const std::vector<std::string_view>& stars) {

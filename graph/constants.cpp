@@ -45,8 +45,9 @@ class Evaluation {
  public:
   Evaluation(const Graph& graph, const Node& node) : graph_(graph), node_(node) { take_operands(graph, node_); }
 
-  // Null where the operator has no kernel for these types.
+  // Nothing where the operator has no kernel for these types, or where it is too much work.
   std::vector<std::shared_ptr<Bytes>> run() {
+    if (cost_of(graph_, node_).flops > kMostContentOperations) return {};
     const auto type_of = [&](ValueId v) {
       return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
     };
@@ -84,6 +85,8 @@ class Evaluation {
     }
     return results;
   }
+
+  double work() const { return cost_of(graph_, node_).flops + operand_bytes(graph_, node_); }
 
  private:
   struct alignas(256) Block {
@@ -128,24 +131,28 @@ std::shared_ptr<const Bytes> content_of(const Graph& graph, ValueId id) {
   return constant ? value.initializer.data : nullptr;
 }
 
-void infer_content(Graph& graph, NodeId id) {
+double infer_content(Graph& graph, NodeId id) {
   const Node& node = graph.nodes[size_t(id)];
   for (const ValueId output : node.outputs) {
     if (output != kNone) graph.values[size_t(output)].content = nullptr;
   }
   if (node.op->content && node.outputs[0] != kNone) {
-    graph.values[size_t(node.outputs[0])].content = std::make_shared<Bytes>(node.op->content(InferContext(graph, id)));
-  } else if (is_known(graph, node)) {
-    std::vector<std::shared_ptr<Bytes>> results;
-    try {
-      results = Evaluation(graph, node).run();
-    } catch (const RunError& error) {
-      throw GraphError(node.where, error.what());  // it names the node
-    }
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (node.outputs[i] != kNone) graph.values[size_t(node.outputs[i])].content = results[i];
-    }
+    const auto content = std::make_shared<Bytes>(node.op->content(InferContext(graph, id)));
+    graph.values[size_t(node.outputs[0])].content = content;
+    return double(content->size());
   }
+  if (!is_known(graph, node)) return 0;
+  Evaluation evaluation(graph, node);
+  std::vector<std::shared_ptr<Bytes>> results;
+  try {
+    results = evaluation.run();
+  } catch (const RunError& error) {
+    throw GraphError(node.where, error.what());  // it names the node
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (node.outputs[i] != kNone) graph.values[size_t(node.outputs[i])].content = results[i];
+  }
+  return results.empty() ? 0 : evaluation.work();
 }
 
 Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKind kind) {

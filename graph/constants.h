@@ -14,6 +14,9 @@ namespace arbalest {
 
 // No more than this is computed when a graph is read, for one node.
 inline constexpr int64_t kMostContentBytes = int64_t{16} << 20;
+inline constexpr double kMostContentOperations = 1 << 28;
+// And for all nodes, of bytes read and written and of operations: a small file may ask for any number of nodes.
+inline constexpr double kMostContentWork = 1 << 30;
 
 // Elements as Op::content gives them.
 template <typename T>
@@ -33,9 +36,10 @@ Initializer data_of(const std::vector<T>& elements) {
 std::shared_ptr<const std::vector<std::byte>> content_of(const Graph& graph, ValueId value);
 
 // Sets the content of the node's outputs, whose types are inferred: by Op::content, or by the operator's CPU kernel
-// where the content of all inputs is known and no more than 16 MiB come out. Throws GraphError at the node where the
-// kernel finds a fault in the content.
-void infer_content(Graph& graph, NodeId node);
+// where the content of all inputs is known and neither more than 16 MiB come out nor more than 2^28 operations are
+// needed. Returns the work that it was, in bytes read and written and in operations. Throws GraphError at the node
+// where the kernel finds a fault in the content.
+double infer_content(Graph& graph, NodeId node);
 
 // The content of `value`, numbers of any type, as an attribute of `kind` (Int, Float, Ints or Floats). Throws
 // GraphError at the node: "input 'axes' is …".

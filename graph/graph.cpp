@@ -243,7 +243,10 @@ void fail(const Node& node, const std::string& message) {
   throw GraphError(node.where, fmt::format("{}: {}", place_of(node), message));
 }
 
-void infer(Graph& graph, NodeId id) {
+namespace {
+
+// As infer(); returns what infer_content() does.
+double infer_node(Graph& graph, NodeId id) {
   InferContext context(graph, id);
   const Node& node = graph.nodes[size_t(id)];
   for (size_t i = 0; i < node.inputs.size() && !node.op->prepare; ++i) {
@@ -254,10 +257,8 @@ void infer(Graph& graph, NodeId id) {
                     graph.values[size_t(node.inputs[i])].name, to_string(context.input(i))));
   }
   if (node.op->infer) node.op->infer(context);
-  infer_content(graph, id);
+  return infer_content(graph, id);
 }
-
-namespace {
 
 // What can be said of a node without the types of its inputs.
 void check_node(const Graph& graph, const Node& node, const std::vector<bool>& defined) {
@@ -285,8 +286,13 @@ void check_names(const Graph& graph, ErrorList& errors) {
 
 }  // namespace
 
+void infer(Graph& graph, NodeId id) {
+  infer_node(graph, id);
+}
+
 void verify(Graph& graph) {
   ErrorList errors;
+  double work = 0;  // of what is computed of constants
   check_names(graph, errors);
   std::vector<bool> defined(graph.values.size(), false), unknown(graph.values.size(), false);  // unknown: types
   for (const ValueId input : graph.inputs) {
@@ -300,11 +306,16 @@ void verify(Graph& graph) {
     // What follows from an error is not another one: types are inferred where those of all inputs are known.
     bool sound = errors.attempt([&] { check_node(graph, node, defined); }) && !follows;
     sound = sound && errors.attempt([&] {
-      infer(graph, NodeId(n));
+      work += infer_node(graph, NodeId(n));
       for (const ValueId output : node.outputs) {
         if (output != kNone) check_declared(graph.values[size_t(output)]);
       }
     });
+    if (work > kMostContentWork) {
+      fail(node,
+           "what follows from constants alone up to here is too much to compute when a graph is read; expected "
+           "smaller constants, or fewer nodes that read nothing else");
+    }
     for (const ValueId output : node.outputs) {
       if (output == kNone) continue;
       defined[size_t(output)] = true;

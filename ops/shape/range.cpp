@@ -63,7 +63,13 @@ std::vector<std::byte> range_of(const InferContext& context) {
     using T = decltype(number);
     const T start = scalar<T>(context, 0), delta = scalar<T>(context, 2);
     std::vector<T> numbers(size_t(count_of<T>(context)));
-    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = T(start + T(i) * delta);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if constexpr (std::is_integral_v<T>) {  // every number fits, but i · delta need not: it may be as far as 2^64
+        numbers[i] = T(uint64_t(start) + i * uint64_t(delta));
+      } else {
+        numbers[i] = T(start + T(i) * delta);
+      }
+    }
     return bytes_of(numbers);
   });
 }

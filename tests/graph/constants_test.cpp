@@ -119,6 +119,26 @@ TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is re
             "the output would have 100000000 elements; expected at most 2097152"));
 }
 
+TEST_CASE("a range of integers that are far apart has just the numbers that fit") {
+  const Graph graph = net("far = Range (least, most, step)\nh = Flatten (x)\n" + kHead +
+                          "#initial int64 least = {-9223372036854775807}, int64 most = {9223372036854775807}, "
+                          "int64 step = {4611686018427387904}");
+  CHECK(integers(graph, "far") ==
+        std::vector<int64_t>{-9223372036854775807, -4611686018427387903, 1, 4611686018427387905});
+}
+
+TEST_CASE("what is computed of constants alone is bounded, for a node and for all of them") {
+  const std::string large = "number = Constant <value_float = 0.5> ()\nlarge = Expand (number, side)\n";
+  const std::string initial = "#initial int64[2] side = {2048, 2048}";
+  const Graph graph = net(large + "product = MatMul (large, large)\nh = Flatten (x)\n" + kHead + initial);
+  CHECK(content_of(graph, graph.find_value("large")));
+  CHECK_FALSE(content_of(graph, graph.find_value("product")));  // 2^34 operations: computed when the graph runs
+  std::string sums;
+  for (int i = 0; i < 100; ++i) sums += fmt::format("y{} = ReduceSum (large)\n", i);
+  CHECK(has(refusal(large + sums + "h = Flatten (x)\n", initial),
+            "(ReduceSum): what follows from constants alone up to here is too much to compute"));
+}
+
 TEST_CASE("a mask of shifted windows, put together region by region, is known when a graph is read") {
   // As Swin transformers are exported: the last two rows of a 6×6 image are a region of their own, and tokens of a 3×3
   // window attend to those of their region alone.

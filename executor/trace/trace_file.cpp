@@ -233,8 +233,10 @@ void check_launch(int32_t launch, const TraceFile& trace, const char* who) {
 TraceFile parse(const std::string& path, const std::string& text) {
   TraceFile trace;
   EventReader reader(trace);
+  constexpr int kDeepest = 16;  // objects and lists within each other; messages that show a value go down it
   // Events are objects at depth 2: in the list, in the outermost object.
   const auto take = [&](int depth, json::parse_event_t kind, json& value) {
+    if (depth > kDeepest) throw GraphError(fmt::format("objects and lists are nested more than {} deep", kDeepest));
     if (depth != 2 || kind != json::parse_event_t::object_end) return true;
     reader.take(value);
     return false;

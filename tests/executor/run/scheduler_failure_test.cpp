@@ -126,6 +126,10 @@ TEST_CASE("child: a run of this process" * doctest::skip()) {
 
 // Run in a process of its own: a limit cannot be raised again.
 TEST_CASE("with too little address space for its threads a run ends with an error, and in time") {
+#ifdef __SANITIZE_THREAD__
+  MESSAGE("SKIP: ThreadSanitizer itself needs the address space that is kept from the run");
+  return;
+#endif
   const TestFolder folder;
   const std::string said = (folder / "said").string(), program = std::filesystem::read_symlink("/proc/self/exe");
   const pid_t child = fork();

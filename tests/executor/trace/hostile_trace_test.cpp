@@ -99,6 +99,16 @@ TEST_CASE("a trace's plan is refused where a number is out of bounds") {
               {"longer than can be looked at"});
 }
 
+TEST_CASE("a trace that is nested deep is refused as it is read") {
+  const TestFolder folder;
+  std::string text = small_trace().dump();
+  const std::string task = "\"task\":0";
+  REQUIRE(text.find(task) != std::string::npos);
+  text.replace(text.find(task), task.size(), "\"task\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']'));
+  const auto path = folder.write("t.json", text);
+  check_parts(message_of<GraphError>([&] { read_trace(path); }), {"t.json", "nested more than 16 deep"});
+}
+
 TEST_CASE("a trace's events are refused where a number is out of bounds") {
   const auto event_with = [](size_t index, const char* key, const json& value) {
     return refusal([&](json& events, json&) { events[index][key] = value; });

@@ -276,6 +276,28 @@ TEST_CASE("names from a graph file forge no line of what is printed") {
   }
 }
 
+TEST_CASE("the name of a data set's folder sends nothing to the terminal") {
+  const TestFolder folder;
+  const std::filesystem::path set = folder / "set\x1b[2J";
+  std::filesystem::create_directory(set);
+  const NamedTensor image{"image", DataType::Uint8, {8, 1, 8, 8}, std::vector<uint8_t>(8 * 64)};
+  const NamedTensor label{"label", DataType::Int64, {8}, std::vector<uint8_t>(8 * sizeof(int64_t))};
+  write_safetensors(set / "train.safetensors", {{image, label}, {}});
+  CheckOptions check;
+  check.graph = (folder / "g.onnxtxt").string();
+  std::ofstream(check.graph) << kSmallGraph;
+  check.devices = "cpu:0";
+  check.set = {"prefetch.source=tensors:" + set.string() + "?classes=10"};
+  const test::Redirected out((folder / "out").string());
+  CHECK(command_check(check) == kDone);
+  bool told = false;
+  for (const std::string& line : out.lines()) {
+    CHECK(line.find('\x1b') == std::string::npos);
+    told |= line.find("set\\x1b[2J") != std::string::npos;
+  }
+  CHECK(told);
+}
+
 TEST_CASE("the first signal sets the flag, the second kills") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t child = fork();

@@ -50,8 +50,8 @@ int command_check(const CheckOptions& options) {
     return kDone;
   }
   fmt::print("{}: the graph is sound\n", printable(options.graph));
-  fmt::print("  data        {}\n", prepared.training->describe());
-  if (prepared.validation) fmt::print("  validation  {}\n", prepared.validation->describe());
+  fmt::print("  data        {}\n", printable(prepared.training->describe()));
+  if (prepared.validation) fmt::print("  validation  {}\n", printable(prepared.validation->describe()));
   if (reads_files(prepared)) {
     fmt::print("  files       not read; 'arbalest data {}' decodes all of them and lists those that cannot be\n",
                printable(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source")));

@@ -83,7 +83,8 @@ class Tiles {
     pixels_.resize(size_t(width * height * 3));
     PreparationTimes times;
     decoder_.decode({0, 0, double(info.width), double(info.height)}, height, width, 3, pixels_.data(), times);
-    place(width, height, [&](int64_t x, int64_t y, int c) { return pixels_[size_t((y * width + x) * 3 + c)]; });
+    place(width, height,
+          [&, width = width](int64_t x, int64_t y, int c) { return pixels_[size_t((y * width + x) * 3 + c)]; });
   }
 
   // By the nearest pixel: such images are small.
@@ -95,7 +96,7 @@ class Tiles {
     const SampleRef sample{index, 0, uint64_t(index)};
     source_.fill({&sample, 1}, fields);
     const auto [width, height] = fitted(full_width, full_height);
-    place(width, height, [&](int64_t x, int64_t y, int c) {
+    place(width, height, [&, width = width, height = height](int64_t x, int64_t y, int c) {
       const int64_t pixel = y * full_height / height * full_width + x * full_width / width;
       return pixels_[size_t(pixel * channels + std::min<int64_t>(c, channels - 1))];
     });

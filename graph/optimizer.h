@@ -30,8 +30,8 @@ inline constexpr size_t kMostGroups = 64;
 //            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
 //            ascending order, and 1 where norms leave its rate alone),
 //            average?, averaged?,
-//            clip? (1: a factor of the gradients), groups? (P / 64, rounded up: the parameter group of 64 elements
-//            each)
+//            clip? (1: a factor of the gradients; below 0: the update is skipped), groups? (P / 64, rounded up: the
+//            parameter group of 64 elements each)
 //   outputs: new_weights, the new slots, lowered_weights? (bfloat16), restarted?
 class UpdateOperands {
  public:

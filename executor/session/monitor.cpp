@@ -121,8 +121,24 @@ double Monitor::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
 }
 
+void Monitor::check_loss(const RunProgress& progress, bool skipped, const std::string& diverged) const {
+  const double rate = progress.learning_rate;
+  const std::string hint = rate > 0 ? fmt::format("; try a lower learning rate (now {:.3g})", rate) : std::string();
+  if (!std::isfinite(progress.loss) && !skipped) {
+    const std::string whose = diverged.empty() ? "" : " of " + diverged;
+    throw Diverged(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, progress.iteration, hint),
+                   progress.iteration, Diverged::Of::Training);
+  }
+  if (state_.skipped_in_a_row < kMostSkipped) return;
+  throw Diverged(fmt::format("the last {} updates up to iteration {} have been skipped, since losses or gradients were "
+                             "not finite{}",
+                             state_.skipped_in_a_row, progress.iteration, hint),
+                 progress.iteration, Diverged::Of::Training);
+}
+
 void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-                     const std::vector<double>& sums, const std::string& diverged, const InputReport& input) {
+                     const std::vector<double>& sums, const std::optional<UpdateCount>& updates,
+                     const std::string& diverged, const InputReport& input) {
   const std::scoped_lock lock(mutex_);
   const double now = seconds();
   const auto means = [&](const std::vector<double>& of) {
@@ -142,14 +158,15 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.loss = sums[1] / sums[0];
   progress.metrics = means(sums);
   progress.input = input;
-  observer_.progress(progress);
-  if (!std::isfinite(progress.loss)) {
-    const std::string hint =
-        learning_rate > 0 ? fmt::format("; try a lower learning rate (now {:.3g})", learning_rate) : std::string();
-    const std::string whose = diverged.empty() ? "" : " of " + diverged;
-    throw Diverged(fmt::format("the loss{} is no longer finite after iteration {}{}", whose, at.iteration, hint),
-                   at.iteration, Diverged::Of::Training);
+  if (updates) {
+    progress.skipped_updates = updates->skipped;
+    state_.skipped += updates->skipped;
+    state_.skipped_in_a_row += updates->due / updates->learners;
+    if (updates->skipped < updates->due) state_.skipped_in_a_row = 0;
   }
+  observer_.progress(progress);
+  // Without a batch whose loss is finite there is no mean.
+  check_loss(progress, updates && sums[0] == 0, diverged);
   state_.last_seconds = now;
   state_.last_images = at.images;
   for (size_t i = 0; i < sums.size(); ++i) state_.epoch_sums[i] += sums[i];
@@ -285,6 +302,7 @@ RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::
   end.best_epoch = state_.best_epoch;
   end.best_metric = best_metric_;
   end.targets = state_.targets;
+  end.skipped_updates = state_.skipped;
   return end;
 }
 

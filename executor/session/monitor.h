@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,12 @@ struct RunPosition {
   double epochs = 0;  // of training samples seen
 };
 
+// Updates since the report before, of all learners.
+struct UpdateCount {
+  int64_t learners = 1;
+  int64_t due = 0, skipped = 0;
+};
+
 // What a monitor knows of its run.
 struct MonitorState {
   double seconds = 0;  // since training began
@@ -46,8 +53,10 @@ struct MonitorState {
   std::vector<double> factors = {1};  // by the number of validations made
   std::vector<int64_t> drops = {0};   // likewise: how often the factor has fallen
   std::vector<TargetReached> targets;
-  int64_t rollbacks = 0;       // that the run has made
-  double rollback_factor = 1;  // what they have multiplied the rate with
+  int64_t rollbacks = 0;         // that the run has made
+  double rollback_factor = 1;    // what they have multiplied the rate with
+  int64_t skipped = 0;           // updates of all learners
+  int64_t skipped_in_a_row = 0;  // by the last reports: updates of each learner
 };
 
 class Monitor {
@@ -62,6 +71,8 @@ class Monitor {
     bool best = false;  // no validation before was better
   };
 
+  static constexpr int64_t kMostSkipped = 100;
+
   void begin();  // training's clock starts, or goes on
   // What is known by now, and a run that goes on with that. The targets are this run's: those that the state knows were
   // reached then.
@@ -71,10 +82,13 @@ class Monitor {
   void roll_back(const MonitorState& from, double rate_factor);
   int64_t best_iteration() const;  // of the best validation; 0: there was none
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
-  // Throws Diverged where the loss is not finite, which names `diverged`, the learners of which that is so; "": the
-  // only one. `validates`: the epoch has ended, and its weights are validated.
+  // `updates`: where they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged where the
+  // loss is not finite, which names `diverged`, the learners of which that is so; "": the only one; or where the last
+  // kMostSkipped updates of each learner, by whole reports, have been skipped. `validates`: the epoch has ended, and
+  // its weights are validated.
   void report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
-              const std::vector<double>& sums, const std::string& diverged, const InputReport& input);
+              const std::vector<double>& sums, const std::optional<UpdateCount>& updates, const std::string& diverged,
+              const InputReport& input);
   // So much of a validation's batches has been read; passed on a few times a second.
   void validating(int64_t epoch, double share);
   // Throws Diverged where the loss is not finite, TaskError where no sample could be measured.
@@ -92,6 +106,7 @@ class Monitor {
  private:
   const MeasuredMetric& find(const std::string& name, const std::string& option) const;
   void check(const Target& target) const;
+  void check_loss(const RunProgress& progress, bool skipped, const std::string& diverged) const;
   void keep_best(const std::vector<double>& values);
   void judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict);
 

@@ -54,10 +54,11 @@ struct RunProgress {
   double seconds = 0;
   double images_per_second = 0;  // since the progress before
   double learning_rate = 0;
-  double loss = 0;     // mean since the progress before
-  Metrics metrics;     // likewise: those of Validate's that training computes along with the loss
-  InputReport input;   // since the progress before
-  int64_t missed = 0;  // reports before this one that are left out, since observers were slow
+  double loss = 0;              // mean since the progress before; NaN where no batch has counted
+  Metrics metrics;              // likewise: those of Validate's that training computes along with the loss
+  InputReport input;            // since the progress before
+  int64_t skipped_updates = 0;  // likewise, of all learners: their loss or gradients were not finite
+  int64_t missed = 0;           // reports before this one that are left out, since observers were slow
 };
 
 struct EpochEnded {
@@ -135,6 +136,7 @@ struct RunFinished {
   double seconds = 0, setup_seconds = 0;
   double images_per_second = 0;  // over all of training
   InputReport input;             // since the number of learners was last changed
+  int64_t skipped_updates = 0;   // of the whole run and all learners
   bool validated = false;        // whether the next three mean anything
   Validated last;
   Metrics best;            // per metric, over validations

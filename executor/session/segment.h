@@ -132,6 +132,7 @@ class Segment {
   InputReport input_between(const ReadSoFar& from, const ReadSoFar& to) const;
   InputReport input_since_report(int64_t iterations);
   std::function<void(int64_t)> report();
+  std::optional<UpdateCount> take_updates(std::vector<double>& sums) const;
   std::string diverged_learners() const;
   bool watch(const std::function<void()>& look);
   void report_rest();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "executor/session/reading.h"
@@ -91,19 +92,29 @@ std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica,
 }
 
 std::function<void(int64_t)> Segment::report() {
-  trained_ = std::make_unique<TallyReader>(*binding_, plan_.handles.loops.front(), training().metrics.size());
+  trained_ = std::make_unique<TallyReader>(*binding_, plan_.handles.loops.front(),
+                                           training().metrics.size() + (prepared_.program.skips ? 2 : 0));
   return [this, relation = *plan_.relation(plan_.handles.by_report)](int64_t tick) {
     const int64_t last = relation.last_of(tick);
     const bool ends_epoch = (last + 1) % rounds_ == 0;
     const RunPosition at = position_after(last + 1);
     reported_ = last + 1;
-    const std::vector<double> sums = trained_->advance(tick);
+    std::vector<double> sums = trained_->advance(tick);
+    const std::optional<UpdateCount> updates = take_updates(sums);
     const bool finite = watch([&] {
-      monitor_.report(at, ends_epoch, validates_after(last), rate(last), sums, diverged_learners(),
+      monitor_.report(at, ends_epoch, validates_after(last), rate(last), sums, updates, diverged_learners(),
                       input_since_report(last + 1));
     });
     if (finite && on_report) on_report(at);
   };
+}
+
+// Where updates may be skipped their counts are the last of the sums.
+std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) const {
+  if (!prepared_.program.skips) return std::nullopt;
+  const UpdateCount updates{learners_, std::llround(sums[sums.size() - 2]), std::llround(sums.back())};
+  sums.resize(sums.size() - 2);
+  return updates;
 }
 
 std::optional<Diverged> Segment::diverged() const {
@@ -164,9 +175,10 @@ void Segment::report_rest() {
   const int64_t done = iterations();
   if (done <= reported_) return;
   reported_ = done;
-  const std::vector<double> sums = trained_->advance_to_end();
+  std::vector<double> sums = trained_->advance_to_end();
+  const std::optional<UpdateCount> updates = take_updates(sums);
   watch([&] {
-    monitor_.report(position_after(done), false, false, rate(done - 1), sums, diverged_learners(),
+    monitor_.report(position_after(done), false, false, rate(done - 1), sums, updates, diverged_learners(),
                     input_since_report(done));
   });
 }

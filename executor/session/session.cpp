@@ -204,11 +204,11 @@ RateScaling parse_rate_scaling(std::string_view text) {
 }
 
 OnDivergence parse_on_divergence(std::string_view text) {
-  const std::vector<std::string> names = {"stop", "rollback"};
+  const std::vector<std::string> names = {"stop", "rollback", "skip"};
   for (size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return OnDivergence(i);
   }
-  throw GraphError(fmt::format("found '{}'; expected stop or rollback{}", text, did_you_mean(text, names)));
+  throw GraphError(fmt::format("found '{}'; expected stop, rollback or skip{}", text, did_you_mean(text, names)));
 }
 
 std::string_view name_of(Precision precision) {
@@ -313,6 +313,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 
   ProgramOptions passes;
   set_precision(passes, options);
+  passes.skips = options.divergence.then == OnDivergence::Skip;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
   if (options.learners.rate_scaling != RateScaling::None && request.strategy.kind == Strategy::Kind::None && all > 1) {
     throw GraphError("--scale-lr follows the learners that train one model; with strategy none each trains its own");

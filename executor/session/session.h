@@ -80,8 +80,12 @@ struct FileOptions {        // paths; "" for none
 enum class OnDivergence : uint8_t {
   Stop,      // it ends with an error
   Rollback,  // it goes back to its newest checkpoint that is finite, with a lower rate
+  // Nothing: an update whose loss, or whose gradients' norm, is not finite leaves weights, slots and statistics as they
+  // are. Each learner decides for itself, but with S-SGD all alike. The run ends where all updates are skipped
+  // (Monitor::kMostSkipped).
+  Skip,
 };
-OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback"; throws GraphError otherwise
+OnDivergence parse_on_divergence(std::string_view text);  // "stop", "rollback", "skip"; throws GraphError otherwise
 
 struct DivergenceOptions {
   // The run rests after each iteration, keeps on the host what it held before, and ends, or goes back, at the first

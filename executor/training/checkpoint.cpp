@@ -54,6 +54,7 @@ CheckpointLayout::CheckpointLayout(const Loop& training) {
   weights_ = arena_members(graph, training.arenas.weights);
   statistics_ = arena_members(graph, training.arenas.statistics);
   frozen_ = arena_members(graph, training.arenas.frozen);
+  skips_ = training.arenas.factor != kNone;
   weight_bytes_ = bytes_of(training.arenas.weights);
   statistic_bytes_ = bytes_of(training.arenas.statistics);
   frozen_bytes_ = bytes_of(training.arenas.frozen);
@@ -128,6 +129,7 @@ TensorFile CheckpointLayout::encode(Checkpoint checkpoint) const {
 std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
   for (const Part& part : parts_of(checkpoint)) {
     const auto is_slot = [&](const std::string& slot) { return part.prefix.ends_with("/" + slot + "/"); };
+    if (skips_ && part.members != &weights_) continue;
     if (part.prefix == "frozen/" || std::any_of(slots_.begin(), slots_.end(), is_slot)) continue;
     if (all_finite(part.type, *part.content)) continue;
     return part.prefix.substr(0, part.prefix.size() - (part.members ? 1 : 0));

@@ -59,6 +59,7 @@ class CheckpointLayout {
 
   // The first array of weights, statistics, averages or sums that holds something infinite or not a number, by its
   // place in the file; "" where there is none. Slots do not count: a run may go on with a square that is infinite.
+  // Where updates may be skipped, sums and statistics in the middle of one may be anything: weights and averages count.
   std::string not_finite(Checkpoint& checkpoint) const;
 
  private:
@@ -67,6 +68,7 @@ class CheckpointLayout {
   int64_t floats_of(const std::vector<ArenaMember>& members) const;
 
   std::vector<ArenaMember> weights_, statistics_, frozen_;
+  bool skips_ = false;
   int64_t weight_bytes_ = 0, statistic_bytes_ = 0, frozen_bytes_ = 0;
   std::vector<std::string> slots_;
   struct Kept {

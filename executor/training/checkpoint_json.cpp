@@ -160,7 +160,9 @@ Json json_of(const MonitorState& state) {
           {"drops", state.drops},
           {"targets", targets},
           {"rollbacks", state.rollbacks},
-          {"rollback_factor", real(state.rollback_factor)}};
+          {"rollback_factor", real(state.rollback_factor)},
+          {"skipped", state.skipped},
+          {"skipped_in_a_row", state.skipped_in_a_row}};
 }
 
 MonitorState monitor_of(const Json& json) {
@@ -189,6 +191,8 @@ MonitorState monitor_of(const Json& json) {
   if (!json.contains("rollbacks")) return state;  // a checkpoint of a version without them
   state.rollbacks = count_of(json.at("rollbacks"));
   state.rollback_factor = real_of(json.at("rollback_factor"));
+  state.skipped = count_of(json.at("skipped"));
+  state.skipped_in_a_row = count_of(json.at("skipped_in_a_row"));
   return state;
 }
 

@@ -10,6 +10,9 @@ namespace arbalest {
 void Training::check_divergence() const {
   const DivergenceOptions& options = options_.divergence;
   if (options.find && tuner_) throw GraphError("--learners auto depends on measured times; --find-nan excludes it");
+  if (options.find && options.then == OnDivergence::Skip) {
+    throw GraphError("--find-nan ends a run where --on-nan skip goes on");
+  }
   if (options.then != OnDivergence::Rollback) return;
   if (options_.checkpoints.folder.empty()) throw GraphError("--on-nan rollback needs --checkpoint DIR");
   if (!(options.rate_factor > 0 && options.rate_factor <= 1)) {

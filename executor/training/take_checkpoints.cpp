@@ -96,6 +96,7 @@ RunIdentity Training::identity() const {
   add("plateau", options_.rules.plateau);
   add("plateau-factor", options_.rules.plateau_factor);
   add("metric", options_.rules.metric);
+  if (prepared_.program.skips) add("on-nan", "skip");
   const Graph& graph = prepared_.graph;
   for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));
   for (const Value& value : prepared_.program.training().graph.values) {

@@ -99,10 +99,24 @@ ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position wh
 }
 
 // What gradients are to be multiplied by so that their norm stays within `norm`.
-ValueId clip_factor(Graph& graph, ValueId gradients, double norm, Position where) {
+ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, Position where) {
+  Attributes attributes = {{"norm", norm}};
+  if (skips) attributes.set("skip", int64_t{1});
   const NodeId node = add_update_node(graph, builtin_ops().get("arbalest.ClipFactor"), "clip_factor", {gradients}, 1,
-                                      {{"norm", norm}}, where);
+                                      std::move(attributes), where);
   return graph.nodes[size_t(node)].outputs[0];
+}
+
+// e to the power of loss − loss: 1, or, where the loss is not finite, not a number, as all gradients are then.
+ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
+  const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs) {
+    const NodeId node = graph.add_node(builtin_ops().get(op), name, std::move(inputs), 1);
+    graph.nodes[size_t(node)].stage = Stage::Backward;
+    graph.nodes[size_t(node)].where = where;
+    infer(graph, node);
+    return graph.nodes[size_t(node)].outputs[0];
+  };
+  return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
 }
 
 // Decay and rate by parameter, as Train says.
@@ -198,7 +212,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (parameters.empty() && !frozen.empty()) fail(train, "all parameters are frozen; there is nothing to train");
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();
-  std::vector<ValueId> gradients = add_gradients(graph, loss, parameters);
+  const ValueId seed = options.skips ? guarded_seed(graph, loss, train.where) : kNone;
+  std::vector<ValueId> gradients = add_gradients(graph, loss, parameters, seed);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (gradients[i] != kNone) continue;
     fail_unused(graph, parameters[i], loss, train);
@@ -250,8 +265,9 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   for (const AttributeSpec& spec : rule.attributes) {
     if (const Attribute* value = train.attributes.find(spec.name)) attributes.set(spec.name, *value);
   }
-  if (const double norm = float_attribute(train, "clip_norm"); norm > 0) {
-    inputs[place.clip()] = clip_factor(graph, mean, norm, train.where);
+  if (const double norm = float_attribute(train, "clip_norm"); norm > 0 || options.skips) {
+    inputs[place.clip()] = clip_factor(graph, mean, norm, options.skips, train.where);
+    if (options.skips) arenas.factor = inputs[place.clip()];
   }
   const ParameterGroups groups(graph, parameter_order, train);
   inputs[place.groups()] = groups.apply(graph, elements, attributes);
@@ -270,6 +286,27 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
     next[place.lowered()] = kNone;  // weights of a lower precision: lower_precision asks for them
   }
   return arenas;
+}
+
+void keep_statistics(Graph& step, const ArenaValues& arenas) {
+  if (arenas.statistics == kNone) return;
+  const ValueId kept = flat_state(step, "kept_statistics", step.values[size_t(arenas.statistics)].type.elements());
+  const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs, Stage stage, ValueId current) {
+    const NodeId node = step.add_node(builtin_ops().get(op), name, std::move(inputs), 1);
+    step.nodes[size_t(node)].stage = stage;
+    infer(step, node);
+    step.carries.push_back({current, step.nodes[size_t(node)].outputs[0]});
+    return step.nodes[size_t(node)].outputs[0];
+  };
+  const size_t before = step.nodes.size();
+  const ValueId saved =
+      add("arbalest.KeepStatistics", "keep_statistics", {arenas.statistics, kept}, Stage::Forward, kept);
+  add("arbalest.RestoreStatistics", "restore_statistics", {arenas.statistics, saved, arenas.factor}, Stage::Update,
+      arenas.statistics);
+  // Before batch norms write theirs.
+  std::vector<int64_t> key(step.nodes.size());
+  for (size_t n = 0; n < key.size(); ++n) key[n] = n == before ? 0 : int64_t(n) + 1;
+  reorder_nodes(step, key);
 }
 
 ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues& arenas) {

@@ -23,9 +23,9 @@ class Walk {
 
   bool depends(ValueId value) const { return value != kNone && depends_[size_t(value)]; }
 
-  std::vector<ValueId> run(ValueId loss) {
+  std::vector<ValueId> run(ValueId loss, ValueId given) {
     gradient_.assign(graph_.values.size(), kNone);
-    gradient_[size_t(loss)] = seed(loss);
+    gradient_[size_t(loss)] = given == kNone ? seed(loss) : given;
     for (auto n = NodeId(graph_.nodes.size()) - 1; n >= 0; --n) visit(n);
     return gradient_;
   }
@@ -95,7 +95,7 @@ class Walk {
 
 }  // namespace
 
-std::vector<ValueId> add_gradients(Graph& graph, ValueId loss, std::span<const ValueId> wrt) {
+std::vector<ValueId> add_gradients(Graph& graph, ValueId loss, std::span<const ValueId> wrt, ValueId seed) {
   const Value value = graph.values[size_t(loss)];
   if (value.type.elements() != 1) {
     throw GraphError(value.where,
@@ -105,7 +105,7 @@ std::vector<ValueId> add_gradients(Graph& graph, ValueId loss, std::span<const V
   if (!walk.depends(loss)) {
     throw GraphError(value.where, fmt::format("the loss '{}' depends on no parameter", value.name));
   }
-  const std::vector<ValueId> gradient_of = walk.run(loss);
+  const std::vector<ValueId> gradient_of = walk.run(loss, seed);
   std::vector<ValueId> gradients;
   for (const ValueId parameter : wrt) gradients.push_back(gradient_of[size_t(parameter)]);
   return gradients;

@@ -39,9 +39,13 @@ std::optional<MetricSpec::Better> direction(const Graph& graph, ValueId value) {
 
 }  // namespace
 
-ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics) {
-  const TensorType type{DataType::Float64, {int64_t(metrics.size()) + 1}};
-  return add_state(graph, "tally", type, "arbalest.Tally", metrics, {});
+ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics, ValueId factor) {
+  TensorType type{DataType::Float64, {int64_t(metrics.size()) + 1}};
+  if (factor == kNone) return add_state(graph, "tally", type, "arbalest.Tally", metrics, {});
+  type.shape[0] += 2;
+  std::vector<ValueId> inputs = metrics;
+  inputs.push_back(factor);
+  return add_state(graph, "tally", type, "arbalest.Tally", inputs, {{"skips", 1}});
 }
 
 ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices) {

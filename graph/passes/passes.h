@@ -29,8 +29,8 @@ ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& am
 // A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them.
 void fuse_gradient_sums(Graph& graph);
 
-// Of convolutions of few channels: one that a batch norm reads leaves the batch norm partial statistics, and the gradient
-// of one that reads a batch norm leaves that one's gradient partial sums. Each saves a pass over images.
+// Of convolutions of few channels: one that a batch norm reads leaves the batch norm partial statistics, and the
+// gradient of one that reads a batch norm leaves that one's gradient partial sums. Each saves a pass over images.
 void fuse_statistics(Graph& graph);
 
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
@@ -53,8 +53,9 @@ Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, 
                        int64_t batch);
 
 // Sums `metrics` (scalars) weighted by valid samples into a State named "tally": double[1 + metrics], first Σ valid.
-// Returns that state.
-ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics);
+// With a `factor` (ArenaValues::factor) batches whose first metric is not finite are left out, and two more sums
+// follow: updates that were due, and those that were skipped. Returns that state.
+ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics, ValueId factor = kNone);
 
 // Keeps `rows`, float[batch, columns], of up to `batches` batches in a State named "NAME.rows". Of an epoch's batches
 // the device has every `devices`-th one. Returns that state.
@@ -78,11 +79,12 @@ struct ArenaValues {
   ValueId frozen = kNone;                     // float[F]: what never changes, the same for all replicas of a device
   ValueId frozen_lowered = kNone;             // bfloat16[F]
   ValueId average = kNone, averaged = kNone;  // float[P]: the model of all learners before and after its last averaging
-  ValueId tally = kNone;                      // double[1 + metrics]
+  ValueId tally = kNone;                      // double[1 + metrics], or 2 more (add_tally)
+  ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only where updates may be skipped
 
   std::vector<ValueId*> all() {
-    std::vector<ValueId*> all = {&weights, &gradients, &statistics, &weights_lowered, &frozen, &frozen_lowered,
-                                 &average, &averaged,  &tally};
+    std::vector<ValueId*> all = {&weights,        &gradients, &statistics, &weights_lowered, &frozen,
+                                 &frozen_lowered, &average,   &averaged,   &tally,           &factor};
     for (Slot& slot : slots) all.push_back(&slot.value);
     return all;
   }
@@ -91,11 +93,15 @@ struct ArenaValues {
 struct UpdateOptions {
   bool averaging = false;  // the update corrects towards an average that others compute
   int64_t accumulate = 1;  // batches whose gradients make one update
+  bool skips = false;      // an update whose loss or gradients are not finite leaves everything as it is
 };
 
 // Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters and
 // gradients become views of flat arenas, in the order in which backward finishes.
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
+
+// Where updates may be skipped, running statistics become again what they were before the batches of a skipped one.
+void keep_statistics(Graph& step, const ArenaValues& arenas);
 
 // Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
 // `batches` batches, of each batch's mean and unbiased variance. StepScalars::accumulated counts the batches.

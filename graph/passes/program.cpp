@@ -108,7 +108,7 @@ void measure(Loop& loop, std::vector<ValueId> values, ValueId loss, const Progra
     const int64_t of_device = (batches + options.validators - 1) / options.validators;
     metric.rows = add_rows(loop.graph, value, of_device, options.validators);
   }
-  loop.arenas.tally = add_tally(loop.graph, means);
+  loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
 }
 
 // Ids survive remove_dead by name.
@@ -231,14 +231,17 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   if (const ValueId accuracy = fuse_accuracy(training.graph, loss, validated); accuracy != kNone) {
     reported.push_back(accuracy);
   }
+  program.skips = options.skips;
   training.arenas =
-      add_update(training.graph, loss, train, {.averaging = options.averaging, .accumulate = program.accumulate});
+      add_update(training.graph, loss, train,
+                 {.averaging = options.averaging, .accumulate = program.accumulate, .skips = options.skips});
   if (recalibrate > 0) {
     recalibration = training;
     recalibration->role = LoopRole::Recalibrate;
     recalibration->batches = (recalibrate + options.validators - 1) / options.validators;
     average_statistics(recalibration->graph, recalibration->arenas, recalibration->batches);
   }
+  if (options.skips) keep_statistics(training.graph, training.arenas);
   measure(training, reported, loss, options);
   after("add_update", training.graph);
   fuse_gradient_sums(training.graph);

@@ -15,6 +15,7 @@ struct ProgramOptions {
   bool bf16 = false;
   bool fuse_attention = false;       // worth it where a kernel for it is: in bfloat16 on GPUs
   bool fuse_statistics = false;      // worth it where kernels for it are: in bfloat16 on GPUs
+  bool skips = false;                // updates whose loss or gradients are not finite are skipped
   bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
   int64_t validators = 1;            // devices that share validation's work
   int64_t validation_samples = 0;    // for metrics that keep a row of each; 0: as many as one batch of each device
@@ -69,6 +70,7 @@ struct Program {
   int64_t accumulate = 1;      // batches of an update
   double ema = 0;              // decay, per update, of the weights' moving average; 0: there is none
   int64_t validate_every = 1;  // epochs
+  bool skips = false;          // as ProgramOptions has it
 
   const Loop* find(LoopRole role) const;  // nullptr: the program has no such loop
   Loop* find(LoopRole role);

@@ -32,14 +32,16 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// One block.
+// One block. `otherwise`: where the norm is not finite.
 __global__ void __launch_bounds__(kThreads)
-    factor_kernel(int blocks, double bound, const StepScalars* scalars, const double* sums, float* factor) {
+    factor_kernel(int blocks, double bound, float otherwise, const StepScalars* scalars, const double* sums,
+                  float* factor) {
   if (scalars->update == 0) return;
   double sum = 0;
   for (int i = int(threadIdx.x); i < blocks; i += kThreads) sum += sums[i];
   const double norm = sqrt(block_sum(sum));
-  if (threadIdx.x == 0) *factor = isfinite(norm) && norm > bound ? float(bound / norm) : 1.0f;
+  if (threadIdx.x != 0) return;
+  *factor = !isfinite(norm) ? otherwise : bound > 0 && norm > bound ? float(bound / norm) : 1.0f;
 }
 
 }  // namespace
@@ -49,6 +51,7 @@ void register_optim_clip_cuda(OpRegistry& registry) {
     if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
     const int64_t count = request.inputs[0].elements();
     const double bound = float_attribute(request.node, "norm");
+    const float otherwise = int_attribute(request.node, "skip") != 0 ? -1.0f : 1.0f;
     const unsigned blocks = blocks_for((count + 3) / 4, cuda_context(request).multiprocessors);
     auto run = [=](const KernelContext& c) {
       const float* gradients = input<float>(c, 0);
@@ -59,7 +62,8 @@ void register_optim_clip_cuda(OpRegistry& registry) {
         squares_kernel<1><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
       }
       check_launch("squares of gradients");
-      factor_kernel<<<1, kThreads, 0, stream_of(c)>>>(int(blocks), bound, c.scalars, sums, output<float>(c, 0));
+      factor_kernel<<<1, kThreads, 0, stream_of(c)>>>(int(blocks), bound, otherwise, c.scalars, sums,
+                                                      output<float>(c, 0));
       check_launch("clip factor");
     };
     return make_kernel(run, int64_t(blocks) * int64_t(sizeof(double)));

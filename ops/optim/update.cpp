@@ -112,6 +112,13 @@ class Samples {
     unread(add("restart, average too", 1024, restarting, restarted, {.restart = 1}), 0, place_.averaged());
     unread(add("clipped", 1001, place_.groups(), master, {.updates = 2}), place_.average(), place_.clip());
     add("clipped, towards an average", 4096, place_.groups(), lowered, {.correction = 0.5f});
+    Sample& skipped = add("skipped, towards an average", 4096, place_.groups(), lowered, {.correction = 0.5f});
+    unread(skipped, 0, 1);
+    Sample& idle_too = add("skipped", 1001, place_.groups(), master, {.updates = 2});
+    for (Sample* each : {&skipped, &idle_too}) {
+      each->inputs[place_.clip()].low = each->inputs[place_.clip()].high = -1;
+      each->in_place = true;
+    }
     unread(add("groups", 1001, place_.inputs(), master, {.updates = 2}), place_.average(), place_.clip());
     add("groups, towards an average", 100003, place_.inputs(), lowered, {.correction = 0.5f});
     // What stays as it was is defined in place only.

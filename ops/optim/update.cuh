@@ -92,6 +92,16 @@ __device__ void update_pack(const Rule& rule, const Groups& groups, const Update
   for (int s = 0; s < kSlots; ++s) store(a.new_slots[s] + at, slots[s]);
 }
 
+// An update that is skipped: only averaging is left of it.
+template <int W, int Slots>
+__device__ void skip_pack(const UpdateArrays<Slots>& a, float correction, int64_t at) {
+  Pack<float, W> w = load<W>(a.weights + at);
+  const Pack<float, W> average = load<W>(a.average + at);
+#pragma unroll
+  for (int k = 0; k < W; ++k) w.element[k] -= correction * (w.element[k] - average.element[k]);
+  store_weights<W>(a, at, w);
+}
+
 // The learner starts again from the average, and the average from what it has become.
 template <int W, int Slots>
 __device__ void restart_pack(const UpdateArrays<Slots>& a, int64_t at) {
@@ -115,6 +125,14 @@ __global__ void __launch_bounds__(kThreads)
   }
   const UpdateNumbers by{scalars->learning_rate, a.clip != nullptr ? *a.clip : 1.0f,
                          Averaging && a.average != nullptr ? scalars->correction : 0.0f, trust};
+  if (by.clip < 0.0f) {
+    if constexpr (Averaging) {
+      if (by.correction == 0.0f) return;
+      for (int64_t i = thread_index(); i < packs; i += thread_count()) skip_pack<W>(a, by.correction, i * W);
+      if (rest < count) skip_pack<1>(a, by.correction, rest);
+    }
+    return;
+  }
   const Rule now = rule.at(scalars->updates);
   for (int64_t i = thread_index(); i < packs; i += thread_count()) {
     update_pack<W, Averaging>(now, groups, a, by, i * W);

@@ -75,6 +75,12 @@ void restart_elements(const UpdateArrays<T, Slots>& a, int64_t begin, int64_t en
   if (a.restarted) std::copy(a.averaged + begin, a.averaged + end, a.restarted + begin);
 }
 
+// An update that is skipped: only averaging is left of it.
+template <typename T, int Slots>
+void skip_elements(const UpdateArrays<T, Slots>& a, T correction, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) a.new_weights[i] = a.weights[i] - correction * (a.weights[i] - a.average[i]);
+}
+
 // Less correction · (w − average), of the w before. Without a correction `average` is not read, since it may be being
 // written.
 template <typename T, template <typename> typename Rule>
@@ -169,7 +175,8 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
     const auto now = rule.at(scalars.updates);
     const UpdateNumbers<T> numbers{T(scalars.learning_rate), decay, a.clip ? *a.clip : T(1),
                                    a.average ? T(scalars.correction) : T(0)};
-    const bool again = scalars.restart != 0 && a.averaged;
+    const bool again = scalars.restart != 0 && a.averaged, skip = !again && numbers.clip < 0;
+    if (skip && numbers.correction == 0) return;
     const auto numbers_of_group = [&](int64_t block) {
       UpdateNumbers<T> own = numbers;
       if (!a.groups) return own;
@@ -180,7 +187,7 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
     const double* trust = nullptr;  // of block b in element 2 b
     if constexpr (PerTensor<Rule<T>>) {
       double* sums = static_cast<double*>(context.workspace);
-      if (!again) find_trust<T, Rule>(now, a, numbers_of_group, count, parameters, sums);
+      if (!again && !skip) find_trust<T, Rule>(now, a, numbers_of_group, count, parameters, sums);
       trust = sums;
     }
     const auto alike = [&](int64_t block, int64_t next) {
@@ -189,6 +196,8 @@ std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
     parallel_for(count, 2, [&](int64_t begin, int64_t end) {
       if (again) {
         restart_elements(a, begin, end);
+      } else if (skip) {
+        skip_elements(a, numbers.correction, begin, end);
       } else if (!a.groups && !trust) {
         update_elements<T, Rule>(now, numbers, a, begin, end);
       } else {

@@ -213,7 +213,7 @@ TEST_CASE("a run whose loss is not finite goes back to a checkpoint, and its log
 
 TEST_CASE("what becomes of a loss that is not finite is checked") {
   CHECK(fault({"run", "g", "--on-nan", "rolback"}) ==
-        "arbalest: --on-nan: found 'rolback'; expected stop or rollback; did you mean 'rollback'?\n");
+        "arbalest: --on-nan: found 'rolback'; expected stop, rollback or skip; did you mean 'rollback'?\n");
   CHECK(fault({"run", "g", "--on-nan", "rollback"}) == "arbalest: --on-nan rollback needs --checkpoint DIR\n");
   CHECK(fault({"run", "g", "--nan-rollbacks", "2"}) == "arbalest: --nan-rollbacks needs --on-nan rollback\n");
   CHECK(fault({"run", "g", "--checkpoint", "c", "--on-nan", "rollback", "--nan-rate-factor", "2"}).find("found '2'") !=

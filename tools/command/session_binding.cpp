@@ -272,7 +272,8 @@ void bind_checkpoints(CLI::App& command, SessionOptions& session) {
 void bind_divergence(CLI::App& command, DivergenceOptions& divergence) {
   add_word(
       command, "--on-nan", [&divergence](const std::string& word) { divergence.then = parse_on_divergence(word); },
-      "where the loss is not finite: stop, or rollback to the newest checkpoint with a lower learning rate")
+      "where the loss is not finite: stop; rollback to the newest checkpoint with a lower learning rate; or skip such "
+      "updates")
       ->default_str("stop")
       ->type_name("HOW");
   command

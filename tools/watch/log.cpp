@@ -138,6 +138,7 @@ void JsonLog::progress(const RunProgress& event) {
                {"loss", event.loss}};
   add(line, event.metrics);
   add(line, event.input);
+  if (event.skipped_updates > 0) line["skipped_updates"] = event.skipped_updates;
   if (event.missed > 0) line["missed"] = event.missed;
   write(line);
 }
@@ -206,6 +207,7 @@ void JsonLog::finished(const RunFinished& event) {
                {"images_per_second", event.images_per_second},
                {"learners", event.learners}};
   add(line, event.input);
+  if (event.skipped_updates > 0) line["skipped_updates"] = event.skipped_updates;
   if (event.validated) {
     line["loss"] = event.last.loss;
     add(line, event.last.metrics);

@@ -51,6 +51,10 @@ std::string loss_and_metrics(double loss, const Metrics& metrics) {
   return (std::isnan(loss) && !metrics.empty() ? std::string() : " loss " + measured(loss)) + join(metrics);
 }
 
+std::string updates_skipped(int64_t count) {
+  return fmt::format("{} update{} skipped", count, count == 1 ? "" : "s");
+}
+
 std::string left_out_text(const Validated& event) {
   return event.left_out > 0
              ? fmt::format("  over {} samples, {} that cannot be read left out", event.samples, event.left_out)
@@ -146,6 +150,7 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
   }
   parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
   parts.push_back({short_count(progress.images_per_second) + " images/s", 6});
+  if (progress.skipped_updates > 0) parts.push_back({updates_skipped(progress.skipped_updates), 7});
   if (progress.input.bound()) parts.push_back({kInputBound, 6});
   if (layout.validated >= 0) parts.push_back({fmt::format("validating {:2.0f} %", 100 * layout.validated), 7});
   if (run.iterations > progress.iteration && progress.iteration > 0) {
@@ -299,6 +304,9 @@ void ProgressLine::finished(const RunFinished& event) {
                                                    : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
+  if (event.skipped_updates > 0) {
+    print(fmt::format("  {}, since losses or gradients were not finite", updates_skipped(event.skipped_updates)));
+  }
   if (event.input.bound()) print("  input-bound: " + input_text(event.input));
   if (event.tuning) print("  learners auto: the run was too short to settle on a number");
   if (event.validated) {

@@ -89,6 +89,7 @@ void TensorBoardLog::progress(const RunProgress& event) {
                      {"epochs", event.epochs},
                      {"late_batches", event.input.late}};
   add(scalars, event.metrics, "train");
+  if (event.skipped_updates > 0) scalars.emplace_back("skipped_updates", double(event.skipped_updates));
   write_scalars(event.iteration, std::move(scalars));
 }
 

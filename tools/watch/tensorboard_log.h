@@ -1,7 +1,8 @@
 #pragma once
 // --tensorboard DIR: an event file in a folder, which TensorBoard shows while the run goes on. Steps are iterations;
 // tags are "loss/train", "loss/epoch" and "loss/validation", likewise metrics, "learning_rate", "images_per_second",
-// "epochs", "late_batches" and "learners"; options and attributes of what trains are hyperparameters.
+// "epochs", "late_batches", "skipped_updates" where there are any, and "learners"; options and attributes of what
+// trains are hyperparameters.
 
 #include <optional>
 #include <string>

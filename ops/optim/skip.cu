@@ -1,0 +1,57 @@
+// CUDA kernels of arbalest.KeepStatistics and arbalest.RestoreStatistics.
+
+#include "ops/cuda/cuda_math.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+__device__ void copy(int64_t count, const float* from, float* to) {
+  for (int64_t i = thread_index(); i < count; i += thread_count()) to[i] = from[i];
+}
+
+// (S) each. `kept` stays as it is but for the first batch of an update.
+__global__ void __launch_bounds__(kThreads)
+    keep_kernel(int64_t count, const StepScalars* scalars, const float* statistics, float* kept) {
+  if (scalars->accumulated == 0) copy(count, statistics, kept);
+}
+
+// (S) each, factor (1). `statistics` stay as they are but where the update is skipped.
+__global__ void __launch_bounds__(kThreads) restore_kernel(int64_t count, const StepScalars* scalars, const float* kept,
+                                                           const float* factor, float* statistics) {
+  if (scalars->update != 0 && *factor < 0.0f) copy(count, kept, statistics);
+}
+
+void check_type(const KernelRequest& request) {
+  if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float statistics");
+}
+
+}  // namespace
+
+void register_optim_skip_cuda(OpRegistry& registry) {
+  registry.find("arbalest.KeepStatistics")->cuda = [](const KernelRequest& request) {
+    check_type(request);
+    const int64_t count = request.inputs[0].elements();
+    const unsigned blocks = blocks_for(count, cuda_context(request).multiprocessors);
+    return make_kernel([=](const KernelContext& c) {
+      if (count == 0) return;
+      keep_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, 0), output<float>(c, 0));
+      check_launch("kept statistics");
+    });
+  };
+  registry.find("arbalest.RestoreStatistics")->cuda = [](const KernelRequest& request) {
+    check_type(request);
+    const int64_t count = request.inputs[0].elements();
+    const unsigned blocks = blocks_for(count, cuda_context(request).multiprocessors);
+    return make_kernel([=](const KernelContext& c) {
+      if (count == 0) return;
+      restore_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, input<float>(c, 1), input<float>(c, 2),
+                                                            output<float>(c, 0));
+      check_launch("restored statistics");
+    });
+  };
+}
+
+}  // namespace arbalest

@@ -137,22 +137,26 @@ ValueId Graph::add_value(std::string value_name, TensorType type, Role role) {
   return add_value(std::move(value));
 }
 
+void Graph::index(const std::string& value_name, ValueId value) {
+  by_name_.emplace(std::hash<std::string_view>{}(value_name), value);
+}
+
 ValueId Graph::add_value(Value value) {
   const auto id = ValueId(values.size());
-  names_.add(value.name, id);
+  index(value.name, id);
   values.push_back(std::move(value));
   return id;
 }
 
 void Graph::rename(ValueId value, std::string new_name) {
-  names_.add(new_name, value);
+  index(new_name, value);
   values[size_t(value)].name = std::move(new_name);
 }
 
 void Graph::set_values(std::vector<Value> all) {
   values = std::move(all);
-  names_.clear();
-  for (size_t v = 0; v < values.size(); ++v) names_.add(values[v].name, ValueId(v));
+  by_name_.clear();
+  for (size_t v = 0; v < values.size(); ++v) index(values[v].name, ValueId(v));
 }
 
 NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId> node_inputs, int output_count,
@@ -173,7 +177,13 @@ NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId>
 }
 
 ValueId Graph::find_value(std::string_view wanted) const {
-  return names_.find(wanted, [&](ValueId v) { return values[size_t(v)].name == wanted; });
+  ValueId lowest = kNone;
+  const auto [first, last] = by_name_.equal_range(std::hash<std::string_view>{}(wanted));
+  for (auto it = first; it != last; ++it) {
+    const ValueId value = it->second;
+    if (values[size_t(value)].name == wanted && (lowest == kNone || value < lowest)) lowest = value;
+  }
+  return lowest;
 }
 
 NodeId Graph::find_node(std::string_view wanted) const {

@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/attributes.h"
 #include "graph/error.h"
-#include "graph/name_index.h"
 #include "graph/types.h"
 
 namespace arbalest {
@@ -105,7 +105,9 @@ struct Graph {
   std::vector<std::vector<NodeId>> consumers() const;
 
  private:
-  NameIndex names_;
+  void index(const std::string& name, ValueId value);
+  // By the name's hash. A value stays where its former names were, so what is found is held against its name.
+  std::unordered_multimap<uint64_t, ValueId> by_name_;
 };
 
 // The value's outermost base and its offset there: follows views.

@@ -1,6 +1,13 @@
 #include "graph/plain_message.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <new>
@@ -32,6 +39,16 @@ std::string with_short_lines(std::string_view text) {
   return shown;
 }
 
+// A terminal or a pipe, opened once more so that writing never waits; the descriptor that others share stays as it is.
+// −1 where there is none.
+int without_waiting(std::FILE* out) {
+  struct stat status = {};
+  const int descriptor = fileno(out);
+  if (descriptor < 0 || fstat(descriptor, &status) != 0) return -1;
+  if (!S_ISCHR(status.st_mode) && !S_ISFIFO(status.st_mode)) return -1;
+  return open(fmt::format("/proc/self/fd/{}", descriptor).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
 }  // namespace
 
 std::string plain_message(const std::exception& error) {
@@ -46,8 +63,27 @@ std::string plain_message(const std::exception& error) {
 }
 
 void warn(const std::string& message) {
-  std::fputs(("arbalest: " + printable(with_short_lines(message), true) + "\n").c_str(),
-             stderr);  // fmt::print would throw
+  put_within(std::chrono::seconds(1), stderr, "arbalest: " + printable(with_short_lines(message), true) + "\n");
+}
+
+bool put_within(std::chrono::milliseconds longest, std::FILE* out, std::string_view text) {
+  const int descriptor = without_waiting(out);
+  if (descriptor < 0) {
+    return std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0;
+  }
+  std::fflush(out);  // what was written there before
+  const auto until = std::chrono::steady_clock::now() + longest;
+  while (!text.empty()) {
+    const ssize_t written = write(descriptor, text.data(), text.size());
+    if (written > 0) text.remove_prefix(size_t(written));
+    if (written > 0 || (written < 0 && errno == EINTR)) continue;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    if (written == 0 || errno != EAGAIN || left.count() <= 0) break;
+    pollfd room = {descriptor, POLLOUT, 0};
+    poll(&room, 1, int(std::min<int64_t>(left.count(), 100)));
+  }
+  close(descriptor);
+  return text.empty();
 }
 
 }  // namespace arbalest

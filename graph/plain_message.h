@@ -1,8 +1,11 @@
 #pragma once
 // Exceptions and warnings in words for a user.
 
+#include <chrono>
+#include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace arbalest {
 
@@ -10,7 +13,12 @@ namespace arbalest {
 // are cut after 1000 bytes.
 std::string plain_message(const std::exception& error);
 
-// Writes to standard error. Where that cannot be written (a terminal that was closed), the run goes on.
+// Writes to standard error. Where that cannot be written (a terminal that was closed, or that has been stopped for a
+// second), the run goes on.
 void warn(const std::string& message);
+
+// Writes to a terminal, a pipe or a file, and waits no longer than this for one that takes nothing (Ctrl-S, a pipe that
+// nobody reads). Returns whether all of the text has been written.
+bool put_within(std::chrono::milliseconds longest, std::FILE* out, std::string_view text);
 
 }  // namespace arbalest

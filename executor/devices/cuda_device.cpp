@@ -153,7 +153,12 @@ class CudaDevice final : public Device {
     if (bytes == 0) return nullptr;
     enter();
     void* memory = nullptr;
-    CUDA_CHECK(cudaHostAlloc(&memory, size_t(bytes), cudaHostAllocPortable));
+    if (cudaHostAlloc(&memory, size_t(bytes), cudaHostAllocPortable) != cudaSuccess) {
+      cudaGetLastError();
+      throw RunError(
+          fmt::format("cuda:{}: {:.1f} MiB of the host's memory, which the GPU reads from, are not to be had", index_,
+                      double(bytes) / (1 << 20)));
+    }
     pinned_.push_back(memory);
     std::memset(memory, 0, size_t(bytes));
     return memory;

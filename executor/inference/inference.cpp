@@ -89,6 +89,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
   ValidationReader reader(*model_->binding, model_->loop(), planned, samples(), reader_->left_out());
   SchedulerOptions scheduling;
   scheduling.threads = thread_count(options_);
+  scheduling.late_read = [this] { return model_->prepared.watch->late(); };
   Scheduler scheduler(*model_->binding, std::move(host), scheduling);
   scheduler.run(interrupted);
   if (scheduler.iterations() < model_->plan.clocks[0].ticks) throw RunError("interrupted");

@@ -50,7 +50,8 @@ int64_t cached_bytes(const Loop& loop) {
   return bytes;
 }
 
-SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad, SampleCache* cache)
+SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad, SampleCache* cache,
+                           ReadWatch* watch)
     : source_(source),
       seed_(seed),
       batch_(loop.batch),
@@ -58,6 +59,7 @@ SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed
       leaves_out_(loop.role == LoopRole::Validate),
       bad_(bad),
       cache_(cache),
+      watch_(watch),
       source_fields_(loop.fields.size() - loop.preparations.size()) {
   for (const Field& field : slot_fields(loop, source)) strides_.push_back(field.sample().bytes());
 }
@@ -107,6 +109,7 @@ void SampleReader::prepare(Worker& worker, const SampleRef& sample, size_t n, st
     if (preparations_[p].field != read) {
       const double began = seconds();
       read = preparations_[p].field;
+      const ReadWatch::Reading watched(watch_, source_, sample);
       source_.read(sample.index, size_t(read), worker.bytes);
       times.read += seconds() - began;
     }
@@ -193,6 +196,7 @@ void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const
     times.samples += int64_t(samples.size());
     give_back(std::move(worker), times);
   }
+  const ReadWatch::Reading watched(watch_, source_, samples.front(), samples.size());
   source_.fill(samples, fields.first(source_fields_));
 }
 

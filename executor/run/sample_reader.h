@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/run/left_out.h"
+#include "executor/run/read_watch.h"
 #include "executor/run/sample_cache.h"
 #include "executor/trace/trace_file.h"
 #include "graph/passes/program.h"
@@ -28,9 +29,10 @@ class SampleReader {
  public:
   // Keeps the references. `bad`: how many samples that cannot be read are passed over; nullptr: none. Where the loop
   // trains, the next one of the split that can be read takes such a sample's place; validation leaves it out.
-  // `cache`: where prepared samples stay, each cached_bytes() long; nullptr: nowhere.
+  // `cache`: where prepared samples stay, each cached_bytes() long; nullptr: nowhere. `watch`: what is told of each
+  // read; nullptr: nobody.
   SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr,
-               SampleCache* cache = nullptr);
+               SampleCache* cache = nullptr, ReadWatch* watch = nullptr);
 
   int64_t batch() const { return batch_; }
   // Of a sample of a field of the slot (Loop::fields), in bytes.
@@ -70,6 +72,7 @@ class SampleReader {
   const bool leaves_out_;
   BadSamples* const bad_;
   SampleCache* const cache_;
+  ReadWatch* const watch_;
   const size_t source_fields_;
   std::vector<int64_t> strides_;
   mutable LeftOut left_out_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@ constexpr int kIssuingThreads = 2;
 // How long an issuing thread spins before it sleeps, when a GPU may be waiting for what it issues.
 constexpr std::chrono::microseconds kPatience{100};
 constexpr auto kLookUp = std::chrono::milliseconds(20);  // how often the waiting thread looks for an interrupt
+constexpr auto kGrace = std::chrono::seconds(2);         // for what is still read when a run has ended
 
 std::chrono::microseconds patience(const Plan& plan) {
   const auto gpu = [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; };
@@ -158,7 +160,13 @@ void Scheduler::come_to_rest() {
     if (!failed_.load() || std::exchange(aborted, true)) return;
     for (Queues* queues : binding_.all_queues()) queues->abort();
   };
-  for (abort_once(); busy(); abort_once()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  auto next_look = std::chrono::steady_clock::now() + kGrace;
+  for (abort_once(); busy(); abort_once()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (!options_.late_read || std::chrono::steady_clock::now() < next_look) continue;
+    end_process_over_late_read();
+    next_look += std::chrono::seconds(1);
+  }
   const Deadline until = drain_deadline();
   for (Queues* queues : binding_.all_queues()) queues->stop(until);
 }
@@ -318,6 +326,25 @@ void Scheduler::look_up(bool interrupted) {
   resting_ = true;
 }
 
+void Scheduler::look_for_late_read() {
+  const std::optional<std::string> late = options_.late_read ? options_.late_read() : std::nullopt;
+  if (late) fail(std::make_exception_ptr(TaskError(*late, -1)));
+}
+
+void Scheduler::end_process_over_late_read() {
+  const std::optional<std::string> late = options_.late_read();
+  if (!late) return;
+  std::string message = *late;
+  try {
+    check();
+  } catch (const std::exception& error) {  // what came first is what is told
+    message = plain_message(error);
+  }
+  if (options_.process_ends) options_.process_ends(message);
+  warn(message);
+  std::_Exit(EXIT_FAILURE);
+}
+
 void Scheduler::wait(const std::atomic<bool>& interrupted) {
   std::unique_lock lock(mutex_);
   int64_t seen = -1;
@@ -329,6 +356,7 @@ void Scheduler::wait(const std::atomic<bool>& interrupted) {
     changed_.wait_for(lock, kLookUp);
     lock.unlock();
     look_up(interrupted.load());
+    look_for_late_read();
     const auto now = std::chrono::steady_clock::now();
     if (const int64_t count = completions_.load(); count != seen) {
       seen = count;

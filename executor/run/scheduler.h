@@ -41,6 +41,12 @@ struct SchedulerOptions {
   int64_t first_rest = kNoRest;
   std::function<bool()> rest_due;  // whether it shall rest as soon as it can; asked now and then on the same thread
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
+  // What is read for longer than it may take, or nothing: that ends the run with this as its error. Asked now and then
+  // on the thread of run(). Empty: nothing is.
+  std::function<std::optional<std::string>()> late_read;
+  // A thread that reads cannot be ended. Where it does not come back although the run is over, the process ends: this
+  // is told why first, then the message goes to standard error, and the exit status is 1.
+  std::function<void(const std::string&)> process_ends;
 };
 
 class Scheduler final : private CompletionSink {
@@ -105,6 +111,8 @@ class Scheduler final : private CompletionSink {
   void look_up(bool interrupted);
   bool goes_on();
   void check();
+  void look_for_late_read();
+  void end_process_over_late_read();
   std::string describe_waiting() const;
   std::string error_place(TaskId task, int64_t instance) const;
 

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <system_error>
+#include <utility>
+
 #include "graph/op.h"
 #include "graph/plain_message.h"
 
@@ -11,6 +15,27 @@ std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options) {
   return std::make_shared<BadSamples>(
       options.execution.skip_bad,
       [](const std::string& place, const std::string& fault) { warn(fmt::format("skipped {}: {}", place, fault)); });
+}
+
+SlowOpening::SlowOpening(std::string what, double seconds) {
+  if (seconds <= 0) return;
+  try {
+    thread_ = std::thread([this, what = std::move(what), seconds] {
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return done_; })) return;
+      warn(fmt::format("{} has taken {:g} s, and goes on", what, seconds));
+    });
+  } catch (const std::system_error&) {  // what needs threads will say so
+  }
+}
+
+SlowOpening::~SlowOpening() {
+  {
+    const std::scoped_lock lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
 }
 
 void add_caches(Prepared& prepared) {
@@ -40,7 +65,7 @@ int64_t bytes_of_caches(const Prepared& prepared) {
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
   const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
   SampleCache* cache = (loop.role == LoopRole::Validate ? prepared.validation_cache : prepared.training_cache).get();
-  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache);
+  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache, prepared.watch.get());
 }
 
 }  // namespace arbalest

@@ -1,7 +1,12 @@
 #pragma once
-// How a session reads its splits: what fills the slots of a loop, what is kept of samples, and which may be skipped.
+// How a session opens and reads its splits: what fills the slots of a loop, what is kept of samples, and which may be
+// skipped.
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
 
 #include "executor/run/sample_reader.h"
 #include "executor/session/session.h"
@@ -15,6 +20,22 @@ std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options);
 // Where Prefetch's `cache` asks for them, and host nodes prepare samples. Throws GraphError where they prepare none, or
 // draw anew in each epoch, and RunError where there is not the memory.
 void add_caches(Prepared& prepared);
+
+// Says once what is waited for, where what is done while this lives takes longer than so many seconds; 0: never. For
+// opening data, whose listing may take its time and cannot be given up.
+class SlowOpening {
+ public:
+  SlowOpening(std::string what, double seconds);
+  ~SlowOpening();
+  SlowOpening(const SlowOpening&) = delete;
+  SlowOpening& operator=(const SlowOpening&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;  // last: it uses the others
+};
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
 

@@ -216,6 +216,8 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
   scheduling.stalled = [](const std::string& report) {
     warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
   };
+  scheduling.late_read = [this] { return prepared_.watch->late(); };
+  scheduling.process_ends = on_process_ends;
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   scheduler_->run(interrupted);
   report_rest();

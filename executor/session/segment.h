@@ -108,6 +108,8 @@ class Segment {
 
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
+  // Before a read that does not end ends the process: SchedulerOptions::process_ends.
+  std::function<void(const std::string&)> on_process_ends;
   // Ends the segment after the batches already read. For what is called while it runs.
   void stop() { scheduler_->stop(); }
   // Where the request keeps what is validated: called on a host thread after each validation.

@@ -21,6 +21,9 @@ namespace {
 std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
                                          const Node& node, const SessionOptions& options) {
   std::shared_ptr<const Source> source = given;
+  const SlowOpening told(
+      fmt::format("opening '{}', split '{}',", string_attribute(prefetch, "source"), string_attribute(node, "split")),
+      options.execution.read_timeout);
   if (!source) {
     source = open_source(string_attribute(prefetch, "source"), string_attribute(node, "split"), options.numerics.seed);
   }
@@ -229,6 +232,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   Prepared prepared;
   prepared.graph = std::move(graph);
   prepared.bad = make_bad_samples(options);
+  prepared.watch = std::make_shared<ReadWatch>(options.execution.read_timeout);
   if (options.learners.batch_total > 0) divide_batch(prepared.graph, options);
   if (options.rules.recalibrate > 0) {
     Node* validate = prepared.graph.find_op("arbalest.Validate");
@@ -247,6 +251,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   Prepared prepared;
   prepared.graph = std::move(graph);
   prepared.bad = make_bad_samples(options);
+  prepared.watch = std::make_shared<ReadWatch>(options.execution.read_timeout);
   Node& validate = validate_of(prepared.graph);
   const Node& prefetch = *require_op(prepared.graph, "arbalest.Prefetch");
   if (!asked.split.empty()) validate.attributes.set("split", asked.split);

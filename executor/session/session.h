@@ -19,6 +19,7 @@ namespace arbalest {
 struct BindOptions;     // executor/run/binding.h
 class BadSamples;       // io/sources/bad_samples.h
 class SampleCache;      // executor/run/sample_cache.h
+class ReadWatch;        // executor/run/read_watch.h
 struct CheckpointFile;  // executor/training/checkpoint.h
 struct StepProfile;     // executor/run/step_profile.h
 
@@ -62,9 +63,12 @@ struct ExecutionOptions {
   int threads = 0;                 // of the process, for kernels and reading; 0: one a core
   double collective_timeout = 20;  // seconds; a collective of GPUs that takes longer ends the run
   int64_t skip_bad = 0;            // samples that cannot be read and are skipped; one more ends the run
-  int64_t report_every = 0;        // iterations between progress events; 0: by the length of an epoch
-  bool nvtx = false;               // ranges for Nsight; refused where a build has none
-  int64_t sample_ms = 100;         // between samples of devices and process in a trace; 0: none
+  // Seconds; a sample that takes longer to read ends the run, and where the thread that reads it does not come back,
+  // the process, with status 1: see SchedulerOptions::process_ends. 0: any time will do.
+  double read_timeout = 20;
+  int64_t report_every = 0;  // iterations between progress events; 0: by the length of an epoch
+  bool nvtx = false;         // ranges for Nsight; refused where a build has none
+  int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
 };
 
 struct FileOptions {        // paths; "" for none
@@ -126,7 +130,8 @@ struct Prepared {
   Graph graph;  // verified, as the user wrote it
   Program program;
   std::shared_ptr<const Source> training, validation;
-  std::shared_ptr<BadSamples> bad;  // of both splits
+  std::shared_ptr<BadSamples> bad;   // of both splits
+  std::shared_ptr<ReadWatch> watch;  // likewise
   // Where Prefetch's `cache` asks for them.
   std::shared_ptr<SampleCache> training_cache, validation_cache;
   PlanRequest request;      // for whole epochs from the first on

@@ -1,9 +1,12 @@
 // What a run shows and logs.
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <pty.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -226,6 +229,34 @@ TEST_CASE("the first line has devices in ranges, and a note behind it") {
   CHECK(text.find(" on cuda:0-2, cuda:5, cuda:10, 5 learners") != std::string::npos);
   CHECK(text.ends_with("\nnote: probably not meant\n"));
   std::fclose(file);
+}
+
+TEST_CASE("a pipe that nobody reads is waited for once; what it does not take is left out until it takes text again") {
+  int ends[2] = {};
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  std::FILE* const out = fdopen(ends[1], "w");
+  ProgressLine line(out);
+  const auto began = std::chrono::steady_clock::now();
+  CheckpointSaved saved;
+  for (int i = 0; i < 500; ++i) {
+    saved.path = fmt::format("{}.safetensors", i);
+    line.checkpoint(saved);
+  }
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+  const auto read_all = [&] {
+    std::string text(1 << 16, '\0');
+    text.resize(size_t(std::max<ssize_t>(0, read(ends[0], text.data(), text.size()))));
+    return text;
+  };
+  const std::string before = read_all();
+  CHECK(before.starts_with("saved 0.safetensors\nsaved 1.safetensors\n"));
+  CHECK(before.find("saved 499") == std::string::npos);
+  saved.path = "last.safetensors";
+  line.checkpoint(saved);
+  CHECK(read_all() == "\nsaved last.safetensors\n");
+  std::fclose(out);
+  close(ends[0]);
 }
 
 TEST_CASE("progress that cannot be written ends nothing") {

@@ -1,5 +1,6 @@
 #include "tools/command/interrupt.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ constexpr int64_t kTogether = 500;  // ms
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 struct sigaction before[std::size(kSignals)];  // what the handler took the place of
 
-// Async-signal-safe: atomics, clock_gettime(), write(), sigaction() and raise().
+// Async-signal-safe: atomics, clock_gettime(), poll(), write(), sigaction() and raise().
 void on_signal(int signal) {
   const int saved = errno;
   timespec now = {};
@@ -39,7 +40,9 @@ void on_signal(int signal) {
   since = milliseconds;
   constexpr char kMessage[] =
       "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  pollfd terminal = {STDERR_FILENO, POLLOUT, 0};  // one that has been stopped would hold up the handler
+  [[maybe_unused]] const ssize_t written =
+      poll(&terminal, 1, 0) == 1 ? write(STDERR_FILENO, kMessage, sizeof kMessage - 1) : 0;
   errno = saved;
 }
 

@@ -1,3 +1,4 @@
+#include <execinfo.h>
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -37,8 +38,14 @@ struct Execute {
 };
 
 int report(const std::exception& error, int status) {
-  std::fprintf(stderr, "arbalest: %s\n", printable(plain_message(error), true).c_str());
+  warn(plain_message(error));
   return status;
+}
+
+// The C library loads what ends threads when the first one ends, and aborts where there is no memory for it then.
+void load_unwinding() {
+  void* here = nullptr;
+  backtrace(&here, 1);
 }
 
 void flush_output() {
@@ -50,6 +57,7 @@ void flush_output() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  load_unwinding();
   try {
     const int status = std::visit(Execute{}, parse_command_line(argc, argv));
     flush_output();

@@ -125,7 +125,7 @@ class CommandLine {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
     bind_weights(*command, options.session.files, "the model's weights (safetensors); otherwise the graph's own");
-    bind_skip_bad(*command, options.session, "go on over so many samples that cannot be read, which are left out");
+    bind_reading(*command, options.session, "go on over so many samples that cannot be read, which are left out");
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
         ->check(not_empty());

@@ -198,11 +198,17 @@ void bind_strategy(CLI::App& command, SessionOptions& session) {
       ->type_name("NAME");
 }
 
-void bind_skip_bad(CLI::App& command, SessionOptions& session, const char* description) {
+void bind_reading(CLI::App& command, SessionOptions& session, const char* description) {
   command.add_option("--skip-bad", session.execution.skip_bad, description)
       ->capture_default_str()
       ->type_name("N")
       ->check(whole(0));
+  command
+      .add_option("--read-timeout", session.execution.read_timeout,
+                  "seconds after which a sample that is still being read ends the run, with its file; 0: never")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(real(0, 1e6));
 }
 
 void bind_weights(CLI::App& command, FileOptions& files, const char* description) {
@@ -302,9 +308,9 @@ void bind_run(CLI::App& command, SessionOptions& session) {
       ->default_str("none")
       ->type_name("HOW");
   bind_files(command, session.files);
-  bind_skip_bad(command, session,
-                "go on over so many samples that cannot be read: in training the next one takes their place, in "
-                "validation they are left out");
+  bind_reading(command, session,
+               "go on over so many samples that cannot be read: in training the next one takes their place, in "
+               "validation they are left out");
   command
       .add_option("--collective-timeout", session.execution.collective_timeout,
                   "seconds after which a collective of GPUs that has not ended ends the run")

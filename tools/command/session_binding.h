@@ -24,7 +24,7 @@ void bind_strategy(CLI::App& command, SessionOptions& session);
 // The file of weights to begin with.
 void bind_weights(CLI::App& command, FileOptions& files, const char* description);
 // What happens to samples that cannot be read.
-void bind_skip_bad(CLI::App& command, SessionOptions& session, const char* description);
+void bind_reading(CLI::App& command, SessionOptions& session, const char* description);
 // What makes a plan: how many learners, how long.
 void bind_plan(CLI::App& command, SessionOptions& session);
 // What a run does besides: rules, files, reports.

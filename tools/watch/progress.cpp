@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/error.h"
+#include "graph/plain_message.h"
 #include "tools/watch/terminal.h"
 
 namespace arbalest {
@@ -195,10 +196,10 @@ size_t ProgressLine::width() const {
   return std::max<size_t>(2, terminal_width(out_)) - 1;  // the last column would wrap the cursor
 }
 
-// Errors are ignored: training goes on where the terminal is gone.
+// Errors are ignored: training goes on where the terminal is gone. One that takes nothing is waited for once, and then
+// only asked: what it does not take is left out.
 void ProgressLine::put(const std::string& text) {
-  std::fputs(text.c_str(), out_);
-  std::fflush(out_);
+  taken_ = put_within(std::chrono::milliseconds(taken_ ? 1000 : 0), out_, (taken_ ? "" : "\n") + text);
 }
 
 void ProgressLine::clear() {

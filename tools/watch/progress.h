@@ -53,6 +53,7 @@ class ProgressLine : public RunObserver {
   const bool terminal_, colours_;
   double rate_factor_ = 1;  // of the validation before
   bool drawn_ = false;
+  bool taken_ = true;         // whether the text before was taken as a whole
   int64_t missed_ = 0;        // reports that were left out
   double last_plain_ = -1e9;  // seconds of the last progress shown as a plain line
   RunStarted run_;

@@ -287,8 +287,11 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
   graph_.nodes.push_back(std::move(node));
 }
 
+// What the node is called; its operator where it has no output, which is an error that may not be told yet.
 const SourceName& GraphBuilder::first_output(const SourceNode& node) {
-  return *std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
+  const auto found =
+      std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
+  return found == node.outputs.end() ? node.op : *found;
 }
 
 Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models,

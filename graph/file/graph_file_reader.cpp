@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -234,6 +235,10 @@ Graph read_graph_text(std::string_view text, const std::string& file, const OpRe
 }
 
 std::string read_whole_file(const std::string& path) {
+  std::error_code error;  // of a path that is not there the stream tells
+  if (std::filesystem::is_character_file(path, error) || std::filesystem::is_block_file(path, error)) {
+    throw GraphError(Position{path, 0, 0}, "found a device, expected a file");  // some have no end
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
   if (file && file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();

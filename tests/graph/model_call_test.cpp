@@ -358,6 +358,7 @@ TEST_CASE("model: faults of calls are told at their place") {
   CHECK(has(files.fault("y = model.net (z)", net), "input 'z' is not defined"));
   CHECK(has(files.fault("y = model.net (x) y = Relu (x)", net), "'y' is defined twice"));
   CHECK(has(files.fault("y = model.net (x)", {{"", files.file("none.onnx")}}), "none.onnx: cannot read the file"));
+  CHECK(has(files.fault("y = model.net (x)", {{"", "/dev/zero"}}), "/dev/zero: found a device, expected a file"));
   CHECK(has(files.fault("y = model.net (x)", {{"", files.net}, {"nett", files.net}}),
             "--model nett=" + files.net + ": the graph 'g' calls 'net'; did you mean 'net'?"));
   CHECK(has(files.fault("y = Relu (x)", net), "the graph 'g' calls no model"));

@@ -109,7 +109,7 @@ TEST_CASE("onnx: libonnx's parser reads what we write, and finds the same graph"
   const FileTestFolder folder;
   const Graph graph = network();
   onnx::ModelProto model = parse(write_graph_text(graph));
-  model.set_producer_name("arbalest");  // whose scalars may be weights
+  model.set_producer_name("arbalest");                              // whose scalars may be weights
   CHECK(model.graph().node_size() == int(graph.nodes.size()) + 1);  // and Constant
   CHECK(difference(graph, read_onnx(save(folder, model), file_test_ops())) == "");
 }
@@ -210,6 +210,10 @@ TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operato
   onnx::ModelProto undefined = small_model();
   add_node(undefined, "Relu", "xx", "y");
   CHECK(has(failure(folder, undefined), "'xx' is not defined"));
+  undefined.mutable_graph()->mutable_node(undefined.graph().node_size() - 1)->set_op_type("Relo");
+  onnx::NodeProto& without = add_node(undefined, "Rela", "y", "z");  // reads what has an error
+  without.clear_output();
+  CHECK(has(failure(folder, undefined), "node 'Rela': unknown operator or function 'Rela'"));
 
   onnx::ModelProto half = small_model();
   half.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(

@@ -19,7 +19,7 @@ inline std::string duration(double ns) {
   return fmt::format("{:.2f} s", ns / 1e9);
 }
 
-// A table's column of times, in ns, in the unit of their median: the heading names it.
+// A table's column of times, in ns, in the unit of the median of those that are not zero: the heading names it.
 class TimeColumn {
  public:
   explicit TimeColumn(std::string name) : name_(std::move(name)) {}
@@ -37,7 +37,8 @@ class TimeColumn {
   };
   const Unit& unit() const {
     static constexpr Unit kUnits[] = {{1e9, "s", 2}, {1e6, "ms", 2}, {1e3, "µs", 1}, {1, "ns", 0}};
-    std::vector<double> sorted = times_;
+    std::vector<double> sorted;
+    std::copy_if(times_.begin(), times_.end(), std::back_inserter(sorted), [](double time) { return time > 0; });
     std::sort(sorted.begin(), sorted.end());
     const double median = sorted.empty() ? 0 : sorted[sorted.size() / 2];
     return *std::find_if(std::begin(kUnits), std::end(kUnits) - 1, [&](const Unit& one) { return median >= one.ns; });

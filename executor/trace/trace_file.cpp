@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "executor/trace/trace_plan.h"
 #include "graph/error.h"
@@ -40,7 +41,9 @@ std::string read_all(const std::string& path) {
     int status = Z_OK;
     const char* message = gzerror(file.get(), &status);
     if (got < 0 || (status != Z_OK && status != Z_STREAM_END)) {
-      throw RunError(fmt::format("{}: cannot read: {}", path, status == Z_ERRNO ? std::strerror(errno) : message));
+      std::string_view why = status == Z_ERRNO ? std::strerror(errno) : message;
+      if (why.substr(0, path.size() + 2) == path + ": ") why.remove_prefix(path.size() + 2);  // zlib's own prefix
+      throw RunError(fmt::format("{}: cannot read: {}", path, why));
     }
     text.resize(old + size_t(got));
     if (text.size() > most) {
@@ -231,6 +234,9 @@ void check_launch(int32_t launch, const TraceFile& trace, const char* who) {
 }
 
 TraceFile parse(const std::string& path, const std::string& text) {
+  if (text.empty()) {
+    throw GraphError(Position{path, 0, 0}, "found an empty file, expected a trace that run --trace wrote");
+  }
   TraceFile trace;
   EventReader reader(trace);
   constexpr int kDeepest = 16;  // objects and lists within each other; messages that show a value go down it

@@ -400,9 +400,10 @@ class Analysis {
       Task& known = plan.tasks[size_t(task.task)];
       known.microseconds = task.mean_ns / 1000 / known.every;
     }
+    // Of the iterations that the time per iteration is the mean of, which begin where the first one ends.
     std::vector<std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
     for (const TaskSpan& span : trace_.tasks) {
-      if (!steady_.holds(plan, span)) continue;
+      if (!steady_.holds(plan, span) || span.instance == steady_.first) continue;
       steady[size_t(span.task)].first += double(span.ended - span.started);
       ++steady[size_t(span.task)].second;
     }

@@ -178,8 +178,10 @@ class Judgement {
     const double cost = double(waits_[size_t(IdleCause::Input)]) / double(std::max<int64_t>(1, lane_ns_));
     if (late == 0) {
       verdict_.sentence += "; input never late";
-      verdict_.figures.push_back({"never", fmt::format("did compute wait for input, in {} batches", batches),
-                                  VerdictFigure::Where::Task, fill->task});
+      verdict_.figures.push_back(
+          {"never",
+           fmt::format("did compute wait for input, in {} batches{}", batches, steady_ ? " of the steady state" : ""),
+           VerdictFigure::Where::Task, fill->task});
       return;
     }
     verdict_.sentence += fmt::format("; input late for {} of {} batches", late, batches);

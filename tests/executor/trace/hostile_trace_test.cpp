@@ -109,6 +109,15 @@ TEST_CASE("a trace that is nested deep is refused as it is read") {
   check_parts(message_of<GraphError>([&] { read_trace(path); }), {"t.json", "nested more than 16 deep"});
 }
 
+TEST_CASE("a trace that is empty or cut off says so") {
+  const TestFolder folder;
+  const std::string empty = folder.write("t.json", std::string());
+  CHECK(message_of<GraphError>([&] { read_trace(empty); }) ==
+        empty + ": found an empty file, expected a trace that run --trace wrote");
+  const std::string cut = folder.write("t.json.gz", std::string("\x1f\x8b"));
+  CHECK(message_of<RunError>([&] { read_trace(cut); }) == cut + ": cannot read: unexpected end of file");
+}
+
 TEST_CASE("a trace's events are refused where a number is out of bounds") {
   const auto event_with = [](size_t index, const char* key, const json& value) {
     return refusal([&](json& events, json&) { events[index][key] = value; });

@@ -101,7 +101,7 @@ TEST_CASE("the report names lanes, tasks, causes and the cycle") {
   CHECK_THROWS_AS(analyze(empty), GraphError);
 }
 
-TEST_CASE("a column of times has one unit: that of their median") {
+TEST_CASE("a column of times has one unit: that of the median of those that are not zero") {
   TimeColumn column("mean");
   column.add(13'478'050'000.0);
   column.add(int64_t{66'240'000});
@@ -115,4 +115,9 @@ TEST_CASE("a column of times has one unit: that of their median") {
   CHECK(little.heading() == "took, ns");
   CHECK(little.cell(0) == "900");
   CHECK(TimeColumn("none").heading() == "none, ns");
+  TimeColumn mostly_zero("waits");
+  for (const double time : {0.0, 0.0, 1'520'222'245.0, 0.0}) mostly_zero.add(time);
+  CHECK(mostly_zero.heading() == "waits, s");
+  CHECK(mostly_zero.cell(2) == "1.52");
+  CHECK(mostly_zero.cell(3) == "0.00");
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,18 +19,8 @@ namespace arbalest {
 namespace {
 
 // "runs/lenet.jsonl" is called "lenet".
-std::string name_of(const std::string& log) {
+std::string run_name(const std::string& log) {
   return name_without(log, {".jsonl", ".json", ".log"});
-}
-
-// Runs are told apart by the names of their files, and by their paths where these are the same.
-std::vector<std::string> names_of(const std::vector<std::string>& logs) {
-  std::vector<std::string> names;
-  for (const std::string& log : logs) {
-    const auto same = [&log](const std::string& other) { return &other != &log && name_of(other) == name_of(log); };
-    names.push_back(std::any_of(logs.begin(), logs.end(), same) ? log : name_of(log));
-  }
-  return names;
 }
 
 int write(const std::string& file, const LinePlot& plot) {
@@ -47,13 +36,13 @@ int command_report(const ReportOptions& options) {
   using Plot = ReportOptions::Plot;
   const bool page = options.plot == Plot::None;
   const std::string file =
-      options.file.empty() ? name_of(options.logs[0]) + (page ? ".report.html" : ".svg") : options.file;
+      options.file.empty() ? run_name(options.logs[0]) + (page ? ".report.html" : ".svg") : options.file;
   NamedPaths logs;
   for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
   check_inputs_kept(logs, {{"--output", file}});
   check_kind_kept("--output", file, page ? OutputKind::Page : OutputKind::Picture);
   if (options.plot == Plot::Scaling) return write(file, scaling_plot(options.logs));
-  const std::vector<std::string> names = names_of(options.logs);
+  const std::vector<std::string> names = names_apart(options.logs, run_name);
   std::vector<RunLog> runs;
   for (size_t i = 0; i < options.logs.size(); ++i) {
     for (RunLog& run : read_run_logs(options.logs[i], names[i])) {

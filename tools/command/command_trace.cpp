@@ -2,6 +2,8 @@
 // shows schedules, in one file.
 
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "executor/session/output_paths.h"
 #include "executor/trace/trace_summary.h"
@@ -15,8 +17,14 @@ namespace arbalest {
 namespace {
 
 // "runs/lenet.trace.json.gz" is called "lenet".
-std::string name_of(const std::string& path) {
+std::string trace_name(const std::string& path) {
   return name_without(path, {".gz", ".json", ".trace"});
+}
+
+// "lenet.html", and of two traces "lenet-starved.html", which leaves the page of the first one alone.
+std::string page_of(const std::vector<std::string>& traces) {
+  const std::string first = trace_name(traces[0]), last = trace_name(traces.back());
+  return (first == last ? first : first + "-" + last) + ".html";
 }
 
 }  // namespace
@@ -44,13 +52,14 @@ int command_trace(const TraceOptions& options) {
 }
 
 int command_view(const ViewOptions& options) {
-  const std::string file = options.file.empty() ? name_of(options.traces[0]) + ".html" : options.file;
+  const std::string file = options.file.empty() ? page_of(options.traces) : options.file;
   NamedPaths read;
   for (const std::string& trace : options.traces) read.emplace_back("TRACE", trace);
   check_inputs_kept(read, {{"--output", file}});
   check_kind_kept("--output", file, OutputKind::Page);
   std::vector<ViewerData> traces;
-  for (const std::string& file : options.traces) traces.push_back(viewer_data(read_trace(file), name_of(file)));
+  const std::vector<std::string> names = names_apart(options.traces, trace_name);
+  for (size_t i = 0; i < names.size(); ++i) traces.push_back(viewer_data(read_trace(options.traces[i]), names[i]));
   write_page(file, viewer_page(traces));
   return kDone;
 }

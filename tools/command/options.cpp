@@ -243,7 +243,7 @@ class CommandLine {
         ->add_option("TRACE", view_.traces, "traces written by run --trace; of two, the page shows what changed")
         ->type_name("")
         ->check(not_empty());
-    view_command_->add_option("-o,--output", view_.file, "the page; otherwise TRACE's name with .html, here")
+    view_command_->add_option("-o,--output", view_.file, "the page; otherwise TRACE.html, or of two A-B.html, here")
         ->type_name("FILE")
         ->check(not_empty());
   }

@@ -17,6 +17,11 @@ export function shortName(name) {
   return shown(String(name).slice(String(name).lastIndexOf("/") + 1)) || shown(name);
 }
 
+// An instance of a task: "step 40", and "step 1 · 40" where the task's name ends with a number.
+export function instanceName(name, instance) {
+  return /\d$/.test(name) ? `${name} · ${instance}` : `${name} ${instance}`;
+}
+
 // "cuda:*/learner */step" is "step", and "cpu:0/validation/fill" "validation/fill": without device and learner.
 export function kindName(name) {
   return shown(String(name).replace(/^(cuda|cpu):[*\d]+\//, "").replace(/^learner [*\d]+\//, "")) || shown(name);
@@ -38,6 +43,7 @@ export function duration(ns) {
 
 export function percent(share) {
   if (share !== 0 && Math.abs(share) < 0.0005) return (share < 0 ? "−" : "") + "<0.1 %";
+  if (share >= 0.995 && share < 1) return share < 0.9995 ? (100 * share).toFixed(1) + " %" : ">99.9 %";
   const text = (100 * Math.abs(share)).toFixed(Math.abs(share) < 0.0995 ? 1 : 0);
   return (share < 0 && Number(text) !== 0 ? "−" : "") + text + " %";
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "graph/error.h"
@@ -15,6 +16,16 @@ std::string name_without(const std::string& path, std::initializer_list<std::str
     if (name.ends_with(ending) && name.size() > ending.size()) name.resize(name.size() - ending.size());
   }
   return name;
+}
+
+std::vector<std::string> names_apart(const std::vector<std::string>& paths,
+                                     const std::function<std::string(const std::string&)>& name_of) {
+  std::vector<std::string> names;
+  for (const std::string& path : paths) {
+    const auto same = [&](const std::string& other) { return &other != &path && name_of(other) == name_of(path); };
+    names.push_back(std::any_of(paths.begin(), paths.end(), same) ? path : name_of(path));
+  }
+  return names;
 }
 
 void write_page(const std::string& file, const std::string& page) {

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { compared, comparedLayers } from "../../../tools/view/page/compare.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
-import { bytes, duration, inMilliseconds, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/page/names.js";
+import { bytes, duration, inMilliseconds, instanceName, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/page/names.js";
 import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
 import { Rows } from "../../../tools/view/page/rows.js";
 import { tracksOf } from "../../../tools/view/page/tracks.js";
@@ -181,7 +181,8 @@ test("the hash brings back where the reader was, and anything else is left out",
 
 test("numbers are told in a unit that fits", () => {
   assert.deepEqual([0, 12, 1234, 999_499, 999_600, 1.5e6, 2.5e9, -3000].map(duration), ["0 ns", "12 ns", "1.23 µs", "999 µs", "1.00 ms", "1.50 ms", "2.50 s", "-3.00 µs"]);
-  assert.deepEqual([0, 0.0004, 0.042, 0.41, -0.03, 1].map(percent), ["0.0 %", "<0.1 %", "4.2 %", "41 %", "−3.0 %", "100 %"]);
+  assert.deepEqual([instanceName("step", 40), instanceName("all-reduce gradients 1", 0)], ["step 40", "all-reduce gradients 1 · 0"]);
+  assert.deepEqual([0, 0.0004, 0.042, 0.41, -0.03, 0.9952, 0.99996, 1].map(percent), ["0.0 %", "<0.1 %", "4.2 %", "41 %", "−3.0 %", "99.5 %", ">99.9 %", "100 %"]);
   assert.deepEqual([1, 1.1, 3, 7, 0.02, 110].map(roundStep), [1, 2, 5, 10, 0.02, 200]);
   assert.deepEqual([0, 999, 1536, 3 << 20, 2 ** 41].map(bytes), ["0 B", "999 B", "1.50 KiB", "3.00 MiB", "2.00 TiB"]);
   assert.equal(moment(1_500_000_000, 5e8), "1.5 s");

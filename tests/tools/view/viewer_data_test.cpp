@@ -15,6 +15,7 @@
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
+#include "tools/page/page_file.h"
 #include "tools/view/viewer_page.h"
 
 using namespace arbalest;
@@ -276,11 +277,12 @@ TEST_CASE("traces of runs that failed open, and say so") {
 
 TEST_CASE("the commands read trace files and say what they made of them") {
   const TestFolder folder;
-  const std::string trace = folder / "run.trace.json.gz", page = folder / "page.html";
+  const std::string trace = folder / "run.trace.json.gz", other = folder / "other.json", page = folder / "page.html";
   write_trace(rich_trace(), trace);
+  write_trace(rich_trace(), other);
   {
     const test::Redirected out(folder / "said");
-    CHECK(command_view({{trace, trace}, page}) == 0);
+    CHECK(command_view({{trace, other}, page}) == 0);
     REQUIRE(out.lines().size() == 1);
     CHECK(out.lines()[0].starts_with(page));
   }
@@ -289,6 +291,7 @@ TEST_CASE("the commands read trace files and say what they made of them") {
   const Json heads = heads_of(text.str());
   REQUIRE(heads.size() == 2);
   CHECK(heads[0]["name"] == "run");
+  CHECK(heads[1]["name"] == "other");
 
   const std::string sentence = heads[0]["verdict"]["sentence"];
   const auto lines_of = [&](TraceOptions options) {
@@ -311,6 +314,12 @@ TEST_CASE("the commands read trace files and say what they made of them") {
   std::ofstream(cut) << whole.str().substr(0, whole.str().size() / 2);
   CHECK(message_of<RunError>([&] { command_view({{cut}, page}); }).find("cut.gz") != std::string::npos);
   CHECK(message_of<RunError>([&] { command_view({{folder / "none.gz"}, page}); }).find("none.gz") != std::string::npos);
+}
+
+TEST_CASE("files of the same name are told apart by their paths") {
+  const auto name_of = [](const std::string& path) { return name_without(path, {".gz"}); };
+  CHECK(names_apart({"a/run.gz", "b/run.gz", "b/two.gz"}, name_of) ==
+        std::vector<std::string>{"a/run.gz", "b/run.gz", "two"});
 }
 
 TEST_CASE("what the page's tests read is current") {

@@ -7,6 +7,7 @@ import { bytes, kindName } from "../../page/names.js";
 import { kAxis, kGutter, kLowest } from "./timeline.js";
 
 const kTall = 40, kFlat = 22, kMargin = 4;  // of a chart, in pixels
+const kLeastName = 60;                       // pixels of a name that stay beside what it came to
 const kRoom = 0.42, kLeastRoom = 0.24;       // of the timeline's place, at most and at least
 
 export class Charts {
@@ -121,17 +122,22 @@ export class Charts {
     const time = pointer === null ? null : timeline.timeAt(pointer);
     const values = chart.lines.map((line) => amount(time === null ? line.curve.most : line.curve.at(time), chart.unit));
     const limit = chart.planned > 0 ? `planned ${bytes(chart.planned)}` : chart.most > 0 ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
-    const text = `${time === null ? "up to " : ""}${[...new Set(values)].join(", ")}${limit ? ", " + limit : ""}`;
+    const value = [...new Set(values)].join(", "), from = time === null ? "up to " : "", to = limit ? ", " + limit : "";
+    const texts = [from + value + to, value + to, from + value, value];  // the first that there is room for
+    const room = kGutter - 16;
     ctx.fillStyle = palette.ink;
     if (row < 30) {
       ctx.font = "11px system-ui, sans-serif";
-      ctx.fillText(fitting(ctx, `${name}: ${text}`, kGutter - 16), 10, top + row / 2 + 1);
+      const wide = (text) => ctx.measureText(text).width;
+      const text = texts.find((one) => wide(`${name}: ${one}`) <= room) ?? value;
+      const short = fitting(ctx, name, Math.max(kLeastName, room - wide(": " + text)));
+      ctx.fillText(fitting(ctx, `${short}: ${text}`, room), 10, top + row / 2 + 1);
       return;
     }
     ctx.font = "12px system-ui, sans-serif";
-    ctx.fillText(fitting(ctx, name, kGutter - 16), 10, top + row / 2 - 7);
+    ctx.fillText(fitting(ctx, name, room), 10, top + row / 2 - 7);
     ctx.font = "11px system-ui, sans-serif";
     ctx.fillStyle = palette.quiet;
-    ctx.fillText(fitting(ctx, text, kGutter - 16), 10, top + row / 2 + 8);
+    ctx.fillText(fitting(ctx, texts.find((one) => ctx.measureText(one).width <= room) ?? value, room), 10, top + row / 2 + 8);
   }
 }

@@ -8,7 +8,7 @@ import { el, link, table } from "../../page/dom.js";
 import { hashOf, stateOf } from "./hash.js";
 import { listen } from "./input.js";
 import { turnsNote } from "./layout.js";
-import { counted, duration, shown, unbroken } from "../../page/names.js";
+import { counted, duration, instanceName, shown, unbroken } from "../../page/names.js";
 import { Navigation } from "./navigation.js";
 import { DrawnTimeline } from "./painter.js";
 import { Dependencies } from "./plan.js";
@@ -275,7 +275,7 @@ class Page extends Navigation {
     if (position < 0) return;
     const { instances, head } = this.trace;
     const task = head.tasks[instances.task[position]];
-    tip.textContent = `${shown(task.name)} ${instances.instance[position]} · ${duration(instances.end[position] - instances.start[position])}`;
+    tip.textContent = `${instanceName(shown(task.name), instances.instance[position])}: ${duration(instances.end[position] - instances.start[position])}`;
     const box = this.by("timeline").getBoundingClientRect();
     tip.style.left = Math.min(box.left + x + 14, innerWidth - tip.offsetWidth - 8) + "px";
     tip.style.top = Math.min(box.top + y + 16, innerHeight - 40) + "px";

@@ -4,7 +4,7 @@ import { css } from "../../page/theme.js";
 import { inkOn } from "./colours.js";
 import { fitting, paintRow } from "./canvas.js";
 import { insideOf } from "./decode.js";
-import { duration, moment, roundStep, shortName, shown } from "../../page/names.js";
+import { duration, instanceName, moment, roundStep, shortName, shown } from "../../page/names.js";
 import { kAxis, kGutter, Timeline } from "./timeline.js";
 
 const kPad = 3;  // pixels above and below a row's blocks
@@ -118,7 +118,7 @@ export class DrawnTimeline extends Timeline {
     }
     ctx.font = `${height < 14 ? 9 : 12}px system-ui, sans-serif`;
     ctx.fillStyle = inkOn(colour);
-    const name = shortName(trace.head.tasks[task].name), text = `${name} ${trace.instances.instance[position]}`;
+    const name = shortName(trace.head.tasks[task].name), text = instanceName(name, trace.instances.instance[position]);
     const all = ctx.measureText(text).width <= right - left - 8;
     ctx.fillText(all ? text : fitting(ctx, name, right - left - 8), left + 4, y + kPad + height / 2 + 0.5);
     ctx.font = "12px system-ui, sans-serif";

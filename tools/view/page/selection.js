@@ -3,7 +3,7 @@
 import { css } from "../../page/theme.js";
 import { insideOf } from "./decode.js";
 import { bar, el, link, table } from "../../page/dom.js";
-import { counted, duration, inMilliseconds, percent, shortName, shown } from "../../page/names.js";
+import { counted, duration, inMilliseconds, instanceName, percent, shortName, shown } from "../../page/names.js";
 
 const kWords = {
   data: "needs what it made",
@@ -36,7 +36,7 @@ function needsList(trace, position, needs, act) {
   const { head, instances } = trace;
   if (needs.length === 0) return el("p", { class: "quiet" }, "Nothing: it could start at once.");
   return el("ul", { class: "edges" }, ...needs.map((need, i) => {
-    const name = `${shown(head.tasks[need.task].name)} ${need.instance}`;
+    const name = instanceName(shown(head.tasks[need.task].name), need.instance);
     const before = need.position < 0 ? "not recorded" : `ended ${duration(Math.abs(instances.start[position] - need.time))} ` +
       (need.time <= instances.start[position] ? "before" : "after it started");
     return el("li", { class: i === 0 && need.position >= 0 ? "last" : "" },
@@ -49,7 +49,7 @@ function neededByList(trace, neededBy, act) {
   const { head } = trace;
   if (neededBy.length === 0) return el("p", { class: "quiet" }, "Nobody.");
   return el("ul", { class: "edges" }, ...neededBy.map((need) => {
-    const name = `${shown(head.tasks[need.task].name)} ${need.instance}`;
+    const name = instanceName(shown(head.tasks[need.task].name), need.instance);
     return el("li", {}, need.position < 0 ? el("bdi", {}, name) : link(name, () => act.select(need.position)),
       el("div", { class: "quiet" }, edgeInWords(head.edges[need.edge])));
   }));
@@ -86,7 +86,7 @@ export function selectionPanel(trace, position, needs, neededBy, act, palette) {
     ? instances.instance[position] < steady.first ? ", in the warm-up" : instances.instance[position] > steady.last ? ", in the run's end" : ""
     : "";
   return el("div", {},
-    el("h2", {}, el("bdi", {}, `${shortName(task.name)} ${instances.instance[position]}`)),
+    el("h2", {}, el("bdi", {}, instanceName(shortName(task.name), instances.instance[position]))),
     el("p", { class: "quiet" }, el("bdi", {}, shown(task.name)), ` · instance ${instances.instance[position]} of the clock “${shown(head.clocks[task.clock].name)}”${place}`),
     el("p", {}, `Took ${duration(took)}; its mean is ${duration(task.mean_ns)}${spread}.`,
       slackOf(task)),

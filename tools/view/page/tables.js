@@ -5,7 +5,7 @@ import { causeColour, kindColour } from "./colours.js";
 import { bar, el, link, table } from "../../page/dom.js";
 import { amount, plannedBytes } from "./curves.js";
 import { compared, comparedLayers } from "./compare.js";
-import { bytes, counted, duration, kindName, percent, shown } from "../../page/names.js";
+import { bytes, counted, duration, instanceName, kindName, percent, shown } from "../../page/names.js";
 
 export function idleView(trace, state, act) {
   const { head } = trace;
@@ -19,7 +19,7 @@ export function idleView(trace, state, act) {
     const rows = lane.causes.filter((cause) => cause.ns / all >= 0.0005).map((cause) => [
       el("span", {}, el("i", { class: "swatch", style: { background: causeColour(cause.why, state.dark) } }), cause.why),
       percent(cause.ns / all), duration(cause.ns), cause.count.toLocaleString("en"),
-      link(`${duration(cause.to - cause.from)}${cause.task === undefined ? "" : " before " + shown(head.tasks[cause.task].name) + " " + cause.instance}`,
+      link(`${duration(cause.to - cause.from)}${cause.task === undefined ? "" : " before " + instanceName(shown(head.tasks[cause.task].name), cause.instance)}`,
         () => act.showGap(cause))]);
     return el("section", { class: "lane", id: `idle-${lane.id}` },
       el("h3", {}, el("bdi", {}, shown(lane.name)), el("span", { class: "quiet" }, ` busy ${percent(lane.busy_ns / all)}, idle ${percent(lane.idle_ns / all)}`),
@@ -31,14 +31,17 @@ export function idleView(trace, state, act) {
           lane.reasons.slice(0, 12).map((reason) => [el("bdi", {}, shown(reason.why)), percent(reason.ns / all), duration(reason.ns)]))) : null);
   });
   return el("div", { class: "page" }, el("p", { class: "intro" },
-    "A queue is idle while it has no task to run. Each gap is cut where its cause changed: from the end of the task before to the start of the next."), ...sections);
+    "A queue is idle while it has no task to run. Each gap is cut where its cause changed: from the end of the task before to the start of the next. "
+      + "Shares are of the whole run, its beginning and end included, which the figures above leave out."), ...sections);
 }
 
 const kSaves = 0.002;  // of an iteration: less is no more than noise
 
-function saved(change) {
+// `error`: of the model, as a share; what is less has no colour.
+function saved(change, error) {
   if (Math.abs(change.saved) < kSaves) return el("span", { class: "quiet" }, "nothing");
-  return el("span", { class: change.saved > 0 ? "good" : "bad" }, change.saved > 0 ? `saves ${percent(change.saved)}` : `costs ${percent(-change.saved)}`);
+  const kind = Math.abs(change.saved) < error ? "quiet" : change.saved > 0 ? "good" : "bad";
+  return el("span", { class: kind }, change.saved > 0 ? `saves ${percent(change.saved)}` : `costs ${percent(-change.saved)}`);
 }
 
 export function paysView(trace, state, act) {
@@ -47,7 +50,7 @@ export function paysView(trace, state, act) {
     return el("div", { class: "page" }, el("p", { class: "intro" }, "The trace has too few iterations to predict what would pay: it needs at least five in its steady state."));
   }
   const error = pays.simulated_ns / pays.measured_ns - 1;
-  const change = (one) => one && el("div", { class: "saving" }, saved(one), el("span", { class: "quiet" }, duration(one.iteration_ns)));
+  const change = (one) => one && el("div", { class: "saving" }, saved(one, Math.abs(error)), el("span", { class: "quiet" }, duration(one.iteration_ns)));
   const tasks = new Map();
   for (const one of pays.changes) {
     if (one.kind !== "halved" && one.kind !== "removed") continue;
@@ -65,17 +68,26 @@ export function paysView(trace, state, act) {
   return el("div", { class: "page" },
     el("p", { class: "intro" }, "Each line is this run, simulated again with one change. The simulation of the run as it is gives ",
       el("b", {}, duration(pays.simulated_ns)), " an iteration, measured are ", el("b", {}, duration(pays.measured_ns)),
-      `: the model is ${percent(Math.abs(error))} ${error > 0 ? "too slow" : "too fast"}, and differences below that say little. `,
+      `: the model is ${percent(Math.abs(error))} ${error > 0 ? "too slow" : "too fast"}, and differences below that, in grey, say little. `,
       "Durations are taken as they were; that tasks on the same cores slow each other down is not in the model."),
     el("h3", {}, "If a task were faster"),
     table([["task", "left"], ["twice as fast", "right"], ["if it took no time", "right"]], ranked.map(([name, one]) => [
       link(kindName(name), () => act.showTask(one.of), shown(name)), change(one.halved), change(one.removed)])),
     idle.length ? el("p", { class: "quiet" }, "Nothing would be saved by ", ...idle.flatMap(([name, one], i) => [i > 0 ? ", " : "", link(kindName(name), () => act.showTask(one.of), shown(name))]), ".") : null,
-    layers.length ? el("h3", {}, "If a layer were twice as fast, forward and backward") : null,
-    layers.length ? table([["layer", "left"], ["time per iteration", "right"]], layers.map((one) => [link(shown(one.layer), () => act.showTask(one.tasks)), change(one)])) : null,
-    slots.length ? el("h3", {}, "If there were another number of slots") : null,
-    slots.length ? table([["slots", "left"], ["time per iteration", "right"]], slots.map((one) => [link(shown(one.change), () => act.showTask(one.tasks)), change(one)])) : null,
+    ...changesTable("If a layer were twice as fast, forward and backward", "layer", layers, (one) => shown(one.layer), change, act),
+    ...changesTable("If there were another number of slots", "slots", slots, (one) => shown(one.change), change, act),
     el("p", { class: "quiet" }, "Changes of your own: ", el("code", {}, "arbalest trace TRACE --what-if 'step*0.5' --what-if prefetch.depth=4")));
+}
+
+// A line for each change that changes something, and for those of prefetch.depth; the others together.
+function changesTable(title, what, changes, nameOf, change, act) {
+  if (changes.length === 0) return [];
+  const tells = (one) => Math.abs(one.saved) >= kSaves || one.change.startsWith("prefetch");
+  const named = (one) => link(nameOf(one), () => act.showTask(one.tasks));
+  const lines = changes.filter(tells), others = changes.filter((one) => !tells(one));
+  return [el("h3", {}, title),
+    lines.length ? table([[what, "left"], ["time per iteration", "right"]], lines.map((one) => [named(one), change(one)])) : null,
+    others.length ? el("p", { class: "quiet" }, "Nothing would change with ", ...others.flatMap((one, i) => [i > 0 ? ", " : "", named(one)]), ".") : null];
 }
 
 export function tasksView(trace, state, act) {
@@ -160,7 +172,10 @@ export function compareView(traces, state, act) {
   const verdict = iteration.a > 0 && iteration.b > 0
     ? `An iteration takes ${duration(iteration.a)} in “${shown(a.name)}” and ${duration(iteration.b)} in “${shown(b.name)}”: ${signed(iteration.b - iteration.a)} (${percent(iteration.b / iteration.a - 1)}).`
     : "One of the traces is too short to tell how long an iteration takes.";
-  return el("div", { class: "page" }, el("p", { class: "intro" }, verdict),
+  const learners = [a, b].map((head) => head.lanes.filter((lane) => lane.kind === "compute").length);
+  const unlike = learners[0] === learners[1] ? "" :
+    ` An iteration is a batch of each learner: ${learners[0]} in “${shown(a.name)}”, ${learners[1]} in “${shown(b.name)}”.`;
+  return el("div", { class: "page" }, el("p", { class: "intro" }, verdict + unlike),
     table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
       rows.map((row) => [link(kindName(row.name), () => act.showTaskOf(row.b ? 1 : 0, (row.b ?? row.a).tasks), shown(row.name)),
         row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",

@@ -10,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "executor/devices/device.h"
 #include "executor/training/checkpoint_folder.h"
 #include "io/formats/safetensors.h"
 #include "tests/executor/fixture.h"
@@ -370,6 +371,31 @@ TEST_CASE("an update whose loss is not finite is skipped and leaves everything a
     }
     CHECK(told == 1);
     CHECK(learned(folder / "whole") != before);
+  }
+}
+
+TEST_CASE("GPUs skip updates, and find what is not finite, as CPUs do") {
+  if (cuda_device_count() < 1) {
+    MESSAGE("SKIP: no CUDA device");
+    return;
+  }
+  for (const char* strategy : {"ssgd", "sma", "local", "none"}) {
+    for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+      CAPTURE(strategy);
+      const TestFolder folder;
+      const Skipping of{.strategy = strategy, .learners = 2, .precision = precision};
+      SessionOptions options = skipping(of, folder / "c");
+      options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
+      const Outcome run = outcome(normed(of), options);
+      CHECK(run.error == "");
+      REQUIRE(run.story.ends.size() == 1);
+      CHECK(run.story.ends[0].skipped_updates == (std::string(strategy) == "ssgd" ? 2 : 1));
+      CHECK(std::isfinite(run.story.reports.back().loss));
+      options.divergence = {.find = true};
+      options.checkpoints = {};
+      options.sources.training = std::make_shared<Poisoned>(1, 50, 1000);
+      CHECK(contains(outcome(normed(of), options).error, " of learner 0 on cuda:0 reads 'x', float[4,6]: "));
+    }
   }
 }
 

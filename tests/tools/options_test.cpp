@@ -170,6 +170,7 @@ TEST_CASE("faults name what was found and the nearest valid word") {
     CHECK(text.find(part) != std::string::npos);
   };
   says({"tarce", "g"}, "unknown command 'tarce'; did you mean 'trace'?");
+  says({"\x1b[2J"}, "unknown command '\\x1b[2J'");
   if (!has_nvtx()) says({"run", "g", "--nvtx"}, "--nvtx: this build has no NVTX");
   says({"report", "l.jsonl", "--plot", "loss"}, "--plot 'loss': expected scaling or accuracy");
   says({"run", "g", "--epoch", "3"}, "unknown option '--epoch'; did you mean '--epochs'?");

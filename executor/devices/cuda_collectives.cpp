@@ -63,7 +63,7 @@ class CudaCollectives final : public Queues {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
       CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
       ring.per_instance = context_->devices.size();
-      ring.events.resize(size_t(task.events) * ring.per_instance);
+      ring.events.resize(size_t(std::max(task.events, CudaEvents::kAhead)) * ring.per_instance);
       for (size_t e = 0; e < ring.events.size(); ++e) {
         const size_t device = e % ring.per_instance;
         enter(device);
@@ -76,8 +76,9 @@ class CudaCollectives final : public Queues {
 
   void issue(const BoundTask& task, int64_t instance) override {
     const std::scoped_lock lock(mutex_);
-    const CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+    CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
+    ring.issue_one_more();
     for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       for_inputs(task, instance, d, [&](cudaEvent_t event) {
@@ -90,7 +91,7 @@ class CudaCollectives final : public Queues {
       enter(d);
       CUDA_CHECK(cudaEventRecord(ended[d], context_->streams[d]));
     }
-    poller_->push(pending_, {task.id, instance, trace_ ? trace_->now() : -1, ended, context_->devices.size()});
+    poller_->push(pending_, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
   }
 
   // Called for everything that completes.
@@ -167,8 +168,9 @@ class CudaCollectives final : public Queues {
 
   std::string unfinished(const Instance& instance) const {
     std::vector<std::string> names = device_names();
-    for (size_t d = instance.events; d-- > 0;) {
-      if (cudaEventQuery(instance.ended[d]) != cudaErrorNotReady) names.erase(names.begin() + std::ptrdiff_t(d));
+    const cudaEvent_t* ended = instance.ring->of(instance.instance);
+    for (size_t d = names.size(); d-- > 0;) {
+      if (cudaEventQuery(ended[d]) != cudaErrorNotReady) names.erase(names.begin() + std::ptrdiff_t(d));
     }
     return names.empty() ? "any device" : fmt::format("{}", fmt::join(names, ", "));
   }

@@ -218,7 +218,7 @@ class CudaDevice final : public Device {
       recording.recorded.resize(task.variants.size());
       recording.runs.resize(task.variants.size());
       make_branch(task, *streams_[size_t(plan.tasks[size_t(task.id)].lane)]);
-      events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
+      events_->ring[size_t(task.id)].events = make_events(size_t(std::max(task.events, CudaEvents::kAhead)));
     }
     std::vector<CudaPoller::Pending*> lanes;
     for (auto& stream : streams_) {
@@ -232,6 +232,8 @@ class CudaDevice final : public Device {
     enter();
     Stream& lane = *streams_[size_t(plan_->tasks[size_t(task.id)].lane)];
     const std::scoped_lock lock(lane.mutex);
+    CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
+    ring.issue_one_more();
     for (const BoundWait& wait : task.waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance);
       // The instance before has waited for the same one already, in this stream.
@@ -240,9 +242,8 @@ class CudaDevice final : public Device {
       CUDA_CHECK(cudaStreamWaitEvent(lane.stream, events_->of(wait.from, needed, device_), 0));
     }
     run(task, instance, lane);
-    const cudaEvent_t* ended = events_->ring[size_t(task.id)].of(instance);
-    CUDA_CHECK(cudaEventRecord(*ended, lane.stream));
-    poller_->push(lane.pending, {task.id, instance, trace_ ? trace_->now() : -1, ended, 1});
+    CUDA_CHECK(cudaEventRecord(*ring.of(instance), lane.stream));
+    poller_->push(lane.pending, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
   }
 
   void stop(Deadline until) override {

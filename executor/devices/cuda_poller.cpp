@@ -26,6 +26,14 @@ std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks) {
   return std::make_shared<CudaEvents>(tasks);
 }
 
+void CudaEvents::Ring::issue_one_more() {
+  constexpr std::chrono::seconds kLongest{5};
+  const auto most = int64_t(events.size() / per_instance);
+  if (++issued - seen.load(std::memory_order_acquire) <= most) return;
+  const auto until = std::chrono::steady_clock::now() + kLongest;
+  while (issued - seen.load(std::memory_order_acquire) > most && std::chrono::steady_clock::now() < until) pause();
+}
+
 CudaEventList::~CudaEventList() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
 }
@@ -109,13 +117,14 @@ void CudaPoller::poll() {
 // `state` says how.
 bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where,
                              int64_t& ended) const {
-  for (where = 0; where < instance.events; ++where) {
+  const cudaEvent_t* events = instance.ring->of(instance.instance);
+  for (where = 0; where < instance.ring->per_instance; ++where) {
     if (trace_ && where == 0) {  // one call that asks and tells the time: each takes the driver's lock
       float milliseconds = 0;
-      state = cudaEventElapsedTime(&milliseconds, origin_[0], instance.ended[0]);
+      state = cudaEventElapsedTime(&milliseconds, origin_[0], events[0]);
       ended = origin_ns_ + int64_t(double(milliseconds) * 1e6);
     } else {
-      state = cudaEventQuery(instance.ended[where]);
+      state = cudaEventQuery(events[where]);
     }
     if (state == cudaErrorNotReady) return false;
     if (state != cudaSuccess) return true;
@@ -135,10 +144,11 @@ bool CudaPoller::poll_head(Pending& lane) {
     if (state != cudaSuccess) {
       broken_ = true;
       // The device's own poller knows better what failed.
-      if (pending.events > 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (pending.ring->per_instance > 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       sink_.failed(pending.task, pending.instance,
                    std::make_exception_ptr(RunError(fmt::format("{}: {}", names_[where], cudaGetErrorString(state)))));
     }
+    pending.ring->seen.fetch_add(1, std::memory_order_release);
     lane.head_.store(++head, std::memory_order_release);
     if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, pending.issued, ended);
   }

@@ -37,8 +37,17 @@ struct CudaEvents {
   struct Ring {
     std::vector<cudaEvent_t> events;  // instance major
     size_t per_instance = 1;
+    int64_t issued = 0;            // instances: of who issues them
+    std::atomic<int64_t> seen{0};  // of these, whose end has been seen
+
     const cudaEvent_t* of(int64_t instance) const { return &events[size_t(instance) * per_instance % events.size()]; }
+    // Called before one more instance is issued. Waits until the ends that its events told of before have been seen:
+    // recorded again, they would tell of the later instance's. Not for ever, since a run ends also where a device
+    // hangs.
+    void issue_one_more();
   };
+  // Instances of a task that a host is ahead of its device at most, without waiting.
+  static constexpr int32_t kAhead = 16;
   explicit CudaEvents(size_t tasks) : ring(tasks) {}
   cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {
     const Ring& events = ring[size_t(task)];
@@ -56,9 +65,8 @@ class CudaPoller {
     struct Instance {
       TaskId task = kNone;
       int64_t instance = 0;
-      int64_t issued = -1;                 // the trace's time when it was; −1: there is none
-      const cudaEvent_t* ended = nullptr;  // `events` of them; the first one's time counts
-      size_t events = 1;
+      int64_t issued = -1;               // the trace's time when it was; −1: there is none
+      CudaEvents::Ring* ring = nullptr;  // the task's; of the instance's events the first one's time counts
     };
 
    private:

@@ -187,3 +187,35 @@ TEST_CASE("a trace of GPUs tells how long learners' tasks take alone") {
   }
   CHECK(steps == 4);
 }
+
+TEST_CASE("in a trace of GPUs what a task waited for in its queue had ended before it ended") {
+  if (lacks_gpus()) return;
+  const TestFolder folder;
+  SessionOptions options = on_cpus();
+  options.learners.devices.clear();
+  for (const int gpu : first_gpus(gpu_count())) options.learners.devices.push_back({PlanDevice::Kind::Cuda, gpu});
+  options.learners.per_device = 8;
+  options.learners.strategy = Strategy::Kind::Sma;
+  options.length.epochs = 20;
+  options.files.trace = folder / "run.json.gz";
+  run(tiny(convolutional()), options);
+  const TraceFile trace = read_trace(options.files.trace);
+  const SpanIndex index(trace);
+  constexpr int64_t kClocks = 20'000;  // ns: those of two GPUs differ
+  int64_t compared = 0;
+  for (const Edge& edge : trace.plan.edges) {
+    if (edge.needs != Edge::Needs::Issued) continue;
+    for (const TaskSpan* to : index.of(edge.to)) {
+      const int64_t needed = needed_instance(trace.plan, edge, to->instance);
+      const TaskSpan* from = needed < 0 ? nullptr : index.find(edge.from, needed);
+      if (!from) continue;
+      ++compared;
+      if (from->ended <= to->ended + kClocks) continue;
+      INFO(trace.plan.tasks[size_t(edge.from)].name << " " << needed << " ended at " << from->ended << ", "
+                                                    << trace.plan.tasks[size_t(edge.to)].name << " " << to->instance
+                                                    << " at " << to->ended);
+      CHECK(from->ended <= to->ended + kClocks);
+    }
+  }
+  CHECK(compared > 1000);
+}

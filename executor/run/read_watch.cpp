@@ -5,12 +5,17 @@
 #include <algorithm>
 
 namespace arbalest {
+namespace {
+
+constexpr double kNotLookedAt = -1;  // of what has begun since the look before, which has not waited since then
+
+}  // namespace
 
 ReadWatch::Reading::Reading(ReadWatch* watch, const Source& source, const SampleRef& sample, size_t count)
     : watch_(watch) {
   if (!watch_) return;
   const std::scoped_lock lock(watch_->mutex_);
-  entry_ = watch_->entries_.insert(watch_->entries_.end(), {&source, sample, count});
+  entry_ = watch_->entries_.insert(watch_->entries_.end(), {&source, sample, count, kNotLookedAt});
 }
 
 ReadWatch::Reading::~Reading() {
@@ -24,7 +29,9 @@ std::optional<std::string> ReadWatch::late(Time now) {
   const std::scoped_lock lock(mutex_);
   const double step = last_ ? std::chrono::duration<double>(now - *last_).count() : 0;
   last_ = now;
-  for (Entry& entry : entries_) entry.waited += std::clamp(step, 0.0, kLongestStep);
+  for (Entry& entry : entries_) {
+    entry.waited = entry.waited == kNotLookedAt ? 0 : entry.waited + std::clamp(step, 0.0, kLongestStep);
+  }
   const auto longest = std::max_element(entries_.begin(), entries_.end(),
                                         [](const Entry& a, const Entry& b) { return a.waited < b.waited; });
   if (limit_ <= 0 || longest == entries_.end() || longest->waited <= limit_) return std::nullopt;

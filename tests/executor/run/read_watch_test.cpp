@@ -60,7 +60,7 @@ TEST_CASE("a read is late after its time, and told with its sample, however ofte
   std::optional<ReadWatch::Reading> first(std::in_place, &watch, source, SampleRef{.index = 7, .epoch = 2});
   for (int i = 0; i < 10; ++i) CHECK_FALSE(look(1s));
   const ReadWatch::Reading second(&watch, source, SampleRef{.index = 8}, 5);
-  for (int i = 0; i < 10; ++i) CHECK_FALSE(look(1s));
+  for (int i = 0; i < 11; ++i) CHECK_FALSE(look(1s));
   for (int i = 0; i < 2; ++i) {
     const auto late = look(1s);
     REQUIRE(late);
@@ -84,6 +84,17 @@ TEST_CASE("a process that stood still has not waited: at most a second counts be
   CHECK_FALSE(watch.late(now += 1h));
   CHECK_FALSE(watch.late(now += 1h));
   CHECK(watch.late(now += 1h));
+}
+
+TEST_CASE("a read that has begun since the look before has waited for nothing yet") {
+  const HeldUp source(0ms);
+  ReadWatch watch(0.5);
+  ReadWatch::Time now;
+  CHECK_FALSE(watch.late(now));
+  const ReadWatch::Reading reading(&watch, source, {});
+  CHECK_FALSE(watch.late(now += 1h));  // as behind a checkpoint that took its time
+  CHECK_FALSE(watch.late(now += 500ms));
+  CHECK(watch.late(now += 20ms));
 }
 
 TEST_CASE("a watch without a limit waits for ever, and a reader without a watch is told to nobody") {

@@ -48,8 +48,8 @@ Diverged Training::located(const Diverged& error) const {
 }
 
 // Goes back to the newest checkpoint that is finite, or to the one before where that has been of no use, and goes on
-// from there with a lower rate. Throws where that is not
-// asked for, where the run has done so often enough, and where there is no such checkpoint.
+// from there with a lower rate. Throws where that is not asked for, where the run has done so often enough, and where
+// there is no such checkpoint.
 void Training::roll_back(const Diverged& error) {
   const DivergenceOptions& options = options_.divergence;
   if (options.then != OnDivergence::Rollback) throw Diverged(error);

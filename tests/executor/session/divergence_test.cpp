@@ -121,12 +121,10 @@ TEST_CASE("a run whose loss is not finite goes back to its newest checkpoint wit
   CHECK(fs::exists(options.files.save));
 }
 
-TEST_CASE("a run that goes on after a rollback keeps the rate, and what follows is what would have followed") {
+TEST_CASE("a run that goes on after a rollback keeps the rate and how often it has gone back") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1);
-  options.files.save = folder / "w.safetensors";
   REQUIRE(outcome(regression(), options).error == "");
-  const std::string whole = read_whole_file(options.files.save);
   for (const fs::path& path : checkpoints_in(folder / "c")) {
     if (path.filename().string() > "checkpoint-000000000060") fs::remove(path);
   }

@@ -125,6 +125,13 @@ void check_has_none(const fs::path& folder) {
                   folder.string(), there.front().filename().string()));
 }
 
+void remove_after(const fs::path& folder, int64_t iteration) {
+  for (const fs::path& path : checkpoints_in(folder)) {
+    std::error_code ignored;  // as in prune()
+    if (iteration_of(path.filename().string()).value_or(0) > iteration) fs::remove(path, ignored);
+  }
+}
+
 std::shared_ptr<const CheckpointFile> newest_checkpoint(const fs::path& folder) {
   return newest_of(checkpoints_in(folder), [](const CheckpointFile&) { return true; });
 }

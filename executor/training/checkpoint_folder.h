@@ -43,4 +43,7 @@ std::shared_ptr<const CheckpointFile> newest_checkpoint(const std::filesystem::p
 // The newest that is whole, finite and after fewer iterations than `before`. nullptr: there is none.
 std::shared_ptr<const CheckpointFile> newest_finite_checkpoint(const std::filesystem::path& folder, int64_t before);
 
+// Removes those after more iterations, which a run that has gone back behind them would otherwise go on from.
+void remove_after(const std::filesystem::path& folder, int64_t iteration);
+
 }  // namespace arbalest

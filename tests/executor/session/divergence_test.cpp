@@ -141,6 +141,22 @@ TEST_CASE("a run that goes on after a rollback keeps the rate and how often it h
   CHECK(rest.story.reports.back().learning_rate == doctest::Approx(0.05 * 0.25));
 }
 
+TEST_CASE("checkpoints that a run has gone back behind are removed, and no longer gone back to") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 1000);
+  options.length.iterations = 36;
+  REQUIRE(outcome(regression(), options).error == "");
+  options.length.iterations.reset();
+  options.checkpoints.from = newest_checkpoint(folder / "c");
+  options.checkpoints.iterations = 1000;  // no more
+  const Outcome run = outcome(regression(), options);
+  CHECK_FALSE(run.error.empty());
+  std::vector<int64_t> back;
+  for (const RolledBack& each : run.story.rollbacks) back.push_back(each.iteration);
+  CHECK(back == std::vector<int64_t>{36, 35, 30});
+  CHECK(checkpoints_in(folder / "c").front().filename() == "checkpoint-000000000030.safetensors");
+}
+
 TEST_CASE("a run goes back as often as it may, and then ends") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1000);

@@ -231,6 +231,22 @@ TEST_CASE("the first line has devices in ranges, and a note behind it") {
   std::fclose(file);
 }
 
+TEST_CASE("a rollback is told behind its reason, which may have several lines") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  ProgressLine line(file);
+  line.rolled_back({.reason = "node 'a' makes 'a'\n  of 'x'",
+                    .path = "c/35.safetensors",
+                    .iteration = 35,
+                    .times = 1,
+                    .most = 3,
+                    .rate_factor = 0.5});
+  CHECK(content(file) ==
+        "node 'a' makes 'a'\n  of 'x'\n"
+        "back to iteration 35, from c/35.safetensors, with the learning rate x 0.5 (rollback 1 of at most 3)\n");
+  std::fclose(file);
+}
+
 TEST_CASE("a pipe that nobody reads is waited for once; what it does not take is left out until it takes text again") {
   int ends[2] = {};
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);

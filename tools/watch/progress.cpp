@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -289,8 +290,10 @@ void ProgressLine::checkpoint(const CheckpointSaved& event) {
 }
 
 void ProgressLine::rolled_back(const RolledBack& event) {
-  print(fmt::format("{}: back to iteration {}, from {}, with the learning rate x {:g} (rollback {} of at most {})",
-                    event.reason, event.iteration, event.path, event.rate_factor, event.times, event.most));
+  std::istringstream reason(event.reason);  // --find-nan tells of inputs in lines of their own
+  for (std::string line; std::getline(reason, line);) print(line);
+  print(fmt::format("back to iteration {}, from {}, with the learning rate x {:g} (rollback {} of at most {})",
+                    event.iteration, event.path, event.rate_factor, event.times, event.most));
 }
 
 void ProgressLine::skipped(const SampleSkipped& event) {

@@ -12,6 +12,7 @@
 
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
+#include "executor/devices/nvml.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/cuda/cuda_context.h"
 
@@ -114,7 +115,7 @@ class CudaDevice final : public Device {
       throw RunError(
           fmt::format("cuda:{} is not there: {} CUDA device{} found", index, present, present == 1 ? "" : "s"));
     }
-    enter();
+    make_context();
     std::shared_ptr<CudaKernelCache>& ours = cache.kernels[index];
     if (!ours) ours = std::make_shared<CudaKernelCache>(index);
     cache_ = ours;
@@ -305,6 +306,30 @@ class CudaDevice final : public Device {
 
  private:
   void enter() const { CUDA_CHECK(cudaSetDevice(index_)); }
+
+  // The first call for a device makes CUDA's context there, which takes some hundred MiB of its memory.
+  void make_context() const {
+    const cudaError_t state = cudaSetDevice(index_);
+    if (state == cudaErrorMemoryAllocation) {
+      throw RunError(fmt::format("cuda:{}: too little of its memory is free for CUDA's context{}", index_, in_use()));
+    }
+    CUDA_CHECK(state);
+  }
+
+  // "": NVML does not tell.
+  std::string in_use() const {
+    char bus_id[32];
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index_) != cudaSuccess) return "";
+    try {
+      const Nvml nvml;
+      for (const Gauge& gauge : nvml.gauges(bus_id)) {
+        const std::optional<double> used = gauge.unit == "B" ? gauge.read() : std::nullopt;
+        if (used) return fmt::format(": {:.0f} of {:.0f} MiB are in use", *used / (1 << 20), gauge.most / (1 << 20));
+      }
+    } catch (const RunError&) {
+    }
+    return "";
+  }
 
   bool own(TaskId task) const {
     const int32_t device = plan_->tasks[size_t(task)].device;

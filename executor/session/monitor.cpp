@@ -108,6 +108,12 @@ void Monitor::restore(const MonitorState& state) {
 void Monitor::roll_back(const MonitorState& from, double rate_factor) {
   const std::scoped_lock lock(mutex_);
   state_.last_seconds = from.seconds;  // the next report is of what has been trained since
+  // The best model of all was kept when it was measured, and is not to be replaced by one that is worse.
+  state_.best = from.best;
+  state_.has_best = from.has_best;
+  state_.best_value = from.best_value;
+  state_.best_epoch = from.best_epoch;
+  state_.best_iteration = from.best_iteration;
   state_.rollbacks = from.rollbacks + 1;
   state_.rollback_factor = from.rollback_factor * rate_factor;
 }

@@ -138,8 +138,15 @@ std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
 }
 
 bool is_finite(const CheckpointFile& file) {
-  return std::all_of(file.tensors.tensors.begin(), file.tensors.tensors.end(), [](const NamedTensor& tensor) {
-    return tensor.name.starts_with("frozen/") || all_finite(tensor.dtype, std::as_bytes(std::span(tensor.bytes)));
+  // As CheckpointLayout::not_finite(): what the optimiser keeps, such as squares, may be infinite.
+  const auto is_slot = [](std::string_view name) {
+    if (!name.starts_with("learner ")) return false;
+    const std::string_view part = name.substr(std::min(name.size(), name.find('/') + 1));
+    return !part.starts_with("weights/") && !part.starts_with("statistics/") && !part.starts_with("state/");
+  };
+  return std::all_of(file.tensors.tensors.begin(), file.tensors.tensors.end(), [&](const NamedTensor& tensor) {
+    return tensor.name.starts_with("frozen/") || is_slot(tensor.name) ||
+           all_finite(tensor.dtype, std::as_bytes(std::span(tensor.bytes)));
   });
 }
 

@@ -157,6 +157,27 @@ TEST_CASE("checkpoints that a run has gone back behind are removed, and no longe
   CHECK(checkpoints_in(folder / "c").front().filename() == "checkpoint-000000000030.safetensors");
 }
 
+TEST_CASE("a rollback does not forget the best model, which was measured after its checkpoint") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 1, 2);
+  options.sources.validation = std::make_shared<Poisoned>(0, 0, 0);
+  options.checkpoints.iterations = 40;
+  options.divergence.rate_factor = 1e-6;  // nothing that is trained afterwards is better
+  options.files.save_best = folder / "best.safetensors";
+  const Outcome run =
+      outcome(regression("lr = 0.05", "report = arbalest.Validate <batch = 8> (trained, loss)\n"), options);
+  CHECK(run.error == "");
+  REQUIRE(run.story.rollbacks.size() == 1);
+  CHECK(run.story.rollbacks[0].iteration == 40);
+  REQUIRE(run.story.validations.size() == 5);  // after 24, 48, again 48, 72 and 96 iterations
+  const Validated& best = run.story.validations[1];
+  CHECK(best.iteration == 48);
+  CHECK(run.story.validations[2].iteration == 48);
+  CHECK(run.story.validations[2].loss > best.loss);
+  CHECK(run.story.validations[2].loss < run.story.validations[0].loss);
+  CHECK(newest_checkpoint(folder / "c")->checkpoint.monitor.best_value == best.loss);
+}
+
 TEST_CASE("a run goes back as often as it may, and then ends") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1000);

@@ -18,6 +18,7 @@ class TraceRecorder {
  public:
   // The plan must outlive the recorder. A thread keeps its newest `capacity_per_thread` spans of each kind.
   explicit TraceRecorder(const Plan& plan, size_t capacity_per_thread = size_t{1} << 18);
+  explicit TraceRecorder(const Plan&& plan, size_t capacity_per_thread = 0) = delete;
 
   void set_threads(const TraceThreads& threads) { threads_ = threads; }
   void set_reading(const ReadingTimes& reading) { reading_ = reading; }

@@ -44,7 +44,8 @@ TEST_CASE("gauges of a GPU are read through NVML, without what it does not tell"
 TEST_CASE("a machine without NVML says so") {
   CHECK(contains(message_of([] { Nvml("libnot-there.so.1"); }), "libnot-there.so.1"));
   if (cuda_device_count() > 0) return;
-  TraceRecorder recorder(small_plan());
+  const Plan plan = small_plan();
+  TraceRecorder recorder(plan);
   { const Sampler sampler(small_plan().devices, std::chrono::milliseconds(1), recorder); }  // cuda:0
   CHECK(contains(recorder.collect().sampling.note, "GPUs were not sampled: "));
 }

@@ -43,6 +43,11 @@ std::vector<float> ValidationReader::rows_of(size_t index, int64_t columns, int6
 
 Measurement ValidationReader::read(int64_t tick) {
   const std::vector<double> sums = tally_.advance(tick);
+  // What it began with may have come from a checkpoint.
+  if (!(sums[0] >= 0 && sums[0] < double(samples_) + 0.5)) {
+    throw RunError(fmt::format("a validation of {} samples has counted {}: what it began with is not of such a run",
+                               samples_, sums[0]));
+  }
   Measurement result;
   result.samples = int64_t(sums[0] + 0.5);
   result.left_out = samples_ - result.samples;

@@ -63,7 +63,7 @@ class CudaCollectives final : public Queues {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
       CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
       ring.per_instance = context_->devices.size();
-      ring.events.resize(size_t(std::max(task.events, CudaEvents::kAhead)) * ring.per_instance);
+      ring.events.resize(size_t(task.events) * ring.per_instance);
       for (size_t e = 0; e < ring.events.size(); ++e) {
         const size_t device = e % ring.per_instance;
         enter(device);

@@ -219,7 +219,7 @@ class CudaDevice final : public Device {
       recording.recorded.resize(task.variants.size());
       recording.runs.resize(task.variants.size());
       make_branch(task, *streams_[size_t(plan.tasks[size_t(task.id)].lane)]);
-      events_->ring[size_t(task.id)].events = make_events(size_t(std::max(task.events, CudaEvents::kAhead)));
+      events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
     }
     std::vector<CudaPoller::Pending*> lanes;
     for (auto& stream : streams_) {

@@ -46,8 +46,6 @@ struct CudaEvents {
     // hangs.
     void issue_one_more();
   };
-  // Instances of a task that a host is ahead of its device at most, without waiting.
-  static constexpr int32_t kAhead = 16;
   explicit CudaEvents(size_t tasks) : ring(tasks) {}
   cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {
     const Ring& events = ring[size_t(task)];

@@ -76,7 +76,9 @@ struct BoundTask {
   std::vector<BoundWait> waits;
   int32_t every = 1;     // as the task's
   bool capture = false;  // variants may be recorded and replayed as a whole
-  int32_t events = 2;    // instances whose completion must be told apart: from the leads of the task's edges
+  // Its latest instances whose ends are told apart: at least what the leads of its edges ask for, and enough for a host
+  // that issues ahead of what it has seen the end of.
+  int32_t events = 16;
 
   size_t variant_of(int64_t instance) const {
     if (!has_work(instance, every)) return variants.size() - 1;

@@ -78,7 +78,8 @@ class Monitor {
   // reached then.
   MonitorState state() const;
   void restore(const MonitorState& state);
-  // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on.
+  // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on, and the best
+  // validation stays the best.
   void roll_back(const MonitorState& from, double rate_factor);
   int64_t best_iteration() const;  // of the best validation; 0: there was none
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.

@@ -7,8 +7,8 @@ namespace {
 
 bool on_gpu(const Plan& plan, TaskId task) {
   if (plan.on_host(task)) return false;
-  const int32_t device = plan.tasks[size_t(task)].device;  // kNone: a collective
-  return device == kNone || plan.devices[size_t(device)].kind == PlanDevice::Kind::Cuda;
+  const int32_t device = plan.tasks[size_t(task)].device;  // kNone: a collective of all devices, which are alike
+  return plan.devices[device == kNone ? 0 : size_t(device)].kind == PlanDevice::Kind::Cuda;
 }
 
 // GPUs tell when an instance has ended; `started` is when it had been issued. It started once, besides, what came

@@ -37,6 +37,15 @@ std::string sum_of(const TensorFile& file, const std::string& state) {
   return fmt::format("{:08x}", sum);
 }
 
+// By the name of an array, or what it begins with: not what a user gave, nor slots, since a run may go on with a square
+// that is infinite.
+bool has_to_be_finite(std::string_view name) {
+  if (name.starts_with("frozen/")) return false;
+  if (!name.starts_with("learner ")) return true;
+  const std::string_view part = name.substr(std::min(name.size(), name.find('/') + 1));
+  return part.starts_with("weights/") || part.starts_with("statistics/") || part.starts_with("state/");
+}
+
 }  // namespace
 
 // An array of the checkpoint, and what it consists of in the file: the members of an arena, or, without any, bytes.
@@ -128,25 +137,16 @@ TensorFile CheckpointLayout::encode(Checkpoint checkpoint) const {
 
 std::string CheckpointLayout::not_finite(Checkpoint& checkpoint) const {
   for (const Part& part : parts_of(checkpoint)) {
-    const auto is_slot = [&](const std::string& slot) { return part.prefix.ends_with("/" + slot + "/"); };
     if (skips_ && part.members != &weights_) continue;
-    if (part.prefix == "frozen/" || std::any_of(slots_.begin(), slots_.end(), is_slot)) continue;
-    if (all_finite(part.type, *part.content)) continue;
+    if (!has_to_be_finite(part.prefix) || all_finite(part.type, *part.content)) continue;
     return part.prefix.substr(0, part.prefix.size() - (part.members ? 1 : 0));
   }
   return "";
 }
 
 bool is_finite(const CheckpointFile& file) {
-  // As CheckpointLayout::not_finite(): what the optimiser keeps, such as squares, may be infinite.
-  const auto is_slot = [](std::string_view name) {
-    if (!name.starts_with("learner ")) return false;
-    const std::string_view part = name.substr(std::min(name.size(), name.find('/') + 1));
-    return !part.starts_with("weights/") && !part.starts_with("statistics/") && !part.starts_with("state/");
-  };
-  return std::all_of(file.tensors.tensors.begin(), file.tensors.tensors.end(), [&](const NamedTensor& tensor) {
-    return tensor.name.starts_with("frozen/") || is_slot(tensor.name) ||
-           all_finite(tensor.dtype, std::as_bytes(std::span(tensor.bytes)));
+  return std::all_of(file.tensors.tensors.begin(), file.tensors.tensors.end(), [](const NamedTensor& tensor) {
+    return !has_to_be_finite(tensor.name) || all_finite(tensor.dtype, std::as_bytes(std::span(tensor.bytes)));
   });
 }
 

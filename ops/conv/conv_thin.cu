@@ -80,8 +80,9 @@ auto with_filter_gradient_form(const Shape& image, int multiprocessors, Function
       return function(FilterGradientForm<16, 16, 16, 256>(image, multiprocessors * (has_few_pixels(image) ? 1 : 2), 2));
     case 32: return function(FilterGradientForm<32, 32, 16, 256>(image, multiprocessors, 1));
     default:
-      return has_few_pixels(image) ? function(FilterGradientForm<64, 32, 16, 64>(image, std::max(1, multiprocessors / 4), 4))
-                                   : function(FilterGradientForm<64, 32, 32, 64>(image, std::max(1, multiprocessors / 2), 1));
+      return has_few_pixels(image)
+                 ? function(FilterGradientForm<64, 32, 16, 64>(image, std::max(1, multiprocessors / 4), 4))
+                 : function(FilterGradientForm<64, 32, 32, 64>(image, std::max(1, multiprocessors / 2), 1));
   }
 }
 

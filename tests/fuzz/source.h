@@ -1,40 +1,17 @@
 #pragma once
 // What fuzz targets of sources share: a source read whole.
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 #include "io/sources/source.h"
 #include "tests/fuzz/target.h"
+#include "tests/io/read_everything.h"
 
 namespace arbalest::fuzz {
 
 // Everything that a split tells and gives.
 inline void read_split(const std::string& spec, const std::string& split) {
-  accepted([&] {
-    const auto source = open_source(spec, split, 1);
-    const std::vector<Field> fields = source->fields();
-    std::vector<SampleRef> samples;
-    for (int64_t i = 0; i < std::min<int64_t>(source->size(), 64); ++i) samples.push_back({i, 0, uint64_t(i)});
-    std::vector<std::vector<std::byte>> memory;
-    std::vector<std::byte*> places;
-    for (const Field& field : fields) {
-      const bool file = field.dtype == DataType::String;
-      memory.emplace_back(file ? 0 : samples.size() * size_t(field.sample().bytes()));
-      places.push_back(file ? nullptr : memory.back().data());
-    }
-    source->fill(samples, places);
-    source->class_names();
-    std::vector<std::byte> bytes;
-    for (const SampleRef& sample : samples) {
-      source->locate(sample.index);
-      source->name(sample.index);
-      for (size_t f = 0; f < fields.size(); ++f) {
-        if (fields[f].dtype == DataType::String) source->read(sample.index, f, bytes);
-      }
-    }
-  });
+  accepted([&] { test::read_everything(*open_source(spec, split, 1)); });
 }
 
 }  // namespace arbalest::fuzz

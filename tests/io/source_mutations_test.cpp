@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "graph/random.h"
 #include "io/sources/source.h"
+#include "tests/io/read_everything.h"
 #include "tests/io/tar_writer.h"
 #include "tests/io/test_folder.h"
 
@@ -47,26 +48,9 @@ std::string mutated(std::string file, uint64_t key) {
   return file;
 }
 
-// Everything that a source tells and gives.
 void read_all(const Source& source) {
-  const std::vector<Field> fields = source.fields();
-  std::vector<SampleRef> samples;
-  for (int64_t i = 0; i < std::min<int64_t>(source.size(), 64); ++i) samples.push_back({i, 0, uint64_t(i)});
-  std::vector<std::vector<std::byte>> memory;
-  std::vector<std::byte*> places;
-  for (const Field& field : fields) {
-    const bool file = field.dtype == DataType::String;
-    memory.emplace_back(file ? 0 : samples.size() * size_t(field.sample().bytes()));
-    places.push_back(file ? nullptr : memory.back().data());
-  }
-  source.fill(samples, places);
-  std::vector<std::byte> bytes;
-  for (const SampleRef& sample : samples) {
-    CHECK_FALSE(source.locate(sample.index).empty());
-    for (size_t f = 0; f < fields.size(); ++f) {
-      if (fields[f].dtype == DataType::String) source.read(sample.index, f, bytes);
-    }
-  }
+  test::read_everything(source);
+  for (int64_t i = 0; i < std::min<int64_t>(source.size(), 64); ++i) CHECK_FALSE(source.locate(i).empty());
   CHECK(source.class_names().size() < 1000);
 }
 

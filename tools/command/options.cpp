@@ -512,7 +512,9 @@ class CommandLine {
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }
 
-  static Exit wrong(const std::string& message) { return {kWrong, fmt::format("arbalest: {}\n", printable(message, true))}; }
+  static Exit wrong(const std::string& message) {
+    return {kWrong, fmt::format("arbalest: {}\n", printable(message, true))};
+  }
 
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,

@@ -103,11 +103,13 @@ void Monitor::restore(const MonitorState& state) {
   }
   state_ = state;
   state_.targets = std::move(targets);
+  marks_.clear();
 }
 
 void Monitor::roll_back(const MonitorState& from, double rate_factor) {
   const std::scoped_lock lock(mutex_);
   state_.last_seconds = from.seconds;  // the next report is of what has been trained since
+  marks_.clear();
   // The best model of all was kept when it was measured, and is not to be replaced by one that is worse.
   state_.best = from.best;
   state_.has_best = from.has_best;
@@ -142,6 +144,20 @@ void Monitor::check_loss(const RunProgress& progress, bool skipped, const std::s
                  progress.iteration, Diverged::Of::Training);
 }
 
+// Images per second over the last two reports at least, and over half a second at least where the run is as old: the
+// end of an epoch may follow a report at once, and the host may come to two groups of iterations together.
+double Monitor::recent_rate(double now, int64_t images) {
+  constexpr size_t kLeastReports = 2;
+  constexpr double kLeastSeconds = 0.5;
+  if (marks_.empty()) marks_.push_back({state_.last_seconds, state_.last_images});
+  while (marks_.size() > kLeastReports && now - marks_[1].seconds >= kLeastSeconds) marks_.pop_front();
+  const Mark& since = marks_.front();
+  // Batches that were read again, because a plan ended between updates, count once.
+  const double rate = double(std::max<int64_t>(0, images - since.images)) / std::max(1e-9, now - since.seconds);
+  marks_.push_back({now, images});
+  return rate;
+}
+
 void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, double learning_rate,
                      const std::vector<double>& sums, const std::optional<UpdateCount>& updates,
                      const std::string& diverged, const InputReport& input) {
@@ -156,9 +172,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.epoch = at.epoch;
   progress.iteration = at.iteration;
   progress.seconds = now;
-  // Batches that were read again, because a plan ended between updates, count once.
-  progress.images_per_second =
-      double(std::max<int64_t>(0, at.images - state_.last_images)) / std::max(1e-9, now - state_.last_seconds);
+  progress.images_per_second = recent_rate(now, at.images);
   progress.epochs = at.epochs;
   progress.learning_rate = learning_rate;
   progress.loss = sums[1] / sums[0];

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -110,6 +111,7 @@ class Monitor {
   void check_loss(const RunProgress& progress, bool skipped, const std::string& diverged) const;
   void keep_best(const std::vector<double>& values);
   void judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict);
+  double recent_rate(double now, int64_t images);
 
   const std::vector<MeasuredMetric> metrics_;       // of validations
   const std::vector<std::string> trained_metrics_;  // of training, the loss first
@@ -120,6 +122,12 @@ class Monitor {
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point begun_;  // less what the run had behind it
   double told_validating_ = -1;
+  // What was reported when: since when images per second are counted. A restored run begins with the state's last.
+  struct Mark {
+    double seconds = 0;
+    int64_t images = 0;
+  };
+  std::deque<Mark> marks_;
   MonitorState state_;
 };
 

@@ -52,7 +52,7 @@ struct RunProgress {
   int64_t epoch = 0, iteration = 0;
   double epochs = 0;  // of training samples seen, where a whole epoch counts as 1
   double seconds = 0;
-  double images_per_second = 0;  // since the progress before
+  double images_per_second = 0;  // since the progress before the last, and over half a second at least
   double learning_rate = 0;
   double loss = 0;              // mean since the progress before; NaN where no batch has counted
   Metrics metrics;              // likewise: those of Validate's that training computes along with the loss

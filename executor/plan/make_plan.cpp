@@ -152,7 +152,8 @@ Lanes add_lanes(PlanBuilder& builder, const PlanInputs& in) {
     };
     lanes.copy_in.push_back(add(Lane::Kind::CopyIn, "/copy in"));
     lanes.copy_out.push_back(add(Lane::Kind::CopyOut, "/copy out"));
-    if (in.synchronised()) lanes.averaging.push_back(add(Lane::Kind::Averaging, "/averaging"));
+    const bool ssgd = in.strategy().kind == Strategy::Kind::Ssgd;
+    if (in.synchronised()) lanes.averaging.push_back(add(Lane::Kind::Averaging, ssgd ? "/gradients" : "/averaging"));
   }
   if (in.synchronised() && in.devices() > 1) {
     lanes.collectives = builder.add_lane(Lane::Kind::Collectives, kNone, kNone, "collectives");

@@ -131,7 +131,8 @@ struct TargetReached {
 };
 
 struct RunFinished {
-  std::string reason;  // "complete", "until", "patience", "interrupted", "time limit"
+  std::string reason;          // "complete", "until", "patience", "interrupted", "time limit"
+  std::string interrupted_by;  // "SIGINT"; "": unknown, or another reason
   int64_t epoch = 0, iteration = 0, images = 0;
   double seconds = 0, setup_seconds = 0;
   double images_per_second = 0;  // over all of training
@@ -156,6 +157,7 @@ struct RunFailed {
   std::string message;                 // whole, as it is shown
   int64_t epoch = -1, iteration = -1;  // −1: unknown or none
   double seconds = 0;
+  std::string trace;  // file written, or ""
 };
 
 // Implemented by whoever watches a run, and given to run_training(). Calls come one at a time, from a thread that does

@@ -2,6 +2,7 @@
 // A run from a graph to trained weights: what `arbalest run` and the C++ DSL call.
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,7 +69,9 @@ struct ExecutionOptions {
   double read_timeout = 20;
   int64_t report_every = 0;  // iterations between progress events; 0: by the length of an epoch
   bool nvtx = false;         // ranges for Nsight; refused where a build has none
-  int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
+  // What has set `interrupted`, for whoever reads the trace: "SIGINT". Asked once the run has ended; may be empty.
+  std::function<std::string()> interrupted_by;
+  int64_t sample_ms = 100;  // between samples of devices and process in a trace; 0: none
 };
 
 struct FileOptions {        // paths; "" for none

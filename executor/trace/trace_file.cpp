@@ -139,6 +139,7 @@ class EventReader {
     trace_.graph = printable(record.at("graph").get<std::string>());  // names of a trace are printed only
     trace_.launches = record.at("launches").get<std::vector<std::string>>();
     for (std::string& name : trace_.launches) name = printable(name);
+    if (const auto run = record.find("run"); run != record.end()) take_run(*run);
     if (const auto threads = record.find("threads"); threads != record.end()) {
       trace_.threads = {int32_t(integer_of(*threads, "host", 0, kMostTraceThreads)),
                         int32_t(integer_of(*threads, "issuing", 0, kMostTraceThreads))};
@@ -157,6 +158,18 @@ class EventReader {
     trace_.dropped = integer_of(record, "dropped", 0, INT64_MAX);
     trace_.unfinished = integer_of(record, "unfinished", 0, INT64_MAX);
     has_plan_ = true;
+  }
+
+  void take_run(const json& run) {
+    const auto text = [&](const char* key) { return printable(run.at(key).get<std::string>()); };
+    trace_.run = {text("strategy"),
+                  integer_of(run, "learners", 0, INT32_MAX),
+                  integer_of(run, "iterations", 0, kMostTraceTicks),
+                  integer_of(run, "first", 0, kMostTraceTicks),
+                  text("begins"),
+                  text("ended"),
+                  text("message"),
+                  integer_of(run, "ended_after", -1, kMostTraceTicks)};
   }
 
   void take_sampling(const json& sampling) {

@@ -81,9 +81,23 @@ struct Sampling {
   bool operator==(const Sampling&) const = default;
 };
 
+// Of which run a trace is, and which part of it. Traces of earlier versions know nothing of that.
+struct TracedRun {
+  std::string strategy;      // "none", "ssgd", "sma", "local"; "": unknown
+  int64_t learners = 0;      // on each device; 0: unknown
+  int64_t iterations = 0;    // of the run that were complete when the trace began
+  int64_t first = 0;         // the run's number of the trace's iteration 0
+  std::string begins;        // why there: "" (the run began), "resumed", "tuned", "planned anew", "gone back"
+  std::string ended;         // RunFinished::reason, or "failed"; "": unknown
+  std::string message;       // failed: why; interrupted: by which signal, where that is known
+  int64_t ended_after = -1;  // iterations of the run, or where it failed; −1: unknown
+  bool operator==(const TracedRun&) const = default;
+};
+
 struct TraceFile {
-  Plan plan;                          // all but its buffers and graphs
-  std::string graph;                  // the graph's name
+  Plan plan;          // all but its buffers and graphs
+  std::string graph;  // the graph's name
+  TracedRun run;
   std::vector<std::string> launches;  // node names, by NodeSpan::launch
   std::vector<TaskSpan> tasks;        // these three by start
   std::vector<NodeSpan> nodes;

@@ -59,6 +59,7 @@ TraceFile TraceRecorder::collect() const {
   trace.alone = alone_;
   trace.timed = timed_;
   trace.sampling = sampling_;
+  trace.run = run_;
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {
     const Graph& graph = plan_.graphs[size_t(launch.program)];

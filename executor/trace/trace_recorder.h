@@ -24,6 +24,7 @@ class TraceRecorder {
   void set_reading(const ReadingTimes& reading) { reading_ = reading; }
   void set_alone(std::vector<int64_t> alone) { alone_ = std::move(alone); }   // TraceFile::alone
   void set_timed(std::vector<NodeTime> timed) { timed_ = std::move(timed); }  // TraceFile::timed
+  void set_run(TracedRun run) { run_ = std::move(run); }
   void set_sampling(Sampling sampling) { sampling_ = std::move(sampling); }
 
   // ns since the trace began (the recorder's construction).
@@ -68,6 +69,7 @@ class TraceRecorder {
   std::vector<int64_t> alone_;
   std::vector<NodeTime> timed_;
   Sampling sampling_;
+  TracedRun run_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   tbb::enumerable_thread_specific<Rings> rings_;
 };

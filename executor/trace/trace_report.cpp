@@ -110,6 +110,7 @@ class Report {
   void verdict() {
     const Verdict verdict = judge(trace_, summary_);
     line("{}", verdict.sentence);
+    for (const std::string& note : verdict.notes) line("{}", note);
     for (const VerdictFigure& figure : verdict.figures) line("  {:>12}  {}", figure.value, figure.text);
     line("");
   }
@@ -307,12 +308,12 @@ class Report {
     }
   }
 
-  static std::string name_of_all(Lane::Kind kind) {
+  std::string name_of_all(Lane::Kind kind) const {
     switch (kind) {
       case Lane::Kind::CopyIn: return "all copies in";
       case Lane::Kind::CopyOut: return "all copies out";
       case Lane::Kind::Validate: return "all validation";
-      case Lane::Kind::Averaging: return "all averaging";
+      case Lane::Kind::Averaging: return "all " + agreeing_in_words(trace_.run);
       default: return "all collectives";
     }
   }

@@ -429,12 +429,19 @@ class Analysis {
 
 }  // namespace
 
-std::string in_words(IdleCause cause) {
+std::string agreeing_in_words(const TracedRun& run) {
+  return run.strategy == "ssgd" ? "summing gradients" : "averaging";
+}
+
+std::string in_words(IdleCause cause, const TracedRun& run) {
   switch (cause) {
     case IdleCause::Nothing: return "there was nothing to do before its first task or after its last";
     case IdleCause::Input: return "the next batch was not read yet";
     case IdleCause::Copy: return "the next batch was on its way to the device";
-    case IdleCause::Averaging: return "models or gradients were being averaged";
+    case IdleCause::Averaging:
+      return run.strategy == "ssgd" ? "gradients of all learners were being summed"
+             : run.strategy.empty() ? "models or gradients were being averaged"
+                                    : "models were being averaged";
     case IdleCause::Results: return "results of earlier batches had not been taken yet";
     case IdleCause::Validation: return "validation was not done with what it needs";
     case IdleCause::Compute: return "computing that it builds on had not ended";

@@ -43,7 +43,10 @@ enum class IdleCause : uint8_t {
 inline constexpr size_t kIdleCauses = size_t(IdleCause::Starting) + 1;
 
 // "the next batch was not read yet": ends a sentence that begins with "idle, because".
-std::string in_words(IdleCause cause);
+std::string in_words(IdleCause cause, const TracedRun& run);
+
+// What learners do to agree: "averaging" models or, with S-SGD, "summing gradients".
+std::string agreeing_in_words(const TracedRun& run);
 
 // A lane's idle time of one cause.
 struct IdleShare {

@@ -163,9 +163,17 @@ class Writer {
         {"interval_ms", trace_.sampling.interval_ms}, {"note", trace_.sampling.note}, {"series", std::move(series)}};
   }
 
+  nlohmann::json run_record() const {
+    const TracedRun& run = trace_.run;
+    return {{"strategy", run.strategy}, {"learners", run.learners},      {"iterations", run.iterations},
+            {"first", run.first},       {"begins", run.begins},          {"ended", run.ended},
+            {"message", run.message},   {"ended_after", run.ended_after}};
+  }
+
   void write_record() {
     const nlohmann::json record = {{"plan", plan_record(plan_)},
                                    {"graph", trace_.graph},
+                                   {"run", run_record()},
                                    {"launches", trace_.launches},
                                    {"threads", {{"host", trace_.threads.host}, {"issuing", trace_.threads.issuing}}},
                                    {"reading",

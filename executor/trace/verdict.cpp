@@ -24,12 +24,16 @@ std::string milliseconds(double ns) {
   return ns < 1e6 ? fmt::format("{:.1f} µs", ns / 1e3) : fmt::format("{:.2f} ms", ns / 1e6);
 }
 
+std::string counted(int64_t count, const char* one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
 // "Bound by …" and "… waits N % of the time …".
-std::string bound_by(IdleCause cause) {
+std::string bound_by(IdleCause cause, const TracedRun& run) {
   switch (cause) {
     case IdleCause::Input: return "input";
     case IdleCause::Copy: return "copies to the device";
-    case IdleCause::Averaging: return "averaging";
+    case IdleCause::Averaging: return agreeing_in_words(run);
     case IdleCause::Results: return "taking results";
     case IdleCause::Validation: return "validation";
     case IdleCause::Compute: return "learners that wait for each other";
@@ -51,6 +55,7 @@ class Judgement {
     averaging();
     if (verdict_.figures.size() < 3) pace();
     verdict_.sentence += '.';
+    verdict_.notes = notes_on(trace_.run);
     return std::move(verdict_);
   }
 
@@ -141,7 +146,8 @@ class Judgement {
     }
     const char* s = devices_.size() > 1 ? "" : "s";
     verdict_.sentence = fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}",
-                                    bound_by(cause), where(), s, percent(busy_), s, percent(*top), in_words(cause));
+                                    bound_by(cause, trace_.run), where(), s, percent(busy_), s, percent(*top),
+                                    in_words(cause, trace_.run));
   }
 
   // "conv2 takes 41 % of it", of layers, or else of tasks where there are several.
@@ -204,11 +210,12 @@ class Judgement {
     }
     if (busy == 0) return;
     const std::string share = percent(double(hidden) / double(busy));
-    verdict_.sentence += fmt::format("; averaging {} hidden", share);
+    const std::string what = agreeing_in_words(trace_.run);
+    verdict_.sentence += fmt::format("; {} {} hidden", what, share);
     const Lane& first = lane_of(lane);
     const bool turns = first.device != kNone && plan_.devices[size_t(first.device)].kind == PlanDevice::Kind::Cpu;
-    const std::string text = turns ? "of averaging hidden: a CPU device does one thing at a time"
-                                   : "of averaging ran while its device computed";
+    const std::string text = turns ? fmt::format("of {} hidden: a CPU device does one thing at a time", what)
+                                   : fmt::format("of {} ran while its device computed", what);
     verdict_.figures.push_back({share, text, VerdictFigure::Where::Lane, lane});
   }
 
@@ -237,6 +244,33 @@ class Judgement {
 };
 
 }  // namespace
+
+std::vector<std::string> notes_on(const TracedRun& run) {
+  std::vector<std::string> notes;
+  const std::string after = run.ended_after < 0 ? "" : " after " + counted(run.ended_after, "iteration");
+  if (run.ended == "failed") {
+    notes.push_back(fmt::format("The run failed: {}.", run.message));
+  } else if (run.ended == "interrupted") {
+    notes.push_back(
+        fmt::format("The run was interrupted{}{}.", run.message.empty() ? "" : " by " + run.message, after));
+  } else if (!run.ended.empty()) {
+    const char* how = run.ended == "time limit" ? "The run was out of time"
+                      : run.ended == "until"    ? "The run reached its targets"
+                      : run.ended == "patience" ? "The run was out of patience"
+                                                : "The run was complete";
+    notes.push_back(fmt::format("{}{}.", how, after));
+  }
+  if (run.begins.empty()) return notes;
+  const std::string why = run.begins == "resumed"     ? "was resumed from a checkpoint"
+                          : run.begins == "tuned"     ? "was planned anew by --learners auto"
+                          : run.begins == "gone back" ? "had gone back to a checkpoint"
+                                                      : "was planned anew";
+  notes.push_back(
+      fmt::format("The trace begins after {} of the run, where it {}, with {} on each device{}.",
+                  counted(run.iterations, "iteration"), why, counted(run.learners, "learner"),
+                  run.first == 0 ? "" : fmt::format("; its iteration 0 is the run's {}, counted from 0", run.first)));
+  return notes;
+}
 
 Verdict judge(const TraceFile& trace, const TraceSummary& summary) {
   return Judgement(trace, summary).run();

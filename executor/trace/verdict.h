@@ -19,9 +19,13 @@ struct VerdictFigure {
 };
 
 struct Verdict {
-  std::string sentence;  // "Bound by compute on cuda:0, …; input never late; averaging 98 % hidden."
+  std::string sentence;            // "Bound by compute on cuda:0, …; input never late; averaging 98 % hidden."
+  std::vector<std::string> notes;  // as notes_on() has them
   std::vector<VerdictFigure> figures;
 };
+
+// How the run ended, and where in it the trace begins, a sentence each. Empty where the trace does not know.
+std::vector<std::string> notes_on(const TracedRun& run);
 
 // `summary` is analyze(trace).
 Verdict judge(const TraceFile& trace, const TraceSummary& summary);

@@ -69,7 +69,8 @@ void Training::roll_back(const Diverged& error) {
   if (!file) {
     throw TaskError(fmt::format("{}; '{}' has no checkpoint to go back to", error.what(), folder), error.iteration);
   }
-  trace_.reset();    // it is of the segment
+  trace_.reset();  // it is of the segment
+  traced_.begins = "gone back";
   segment_.reset();  // its memory is needed
   set_learners(prepared_, tuner_ ? file->checkpoint.segment.learners : options_.learners.per_device, options_);
   whole_ = prepared_.request;

@@ -25,7 +25,8 @@ RunFinished train(Graph graph, const SessionOptions& options, RunObserver& obser
     return end;
   } catch (const std::exception& error) {
     const auto* task = dynamic_cast<const TaskError*>(&error);
-    events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0});
+    events.failed({plain_message(error), -1, task ? task->iteration : -1, training ? training->seconds() : 0,
+                   training ? training->trace_written() : ""});
     throw;
   }
 }

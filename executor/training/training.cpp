@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "executor/devices/sampler.h"
+#include "executor/run/task_error.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/reading.h"
@@ -42,6 +43,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   begin_checkpoints();
   if (options.checkpoints.from) {
     resume(*options.checkpoints.from);
+    traced_.begins = "resumed";
     return;
   }
   make_segment({});
@@ -132,6 +134,8 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     trained_ = !interrupted.load() && !over && !complete_;
     if (trained_) run_segments(interrupted);
     end = monitor_->finish(segment_->position(), monitor_->seconds(), why_ended());
+    const auto& by = options_.execution.interrupted_by;
+    if (end.reason == "interrupted" && by) end.interrupted_by = by();
     end.setup_seconds = setup_seconds;
     end.input = segment_->input();
     end.best_error = best_error_;
@@ -146,8 +150,11 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   }
   if (trace_ && end.iteration > 0) {
     time_what_ran();
-    trace_->write(options_.files.trace);
-    end.trace = options_.files.trace;
+    traced_.ended = end.reason;
+    traced_.message = end.interrupted_by;
+    traced_.ended_after = end.iteration;
+    write_trace();
+    end.trace = trace_written_;
   }
   observer_.finished(end);
   return end;
@@ -204,11 +211,27 @@ void Training::time_what_ran() {
   }
 }
 
-// The trace of a run that fails is written too. Where that fails as well, it is a warning: the run's own error is the
-// one that is reported.
-void Training::write_trace_of_failure() const noexcept {
+void Training::write_trace() {
+  trace_->set_run(traced_);
+  trace_->write(options_.files.trace);
+  trace_written_ = options_.files.trace;
+}
+
+// The trace of a run that fails is written too: called while its exception is handled. Where writing fails as well, it
+// is a warning: the run's own error is the one that is reported.
+void Training::write_trace_of_failure() noexcept {
+  if (!trace_) return;
   try {
-    if (trace_) trace_->write(options_.files.trace);
+    traced_.ended = "failed";
+    try {
+      throw;
+    } catch (const std::exception& error) {
+      const auto* task = dynamic_cast<const TaskError*>(&error);
+      traced_.ended_after = task ? task->iteration : -1;
+      traced_.message = plain_message(error);
+      std::replace(traced_.message.begin(), traced_.message.end(), '\n', ' ');
+    }
+    write_trace();
   } catch (const std::exception& error) {
     warn(error.what());
   }
@@ -225,6 +248,10 @@ void Training::run_segment(const std::atomic<bool>& interrupted) {
   std::optional<Sampler> sampler;
   if (!options_.files.trace.empty()) {
     trace_ = std::make_unique<TraceRecorder>(segment_->plan());
+    traced_.strategy = name_of(prepared_.request.strategy.kind);
+    traced_.learners = prepared_.request.learners;
+    traced_.iterations = segment_->position().iteration;
+    traced_.first = segment_->from().iteration;
     const std::chrono::milliseconds interval(options_.execution.sample_ms);
     if (interval.count() > 0) sampler.emplace(segment_->plan().devices, interval, *trace_);
   }
@@ -280,7 +307,8 @@ void Training::next_segment() {
     Cursor from = ended;
     if (writer_) writer_->wait();
     request_rest(finish ? before.learners : wanted.learners, from);
-    trace_.reset();    // it is of the segment
+    trace_.reset();  // it is of the segment
+    traced_.begins = tuner_ ? "tuned" : "planned anew";
     segment_.reset();  // its memory is needed
     try {
       make_segment(from);

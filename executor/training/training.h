@@ -10,6 +10,7 @@
 #include "executor/session/event_queue.h"
 #include "executor/session/learner_tuner.h"
 #include "executor/session/segment.h"
+#include "executor/trace/trace_file.h"
 #include "executor/training/checkpoint_writer.h"
 
 namespace arbalest {
@@ -21,6 +22,7 @@ class Training {
   ~Training();
   RunFinished run(const std::atomic<bool>& interrupted, double setup_seconds);
   StepProfile profile() const { return segment_->profile(); }  // after run()
+  const std::string& trace_written() const { return trace_written_; }
   double seconds() const { return monitor_ ? monitor_->seconds() : 0; }
 
  private:
@@ -38,7 +40,8 @@ class Training {
   void request_rest(int32_t learners, Cursor& from);
   void next_segment();
   void time_what_ran();
-  void write_trace_of_failure() const noexcept;
+  void write_trace();
+  void write_trace_of_failure() noexcept;
   void observe(const RunPosition& at);
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at);
@@ -79,6 +82,8 @@ class Training {
   bool complete_ = false;                 // nothing is left to train
   bool waits_for_input_ = false;          // by the last report that the tuner saw
   std::unique_ptr<TraceRecorder> trace_;  // of the latest segment
+  TracedRun traced_;                      // what the trace tells of the run
+  std::string trace_written_;             // its file, or ""
   const std::shared_ptr<DeviceCache> cache_ = make_device_cache();
   Snapshot validated_;                              // of the latest validation, where it is kept
   std::string best_error_;                          // why the latest best model could not be saved

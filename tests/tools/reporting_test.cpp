@@ -154,6 +154,7 @@ std::string shown_on(uint16_t columns) {
   end.reason = "complete";
   end.trace = "a/rather/long/path/of/a/trace/that/nobody/would/type/by/hand.trace.json.gz";
   line.finished(end);
+  line.failed({"boom", 3, 300, 36, end.trace});
   return terminal.shown();
 }
 
@@ -316,11 +317,12 @@ TEST_CASE("the log is one object a line, event first") {
     finished.best = {{"accuracy", 0.95}};
     finished.targets = {{"accuracy >= 0.9", 1.5}, {"accuracy >= 0.99", -1}};
     finished.best_error = "no room";
+    finished.interrupted_by = "SIGINT";
     log.finished(finished);
     // What is written is there at once.
     std::ifstream early(path);
     CHECK(std::count(std::istreambuf_iterator<char>(early), {}, '\n') == 6);
-    log.failed({"boom", 1, 100, 3.0});
+    log.failed({"boom", 1, 100, 3.0, "t.json.gz"});
   }
   std::ifstream file(path);
   std::vector<nlohmann::json> lines;
@@ -343,6 +345,8 @@ TEST_CASE("the log is one object a line, event first") {
   CHECK(lines[3].at("auc/0") == 0.5);
   CHECK(lines[3].at("auc/1").is_null());
   CHECK(lines[4].at("bytes") == 4096);
+  CHECK(lines[5].at("interrupted_by") == "SIGINT");
+  CHECK(lines[6].at("trace") == "t.json.gz");
   CHECK(lines[5].at("accuracy") == 0.9125);
   CHECK(lines[5].at("best").at("accuracy") == 0.95);
   CHECK(lines[5].at("best_error") == "no room");

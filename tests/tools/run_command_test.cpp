@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -305,8 +306,10 @@ TEST_CASE("the first signal sets the flag, the second kills") {
     if (child == 0) {
       const InterruptHandler handler;
       if (std::freopen("/dev/null", "w", stderr) == nullptr || InterruptHandler::requested()) _exit(10);
+      if (!InterruptHandler::signal_name().empty()) _exit(10);
       raise(signal);
       if (!InterruptHandler::requested()) _exit(11);
+      if (InterruptHandler::signal_name() != std::string("SIG") + sigabbrev_np(signal)) _exit(11);
       raise(signal);  // right behind: part of the same interrupt
       std::this_thread::sleep_for(std::chrono::milliseconds(600));
       raise(signal);

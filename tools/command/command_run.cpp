@@ -79,6 +79,7 @@ int command_run(const RunOptions& options) {
       {{"--save", files.save}, {"--save-best", files.save_best}, {"--trace", files.trace}, {"--log", options.log}});
   check_kind_kept("--log", options.log, OutputKind::Log);
   SessionOptions session = session_options(options);
+  session.execution.interrupted_by = InterruptHandler::signal_name;
   take_up(options, session.checkpoints);
   const bool goes_on = session.checkpoints.from != nullptr;
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 
 namespace arbalest {
@@ -14,7 +15,9 @@ namespace {
 // A signal handler reaches static storage only.
 std::atomic<bool> interrupted{false};
 std::atomic<int64_t> since{0};  // ms
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+std::atomic<int> first{0};      // signal
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
+              std::atomic<int>::is_always_lock_free);
 
 constexpr int64_t kTogether = 500;  // ms
 
@@ -38,6 +41,7 @@ void on_signal(int signal) {
     return;
   }
   since = milliseconds;
+  first = signal;
   constexpr char kMessage[] =
       "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
   pollfd terminal = {STDERR_FILENO, POLLOUT, 0};  // one that has been stopped would hold up the handler
@@ -50,6 +54,7 @@ void on_signal(int signal) {
 
 InterruptHandler::InterruptHandler() {
   interrupted = false;
+  first = 0;
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -67,6 +72,11 @@ InterruptHandler::~InterruptHandler() {
 
 const std::atomic<bool>& InterruptHandler::requested() {
   return interrupted;
+}
+
+std::string InterruptHandler::signal_name() {
+  const char* name = first == 0 ? nullptr : sigabbrev_np(first);
+  return name == nullptr ? "" : std::string("SIG") + name;
 }
 
 }  // namespace arbalest

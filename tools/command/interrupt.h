@@ -3,6 +3,7 @@
 // the process.
 
 #include <atomic>
+#include <string>
 
 namespace arbalest {
 
@@ -16,6 +17,9 @@ class InterruptHandler {
 
   // True once the process was asked to end; lives as long as the process, so that any thread may poll it.
   static const std::atomic<bool>& requested();
+
+  // By which signal: "SIGINT"; "" where it was not asked to.
+  static std::string signal_name();
 };
 
 }  // namespace arbalest

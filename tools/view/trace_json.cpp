@@ -82,7 +82,13 @@ Json verdict_json(const Verdict& verdict) {
     figures.push_back(
         {{"value", figure.value}, {"text", figure.text}, {"where", name_of(figure.where)}, {"id", figure.id}});
   }
-  return {{"sentence", verdict.sentence}, {"figures", std::move(figures)}};
+  return {{"sentence", verdict.sentence}, {"notes", verdict.notes}, {"figures", std::move(figures)}};
+}
+
+Json run_json(const TracedRun& run) {
+  return {{"strategy", run.strategy}, {"learners", run.learners},      {"iterations", run.iterations},
+          {"first", run.first},       {"begins", run.begins},          {"ended", run.ended},
+          {"message", run.message},   {"ended_after", run.ended_after}};
 }
 
 Json clocks_json(const Plan& plan) {
@@ -106,7 +112,7 @@ Json reasons_json(const std::vector<IdleReason>& reasons) {
   return list;
 }
 
-Json lanes_json(const Plan& plan, const TraceSummary& summary) {
+Json lanes_json(const Plan& plan, const TracedRun& run, const TraceSummary& summary) {
   Json lanes = Json::array();
   for (const Lane& lane : plan.lanes) {
     lanes.push_back(
@@ -120,8 +126,8 @@ Json lanes_json(const Plan& plan, const TraceSummary& summary) {
     json["steady_idle_ns"] = lane.steady_idle_ns;
     json["causes"] = Json::array();
     for (const IdleShare& share : lane.causes) {
-      Json cause = {{"why", in_words(share.cause)}, {"ns", share.ns},     {"count", share.count},
-                    {"steady_ns", share.steady_ns}, {"from", share.from}, {"to", share.to}};
+      Json cause = {{"why", in_words(share.cause, run)}, {"ns", share.ns},     {"count", share.count},
+                    {"steady_ns", share.steady_ns},      {"from", share.from}, {"to", share.to}};
       if (share.next != nullptr) {
         cause["task"] = share.next->task;
         cause["instance"] = share.next->instance;
@@ -304,6 +310,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
   const Cycle& critical = summary.critical;
   const Insides insides = timed_insides(trace);
   return {{"graph", trace.graph},
+          {"run", run_json(trace.run)},
           {"verdict", verdict_json(judge(trace, summary))},
           {"instances", trace.tasks.size()},
           {"dropped", trace.dropped},
@@ -315,7 +322,7 @@ Json trace_json(const TraceFile& trace, const TraceSummary& summary, const WhatP
           {"devices", std::move(devices)},
           {"clocks", clocks_json(plan)},
           {"relations", relations_json(plan)},
-          {"lanes", lanes_json(plan, summary)},
+          {"lanes", lanes_json(plan, trace.run, summary)},
           {"tasks", tasks_json(trace, summary, insides)},
           {"edges", edges_json(plan, summary.slack)},
           {"critical",

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "executor/trace/verdict.h"
 #include "tools/view/trace_json.h"
 
 namespace arbalest {
@@ -176,6 +177,7 @@ Json head_without_instances(const TraceFile& trace) {
           {"unfinished", trace.unfinished},
           {"verdict",
            {{"sentence", "No task of this trace started and ended: the run ended before its first task did."},
+            {"notes", notes_on(trace.run)},
             {"figures", Json::array()}}}};
 }
 

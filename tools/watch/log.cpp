@@ -206,6 +206,7 @@ void JsonLog::finished(const RunFinished& event) {
                {"setup_seconds", event.setup_seconds},
                {"images_per_second", event.images_per_second},
                {"learners", event.learners}};
+  if (!event.interrupted_by.empty()) line["interrupted_by"] = event.interrupted_by;
   add(line, event.input);
   if (event.skipped_updates > 0) line["skipped_updates"] = event.skipped_updates;
   if (event.validated) {
@@ -236,6 +237,7 @@ void JsonLog::failed(const RunFailed& event) {
   Json line = {{"event", "error"}, {"message", event.message}, {"seconds", event.seconds}};
   if (event.epoch >= 0) line["epoch"] = event.epoch;
   if (event.iteration >= 0) line["iteration"] = event.iteration;
+  if (!event.trace.empty()) line["trace"] = event.trace;
   write(line);
 }
 

@@ -301,11 +301,12 @@ void ProgressLine::skipped(const SampleSkipped& event) {
 }
 
 void ProgressLine::finished(const RunFinished& event) {
-  const char* how = event.reason == "interrupted"  ? "interrupted"
-                    : event.reason == "time limit" ? "out of time"
-                    : event.reason == "until"      ? "target reached"
-                    : event.reason == "patience"   ? "out of patience"
-                                                   : "done";
+  const std::string by = event.interrupted_by.empty() ? "" : " by " + event.interrupted_by;
+  const std::string how = event.reason == "interrupted"  ? "interrupted" + by
+                          : event.reason == "time limit" ? "out of time"
+                          : event.reason == "until"      ? "target reached"
+                          : event.reason == "patience"   ? "out of patience"
+                                                         : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
   if (event.skipped_updates > 0) {
@@ -340,8 +341,9 @@ void ProgressLine::finished(const RunFinished& event) {
 }
 
 // The message itself is printed once, where the error ends up.
-void ProgressLine::failed(const RunFailed&) {
+void ProgressLine::failed(const RunFailed& event) {
   clear();
+  if (!event.trace.empty()) print(fmt::format("the run failed; its trace: {}", event.trace));
 }
 
 }  // namespace arbalest

@@ -83,10 +83,17 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
   TinyNet net;
   net.validate = "";  // whose loss may be the first to be looked at
   net.train = "lr = 1e30";
+  const TestFolder folder;
+  options.files.trace = folder / "run.json.gz";
   Recorder recorder;
   const std::atomic<bool> interrupted{false};
   const std::string message = message_of([&] { run_training(tiny(net), options, recorder, interrupted); });
   REQUIRE(recorder.failures.size() == 1);
+  CHECK(recorder.failures[0].trace == options.files.trace);
+  const TracedRun traced = read_trace(options.files.trace).run;
+  CHECK(traced.ended == "failed");
+  CHECK(traced.message == message);
+  CHECK(traced.ended_after == recorder.failures[0].iteration);
   CHECK(message == recorder.failures[0].message);
   CHECK(message.starts_with("the loss is no longer finite after iteration "));
   CHECK(recorder.failures[0].iteration == recorder.reports.back().iteration);
@@ -138,10 +145,17 @@ TEST_CASE("an interrupt ends the run after an iteration, and saves") {
   options.length.epochs = 100000;
   options.execution.report_every = 3;
   options.files.save = folder / "weights.safetensors";
+  options.files.trace = folder / "run.json.gz";
+  options.execution.interrupted_by = [] { return "SIGTERM"; };
   std::atomic<bool> flag{false};
   Interrupting story(flag);
   const RunFinished end = run_training(tiny({}), options, story, flag);
   CHECK(end.reason == "interrupted");
+  CHECK(end.interrupted_by == "SIGTERM");
+  const TracedRun traced = read_trace(options.files.trace).run;
+  CHECK(traced.ended == "interrupted");
+  CHECK(traced.message == "SIGTERM");
+  CHECK(traced.ended_after == end.iteration);
   CHECK(end.iteration >= 3);
   CHECK(end.iteration < 1200000);
   CHECK(end.images == end.iteration * 8);

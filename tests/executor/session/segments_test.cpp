@@ -8,6 +8,7 @@
 #include "executor/session/cursor.h"
 #include "executor/session/segment.h"
 #include "executor/session/state.h"
+#include "executor/trace/trace_file.h"
 #include "graph/file/overrides.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/reference.h"
@@ -280,6 +281,8 @@ TEST_CASE("with learners found while training every run comes to its end") {
       options.length.epochs = 5;
       if (iterations > 0) options.length.iterations = iterations;
       options.files.save = folder / "weights.safetensors";
+      options.files.trace = folder / "run.json.gz";
+      options.execution.sample_ms = 0;
       INFO("a decision after ", reports, " reports, ", iterations, " iterations");
       const Recorder story = run(tiny(net), options);
       REQUIRE(story.ends.size() == 1);
@@ -289,6 +292,17 @@ TEST_CASE("with learners found while training every run comes to its end") {
       if (iterations == 0) CHECK(story.ends[0].epoch == 5);
       if (iterations == 0) CHECK(story.validations.size() == 5);
       CHECK(read_safetensors(options.files.save).find("logits.weight"));
+      const TraceFile trace = read_trace(options.files.trace);
+      CHECK(trace.run.begins == (trace.run.iterations > 0 ? "tuned" : ""));
+      if (iterations == 0) CHECK(trace.run.iterations > 0);
+      CHECK(trace.run.first == trace.run.iterations);
+      CHECK(trace.run.learners == story.ends[0].learners);
+      CHECK(trace.run.ended_after == story.ends[0].iteration);
+      int64_t last = 0;
+      for (const TaskSpan& span : trace.tasks) {
+        if (trace.plan.tasks[size_t(span.task)].clock == 0) last = std::max(last, span.instance);
+      }
+      CHECK(trace.run.first + last + 1 == story.ends[0].iteration);
     }
   }
 }

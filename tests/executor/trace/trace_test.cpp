@@ -139,6 +139,7 @@ TEST_CASE("a trace file gives back what was written") {
   TraceFile trace = steady_trace();
   trace.launches = {"conv1", "relu \\ 1"};
   trace.nodes = {{0, 2, 0, 20'000, 50'001}, {1, 2, 0, 50'001, 100'000}};
+  trace.run = {"ssgd", 2, 480, 400, "resumed", "failed", "the loss \"is\" no longer finite", 512};
   trace.dropped = 3;
   trace.unfinished = 4;
   trace.threads = {16, 2};
@@ -164,6 +165,7 @@ TEST_CASE("a trace file gives back what was written") {
   CHECK(back.launches == trace.launches);
   CHECK(back.tasks == trace.tasks);
   CHECK(back.nodes == trace.nodes);
+  CHECK(back.run == trace.run);
   CHECK(back.timed == trace.timed);
   CHECK(back.sampling == trace.sampling);
   CHECK(back.issues == trace.issues);
@@ -174,9 +176,11 @@ TEST_CASE("a trace file gives back what was written") {
   std::string text = uncompressed(file.path());
   REQUIRE(text.find("\"scale\":") != std::string::npos);
   text.replace(text.find("\"scale\":"), 8, "\"transform\":");  // as earlier versions wrote it
+  text.replace(text.find("\"run\":"), 6, "\"sun\":");          // which knew nothing of the run
   const TemporaryFile earlier(".json");
   earlier.write(text);
   CHECK(read_trace(earlier.path()).reading == trace.reading);
+  CHECK(read_trace(earlier.path()).run == TracedRun{});
   CHECK(back.alone == trace.alone);
   CHECK(back.plan.devices == trace.plan.devices);
   REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());

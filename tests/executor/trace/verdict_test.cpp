@@ -150,6 +150,51 @@ TEST_CASE("a batch that has been read in time is not late, even where the device
   CHECK(contains(verdict.sentence, "Bound by copies to the device"));
 }
 
+TEST_CASE("a verdict tells how the run ended, and where in it the trace begins") {
+  using Notes = std::vector<std::string>;
+  CHECK(notes_on({}).empty());
+  TracedRun run;
+  run.ended = "failed";
+  run.message = "the loss is no longer finite";
+  CHECK(notes_on(run) == Notes{"The run failed: the loss is no longer finite."});
+  run.ended_after = 3;
+  run.ended = "interrupted";
+  run.message = "SIGINT";
+  CHECK(notes_on(run) == Notes{"The run was interrupted by SIGINT after 3 iterations."});
+  run.message = "";
+  CHECK(notes_on(run) == Notes{"The run was interrupted after 3 iterations."});
+  run.ended = "complete";
+  run.ended_after = 1;
+  CHECK(notes_on(run) == Notes{"The run was complete after 1 iteration."});
+  run = {.learners = 4, .iterations = 480, .first = 480, .begins = "planned anew"};
+  CHECK(notes_on(run) == Notes{"The trace begins after 480 iterations of the run, where it was planned anew, with 4 "
+                               "learners on each device; its iteration 0 is the run's 480, counted from 0."});
+  run.begins = "tuned";
+  CHECK(contains(notes_on(run)[0], "where it was planned anew by --learners auto, with"));
+  run.first = 0;
+  run.begins = "resumed";
+  CHECK(notes_on(run) == Notes{"The trace begins after 480 iterations of the run, where it was resumed from a "
+                               "checkpoint, with 4 learners on each device."});
+  TraceFile trace = with_step(40'000);
+  trace.run = run;
+  CHECK(judge(trace, analyze(trace)).notes == notes_on(run));
+  CHECK(contains(summarize(trace), notes_on(run)[0] + "\n"));
+}
+
+TEST_CASE("what S-SGD does to agree is not called averaging") {
+  TraceFile trace = with_step(40'000);
+  trace.plan.lanes[1].kind = Lane::Kind::Averaging;
+  trace.plan.tasks[0].kind = Task::Kind::Work;
+  const auto told = [&] {
+    const TraceSummary summary = analyze(trace);
+    return judge(trace, summary).sentence + summarize(trace) + in_words(IdleCause::Averaging, trace.run);
+  };
+  CHECK(contains(told(), "; averaging 0 % hidden"));
+  trace.run.strategy = "ssgd";
+  CHECK(contains(told(), "; summing gradients 0 % hidden"));
+  CHECK_FALSE(contains(told(), "averag"));
+}
+
 TEST_CASE("a trace of two instances has a verdict too") {
   TraceFile trace = steady_trace();
   trace.tasks.resize(3);

@@ -53,7 +53,7 @@ export function slackColour(share, dark) {
   return css(rgbOf(16 + 130 * Math.sqrt(spare), dark ? 0.42 : 0.6, dark ? 0.36 : 0.8));
 }
 
-const kCauseHues = [["not read", 38], ["on its way", 155], ["averaged", 338], ["results", 185], ["validation", 255],
+const kCauseHues = [["not read", 38], ["on its way", 155], ["averaged", 338], ["summed", 338], ["results", 185], ["validation", 255],
   ["builds on", 230], ["its turn", 205], ["as far ahead", 60], ["noticed", 0], ["no thread", 20], ["issuing", 10], ["about to start", 350]];
 
 // Of a cause of idleness, by its words.

@@ -112,6 +112,7 @@ class Page extends Navigation {
     if (head.dropped > 0) notes.push(`${counted(head.dropped, "older span was", "older spans were")} dropped: the newest are here`);
     if (head.unfinished > 0) notes.push(`${counted(head.unfinished, "instance")} had not ended: the run failed or was stopped`);
     this.by("verdict").replaceChildren(el("p", { class: "sentence" }, el("bdi", {}, unbroken(shown(head.verdict.sentence)))),
+      ...head.verdict.notes.map((note) => el("p", { class: "note" }, el("bdi", {}, unbroken(shown(note))))),
       el("div", { class: "figures" }, ...head.verdict.figures.map((figure) => el("button", { class: "figure", type: "button", onclick: () => this.showFigure(figure) },
         el("b", {}, shown(figure.value)), el("span", {}, unbroken(shown(figure.text)))))), el("div", { class: "note" }, notes.join(" · ")));
   }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,16 +21,21 @@ namespace arbalest {
 class Replay {
  public:
   Replay() = default;
-  Replay(std::vector<int64_t> recorded) : recorded_(std::move(recorded)) {}
+  Replay(std::vector<int64_t> recorded) : recorded_(std::make_shared<std::vector<int64_t>>(std::move(recorded))) {}
 
   // Instance n takes what was recorded at n mod size; nothing where nothing was.
-  int64_t of(int64_t instance) const { return recorded_.empty() ? 0 : recorded_[size_t(instance) % recorded_.size()]; }
+  int64_t of(int64_t instance) const {
+    return recorded_ == nullptr || recorded_->empty() ? 0 : (*recorded_)[size_t(instance) % recorded_->size()];
+  }
   void scale(double factor) {
-    for (int64_t& time : recorded_) time = std::llround(double(time) * factor);
+    if (recorded_ == nullptr) return;
+    std::vector<int64_t> scaled(recorded_->size());
+    for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = std::llround(double((*recorded_)[i]) * factor);
+    *this = Replay(std::move(scaled));
   }
 
  private:
-  std::vector<int64_t> recorded_;
+  std::shared_ptr<const std::vector<int64_t>> recorded_;  // copies share it: many scenarios differ in few tasks
 };
 
 struct TaskCosts {

@@ -1,19 +1,14 @@
 #include "executor/trace/trace_file.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <memory>
 #include <string_view>
 
+#include "executor/trace/trace_events.h"
 #include "executor/trace/trace_plan.h"
 #include "graph/error.h"
-#include "io/formats/file.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {
@@ -23,50 +18,12 @@ using nlohmann::json;
 
 constexpr double kMostMicroseconds = 1e13;
 
-// The whole content; gzread passes through what is not gzipped.
-std::string read_all(const std::string& path) {
-  errno = 0;
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) throw RunError(fmt::format("{}: cannot open: {}", path, std::strerror(errno ? errno : ENOMEM)));
-  gzbuffer(file.get(), 1 << 18);
-  constexpr size_t kChunk = 1 << 20;
-  std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(path, error);
-  const uint64_t most = regular ? most_decompressed(std::filesystem::file_size(path, error)) : UINT64_MAX;
-  std::string text;
-  for (;;) {
-    const size_t old = text.size();
-    text.resize(old + kChunk);
-    const int got = gzread(file.get(), text.data() + old, unsigned(kChunk));
-    int status = Z_OK;
-    const char* message = gzerror(file.get(), &status);
-    if (got < 0 || (status != Z_OK && status != Z_STREAM_END)) {
-      std::string_view why = status == Z_ERRNO ? std::strerror(errno) : message;
-      if (why.substr(0, path.size() + 2) == path + ": ") why.remove_prefix(path.size() + 2);  // zlib's own prefix
-      throw RunError(fmt::format("{}: cannot read: {}", path, why));
-    }
-    text.resize(old + size_t(got));
-    if (text.size() > most) {
-      throw RunError(fmt::format("{}: cannot read: it holds more than {} MiB, which no trace of this size does", path,
-                                 most >> 20));
-    }
-    if (size_t(got) < kChunk) return text;
-  }
-}
-
-Position position_of(const std::string& path, const std::string& text, size_t byte) {
-  const auto end = text.begin() + std::ptrdiff_t(std::min(byte > 0 ? byte - 1 : 0, text.size()));
-  const auto line = std::count(text.begin(), end, '\n');
-  const auto start = std::find(std::make_reverse_iterator(end), text.rend(), '\n').base();
-  return {path, int(line) + 1, int(end - start) + 1};
-}
-
 // Files hold µs with three decimals. What lies beyond a hundred days is no time of a run.
-int64_t nanoseconds(const json& object, const char* key, double least = -kMostMicroseconds) {
-  const double microseconds = object.at(key).get<double>();
+int64_t nanoseconds(const json& value, const char* name, double least = -kMostMicroseconds) {
+  const double microseconds = value.get<double>();
   if (microseconds >= least && microseconds <= kMostMicroseconds) return std::llround(microseconds * 1000);
   throw GraphError(
-      fmt::format("'{}' is {} µs, expected a number from {:g} to {:g}", key, microseconds, least, kMostMicroseconds));
+      fmt::format("'{}' is {} µs, expected a number from {:g} to {:g}", name, microseconds, least, kMostMicroseconds));
 }
 
 double seconds_of(const json& object, const char* key) {
@@ -75,30 +32,33 @@ double seconds_of(const json& object, const char* key) {
   throw GraphError(fmt::format("'{}' is {} s, expected a number from 0 to {:g}", key, seconds, kMostMicroseconds));
 }
 
-double value_of(const json& object, const char* key) {
+double value_of(const json& value, const char* name) {
   constexpr double kMost = 1e18;
-  const double value = object.at(key).get<double>();
-  if (value >= -kMost && value <= kMost) return value;
-  throw GraphError(fmt::format("'{}' is {}, expected a number from {:g} to {:g}", key, value, -kMost, kMost));
+  const double number = value.get<double>();
+  if (number >= -kMost && number <= kMost) return number;
+  throw GraphError(fmt::format("'{}' is {}, expected a number from {:g} to {:g}", name, number, -kMost, kMost));
 }
 
-int64_t nanoseconds_or_unknown(const json& args, const char* key) {
-  return args.contains(key) ? nanoseconds(args, key) : -1;
+int64_t nanoseconds_or_unknown(const EventFields& args, const char* key) {
+  const json* value = args.find(key);
+  return value == nullptr ? -1 : nanoseconds(*value, key);
 }
 
-int32_t task_of(const json& args) {
-  return int32_t(integer_of(args, "task", 0, INT32_MAX));
+int64_t integer_in(const EventFields& args, const char* key, int64_t most) {
+  return whole_number(args.at(key), key, 0, most);
 }
-int64_t instance_of(const json& args) {
-  return integer_of(args, "iteration", 0, kMostTraceTicks);
+int32_t task_of(const EventFields& args) {
+  return int32_t(integer_in(args, "task", INT32_MAX));
+}
+int64_t instance_of(const EventFields& args) {
+  return integer_in(args, "iteration", kMostTraceTicks);
 }
 
-// Takes events one by one, so that a long trace never exists as a tree.
 class EventReader {
  public:
   explicit EventReader(TraceFile& trace) : trace_(trace) {}
 
-  void take(const json& event) {
+  void take(const TraceEvent& event) {
     ++count_;
     try {
       take_known(event);
@@ -111,25 +71,24 @@ class EventReader {
   bool has_plan() const { return has_plan_; }
 
  private:
-  void take_known(const json& event) {
-    const std::string phase = event.at("ph");
-    if (phase == "M" && event.at("name") == "arbalest") take_record(event.at("args"));
-    const std::string category = event.value("cat", "");
+  void take_known(const TraceEvent& event) {
+    const EventFields &fields = event.fields, &args = event.args;
+    const auto& phase = fields.at("ph").get_ref<const std::string&>();
+    if (phase == "M" && fields.at("name") == "arbalest") take_record(args.as_object());
+    const json* named = fields.find("cat");
+    const std::string_view category = named == nullptr ? "" : named->get_ref<const std::string&>();
     if (phase == "C" && category == "sample") take_sample(event);
     if (phase != "X") return;
-    const int64_t started = nanoseconds(event, "ts");
-    const int64_t ended = started + nanoseconds(event, "dur", 0);
+    const int64_t started = nanoseconds(fields.at("ts"), "ts");
+    const int64_t ended = started + nanoseconds(fields.at("dur"), "dur", 0);
     if (category == "task") {
-      const json& args = event.at("args");
       trace_.tasks.push_back({task_of(args), instance_of(args), nanoseconds_or_unknown(args, "ready"),
                               nanoseconds_or_unknown(args, "issued"), started, ended});
     } else if (category == "node") {
-      const json& args = event.at("args");
-      const auto launch = int32_t(integer_of(args, "launch", 0, INT32_MAX));
+      const auto launch = int32_t(integer_in(args, "launch", INT32_MAX));
       trace_.nodes.push_back({launch, task_of(args), instance_of(args), started, ended});
     } else if (category == "issue") {
-      const json& args = event.at("args");
-      const auto thread = int32_t(integer_of(args, "thread", 0, kMostTraceThreads));
+      const auto thread = int32_t(integer_in(args, "thread", kMostTraceThreads));
       trace_.issues.push_back({task_of(args), instance_of(args), started, ended, thread});
     }
   }
@@ -180,19 +139,20 @@ class EventReader {
       trace_.sampling.series.push_back({printable(one.at("name").get<std::string>()),
                                         device,
                                         printable(one.at("unit").get<std::string>()),
-                                        value_of(one, "most"),
+                                        value_of(one.at("most"), "most"),
                                         {}});
     }
   }
 
   // The number of the series is the counter's thread; a sample of all series follows the other.
-  void take_sample(const json& event) {
+  void take_sample(const TraceEvent& event) {
     Sampling& sampling = trace_.sampling;
-    const auto series = size_t(integer_of(event, "tid", 0, int64_t(sampling.series.size()) - 1));
+    const auto series = size_t(integer_in(event.fields, "tid", int64_t(sampling.series.size()) - 1));
     std::vector<double>& values = sampling.series[series].values;
-    const int64_t at = nanoseconds(event, "ts");
+    const int64_t at = nanoseconds(event.fields.at("ts"), "ts");
     if (series == 0) sampling.at.push_back(at);
-    values.push_back(value_of(event.at("args"), sampling.series[series].unit.c_str()));
+    const std::string& unit = sampling.series[series].unit;
+    values.push_back(value_of(event.args.at(unit), unit.c_str()));
     if (values.size() == sampling.at.size() && sampling.at.back() == at) return;
     throw GraphError(
         fmt::format("a sample of '{}' is not beside those of the other series", sampling.series[series].name));
@@ -246,52 +206,32 @@ void check_launch(int32_t launch, const TraceFile& trace, const char* who) {
       fmt::format("{} names launch {}, but the record 'arbalest' has {}", who, launch, trace.launches.size()));
 }
 
-TraceFile parse(const std::string& path, const std::string& text) {
-  if (text.empty()) {
-    throw GraphError(Position{path, 0, 0}, "found an empty file, expected a trace that run --trace wrote");
+void check_trace(const TraceFile& trace) {
+  if (trace.plan.clocks.empty() || trace.plan.clocks[0].ticks < 1) {
+    throw GraphError("the plan's first clock makes no tick");
   }
-  TraceFile trace;
-  EventReader reader(trace);
-  constexpr int kDeepest = 16;  // objects and lists within each other; messages that show a value go down it
-  // Events are objects at depth 2: in the list, in the outermost object.
-  const auto take = [&](int depth, json::parse_event_t kind, json& value) {
-    if (depth > kDeepest) throw GraphError(fmt::format("objects and lists are nested more than {} deep", kDeepest));
-    if (depth != 2 || kind != json::parse_event_t::object_end) return true;
-    reader.take(value);
-    return false;
-  };
-  try {
-    const json rest = json::parse(text, take);
-    if (!rest.is_object() || !rest.contains("traceEvents")) throw GraphError("found no list 'traceEvents'");
-    if (!reader.has_plan()) {
-      throw GraphError("found no metadata record 'arbalest': the trace was not written by arbalest");
-    }
-    if (trace.plan.clocks.empty() || trace.plan.clocks[0].ticks < 1) {
-      throw GraphError("the plan's first clock makes no tick");
-    }
-    if (!trace.alone.empty() && trace.alone.size() != trace.plan.tasks.size()) {
-      throw GraphError(fmt::format("the record 'arbalest' has times alone of {} tasks, but the plan has {}",
-                                   trace.alone.size(), trace.plan.tasks.size()));
-    }
-    check_tasks(trace.tasks, trace.plan);
-    check_tasks(trace.nodes, trace.plan);
-    check_tasks(trace.issues, trace.plan);
-    check_samples(trace.sampling);
-    for (const NodeSpan& span : trace.nodes) check_launch(span.launch, trace, "an event");
-    for (const NodeTime& node : trace.timed) {
-      check_launch(node.launch, trace, "the list 'timed'");
-      if (size_t(node.task) < trace.plan.tasks.size()) continue;
-      throw GraphError(
-          fmt::format("the list 'timed' names task {}, but the plan has {}", node.task, trace.plan.tasks.size()));
-    }
-  } catch (const json::parse_error& error) {
-    const std::string message = message_of(error);  // "parse error at line 1, column 2: …"
-    throw GraphError(position_of(path, text, error.byte),
-                     fmt::format("not JSON: {}", message.substr(message.find(": ") + 2)));
-  } catch (const GraphError& error) {
-    throw GraphError(Position{path, 0, 0}, error.what());
+  if (!trace.alone.empty() && trace.alone.size() != trace.plan.tasks.size()) {
+    throw GraphError(fmt::format("the record 'arbalest' has times alone of {} tasks, but the plan has {}",
+                                 trace.alone.size(), trace.plan.tasks.size()));
   }
-  return trace;
+  check_tasks(trace.tasks, trace.plan);
+  check_tasks(trace.nodes, trace.plan);
+  check_tasks(trace.issues, trace.plan);
+  check_samples(trace.sampling);
+  for (const NodeSpan& span : trace.nodes) check_launch(span.launch, trace, "an event");
+  for (const NodeTime& node : trace.timed) {
+    check_launch(node.launch, trace, "the list 'timed'");
+    if (size_t(node.task) < trace.plan.tasks.size()) continue;
+    throw GraphError(
+        fmt::format("the list 'timed' names task {}, but the plan has {}", node.task, trace.plan.tasks.size()));
+  }
+}
+
+// Traces are written in this order, and to sort takes half as much memory again as what is sorted.
+template <typename Span>
+void sort_by_start(std::vector<Span>& spans) {
+  const auto by_start = [](const Span& a, const Span& b) { return a.started < b.started; };
+  if (!std::is_sorted(spans.begin(), spans.end(), by_start)) std::stable_sort(spans.begin(), spans.end(), by_start);
 }
 
 }  // namespace
@@ -306,17 +246,29 @@ SpanIndex::SpanIndex(const TraceFile& trace) : by_task_(trace.plan.tasks.size())
 
 const TaskSpan* SpanIndex::find(TaskId task, int64_t instance) const {
   const auto& spans = by_task_[size_t(task)];
+  if (spans.empty()) return nullptr;
+  const auto place = uint64_t(instance - spans.front()->instance);  // where none before it is missing
+  if (place < spans.size() && spans[place]->instance == instance) return spans[place];
   const auto found = std::lower_bound(spans.begin(), spans.end(), instance,
                                       [](const TaskSpan* span, int64_t wanted) { return span->instance < wanted; });
   return found != spans.end() && (*found)->instance == instance ? *found : nullptr;
 }
 
 TraceFile read_trace(const std::string& path) {
-  TraceFile trace = parse(path, read_all(path));
-  const auto by_start = [](const auto& a, const auto& b) { return a.started < b.started; };
-  std::stable_sort(trace.tasks.begin(), trace.tasks.end(), by_start);
-  std::stable_sort(trace.nodes.begin(), trace.nodes.end(), by_start);
-  std::stable_sort(trace.issues.begin(), trace.issues.end(), by_start);
+  TraceFile trace;
+  EventReader reader(trace);
+  read_events(path, [&](const TraceEvent& event) { reader.take(event); });
+  try {
+    if (!reader.has_plan()) {
+      throw GraphError("found no metadata record 'arbalest': the trace was not written by arbalest");
+    }
+    check_trace(trace);
+  } catch (const GraphError& error) {
+    throw GraphError(Position{path, 0, 0}, error.what());
+  }
+  sort_by_start(trace.tasks);
+  sort_by_start(trace.nodes);
+  sort_by_start(trace.issues);
   return trace;
 }
 

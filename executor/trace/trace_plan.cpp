@@ -152,11 +152,14 @@ void check(const Plan& plan) {
 }  // namespace
 
 int64_t integer_of(const json& object, const char* key, int64_t least, int64_t most) {
-  const json& value = object.at(key);
+  return whole_number(object.at(key), key, least, most);
+}
+
+int64_t whole_number(const json& value, const char* name, int64_t least, int64_t most) {
   const bool fits =
       value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t(INT64_MAX) : value.is_number_integer();
   if (fits && value.get<int64_t>() >= least && value.get<int64_t>() <= most) return value.get<int64_t>();
-  throw GraphError(fmt::format("'{}' is {}, expected a whole number from {} to {}", key,
+  throw GraphError(fmt::format("'{}' is {}, expected a whole number from {} to {}", name,
                                value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60), least, most));
 }
 

@@ -14,6 +14,7 @@ inline constexpr int64_t kMostTraceThreads = 1 << 16;
 
 // object[key] as a whole number within bounds. Throws GraphError that names the key, what was found and the bounds.
 int64_t integer_of(const nlohmann::json& object, const char* key, int64_t least, int64_t most);
+int64_t whole_number(const nlohmann::json& value, const char* name, int64_t least, int64_t most);
 
 nlohmann::json plan_record(const Plan& plan);
 

@@ -29,11 +29,27 @@ struct IdleTime {
   int64_t waited = 0;                         // ns until that task had ended
 };
 
+// What is kept of an idle time until the longest are known; explained again, it is whole.
+struct KnownGap {
+  int64_t from = 0;
+  const TaskSpan* next = nullptr;
+  int64_t length() const { return next->started - from; }
+};
+
 class Analysis {
  public:
   Analysis(const TraceFile& trace, const SummaryOptions& options)
-      : trace_(trace), plan_(trace.plan), options_(options), index_(trace), into_(plan_.tasks.size()) {
-    for (const Edge& edge : plan_.edges) into_[size_t(edge.to)].push_back(&edge);
+      : trace_(trace),
+        plan_(trace.plan),
+        options_(options),
+        index_(trace),
+        into_(plan_.tasks.size()),
+        waited_(plan_.lanes.size(), 0) {
+    for (const Edge& edge : plan_.edges) {
+      into_[size_t(edge.to)].push_back(&edge);
+      waiting_.push_back(wait_for(edge));
+    }
+    for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) sharing_.push_back(sharing_thread(lane));
     lane_spans_.resize(plan_.lanes.size());
     for (const TaskSpan& span : trace_.tasks) lane_spans_[size_t(lane_of(span))].push_back(&span);
   }
@@ -122,7 +138,9 @@ class Analysis {
           add(reasons, part.why, part.ns);
           if (is_steady) add(steady_reasons, part.why, part.ns);
         }
-        if (plan_.lanes[size_t(lane)].kind != Lane::Kind::Host) idle_times_.push_back(std::move(idle));
+        if (plan_.lanes[size_t(lane)].kind != Lane::Kind::Host) gaps_.push_back({idle_from, spans[i]});
+        const bool compute = plan_.lanes[size_t(lane)].kind == Lane::Kind::Compute;
+        if (compute && idle.awaited != kNone) waited_[size_t(idle.awaited)] += idle.waited;
       }
       idle_from = std::max(idle_from, spans[i]->ended);
     }
@@ -158,7 +176,7 @@ class Analysis {
       const int64_t end = std::min(time, idle.time.to);
       if (end <= at) return;
       int64_t rest = end - at;
-      for (const LaneId other : sharing_thread(idle.lane)) {
+      for (const LaneId other : sharing_[size_t(idle.lane)]) {
         const int64_t busy = overlap(busy_[size_t(other)], at, end);
         if (busy == 0) continue;
         idle.parts.push_back({"thread busy with " + plan_.lanes[size_t(other)].name, busy});
@@ -181,8 +199,9 @@ class Analysis {
     };
     if (last != nullptr) {
       const IdleCause cause = cause_of(*last);
-      if (cause == IdleCause::Copy) until(batch_read(*needed), wait_for(*last), IdleCause::Input);
-      until(satisfied, wait_for(*last), cause);
+      const std::string& waiting = waiting_[size_t(last - plan_.edges.data())];
+      if (cause == IdleCause::Copy) until(batch_read(*needed), waiting, IdleCause::Input);
+      until(satisfied, waiting, cause);
       idle.awaited = plan_.tasks[size_t(last->from)].lane;
       idle.waited = at - idle.time.from;
     }
@@ -295,14 +314,16 @@ class Analysis {
   }
 
   void list_gaps() {
-    const size_t count = std::min(idle_times_.size(), size_t(std::max(0, options_.gaps)));
-    const auto rank = [&](const IdleTime& idle) {
-      return std::pair(plan_.lanes[size_t(idle.lane)].kind == Lane::Kind::Compute, idle.time.to - idle.time.from);
+    const size_t count = std::min(gaps_.size(), size_t(std::max(0, options_.gaps)));
+    const auto rank = [&](const KnownGap& gap) {
+      return std::pair(plan_.lanes[size_t(lane_of(*gap.next))].kind == Lane::Kind::Compute, gap.length());
     };
-    std::partial_sort(idle_times_.begin(), idle_times_.begin() + std::ptrdiff_t(count), idle_times_.end(),
-                      [&](const IdleTime& a, const IdleTime& b) { return rank(a) > rank(b); });
+    std::partial_sort(gaps_.begin(), gaps_.begin() + std::ptrdiff_t(count), gaps_.end(),
+                      [&](const KnownGap& a, const KnownGap& b) { return rank(a) > rank(b); });
     for (size_t i = 0; i < count; ++i) {
-      const IdleTime& idle = idle_times_[i];
+      const TaskSpan* next = gaps_[i].next;
+      IdleTime idle{lane_of(*next), {gaps_[i].from, next->started}, next, {}};
+      explain(idle);
       const auto largest = std::max_element(idle.parts.begin(), idle.parts.end(),
                                             [](const IdleReason& a, const IdleReason& b) { return a.ns < b.ns; });
       summary_.gaps.push_back({idle.lane, idle.time.from, idle.time.to, idle.next, largest->why});
@@ -366,11 +387,6 @@ class Analysis {
   }
 
   void find_hiding() {
-    std::vector<int64_t> waited(plan_.lanes.size(), 0);
-    for (const IdleTime& idle : idle_times_) {
-      const bool compute = plan_.lanes[size_t(idle.lane)].kind == Lane::Kind::Compute;
-      if (compute && idle.awaited != kNone) waited[size_t(idle.awaited)] += idle.waited;
-    }
     std::map<int32_t, Intervals> compute;  // by device
     std::map<Lane::Kind, std::vector<Hiding>> by_kind;
     for (const LaneSummary& summary : summary_.lanes) {
@@ -379,7 +395,7 @@ class Analysis {
       const auto [cover, added] = compute.try_emplace(lane.device);
       if (added) cover->second = compute_of(lane.device);
       summary_.hiding.push_back({summary.lane, lane.kind, summary.busy_ns,
-                                 common(busy_[size_t(summary.lane)], cover->second), waited[size_t(summary.lane)]});
+                                 common(busy_[size_t(summary.lane)], cover->second), waited_[size_t(summary.lane)]});
       by_kind[lane.kind].push_back(summary_.hiding.back());
     }
     for (const auto& [kind, lanes] : by_kind) {
@@ -423,7 +439,10 @@ class Analysis {
   std::vector<std::vector<const TaskSpan*>> lane_spans_;  // by lane, by start
   std::vector<Intervals> busy_;                           // by lane
   SteadyState steady_;
-  std::vector<IdleTime> idle_times_;  // of device lanes
+  std::vector<std::string> waiting_;          // by edge: what is said of those that wait for it
+  std::vector<std::vector<LaneId>> sharing_;  // by lane: sharing_thread()
+  std::vector<KnownGap> gaps_;                // of device lanes
+  std::vector<int64_t> waited_;               // by lane: ns of gaps of compute lanes until a task of it had ended
   TraceSummary summary_;
 };
 

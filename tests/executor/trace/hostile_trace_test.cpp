@@ -118,6 +118,28 @@ TEST_CASE("a trace that is empty or cut off says so") {
   CHECK(message_of<RunError>([&] { read_trace(cut); }) == cut + ": cannot read: unexpected end of file");
 }
 
+TEST_CASE("a place in a long trace is told by line and column") {
+  const TestFolder folder;
+  std::string text = "{\"traceEvents\":[\n";
+  constexpr int kLines = 100'000;  // more than is read at once
+  for (int i = 0; i < kLines; ++i) text += "{\"ph\":\"i\",\"cat\":\"\"},\n";
+  REQUIRE(text.size() > 2 << 20);
+  text += "  {\"ph\":!}]}";
+  const std::string path = folder.write("t.json", text);
+  check_parts(message_of<GraphError>([&] { read_trace(path); }),
+              {path + ":" + std::to_string(kLines + 2) + ":9: not JSON"});
+}
+
+TEST_CASE("only the list of events has events") {
+  const TestFolder folder;
+  json trace = small_trace();
+  const size_t tasks = read_trace(folder.write("t.json", trace.dump())).tasks.size();
+  trace["a list before it"] = json::array({{{"ph", 1}}, {{"args", {{"task", "none"}}}}});
+  trace["traceEvents"].push_back({{"ph", "i"}, {"args", {{"lists", {1, {{"args", 2}}}}}}});
+  trace["traceEvents"].push_back(json::array({{{"ph", 2}}}));
+  CHECK(read_trace(folder.write("t.json", trace.dump())).tasks.size() == tasks);
+}
+
 TEST_CASE("a trace's events are refused where a number is out of bounds") {
   const auto event_with = [](size_t index, const char* key, const json& value) {
     return refusal([&](json& events, json&) { events[index][key] = value; });

@@ -266,7 +266,8 @@ struct DeviceCache {};
 std::shared_ptr<DeviceCache> make_device_cache() {
   return nullptr;
 }
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, const std::shared_ptr<DeviceCache>&) {
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, double,
+                                         const std::shared_ptr<DeviceCache>&) {
   throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
 }
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, double,

@@ -11,9 +11,9 @@
 #include <mutex>
 #include <thread>
 
-#include "executor/devices/collective_watch.h"
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
+#include "executor/devices/hang_watch.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/replicas/collective_context.h"
 
@@ -38,11 +38,11 @@ class CudaCollectives final : public Queues {
   using Instance = CudaPoller::Pending::Instance;
 
  public:
-  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, double limit_seconds,
+  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, double limit,
                   DeviceCache& cache)
       : context_(connected(ordinals_of(devices), cache)),
         events_(std::move(events)),
-        watch_(CollectiveWatch::Seconds(limit_seconds)),
+        watch_(HangWatch::Seconds(limit)),
         event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
@@ -71,14 +71,14 @@ class CudaCollectives final : public Queues {
       }
     }
     poller_ = std::make_unique<CudaPoller>(device_names(), context_->devices[0], std::vector{&pending_}, sink, trace,
-                                           [this](const Instance& oldest) { check(oldest); });
+                                           [this](size_t, const Instance& oldest, bool) { check(oldest); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
     const std::scoped_lock lock(mutex_);
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
-    ring.issue_one_more();
+    events_->issue_one_more(ring);
     for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       for_inputs(task, instance, d, [&](cudaEvent_t event) {
@@ -101,10 +101,11 @@ class CudaCollectives final : public Queues {
 
   // Collectives that can end shall: aborting takes away memory that they use.
   void abort() override {
+    events_->failed = true;
     std::unique_lock lock(mutex_, std::defer_lock);
     const auto until = std::chrono::steady_clock::now() + kEndBound;
     const bool issuing = !lock.try_lock_until(until);  // a thread that hangs in NCCL comes back from what follows
-    while (!issuing && !hangs_ && under_way() && std::chrono::steady_clock::now() < until) {
+    while (!issuing && !hangs_ && streams_busy() && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     context_->abort();
@@ -113,11 +114,12 @@ class CudaCollectives final : public Queues {
   void stop(Deadline until) override {
     if (poller_) poller_->stop(until);
   }
+  bool under_way() const override { return poller_ && poller_->under_way(); }
 
  private:
   void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_->devices[device])); }
 
-  bool under_way() const {
+  bool streams_busy() const {
     return std::any_of(context_->streams.begin(), context_->streams.end(),
                        [](cudaStream_t stream) { return cudaStreamQuery(stream) == cudaErrorNotReady; });
   }
@@ -150,10 +152,10 @@ class CudaCollectives final : public Queues {
   // NCCL reports errors of what is under way only when asked, and of a device that does not take part it knows nothing.
   void check(const Instance& oldest) {
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && !context_->aborted()) context_->check();
-    const CollectiveWatch::Look look{.task = oldest.task,
-                                     .instance = oldest.instance,
-                                     .ready = inputs_ready(oldest),
-                                     .progress = progress_.exchange(false, std::memory_order_relaxed)};
+    const HangWatch::Look look{.task = oldest.task,
+                               .instance = oldest.instance,
+                               .ready = inputs_ready(oldest),
+                               .progress = progress_.exchange(false, std::memory_order_relaxed)};
     if (!watch_.hangs(look, std::chrono::steady_clock::now())) return;
     hangs_ = true;
     throw RunError(fmt::format("has not ended for {:g} s, with its inputs ready on all devices, on {}",
@@ -177,7 +179,7 @@ class CudaCollectives final : public Queues {
 
   const std::shared_ptr<CollectiveContext> context_;
   std::shared_ptr<CudaEvents> events_;
-  CollectiveWatch watch_;                   // of the oldest that is under way; the polling thread's own
+  HangWatch watch_;                         // of the oldest that is under way; the polling thread's own
   std::atomic<bool> progress_{false};       // something has completed since the watch last looked
   std::vector<CudaEventList> event_lists_;  // one a device
   TraceRecorder* trace_ = nullptr;
@@ -192,9 +194,9 @@ class CudaCollectives final : public Queues {
 }  // namespace
 
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events, double limit_seconds,
+                                              std::shared_ptr<CudaEvents> events, double limit,
                                               const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaCollectives>(devices, std::move(events), limit_seconds, *cache);
+  return std::make_unique<CudaCollectives>(devices, std::move(events), limit, *cache);
 }
 
 }  // namespace arbalest

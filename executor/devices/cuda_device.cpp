@@ -12,6 +12,7 @@
 
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
+#include "executor/devices/hang_watch.h"
 #include "executor/devices/nvml.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/cuda/cuda_context.h"
@@ -107,9 +108,11 @@ struct Recording {
 };
 
 class CudaDevice final : public Device {
+  using Instance = CudaPoller::Pending::Instance;
+
  public:
-  CudaDevice(int index, std::shared_ptr<CudaEvents> events, DeviceCache& cache)
-      : index_(index), events_(std::move(events)) {
+  CudaDevice(int index, std::shared_ptr<CudaEvents> events, double limit, DeviceCache& cache)
+      : index_(index), limit_(limit), events_(std::move(events)) {
     const int present = cuda_device_count();
     if (index >= present) {
       throw RunError(
@@ -208,6 +211,7 @@ class CudaDevice final : public Device {
              TraceRecorder* trace) override {
     enter();
     plan_ = &plan;
+    tasks_ = &tasks;
     for (size_t d = 0; d < plan.devices.size(); ++d) {
       if (plan.devices[d] == PlanDevice{PlanDevice::Kind::Cuda, index_}) device_ = int32_t(d);
     }
@@ -225,8 +229,10 @@ class CudaDevice final : public Device {
     for (auto& stream : streams_) {
       if (stream) lanes.push_back(&stream->pending);
     }
-    poller_ = std::make_unique<CudaPoller>(std::vector{fmt::format("cuda:{}", index_)}, index_, std::move(lanes), sink,
-                                           trace);
+    watches_.assign(lanes.size(), HangWatch(HangWatch::Seconds(limit_)));
+    poller_ = std::make_unique<CudaPoller>(
+        std::vector{fmt::format("cuda:{}", index_)}, index_, std::move(lanes), sink, trace,
+        [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -234,7 +240,7 @@ class CudaDevice final : public Device {
     Stream& lane = *streams_[size_t(plan_->tasks[size_t(task.id)].lane)];
     const std::scoped_lock lock(lane.mutex);
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
-    ring.issue_one_more();
+    events_->issue_one_more(ring);
     for (const BoundWait& wait : task.waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance);
       // The instance before has waited for the same one already, in this stream.
@@ -247,9 +253,12 @@ class CudaDevice final : public Device {
     poller_->push(lane.pending, {task.id, instance, trace_ ? trace_->now() : -1, &ring});
   }
 
+  void abort() override { events_->failed = true; }
+
   void stop(Deadline until) override {
-    if (poller_) poller_->stop(until);
+    if (poller_) poller_->stop(hangs_ ? Deadline() : until);
   }
+  bool under_way() const override { return poller_ && poller_->under_way(); }
 
   int64_t time_alone(const BoundTask& task) override {
     constexpr int kRepeats = 5;
@@ -331,6 +340,25 @@ class CudaDevice final : public Device {
     return "";
   }
 
+  // The polling thread's.
+  void check(HangWatch& watch, const Instance& oldest, bool progress) {
+    const HangWatch::Look look{
+        .task = oldest.task, .instance = oldest.instance, .ready = inputs_ready(oldest), .progress = progress};
+    if (!watch.hangs(look, std::chrono::steady_clock::now())) return;
+    hangs_ = true;
+    throw RunError(fmt::format("cuda:{}: has not ended for {:g} s, with its inputs ready", index_, limit_));
+  }
+
+  // What the instance waits for has ended. Events are of the instances that are waited for as long as it has not ended:
+  // the plan keeps their tasks from running ahead.
+  bool inputs_ready(const Instance& instance) const {
+    const std::vector<BoundWait>& waits = (*tasks_)[size_t(instance.task)].waits;
+    return std::all_of(waits.begin(), waits.end(), [&](const BoundWait& wait) {
+      const int64_t needed = needed_instance(*plan_, wait.edge, instance.instance);
+      return needed < 0 || cudaEventQuery(events_->of(wait.from, needed, device_)) != cudaErrorNotReady;
+    });
+  }
+
   bool own(TaskId task) const {
     const int32_t device = plan_->tasks[size_t(task)].device;
     return device != kNone && plan_->devices[size_t(device)] == PlanDevice{PlanDevice::Kind::Cuda, index_};
@@ -397,6 +425,7 @@ class CudaDevice final : public Device {
   }
 
   const int index_;
+  const double limit_;  // seconds that a task may hang
   int32_t device_ = 0;  // its place in the plan
   std::shared_ptr<CudaEvents> events_;
   std::shared_ptr<CudaKernelCache> cache_;
@@ -405,15 +434,18 @@ class CudaDevice final : public Device {
   CudaEventList event_list_;
   std::vector<void*> memory_, pinned_;
   const Plan* plan_ = nullptr;
+  const std::vector<BoundTask>* tasks_ = nullptr;
   TraceRecorder* trace_ = nullptr;
+  std::vector<HangWatch> watches_;  // by the poller's lanes
+  std::atomic<bool> hangs_{false};  // a task that will not end
   std::unique_ptr<CudaPoller> poller_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, double limit,
                                          const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaDevice>(index, std::move(events), *cache);
+  return std::make_unique<CudaDevice>(index, std::move(events), limit, *cache);
 }
 
 }  // namespace arbalest

@@ -26,12 +26,10 @@ std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks) {
   return std::make_shared<CudaEvents>(tasks);
 }
 
-void CudaEvents::Ring::issue_one_more() {
-  constexpr std::chrono::seconds kLongest{5};
-  const auto most = int64_t(events.size() / per_instance);
-  if (++issued - seen.load(std::memory_order_acquire) <= most) return;
-  const auto until = std::chrono::steady_clock::now() + kLongest;
-  while (issued - seen.load(std::memory_order_acquire) > most && std::chrono::steady_clock::now() < until) pause();
+void CudaEvents::issue_one_more(Ring& of) const {
+  const auto most = int64_t(of.events.size() / of.per_instance);
+  ++of.issued;
+  while (of.issued - of.seen.load(std::memory_order_acquire) > most && !failed.load(std::memory_order_relaxed)) pause();
 }
 
 CudaEventList::~CudaEventList() {
@@ -101,9 +99,9 @@ void CudaPoller::poll() {
     advance_origin();
     for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
     if (busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
-    if (stopping_.load()) {
-      if (!busy) return;
-      if (broken_ || std::chrono::steady_clock::now() > drain_until_) return;
+    if (stopping_.load() && (!busy || broken_ || std::chrono::steady_clock::now() > drain_until_)) {
+      under_way_ = busy && !broken_;
+      return;
     }
     if (busy) {
       for (int i = 0; i < kPausesBetweenLooks; ++i) pause();
@@ -132,6 +130,16 @@ bool CudaPoller::poll_events(const Pending::Instance& instance, cudaError_t& sta
   return true;
 }
 
+// An error of a kernel comes with whatever is asked for first: every lane's oldest may have met it.
+DeviceError CudaPoller::error_of(cudaError_t state, size_t where, const Pending::Instance& asked) const {
+  DeviceError::Instances besides;
+  for (const std::optional<Pending::Instance>& other : oldest()) {
+    if (other && other->task != asked.task) besides.emplace_back(other->task, other->instance);
+  }
+  return {fmt::format("{}: {} ({})", names_[where], cudaGetErrorString(state), cudaGetErrorName(state)),
+          std::move(besides)};
+}
+
 // True while the lane has something under way.
 bool CudaPoller::poll_head(Pending& lane) {
   uint64_t head = lane.head_.load(std::memory_order_relaxed);
@@ -145,9 +153,9 @@ bool CudaPoller::poll_head(Pending& lane) {
       broken_ = true;
       // The device's own poller knows better what failed.
       if (pending.ring->per_instance > 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      sink_.failed(pending.task, pending.instance,
-                   std::make_exception_ptr(RunError(fmt::format("{}: {}", names_[where], cudaGetErrorString(state)))));
+      sink_.failed(pending.task, pending.instance, std::make_exception_ptr(error_of(state, where, pending)));
     }
+    progress_ = true;
     pending.ring->seen.fetch_add(1, std::memory_order_release);
     lane.head_.store(++head, std::memory_order_release);
     if (state == cudaSuccess) sink_.completed(pending.task, pending.instance, pending.issued, ended);
@@ -155,25 +163,42 @@ bool CudaPoller::poll_head(Pending& lane) {
   return false;
 }
 
+std::vector<std::optional<CudaPoller::Pending::Instance>> CudaPoller::oldest() const {
+  std::vector<std::optional<Pending::Instance>> all;
+  for (const Pending* lane : lanes_) {
+    const uint64_t head = lane->head_.load(std::memory_order_relaxed);
+    const bool busy = head != lane->tail_.load(std::memory_order_acquire);
+    all.push_back(busy ? std::optional(lane->ring_[head % Pending::kCapacity]) : std::nullopt);
+  }
+  return all;
+}
+
 void CudaPoller::check_oldest() {
-  const Pending& lane = *lanes_[0];
-  const uint64_t head = lane.head_.load(std::memory_order_relaxed);
-  if (!check_ || head == lane.tail_.load(std::memory_order_acquire)) return;
-  const Pending::Instance oldest = lane.ring_[head % Pending::kCapacity];
-  try {
-    check_(oldest);
-  } catch (...) {
-    check_ = {};
-    sink_.failed(oldest.task, oldest.instance, std::current_exception());
+  const bool progress = std::exchange(progress_, false);
+  const auto all = oldest();
+  for (size_t lane = 0; lane < all.size() && check_; ++lane) {
+    if (!all[lane]) continue;
+    try {
+      check_(lane, *all[lane], progress);
+    } catch (...) {
+      check_ = {};
+      sink_.failed(all[lane]->task, all[lane]->instance, std::current_exception());
+    }
   }
 }
 
-// Leaves in origin_age_ when it was, as far as the host can tell, and returns how well it can.
-int64_t CudaPoller::record_origin() {
+// Leaves in origin_age_ when it was, as far as the host can tell, and returns how well it can. A device that hangs
+// records nothing.
+std::optional<int64_t> CudaPoller::record_origin() {
+  constexpr int64_t kLongest = 1'000'000'000;  // ns
   const int64_t before = trace_->now();
   CUDA_CHECK(cudaEventRecord(origin_[0], clock_stream_));
-  CUDA_CHECK(cudaEventSynchronize(origin_[0]));
-  const int64_t after = trace_->now();
+  int64_t after = before;
+  for (cudaError_t state = cudaErrorNotReady; state == cudaErrorNotReady; after = trace_->now()) {
+    if (after - before > kLongest) return std::nullopt;
+    state = cudaEventQuery(origin_[0]);
+    if (state != cudaErrorNotReady) CUDA_CHECK(state);
+  }
   origin_age_ = (before + after) / 2;
   return after - before;
 }
@@ -184,11 +209,12 @@ void CudaPoller::advance_origin() {
   constexpr int64_t kNearEnough = 200'000'000, kCertain = 50'000;  // ns
   if (!trace_ || trace_->now() - origin_age_ < kNearEnough) return;
   std::swap(origin_[0], origin_[1]);
-  const int64_t uncertainty = record_origin();
+  const std::optional<int64_t> uncertainty = record_origin();
+  if (!uncertainty) return std::swap(origin_[0], origin_[1]);
   float milliseconds = 0;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, origin_[1], origin_[0]));
   origin_ns_ += int64_t(double(milliseconds) * 1e6);
-  if (uncertainty < kCertain) origin_ns_ += (origin_age_ - origin_ns_) / 8;
+  if (*uncertainty < kCertain) origin_ns_ += (origin_age_ - origin_ns_) / 8;
 }
 
 }  // namespace arbalest

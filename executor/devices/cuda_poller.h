@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,17 +42,17 @@ struct CudaEvents {
     std::atomic<int64_t> seen{0};  // of these, whose end has been seen
 
     const cudaEvent_t* of(int64_t instance) const { return &events[size_t(instance) * per_instance % events.size()]; }
-    // Called before one more instance is issued. Waits until the ends that its events told of before have been seen:
-    // recorded again, they would tell of the later instance's. Not for ever, since a run ends also where a device
-    // hangs.
-    void issue_one_more();
   };
   explicit CudaEvents(size_t tasks) : ring(tasks) {}
+  // Called before one more instance of a task is issued. Waits until the ends that its events told of before have been
+  // seen, or the run has failed: recorded again, they would tell of the later instance's.
+  void issue_one_more(Ring& of) const;
   cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {
     const Ring& events = ring[size_t(task)];
     return events.of(instance)[events.per_instance == 1 ? 0 : size_t(device)];
   }
   std::vector<Ring> ring;
+  std::atomic<bool> failed{false};  // the run has: ends may never be seen
 };
 
 // Looks at what its lanes have under way, oldest first, and tells the sink what has ended.
@@ -74,26 +75,31 @@ class CudaPoller {
     std::atomic<uint64_t> head_{0}, tail_{0};
   };
 
-  // Throws where the oldest instance that is under way will not end.
-  using Check = std::function<void(const Pending::Instance& oldest)>;
+  // Throws where the oldest instance that is under way in a lane, a place in `lanes`, will not end. `progress`: since
+  // the look before something has ended in any of them.
+  using Check = std::function<void(size_t lane, const Pending::Instance& oldest, bool progress)>;
 
   // `names` are for errors: "cuda:0", one for each event of an instance. `device`: whose clock the trace's times come
-  // from. `check` is called now and then while there is something under way in the first lane, until it throws.
+  // from. `check` is called now and then for every lane with something under way, until it throws.
   CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
-             TraceRecorder* trace, Check check = {});
+             TraceRecorder* trace, Check check);
   ~CudaPoller() { stop(drain_deadline()); }
 
   // One thread a lane at a time. Throws RunError where too much is under way.
   void push(Pending& lane, const Pending::Instance& instance);
   // Ends the thread once everything has ended, or at the deadline; after a sticky error at once.
   void stop(Deadline until);
+  // After stop(): something has not ended, and the device has not failed. What it uses cannot be given back.
+  bool under_way() const { return under_way_; }
 
  private:
   void poll();
   bool poll_head(Pending& lane);
   bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where, int64_t& ended) const;
+  std::vector<std::optional<Pending::Instance>> oldest() const;  // by lane
+  DeviceError error_of(cudaError_t state, size_t where, const Pending::Instance& asked) const;
   void check_oldest();
-  int64_t record_origin();
+  std::optional<int64_t> record_origin();
   void advance_origin();
 
   const std::vector<std::string> names_;
@@ -109,8 +115,9 @@ class CudaPoller {
   int64_t origin_age_ = 0;
   std::atomic<uint64_t> issued_{0};
   std::atomic<bool> stopping_{false};
-  Deadline drain_until_;  // once stopping_
-  bool broken_ = false;
+  Deadline drain_until_;                    // once stopping_
+  bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
+  bool under_way_ = false;
   std::thread thread_;
 };
 

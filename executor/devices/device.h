@@ -8,9 +8,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "executor/plan/plan.h"
+#include "graph/error.h"
 #include "graph/kernel.h"
 
 namespace arbalest {
@@ -97,6 +100,14 @@ class CompletionSink {
   virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
 };
 
+// An error that a device met while it did one of these tasks: it does not say which. The sink gets it with the first.
+class DeviceError : public RunError {
+ public:
+  using Instances = std::vector<std::pair<TaskId, int64_t>>;
+  DeviceError(const std::string& message, Instances besides) : RunError(message), besides(std::move(besides)) {}
+  Instances besides;
+};
+
 // How long what was issued may take to end, once a run is over: until one moment for all of its queues.
 inline constexpr std::chrono::seconds kDrainTime{5};
 using Deadline = std::chrono::steady_clock::time_point;
@@ -129,6 +140,8 @@ class Queues {
   virtual void abort() {}
   // Ends the queues' threads, once everything issued has ended or, where something never ends, at the deadline.
   virtual void stop(Deadline until) = 0;
+  // After stop(): something has not ended, so that freeing what it uses would wait for ever.
+  virtual bool under_way() const { return false; }
 };
 
 class Device : public Queues {
@@ -166,15 +179,16 @@ std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<
 struct DeviceCache;
 std::shared_ptr<DeviceCache> make_device_cache();
 
-// Throws RunError where CUDA or the device is missing. Devices of one run share `events`.
+// Throws RunError where CUDA or the device is missing. Devices of one run share `events`. A task that hangs for longer
+// than `limit` seconds fails (HangWatch).
 struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events,
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, double limit,
                                          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
-// Collectives over GPUs through NCCL, one at a time: one that hangs for longer than the limit fails (CollectiveWatch).
-// Throws RunError where NCCL cannot connect the devices.
+// Collectives over GPUs through NCCL, one at a time, with the same limit. Throws RunError where NCCL cannot connect the
+// devices.
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events, double limit_seconds,
+                                              std::shared_ptr<CudaEvents> events, double limit,
                                               const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …), ("nccl", …); empty without CUDA.

@@ -16,8 +16,8 @@ namespace arbalest {
 LoadedModel::LoadedModel(Graph graph, const SessionOptions& options, const InferenceRequest& asked)
     : prepared(prepare_inference(std::move(graph), options, asked)),
       plan(make_inference_plan(prepared.program, prepared.request)),
-      binding(bind_plan(plan, thread_count(options), options.execution.collective_timeout,
-                        bind_options(prepared, options), make_device_cache())) {
+      binding(bind_plan(plan, thread_count(options), options.execution.device_timeout, bind_options(prepared, options),
+                        make_device_cache())) {
   for (const ValueId output : loop().outputs) {
     const Value& value = loop().graph.values[size_t(output)];
     const bool batched = !value.type.shape.empty() && value.type.shape[0] == loop().batch;

@@ -4,7 +4,7 @@
 
 namespace arbalest {
 
-std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double collective_timeout, const BindOptions& options,
+std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double device_timeout, const BindOptions& options,
                                    const std::shared_ptr<DeviceCache>& cache) {
   const auto progress = make_cpu_progress(plan.tasks.size());
   const auto events = make_cuda_events(plan.tasks.size());
@@ -14,14 +14,14 @@ std::unique_ptr<Binding> bind_plan(Plan& plan, int threads, double collective_ti
   for (const PlanDevice& device : plan.devices) {
     devices.push_back(device.kind == PlanDevice::Kind::Cpu
                           ? make_cpu_device(device.index, std::max(1, threads / int(cpus)), progress)
-                          : make_cuda_device(device.index, events, cache));
+                          : make_cuda_device(device.index, events, device_timeout, cache));
   }
   const bool spans = std::any_of(plan.lanes.begin(), plan.lanes.end(),
                                  [](const Lane& lane) { return lane.kind == Lane::Kind::Collectives; });
   std::unique_ptr<Queues> collectives;
   if (spans && cpus > 0) collectives = make_cpu_device(int(plan.devices.size()), 1, progress);
   if (spans && cpus == 0) {
-    collectives = make_cuda_collectives(plan.devices, events, collective_timeout, cache);
+    collectives = make_cuda_collectives(plan.devices, events, device_timeout, cache);
   }
   return std::make_unique<Binding>(plan, std::move(devices), std::move(collectives), options);
 }

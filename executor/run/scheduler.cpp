@@ -164,11 +164,14 @@ void Scheduler::come_to_rest() {
   for (abort_once(); busy(); abort_once()) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (!options_.late_read || std::chrono::steady_clock::now() < next_look) continue;
-    end_process_over_late_read();
+    if (const std::optional<std::string> late = options_.late_read()) end_process(*late);
     next_look += std::chrono::seconds(1);
   }
   const Deadline until = drain_deadline();
   for (Queues* queues : binding_.all_queues()) queues->stop(until);
+  for (const Queues* queues : binding_.all_queues()) {
+    if (queues->under_way()) end_process("what a GPU has under way has not ended");
+  }
 }
 
 // Called with active_ already counted. The first device task that becomes ready is issued by the same thread.
@@ -253,6 +256,11 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
       std::rethrow_exception(thrown);
     } catch (const TaskError&) {  // of the training as a whole
       return thrown;
+    } catch (const DeviceError& e) {
+      message = e.what();
+      for (const auto& [other, at] : e.besides) {
+        message += fmt::format("{} {}", &other == &e.besides[0].first ? "; or met by:" : ";", error_place(other, at));
+      }
     } catch (const std::exception& e) {
       message = plain_message(e);
     } catch (...) {
@@ -331,10 +339,7 @@ void Scheduler::look_for_late_read() {
   if (late) fail(std::make_exception_ptr(TaskError(*late, -1)));
 }
 
-void Scheduler::end_process_over_late_read() {
-  const std::optional<std::string> late = options_.late_read();
-  if (!late) return;
-  std::string message = *late;
+void Scheduler::end_process(std::string message) {
   try {
     check();
   } catch (const std::exception& error) {  // what came first is what is told

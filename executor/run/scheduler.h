@@ -44,8 +44,8 @@ struct SchedulerOptions {
   // What is read for longer than it may take, or nothing: that ends the run with this as its error. Asked now and then
   // on the thread of run(). Empty: nothing is.
   std::function<std::optional<std::string>()> late_read;
-  // A thread that reads cannot be ended. Where it does not come back although the run is over, the process ends: this
-  // is told why first, then the message goes to standard error, and the exit status is 1.
+  // A thread that reads cannot be ended, nor what a GPU does. Where it does not end although the run is over, the
+  // process ends: this is told why first, then the message goes to standard error, and the exit status is 1.
   std::function<void(const std::string&)> process_ends;
 };
 
@@ -112,7 +112,7 @@ class Scheduler final : private CompletionSink {
   bool goes_on();
   void check();
   void look_for_late_read();
-  void end_process_over_late_read();
+  [[noreturn]] void end_process(std::string message);
   std::string describe_waiting() const;
   std::string error_place(TaskId task, int64_t instance) const;
 

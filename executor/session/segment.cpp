@@ -47,7 +47,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_sync_(plan_.relation(plan_.handles.by_sync)),
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {
-  binding_ = bind_plan(plan_, threads_, options.execution.collective_timeout, bind_options(prepared, options), cache);
+  binding_ = bind_plan(plan_, threads_, options.execution.device_timeout, bind_options(prepared, options), cache);
   make_host_tasks();
 }
 

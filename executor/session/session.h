@@ -61,9 +61,9 @@ struct LengthOptions {
 };
 
 struct ExecutionOptions {
-  int threads = 0;                 // of the process, for kernels and reading; 0: one a core
-  double collective_timeout = 20;  // seconds; a collective of GPUs that takes longer ends the run
-  int64_t skip_bad = 0;            // samples that cannot be read and are skipped; one more ends the run
+  int threads = 0;             // of the process, for kernels and reading; 0: one a core
+  double device_timeout = 20;  // seconds; a collective of GPUs that takes longer ends the run
+  int64_t skip_bad = 0;        // samples that cannot be read and are skipped; one more ends the run
   // Seconds; a sample that takes longer to read ends the run, and where the thread that reads it does not come back,
   // the process, with status 1: see SchedulerOptions::process_ends. 0: any time will do.
   double read_timeout = 20;

@@ -312,7 +312,7 @@ void bind_run(CLI::App& command, SessionOptions& session) {
                "go on over so many samples that cannot be read: in training the next one takes their place, in "
                "validation they are left out");
   command
-      .add_option("--collective-timeout", session.execution.collective_timeout,
+      .add_option("--device-timeout", session.execution.device_timeout,
                   "seconds after which a collective of GPUs that has not ended ends the run")
       ->capture_default_str()
       ->type_name("SECONDS")

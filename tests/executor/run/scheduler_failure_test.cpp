@@ -22,7 +22,7 @@ using namespace arbalest::test;
 namespace {
 
 // Passes everything on, and counts what the scheduler does in the end.
-struct Watched final : Device {
+struct Watched : Device {
   Watched(std::unique_ptr<Device> inner, std::atomic<int>& aborts) : inner(std::move(inner)), aborts(aborts) {}
 
   void make_queue(LaneId lane, Lane::Kind kind) override { inner->make_queue(lane, kind); }
@@ -53,6 +53,34 @@ struct Watched final : Device {
   std::atomic<int>& aborts;
 };
 
+// Meets an error as GPUs do: of a task that ran, and which is not known. What it does then may never end.
+struct Failing final : Watched {
+  Failing(std::unique_ptr<Device> inner, std::atomic<int>& aborts, bool hangs)
+      : Watched(std::move(inner), aborts), hangs(hangs) {}
+
+  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& to, TraceRecorder* trace) override {
+    sink = &to;
+    Watched::start(plan, tasks, to, trace);
+  }
+  void issue(const BoundTask& task, int64_t instance) override {
+    if (task.id != 0 && instance == 2 && !failed.exchange(true)) {
+      sink->failed(task.id, 2, std::make_exception_ptr(DeviceError("cpu:0: broken", {{0, 3}, {task.id, 1}})));
+    }
+    Watched::issue(task, instance);
+  }
+  bool under_way() const override { return hangs; }
+
+  const bool hangs;
+  CompletionSink* sink = nullptr;
+  std::atomic<bool> failed{false};
+};
+
+Harness failing_harness(std::atomic<int>& aborts, bool hangs) {
+  return Harness(epochs(on_cpus(), 2), true, [&aborts, hangs](std::unique_ptr<Device> device) {
+    return std::make_unique<Failing>(std::move(device), aborts, hangs);
+  });
+}
+
 // A system that gives `left` threads.
 ThreadStarter limited(int& left) {
   return [&left](std::function<void()> work) {
@@ -73,6 +101,45 @@ TEST_CASE("after an error devices are aborted once, after a good run never") {
     CHECK((harness.run() == "") == !fails);
     CHECK(aborts == (fails ? 1 : 0));
   }
+}
+
+TEST_CASE("an error that a device met while it did several tasks names all of them") {
+  std::atomic<int> aborts{0};
+  Harness harness = failing_harness(aborts, false);
+  const std::string told = harness.run();
+  INFO(told);
+  const std::string& first = harness.plan.tasks[0].name;
+  const size_t besides = told.find(": cpu:0: broken; or met by: " + first);
+  REQUIRE(besides != std::string::npos);
+  const std::string place = told.substr(0, besides);  // "step, device cpu:0, learner 0, iteration 2"
+  CHECK(contains(place, ", device cpu:0, "));
+  REQUIRE(place.ends_with(" 2"));
+  CHECK(told.ends_with("; " + place.substr(0, place.size() - 1) + "1"));
+}
+
+// Run by the next test, in a process of its own.
+TEST_CASE("child: a run on a device that hangs" * doctest::skip()) {
+  std::atomic<int> aborts{0};
+  SchedulerOptions options;
+  options.process_ends = [](const std::string& message) { std::fprintf(stderr, "told: %s\n", message.c_str()); };
+  failing_harness(aborts, true).run(std::move(options));
+}
+
+TEST_CASE("where what a device does never ends the process does, with the error, after telling observers") {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  FILE* const pipe = popen((program + " --no-skip -tc='child: a run on a device that hangs' 2>&1").c_str(), "r");
+  REQUIRE(pipe);
+  std::string said;
+  for (char part[256]; std::fgets(part, sizeof part, pipe);) said += part;
+  const int status = pclose(pipe);
+  INFO(said);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 1);
+  const size_t told = said.find("told: "), shown = said.find("arbalest: ");
+  REQUIRE(told != std::string::npos);
+  REQUIRE(shown != std::string::npos);
+  CHECK(told < shown);
+  CHECK(said.find("cpu:0: broken", shown) != std::string::npos);
 }
 
 TEST_CASE("memory that runs out is told in words") {

@@ -20,7 +20,7 @@ namespace arbalest::test {
 inline std::unique_ptr<Device> make_device(const PlanDevice& device, const std::shared_ptr<CpuProgress>& progress,
                                            const std::shared_ptr<CudaEvents>& events) {
   return device.kind == PlanDevice::Kind::Cpu ? make_cpu_device(device.index, 1, progress)
-                                              : make_cuda_device(device.index, events);
+                                              : make_cuda_device(device.index, events, 20);
 }
 
 // A bound plan whose host tasks do as little as they may: fills write batches, everything else nothing.

@@ -1,5 +1,5 @@
 #pragma once
-// Decides when a collective hangs. It knows no clock and no device: who looks tells what was seen, and when.
+// Decides when what GPUs do hangs. It knows no clock and no device: who looks tells what was seen, and when.
 
 #include <algorithm>
 #include <chrono>
@@ -9,24 +9,24 @@
 
 namespace arbalest {
 
-// A collective hangs when, for longer than a limit, it was the oldest under way, every participant could have started
-// (its inputs are ready on every device), and nothing else of the run completed. So neither a step that takes longer
-// than the limit nor a collective that waits for compute is taken for one that hangs.
-class CollectiveWatch {
+// The instance of a task that is the oldest under way in a lane hangs when, for longer than a limit, it could have
+// started (what it reads is ready on every device that takes part) and nothing else completed: of the run for a
+// collective, of its device for any other task. So what waits for another task is not taken for what hangs.
+class HangWatch {
  public:
   using Seconds = std::chrono::duration<double>;
   using Time = std::chrono::steady_clock::time_point;
 
   struct Look {
-    TaskId task = kNone;  // the oldest collective that is under way
+    TaskId task = kNone;  // the oldest that is under way
     int64_t instance = -1;
-    bool ready = false;     // every participant could have started
-    bool progress = false;  // something of the run has completed since the look before
+    bool ready = false;     // it could have started
+    bool progress = false;  // something else has completed since the look before
   };
 
-  explicit CollectiveWatch(Seconds limit) : limit_(limit) {}
+  explicit HangWatch(Seconds limit) : limit_(limit) {}
 
-  // True once the collective has hung for longer than the limit. Between two looks at most a second counts: where the
+  // True once it has hung for longer than the limit. Between two looks at most a second counts: where the
   // process itself stood still (stopped, or its machine asleep), nothing was watched.
   bool hangs(const Look& look, Time now) {
     constexpr Seconds kLongestStep{1};

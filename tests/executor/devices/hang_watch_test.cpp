@@ -1,6 +1,6 @@
 // When a collective is given up, with a clock of the test's own.
 
-#include "executor/devices/collective_watch.h"
+#include "executor/devices/hang_watch.h"
 
 #include <doctest/doctest.h>
 
@@ -11,9 +11,9 @@ namespace {
 
 // Looks every 10 ms, as the thread that watches does.
 struct Watching {
-  CollectiveWatch watch{20s};
-  CollectiveWatch::Time now;
-  CollectiveWatch::Look look{.task = 3, .instance = 7, .ready = true};
+  HangWatch watch{20s};
+  HangWatch::Time now;
+  HangWatch::Look look{.task = 3, .instance = 7, .ready = true};
 
   // Seconds until the collective is given up; −1: not within `time`.
   double given_up_within(std::chrono::milliseconds time) {

@@ -43,7 +43,7 @@ class HangWatch {
   Seconds limit() const { return limit_; }
 
  private:
-  const Seconds limit_;
+  Seconds limit_;
   TaskId task_ = kNone;
   int64_t instance_ = -1;
   bool ready_ = false;

@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N, and the fault comes with the Nth recorded
-// step that is launched on that device, counted from 0.
+// A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N, and the fault comes with the Nth
+// recorded step that is launched on that device, counted from 0.
 //   kernel:D:N   a kernel beside the step writes to where no memory is
 //   endless:D:N  a kernel before the step never ends
 //   lost:D:N     from then on every call for the device is an error, as where it has fallen off the bus
@@ -12,6 +12,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+// Of cuda_fault_kernels.cu.
+void write_nowhere(cudaStream_t stream);
+void never_end(cudaStream_t stream);
 
 namespace {
 
@@ -64,15 +68,6 @@ Function next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
 
-__global__ void write_nowhere() {
-  *reinterpret_cast<volatile int*>(64) = 1;
-}
-
-__global__ void never_end() {
-  for (volatile int i = 0;; i = i + 1) {
-  }
-}
-
 }  // namespace
 
 extern "C" {
@@ -81,8 +76,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   static const auto real = next<decltype(&cudaGraphLaunch)>("cudaGraphLaunch");
   if (concerned() && launches.fetch_add(1) == fault().at) {
     broken = true;
-    if (is("kernel")) write_nowhere<<<1, 1, 0, stream>>>();
-    if (is("endless")) never_end<<<1, 1, 0, stream>>>();
+    if (is("kernel")) write_nowhere(stream);
+    if (is("endless")) never_end(stream);
   }
   return lost() ? cudaErrorUnknown : real(graph, stream);
 }
@@ -97,10 +92,10 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return lost() ? cudaErrorUnknown : silent() ? cudaErrorNotReady : real(milliseconds, from, to);
 }
 
-#define LOSE(name, parameters, arguments)                       \
-  cudaError_t name parameters {                                 \
+#define LOSE(name, parameters, arguments)                            \
+  cudaError_t name parameters {                                      \
     static const auto real = next<cudaError_t(*) parameters>(#name); \
-    return lost() ? cudaErrorUnknown : real arguments;          \
+    return lost() ? cudaErrorUnknown : real arguments;               \
   }
 
 LOSE(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))

@@ -346,7 +346,9 @@ class CudaDevice final : public Device {
         .task = oldest.task, .instance = oldest.instance, .ready = inputs_ready(oldest), .progress = progress};
     if (!watch.hangs(look, std::chrono::steady_clock::now())) return;
     hangs_ = true;
-    throw RunError(fmt::format("cuda:{}: has not ended for {:g} s, with its inputs ready", index_, limit_));
+    throw RunError(fmt::format(
+        "cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise --device-timeout",
+        index_, limit_));
   }
 
   // What the instance waits for has ended. Events are of the instances that are waited for as long as it has not ended:

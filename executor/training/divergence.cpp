@@ -78,12 +78,12 @@ void Training::roll_back(const Diverged& error) {
   resume(*file);
   monitor_->roll_back(from, options.rate_factor);
   overdue_ = false;
-  last_checkpoint_ = seconds_since_start();
   const RunPosition& at = file->checkpoint.position;
   gone_back_to_ = at.iteration;
   remove_after(folder, at.iteration);
   observer_.rolled_back({error.what(), error.iteration, file->path, at.epoch, at.iteration, from.rollbacks + 1,
                          options.most_rollbacks, from.rollback_factor * options.rate_factor, from.seconds});
+  take_checkpoint("");  // in the file's place: a run that is killed before the next one goes on with the lower rate too
 }
 
 }  // namespace arbalest

@@ -64,6 +64,26 @@ TEST_CASE("a run that goes on after a rollback keeps the rate and how often it h
   CHECK(rest.story.reports.back().learning_rate == doctest::Approx(0.05 * 0.25));
 }
 
+TEST_CASE("a run that is killed after a rollback, before its next checkpoint, goes on with the lower rate") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 1000);
+  options.divergence.most_rollbacks = 1;
+  options.checkpoints.iterations = 30;  // before the one whose loss is not finite; the next would be after it
+  const Outcome run = outcome(regression(), options);
+  CHECK_FALSE(run.error.empty());
+  REQUIRE(run.story.rollbacks.size() == 1);
+  const auto newest = newest_checkpoint(folder / "c");
+  REQUIRE(newest);
+  CHECK(newest->checkpoint.position.iteration == 30);
+  CHECK(newest->checkpoint.monitor.rollbacks == 1);
+  CHECK(newest->checkpoint.monitor.rollback_factor == 0.5);
+  options.checkpoints.from = newest;
+  options.sources.training = std::make_shared<Poisoned>(3, 50, 0);  // never diverges
+  const Outcome rest = outcome(regression(), options);
+  CHECK(rest.error == "");
+  CHECK(rest.story.reports.front().learning_rate == doctest::Approx(0.05 * 0.5));
+}
+
 TEST_CASE("checkpoints that a run has gone back behind are removed, and no longer gone back to") {
   const TestFolder folder;
   SessionOptions options = rolling_back(folder / "c", 1000);
@@ -71,13 +91,14 @@ TEST_CASE("checkpoints that a run has gone back behind are removed, and no longe
   REQUIRE(outcome(regression(), options).error == "");
   options.length.iterations.reset();
   options.checkpoints.from = newest_checkpoint(folder / "c");
-  options.checkpoints.iterations = 1000;  // no more
+  options.checkpoints.iterations = 1000;                              // no more
+  const std::vector<fs::path> before = checkpoints_in(folder / "c");  // a busy disk leaves out some
+  REQUIRE(before.size() >= 3);
   const Outcome run = outcome(regression(), options);
   CHECK_FALSE(run.error.empty());
-  std::vector<int64_t> back;
-  for (const RolledBack& each : run.story.rollbacks) back.push_back(each.iteration);
-  CHECK(back == std::vector<int64_t>{36, 35, 30});
-  CHECK(checkpoints_in(folder / "c").front().filename() == "checkpoint-000000000030.safetensors");
+  REQUIRE(run.story.rollbacks.size() == 3);
+  for (size_t i = 0; i < 3; ++i) CHECK(run.story.rollbacks[i].path == before[i].string());
+  CHECK(checkpoints_in(folder / "c").front() == before[2]);
 }
 
 TEST_CASE("a rollback does not forget the best model, which was measured after its checkpoint") {

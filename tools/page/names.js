@@ -27,9 +27,15 @@ export function kindName(name) {
   return shown(String(name).replace(/^(cuda|cpu):[*\d]+\//, "").replace(/^learner [*\d]+\//, "")) || shown(name);
 }
 
+// Thousands apart, by a narrow space where no line is broken: "12 345.60". So are all counts and amounts; numbers of
+// instances, epochs and iterations, which are names, are not.
+export function grouped(value, decimals = 0) {
+  return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }).replaceAll(",", "\u202f");
+}
+
 function digits(value) {
   const size = Math.abs(value);
-  return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2);
+  return grouped(value, size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
 
 // 1234567 ns: "1.23 ms".
@@ -49,7 +55,7 @@ export function percent(share) {
 }
 
 export function counted(count, one, many = one + "s") {
-  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+  return `${grouped(count)} ${count === 1 ? one : many}`;
 }
 
 // 1234567 bytes: "1.18 MiB".
@@ -64,12 +70,12 @@ export function bytes(count) {
 export function moment(ns, step) {
   const [unit, name] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 1e2 ? [1e3, "µs"] : [1, "ns"];
   const decimals = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
-  return (ns / unit).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }) + " " + name;
+  return grouped(ns / unit, decimals) + " " + name;
 }
 
 // 1234567 ns: "1.235 ms", in ms always, so that moments can be compared.
 export function inMilliseconds(ns) {
-  return (ns / 1e6).toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 }) + " ms";
+  return grouped(ns / 1e6, 3) + " ms";
 }
 
 // The smallest of 1, 2, 5 times a power of ten that is at least `least`.

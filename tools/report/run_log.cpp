@@ -261,6 +261,12 @@ std::vector<RunLog> read_run_logs(const std::string& path, const std::string& na
   for (size_t i = 0; i < lines.size(); ++i) {
     try {
       const Json event = parse_line(lines[i], i + 1 == lines.size());
+      if (runs.front().empty() && event["event"] == "cell") {
+        throw RunError(
+            fmt::format("{}: found what bench scaling --json writes, expected a log that run --log wrote: "
+                        "'arbalest report --plot scaling {}' draws it",
+                        path, path));
+      }
       const bool starts = event["event"] == "start";
       if (starts && !runs.back().empty()) runs.emplace_back(fmt::format("{} ({})", name, runs.size() + 1));
       const bool first = runs.back().empty();

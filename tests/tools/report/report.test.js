@@ -108,14 +108,14 @@ test("ticks are written with the digits of their step", () => {
     const { values, step } = ticks(span, 5, log);
     return values.map((tick) => tickText(tick, step));
   };
-  assert.deepEqual(texts([12345.1, 12345.9]), ["12,345.2", "12,345.4", "12,345.6", "12,345.8"]);
-  assert.deepEqual(texts([0, 60000]), ["0", "20,000", "40,000", "60,000"]);
+  assert.deepEqual(texts([12345.1, 12345.9]), ["12\u202f345.2", "12\u202f345.4", "12\u202f345.6", "12\u202f345.8"]);
+  assert.deepEqual(texts([0, 60000]), ["0", "20\u202f000", "40\u202f000", "60\u202f000"]);
   assert.deepEqual(texts([0.00001, 0.0000103]), ["1.00e-5", "1.01e-5", "1.02e-5", "1.03e-5"]);
   assert.deepEqual(texts([1e-6, 0.02], true), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]);
 });
 
 test("numbers are written with as many digits as they need", () => {
-  assert.deepEqual([0, 1.23456, 0.00012345, 1e-7, 12345.6, 0.1 + 0.2].map(written), ["0", "1.235", "0.0001234", "1.00e-7", "12,346", "0.3"]);
+  assert.deepEqual([0, 1.23456, 0.00012345, 1e-7, 12345.6, 0.1 + 0.2].map(written), ["0", "1.235", "0.0001234", "1.00e-7", "12\u202f346", "0.3"]);
 });
 
 test("options that differ are told, whichever log lacks them", () => {

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 
-import { amount, countCurve, Curve, plannedBytes, sampledCharts, slotCharts } from "../../../tools/view/page/curves.js";
+import { amount, countCurve, Curve, plannedBytes, plannedName, sampledCharts, slotCharts } from "../../../tools/view/page/curves.js";
 import { fromBase64, inflate, readInstances, readSamples } from "../../../tools/view/page/decode.js";
 import { Dependencies } from "../../../tools/view/page/plan.js";
 import { generator } from "./numbers.js";
@@ -57,6 +57,7 @@ test("samples are what C++ wrote, and slots as many as lie between a fill and it
   // A sample tells of the time before it.
   assert.ok(Math.abs(power.lines[0].curve.at(1_500_000) - one.samples.values[0][1]) < 0.1);
   assert.equal(memory.planned, plannedBytes(head, -1));
+  assert.equal(memory.plannedAs, "pinned");
   assert.equal(amount(memory.lines[0].curve.most, memory.unit), "3.00 GiB");
 
   const [fill, copy] = slotCharts({ head, instances, dependencies: new Dependencies(head, instances) });
@@ -67,4 +68,13 @@ test("samples are what C++ wrote, and slots as many as lie between a fill and it
     for (let i = 0; i < 40; ++i) filled += end(0, i) <= time && Math.max(end(1, i), end(0, i)) > time;
     assert.equal(fill.lines[0].curve.at(time) || 0, filled);
   }
+});
+
+test("of a process that feeds GPUs pinned memory is planned, and where it computes its arenas too", () => {
+  const arenas = [{ device: 0, memory: "device", bytes: 100 }, { device: 0, memory: "pinned", bytes: 7 }, { device: 1, memory: "device", bytes: 30 }];
+  const gpus = { devices: ["cuda:0", "cuda:1"], arenas }, mixed = { devices: ["cuda:0", "cpu:0"], arenas };
+  assert.deepEqual([plannedName(gpus, -1), plannedBytes(gpus, -1)], ["pinned", 7]);
+  assert.deepEqual([plannedName(mixed, -1), plannedBytes(mixed, -1)], ["planned", 37]);
+  assert.deepEqual([plannedName(gpus, 0), plannedBytes(gpus, 0)], ["planned", 100]);
+  assert.equal(amount(1980, "MHz"), "1\u202f980 MHz");
 });

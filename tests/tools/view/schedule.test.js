@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { compared, comparedLayers } from "../../../tools/view/page/compare.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
+import { keyOf } from "../../../tools/view/page/input.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
 import { bytes, duration, inMilliseconds, instanceName, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/page/names.js";
 import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
@@ -187,7 +188,7 @@ test("numbers are told in a unit that fits", () => {
   assert.deepEqual([0, 999, 1536, 3 << 20, 2 ** 41].map(bytes), ["0 B", "999 B", "1.50 KiB", "3.00 MiB", "2.00 TiB"]);
   assert.equal(moment(1_500_000_000, 5e8), "1.5 s");
   assert.equal(moment(1_500_000, 1e5), "1.5 ms");
-  assert.equal(inMilliseconds(1_476_083_400), "1,476.083 ms");
+  assert.equal(inMilliseconds(1_476_083_400), "1\u202f476.083 ms");
 });
 
 test("numbers stay with their units", () => {
@@ -227,4 +228,10 @@ test("layers are compared per iteration, what changed most first", () => {
   const b = head(20, [{ name: "conv", forward_ns: 200, backward_ns: 500 }, { name: "norm", forward_ns: 40, backward_ns: 40 }]);
   assert.deepEqual(comparedLayers(a, b), [{ name: "conv", a: 30, b: 35 }, { name: "fc", a: 5, b: 0 }, { name: "norm", a: 0, b: 4 }]);
   assert.deepEqual(comparedLayers(a, head(5, [])), []);
+});
+
+test("Caps Lock changes no key", () => {
+  assert.deepEqual(["w", "W"].map((key) => keyOf({ key, shiftKey: false })), ["w", "w"]);
+  assert.deepEqual(["f", "F"].map((key) => keyOf({ key, shiftKey: true })), ["F", "F"]);
+  assert.deepEqual(["[", "?", "ArrowLeft", "Escape"].map((key) => keyOf({ key, shiftKey: true })), ["[", "?", "ArrowLeft", "Escape"]);
 });

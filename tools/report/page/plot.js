@@ -1,6 +1,6 @@
 // A plot as SVG: axes, a line a series, and what is under the pointer.
 
-import { roundStep, shown } from "../../page/names.js";
+import { grouped, roundStep, shown } from "../../page/names.js";
 import { el, svg } from "../../page/dom.js";
 import { nearest, spanOf, thinned } from "./series.js";
 
@@ -12,7 +12,7 @@ export function written(value) {
   const size = Math.abs(value);
   if (value === 0) return "0";
   if (size >= 1e15 || size < 1e-4) return value.toExponential(2);
-  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  if (size >= 1000) return grouped(Math.round(value));
   return String(Number(value.toPrecision(4)));
 }
 
@@ -22,7 +22,7 @@ export function tickText(value, step = Math.abs(value)) {
   const size = Math.abs(value), exponent = (number) => Math.floor(Math.log10(number) + 1e-9);
   const digits = (least) => Math.min(20, Math.max(0, least - exponent(step)));
   if (size >= 1e15 || size < 1e-4) return value.toExponential(digits(exponent(size)));
-  return value.toLocaleString("en", { maximumFractionDigits: digits(0) });
+  return value.toLocaleString("en", { maximumFractionDigits: digits(0) }).replaceAll(",", "\u202f");
 }
 
 // Round values between two: steps of 1, 2, 5 times a power of ten, or on a logarithmic axis, where two fit, powers of ten.

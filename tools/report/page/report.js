@@ -1,6 +1,6 @@
 // The report: what became of the runs, plots over epochs, iterations or seconds, and in what the runs differ.
 
-import { shown } from "../../page/names.js";
+import { grouped, shown } from "../../page/names.js";
 import { el, table } from "../../page/dom.js";
 import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
 import { differing, settingsTable } from "./options.js";
@@ -111,7 +111,7 @@ class Report {
       const end = endOf(run), hidden = this.view.hidden.has(index);
       const name = runs.length === 1 ? this.runName(index) : el("button", { class: "link run", type: "button", "aria-pressed": hidden ? "false" : "true", title: hidden ? "show" : "hide", onclick: () => this.toggle(index) }, this.runName(index));
       const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons.get(run.end.reason) ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
-      return [name, outcome, written(end.epoch), end.iteration.toLocaleString("en"), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
+      return [name, outcome, written(end.epoch), grouped(end.iteration), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
         ...metrics.map((metric) => {
           const value = valueOfLast(run.validations, metric);
           return value === null ? "—" : written(value);
@@ -130,7 +130,7 @@ class Report {
       const name = several ? shown(run.name) + ", " : "";
       const notes = run.faults.map((fault) => el("li", { class: "bad" }, el("bdi", {}, `${name}line ${fault.line}: ${shown(fault.what)}`)));
       if (run.faulty_lines > run.faults.length) notes.push(el("li", { class: "bad" }, `${name}${run.faulty_lines - run.faults.length} more lines are damaged`));
-      if (run.skipped > 0) notes.push(el("li", {}, `${name}${run.skipped.toLocaleString("en")} samples could not be read`));
+      if (run.skipped > 0) notes.push(el("li", {}, `${name}${grouped(run.skipped)} samples could not be read`));
       for (const back of run.rollbacks ?? []) {
         notes.push(el("li", { class: "bad" }, el("bdi", {}, `${name}back to iteration ${back.iteration} from ${back.from_iteration}: ${shown(back.reason)}`)));
       }
@@ -164,7 +164,7 @@ class Report {
   }
 
   tunes() {
-    const rows = this.runs.flatMap((run, index) => run.tunes.map((tune) => [this.runName(index), tune.iteration.toLocaleString("en"), clock(tune.seconds), String(tune.learners),
+    const rows = this.runs.flatMap((run, index) => run.tunes.map((tune) => [this.runName(index), grouped(tune.iteration), clock(tune.seconds), String(tune.learners),
       tune.images_per_second > 0 ? written(tune.images_per_second) : "—", String(tune.next_learners), shown(tune.reason)]));
     return rows.length === 0 ? null : el("section", { class: "scroll" }, el("h3", {}, "Numbers of learners that were tried"),
       table([["run", "left"], ["iteration", "right"], ["time", "right"], ["learners", "right"], ["images/s", "right"], ["next", "right"], ["because", "left"]], rows));

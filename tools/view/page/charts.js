@@ -121,7 +121,7 @@ export class Charts {
     const name = chart.unit === "slots" ? `slots of ${kindName(chart.name)}` : chart.name;
     const time = pointer === null ? null : timeline.timeAt(pointer);
     const values = chart.lines.map((line) => amount(time === null ? line.curve.most : line.curve.at(time), chart.unit));
-    const limit = chart.planned > 0 ? `planned ${bytes(chart.planned)}` : chart.most > 0 ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
+    const limit = chart.planned > 0 ? `${chart.plannedAs} ${bytes(chart.planned)}` : chart.most > 0 ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
     const value = [...new Set(values)].join(", "), from = time === null ? "up to " : "", to = limit ? ", " + limit : "";
     const texts = [from + value + to, value + to, from + value, value];  // the first that there is room for
     const room = kGutter - 16;

@@ -1,7 +1,7 @@
 // What changes over time beside tasks: what was sampled of devices and the process, and how many slots were filled.
 
 import { upperBound } from "./decode.js";
-import { bytes } from "../../page/names.js";
+import { bytes, grouped } from "../../page/names.js";
 
 // A value that holds from each of `times`, ascending, until the next, and the last one until `end`.
 export class Curve {
@@ -40,8 +40,8 @@ export class Curve {
   }
 }
 
-// A chart for each thing that was sampled, with a line a device: [{ name, unit, most, planned, lines: [{ name, curve }] }].
-// A sample tells of the time since the one before. `planned`: bytes, of the device that needs most.
+// A chart for each thing that was sampled, with a line a device: [{ name, unit, most, planned, plannedAs, lines: [{ name, curve }] }].
+// A sample tells of the time since the one before. `planned`: bytes, of the device that needs most; `plannedAs`: what they are called.
 export function sampledCharts({ head, samples }) {
   const charts = new Map();
   const { at } = samples;
@@ -49,7 +49,7 @@ export function sampledCharts({ head, samples }) {
   for (let i = at.length - 1; i > 0; --i) times[i] = at[i - 1];
   if (at.length > 0) times[0] = at[0] - head.sampling.interval_ms * 1e6;
   (head.sampling?.series ?? []).forEach((series, i) => {
-    if (!charts.has(series.name)) charts.set(series.name, { name: series.name, unit: series.unit, most: 0, planned: 0, lines: [] });
+    if (!charts.has(series.name)) charts.set(series.name, { name: series.name, unit: series.unit, most: 0, planned: 0, plannedAs: plannedName(head, series.device), lines: [] });
     const chart = charts.get(series.name);
     chart.most = Math.max(chart.most, series.most);
     if (series.unit === "B") chart.planned = Math.max(chart.planned, plannedBytes(head, series.device));
@@ -106,9 +106,14 @@ export function countCurve(come, gone, end) {
   return new Curve(times, values, end);
 }
 
+// Of a process that only feeds GPUs no more than its pinned memory is planned: what it reads and keeps is its sources' own.
+export function plannedName(head, device) {
+  return device < 0 && !head.devices.some((name) => name.startsWith("cpu")) ? "pinned" : "planned";
+}
+
 export function amount(value, unit) {
   if (Number.isNaN(value)) return "—";
   if (unit === "B") return bytes(value);
-  if (unit === "slots") return value.toFixed(Number.isInteger(value) ? 0 : 1) + " filled";
-  return `${value.toFixed(value < 9.95 && unit === "cores" ? 1 : 0)} ${unit}`;
+  if (unit === "slots") return grouped(value, Number.isInteger(value) ? 0 : 1) + " filled";
+  return `${grouped(value, value < 9.95 && unit === "cores" ? 1 : 0)} ${unit}`;
 }

@@ -5,6 +5,11 @@ import { kAxis, kGutter } from "./timeline.js";
 const kSnap = 8;   // pixels within which a measure takes the start or end of an instance
 const kClick = 4;  // pixels that a click may move
 
+// The key of an event: capital letters are those with Shift, whatever Caps Lock says.
+export function keyOf({ key, shiftKey }) {
+  return /^[a-z]$/i.test(key) ? (shiftKey ? key.toUpperCase() : key.toLowerCase()) : key;
+}
+
 // `act`: { select(position), hover(position, at), follow(forward), neighbour(step), otherTrack(step), critical(), changed() }.
 export function listen(timeline, act) {
   const { canvas } = timeline;

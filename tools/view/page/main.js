@@ -6,7 +6,7 @@ import { layerColours, mixed, taskColours } from "./colours.js";
 import { fromBase64, inflate, readInstances, readNodes, readSamples } from "./decode.js";
 import { el, link, table } from "../../page/dom.js";
 import { hashOf, stateOf } from "./hash.js";
-import { listen } from "./input.js";
+import { keyOf, listen } from "./input.js";
 import { turnsNote } from "./layout.js";
 import { counted, duration, instanceName, shown, unbroken } from "../../page/names.js";
 import { Navigation } from "./navigation.js";
@@ -292,15 +292,15 @@ class Page extends Navigation {
       }
       return;
     }
-    const view = Object.keys(kViewNames)[Number(event.key) - 1];
-    if (event.key === "/") this.by("search").focus();
-    else if (event.key === "?") this.help();
+    const key = keyOf(event), view = Object.keys(kViewNames)[Number(key) - 1];
+    if (key === "/") this.by("search").focus();
+    else if (key === "?") this.help();
     else if (view) this.view(view);
-    else if (event.key === "g" && this.state.view === "timeline") {
+    else if (key === "g" && this.state.view === "timeline") {
       this.charts.shown = !this.charts.shown;
       this.resize();
     }
-    else if (this.state.view !== "timeline" || !this.keys(event.key)) return;
+    else if (this.state.view !== "timeline" || !this.keys(key)) return;
     event.preventDefault();
   }
 

@@ -3,9 +3,9 @@
 import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
 import { bar, el, link, table } from "../../page/dom.js";
-import { amount, plannedBytes } from "./curves.js";
+import { amount, plannedBytes, plannedName } from "./curves.js";
 import { compared, comparedLayers } from "./compare.js";
-import { bytes, counted, duration, instanceName, kindName, percent, shown } from "../../page/names.js";
+import { bytes, counted, duration, grouped, instanceName, kindName, percent, shown } from "../../page/names.js";
 
 export function idleView(trace, state, act) {
   const { head } = trace;
@@ -18,7 +18,7 @@ export function idleView(trace, state, act) {
       ...lane.causes.map((cause) => ({ share: cause.ns / all, colour: causeColour(cause.why, state.dark), title: `${cause.why}: ${percent(cause.ns / all)}` }))];
     const rows = lane.causes.filter((cause) => cause.ns / all >= 0.0005).map((cause) => [
       el("span", {}, el("i", { class: "swatch", style: { background: causeColour(cause.why, state.dark) } }), cause.why),
-      percent(cause.ns / all), duration(cause.ns), cause.count.toLocaleString("en"),
+      percent(cause.ns / all), duration(cause.ns), grouped(cause.count),
       link(`${duration(cause.to - cause.from)}${cause.task === undefined ? "" : " before " + instanceName(shown(head.tasks[cause.task].name), cause.instance)}`,
         () => act.showGap(cause))]);
     return el("section", { class: "lane", id: `idle-${lane.id}` },
@@ -114,7 +114,7 @@ export function tasksView(trace, state, act) {
     el("h3", {}, "Tasks"),
     table([["task", "left"], ["instances", "right"], ["mean", "right"], ["spread", "right"], ["longest", "right"], ["slack", "right"], ["total", "right"], ["", "left"]],
       list.map(([name, group]) => [
-        link(kindName(name) + (group.tasks.length > 1 ? ` × ${group.tasks.length}` : ""), () => act.showTask(group.tasks), shown(name)), group.count.toLocaleString("en"),
+        link(kindName(name) + (group.tasks.length > 1 ? ` × ${group.tasks.length}` : ""), () => act.showTask(group.tasks), shown(name)), grouped(group.count),
         duration(group.total / group.count), "± " + duration(group.deviation), link(duration(group.longest), () => act.showLongest(group.tasks)),
         Number.isFinite(group.slack) ? duration(group.slack * 1000) : "—", duration(group.total),
         bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px")])),
@@ -146,7 +146,7 @@ function memoryTable(head, state) {
   }
   const total = [...sums].map(([where, sum]) => `${where}: ${bytes(sum)}`).join(" · ");
   const measured = (head.sampling?.series ?? []).filter((one) => one.unit === "B").map((one) =>
-    `${one.device < 0 ? "the process" : head.devices[one.device]} had up to ${bytes(one.highest)} in use where ${bytes(plannedBytes(head, one.device))} are planned`);
+    `${one.device < 0 ? "the process" : head.devices[one.device]} had up to ${bytes(one.highest)} in use where ${bytes(plannedBytes(head, one.device))} are ${plannedName(head, one.device) === "pinned" ? "planned, all of it pinned" : "planned"}`);
   return [el("p", {}, "Planned, and allocated before the run began. ", el("b", {}, total)),
     measured.length ? el("p", {}, `Measured: ${measured.join("; ")}. The rest is code, libraries, `
       + (measured.length > 1 ? "what CUDA keeps for itself, other processes on the same GPU, " : "") + "and the data set where it is read whole.") : null,

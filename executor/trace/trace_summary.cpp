@@ -23,10 +23,7 @@ struct IdleTime {
   LaneId lane = kNone;
   Interval time;
   const TaskSpan* next = nullptr;
-  std::vector<IdleReason> parts;
-  std::array<int64_t, kIdleCauses> causes{};  // ns; the same time as `parts`
-  LaneId awaited = kNone;                     // whose task satisfied the last edge of `next`
-  int64_t waited = 0;                         // ns until that task had ended
+  std::vector<IdlePart> parts;
 };
 
 // What is kept of an idle time until the longest are known; explained again, it is whole.
@@ -43,13 +40,8 @@ class Analysis {
         plan_(trace.plan),
         options_(options),
         index_(trace),
-        into_(plan_.tasks.size()),
+        idle_causes_(trace, index_, busy_),
         waited_(plan_.lanes.size(), 0) {
-    for (const Edge& edge : plan_.edges) {
-      into_[size_t(edge.to)].push_back(&edge);
-      waiting_.push_back(wait_for(edge));
-    }
-    for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) sharing_.push_back(sharing_thread(lane));
     lane_spans_.resize(plan_.lanes.size());
     for (const TaskSpan& span : trace_.tasks) lane_spans_[size_t(lane_of(span))].push_back(&span);
   }
@@ -65,6 +57,7 @@ class Analysis {
     summary_.first_steady = steady_.first;
     summary_.last_steady = steady_.last;
     summary_.iteration_ns = steady_.iteration_ns;
+    summary_.awaited_ns.assign(plan_.lanes.size(), 0);
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       if (!lane_spans_[lane].empty()) summarize_lane(LaneId(lane));
     }
@@ -105,8 +98,10 @@ class Analysis {
     std::array<IdleShare, kIdleCauses> causes{};
     std::array<int64_t, kIdleCauses> longest{};
     const auto count_causes = [&](const IdleTime& idle, bool is_steady) {
+      std::array<int64_t, kIdleCauses> sums{};
+      for (const IdlePart& part : idle.parts) sums[size_t(part.cause)] += part.ns;
       for (size_t cause = 0; cause < kIdleCauses; ++cause) {
-        const int64_t ns = idle.causes[cause];
+        const int64_t ns = sums[cause];
         if (ns <= 0) continue;
         IdleShare& share = causes[cause];
         share.ns += ns;
@@ -121,26 +116,23 @@ class Analysis {
     };
     const auto nothing_to_do = [&](const char* when, Interval time, const TaskSpan* next) {
       add(reasons, when, time.to - time.from);
-      IdleTime idle{lane, time, next, {}};
-      idle.causes[size_t(IdleCause::Nothing)] = time.to - time.from;
-      count_causes(idle, false);
+      count_causes({lane, time, next, {{when, IdleCause::Nothing, kNone, time.to - time.from}}}, false);
     };
     nothing_to_do("nothing to do (start)", {summary_.begin, spans.front()->started}, spans.front());
     int64_t idle_from = spans.front()->ended;
     for (size_t i = 1; i < spans.size(); ++i) {
       if (spans[i]->started > idle_from) {
         IdleTime idle{lane, {idle_from, spans[i]->started}, spans[i], {}};
-        explain(idle);
+        idle.parts = idle_causes_.of(lane, idle.time, *idle.next);
         const bool is_steady = idle.time.from >= steady_from && idle.time.to <= steady_to;
         if (is_steady) result.steady_idle_ns += idle.time.to - idle.time.from;
         count_causes(idle, is_steady);
-        for (const IdleReason& part : idle.parts) {
+        if (plan_.lanes[size_t(lane)].kind == Lane::Kind::Compute) count_awaited(idle, is_steady);
+        for (const IdlePart& part : idle.parts) {
           add(reasons, part.why, part.ns);
           if (is_steady) add(steady_reasons, part.why, part.ns);
         }
         if (plan_.lanes[size_t(lane)].kind != Lane::Kind::Host) gaps_.push_back({idle_from, spans[i]});
-        const bool compute = plan_.lanes[size_t(lane)].kind == Lane::Kind::Compute;
-        if (compute && idle.awaited != kNone) waited_[size_t(idle.awaited)] += idle.waited;
       }
       idle_from = std::max(idle_from, spans[i]->ended);
     }
@@ -156,134 +148,20 @@ class Analysis {
     summary_.lanes.push_back(std::move(result));
   }
 
+  void count_awaited(const IdleTime& idle, bool is_steady) {
+    const bool counts = is_steady || summary_.iteration_ns <= 0;
+    for (const IdlePart& part : idle.parts) {
+      if (part.lane == kNone) continue;
+      waited_[size_t(part.lane)] += part.ns;
+      if (counts && part.cause == IdleCause::Compute) summary_.awaited_ns[size_t(part.lane)] += part.ns;
+    }
+  }
+
   static std::vector<IdleReason> longest_first(const std::map<std::string, int64_t>& reasons) {
     std::vector<IdleReason> list;
     for (const auto& [why, ns] : reasons) list.push_back({why, ns});
     std::stable_sort(list.begin(), list.end(), [](const IdleReason& a, const IdleReason& b) { return a.ns > b.ns; });
     return list;
-  }
-
-  // Cuts the idle time where what held `next` back changed: its last edge, then the news of it, then issuing, then the
-  // device.
-  void explain(IdleTime& idle) const {
-    const TaskSpan& next = *idle.next;
-    const auto [last, needed] = last_needed(next);
-    const int64_t satisfied = needed == nullptr ? -1 : needed->ended;
-    int64_t at = idle.time.from;
-    LaneId busiest = kNone;
-    int64_t most = 0;
-    const auto until = [&](int64_t time, const std::string& why, IdleCause cause) {
-      const int64_t end = std::min(time, idle.time.to);
-      if (end <= at) return;
-      int64_t rest = end - at;
-      for (const LaneId other : sharing_[size_t(idle.lane)]) {
-        const int64_t busy = overlap(busy_[size_t(other)], at, end);
-        if (busy == 0) continue;
-        idle.parts.push_back({"thread busy with " + plan_.lanes[size_t(other)].name, busy});
-        idle.causes[size_t(IdleCause::Turns)] += busy;
-        rest -= busy;
-        if (busy > most) busiest = other;
-        most = std::max(most, busy);
-      }
-      if (rest > 0) {
-        const auto same =
-            std::find_if(idle.parts.begin(), idle.parts.end(), [&](const IdleReason& part) { return part.why == why; });
-        if (same == idle.parts.end()) {
-          idle.parts.push_back({why, rest});
-        } else {
-          same->ns += rest;
-        }
-        idle.causes[size_t(cause)] += rest;
-      }
-      at = end;
-    };
-    if (last != nullptr) {
-      const IdleCause cause = cause_of(*last);
-      const std::string& waiting = waiting_[size_t(last - plan_.edges.data())];
-      if (cause == IdleCause::Copy) until(batch_read(*needed), waiting, IdleCause::Input);
-      until(satisfied, waiting, cause);
-      idle.awaited = plan_.tasks[size_t(last->from)].lane;
-      idle.waited = at - idle.time.from;
-    }
-    until(next.ready, "completion not yet noticed", IdleCause::Noticing);
-    const bool on_host = plan_.on_host(next.task);
-    until(next.issued, on_host ? "waiting for a thread" : "issuing", on_host ? IdleCause::Thread : IdleCause::Issuing);
-    until(idle.time.to, "starting", IdleCause::Starting);
-    if (2 * most > idle.time.to - idle.time.from) {
-      idle.awaited = busiest;
-      idle.waited = most;
-    }
-  }
-
-  // The edge that was satisfied last, and the instance that satisfied it.
-  std::pair<const Edge*, const TaskSpan*> last_needed(const TaskSpan& next) const {
-    std::pair<const Edge*, const TaskSpan*> last{nullptr, nullptr};
-    for (const Edge* edge : into_[size_t(next.task)]) {
-      const int64_t instance = needed_instance(plan_, *edge, next.instance);
-      const TaskSpan* needed = instance < 0 ? nullptr : index_.find(edge->from, instance);
-      if (needed == nullptr || (last.second != nullptr && needed->ended <= last.second->ended)) continue;
-      last = {edge, needed};
-    }
-    return last;
-  }
-
-  // When the batch that an instance copies had been read; −1: unknown.
-  int64_t batch_read(const TaskSpan& copy) const {
-    int64_t read = -1;
-    for (const Edge* edge : into_[size_t(copy.task)]) {
-      if (plan_.tasks[size_t(edge->from)].kind != Task::Kind::Fill) continue;
-      const TaskSpan* fill = index_.find(edge->from, needed_instance(plan_, *edge, copy.instance));
-      if (fill != nullptr) read = std::max(read, fill->ended);
-    }
-    return read;
-  }
-
-  IdleCause cause_of(const Edge& edge) const {
-    if (edge.why == Edge::Why::Pace) return IdleCause::Pace;
-    const Task& from = plan_.tasks[size_t(edge.from)];
-    switch (plan_.lanes[size_t(from.lane)].kind) {
-      case Lane::Kind::Averaging:
-      case Lane::Kind::Collectives: return IdleCause::Averaging;
-      case Lane::Kind::CopyIn: return IdleCause::Copy;
-      case Lane::Kind::CopyOut: return IdleCause::Results;
-      case Lane::Kind::Validate: return IdleCause::Validation;
-      case Lane::Kind::Compute: return IdleCause::Compute;
-      case Lane::Kind::Host: break;
-    }
-    switch (from.kind) {
-      case Task::Kind::Fill: return IdleCause::Input;
-      case Task::Kind::ValidationBegin:
-      case Task::Kind::ValidationEnd: return IdleCause::Validation;
-      default: return IdleCause::Results;
-    }
-  }
-
-  // Other lanes of the same CPU device: they take turns.
-  std::vector<LaneId> sharing_thread(LaneId lane) const {
-    std::vector<LaneId> others;
-    const int32_t device = plan_.lanes[size_t(lane)].device;
-    if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) return others;
-    for (LaneId other = 0; other < LaneId(plan_.lanes.size()); ++other) {
-      if (other != lane && plan_.lanes[size_t(other)].device == device) others.push_back(other);
-    }
-    return others;
-  }
-
-  static int64_t overlap(const Intervals& busy, int64_t from, int64_t to) {
-    auto at = std::partition_point(busy.begin(), busy.end(), [&](const Interval& one) { return one.to <= from; });
-    int64_t sum = 0;
-    for (; at != busy.end() && at->from < to; ++at) sum += std::min(at->to, to) - std::max(at->from, from);
-    return sum;
-  }
-
-  std::string wait_for(const Edge& edge) const {
-    const std::string& from = name_of_task(edge.from);
-    if (edge.why == Edge::Why::Pace) return fmt::format("pace ({})", from);
-    if (edge.why == Edge::Why::Reuse) {
-      return fmt::format("waiting for {} (to free {})", from, edge.what.empty() ? "a slot" : edge.what);
-    }
-    return edge.what.empty() ? fmt::format("waiting for {}", from)
-                             : fmt::format("waiting for {} ({})", from, edge.what);
   }
 
   void summarize_tasks() {
@@ -323,9 +201,9 @@ class Analysis {
     for (size_t i = 0; i < count; ++i) {
       const TaskSpan* next = gaps_[i].next;
       IdleTime idle{lane_of(*next), {gaps_[i].from, next->started}, next, {}};
-      explain(idle);
+      idle.parts = idle_causes_.of(idle.lane, idle.time, *next);
       const auto largest = std::max_element(idle.parts.begin(), idle.parts.end(),
-                                            [](const IdleReason& a, const IdleReason& b) { return a.ns < b.ns; });
+                                            [](const IdlePart& a, const IdlePart& b) { return a.ns < b.ns; });
       summary_.gaps.push_back({idle.lane, idle.time.from, idle.time.to, idle.next, largest->why});
     }
   }
@@ -435,44 +313,16 @@ class Analysis {
   const Plan& plan_;
   const SummaryOptions& options_;
   SpanIndex index_;
-  std::vector<std::vector<const Edge*>> into_;            // by task
   std::vector<std::vector<const TaskSpan*>> lane_spans_;  // by lane, by start
   std::vector<Intervals> busy_;                           // by lane
+  const IdleCauses idle_causes_;
   SteadyState steady_;
-  std::vector<std::string> waiting_;          // by edge: what is said of those that wait for it
-  std::vector<std::vector<LaneId>> sharing_;  // by lane: sharing_thread()
-  std::vector<KnownGap> gaps_;                // of device lanes
-  std::vector<int64_t> waited_;               // by lane: ns of gaps of compute lanes until a task of it had ended
+  std::vector<KnownGap> gaps_;   // of device lanes
+  std::vector<int64_t> waited_;  // by lane: ns of gaps of compute lanes while a task of it ran
   TraceSummary summary_;
 };
 
 }  // namespace
-
-std::string agreeing_in_words(const TracedRun& run) {
-  return run.strategy == "ssgd" ? "summing gradients" : "averaging";
-}
-
-std::string in_words(IdleCause cause, const TracedRun& run) {
-  switch (cause) {
-    case IdleCause::Nothing: return "there was nothing to do before its first task or after its last";
-    case IdleCause::Input: return "the next batch was not read yet";
-    case IdleCause::Copy: return "the next batch was on its way to the device";
-    case IdleCause::Averaging:
-      return run.strategy == "ssgd" ? "gradients of all learners were being summed"
-             : run.strategy.empty() ? "models or gradients were being averaged"
-                                    : "models were being averaged";
-    case IdleCause::Results: return "results of earlier batches had not been taken yet";
-    case IdleCause::Validation: return "validation was not done with what it needs";
-    case IdleCause::Compute: return "computing that it builds on had not ended";
-    case IdleCause::Turns: return "another queue of the same device had its turn";
-    case IdleCause::Pace: return "the host was as far ahead as it may be";
-    case IdleCause::Noticing: return "the host had not noticed yet that it may go on";
-    case IdleCause::Thread: return "no thread of the host was free";
-    case IdleCause::Issuing: return "the host was still issuing its next task";
-    case IdleCause::Starting: return "the device was about to start its next task";
-  }
-  return "";
-}
 
 std::string alike(const std::string& name) {
   static const std::regex number("(cuda:|cpu:|learner )[0-9]+");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "executor/plan/slack.h"
+#include "executor/trace/idle_causes.h"
 #include "executor/trace/trace_file.h"
 
 namespace arbalest {
@@ -23,30 +24,6 @@ struct IdleReason {
   std::string why;  // "waiting for cuda:0/copy in (image)", "pace (…)", "issuing", "nothing to do (start)"
   int64_t ns = 0;
 };
-
-// What an idle lane waited for, in kinds that a reader need not know the plan for: see in_words().
-enum class IdleCause : uint8_t {
-  Nothing,     // before the lane's first task and after its last
-  Input,       // the batch was not read yet
-  Copy,        // the batch was read, and not yet on the device
-  Averaging,   // replicas were being averaged, on a device or over all
-  Results,     // tallies or outputs of earlier batches were not out of the way
-  Validation,  // validation had not taken or given what was needed
-  Compute,     // work of another compute lane, or of this one
-  Turns,       // another lane of the same CPU device had its thread
-  Pace,        // the host may run no further ahead
-  Noticing,    // what it waited for had ended, and the host did not know yet
-  Thread,      // a host task waited for a thread
-  Issuing,     // the host was putting it into its device queue
-  Starting,    // it was in its queue and first there
-};
-inline constexpr size_t kIdleCauses = size_t(IdleCause::Starting) + 1;
-
-// "the next batch was not read yet": ends a sentence that begins with "idle, because".
-std::string in_words(IdleCause cause, const TracedRun& run);
-
-// What learners do to agree: "averaging" models or, with S-SGD, "summing gradients".
-std::string agreeing_in_words(const TracedRun& run);
 
 // A lane's idle time of one cause.
 struct IdleShare {
@@ -96,7 +73,7 @@ struct Hiding {
   Lane::Kind kind = Lane::Kind::Collectives;
   int64_t busy_ns = 0;
   int64_t hidden_ns = 0;  // of busy_ns, while a compute lane was busy: of the lane's device; of any where it has none
-  int64_t waited_ns = 0;  // of gaps, over all compute lanes: until a task of this lane, awaited last, had ended
+  int64_t waited_ns = 0;  // of gaps, over all compute lanes: while a task of this lane ran that they waited for
 
   double share() const { return busy_ns > 0 ? double(hidden_ns) / double(busy_ns) : 0; }
 };
@@ -113,9 +90,10 @@ struct TraceSummary {
   double issuing_ns = -1;                      // host time spent issuing per iteration, all clocks; −1: not recorded
   double issuing_median_ns = -1;               // the same of the base clock's tasks alone, in the median iteration
   std::vector<Overlap> overlaps;               // every ordered pair of lanes
-  std::vector<Hiding> hiding;                  // lanes that are neither host nor compute; then kinds with several lanes
-  Cycle critical;  // with mean durations of the steady state; empty where the plan has no cycle
-  Slack slack;     // beside that cycle, with the same durations
+  std::vector<int64_t> awaited_ns;  // by lane: idle time of compute lanes while that lane computed what they waited for
+  std::vector<Hiding> hiding;       // lanes that are neither host nor compute; then kinds with several lanes
+  Cycle critical;                   // with mean durations of the steady state; empty where the plan has no cycle
+  Slack slack;                      // beside that cycle, with the same durations
 };
 
 // "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".

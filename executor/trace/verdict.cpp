@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "executor/trace/layer_times.h"
 #include "executor/trace/trace_intervals.h"
@@ -28,7 +30,7 @@ std::string counted(int64_t count, const char* one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
-// "Bound by …" and "… waits N % of the time …".
+// "Bound by …", where the cause says all of it.
 std::string bound_by(IdleCause cause, const TracedRun& run) {
   switch (cause) {
     case IdleCause::Input: return "input";
@@ -36,7 +38,6 @@ std::string bound_by(IdleCause cause, const TracedRun& run) {
     case IdleCause::Averaging: return agreeing_in_words(run);
     case IdleCause::Results: return "taking results";
     case IdleCause::Validation: return "validation";
-    case IdleCause::Compute: return "learners that wait for each other";
     case IdleCause::Pace: return "how far the host may run ahead";
     default: return "the host";
   }
@@ -120,12 +121,14 @@ class Judgement {
       const bool told = cause != size_t(IdleCause::Turns) && cause != size_t(IdleCause::Nothing);
       if (told && all > 0) shares_[cause] = (1 - busy_) * double(waits_[cause]) / double(all);
     }
-    double host = 0;
-    for (const IdleCause cause : {IdleCause::Noticing, IdleCause::Thread, IdleCause::Issuing, IdleCause::Starting}) {
-      host += shares_[size_t(cause)];
-      shares_[size_t(cause)] = 0;
+    double host = 0, most = 0;
+    for (const IdleCause cause : {IdleCause::Issuing, IdleCause::Noticing, IdleCause::Starting}) {
+      double& share = shares_[size_t(cause)];
+      if (share > most) hosts_cause_ = cause;
+      most = std::max(most, share);
+      host += std::exchange(share, 0);
     }
-    shares_[size_t(IdleCause::Issuing)] = host;
+    shares_[size_t(hosts_cause_)] = host;
   }
 
   void limit() {
@@ -146,8 +149,50 @@ class Judgement {
     }
     const char* s = devices_.size() > 1 ? "" : "s";
     verdict_.sentence = fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}",
-                                    bound_by(cause, trace_.run), where(), s, percent(busy_), s, percent(*top),
-                                    in_words(cause, trace_.run));
+                                    bound(cause), where(), s, percent(busy_), s, percent(*top), because(cause));
+  }
+
+  std::string bound(IdleCause cause) const {
+    if (cause == IdleCause::Compute) return slowest();
+    if (cause == IdleCause::Thread) return reads_most() ? "input" : "the host's threads";
+    return bound_by(cause, trace_.run);
+  }
+
+  std::string because(IdleCause cause) const {
+    const std::string words = in_words(cause, trace_.run);
+    return cause == IdleCause::Thread && reads_most() ? words + ": all were reading batches" : words;
+  }
+
+  // Whether the host's threads are busy with reading more than with all else.
+  bool reads_most() const {
+    int64_t fills = 0, others = 0;
+    for (const TaskSummary& task : summary_.tasks) {
+      if (!plan_.on_host(task.task)) continue;
+      (plan_.tasks[size_t(task.task)].kind == Task::Kind::Fill ? fills : others) += task.total_ns;
+    }
+    return fills > others;
+  }
+
+  // The learner or the device that is waited for, where it is the same most of the time.
+  std::string slowest() const {
+    constexpr double kMost = 0.6;
+    const std::vector<int64_t>& awaited = summary_.awaited_ns;
+    const auto all = double(std::accumulate(awaited.begin(), awaited.end(), int64_t{0}));
+    std::map<int32_t, int64_t> by_device;
+    for (LaneId lane = 0; lane < LaneId(awaited.size()); ++lane) {
+      if (!computes(lane)) continue;
+      by_device[lane_of(lane).device] += awaited[size_t(lane)];
+    }
+    const auto lane = LaneId(std::max_element(awaited.begin(), awaited.end()) - awaited.begin());
+    if (double(awaited[size_t(lane)]) > kMost * all && lane_of(lane).learner != kNone) {
+      const std::string device = to_string(plan_.devices[size_t(lane_of(lane).device)]);
+      return fmt::format("learner {} on {}, the slowest", lane_of(lane).learner, device);
+    }
+    for (const auto& [device, ns] : by_device) {
+      if (by_device.size() < 2 || device == kNone || double(ns) <= kMost * all) continue;
+      return fmt::format("{}, the slowest device", to_string(plan_.devices[size_t(device)]));
+    }
+    return "whichever learner is the slowest";
   }
 
   // "conv2 takes 41 % of it", of layers, or else of tasks where there are several.
@@ -233,7 +278,8 @@ class Judgement {
   const TraceFile& trace_;
   const Plan& plan_;
   const TraceSummary& summary_;
-  const bool steady_;  // whether there is a steady state; otherwise the whole trace is judged
+  const bool steady_;                           // whether there is a steady state; otherwise the whole trace is judged
+  IdleCause hosts_cause_ = IdleCause::Issuing;  // of what the host takes, the most
   LaneId first_lane_ = kNone, idle_lane_ = kNone;
   int64_t lanes_ = 0, lane_ns_ = 0, longest_ = 0;
   std::vector<std::string> devices_;

@@ -58,7 +58,7 @@ TEST_CASE("lanes and tasks of all devices and learners are told together") {
   CHECK(contains(lanes, "55."));
   CHECK(contains(lanes, "busy from 22."));
   CHECK(contains(lanes, "to 88."));
-  CHECK(contains(report, "idle in the steady state: waiting for sum"));
+  CHECK(contains(report, "idle in the steady state: waiting for cuda:1/learner 3/step"));  // which the sum waits for
   const std::string tasks = report.substr(report.find("\nTasks"));
   CHECK(contains(line_of(tasks, "cuda:*/learner */step (4)"), "1600         25.0         40.0        40.00"));
   CHECK(contains(line_of(tasks, "sum "), "400          5.0          5.0"));
@@ -72,6 +72,31 @@ TEST_CASE("lanes and tasks of all devices and learners are told together") {
   TraceFile on_cpus = four_learners();
   for (PlanDevice& device : on_cpus.plan.devices) device.kind = PlanDevice::Kind::Cpu;
   CHECK(contains(summarize(on_cpus), "that learners of a CPU device take turns is left out"));
+}
+
+TEST_CASE("learners that wait for an average wait for the slowest of them, and the verdict names it") {
+  TraceFile trace = four_learners();
+  const TraceSummary summary = analyze(trace);
+  // Learner 3's step takes 40 of the 45 µs, the sum 5: of the others' 35, 25 and 15 idle µs all but 5 are learner 3's.
+  for (const LaneSummary& lane : summary.lanes) {
+    const int32_t learner = trace.plan.lanes[size_t(lane.lane)].learner;
+    for (const IdleShare& share : lane.causes) {
+      if (learner < 0 || learner == 3 || share.cause != IdleCause::Compute) continue;
+      CHECK(double(share.steady_ns) / double(lane.steady_ns) ==
+            doctest::Approx((30.0 - 10 * learner) / 45).epsilon(0.02));
+    }
+  }
+  const LaneId slowest = trace.plan.tasks.back().lane;
+  CHECK(summary.awaited_ns[size_t(slowest)] > 0);
+  for (LaneId lane = 0; lane < LaneId(summary.awaited_ns.size()); ++lane) {
+    if (lane != slowest) CHECK(summary.awaited_ns[size_t(lane)] == 0);
+  }
+  const std::string report = summarize(trace);
+  INFO(report);
+  CHECK(contains(report, "Bound by learner 3 on cuda:1, the slowest: "));
+  CHECK(contains(report, "because a learner was still computing what it builds on"));
+  const std::string cycle = report.substr(report.find("Critical cycle"));  // which agrees
+  CHECK(contains(cycle, "cuda:1/learner 3/step"));
 }
 
 TEST_CASE("each lane and task may be told by itself") {

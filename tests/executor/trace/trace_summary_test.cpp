@@ -40,7 +40,8 @@ TEST_CASE("the steady state, idleness and its causes") {
   const LaneSummary& compute = lane(summary, 2);
   CHECK(compute.busy_ns == 40 * 80'000);
   CHECK(compute.idle_ns == 3'999'000 - 40 * 80'000);
-  CHECK(reason(compute.reasons, "waiting for copy (batch)") == 39 * 15'000);
+  CHECK(reason(compute.reasons, "waiting for copy (batch)") == 39 * 11'000);
+  CHECK(reason(compute.reasons, "waiting for fill (pinned batch)") == 39 * 4'000);
   CHECK(reason(compute.reasons, "issuing") == 39 * 2'000);
   CHECK(reason(compute.reasons, "starting") == 39 * 3'000);
   CHECK(reason(compute.reasons, "nothing to do (start)") == 19'000);

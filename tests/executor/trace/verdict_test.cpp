@@ -195,6 +195,32 @@ TEST_CASE("what S-SGD does to agree is not called averaging") {
   CHECK_FALSE(contains(told(), "averag"));
 }
 
+// The report of an iteration frees what the next step writes, and finds no thread, for fills have both.
+TEST_CASE("a run whose threads are all reading is bound by input, whatever waits for a thread") {
+  TraceFile trace;
+  trace.plan = small_plan();
+  trace.plan.tasks[0].learner = 0;
+  trace.plan.tasks[3].clock = 0;
+  trace.plan.edges[7] = {2, 3, 0, kNone, Edge::Needs::Done, Edge::Why::Data, "tally"};
+  trace.plan.edges.push_back({3, 2, 1, kNone, Edge::Needs::Done, Edge::Why::Reuse, "tally"});
+  for (int64_t i = 0; i < 40; ++i) {
+    const int64_t at = i * 100'000;
+    trace.tasks.push_back({0, i, at - 110'000, at - 110'000, at - 110'000, at - 10'000});
+    trace.tasks.push_back({1, i, at - 10'000, at - 10'000, at - 10'000, at - 5'000});
+    trace.tasks.push_back({2, i, at, at, at, at + 20'000});
+    trace.tasks.push_back({3, i, at + 20'000, at + 99'000, at + 99'000, at + 100'000});
+  }
+  const TraceSummary summary = analyze(trace);
+  const IdleShare* thread = share_of(summary, 2, IdleCause::Thread);
+  REQUIRE(thread != nullptr);
+  CHECK(thread->ns == 39 * 79'000);
+  const Verdict verdict = judge(trace, summary);
+  INFO(verdict.sentence);
+  CHECK(contains(verdict.sentence, "Bound by input: cuda:0 computes 2"));
+  CHECK(
+      contains(verdict.sentence, "because no thread of the host was free: all were reading batches; input never late"));
+}
+
 TEST_CASE("a trace of two instances has a verdict too") {
   TraceFile trace = steady_trace();
   trace.tasks.resize(3);

@@ -1,0 +1,215 @@
+#include "executor/trace/idle_causes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace arbalest {
+
+namespace {
+
+IdleCause cause_of_lane(Lane::Kind kind) {
+  switch (kind) {
+    case Lane::Kind::Averaging:
+    case Lane::Kind::Collectives: return IdleCause::Averaging;
+    case Lane::Kind::CopyIn: return IdleCause::Copy;
+    case Lane::Kind::CopyOut: return IdleCause::Results;
+    case Lane::Kind::Validate: return IdleCause::Validation;
+    case Lane::Kind::Compute: return IdleCause::Compute;
+    case Lane::Kind::Host: break;
+  }
+  return IdleCause::Results;
+}
+
+std::string waiting_for(const Plan& plan, const Edge& edge) {
+  const std::string& from = plan.tasks[size_t(edge.from)].name;
+  if (edge.why == Edge::Why::Pace) return fmt::format("pace ({})", from);
+  if (edge.why == Edge::Why::Reuse) {
+    return fmt::format("waiting for {} (to free {})", from, edge.what.empty() ? "a slot" : edge.what);
+  }
+  return edge.what.empty() ? fmt::format("waiting for {}", from) : fmt::format("waiting for {} ({})", from, edge.what);
+}
+
+}  // namespace
+
+// From the end of a gap back to its beginning.
+class IdleCauses::WayBack {
+ public:
+  WayBack(const IdleCauses& causes, LaneId lane, const Interval& gap)
+      : causes_(causes), plan_(causes.plan_), lane_(lane), from_(gap.from), at_(gap.to) {}
+
+  std::vector<IdlePart> run(const TaskSpan& next) {
+    constexpr int kDeepest = 32;  // instances; what is left then is the last one's
+    auto [edge, needed] = causes_.last_needed(next);
+    stages_of(next, needed == nullptr ? from_ : needed->ended);
+    for (int depth = 0; at_ > from_ && edge != nullptr; ++depth) {
+      const Spent on{causes_.wait_for(*edge), causes_.cause_of(*edge), plan_.tasks[size_t(edge->from)].lane};
+      if (edge->why == Edge::Why::Pace || depth == kDeepest) {
+        back_to(from_, on);
+        break;
+      }
+      back_to(needed->started, on);
+      const auto [before, before_needed] = causes_.last_needed(*needed);
+      wait_of(*needed, before_needed == nullptr ? from_ : before_needed->ended, on);
+      edge = before;
+      needed = before_needed;
+    }
+    return std::move(parts_);
+  }
+
+ private:
+  struct Spent {
+    std::string why;
+    IdleCause cause = IdleCause::Nothing;
+    LaneId lane = kNone;
+  };
+
+  // What `next` went through once all that it needs had ended.
+  void stages_of(const TaskSpan& next, int64_t satisfied) {
+    const bool on_host = plan_.on_host(next.task);
+    const int64_t ready = std::max(satisfied, next.ready), issued = std::max(ready, next.issued);
+    back_to(issued, {"starting", IdleCause::Starting});
+    back_to(ready, on_host ? Spent{"waiting for a thread", IdleCause::Thread} : Spent{"issuing", IdleCause::Issuing});
+    back_to(satisfied, {"completion not yet noticed", IdleCause::Noticing});
+  }
+
+  // The same of an instance on the way, `own` what it is itself: it may have waited for a thread of the host, or, on a
+  // CPU device, for its turn. A batch whose fill waits for a thread is not read yet, and one whose copy is not issued
+  // is on its way.
+  void wait_of(const TaskSpan& span, int64_t satisfied, const Spent& own) {
+    const Task& task = plan_.tasks[size_t(span.task)];
+    if (task.kind == Task::Kind::Fill || task.kind == Task::Kind::CopyIn) return back_to(satisfied, own);
+    if (plan_.on_host(span.task)) {
+      const int64_t ready = std::max(satisfied, span.ready);
+      back_to(std::max(ready, span.issued), own);
+      back_to(ready, {fmt::format("waiting for a thread for {}", task.name), IdleCause::Thread});
+      return back_to(satisfied, own);
+    }
+    turns_of_ = task.lane;
+    back_to(satisfied, {fmt::format("starting {}", task.name), IdleCause::Starting});
+    turns_of_ = kNone;
+  }
+
+  void back_to(int64_t time, const Spent& on) {
+    const int64_t begin = std::clamp(time, from_, at_);
+    int64_t rest = at_ - begin;
+    if (rest == 0) return;
+    for (const LaneId other : causes_.sharing_thread(lane_)) {
+      const int64_t busy = std::min(rest, causes_.overlap(other, begin, at_));
+      if (busy == 0) continue;
+      add({"thread busy with " + plan_.lanes[size_t(other)].name, IdleCause::Turns, other}, busy);
+      rest -= busy;
+    }
+    if (turns_of_ != kNone && plan_.lanes[size_t(turns_of_)].device != plan_.lanes[size_t(lane_)].device) {
+      for (const LaneId other : causes_.sharing_thread(turns_of_)) {
+        const int64_t busy = std::min(rest, causes_.overlap(other, begin, at_));
+        if (busy == 0) continue;
+        const Lane& known = plan_.lanes[size_t(other)];
+        add({"waiting for " + known.name, cause_of_lane(known.kind), other}, busy);
+        rest -= busy;
+      }
+    }
+    add(on, rest);
+    at_ = begin;
+  }
+
+  void add(const Spent& on, int64_t ns) {
+    if (ns == 0) return;
+    const auto same =
+        std::find_if(parts_.begin(), parts_.end(), [&](const IdlePart& part) { return part.why == on.why; });
+    if (same == parts_.end()) {
+      parts_.push_back({on.why, on.cause, on.lane, ns});
+    } else {
+      same->ns += ns;
+    }
+  }
+
+  const IdleCauses& causes_;
+  const Plan& plan_;
+  const LaneId lane_;
+  const int64_t from_;
+  int64_t at_;               // what is before is not explained yet
+  LaneId turns_of_ = kNone;  // a lane that waits, where other lanes of its device may have had the thread
+  std::vector<IdlePart> parts_;
+};
+
+IdleCauses::IdleCauses(const TraceFile& trace, const SpanIndex& index, const std::vector<Intervals>& busy)
+    : plan_(trace.plan), index_(index), busy_(busy), into_(trace.plan.tasks.size()), sharing_(trace.plan.lanes.size()) {
+  for (const Edge& edge : plan_.edges) {
+    into_[size_t(edge.to)].push_back(&edge);
+    waiting_.push_back(waiting_for(plan_, edge));
+  }
+  for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
+    const int32_t device = plan_.lanes[size_t(lane)].device;
+    if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) continue;
+    for (LaneId other = 0; other < LaneId(plan_.lanes.size()); ++other) {
+      if (other != lane && plan_.lanes[size_t(other)].device == device) sharing_[size_t(lane)].push_back(other);
+    }
+  }
+}
+
+std::vector<IdlePart> IdleCauses::of(LaneId lane, const Interval& gap, const TaskSpan& next) const {
+  return WayBack(*this, lane, gap).run(next);
+}
+
+// The edge that was satisfied last, and the instance that satisfied it.
+std::pair<const Edge*, const TaskSpan*> IdleCauses::last_needed(const TaskSpan& span) const {
+  std::pair<const Edge*, const TaskSpan*> last{nullptr, nullptr};
+  for (const Edge* edge : into_[size_t(span.task)]) {
+    const int64_t instance = needed_instance(plan_, *edge, span.instance);
+    const TaskSpan* needed = instance < 0 ? nullptr : index_.find(edge->from, instance);
+    if (needed == nullptr || (last.second != nullptr && needed->ended <= last.second->ended)) continue;
+    last = {edge, needed};
+  }
+  return last;
+}
+
+IdleCause IdleCauses::cause_of(const Edge& edge) const {
+  if (edge.why == Edge::Why::Pace) return IdleCause::Pace;
+  const Task& from = plan_.tasks[size_t(edge.from)];
+  const Lane::Kind lane = plan_.lanes[size_t(from.lane)].kind;
+  if (lane != Lane::Kind::Host) return cause_of_lane(lane);
+  switch (from.kind) {
+    case Task::Kind::Fill: return IdleCause::Input;
+    case Task::Kind::ValidationBegin:
+    case Task::Kind::ValidationEnd: return IdleCause::Validation;
+    default: return IdleCause::Results;
+  }
+}
+
+// How long the lane was busy in that time.
+int64_t IdleCauses::overlap(LaneId lane, int64_t from, int64_t to) const {
+  const Intervals& busy = busy_[size_t(lane)];
+  auto at = std::partition_point(busy.begin(), busy.end(), [&](const Interval& one) { return one.to <= from; });
+  int64_t sum = 0;
+  for (; at != busy.end() && at->from < to; ++at) sum += std::min(at->to, to) - std::max(at->from, from);
+  return sum;
+}
+
+std::string agreeing_in_words(const TracedRun& run) {
+  return run.strategy == "ssgd" ? "summing gradients" : "averaging";
+}
+
+std::string in_words(IdleCause cause, const TracedRun& run) {
+  switch (cause) {
+    case IdleCause::Nothing: return "there was nothing to do before its first task or after its last";
+    case IdleCause::Input: return "the next batch was not read yet";
+    case IdleCause::Copy: return "the next batch was on its way to the device";
+    case IdleCause::Averaging:
+      return run.strategy == "ssgd" ? "gradients of all learners were being summed"
+             : run.strategy.empty() ? "models or gradients were being averaged"
+                                    : "models were being averaged";
+    case IdleCause::Results: return "results of earlier batches had not been taken yet";
+    case IdleCause::Validation: return "validation was not done with what it needs";
+    case IdleCause::Compute: return "a learner was still computing what it builds on";
+    case IdleCause::Turns: return "another queue of the same device had its turn";
+    case IdleCause::Pace: return "the host was as far ahead as it may be";
+    case IdleCause::Noticing: return "the host had not noticed yet that it may go on";
+    case IdleCause::Thread: return "no thread of the host was free";
+    case IdleCause::Issuing: return "the host was still issuing its next task";
+    case IdleCause::Starting: return "the device was about to start its next task";
+  }
+  return "";
+}
+
+}  // namespace arbalest

@@ -103,11 +103,43 @@ class Measurement {
         costs_.threads.issuing = std::max(costs_.threads.issuing, span.thread + 1);
       }
     }
+    std::map<int64_t, int32_t> changes;
+    for (const int64_t start : starts) ++changes[start];
+    for (const int64_t end : ends) --changes[end];
+    const Intervals all_working = at_once(changes, costs_.threads.host);
     for (const TaskSpan& span : trace_.tasks) {
       if (!plan_.on_host(span.task) || span.ready < 0 || !in_time(span.ready, span.started)) continue;
-      if (running(span.ready) >= costs_.threads.host) continue;  // it waited for a thread, which is simulated
-      dispatch_[size_t(span.task)].push_back(std::max<int64_t>(0, span.started - span.ready));
+      // It waited for a thread, which is simulated: from the beginning, or where another instance took the thread that
+      // was free then.
+      if (running(span.ready) >= costs_.threads.host) continue;
+      const int64_t waited = common_within(all_working, span.ready, span.started);
+      dispatch_[size_t(span.task)].push_back(std::max<int64_t>(0, span.started - span.ready - waited));
     }
+  }
+
+  // When `threads` threads at least were at it, of those that begin and end at these times.
+  static Intervals at_once(const std::map<int64_t, int32_t>& changes, int32_t threads) {
+    Intervals times;
+    int32_t working = 0;
+    for (const auto& [time, change] : changes) {
+      const bool before = working >= threads, now = working + change >= threads;
+      working += change;
+      if (before == now) continue;
+      if (now) times.push_back({time, time});
+      if (!now) times.back().to = time;
+    }
+    return times;
+  }
+
+  // How much of the time from `from` to `to` the intervals cover.
+  static int64_t common_within(const Intervals& intervals, int64_t from, int64_t to) {
+    auto interval = std::upper_bound(intervals.begin(), intervals.end(), from,
+                                     [](int64_t time, const Interval& one) { return time < one.to; });
+    int64_t sum = 0;
+    for (; interval != intervals.end() && interval->from < to; ++interval) {
+      sum += std::min(to, interval->to) - std::max(from, interval->from);
+    }
+    return sum;
   }
 
   // Lanes that one thread serves in turn count as one: those of a CPU.
@@ -171,7 +203,8 @@ class Measurement {
       notice[lane_of(last->from).device].push_back(span.ready - satisfied);
       if (plan_.on_host(span.task) || span.issued < span.ready) continue;
       // Waiting for a thread is simulated.
-      dispatch_[size_t(span.task)].push_back(span.issued - span.ready - all_issuing(span.ready, span.issued));
+      dispatch_[size_t(span.task)].push_back(span.issued - span.ready -
+                                             common_within(all_issuing_, span.ready, span.issued));
     }
     for (size_t lane = 0; lane < plan_.lanes.size(); ++lane) {
       costs_.lanes[lane].notice = std::max<int64_t>(0, median(notice[plan_.lanes[lane].device]));
@@ -197,24 +230,7 @@ class Measurement {
         --changes[interval.to];
       }
     }
-    int32_t threads = 0;
-    for (const auto& [time, change] : changes) {
-      const bool before = threads >= costs_.threads.issuing, now = threads + change >= costs_.threads.issuing;
-      threads += change;
-      if (before == now) continue;
-      if (now) all_issuing_.push_back({time, time});
-      if (!now) all_issuing_.back().to = time;
-    }
-  }
-
-  int64_t all_issuing(int64_t from, int64_t to) const {
-    auto interval = std::upper_bound(all_issuing_.begin(), all_issuing_.end(), from,
-                                     [](int64_t time, const Interval& one) { return time < one.to; });
-    int64_t sum = 0;
-    for (; interval != all_issuing_.end() && interval->from < to; ++interval) {
-      sum += std::min(to, interval->to) - std::max(from, interval->from);
-    }
-    return sum;
+    all_issuing_ = at_once(changes, costs_.threads.issuing);
   }
 
   // A task that was never dispatched on its own takes what is usual: of the host's, or of device tasks.

@@ -25,16 +25,19 @@ class Replay {
 
   // Instance n takes what was recorded at n mod size; nothing where nothing was.
   int64_t of(int64_t instance) const {
-    return recorded_ == nullptr || recorded_->empty() ? 0 : (*recorded_)[size_t(instance) % recorded_->size()];
+    if (recorded_ == nullptr || recorded_->empty()) return 0;
+    return (*recorded_)[size_t(instance + first_) % recorded_->size()];
   }
+  void begin_later(int64_t instances) { first_ += instances; }  // with what instance `instances` took until now
   void scale(double factor) {
     if (recorded_ == nullptr) return;
     std::vector<int64_t> scaled(recorded_->size());
     for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = std::llround(double((*recorded_)[i]) * factor);
-    *this = Replay(std::move(scaled));
+    recorded_ = std::make_shared<std::vector<int64_t>>(std::move(scaled));
   }
 
  private:
+  int64_t first_ = 0;
   std::shared_ptr<const std::vector<int64_t>> recorded_;  // copies share it: many scenarios differ in few tasks
 };
 

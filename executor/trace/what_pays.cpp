@@ -105,6 +105,17 @@ void scale_layer(const Payoff& change, Costs& costs) {
   scale_nodes(costs, meant, 0.5);
 }
 
+// The run again, but that what was recorded is replayed from another instance on: were the simulation exact, it would
+// take as long.
+Scenario begun_later(const Scenario& measured, int64_t instances) {
+  Scenario later = measured;
+  for (TaskCosts& task : later.costs.tasks) {
+    task.duration.begin_later(instances);
+    task.dispatch.begin_later(instances);
+  }
+  return later;
+}
+
 void apply(const Payoff& change, Scenario& scenario) {
   switch (change.kind) {
     case Payoff::Kind::Halved:
@@ -139,6 +150,10 @@ WhatPays what_pays(const TraceFile& trace) {
   pays.simulated_ns = iteration_of(measured);
   if (pays.simulated_ns <= 0) return pays;
   pays.measured_ns = steady.iteration_ns;
+  for (const int64_t instances : {1, 2, 3, 5, 8}) {
+    const double again = iteration_of(begun_later(measured, instances));
+    pays.spread = std::max(pays.spread, std::abs(again / pays.simulated_ns - 1));
+  }
   pays.changes = changes_of(trace, measured.costs);
   tbb::parallel_for_each(pays.changes, [&](Payoff& change) {
     Scenario changed = measured;

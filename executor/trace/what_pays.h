@@ -2,6 +2,8 @@
 // What would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills one shorter, by
 // itself, in the simulation that what_if.h uses.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,11 +24,14 @@ struct Payoff {
 };
 
 struct WhatPays {
-  double measured_ns = 0, simulated_ns = 0;  // per iteration as it is: their difference is the model's own error
-  int64_t iterations = 0;                    // simulated
-  std::vector<Payoff> changes;               // what saves most first
+  double measured_ns = 0, simulated_ns = 0;  // per iteration as it is
+  double spread = 0;            // of the latter, as a share, where the recording is replayed from elsewhere
+  int64_t iterations = 0;       // simulated
+  std::vector<Payoff> changes;  // what saves most first
 
-  double error() const { return simulated_ns / measured_ns - 1; }
+  // As a share: how far the model is off, and how far nothing that matters takes it. What saves or costs less than that
+  // says nothing.
+  double error() const { return std::max(std::abs(simulated_ns / measured_ns - 1), spread); }
 };
 
 // Empty (measured_ns = 0) where the trace has too few iterations to tell.

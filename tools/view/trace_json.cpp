@@ -251,10 +251,9 @@ Json pays_json(const WhatPays& pays) {
                        {"iteration_ns", std::round(change.iteration_ns)},
                        {"saved", change.saved}});
   }
-  return {{"measured_ns", pays.measured_ns},
-          {"simulated_ns", pays.simulated_ns},
-          {"iterations", pays.iterations},
-          {"changes", std::move(changes)}};
+  return {{"measured_ns", pays.measured_ns}, {"simulated_ns", pays.simulated_ns},
+          {"spread", pays.spread},           {"error", pays.measured_ns > 0 ? pays.error() : 0},
+          {"iterations", pays.iterations},   {"changes", std::move(changes)}};
 }
 
 Json layers_json(const TraceFile& trace) {

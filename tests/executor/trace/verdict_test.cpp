@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "executor/plan/slack.h"
 #include "executor/trace/layer_times.h"
@@ -150,6 +151,19 @@ TEST_CASE("a batch that has been read in time is not late, even where the device
   CHECK(contains(verdict.sentence, "Bound by copies to the device"));
 }
 
+TEST_CASE("what the model cannot tell is the greater of how far it is off and of what nothing changes") {
+  TraceFile trace = with_step(40'000);
+  for (TaskSpan& span : trace.tasks) {  // fills of very different lengths, whose order matters
+    if (span.task == 0 && span.instance % 3 != 0) span.started = span.issued = span.ready = span.ended - 1'000;
+  }
+  WhatPays pays = what_pays(trace);
+  CHECK(pays.spread > 0.002);
+  CHECK(pays.error() >= pays.spread);
+  CHECK(pays.error() >= std::abs(pays.simulated_ns / pays.measured_ns - 1));
+  pays.spread = 0.5;
+  CHECK(pays.error() == 0.5);
+}
+
 TEST_CASE("a verdict tells how the run ended, and where in it the trace begins") {
   using Notes = std::vector<std::string>;
   CHECK(notes_on({}).empty());
@@ -266,6 +280,8 @@ TEST_CASE("what pays is what what-if says, the best first") {
   };
   CHECK(find(Payoff::Kind::Removed, 0).saved >= find(Payoff::Kind::Halved, 0).saved);
   CHECK(find(Payoff::Kind::Removed, 2).iteration_ns < pays.simulated_ns * 1.001);
+  CHECK(pays.spread == doctest::Approx(0).epsilon(1e-3));  // all instances are alike
+  CHECK(pays.error() == doctest::Approx(std::abs(pays.simulated_ns / pays.measured_ns - 1)));
   CHECK(find(Payoff::Kind::SlotMore, 0).change == "prefetch.depth: 4 instead of 3");
   CHECK(find(Payoff::Kind::SlotMore, 1).change == "batch slot of copy: 3 slots instead of 2");
   CHECK(find(Payoff::Kind::SlotLess, 0).change == "prefetch.depth: 2 instead of 3");

@@ -88,6 +88,23 @@ TEST_CASE("waiting for a thread that issues is no cost of what waits") {
   CHECK(iteration_us(builder.plan, found) == doctest::Approx(iteration_us(builder.plan, costs)).epsilon(0.02));
 }
 
+// Reports become ready while a fill ends on the only thread, and the next fill takes it.
+TEST_CASE("waiting for a thread of the host that another task takes is no cost of what waits") {
+  Builder builder;
+  const TaskId fill = builder.host("fill", 100);
+  const TaskId report = builder.host("report", 1);
+  TraceFile trace;
+  trace.plan = builder.plan;
+  trace.threads = {1, 1};
+  for (int64_t i = 0; i < 40; ++i) {
+    const int64_t at = i * 110'000;
+    trace.tasks.push_back({report, i, at, at + 102'000, at + 102'000, at + 103'000});
+    trace.tasks.push_back({fill, i, at + 1'000, at + 1'000, at + 1'000, at + 101'000});
+  }
+  const Costs found = measured(trace);
+  CHECK(found.tasks[size_t(report)].dispatch.of(20) == 2'000);
+}
+
 // A GPU whose two learners take 70 µs for each task when both run, back to back.
 TraceFile two_learners() {
   Builder builder;

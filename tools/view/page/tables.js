@@ -35,7 +35,7 @@ export function idleView(trace, state, act) {
       + "Shares are of the whole run, its beginning and end included, which the figures above leave out."), ...sections);
 }
 
-const kSaves = 0.002;  // of an iteration: less is no more than noise
+const kSaves = 0.002;  // of an iteration: less is no more than noise, however exact the model is
 
 // `error`: of the model, as a share; what is less has no colour.
 function saved(change, error) {
@@ -49,8 +49,9 @@ export function paysView(trace, state, act) {
   if (!pays || pays.measured_ns === 0) {
     return el("div", { class: "page" }, el("p", { class: "intro" }, "The trace has too few iterations to predict what would pay: it needs at least five in its steady state."));
   }
-  const error = pays.simulated_ns / pays.measured_ns - 1;
-  const change = (one) => one && el("div", { class: "saving" }, saved(one, Math.abs(error)), el("span", { class: "quiet" }, duration(one.iteration_ns)));
+  const off = pays.simulated_ns / pays.measured_ns - 1, least = Math.max(kSaves, pays.error);
+  const tells = (one) => Math.abs(one.saved) >= least;
+  const change = (one) => one && el("div", { class: "saving" }, saved(one, pays.error), el("span", { class: "quiet" }, duration(one.iteration_ns)));
   const tasks = new Map();
   for (const one of pays.changes) {
     if (one.kind !== "halved" && one.kind !== "removed") continue;
@@ -59,35 +60,36 @@ export function paysView(trace, state, act) {
     tasks.get(key)[one.kind] = one;
   }
   const all = [...tasks].sort((a, b) => b[1].removed.saved - a[1].removed.saved);
-  const ranked = all.filter(([, one]) => one.removed.saved >= kSaves || one.halved.saved >= kSaves);
+  const ranked = all.filter(([, one]) => tells(one.removed) || tells(one.halved));
   const idle = all.filter((one) => !ranked.includes(one));
   const layers = pays.changes.filter((one) => one.kind === "layer halved");
   const slots = pays.changes.filter((one) => one.kind.startsWith("slot"));
-  const rank = (one) => [Math.abs(one.saved) >= kSaves ? Math.abs(one.saved) : 0, one.change.startsWith("prefetch") ? 1 : 0];
+  const rank = (one) => [tells(one) ? Math.abs(one.saved) : 0, one.change.startsWith("prefetch") ? 1 : 0];
   slots.sort((a, b) => rank(b)[0] - rank(a)[0] || rank(b)[1] - rank(a)[1]);
   return el("div", { class: "page" },
     el("p", { class: "intro" }, "Each line is this run, simulated again with one change. The simulation of the run as it is gives ",
       el("b", {}, duration(pays.simulated_ns)), " an iteration, measured are ", el("b", {}, duration(pays.measured_ns)),
-      `: the model is ${percent(Math.abs(error))} ${error > 0 ? "too slow" : "too fast"}, and differences below that, in grey, say little. `,
+      `: the model is ${percent(Math.abs(off))} ${off > 0 ? "too slow" : "too fast"}. Replayed from elsewhere in the recording it differs by up to `
+        + `${percent(pays.spread)}. What changes less than the greater of these says nothing: it is in grey, or left out. `,
       "Durations are taken as they were; that tasks on the same cores slow each other down is not in the model."),
     el("h3", {}, "If a task were faster"),
     table([["task", "left"], ["twice as fast", "right"], ["if it took no time", "right"]], ranked.map(([name, one]) => [
       link(kindName(name), () => act.showTask(one.of), shown(name)), change(one.halved), change(one.removed)])),
-    idle.length ? el("p", { class: "quiet" }, "Nothing would be saved by ", ...idle.flatMap(([name, one], i) => [i > 0 ? ", " : "", link(kindName(name), () => act.showTask(one.of), shown(name))]), ".") : null,
-    ...changesTable("If a layer were twice as fast, forward and backward", "layer", layers, (one) => shown(one.layer), change, act),
-    ...changesTable("If there were another number of slots", "slots", slots, (one) => shown(one.change), change, act),
+    idle.length ? el("p", { class: "quiet" }, "Nothing that the model can tell would be saved by ", ...idle.flatMap(([name, one], i) => [i > 0 ? ", " : "", link(kindName(name), () => act.showTask(one.of), shown(name))]), ".") : null,
+    ...changesTable("If a layer were twice as fast, forward and backward", "layer", layers, (one) => shown(one.layer), change, tells, act),
+    ...changesTable("If there were another number of slots", "slots", slots, (one) => shown(one.change), change, tells, act),
     el("p", { class: "quiet" }, "Changes of your own: ", el("code", {}, "arbalest trace TRACE --what-if 'step*0.5' --what-if prefetch.depth=4")));
 }
 
-// A line for each change that changes something, and for those of prefetch.depth; the others together.
-function changesTable(title, what, changes, nameOf, change, act) {
+// A line for each change of which the model can tell something, and for those of prefetch.depth; the others together.
+function changesTable(title, what, changes, nameOf, change, tells, act) {
   if (changes.length === 0) return [];
-  const tells = (one) => Math.abs(one.saved) >= kSaves || one.change.startsWith("prefetch");
+  const shows = (one) => tells(one) || one.change.startsWith("prefetch");
   const named = (one) => link(nameOf(one), () => act.showTask(one.tasks));
-  const lines = changes.filter(tells), others = changes.filter((one) => !tells(one));
+  const lines = changes.filter(shows), others = changes.filter((one) => !shows(one));
   return [el("h3", {}, title),
     lines.length ? table([[what, "left"], ["time per iteration", "right"]], lines.map((one) => [named(one), change(one)])) : null,
-    others.length ? el("p", { class: "quiet" }, "Nothing would change with ", ...others.flatMap((one, i) => [i > 0 ? ", " : "", named(one)]), ".") : null];
+    others.length ? el("p", { class: "quiet" }, "Nothing that the model can tell would change with ", ...others.flatMap((one, i) => [i > 0 ? ", " : "", named(one)]), ".") : null];
 }
 
 export function tasksView(trace, state, act) {

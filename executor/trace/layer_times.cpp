@@ -57,6 +57,9 @@ std::vector<LayerTime> layer_times(const TraceFile& trace) {
     for (const NodeShare& node : shares[task]) {
       const LayerNode& layer = layers[size_t(node.launch)];
       LayerTime& time = times[layer.layer];
+      if (!trace.operators.empty() && (time.of.empty() || !layer.gradient)) {
+        time.of = trace.operators[size_t(node.launch)];
+      }
       (layer.gradient ? time.backward_ns : time.forward_ns) += std::llround(node.share * double(total[task]));
     }
   }

@@ -22,6 +22,7 @@ std::vector<std::vector<NodeShare>> node_shares(const TraceFile& trace);
 
 struct LayerTime {
   std::string name;        // "conv2": of the node, and of the gradients that autodiff made of it
+  std::string of;          // the node's operator, "Conv"; without that node the gradient's; "": unknown
   int64_t forward_ns = 0;  // over all learners and iterations of training
   int64_t backward_ns = 0;
   int64_t total_ns() const { return forward_ns + backward_ns; }

@@ -98,6 +98,10 @@ class EventReader {
     trace_.graph = printable(record.at("graph").get<std::string>());  // names of a trace are printed only
     trace_.launches = record.at("launches").get<std::vector<std::string>>();
     for (std::string& name : trace_.launches) name = printable(name);
+    if (const auto operators = record.find("operators"); operators != record.end()) {
+      trace_.operators = operators->get<std::vector<std::string>>();
+      for (std::string& name : trace_.operators) name = printable(name);
+    }
     if (const auto run = record.find("run"); run != record.end()) take_run(*run);
     if (const auto threads = record.find("threads"); threads != record.end()) {
       trace_.threads = {int32_t(integer_of(*threads, "host", 0, kMostTraceThreads)),
@@ -213,6 +217,10 @@ void check_trace(const TraceFile& trace) {
   if (!trace.alone.empty() && trace.alone.size() != trace.plan.tasks.size()) {
     throw GraphError(fmt::format("the record 'arbalest' has times alone of {} tasks, but the plan has {}",
                                  trace.alone.size(), trace.plan.tasks.size()));
+  }
+  if (!trace.operators.empty() && trace.operators.size() != trace.launches.size()) {
+    throw GraphError(fmt::format("the record 'arbalest' has operators of {} launches, but there are {}",
+                                 trace.operators.size(), trace.launches.size()));
   }
   check_tasks(trace.tasks, trace.plan);
   check_tasks(trace.nodes, trace.plan);

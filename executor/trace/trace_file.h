@@ -98,8 +98,9 @@ struct TraceFile {
   Plan plan;          // all but its buffers and graphs
   std::string graph;  // the graph's name
   TracedRun run;
-  std::vector<std::string> launches;  // node names, by NodeSpan::launch
-  std::vector<TaskSpan> tasks;        // these three by start
+  std::vector<std::string> launches;   // node names, by NodeSpan::launch
+  std::vector<std::string> operators;  // of those nodes: "Conv"; empty in traces of earlier versions
+  std::vector<TaskSpan> tasks;         // these three by start
   std::vector<NodeSpan> nodes;
   std::vector<IssueSpan> issues;
   TraceThreads threads;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/op.h"
+
 namespace arbalest {
 namespace {
 
@@ -63,7 +65,9 @@ TraceFile TraceRecorder::collect() const {
   if (!plan_.graphs.empty()) trace.graph = plan_.graphs[0].name;
   for (const Launch& launch : plan_.launches) {
     const Graph& graph = plan_.graphs[size_t(launch.program)];
-    trace.launches.push_back(graph.nodes[size_t(launch.node)].name);
+    const Node& node = graph.nodes[size_t(launch.node)];
+    trace.launches.push_back(node.name);
+    trace.operators.push_back(node.op->qualified_name());
   }
   int32_t thread = 0;
   for (const Rings& rings : rings_) {

@@ -175,6 +175,7 @@ class Writer {
                                    {"graph", trace_.graph},
                                    {"run", run_record()},
                                    {"launches", trace_.launches},
+                                   {"operators", trace_.operators},
                                    {"threads", {{"host", trace_.threads.host}, {"issuing", trace_.threads.issuing}}},
                                    {"reading",
                                     {{"samples", trace_.reading.samples},

@@ -240,7 +240,7 @@ class CommandLine {
   void declare_view() {
     view_command_ = declare("view", "show traces: one HTML file, which opens without a network");
     view_command_
-        ->add_option("TRACE", view_.traces, "traces written by run --trace; of two, the page shows what changed")
+        ->add_option("TRACE", view_.traces, "traces written by run --trace; of several, the page shows what changed")
         ->type_name("")
         ->check(not_empty());
     view_command_->add_option("-o,--output", view_.file, "the page; otherwise TRACE.html, or of two A-B.html, here")

@@ -35,6 +35,35 @@ export function table(heads, rows, options = {}) {
     el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((content, at) => cell("td", content, at))))));
 }
 
+// A table whose lines are sorted by a click on a column's head: cells are { show, by }, a number or a name, and columns
+// without a heading are not sorted by. Numbers begin with the greatest; a second click turns the order round. `sorted`:
+// { at, up } as it is at first, and as `keep` is told after each click.
+export function sortedTable(heads, rows, sorted, keep = () => {}) {
+  const order = () => {
+    const { at, up } = sorted, sign = up ? 1 : -1;
+    return at === undefined ? rows : [...rows].sort((a, b) => sign * byValue(a[at].by, b[at].by));
+  };
+  const lines = new Map(rows.map((row) => [row, el("tr", {}, ...row.map(({ show }, at) => el("td", { class: heads[at][1] }, show)))]));
+  const cells = heads.map(([text, side], at) => el("th", { class: side }, text === "" ? "" : el("button", { class: "sort", type: "button", title: "sort by it", onclick: () => {
+    const name = typeof rows[0]?.[at].by === "string";
+    sorted = { at, up: sorted.at === at ? !sorted.up : name };
+    keep(sorted);
+    place();
+  } }, text)));
+  const body = el("tbody", {});
+  const place = () => {
+    body.replaceChildren(...order().map((row) => lines.get(row)));
+    cells.forEach((cell, at) => (at === sorted.at ? cell.setAttribute("aria-sort", sorted.up ? "ascending" : "descending") : cell.removeAttribute("aria-sort")));
+  };
+  place();
+  return el("table", {}, el("thead", {}, el("tr", {}, ...cells)), body);
+}
+
+// The order of two cells: of names as people count, "conv2" before "conv10".
+export function byValue(a, b) {
+  return typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b || 0;
+}
+
 // A bar of shares, each { share, colour, title }.
 export function bar(parts, width = "100%") {
   return el("div", { class: "bar", style: { width } }, ...parts.filter((part) => part.share > 0).map((part) =>

@@ -259,7 +259,10 @@ Json pays_json(const WhatPays& pays) {
 Json layers_json(const TraceFile& trace) {
   Json layers = Json::array();
   for (const LayerTime& layer : layer_times(trace)) {
-    layers.push_back({{"name", layer.name}, {"forward_ns", layer.forward_ns}, {"backward_ns", layer.backward_ns}});
+    layers.push_back({{"name", layer.name},
+                      {"operator", layer.of},
+                      {"forward_ns", layer.forward_ns},
+                      {"backward_ns", layer.backward_ns}});
   }
   return layers;
 }

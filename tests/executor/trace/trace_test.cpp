@@ -138,6 +138,7 @@ TEST_CASE("the recorder's clock starts at its construction and moves") {
 TEST_CASE("a trace file gives back what was written") {
   TraceFile trace = steady_trace();
   trace.launches = {"conv1", "relu \\ 1"};
+  trace.operators = {"Conv", "a<\"b"};
   trace.nodes = {{0, 2, 0, 20'000, 50'001}, {1, 2, 0, 50'001, 100'000}};
   trace.run = {"ssgd", 2, 480, 400, "resumed", "failed", "the loss \"is\" no longer finite", 512};
   trace.dropped = 3;
@@ -163,6 +164,7 @@ TEST_CASE("a trace file gives back what was written") {
   const TraceFile back = read_trace(file.path());
   CHECK(back.graph == "steady");
   CHECK(back.launches == trace.launches);
+  CHECK(back.operators == trace.operators);
   CHECK(back.tasks == trace.tasks);
   CHECK(back.nodes == trace.nodes);
   CHECK(back.run == trace.run);

@@ -321,6 +321,40 @@ def compares_two(browser, files):
     browser.is_clean()
 
 
+def compares_one_of_three(browser, files):
+    traces = [files.lenet(), files.starved(), files.averaged()]
+    browser.open(files.page(*traces))
+    browser.keys("6")
+    said = browser.text("#other-view")
+    assert all(name in said for name in ("lenet", "starved", "averaged")), said
+    first = browser.text("#other-view .intro")
+    assert "“lenet”" in first and "“starved”" in first, first
+    browser.driver.find_element(By.ID, "compare-1").send_keys("averaged")
+    browser.until("return schedule.state.pair.join() === '0,2'")
+    second = browser.text("#other-view .intro")
+    assert "“lenet”" in second and "“averaged”" in second, second
+    assert browser.ask("document.activeElement.id") == "compare-1"
+    browser.until("return location.hash.includes('pair=0,2')")
+    browser.is_clean()
+
+
+def sorts_costs(browser, files):
+    browser.open(files.page(files.resnet()))
+    browser.keys("5")
+    column = "[...document.querySelectorAll('#other-view table')][%d].querySelectorAll('tbody tr td:nth-child(%d)')"
+    texts = lambda table, at: browser.ask(f"[...{column % (table, at)}].map((cell) => cell.textContent)")
+    assert "Conv" in texts(1, 1) and any("Norm" in name for name in texts(1, 1)), texts(1, 1)
+    layers = texts(2, 1)
+    head = browser.driver.find_elements(By.XPATH, "//th/button[text()='layer']")[0]
+    head.click()
+    by_name = texts(2, 1)
+    assert by_name != layers and sorted(by_name) == sorted(layers) and by_name.index("h2/c1.bn") < by_name.index("h10/c1.bn" if "h10/c1.bn" in by_name else "h3/c1.bn")
+    head.send_keys(Keys.ENTER)  # has the focus still
+    assert texts(2, 1) == by_name[::-1]
+    assert browser.ask("document.activeElement.parentElement.getAttribute('aria-sort')") == "descending"
+    browser.is_clean()
+
+
 def works_with_keys_alone(browser, files):
     browser.open(files.page(files.lenet()))
     browser.keys(Keys.ARROW_RIGHT)
@@ -450,7 +484,7 @@ def pictures(browser, files, folder, trace=None):
 
 
 TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, searches, follows_averaging_to_the_updates,
-         shows_the_critical_cycle, shares_a_link, compares_two, works_with_keys_alone, has_a_dark_side, hostile_names_are_names,
+         shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]
 
 

@@ -4,6 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { compared, comparedLayers } from "../../../tools/view/page/compare.js";
+import { operatorsOf } from "../../../tools/view/page/costs.js";
+import { byValue } from "../../../tools/page/dom.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
 import { keyOf } from "../../../tools/view/page/input.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
@@ -170,12 +172,13 @@ test("rows of a device fold into one", () => {
 });
 
 test("the hash brings back where the reader was, and anything else is left out", () => {
-  const state = { view: "plan", trace: 1, from: 12345, to: 99999, task: 3, instance: 41, critical: true, measure: [5, 70], marks: [1, 2, 3] };
+  const state = { view: "plan", trace: 1, from: 12345, to: 99999, task: 3, instance: 41, critical: true, measure: [5, 70], marks: [1, 2, 3], pair: [2, 0] };
   assert.deepEqual(stateOf(hashOf(state)), state);
-  for (const hash of ["", "#", "#view=<script>", "#from=5&to=1", "#task=x", "#measure=1", "#trace=-1", "#from=1e999&to=2", "#a=b=c&&=&view"]) {
+  for (const hash of ["", "#", "#view=<script>", "#from=5&to=1", "#task=x", "#measure=1", "#trace=-1", "#from=1e999&to=2", "#a=b=c&&=&view", "#pair=1", "#pair=a,b"]) {
     const read = stateOf(hash);
     assert.equal(read.view, "timeline");
     assert.equal(read.trace, 0);
+    assert.deepEqual(read.pair, [0, 1]);
     for (const name of ["from", "task", "measure"]) assert.equal(read[name], undefined);
   }
 });
@@ -234,4 +237,16 @@ test("Caps Lock changes no key", () => {
   assert.deepEqual(["w", "W"].map((key) => keyOf({ key, shiftKey: false })), ["w", "w"]);
   assert.deepEqual(["f", "F"].map((key) => keyOf({ key, shiftKey: true })), ["F", "F"]);
   assert.deepEqual(["[", "?", "ArrowLeft", "Escape"].map((key) => keyOf({ key, shiftKey: true })), ["[", "?", "ArrowLeft", "Escape"]);
+});
+
+test("layers of an operator are summed, forward and backward apart", () => {
+  const layer = (name, operator, forward_ns, backward_ns) => ({ name, operator, forward_ns, backward_ns });
+  const layers = [layer("bn2", "BatchNormalization", 50, 7), layer("conv1", "Conv", 10, 20), layer("conv2", "Conv", 5, 15), layer("bn1", "BatchNormalization", 1, 2)];
+  assert.deepEqual(operatorsOf(layers), [{ name: "BatchNormalization", layers: 2, forward_ns: 51, backward_ns: 9 }, { name: "Conv", layers: 2, forward_ns: 15, backward_ns: 35 }]);
+  assert.deepEqual(operatorsOf([layer("conv1", "", 1, 2)]), []);
+});
+
+test("columns are sorted as numbers, and names as people count", () => {
+  assert.deepEqual(["conv10", "conv2", "bn"].sort(byValue), ["bn", "conv2", "conv10"]);
+  assert.deepEqual([10, 9, -1, 9].sort(byValue), [-1, 9, 9, 10]);
 });

@@ -106,6 +106,7 @@ std::vector<TaskSpan> sorted(std::vector<TaskSpan> spans) {
 TraceFile rich_trace() {
   TraceFile trace = test::steady_trace();
   trace.launches = {"conv1", "conv1.grad_weight"};
+  trace.operators = {"Conv", "arbalest.ConvGradWeight"};
   for (TaskSpan& span : trace.tasks) {
     if (span.task == 0 && span.instance % 3 == 2) span.started = span.issued = span.ready = span.started - 98'000;
     if (span.task == 1 && span.instance == 7) span.ready = span.issued = -1;

@@ -3,7 +3,7 @@
 import { css, rgbOf } from "../../page/theme.js";
 import { fitting } from "./canvas.js";
 import { amount, sampledCharts, slotCharts } from "./curves.js";
-import { bytes, kindName } from "../../page/names.js";
+import { bytes, counted, kindName } from "../../page/names.js";
 import { kAxis, kGutter, kLowest } from "./timeline.js";
 
 const kTall = 40, kFlat = 22, kMargin = 4;  // of a chart, in pixels
@@ -18,11 +18,13 @@ export class Charts {
     this.charts = [];
     this.shown = true;
     this.pointer = null;
+    this.first = 0;  // chart on top, where there is no room for all
     canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     canvas.addEventListener("pointerleave", () => this.point(null));
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
-      if (this.charts.length) timeline.canvas.dispatchEvent(new WheelEvent("wheel", event));
+      if (!event.ctrlKey && !event.metaKey && !event.shiftKey && this.hiddenCharts() > 0) this.scroll(Math.sign(event.deltaY));
+      else if (this.charts.length) timeline.canvas.dispatchEvent(new WheelEvent("wheel", event));
     }, { passive: false });
   }
 
@@ -39,8 +41,18 @@ export class Charts {
     this.row = this.charts.length ? Math.min(kTall, Math.max(kFlat, Math.floor(room / this.charts.length))) : 0;
     const fits = this.row ? Math.max(1, Math.floor(room / this.row)) : 0;
     this.height = this.shown ? Math.min(this.charts.length, fits) * this.row : 0;
+    this.first = Math.min(this.first, this.hiddenCharts());
     this.canvas.hidden = this.height === 0;
     this.canvas.style.height = this.height + "px";
+  }
+
+  hiddenCharts() {
+    return this.height ? this.charts.length - this.height / this.row : 0;
+  }
+
+  scroll(by) {
+    this.first = Math.min(Math.max(this.first + by, 0), this.hiddenCharts());
+    this.draw();
   }
 
   point(x) {
@@ -58,7 +70,8 @@ export class Charts {
     ctx.fillStyle = palette.page;
     ctx.fillRect(0, 0, width, this.height);
     ctx.textBaseline = "middle";
-    this.charts.forEach((chart, i) => (i + 1) * this.row <= this.height && this.drawChart(chart, i * this.row));
+    this.charts.slice(this.first, this.first + this.height / this.row).forEach((chart, i) => this.drawChart(chart, i * this.row));
+    this.drawMore();
     ctx.fillStyle = palette.line;
     ctx.fillRect(kGutter - 1, 0, 1, this.height);
     if (this.pointer !== null) ctx.fillRect(this.pointer, 0, 1, this.height);
@@ -82,8 +95,29 @@ export class Charts {
       ctx.lineTo(width, Math.round(yOf(chart.planned)) + 0.5);
       ctx.stroke();
       ctx.setLineDash([]);
+      this.drawNote(`${chart.plannedAs} ${bytes(chart.planned)}`, Math.min(Math.max(yOf(chart.planned) - 7, top + 8), top + row - 7));
     }
     this.drawNames(chart, top);
+  }
+
+  // At the right end, over what is drawn there.
+  drawNote(text, y) {
+    const { context: ctx, timeline } = this;
+    ctx.font = "10px system-ui, sans-serif";
+    const wide = ctx.measureText(text).width, left = timeline.width - wide - 10;
+    ctx.fillStyle = timeline.palette.page;
+    ctx.globalAlpha = 0.8;
+    ctx.fillRect(left - 3, y - 6, wide + 6, 12);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = timeline.palette.ink;
+    ctx.fillText(text, left, y);
+  }
+
+  // How many charts there is no room for.
+  drawMore() {
+    const above = this.first, below = this.hiddenCharts() - above;
+    if (above > 0) this.drawNote(`▴ ${counted(above, "more chart")}`, 8);
+    if (below > 0) this.drawNote(`▾ ${counted(below, "more chart")}`, this.height - 7);
   }
 
   // A line of means, one a pixel; `floor`: what lies between it and that is filled.
@@ -121,7 +155,7 @@ export class Charts {
     const name = chart.unit === "slots" ? `slots of ${kindName(chart.name)}` : chart.name;
     const time = pointer === null ? null : timeline.timeAt(pointer);
     const values = chart.lines.map((line) => amount(time === null ? line.curve.most : line.curve.at(time), chart.unit));
-    const limit = chart.planned > 0 ? `${chart.plannedAs} ${bytes(chart.planned)}` : chart.most > 0 ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
+    const limit = chart.most > 0 && chart.unit !== "B" ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
     const value = [...new Set(values)].join(", "), from = time === null ? "up to " : "", to = limit ? ", " + limit : "";
     const texts = [from + value + to, value + to, from + value, value];  // the first that there is room for
     const room = kGutter - 16;

@@ -66,7 +66,7 @@ export function plannedBytes(head, device) {
 }
 
 // Rings of slots, over learners and devices together: a slot is filled where its producer ends, and free again where the last
-// of those that read it has ended. Named as the producer; `most`: slots.
+// of those that read it has ended, at the latest where it is filled anew: GPUs tell of ends by the microsecond. Named as the producer; `most`: slots.
 export function slotCharts({ head, instances, dependencies }) {
   const rings = new Map();
   head.tasks.forEach((task, producer) => {
@@ -74,17 +74,20 @@ export function slotCharts({ head, instances, dependencies }) {
     if ((task.kind !== "fill" && task.kind !== "copy in") || frees.length === 0) return;
     if (!rings.has(task.like)) rings.set(task.like, { name: task.like, slots: 0, producers: [] });
     const ring = rings.get(task.like);
-    ring.slots += Math.min(...frees.map((edge) => edge.distance));
-    ring.producers.push({ producer, readers: frees.map((edge) => edge.from) });
+    const distance = Math.min(...frees.map((edge) => edge.distance));
+    ring.slots += distance;
+    ring.producers.push({ producer, distance, readers: frees.map((edge) => edge.from) });
   });
   return [...rings.values()].map(({ name, slots, producers }) => {
     const filled = [], freed = [];
-    for (const { producer, readers } of producers) {
+    for (const { producer, distance, readers } of producers) {
       const { first, order } = dependencies.positions();
       for (let k = first[producer]; k < first[producer + 1]; ++k) {
         const free = readers.map((reader) => dependencies.find(reader, instances.instance[order[k]]));
         if (head.dropped > 0 && free.includes(-1)) continue;  // its reader may be among what was dropped
-        const until = free.reduce((last, at) => Math.max(last, at < 0 ? Infinity : instances.end[at]), -Infinity);
+        const anew = dependencies.find(producer, instances.instance[order[k]] + distance);
+        const read = free.reduce((last, at) => Math.max(last, at < 0 ? Infinity : instances.end[at]), -Infinity);
+        const until = Math.min(read, anew < 0 ? Infinity : instances.start[anew]);
         filled.push(instances.end[order[k]]);
         if (Number.isFinite(until)) freed.push(Math.max(until, instances.end[order[k]]));
       }

@@ -3,9 +3,11 @@
 import { isDark, setTheme } from "../../page/theme.js";
 import { Charts } from "./charts.js";
 import { layerColours, mixed, taskColours } from "./colours.js";
+import { costsView } from "./costs.js";
 import { fromBase64, inflate, readInstances, readNodes, readSamples } from "./decode.js";
-import { el, link, table } from "../../page/dom.js";
+import { el, link } from "../../page/dom.js";
 import { hashOf, stateOf } from "./hash.js";
+import { helpText } from "./help.js";
 import { keyOf, listen } from "./input.js";
 import { turnsNote } from "./layout.js";
 import { counted, duration, instanceName, shown, unbroken } from "../../page/names.js";
@@ -15,27 +17,20 @@ import { Dependencies } from "./plan.js";
 import { planView } from "./plan_view.js";
 import { Rows } from "./rows.js";
 import { selectionPanel } from "./selection.js";
-import { compareView, idleView, paysView, tasksView } from "./tables.js";
+import { compareView, idleView, paysView } from "./tables.js";
 
 const kViewNames = { timeline: "Timeline", plan: "Plan", idle: "Why idle", pays: "What pays", tasks: "Costs", compare: "Compare" };
-
-const kHelp = [
-  ["W S", "zoom in and out, at the pointer"], ["A D", "earlier and later"], ["F", "the whole trace; Shift+F: the selected instance"],
-  ["click", "select an instance: what it waited for and who waited for it"], ["drag", "measure; both ends snap to starts and ends"],
-  ["Shift+drag", "move; Ctrl+wheel zooms, Shift+wheel moves"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
-  ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search tasks; Enter: the next match, “step 40”: an instance"],
-  ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["G", "the charts under the timeline, or not"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],
-];
 
 class Page extends Navigation {
   constructor(heads) {
     super();
     this.traces = heads.map((head) => ({ head }));
-    this.state = stateOf(location.hash);
+    this.state = this.stateOf(location.hash);
     if (this.state.trace >= heads.length) this.state.trace = 0;
     if (!this.available(this.state.view)) this.state.view = "timeline";
     this.by = (id) => document.getElementById(id);
     this.plan = { each: false, order: false };
+    this.sorted = {};  // tables of costs, by name
     this.timeline = new DrawnTimeline(this.by("timeline"));
     this.charts = new Charts(this.by("charts"), this.timeline);
     this.timeline.drawn = () => this.charts.draw();
@@ -44,10 +39,17 @@ class Page extends Navigation {
       follow: (forward) => this.follow(forward), neighbour: (step) => this.neighbour(step), otherTrack: (step) => this.otherTrack(step),
       critical: () => this.setCritical(!this.state.critical), changed: () => this.remember(),
       plan: (options) => (Object.assign(this.plan, options), this.showView()),
+      compare: (pair) => this.compare(pair),
       showCritical: () => (this.view("timeline"), this.setCritical(true)), showTask: (tasks) => this.showTask(tasks, false),
       showTaskOf: (trace, tasks) => (trace !== this.state.trace && this.switchTo(trace), this.showTask(tasks, false)),
       showLongest: (tasks) => this.showTask(tasks, true), showGap: (cause) => this.showGap(cause), showLane: (lane) => this.showLane(lane),
     };
+  }
+
+  // As the hash says, of traces that there are.
+  stateOf(hash) {
+    const state = stateOf(hash);
+    return state.pair.every((at) => at < this.traces.length) ? state : { ...state, pair: [0, 1] };
   }
 
   get trace() {
@@ -130,14 +132,22 @@ class Page extends Navigation {
     this.remember();
   }
 
+  compare(pair) {
+    const { id } = document.activeElement;
+    this.state.pair = pair;
+    this.showView();
+    if (id) this.by(id)?.focus();
+    this.remember();
+  }
+
   showView() {
     const { view } = this.state;
-    const options = { ...this.plan, dark: isDark() };
+    const options = { ...this.plan, sorted: this.sorted, pair: this.state.pair, dark: isDark() };
     this.by("timeline-view").hidden = view !== "timeline";
     this.by("other-view").hidden = view === "timeline";
     if (view === "timeline") return this.resize();
     const made = { plan: () => planView(this.trace, options, this.act), idle: () => idleView(this.trace, options, this.act),
-      pays: () => paysView(this.trace, options, this.act), tasks: () => tasksView(this.trace, options, this.act),
+      pays: () => paysView(this.trace, options, this.act), tasks: () => costsView(this.trace, options, this.act),
       compare: () => compareView(this.traces, options, this.act) }[view]();
     this.by("other-view").replaceChildren(made);
     this.by("other-view").scrollTop = 0;
@@ -184,8 +194,8 @@ class Page extends Navigation {
   }
 
   switchTo(i) {
-    const { view } = this.state;
-    this.state = { view, trace: i, marks: [] };
+    const { view, pair } = this.state;
+    this.state = { view, trace: i, marks: [], pair };
     if (view === "compare" || !this.available(view)) this.state.view = "timeline";
     this.by("search").value = this.by("found").textContent = "";
     this.timeline.matches = null;
@@ -200,9 +210,10 @@ class Page extends Navigation {
 
   // Goes where the hash says.
   restore() {
-    const state = stateOf(location.hash);
+    const state = this.stateOf(location.hash);
     if (state.trace !== this.state.trace && state.trace < this.traces.length) return this.switchTo(state.trace);
     this.state.critical = state.critical;
+    this.state.pair = state.pair;
     const { timeline } = this;
     timeline.onlyCritical = state.critical;
     timeline.measure = state.measure ?? null;
@@ -220,7 +231,7 @@ class Page extends Navigation {
     this.remembering = setTimeout(() => {
       const { timeline } = this;
       if (!timeline.trace) return;
-      const state = { view: this.state.view, trace: this.state.trace, critical: this.state.critical, marks: timeline.marks };
+      const state = { view: this.state.view, trace: this.state.trace, critical: this.state.critical, marks: timeline.marks, pair: this.state.pair };
       const [begin, end] = timeline.span;
       if (timeline.from > begin || timeline.to < end) Object.assign(state, { from: Math.max(0, timeline.from), to: timeline.to });
       if (timeline.measure) state.measure = timeline.measure;
@@ -284,6 +295,7 @@ class Page extends Navigation {
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || this.by("help").open) return;
+    if (event.target.matches?.("select")) return;
     if (event.target.matches?.("input")) {
       if (event.key === "Escape") {
         this.by("search").value = "";
@@ -305,13 +317,8 @@ class Page extends Navigation {
   }
 
   help() {
-    const dialog = this.by("help");
-    dialog.replaceChildren(el("h2", {}, "Keys"), table([["", "left"], ["", "left"]], kHelp.map(([keys, what]) => [el("kbd", {}, keys), what])),
-      el("h3", {}, "What is seen"), el("p", {}, "Training repeats a plan: tasks bound to queues, with edges that say which instance of a task needs which instance of another. ",
-        "Instance 40 of a task is its part in iteration 40 of its clock. What an instance needs may be of the same iteration, or of an earlier one: a slot that is freed, weights that are left. ",
-        "A cycle of such edges bounds how fast iterations follow each other; the one that bounds most is the critical cycle, and slack is what a task has to spare beside it."),
-      el("form", { method: "dialog" }, el("button", {}, "close")));
-    dialog.showModal();
+    this.by("help").replaceChildren(...helpText());
+    this.by("help").showModal();
   }
 }
 

@@ -1,11 +1,10 @@
-// Why lanes idle, what pays, what tasks and layers cost, and how two traces differ.
+// Why lanes idle, what pays, and how traces differ.
 
 import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
 import { bar, el, link, table } from "../../page/dom.js";
-import { amount, plannedBytes, plannedName } from "./curves.js";
 import { compared, comparedLayers } from "./compare.js";
-import { bytes, counted, duration, grouped, instanceName, kindName, percent, shown } from "../../page/names.js";
+import { counted, duration, grouped, instanceName, kindName, percent, shown } from "../../page/names.js";
 
 export function idleView(trace, state, act) {
   const { head } = trace;
@@ -17,7 +16,7 @@ export function idleView(trace, state, act) {
     const parts = [{ share: lane.busy_ns / all, colour: css(kindColour(lane.kind, state.dark)), title: `busy ${percent(lane.busy_ns / all)}` },
       ...lane.causes.map((cause) => ({ share: cause.ns / all, colour: causeColour(cause.why, state.dark), title: `${cause.why}: ${percent(cause.ns / all)}` }))];
     const rows = lane.causes.filter((cause) => cause.ns / all >= 0.0005).map((cause) => [
-      el("span", {}, el("i", { class: "swatch", style: { background: causeColour(cause.why, state.dark) } }), cause.why),
+      el("span", { class: "cause" }, el("i", { class: "swatch", style: { background: causeColour(cause.why, state.dark) } }), cause.why),
       percent(cause.ns / all), duration(cause.ns), grouped(cause.count),
       link(`${duration(cause.to - cause.from)}${cause.task === undefined ? "" : " before " + instanceName(shown(head.tasks[cause.task].name), cause.instance)}`,
         () => act.showGap(cause))]);
@@ -64,7 +63,7 @@ export function paysView(trace, state, act) {
   const idle = all.filter((one) => !ranked.includes(one));
   const layers = pays.changes.filter((one) => one.kind === "layer halved");
   const slots = pays.changes.filter((one) => one.kind.startsWith("slot"));
-  const rank = (one) => [tells(one) ? Math.abs(one.saved) : 0, one.change.startsWith("prefetch") ? 1 : 0];
+  const rank = (one) => [one.change.startsWith("prefetch") ? 1 : 0, tells(one) ? Math.abs(one.saved) : 0];
   slots.sort((a, b) => rank(b)[0] - rank(a)[0] || rank(b)[1] - rank(a)[1]);
   return el("div", { class: "page" },
     el("p", { class: "intro" }, "Each line is this run, simulated again with one change. The simulation of the run as it is gives ",
@@ -76,8 +75,8 @@ export function paysView(trace, state, act) {
     table([["task", "left"], ["twice as fast", "right"], ["if it took no time", "right"]], ranked.map(([name, one]) => [
       link(kindName(name), () => act.showTask(one.of), shown(name)), change(one.halved), change(one.removed)])),
     idle.length ? el("p", { class: "quiet" }, "Nothing that the model can tell would be saved by ", ...idle.flatMap(([name, one], i) => [i > 0 ? ", " : "", link(kindName(name), () => act.showTask(one.of), shown(name))]), ".") : null,
-    ...changesTable("If a layer were twice as fast, forward and backward", "layer", layers, (one) => shown(one.layer), change, tells, act),
     ...changesTable("If there were another number of slots", "slots", slots, (one) => shown(one.change), change, tells, act),
+    ...changesTable("If a layer were twice as fast, forward and backward", "layer", layers, (one) => shown(one.layer), change, tells, act),
     el("p", { class: "quiet" }, "Changes of your own: ", el("code", {}, "arbalest trace TRACE --what-if 'step*0.5' --what-if prefetch.depth=4")));
 }
 
@@ -92,98 +91,54 @@ function changesTable(title, what, changes, nameOf, change, tells, act) {
     others.length ? el("p", { class: "quiet" }, "Nothing that the model can tell would change with ", ...others.flatMap((one, i) => [i > 0 ? ", " : "", named(one)]), ".") : null];
 }
 
-export function tasksView(trace, state, act) {
-  const { head } = trace;
-  const groups = new Map();
-  head.tasks.forEach((task, id) => {
-    if (task.count === 0) return;
-    if (!groups.has(task.like)) groups.set(task.like, { tasks: [], count: 0, total: 0, longest: 0, deviation: 0, slack: Infinity, kind: head.lanes[task.lane].kind });
-    const group = groups.get(task.like);
-    group.tasks.push(id);
-    group.count += task.count;
-    group.total += task.total_ns;
-    group.longest = Math.max(group.longest, task.longest_ns);
-    group.deviation = Math.max(group.deviation, task.deviation_ns);
-    group.slack = Math.min(group.slack, task.slack_us ?? Infinity);
-  });
-  const list = [...groups].sort((a, b) => b[1].total - a[1].total);
-  const most = list[0]?.[1].total || 1;
-  const layers = head.layers ?? [];
-  const all = layers.reduce((sum, layer) => sum + layer.forward_ns + layer.backward_ns, 0) || 1;
-  const longest = layers.length ? layers[0].forward_ns + layers[0].backward_ns : 1;
-  const colour = css(kindColour("compute", state.dark));
-  return el("div", { class: "page" },
-    el("h3", {}, "Tasks"),
-    table([["task", "left"], ["instances", "right"], ["mean", "right"], ["spread", "right"], ["longest", "right"], ["slack", "right"], ["total", "right"], ["", "left"]],
-      list.map(([name, group]) => [
-        link(kindName(name) + (group.tasks.length > 1 ? ` × ${group.tasks.length}` : ""), () => act.showTask(group.tasks), shown(name)), grouped(group.count),
-        duration(group.total / group.count), "± " + duration(group.deviation), link(duration(group.longest), () => act.showLongest(group.tasks)),
-        Number.isFinite(group.slack) ? duration(group.slack * 1000) : "—", duration(group.total),
-        bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px")])),
-    el("h3", {}, "Layers"),
-    layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: the run failed, or an earlier version wrote it.") :
-      table([["layer", "left"], ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], layers.map((layer) => [
-        el("bdi", {}, shown(layer.name)), percent((layer.forward_ns + layer.backward_ns) / all), duration(layer.forward_ns), duration(layer.backward_ns),
-        bar([{ share: layer.forward_ns / longest, colour, title: "forward" }, { share: layer.backward_ns / longest, colour: css(kindColour("validation", state.dark)), title: "backward" }], "200px")])),
-    ...sampledTable(head), el("h3", {}, "Memory"), ...memoryTable(head, state));
-}
-
-// What devices and the process used while the run went on.
-function sampledTable({ sampling, devices }) {
-  if (!sampling || (sampling.series.length === 0 && !sampling.note)) return [];
-  return [el("h3", {}, "Devices over time"),
-    sampling.series.length ? table([["", "left"], ["mean", "right"], ["highest", "right"], ["limit", "right"]], sampling.series.map((one) => [
-      el("bdi", {}, `${one.device < 0 ? "" : devices[one.device] + " "}${shown(one.name)}`), amount(one.mean, one.unit), amount(one.highest, one.unit), one.most > 0 ? amount(one.most, one.unit) : "—"])) : null,
-    el("p", { class: "quiet" }, `${sampling.note ? shown(sampling.note) + ". " : ""}Sampled every ${sampling.interval_ms} ms; over time under the timeline.`)];
-}
-
-// What the plan reserves before anything runs.
-function memoryTable(head, state) {
-  const arenas = [...(head.arenas ?? [])].sort((a, b) => b.bytes - a.bytes);
-  if (arenas.length === 0) return [el("p", { class: "quiet" }, "This trace does not know its memory: it was written by an earlier version.")];
-  const sums = new Map();
-  for (const arena of arenas) {
-    const where = arena.memory === "pinned" ? "host, pinned" : arena.device < 0 ? "host" : head.devices[arena.device];
-    sums.set(where, (sums.get(where) ?? 0) + arena.bytes);
-  }
-  const total = [...sums].map(([where, sum]) => `${where}: ${bytes(sum)}`).join(" · ");
-  const measured = (head.sampling?.series ?? []).filter((one) => one.unit === "B").map((one) =>
-    `${one.device < 0 ? "the process" : head.devices[one.device]} had up to ${bytes(one.highest)} in use where ${bytes(plannedBytes(head, one.device))} are ${plannedName(head, one.device) === "pinned" ? "planned, all of it pinned" : "planned"}`);
-  return [el("p", {}, "Planned, and allocated before the run began. ", el("b", {}, total)),
-    measured.length ? el("p", {}, `Measured: ${measured.join("; ")}. The rest is code, libraries, `
-      + (measured.length > 1 ? "what CUDA keeps for itself, other processes on the same GPU, " : "") + "and the data set where it is read whole.") : null,
-    table([["arena", "left"], ["size", "right"], ["", "left"]], arenas.slice(0, 40).map((arena) => [el("bdi", {}, shown(arena.name)), bytes(arena.bytes),
-      bar([{ share: arena.bytes / (arenas[0].bytes || 1), colour: css(kindColour(arena.memory === "pinned" ? "host" : "compute", state.dark)), title: bytes(arena.bytes) }], "140px")])),
-    arenas.length > 40 ? el("p", { class: "quiet" }, `and ${counted(arenas.length - 40, "arena")} that are smaller`) : null];
-}
-
-function layersTable(rows, names, signed) {
+function comparedLayersTable(rows, names) {
   const most = 12;
   if (rows.length === 0) return [];
   return [el("h3", {}, "Layers, per iteration"),
     table([["layer", "left"], [`in ${shown(names[0])}`, "right"], [`in ${shown(names[1])}`, "right"], ["difference", "right"]], rows.slice(0, most).map((row) => [
-      el("bdi", {}, shown(row.name)), duration(row.a), duration(row.b), signed(row.b - row.a)])),
+      el("bdi", {}, shown(row.name)), duration(row.a), duration(row.b), signedTime(row.b - row.a)])),
     rows.length > most ? el("p", { class: "quiet" }, `and ${counted(rows.length - most, "layer")} that changed less`) : null];
 }
 
+// `state.pair`: which two.
 export function compareView(traces, state, act) {
-  const [a, b] = traces.map((trace) => trace.head);
-  if (!a.tasks || !b.tasks) return el("div", { class: "page" }, el("p", { class: "intro" }, "One of the traces holds no instances: there is nothing to compare."));
+  const [a, b] = state.pair.map((at) => traces[at].head);
+  return el("div", { class: "page" }, ...(traces.length > 2 ? allCompared(traces, state.pair, act) : []), ...twoCompared(a, b, state.pair, act));
+}
+
+const signedTime = (ns) => (ns > 0 ? "+" : "−") + duration(Math.abs(ns));
+const signedShare = (share) => (share > 0 ? "+" : "") + percent(share);
+const learnersOf = (head) => head.lanes.filter((lane) => lane.kind === "compute").length;
+
+// Iterations of each trace against those of the first of the pair; which two are told in full can be chosen.
+function allCompared(traces, pair, act) {
+  const chosen = (side) => el("select", { id: `compare-${side}`, onchange: (event) => act.compare(pair.map((at, i) => (i === side ? event.target.selectedIndex : at))) },
+    ...traces.map(({ head }, i) => el("option", { selected: i === pair[side] }, shown(head.name))));
+  const { head: first } = traces[pair[0]], base = first.steady?.iteration_ns ?? 0;
+  return [el("p", { class: "choice" }, "From ", chosen(0), " to ", chosen(1)),
+    table([["trace", "left"], ["learners", "right"], ["an iteration", "right"], ["difference", "right"], ["", "right"]], traces.map(({ head }, i) => {
+      const own = head.steady?.iteration_ns ?? 0, differs = i !== pair[0] && base > 0 && own > 0;
+      return [i === pair[0] ? el("bdi", {}, shown(head.name)) : link(shown(head.name), () => act.compare([pair[0], i]), "all that changed"), head.tasks ? grouped(learnersOf(head)) : "—", own > 0 ? duration(own) : "—",
+        differs ? signedTime(own - base) : "", differs ? signedShare(own / base - 1) : ""];
+    }))];
+}
+
+function twoCompared(a, b, pair, act) {
+  if (!a.tasks || !b.tasks) return [el("p", { class: "intro" }, "One of the traces holds no instances: there is nothing to compare.")];
   const { rows, iteration } = compared(a, b);
-  const signed = (ns) => (ns > 0 ? "+" : "−") + duration(Math.abs(ns));
   const verdict = iteration.a > 0 && iteration.b > 0
-    ? `An iteration takes ${duration(iteration.a)} in “${shown(a.name)}” and ${duration(iteration.b)} in “${shown(b.name)}”: ${signed(iteration.b - iteration.a)} (${percent(iteration.b / iteration.a - 1)}).`
+    ? `An iteration takes ${duration(iteration.a)} in “${shown(a.name)}” and ${duration(iteration.b)} in “${shown(b.name)}”: ${signedTime(iteration.b - iteration.a)} (${signedShare(iteration.b / iteration.a - 1)}).`
     : "One of the traces is too short to tell how long an iteration takes.";
-  const learners = [a, b].map((head) => head.lanes.filter((lane) => lane.kind === "compute").length);
+  const learners = [a, b].map(learnersOf);
   const unlike = learners[0] === learners[1] ? "" :
     ` An iteration is a batch of each learner: ${learners[0]} in “${shown(a.name)}”, ${learners[1]} in “${shown(b.name)}”.`;
-  return el("div", { class: "page" }, el("p", { class: "intro" }, verdict + unlike),
+  return [el("p", { class: "intro" }, verdict + unlike),
     table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
-      rows.map((row) => [link(kindName(row.name), () => act.showTaskOf(row.b ? 1 : 0, (row.b ?? row.a).tasks), shown(row.name)),
+      rows.map((row) => [link(kindName(row.name), () => act.showTaskOf(pair[row.b ? 1 : 0], (row.b ?? row.a).tasks), shown(row.name)),
         row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",
-        row.a && row.b ? signed(row.b.mean - row.a.mean) : "—",
-        el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signed(row.cost) : row.few ? "too few instances" : "within its spread"),
+        row.a && row.b ? signedTime(row.b.mean - row.a.mean) : "—",
+        el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signedTime(row.cost) : row.few ? "too few instances" : "within its spread"),
         row.a ? row.b ? "" : `only in ${shown(a.name)}` : `only in ${shown(b.name)}`])),
-    ...layersTable(comparedLayers(a, b), [a.name, b.name], signed),
-    el("p", { class: "quiet" }, `“Per iteration” is the work of all learners and devices together; work beside compute may cost no time. Samples: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`));
+    ...comparedLayersTable(comparedLayers(a, b), [a.name, b.name]),
+    el("p", { class: "quiet" }, `“Per iteration” is the work of all learners and devices together; work beside compute may cost no time. Samples: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`)];
 }

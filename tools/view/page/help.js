@@ -1,0 +1,19 @@
+// What "?" tells: keys, and what is seen.
+
+import { el, table } from "../../page/dom.js";
+
+const kHelp = [
+  ["W S", "zoom in and out, at the pointer"], ["A D", "earlier and later"], ["F", "the whole trace; Shift+F: the selected instance"],
+  ["click", "select an instance: what it waited for and who waited for it"], ["drag", "measure; both ends snap to starts and ends"],
+  ["Shift+drag", "move; Ctrl+wheel zooms, Shift+wheel moves"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
+  ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search tasks; Enter: the next match, “step 40”: an instance"],
+  ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["G", "the charts under the timeline, or not"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],
+];
+
+export function helpText() {
+  return [el("h2", {}, "Keys"), table([["", "left"], ["", "left"]], kHelp.map(([keys, what]) => [el("kbd", {}, keys), what])),
+    el("h3", {}, "What is seen"), el("p", {}, "Training repeats a plan: tasks bound to queues, with edges that say which instance of a task needs which instance of another. ",
+      "Instance 40 of a task is its part in iteration 40 of its clock. What an instance needs may be of the same iteration, or of an earlier one: a slot that is freed, weights that are left. ",
+      "A cycle of such edges bounds how fast iterations follow each other; the one that bounds most is the critical cycle, and slack is what a task has to spare beside it."),
+    el("form", { method: "dialog" }, el("button", {}, "close"))];
+}

@@ -223,12 +223,12 @@ class Report {
       backward.add(layers_[i].backward_ns);
       totals.add(layers_[i].total_ns());
     }
-    line("\n{:<{}}  {:>9} {:>12} {:>12} {:>12}{}", "Layers", name_width_ + 2, "share", forward.heading(),
+    line("\n{:<{}}  {:>9} {:>12} {:>13} {:>12}{}", "Layers", name_width_ + 2, "share", forward.heading(),
          backward.heading(), totals.heading(), trace_.nodes.empty() ? "  by what each node takes after the run" : "");
     int64_t all = 0;
     for (const LayerTime& layer : layers_) all += layer.total_ns();
     for (size_t i = 0; i < most; ++i) {
-      line("  {:<{}}  {:>9} {:>12} {:>12} {:>12}", layers_[i].name, name_width_,
+      line("  {:<{}}  {:>9} {:>12} {:>13} {:>12}", layers_[i].name, name_width_,
            percent(ratio(layers_[i].total_ns(), all)), forward.cell(i), backward.cell(i), totals.cell(i));
     }
     if (most < layers_.size()) line("  and {} more that take less", layers_.size() - most);

@@ -12,15 +12,23 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
+#include "executor/plan/make_plan.h"
+#include "executor/trace/trace_summary.h"
+#include "executor/trace/what_if.h"
 #include "graph/error.h"
 #include "tests/executor/fixture.h"
+#include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"
+#include "tools/command/plan_summary.h"
+#include "tools/watch/fitted_text.h"
 #include "tools/watch/log.h"
 #include "tools/watch/progress.h"
+#include "tools/watch/terminal.h"
 
 using namespace arbalest;
 using test::contains;
@@ -437,4 +445,65 @@ TEST_CASE("names from files reach the terminal without control characters") {
   CHECK(text.find('\033') == std::string::npos);
   CHECK(text.find('\007') == std::string::npos);
   CHECK(text.find("acc\\x1b[31m 0.5000") != std::string::npos);
+}
+
+TEST_CASE("reports fit terminals of 44 columns and more, and lose nothing") {
+  const TraceFile trace = test::steady_trace();
+  Prepared prepared = prepare(test::tiny({}), test::on_cpus(2, 2));
+  const Plan plan = make_plan(prepared.program, prepared.request);
+  const auto words_of = [](const std::string& text) {
+    std::istringstream stream(text);
+    std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    std::sort(words.begin(), words.end());
+    return words;
+  };
+  for (const std::string& report :
+       {summarize(trace), summarize(trace, {.full = false, .each = true}), predict(trace, {parse_what_if("step*0.5")}),
+        summarize_plan(plan), print_plan(plan)}) {
+    for (size_t width = 44; width <= 200; ++width) {
+      const std::string text = fitted(report, width);
+      INFO(width, "\n", text);
+      REQUIRE(words_of(text) == words_of(report));
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) REQUIRE(columns_of(line) <= width);
+    }
+    CHECK(fitted(report, 1000) == report);
+  }
+}
+
+TEST_CASE("a table that does not fit has a row's name above its cells, which stay below their headings") {
+  const std::string table =
+      "Tasks                     instances     mean, \u00b5s  every 100 ms\n"
+      "  a task with a long name        12         3.50\n"
+      "  b                               1      1234.00  rarely\n"
+      "                          49.7 % idle: waiting for a task with a long name\n";
+  CHECK(fitted(table, 30) ==
+        "Tasks  every 100 ms\n"
+        "  instances mean, \u00b5s\n"
+        "  a task with a long name\n"
+        "         12     3.50\n"
+        "  b\n"
+        "          1  1234.00\n"
+        "    rarely\n"
+        "    49.7 % idle: waiting for a\n"
+        "      task with a long name\n");
+}
+
+TEST_CASE("a report is fitted where a terminal shows it") {
+  const std::string report = "a sentence of more than forty-four columns, the first line of a report\n  and a line\n";
+  const char* const before = std::getenv("TERM");
+  const std::string terminal = before != nullptr ? before : "";
+  setenv("TERM", "dumb", 1);  // no colours
+  const Terminal narrow(44);
+  put_report(narrow.out(), report);
+  CHECK(std::regex_replace(narrow.shown(), std::regex("\r"), "") == fitted(report, 44));
+  setenv("TERM", terminal.c_str(), 1);
+  const TestFolder folder;
+  const std::string path = (folder / "report").string();
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  REQUIRE(file != nullptr);
+  put_report(file, report);
+  std::fclose(file);
+  std::ifstream written(path);
+  CHECK(std::string(std::istreambuf_iterator<char>(written), {}) == report);
 }

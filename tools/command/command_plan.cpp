@@ -12,7 +12,7 @@
 #include "tools/command/graph_listing.h"
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
-#include "tools/watch/terminal.h"
+#include "tools/watch/fitted_text.h"
 
 namespace arbalest {
 namespace {
@@ -75,9 +75,11 @@ int command_plan(const PlanCommandOptions& options) {
   if (options.after.empty()) {
     const Prepared prepared = prepare(load_with_overrides(options), session);
     const Plan plan = make_plan(prepared.program, prepared.request);
-    std::string text = options.json ? json_text(full_record(plan)) : summarize_plan(plan) + "\n" + print_plan(plan);
-    if (!options.json && shows_colours(stdout)) text = with_bold_headings(text);
-    std::fputs(text.c_str(), stdout);
+    if (options.json) {
+      std::fputs(json_text(full_record(plan)).c_str(), stdout);
+    } else {
+      put_report(stdout, summarize_plan(plan) + "\n" + print_plan(plan));
+    }
     return kDone;
   }
   const auto& passes = pass_names();

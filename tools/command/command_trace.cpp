@@ -11,7 +11,7 @@
 #include "tools/page/page_file.h"
 #include "tools/view/trace_json.h"
 #include "tools/view/viewer_page.h"
-#include "tools/watch/terminal.h"
+#include "tools/watch/fitted_text.h"
 
 namespace arbalest {
 namespace {
@@ -46,8 +46,7 @@ int command_trace(const TraceOptions& options) {
   }
   std::string text = summarize(trace, summary);
   if (!options.what_if.empty()) text += '\n' + predict(trace, options.what_if);
-  if (shows_colours(stdout)) text = with_bold_headings(text);
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  put_report(stdout, text);
   return kDone;
 }
 

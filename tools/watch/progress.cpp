@@ -11,6 +11,7 @@
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
+#include "tools/watch/fitted_text.h"
 #include "tools/watch/terminal.h"
 
 namespace arbalest {
@@ -84,14 +85,6 @@ std::vector<std::string> parts_lines(const Metrics& parts) {
   }
   if (shown.size() < parts.size()) lines.push_back(fmt::format("    {} undefined", parts.size() - shown.size()));
   return lines;
-}
-
-std::string_view first_columns(std::string_view text, size_t count) {
-  size_t end = 0;
-  for (size_t taken = 0; end < text.size(); ++end) {
-    if ((uint8_t(text[end]) & 0xc0) != 0x80 && taken++ == count) break;
-  }
-  return text.substr(0, end);
 }
 
 // "cuda:0-2, cuda:5" of cuda:0, cuda:1, cuda:2, cuda:5.
@@ -168,27 +161,6 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
     if (part.text[0] == '[') part.text = bar(within, std::min(kNarrowestBar + width - taken, kWidestBar));
   }
   return std::string(first_columns(join(parts), width));
-}
-
-std::string wrapped(const std::string& text, size_t width) {
-  constexpr std::string_view kIndent = "    ";
-  constexpr size_t kNarrowest = 8;
-  width = std::max(width, kNarrowest);
-  std::string lines;
-  std::string_view rest = text;
-  while (columns_of(rest) > width - (lines.empty() ? 0 : kIndent.size())) {
-    if (!lines.empty()) lines += kIndent;
-    const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : kIndent.size()));
-    // Behind the last blank that fits; a word longer than a line is cut.
-    const size_t blank = rest.substr(0, fits.size() + 1).rfind(' ');
-    const bool indented_only = blank == rest.npos || rest.substr(0, blank).find_first_not_of(' ') == rest.npos;
-    const size_t end = indented_only ? fits.size() : blank;
-    lines += rest.substr(0, rest.substr(0, end).find_last_not_of(' ') + 1);
-    lines += '\n';
-    rest.remove_prefix(end);
-    rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
-  }
-  return lines + std::string(lines.empty() || rest.empty() ? "" : kIndent) + std::string(rest);
 }
 
 ProgressLine::ProgressLine(std::FILE* out) : out_(out), terminal_(can_redraw(out)), colours_(shows_colours(out)) {}

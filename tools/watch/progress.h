@@ -18,9 +18,6 @@ struct ProgressLayout {
 };
 std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout);
 
-// Lines of no more than `width` columns, those after the first indented.
-std::string wrapped(const std::string& text, size_t width);
-
 std::string short_count(double value);   // "950", "12.3k", "1.20M"
 std::string clock_time(double seconds);  // "0:07", "1:02:03"
 

@@ -29,6 +29,14 @@ size_t columns_of(std::string_view text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
 }
 
+std::string_view first_columns(std::string_view text, size_t count) {
+  size_t end = 0;
+  for (size_t taken = 0; end < text.size(); ++end) {
+    if ((uint8_t(text[end]) & 0xc0) != 0x80 && taken++ == count) break;
+  }
+  return text.substr(0, end);
+}
+
 std::string shaded(std::string_view text, Shade shade) {
   return fmt::format("\033[{}m{}\033[0m", int(shade), text);
 }

@@ -19,6 +19,9 @@ size_t terminal_width(std::FILE* out);
 // Characters of UTF-8; each takes one column, but for those of some scripts.
 size_t columns_of(std::string_view text);
 
+// The beginning of the text that takes so many columns.
+std::string_view first_columns(std::string_view text, size_t columns);
+
 // Text within an escape sequence that a terminal shows as a colour, and its end.
 enum class Shade : uint8_t { Bold = 1, Red = 31, Green = 32, Yellow = 33, Cyan = 36 };
 std::string shaded(std::string_view text, Shade shade);

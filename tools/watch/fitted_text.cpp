@@ -1,0 +1,175 @@
+#include "tools/watch/fitted_text.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "tools/watch/terminal.h"
+
+namespace arbalest {
+namespace {
+
+constexpr size_t kIndent = 2;        // of a row
+constexpr size_t kContinuation = 4;  // of what belongs to it
+constexpr size_t kWidestCell = 14;   // what is wider and ends below a heading is text
+
+// A part of a line between stretches of two blanks or more.
+struct Field {
+  std::string text;
+  size_t begin = 0, end = 0;  // columns
+};
+
+std::vector<Field> fields_of(std::string_view line) {
+  std::vector<Field> fields;
+  for (size_t at = line.find_first_not_of(' '); at != line.npos;) {
+    const size_t end = std::min(line.find("  ", at), line.size());
+    const std::string_view text = line.substr(at, end - at);
+    const size_t begin = columns_of(line.substr(0, at));
+    fields.push_back({std::string(text), begin, begin + columns_of(text)});
+    at = line.find_first_not_of(' ', end);
+  }
+  return fields;
+}
+
+std::string joined(const std::vector<Field>& fields) {
+  std::string text;
+  for (const Field& field : fields) text += (text.empty() ? "" : "  ") + field.text;
+  return text;
+}
+
+class Fitting {
+ public:
+  explicit Fitting(size_t width) : width_(width) {}
+
+  std::string run(const std::string& report) {
+    std::vector<std::string> lines;
+    std::istringstream stream(report);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    for (size_t i = 0; i < lines.size();) {
+      size_t end = i + 1;
+      const bool heads = !lines[i].empty() && lines[i][0] != ' ' && fields_of(lines[i]).size() > 1;
+      while (heads && end < lines.size() && lines[end].starts_with(' ')) ++end;
+      if (heads && end > i + 1) {
+        table({lines.begin() + std::ptrdiff_t(i), lines.begin() + std::ptrdiff_t(end)});
+      } else {
+        put_line(lines[i]);
+      }
+      i = end;
+    }
+    return std::move(text_);
+  }
+
+ private:
+  void put(const std::string& line) { text_ += line + '\n'; }
+
+  void put_line(const std::string& line) {
+    if (columns_of(line) <= width_) return put(line);
+    const std::vector<Field> fields = fields_of(line);
+    if (fields[0].begin == 0) return put(wrapped(joined(fields), width_, 0));
+    const size_t indent = std::min(fields[0].begin, kContinuation);
+    put(wrapped(std::string(indent, ' ') + joined(fields), width_, indent + kIndent));
+  }
+
+  struct Row {
+    std::string name, note;          // at the beginning and at the end; "": none
+    std::vector<std::string> cells;  // by column of the heading; "": empty
+  };
+
+  static Row row_of(const std::vector<Field>& fields, const std::vector<Field>& heading) {
+    Row row{"", "", std::vector<std::string>(heading.size() - 1)};
+    for (size_t i = 0; i < fields.size(); ++i) {
+      const auto column = std::find_if(heading.begin() + 1, heading.end(),
+                                       [&](const Field& field) { return field.end == fields[i].end; });
+      const bool short_one = fields[i].end - fields[i].begin <= kWidestCell;
+      if (column != heading.end() && short_one && row.note.empty()) {
+        row.cells[size_t(column - heading.begin() - 1)] = fields[i].text;
+      } else if (i == 0 && fields[i].begin <= kIndent) {
+        row.name = fields[i].text;
+      } else {
+        row.note += (row.note.empty() ? "" : "  ") + fields[i].text;
+      }
+    }
+    return row;
+  }
+
+  void table(const std::vector<std::string>& lines) {
+    const bool fits = std::all_of(lines.begin(), lines.end(), [&](auto& line) { return columns_of(line) <= width_; });
+    if (fits) {
+      for (const std::string& line : lines) put(line);
+      return;
+    }
+    const std::vector<Field> heading = fields_of(lines[0]);
+    std::vector<size_t> widths;
+    for (size_t i = 1; i < heading.size(); ++i) widths.push_back(columns_of(heading[i].text));
+    std::vector<Row> rows;
+    for (size_t i = 1; i < lines.size(); ++i) {
+      rows.push_back(row_of(fields_of(lines[i]), heading));
+      for (size_t k = 0; k < widths.size(); ++k) widths[k] = std::max(widths[k], columns_of(rows.back().cells[k]));
+    }
+    std::string title = heading[0].text;
+    std::vector<std::string> names;
+    for (size_t i = 1; i < heading.size(); ++i) names.push_back(heading[i].text);
+    if (std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.cells.back().empty(); })) {
+      title += "  " + names.back();  // said of the whole table
+      names.pop_back();
+    }
+    put(wrapped(title, width_, 0));
+    put_cells(names, widths);
+    for (const Row& row : rows) {
+      if (!row.name.empty()) put(wrapped(std::string(kIndent, ' ') + row.name, width_, kContinuation));
+      put_cells(row.cells, widths);
+      if (!row.note.empty()) put(wrapped(std::string(kContinuation, ' ') + row.note, width_, kContinuation + kIndent));
+    }
+  }
+
+  void put_cells(const std::vector<std::string>& cells, const std::vector<size_t>& widths) {
+    std::string line(kIndent - 1, ' ');  // and a blank before each cell
+    for (size_t k = 0; k < cells.size(); ++k) {
+      line += std::string(1 + widths[k] - columns_of(cells[k]), ' ') + cells[k];
+    }
+    line.resize(line.find_last_not_of(' ') + 1);
+    if (!line.empty()) put(wrapped(line, width_, kContinuation));
+  }
+
+  const size_t width_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  const std::string blanks(indent, ' ');
+  width = std::max(width, 2 * indent + 2);
+  std::string lines;
+  std::string_view rest = text;
+  while (columns_of(rest) > width - (lines.empty() ? 0 : blanks.size())) {
+    if (!lines.empty()) lines += blanks;
+    const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : blanks.size()));
+    // Behind the last blank that fits; a word longer than a line is cut.
+    const size_t blank = rest.substr(0, fits.size() + 1).rfind(' ');
+    const bool indented_only = blank == rest.npos || rest.substr(0, blank).find_first_not_of(' ') == rest.npos;
+    const size_t end = indented_only ? fits.size() : blank;
+    lines += rest.substr(0, rest.substr(0, end).find_last_not_of(' ') + 1);
+    lines += '\n';
+    rest.remove_prefix(end);
+    rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
+  }
+  return lines + (lines.empty() || rest.empty() ? "" : blanks) + std::string(rest);
+}
+
+std::string fitted(const std::string& report, size_t width) {
+  return Fitting(width).run(report);
+}
+
+void put_report(std::FILE* out, const std::string& report) {
+  std::string text = isatty(fileno(out)) ? fitted(report, terminal_width(out)) : report;
+  if (shows_colours(out)) text = with_bold_headings(text);
+  std::fwrite(text.data(), 1, text.size(), out);
+}
+
+}  // namespace arbalest

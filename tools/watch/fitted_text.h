@@ -1,0 +1,20 @@
+#pragma once
+// Reports that fit a terminal.
+
+#include <cstdio>
+#include <string>
+
+namespace arbalest {
+
+// Lines of no more than `width` columns, those after the first indented.
+std::string wrapped(const std::string& text, size_t width, size_t indent = 4);
+
+// A report in which no line is wider than that. A table that does not fit has each row's name in a line of its own and
+// the other cells below, narrower; other lines are wrapped. Tables have a heading that is not indented, cells that are
+// right-aligned below its words, and may end in text; what is two blanks apart is a cell of its own.
+std::string fitted(const std::string& report, size_t width);
+
+// Writes a report: fitted to a terminal where `out` is one, with headings in bold where that shows colours.
+void put_report(std::FILE* out, const std::string& report);
+
+}  // namespace arbalest

@@ -7,6 +7,7 @@ import { bytes, counted, kindName } from "../../page/names.js";
 import { kAxis, kGutter, kLowest } from "./timeline.js";
 
 const kTall = 40, kFlat = 22, kMargin = 4;  // of a chart, in pixels
+const kTwoLines = 34;                       // a row that has room for a name and, under it, what it came to
 const kLeastName = 60;                       // pixels of a name that stay beside what it came to
 const kRoom = 0.42, kLeastRoom = 0.24;       // of the timeline's place, at most and at least
 
@@ -160,7 +161,7 @@ export class Charts {
     const texts = [from + value + to, value + to, from + value, value];  // the first that there is room for
     const room = kGutter - 16;
     ctx.fillStyle = palette.ink;
-    if (row < 30) {
+    if (row < kTwoLines) {
       ctx.font = "11px system-ui, sans-serif";
       const wide = (text) => ctx.measureText(text).width;
       const text = texts.find((one) => wide(`${name}: ${one}`) <= room) ?? value;

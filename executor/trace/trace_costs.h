@@ -3,12 +3,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "executor/trace/contention.h"
 #include "executor/trace/layer_times.h"
 #include "executor/trace/steady_state.h"
 #include "executor/trace/trace_file.h"
@@ -53,22 +53,6 @@ struct LaneCosts {
   int64_t after_issue = 0;  // from the beginning of issuing to the start, where nothing else held it back
   int64_t after_queue = 0;  // from the end of what it waited for in its queue to the start
   int64_t notice = 0;       // from an end to what it makes ready
-};
-
-// How learners on one GPU slow each other down. After a traced run each compute task is timed once more by itself
-// (TraceFile::alone). Of the time that it took in the steady state, beside all others, the rest is the others': each of
-// them adds the same. Where a trace does not have those times, learners are taken as sharing the GPU's throughput; what
-// a learner fewer saves is then told at its most. Limits: nothing for copies, collectives or a clock frequency that
-// falls under load. Lanes of a CPU device take turns on one thread and do not slow each other down.
-struct Contention {
-  bool measured = false;           // of all compute tasks; otherwise some are assumed
-  std::map<TaskId, double> alone;  // by compute task: how long it takes alone ÷ how long it took; at most 1
-
-  // How much longer a task runs when `share` of the others that ran beside it are left.
-  double scale(TaskId task, double share) const {
-    const auto found = alone.find(task);
-    return found == alone.end() ? 1 : found->second + share * (1 - found->second);
-  }
 };
 
 struct Costs {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <string_view>
 
-#include "executor/trace/trace_events.h"
 #include "executor/trace/trace_plan.h"
 #include "graph/error.h"
 #include "io/formats/json_error.h"
+#include "io/formats/trace_events.h"
 
 namespace arbalest {
 namespace {

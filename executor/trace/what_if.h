@@ -21,7 +21,7 @@ struct Scenario {
 //   prefetch.depth=N   N pinned batches per reader, and as many fills at once as make_plan would allow
 //   source*F           tasks that fill batches take F times as long
 //   learners-N         N learners fewer on each device. What they ran is gone; what is left runs with less beside it
-//                      (Contention). Collectives and averaging stay, at the cost that they had, and so do the clocks:
+//                      (contention.h). Collectives and averaging stay, at the cost that they had, and so do the clocks:
 //                      an epoch keeps its number of iterations
 //   PATTERN*F          the layer of that name, forward and backward, or where there is none, tasks whose names contain
 //                      PATTERN, or else nodes inside of tasks, take F times as long

@@ -7,7 +7,7 @@ import { amount, plannedBytes, plannedName } from "./curves.js";
 import { bytes, counted, duration, grouped, kindName, percent, shown } from "../../page/names.js";
 
 const costCell = (show, by) => ({ show, by });
-const timeCell = (ns) => costCell(duration(ns), ns);
+const timeCell = (ns) => costCell(ns > 0 ? duration(ns) : "—", ns);
 
 export function costsView(trace, state, act) {
   const { head } = trace, layers = head.layers ?? [], operators = operatorsOf(layers);

@@ -1,4 +1,4 @@
-#include "executor/trace/trace_events.h"
+#include "io/formats/trace_events.h"
 
 #include <fmt/format.h>
 #include <zlib.h>

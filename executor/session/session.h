@@ -62,7 +62,7 @@ struct LengthOptions {
 
 struct ExecutionOptions {
   int threads = 0;             // of the process, for kernels and reading; 0: one a core
-  double device_timeout = 20;      // seconds; what hangs longer on GPUs ends the run: see HangWatch
+  double device_timeout = 20;  // seconds; what hangs longer on GPUs ends the run: see HangWatch
   int64_t skip_bad = 0;        // samples that cannot be read and are skipped; one more ends the run
   // Seconds; a sample that takes longer to read ends the run, and where the thread that reads it does not come back,
   // the process, with status 1: see SchedulerOptions::process_ends. 0: any time will do.

@@ -82,7 +82,7 @@ class IdleCauses::WayBack {
     if (plan_.on_host(span.task)) {
       const int64_t ready = std::max(satisfied, span.ready);
       back_to(std::max(ready, span.issued), own);
-      back_to(ready, {fmt::format("waiting for a thread for {}", task.name), IdleCause::Thread});
+      back_to(ready, {fmt::format("waiting for a thread for {}", task.name), causes_.waiting_for_thread()});
       return back_to(satisfied, own);
     }
     turns_of_ = task.lane;
@@ -139,6 +139,12 @@ IdleCauses::IdleCauses(const TraceFile& trace, const SpanIndex& index, const std
     into_[size_t(edge.to)].push_back(&edge);
     waiting_.push_back(waiting_for(plan_, edge));
   }
+  int64_t fills = 0, others = 0;
+  for (const TaskSpan& span : trace.tasks) {
+    if (!plan_.on_host(span.task)) continue;
+    (plan_.tasks[size_t(span.task)].kind == Task::Kind::Fill ? fills : others) += span.ended - span.started;
+  }
+  reads_ = fills > others;
   for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
     const int32_t device = plan_.lanes[size_t(lane)].device;
     if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) continue;
@@ -201,11 +207,12 @@ std::string in_words(IdleCause cause, const TracedRun& run) {
                                     : "models were being averaged";
     case IdleCause::Results: return "results of earlier batches had not been taken yet";
     case IdleCause::Validation: return "validation was not done with what it needs";
-    case IdleCause::Compute: return "a learner was still computing what it builds on";
+    case IdleCause::Compute: return "a learner was not done computing yet";
     case IdleCause::Turns: return "another queue of the same device had its turn";
     case IdleCause::Pace: return "the host was as far ahead as it may be";
     case IdleCause::Noticing: return "the host had not noticed yet that it may go on";
     case IdleCause::Thread: return "no thread of the host was free";
+    case IdleCause::Reading: return "all threads of the host were reading batches";
     case IdleCause::Issuing: return "the host was still issuing its next task";
     case IdleCause::Starting: return "the device was about to start its next task";
   }

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "executor/trace/amounts.h"
 #include "executor/trace/layer_times.h"
-#include "executor/trace/time_column.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/verdict.h"
 
@@ -44,8 +44,8 @@ class Report {
  public:
   Report(const TraceFile& trace, const SummaryOptions& options)
       : trace_(trace), plan_(trace.plan), options_(options), summary_(analyze(trace, options)) {
-    lanes_ = grouped(summary_.lanes, [this](const LaneSummary& lane) { return lane_name(lane.lane); });
-    tasks_ = grouped(summary_.tasks, [this](const TaskSummary& task) { return task_name(task.task); });
+    lanes_ = groups_of(summary_.lanes, [this](const LaneSummary& lane) { return lane_name(lane.lane); });
+    tasks_ = groups_of(summary_.tasks, [this](const TaskSummary& task) { return task_name(task.task); });
     std::stable_sort(tasks_.begin(), tasks_.end(), [](const Group<TaskSummary>& a, const Group<TaskSummary>& b) {
       return a.sum(&TaskSummary::total_ns) > b.sum(&TaskSummary::total_ns);
     });
@@ -80,7 +80,7 @@ class Report {
   }
   // In the order of their first members.
   template <typename Item, typename NameOf>
-  std::vector<Group<Item>> grouped(const std::vector<Item>& items, NameOf name_of) const {
+  std::vector<Group<Item>> groups_of(const std::vector<Item>& items, NameOf name_of) const {
     std::vector<Group<Item>> groups;
     for (const Item& item : items) {
       const std::string name = options_.each ? name_of(item) : alike(name_of(item));
@@ -116,10 +116,13 @@ class Report {
   }
 
   void heading() {
-    line("{}{} task instances over {}", trace_.graph.empty() ? "" : trace_.graph + ": ", trace_.tasks.size(),
-         duration(double(summary_.end - summary_.begin)));
-    if (trace_.dropped > 0) line("{} older spans were dropped: the trace holds the newest only", trace_.dropped);
-    if (trace_.unfinished > 0) line("{} instances had no known start or end and are left out", trace_.unfinished);
+    line("{}{} over {}", trace_.graph.empty() ? "" : trace_.graph + ": ",
+         counted(int64_t(trace_.tasks.size()), "task instance"), duration(double(summary_.end - summary_.begin)));
+    const auto note = [&](int64_t count, const char* of, const char* what) {
+      if (count > 0) line("{} {}", counted(count, of), what);
+    };
+    note(trace_.dropped, "older span", "dropped: the trace holds the newest only");
+    note(trace_.unfinished, "instance", "left out, which had no known start or end");
     const ReadingTimes& reading = trace_.reading;
     if (reading.samples == 0) return;
     const auto each = [&](double seconds) { return duration(1e9 * seconds / double(reading.samples)); };
@@ -208,8 +211,8 @@ class Report {
     line("\n{:<{}}  {:>9} {:>12} {:>12} {:>12}", "Tasks", name_width_ + 2, "instances", means.heading(),
          longests.heading(), totals.heading());
     for (size_t i = 0; i < most; ++i) {
-      line("  {:<{}}  {:>9} {:>12} {:>12} {:>12}", tasks_[i].name, name_width_, tasks_[i].sum(&TaskSummary::count),
-           means.cell(i), longests.cell(i), totals.cell(i));
+      line("  {:<{}}  {:>9} {:>12} {:>12} {:>12}", tasks_[i].name, name_width_,
+           grouped(tasks_[i].sum(&TaskSummary::count)), means.cell(i), longests.cell(i), totals.cell(i));
     }
     if (most < tasks_.size()) line("  and {} more that take less", tasks_.size() - most);
   }
@@ -299,7 +302,7 @@ class Report {
         const auto same = [&](const LaneSummary* lane) { return lane->lane == overlap.lane; };
         if (std::any_of(lanes.members.begin(), lanes.members.end(), same)) theirs.push_back(overlap);
       }
-      for (const Group<Overlap>& others : grouped(theirs, other_of)) {
+      for (const Group<Overlap>& others : groups_of(theirs, other_of)) {
         const auto count = double(others.members.size());
         const std::string name = count == 1 ? other_of(*others.members[0]) : alike(other_of(*others.members[0]));
         line("  {:<{}}  {:>8} of its busy time {} is busy too{}", lanes.name, name_width_,
@@ -323,7 +326,7 @@ class Report {
     const auto name_of = [this](const Hiding& part) {
       return part.lane == kNone ? name_of_all(part.kind) : lane_name(part.lane);
     };
-    const std::vector<Group<Hiding>> groups = grouped(summary_.hiding, name_of);
+    const std::vector<Group<Hiding>> groups = groups_of(summary_.hiding, name_of);
     TimeColumn busy("busy"), waits("compute waits");
     for (const Group<Hiding>& parts : groups) {
       busy.add(parts.sum(&Hiding::busy_ns));

@@ -100,6 +100,9 @@ class Analysis {
     const auto count_causes = [&](const IdleTime& idle, bool is_steady) {
       std::array<int64_t, kIdleCauses> sums{};
       for (const IdlePart& part : idle.parts) sums[size_t(part.cause)] += part.ns;
+      const bool late = sums[size_t(IdleCause::Input)] + sums[size_t(IdleCause::Reading)] > 0;
+      result.late += late;
+      result.steady_late += late && is_steady;
       for (size_t cause = 0; cause < kIdleCauses; ++cause) {
         const int64_t ns = sums[cause];
         if (ns <= 0) continue;

@@ -45,6 +45,8 @@ struct LaneSummary {
   int64_t steady_idle_ns = 0;       // between tasks, within steady_ns
   std::vector<IdleReason> steady_reasons;
   std::vector<IdleShare> causes;  // the same idle time by kind of cause, longest first
+  int64_t late = 0;               // gaps that waited for a batch to be read, or for a thread where all read batches
+  int64_t steady_late = 0;        // those in the steady state
 };
 
 struct TaskSummary {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "executor/trace/amounts.h"
 #include "executor/trace/layer_times.h"
 #include "executor/trace/trace_intervals.h"
 
@@ -16,29 +17,17 @@ namespace {
 
 constexpr double kBusy = 0.9;  // a device that computes so much of the time is what bounds the run
 
-std::string percent(double share) {
-  if (share <= 0) return "0 %";
-  if (share < 0.001) return "under 0.1 %";
-  return share < 0.0995 ? fmt::format("{:.1f} %", 100 * share) : fmt::format("{:.0f} %", 100 * share);
-}
-
-std::string milliseconds(double ns) {
-  return ns < 1e6 ? fmt::format("{:.1f} µs", ns / 1e3) : fmt::format("{:.2f} ms", ns / 1e6);
-}
-
-std::string counted(int64_t count, const char* one) {
-  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-}
-
 // "Bound by …", where the cause says all of it.
 std::string bound_by(IdleCause cause, const TracedRun& run) {
   switch (cause) {
-    case IdleCause::Input: return "input";
+    case IdleCause::Input:
+    case IdleCause::Reading: return "input";
     case IdleCause::Copy: return "copies to the device";
     case IdleCause::Averaging: return agreeing_in_words(run);
     case IdleCause::Results: return "taking results";
     case IdleCause::Validation: return "validation";
     case IdleCause::Pace: return "how far the host may run ahead";
+    case IdleCause::Thread: return "the host's threads";
     default: return "the host";
   }
 }
@@ -105,11 +94,10 @@ class Judgement {
     int64_t all = 0;
     for (const LaneSummary& lane : summary_.lanes) {
       if (!computes(lane.lane)) continue;
-      lane_ns_ += steady_ ? lane.steady_ns : lane.busy_ns + lane.idle_ns;
+      late_ += steady_ ? lane.steady_late : lane.late;
       for (const IdleShare& share : lane.causes) {
         const int64_t ns = steady_ ? share.steady_ns : share.ns;
         waits_[size_t(share.cause)] += ns;
-        counts_[size_t(share.cause)] += steady_ ? share.steady_count : share.count;
         const bool told = share.cause != IdleCause::Turns && share.cause != IdleCause::Nothing;
         if (told) all += ns;
         if (!told || ns <= longest_) continue;
@@ -121,14 +109,24 @@ class Judgement {
       const bool told = cause != size_t(IdleCause::Turns) && cause != size_t(IdleCause::Nothing);
       if (told && all > 0) shares_[cause] = (1 - busy_) * double(waits_[cause]) / double(all);
     }
-    double host = 0, most = 0;
-    for (const IdleCause cause : {IdleCause::Issuing, IdleCause::Noticing, IdleCause::Starting}) {
-      double& share = shares_[size_t(cause)];
-      if (share > most) hosts_cause_ = cause;
-      most = std::max(most, share);
-      host += std::exchange(share, 0);
+    for (size_t cause = 0; cause < kIdleCauses; ++cause) words_[cause] = in_words(IdleCause(cause), trace_.run);
+    input_ = join({IdleCause::Input, IdleCause::Reading});
+    join({IdleCause::Issuing, IdleCause::Noticing, IdleCause::Starting});
+  }
+
+  // Causes that have one remedy are one: the first of them takes all, in the words of those that matter.
+  IdleCause join(std::vector<IdleCause> causes) {
+    constexpr double kMatters = 0.1;  // of their sum
+    const auto share = [&](IdleCause cause) -> double& { return shares_[size_t(cause)]; };
+    std::stable_sort(causes.begin(), causes.end(), [&](IdleCause a, IdleCause b) { return share(a) > share(b); });
+    double sum = 0;
+    for (const IdleCause cause : causes) sum += share(cause);
+    for (size_t i = 1; i < causes.size(); ++i) {
+      if (std::exchange(share(causes[i]), 0) <= kMatters * sum) continue;
+      words_[size_t(causes[0])] += ", or " + words_[size_t(causes[i])];
     }
-    shares_[size_t(hosts_cause_)] = host;
+    share(causes[0]) = sum;
+    return causes[0];
   }
 
   void limit() {
@@ -138,39 +136,23 @@ class Judgement {
     }
     const auto top = std::max_element(shares_.begin(), shares_.end());
     const auto cause = IdleCause(top - shares_.begin());
-    verdict_.figures.push_back({percent(busy_),
+    verdict_.figures.push_back({in_percent(busy_),
                                 fmt::format("of the time {} compute{}", where(), devices_.size() > 1 ? "" : "s"),
                                 VerdictFigure::Where::Lane, first_lane_});
     if (busy_ >= kBusy || *top <= 0) {
       const std::string most = costliest();
-      verdict_.sentence = fmt::format("Bound by compute on {}, busy {} of the time{}", where(), percent(busy_),
+      verdict_.sentence = fmt::format("Bound by compute on {}, busy {} of the time{}", where(), in_percent(busy_),
                                       most.empty() ? "" : ": " + most);
       return;
     }
     const char* s = devices_.size() > 1 ? "" : "s";
-    verdict_.sentence = fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}",
-                                    bound(cause), where(), s, percent(busy_), s, percent(*top), because(cause));
+    verdict_.sentence =
+        fmt::format("Bound by {}: {} compute{} {} of the time, and wait{} {} of it because {}", bound(cause), where(),
+                    s, in_percent(busy_), s, in_percent(*top), words_[size_t(cause)]);
   }
 
   std::string bound(IdleCause cause) const {
-    if (cause == IdleCause::Compute) return slowest();
-    if (cause == IdleCause::Thread) return reads_most() ? "input" : "the host's threads";
-    return bound_by(cause, trace_.run);
-  }
-
-  std::string because(IdleCause cause) const {
-    const std::string words = in_words(cause, trace_.run);
-    return cause == IdleCause::Thread && reads_most() ? words + ": all were reading batches" : words;
-  }
-
-  // Whether the host's threads are busy with reading more than with all else.
-  bool reads_most() const {
-    int64_t fills = 0, others = 0;
-    for (const TaskSummary& task : summary_.tasks) {
-      if (!plan_.on_host(task.task)) continue;
-      (plan_.tasks[size_t(task.task)].kind == Task::Kind::Fill ? fills : others) += task.total_ns;
-    }
-    return fills > others;
+    return cause == IdleCause::Compute ? slowest() : bound_by(cause, trace_.run);
   }
 
   // The learner or the device that is waited for, where it is the same most of the time.
@@ -195,14 +177,14 @@ class Judgement {
     return "whichever learner is the slowest";
   }
 
-  // "conv2 takes 41 % of it", of layers, or else of tasks where there are several.
+  // "the costliest layer, conv2, takes 41 % of it", of layers, or else of tasks where there are several.
   std::string costliest() const {
     const std::vector<LayerTime> layers = layer_times(trace_);
     if (!layers.empty()) {
       int64_t all = 0;
       for (const LayerTime& layer : layers) all += layer.total_ns();
-      return fmt::format("{} takes {} of it", layers[0].name,
-                         percent(double(layers[0].total_ns()) / double(std::max<int64_t>(1, all))));
+      return fmt::format("the costliest layer, {}, takes {} of it", layers[0].name,
+                         in_percent(double(layers[0].total_ns()) / double(std::max<int64_t>(1, all))));
     }
     std::map<std::string, int64_t> tasks;
     int64_t all = 0;
@@ -215,7 +197,8 @@ class Judgement {
     if (tasks.size() < 2) return "";
     const auto most =
         std::max_element(tasks.begin(), tasks.end(), [](auto& a, auto& b) { return a.second < b.second; });
-    return fmt::format("{} takes {} of it", most->first, percent(double(most->second) / double(all)));
+    return fmt::format("the costliest task, {}, takes {} of it", most->first,
+                       in_percent(double(most->second) / double(all)));
   }
 
   void input() {
@@ -225,22 +208,24 @@ class Judgement {
     });
     if (fill == summary_.tasks.end() || lanes_ == 0) return;
     const int64_t iterations = steady_ ? summary_.last_steady - summary_.first_steady + 1 : fill->count;
-    const int64_t batches = iterations * lanes_, late = std::min(counts_[size_t(IdleCause::Input)], batches);
-    const double cost = double(waits_[size_t(IdleCause::Input)]) / double(std::max<int64_t>(1, lane_ns_));
+    const int64_t batches = iterations * lanes_, late = std::min(late_, batches);
     if (late == 0) {
       verdict_.sentence += "; input never late";
       verdict_.figures.push_back(
           {"never",
-           fmt::format("did compute wait for input, in {} batches{}", batches, steady_ ? " of the steady state" : ""),
+           fmt::format("did compute wait for input, in {}{}", counted(batches, "batch", "batches"),
+                       steady_ ? " of the steady state" : ""),
            VerdictFigure::Where::Task, fill->task});
       return;
     }
-    verdict_.sentence += fmt::format("; input late for {} of {} batches", late, batches);
+    verdict_.sentence += fmt::format("; input late for {} of {}", grouped(late), counted(batches, "batch", "batches"));
     const bool many = batches >= 10'000;  // then a share says more
-    const std::string text = fmt::format("{}batches came late, which cost {} of the time",
-                                         many ? fmt::format("of {} ", batches) : "", percent(cost));
-    verdict_.figures.push_back({many ? percent(double(late) / double(batches)) : fmt::format("{} of {}", late, batches),
-                                text, VerdictFigure::Where::Idle, idle_lane_});
+    const std::string text =
+        fmt::format("{}batches came late, which cost {} of the time",
+                    many ? fmt::format("of {} ", grouped(batches)) : "", in_percent(shares_[size_t(input_)]));
+    const std::string value =
+        many ? in_percent(double(late) / double(batches)) : fmt::format("{} of {}", grouped(late), grouped(batches));
+    verdict_.figures.push_back({value, text, VerdictFigure::Where::Idle, idle_lane_});
   }
 
   void averaging() {
@@ -254,7 +239,7 @@ class Judgement {
       lane = lane == kNone ? part.lane : lane;
     }
     if (busy == 0) return;
-    const std::string share = percent(double(hidden) / double(busy));
+    const std::string share = in_percent(double(hidden) / double(busy));
     const std::string what = agreeing_in_words(trace_.run);
     verdict_.sentence += fmt::format("; {} {} hidden", what, share);
     const Lane& first = lane_of(lane);
@@ -268,24 +253,25 @@ class Judgement {
     if (!steady_ || summary_.critical.edges.empty()) return;
     const double bound = summary_.critical.bound() * 1000;
     const bool whole = bound > 0.98 * summary_.iteration_ns;
-    verdict_.figures.push_back(
-        {milliseconds(summary_.iteration_ns),
-         whole ? "an iteration, all of it on the plan's critical cycle"
-               : fmt::format("an iteration; the plan's critical cycle allows {}", milliseconds(bound)),
-         VerdictFigure::Where::Cycle});
+    verdict_.figures.push_back({duration(summary_.iteration_ns),
+                                whole
+                                    ? "an iteration, all of it on the plan's critical cycle"
+                                    : fmt::format("an iteration; the plan's critical cycle allows {}", duration(bound)),
+                                VerdictFigure::Where::Cycle});
   }
 
   const TraceFile& trace_;
   const Plan& plan_;
   const TraceSummary& summary_;
-  const bool steady_;                           // whether there is a steady state; otherwise the whole trace is judged
-  IdleCause hosts_cause_ = IdleCause::Issuing;  // of what the host takes, the most
+  const bool steady_;                   // whether there is a steady state; otherwise the whole trace is judged
+  IdleCause input_ = IdleCause::Input;  // the one that has the share of all input
   LaneId first_lane_ = kNone, idle_lane_ = kNone;
-  int64_t lanes_ = 0, lane_ns_ = 0, longest_ = 0;
+  int64_t lanes_ = 0, late_ = 0, longest_ = 0;
   std::vector<std::string> devices_;
   double busy_ = 0;
-  std::array<int64_t, kIdleCauses> waits_{}, counts_{};
-  std::array<double, kIdleCauses> shares_{};  // of the time
+  std::array<int64_t, kIdleCauses> waits_{};
+  std::array<double, kIdleCauses> shares_{};      // of the time
+  std::array<std::string, kIdleCauses> words_{};  // "because …"
   Verdict verdict_;
 };
 

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "executor/trace/amounts.h"
 #include "executor/trace/simulate.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/what_if.h"
@@ -33,7 +36,6 @@ class Prediction {
     const Simulation base = simulate_for_as_long(measured_);
     line("What if: durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
          base.steady.last - base.steady.first + 1);
-    line("  {:<{}}  {:>16} {:>12} {:>9}  {}", "", name_width_, "per iteration", "batches/s", "change", "busiest lane");
     row("measured", steady_.iteration_ns, measured_.plan, "");
     row("simulated as it is", base.steady.iteration_ns, measured_.plan,
         outcome(measured_.plan, base, batches_of(measured_.plan) * 1e9 / steady_.iteration_ns));
@@ -44,6 +46,7 @@ class Prediction {
       row(change.text, simulation.steady.iteration_ns, changed.plan,
           outcome(changed.plan, simulation, batches_of(measured_.plan) * 1e9 / base.steady.iteration_ns));
     }
+    table();
     line(
         "  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the "
         "simulation.");
@@ -69,9 +72,22 @@ class Prediction {
     return simulate(scenario.plan, scenario.costs, options);
   }
 
+  struct Row {
+    std::string name;
+    double rate = 0;      // batches/s
+    std::string outcome;  // and the columns after it
+  };
+
   void row(const std::string& name, double iteration_ns, const Plan& plan, const std::string& outcome) {
-    line("  {:<{}}  {:>13.1f} µs {:>12.1f}{}", name, name_width_, iteration_ns / 1e3,
-         batches_of(plan) * 1e9 / iteration_ns, outcome);
+    times_.add(iteration_ns);
+    rows_.push_back({name, batches_of(plan) * 1e9 / iteration_ns, outcome});
+  }
+
+  void table() {
+    line("  {:<{}}  {:>17} {:>12} {:>9}  {}", "", name_width_, times_.heading(), "batches/s", "change", "busiest lane");
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      line("  {:<{}}  {:>17} {:>12.1f}{}", rows_[i].name, name_width_, times_.cell(i), rows_[i].rate, rows_[i].outcome);
+    }
   }
 
   static double batches_of(const Plan& plan) {
@@ -113,6 +129,8 @@ class Prediction {
   const TraceFile& trace_;
   const SteadyState steady_;
   Scenario measured_;
+  std::vector<Row> rows_;
+  TimeColumn times_{"per iteration"};  // of each row
   size_t name_width_ = std::string_view("simulated as it is").size();
   std::string text_;
 };

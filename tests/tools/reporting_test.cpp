@@ -471,12 +471,19 @@ TEST_CASE("reports fit terminals of 44 columns and more, and lose nothing") {
   }
 }
 
-TEST_CASE("a table that does not fit has a row's name above its cells, which stay below their headings") {
+TEST_CASE(
+    "a table that does not fit is narrower, or has a row's name above its cells, which stay below their headings") {
   const std::string table =
       "Tasks                     instances     mean, \u00b5s  every 100 ms\n"
       "  a task with a long name        12         3.50\n"
       "  b                               1      1234.00  rarely\n"
       "                          49.7 % idle: waiting for a task with a long name\n";
+  CHECK(fitted(table, 52) ==
+        "Tasks  every 100 ms        instances  mean, \u00b5s\n"
+        "  a task with a long name         12      3.50\n"
+        "  b                                1   1234.00\n"
+        "    rarely\n"
+        "    49.7 % idle: waiting for a task with a long name\n");
   CHECK(fitted(table, 30) ==
         "Tasks  every 100 ms\n"
         "  instances mean, \u00b5s\n"

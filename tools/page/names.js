@@ -35,7 +35,7 @@ export function grouped(value, decimals = 0) {
 
 function digits(value) {
   const size = Math.abs(value);
-  return grouped(value, size >= 100 ? 0 : size >= 10 ? 1 : 2);
+  return grouped(value, size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
 }
 
 // 1234567 ns: "1.23 ms".

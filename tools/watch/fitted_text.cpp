@@ -78,6 +78,17 @@ class Fitting {
   struct Row {
     std::string name, note;          // at the beginning and at the end; "": none
     std::vector<std::string> cells;  // by column of the heading; "": empty
+
+    bool has_no_cells() const {
+      return std::all_of(cells.begin(), cells.end(), [](const std::string& cell) { return cell.empty(); });
+    }
+  };
+
+  struct Table {
+    std::string title, remark;  // `remark`: said of the whole table; "": none
+    std::vector<std::string> names;
+    std::vector<size_t> widths;  // of columns
+    std::vector<Row> rows;
   };
 
   static Row row_of(const std::vector<Field>& fields, const std::vector<Field>& heading) {
@@ -104,27 +115,64 @@ class Fitting {
       return;
     }
     const std::vector<Field> heading = fields_of(lines[0]);
-    std::vector<size_t> widths;
-    for (size_t i = 1; i < heading.size(); ++i) widths.push_back(columns_of(heading[i].text));
-    std::vector<Row> rows;
+    Table table{heading[0].text, "", {}, {}, {}};
+    for (size_t i = 1; i < heading.size(); ++i) {
+      table.names.push_back(heading[i].text);
+      table.widths.push_back(columns_of(heading[i].text));
+    }
     for (size_t i = 1; i < lines.size(); ++i) {
-      rows.push_back(row_of(fields_of(lines[i]), heading));
-      for (size_t k = 0; k < widths.size(); ++k) widths[k] = std::max(widths[k], columns_of(rows.back().cells[k]));
+      const Row row = table.rows.emplace_back(row_of(fields_of(lines[i]), heading));
+      for (size_t k = 0; k < row.cells.size(); ++k)
+        table.widths[k] = std::max(table.widths[k], columns_of(row.cells[k]));
     }
-    std::string title = heading[0].text;
-    std::vector<std::string> names;
-    for (size_t i = 1; i < heading.size(); ++i) names.push_back(heading[i].text);
-    if (std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.cells.back().empty(); })) {
-      title += "  " + names.back();  // said of the whole table
-      names.pop_back();
+    if (std::all_of(table.rows.begin(), table.rows.end(), [](const Row& row) { return row.cells.back().empty(); })) {
+      table.remark = "  " + table.names.back();
+      table.names.pop_back();
     }
-    put(wrapped(title, width_, 0));
-    put_cells(names, widths);
-    for (const Row& row : rows) {
+    if (!put_compact(table)) put_narrow(table);
+  }
+
+  // A line for each row, columns no wider than they have to be, with notes below where they do not fit; false where the
+  // cells alone do not.
+  bool put_compact(const Table& table) {
+    size_t most = columns_of(table.title);
+    for (const Row& row : table.rows) most = std::max(most, kIndent + columns_of(row.name));
+    const auto line_of = [&](std::string line, const std::vector<std::string>& cells) {
+      line.resize(line.size() + most - columns_of(line), ' ');
+      for (size_t k = 0; k < table.names.size(); ++k) {
+        line += std::string(2 + table.widths[k] - columns_of(cells[k]), ' ') + cells[k];
+      }
+      return line;
+    };
+    const bool has_room = columns_of(table.title + table.remark) <= most;
+    const std::string heading = line_of(table.title + (has_room ? table.remark : ""), table.names);
+    if (columns_of(heading) > width_) return false;
+    put(heading);
+    if (!has_room) put_note(table.remark.substr(2));
+    for (const Row& row : table.rows) {
+      const bool alone = row.name.empty() && row.has_no_cells();  // a note
+      std::string line = alone ? "" : line_of(std::string(kIndent, ' ') + row.name, row.cells);
+      const bool beside = !alone && columns_of(line) + 2 + columns_of(row.note) <= width_;
+      if (beside && !row.note.empty()) line += "  " + row.note;
+      line.resize(line.find_last_not_of(' ') + 1);
+      if (!line.empty()) put(line);
+      if (!beside && !row.note.empty()) put_note(row.note);
+    }
+    return true;
+  }
+
+  void put_narrow(const Table& table) {
+    put(wrapped(table.title + table.remark, width_, 0));
+    put_cells(table.names, table.widths);
+    for (const Row& row : table.rows) {
       if (!row.name.empty()) put(wrapped(std::string(kIndent, ' ') + row.name, width_, kContinuation));
-      put_cells(row.cells, widths);
-      if (!row.note.empty()) put(wrapped(std::string(kContinuation, ' ') + row.note, width_, kContinuation + kIndent));
+      put_cells(row.cells, table.widths);
+      if (!row.note.empty()) put_note(row.note);
     }
+  }
+
+  void put_note(const std::string& note) {
+    put(wrapped(std::string(kContinuation, ' ') + note, width_, kContinuation + kIndent));
   }
 
   void put_cells(const std::vector<std::string>& cells, const std::vector<size_t>& widths) {

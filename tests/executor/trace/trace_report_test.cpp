@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "executor/trace/amounts.h"
 #include "executor/trace/simulate.h"
-#include "executor/trace/time_column.h"
 #include "executor/trace/trace_summary.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/trace/simulate_fixture.h"
@@ -60,7 +60,7 @@ TEST_CASE("lanes and tasks of all devices and learners are told together") {
   CHECK(contains(lanes, "to 88."));
   CHECK(contains(report, "idle in the steady state: waiting for cuda:1/learner 3/step"));  // which the sum waits for
   const std::string tasks = report.substr(report.find("\nTasks"));
-  CHECK(contains(line_of(tasks, "cuda:*/learner */step (4)"), "1600         25.0         40.0        40.00"));
+  CHECK(contains(line_of(tasks, "cuda:*/learner */step (4)"), "1\u202f600         25.0         40.0        40.00"));
   CHECK(contains(line_of(tasks, "sum "), "400          5.0          5.0"));
   CHECK(contains(line_of(report.substr(report.find("\nOverlap")), "cuda:*/learner * (4)"),
                  "of its busy time cuda:*/learner * is busy too, on average"));
@@ -94,7 +94,7 @@ TEST_CASE("learners that wait for an average wait for the slowest of them, and t
   const std::string report = summarize(trace);
   INFO(report);
   CHECK(contains(report, "Bound by learner 3 on cuda:1, the slowest: "));
-  CHECK(contains(report, "because a learner was still computing what it builds on"));
+  CHECK(contains(report, "because a learner was not done computing yet"));
   const std::string cycle = report.substr(report.find("Critical cycle"));  // which agrees
   CHECK(contains(cycle, "cuda:1/learner 3/step"));
 }
@@ -114,8 +114,8 @@ TEST_CASE("each lane and task may be told by itself") {
 TEST_CASE("the report names lanes, tasks, causes and the cycle") {
   const std::string report = summarize(steady_trace());
   for (const char* part :
-       {"steady: 120 task instances over 4.00 ms", "iterations 2 to 37: 100.0 µs each",
-        "compute lanes idle between tasks: 19.6 %", "issuing: 4.0 µs of host time per iteration", "cuda:0/learner 0",
+       {"steady: 120 task instances over 4.00 ms", "iterations 2 to 37: 100 µs each",
+        "compute lanes idle between tasks: 19.6 %", "issuing: 4.00 µs of host time per iteration", "cuda:0/learner 0",
         "idle: waiting for copy (batch)", "Slowest instances", "Largest gaps",
         "Critical cycle: no schedule takes less than 80.0 µs per iteration", "step -> step, distance 1"}) {
     INFO(part, "\n", report);

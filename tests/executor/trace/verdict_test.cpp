@@ -90,7 +90,7 @@ TEST_CASE("a run that computes all the time is bound by that, and its costliest 
   const Verdict verdict = judge(trace, analyze(trace));
   INFO(verdict.sentence);
   CHECK(contains(verdict.sentence, "Bound by compute on cuda:0, busy 9"));
-  CHECK(contains(verdict.sentence, "conv1 takes 88 % of it"));
+  CHECK(contains(verdict.sentence, "the costliest layer, conv1, takes 88 % of it"));
 
   const std::vector<LayerTime> layers = layer_times(trace);
   REQUIRE(layers.size() == 2);
@@ -106,7 +106,7 @@ TEST_CASE("where nodes were timed after the run, steps are divided as these time
   TraceFile trace = with_step(94'000);
   trace.launches = {"conv1", "fc", "conv1.grad_weight"};
   trace.timed = {{0, 2, 10'000}, {1, 2, 10'000}, {2, 2, 20'000}};
-  CHECK(contains(judge(trace, analyze(trace)).sentence, "conv1 takes 75 % of it"));
+  CHECK(contains(judge(trace, analyze(trace)).sentence, "the costliest layer, conv1, takes 75 % of it"));
   const std::vector<LayerTime> layers = layer_times(trace);
   REQUIRE(layers.size() == 2);
   CHECK(layers[0].name == "conv1");
@@ -225,14 +225,14 @@ TEST_CASE("a run whose threads are all reading is bound by input, whatever waits
     trace.tasks.push_back({3, i, at + 20'000, at + 99'000, at + 99'000, at + 100'000});
   }
   const TraceSummary summary = analyze(trace);
-  const IdleShare* thread = share_of(summary, 2, IdleCause::Thread);
+  const IdleShare* thread = share_of(summary, 2, IdleCause::Reading);
   REQUIRE(thread != nullptr);
   CHECK(thread->ns == 39 * 79'000);
   const Verdict verdict = judge(trace, summary);
   INFO(verdict.sentence);
   CHECK(contains(verdict.sentence, "Bound by input: cuda:0 computes 2"));
-  CHECK(
-      contains(verdict.sentence, "because no thread of the host was free: all were reading batches; input never late"));
+  CHECK(contains(verdict.sentence, "because all threads of the host were reading batches; input late for 35 of 36"));
+  CHECK(verdict.figures[1].text == "batches came late, which cost 79 % of the time");
 }
 
 TEST_CASE("a trace of two instances has a verdict too") {

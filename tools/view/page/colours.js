@@ -54,7 +54,7 @@ export function slackColour(share, dark) {
 }
 
 const kCauseHues = [["not read", 38], ["on its way", 155], ["averaged", 338], ["summed", 338], ["results", 185], ["validation", 255],
-  ["builds on", 230], ["its turn", 205], ["as far ahead", 60], ["noticed", 0], ["no thread", 20], ["issuing", 10], ["about to start", 300]];
+  ["done computing", 230], ["its turn", 205], ["as far ahead", 60], ["noticed", 0], ["no thread", 20], ["all threads", 20], ["issuing", 10], ["about to start", 300]];
 
 // Of a cause of idleness, by its words.
 export function causeColour(why, dark) {

@@ -1,12 +1,75 @@
 #include "ops/cuda/convolution_choices.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <string_view>
 
 namespace arbalest {
+namespace {
 
-ConvolutionChoices& ConvolutionChoices::of_process() {
-  static ConvolutionChoices choices;
-  return choices;
+constexpr std::streamoff kLargest = 16 << 20;  // bytes of a file that is read: some hundred bytes a convolution
+
+template <typename Number>
+bool read_whole(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// A line of the file: key, index, engine and µs with tabs between them.
+std::optional<std::pair<std::string, ConvolutionChoice>> read_line(std::string_view line) {
+  std::array<std::string_view, 4> parts;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t tab = line.find('\t');
+    if ((tab == line.npos) != (i + 1 == parts.size())) return std::nullopt;
+    parts[i] = line.substr(0, tab);
+    line.remove_prefix(i + 1 == parts.size() ? line.size() : tab + 1);
+  }
+  ConvolutionChoice choice{-1, std::string(parts[2]), 0};
+  const bool whole = read_whole(parts[1], choice.index) && read_whole(parts[3], choice.microseconds);
+  if (!whole || choice.index < 0 || !std::isfinite(choice.microseconds) || choice.microseconds < 0) return std::nullopt;
+  return std::pair(std::string(parts[0]), std::move(choice));
+}
+
+}  // namespace
+
+std::filesystem::path kept_choices_folder() {
+  const char *own = std::getenv("ARBALEST_CACHE"), *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  if (own) return own;
+  if (cache && *cache == '/') return std::filesystem::path(cache) / "arbalest";
+  return home && *home == '/' ? std::filesystem::path(home) / ".cache/arbalest" : std::filesystem::path();
+}
+
+ConvolutionChoices::ConvolutionChoices(std::filesystem::path file) : file_(std::move(file)) {
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(file_, unknown)) return;
+  std::ifstream in(file_, std::ios::binary | std::ios::ate);
+  if (!in || in.tellg() > kLargest) return;
+  in.seekg(0);
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // the last line may be cut short
+    if (auto known = read_line(line)) known_.insert_or_assign(std::move(known->first), std::move(known->second));
+  }
+}
+
+// One write at the end of the file, so that processes may do so at the same time.
+void ConvolutionChoices::keep(const std::string& key, const ConvolutionChoice& choice) const {
+  if (file_.empty() || choice.index < 0) return;  // that there is none may be for want of memory
+  const std::string line = fmt::format("{}\t{}\t{}\t{}\n", key, choice.index, choice.engine, choice.microseconds);
+  const std::string_view text = std::string_view(line).substr(0, line.size() - 1);
+  if (text.find('\n') != text.npos || !read_line(text)) return;
+  std::error_code failure;
+  std::filesystem::create_directories(file_.parent_path(), failure);
+  const int file = open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return;
+  [[maybe_unused]] const ssize_t written = write(file, line.data(), line.size());
+  close(file);
 }
 
 ConvolutionChoice ConvolutionChoices::find(const std::string& key,
@@ -18,7 +81,11 @@ ConvolutionChoice ConvolutionChoices::find(const std::string& key,
     {
       const std::lock_guard lock(mutex_);
       const auto found = known_.find(key);
-      if (found == known_.end() || found->second == refused) return known_[key] = choose();
+      if (found == known_.end() || found->second == refused) {
+        choice = known_[key] = choose();
+        keep(key, choice);
+        return choice;
+      }
       choice = found->second;
     }
     if (choice.index < 0 || fits(choice)) return choice;

@@ -1,7 +1,8 @@
 #pragma once
-// Which engine was found to be the fastest for which convolution, for a whole process.
+// Which engine was found to be the fastest for which convolution, for a process and those after it.
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -16,9 +17,14 @@ struct ConvolutionChoice {
   bool operator==(const ConvolutionChoice&) const = default;
 };
 
-// Contexts of other lanes, and other devices of the same kind, need not measure again.
+// Contexts of other lanes, and other devices of the same kind, need not measure again, nor do later processes.
 class ConvolutionChoices {
  public:
+  // Knows from the start what earlier processes have kept in `file`, and adds what it finds; "": only this process
+  // knows. A file that cannot be read or written is done without, and what is damaged in it left out.
+  explicit ConvolutionChoices(std::filesystem::path file = {});
+
+  // In the folder of kept_choices_folder(), by versions of the libraries.
   static ConvolutionChoices& of_process();
 
   // The choice that is known for `key` where `fits` accepts it; else what `choose` finds, which is kept in its place.
@@ -29,8 +35,15 @@ class ConvolutionChoices {
                          const std::function<ConvolutionChoice()>& choose);
 
  private:
+  void keep(const std::string& key, const ConvolutionChoice& choice) const;
+
+  const std::filesystem::path file_;
   std::mutex mutex_;  // held while choosing
   std::unordered_map<std::string, ConvolutionChoice> known_;
 };
+
+// $ARBALEST_CACHE, or else arbalest/ in $XDG_CACHE_HOME or in $HOME/.cache; "": that is set and empty, or there is
+// none.
+std::filesystem::path kept_choices_folder();
 
 }  // namespace arbalest

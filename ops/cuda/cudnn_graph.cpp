@@ -90,12 +90,14 @@ class ConvolutionPlanner {
   std::shared_ptr<const ConvolutionPlan> make() {
     plan_->state_->has_bias = problem_.kind == Kind::ForwardBias;
     if (!propose()) return nullptr;
-    // The heuristics repeat themselves on devices of one kind; where they do not, an engine is chosen anew.
+    // The heuristics repeat themselves on devices of one kind, with the same libraries; where they do not, an engine is
+    // chosen anew.
     const auto fits = [this](const ConvolutionChoice& known) {
-      return engine_at(known.index) == known.engine && build(known.index);
+      return known.index < graph().get_execution_plan_count() && engine_at(known.index) == known.engine &&
+             build(known.index);
     };
-    const ConvolutionChoice choice =
-        ConvolutionChoices::of_process().find(context_.device_name + ' ' + problem_.key(), fits, [this] { return choose(); });
+    const ConvolutionChoice choice = ConvolutionChoices::of_process().find(context_.device_name + ' ' + problem_.key(),
+                                                                           fits, [this] { return choose(); });
     if (choice.index < 0) return nullptr;
     plan_->state_->index = choice.index;
     plan_->workspace_bytes_ = workspace_at(choice.index);
@@ -227,6 +229,16 @@ class ConvolutionPlanner {
   const ConvolutionProblem& problem_;
   std::shared_ptr<ConvolutionPlan> plan_;
 };
+
+ConvolutionChoices& ConvolutionChoices::of_process() {
+  const auto file = [] {
+    const std::filesystem::path folder = kept_choices_folder();
+    const auto name = fmt::format("convolutions-cudnn{}-cuda{}.tsv", cudnnGetVersion(), cudnnGetCudartVersion());
+    return folder.empty() ? folder : folder / name;
+  };
+  static ConvolutionChoices choices(file());
+  return choices;
+}
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {
   if (!context.cache) context.cache = std::make_shared<CudaKernelCache>(context.device);

@@ -1,13 +1,20 @@
-// Engines that were found for convolutions: found once, kept, and found anew, one at a time, where they do not fit.
+// Engines that were found for convolutions: found once, kept, for later processes too, and found anew, one at a time,
+// where they do not fit.
 
 #include "ops/cuda/convolution_choices.h"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/io/test_folder.h"
 
 using namespace arbalest;
 
@@ -66,4 +73,84 @@ TEST_CASE("engines are timed one at a time, where they are chosen anew as well")
   threads.clear();
   CHECK(most == 1);
   CHECK(chosen == 1);  // the others took what the first had found
+}
+
+TEST_CASE("choices are kept in a file, which later processes know from the start") {
+  const TestFolder folder;
+  const std::filesystem::path file = folder / "cache/choices.tsv";
+  int chosen = 0;
+  const auto choose = [&] {
+    ++chosen;
+    return ConvolutionChoice{7, "eng11_k2=3", 12.5};
+  };
+  const auto never = []() -> ConvolutionChoice { throw std::logic_error("chosen again"); };
+  {
+    ConvolutionChoices first(file), beside(file);  // two processes at the same time
+    first.find("H200 x[1, 2]", any, choose);
+    beside.find("another", any, [] { return ConvolutionChoice{2, "", 0}; });
+    first.find("none", any, [] { return ConvolutionChoice{}; });
+  }
+  CHECK(chosen == 1);
+  CHECK(std::filesystem::status(file).permissions() == std::filesystem::perms(0600));
+  ConvolutionChoices later(file);
+  CHECK(later.find("H200 x[1, 2]", any, never) == ConvolutionChoice{7, "eng11_k2=3", 12.5});
+  CHECK(later.find("another", any, never) == ConvolutionChoice{2, "", 0});
+  CHECK_THROWS_WITH(later.find("none", any, never), "chosen again");  // for want of memory, perhaps
+
+  const auto other = [](const ConvolutionChoice& choice) { return choice.index == 9; };
+  later.find("H200 x[1, 2]", other, [] { return ConvolutionChoice{9, "eng0", 11}; });
+  CHECK(ConvolutionChoices(file).find("H200 x[1, 2]", any, never).index == 9);
+}
+
+TEST_CASE("what is damaged in a file of choices is left out, and a file that cannot be used is done without") {
+  const TestFolder folder;
+  const std::filesystem::path file = folder / "choices.tsv";
+  std::ofstream(file) << "whole\t1\te\t2.5\nfew\t1\te\nmany\t1\te\t2\t3\nindex\t1x\te\t2\nnegative\t-1\te\t2\n"
+                         "far\t99999999999999999999\te\t2\ntime\t1\te\tnan\nearly\t1\te\t-2\n\n\t\t\t\nend\t1\te\t2";
+  ConvolutionChoices choices(file);
+  const auto anew = [] { return ConvolutionChoice{5, "new", 1}; };
+  CHECK(choices.find("whole", any, anew).index == 1);
+  for (const char* key : {"few", "many", "index", "negative", "far", "time", "early", "", "end"}) {
+    CAPTURE(key);
+    CHECK(choices.find(key, any, anew).index == 5);
+  }
+  // The line that was cut short takes the next one with it; the others are whole.
+  ConvolutionChoices again(file);
+  CHECK(again.find("many", any, [] { return ConvolutionChoice{6, "newer", 1}; }).index == 5);
+
+  for (const std::filesystem::path& place : {folder / "choices.tsv/below", std::filesystem::path("/proc/none/file"),
+                                             std::filesystem::path("/dev/full"), folder / "."}) {
+    CAPTURE(place.string());
+    ConvolutionChoices without(place);
+    CHECK(without.find("a", any, anew).index == 5);
+    CHECK(without.find("a", any, [] { return ConvolutionChoice{6, "newer", 1}; }).index == 5);
+  }
+  ConvolutionChoices tabs(file);
+  tabs.find("a\tb", any, anew);
+  tabs.find("a\nb", any, anew);
+  for (const char* key : {"a\tb", "a\nb", "b"}) {
+    CHECK(ConvolutionChoices(file).find(key, any, [] { return ConvolutionChoice{8, "e", 1}; }).index == 8);
+  }
+}
+
+TEST_CASE("where choices are kept is the user's to say") {
+  const auto with = [](const char* own, const char* cache, const char* home) {
+    const auto set = [](const char* name, const char* value) { value ? setenv(name, value, 1) : unsetenv(name); };
+    const char* const old_home = std::getenv("HOME");
+    const std::string kept_home = old_home ? old_home : "";
+    set("ARBALEST_CACHE", own);
+    set("XDG_CACHE_HOME", cache);
+    set("HOME", home);
+    const std::string folder = kept_choices_folder().string();
+    set("ARBALEST_CACHE", "");
+    set("XDG_CACHE_HOME", nullptr);
+    set("HOME", old_home ? kept_home.c_str() : nullptr);
+    return folder;
+  };
+  CHECK(with("here", "/cache", "/home/a") == "here");
+  CHECK(with("", "/cache", "/home/a") == "");
+  CHECK(with(nullptr, "/cache", "/home/a") == "/cache/arbalest");
+  CHECK(with(nullptr, "relative", "/home/a") == "/home/a/.cache/arbalest");
+  CHECK(with(nullptr, nullptr, "/home/a") == "/home/a/.cache/arbalest");
+  CHECK(with(nullptr, nullptr, nullptr) == "");
 }

@@ -72,6 +72,12 @@ void ConvolutionChoices::keep(const std::string& key, const ConvolutionChoice& c
   close(file);
 }
 
+double ConvolutionChoices::known_microseconds(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(key);
+  return found == known_.end() ? 0 : found->second.microseconds;
+}
+
 ConvolutionChoice ConvolutionChoices::find(const std::string& key,
                                            const std::function<bool(const ConvolutionChoice&)>& fits,
                                            const std::function<ConvolutionChoice()>& choose) {

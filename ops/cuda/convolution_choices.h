@@ -27,6 +27,9 @@ class ConvolutionChoices {
   // In the folder of kept_choices_folder(), by versions of the libraries.
   static ConvolutionChoices& of_process();
 
+  // Of what find() would begin with; 0: it knows nothing.
+  double known_microseconds(const std::string& key);
+
   // The choice that is known for `key` where `fits` accepts it; else what `choose` finds, which is kept in its place.
   // `choose` runs for one caller at a time, as concurrent timings would disturb each other, and what others have found
   // meanwhile is looked at first. `fits` may run for several at once. What they throw is passed on, and nothing is

@@ -81,6 +81,14 @@ void ConvolutionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const void*
   if (status.is_bad()) throw RunError(fmt::format("cuDNN convolution ({}): {}", engine_, status.get_message()));
 }
 
+namespace {
+
+std::string choice_key(const CudaContext& context, const ConvolutionProblem& problem) {
+  return context.device_name + ' ' + problem.key();
+}
+
+}  // namespace
+
 // Makes the plan of one problem for one context.
 class ConvolutionPlanner {
  public:
@@ -96,8 +104,8 @@ class ConvolutionPlanner {
       return known.index < graph().get_execution_plan_count() && engine_at(known.index) == known.engine &&
              build(known.index);
     };
-    const ConvolutionChoice choice = ConvolutionChoices::of_process().find(context_.device_name + ' ' + problem_.key(),
-                                                                           fits, [this] { return choose(); });
+    const ConvolutionChoice choice =
+        ConvolutionChoices::of_process().find(choice_key(context_, problem_), fits, [this] { return choose(); });
     if (choice.index < 0) return nullptr;
     plan_->state_->index = choice.index;
     plan_->workspace_bytes_ = workspace_at(choice.index);
@@ -238,6 +246,10 @@ ConvolutionChoices& ConvolutionChoices::of_process() {
   };
   static ConvolutionChoices choices(file());
   return choices;
+}
+
+double known_convolution_microseconds(const CudaContext& context, const ConvolutionProblem& problem) {
+  return ConvolutionChoices::of_process().known_microseconds(choice_key(context, problem));
 }
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {

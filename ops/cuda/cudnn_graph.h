@@ -59,6 +59,9 @@ class ConvolutionPlan {
   std::string engine_;
 };
 
+// µs of the engine that was chosen for a problem before, in this process or an earlier one; 0: none is known.
+double known_convolution_microseconds(const CudaContext& context, const ConvolutionProblem& problem);
+
 // The plan for a problem, shared by all kernels of the context's cache; nullptr where no engine supports it. Throws
 // RunError where the device fails.
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem);

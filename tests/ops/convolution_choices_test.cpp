@@ -93,6 +93,8 @@ TEST_CASE("choices are kept in a file, which later processes know from the start
   CHECK(chosen == 1);
   CHECK(std::filesystem::status(file).permissions() == std::filesystem::perms(0600));
   ConvolutionChoices later(file);
+  CHECK(later.known_microseconds("H200 x[1, 2]") == 12.5);
+  CHECK(later.known_microseconds("none") == 0);
   CHECK(later.find("H200 x[1, 2]", any, never) == ConvolutionChoice{7, "eng11_k2=3", 12.5});
   CHECK(later.find("another", any, never) == ConvolutionChoice{2, "", 0});
   CHECK_THROWS_WITH(later.find("none", any, never), "chosen again");  // for want of memory, perhaps

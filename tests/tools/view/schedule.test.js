@@ -215,6 +215,12 @@ test("of two traces, what changed most and surely comes first", () => {
   assert.deepEqual(rows.map((row) => [row.name, row.sure, Math.round(row.cost)]), [["step", true, 100], ["gone", true, -5], ["copy", false, 5]]);
 });
 
+test("tasks of CPUs are compared with those of GPUs", () => {
+  const task = (like) => ({ name: like, like, clock: 0, mean_ns: 10, deviation_ns: 1, count: 10, total_ns: 100 });
+  const head = (device) => ({ tasks: [task(`${device}:*/learner */step`), task(`${device}:*/validation/fill`)], steady: { iteration_ns: 100 } });
+  assert.deepEqual(compared(head("cpu"), head("cuda")).rows.map((row) => [row.name, Boolean(row.a && row.b)]), [["step", true], ["validation/fill", true]]);
+});
+
 test("a difference is sure only where both traces tell how far instances spread", () => {
   const task = (name, mean, count) => ({ name, like: "step", clock: 0, deviation_ns: 0, count, total_ns: mean * count });
   const sides = (a, b) => compared({ tasks: a, steady: { iteration_ns: 0 } }, { tasks: b, steady: { iteration_ns: 0 } }).rows[0];

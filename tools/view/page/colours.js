@@ -1,6 +1,6 @@
 // Colours of tasks: a hue per kind of lane, and shades for the tasks of one kind. Learners and devices share them.
 
-import { rgbOf } from "../../page/theme.js";
+import { css, isDark, rgbOf } from "../../page/theme.js";
 
 const kHues = { host: 38, "copy in": 155, compute: 216, averaging: 338, collectives: 285, "copy out": 185, validation: 255 };
 
@@ -44,6 +44,18 @@ export function layerColours(launches, dark) {
     const backward = layer !== name;
     return rgbOf(hues.get(layer), dark ? 0.3 : 0.42, (dark ? 0.42 : 0.74) - (backward ? 0.09 : 0));
   });
+}
+
+// What a timeline of the trace is drawn with: the page's colours, and those of tasks and layers.
+export function paletteOf(head) {
+  const dark = isDark(), page = dark ? [20, 23, 30] : [255, 255, 255];
+  const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
+  const palette = { dark, neededBy: colour("needed"), layerText: colour("layer-text") };
+  for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) palette[name] = colour(name);
+  palette.colours = taskColours(head, dark);
+  palette.faint = palette.colours.map((one) => mixed(one, page, dark ? 0.22 : 0.18));
+  palette.layers = layerColours(head.launches ?? [], dark);
+  return palette;
 }
 
 // From none (on the critical cycle) to plenty: `share` of an iteration.

@@ -1,4 +1,6 @@
-// Tasks of two traces, matched by name but for learners and devices.
+// Tasks of two traces, matched by name but for learners and devices, of whichever kind these are.
+
+import { kindName } from "../../page/names.js";
 
 function iterationsOf(head) {
   return Math.max(1, ...head.tasks.filter((task) => task.clock === 0).map((task) => task.count));
@@ -19,8 +21,9 @@ function groupsOf(head) {
   const iterations = iterationsOf(head);
   head.tasks.forEach((task, id) => {
     if (task.count === 0) return;
-    if (!groups.has(task.like)) groups.set(task.like, { tasks: [], count: 0, total: 0, squares: 0 });
-    const group = groups.get(task.like);
+    const name = kindName(task.like);
+    if (!groups.has(name)) groups.set(name, { tasks: [], count: 0, total: 0, squares: 0 });
+    const group = groups.get(name);
     group.tasks.push(id);
     group.count += task.count;
     group.total += task.total_ns;

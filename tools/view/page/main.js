@@ -2,15 +2,14 @@
 
 import { isDark, setTheme } from "../../page/theme.js";
 import { Charts } from "./charts.js";
-import { layerColours, mixed, taskColours } from "./colours.js";
+import { paletteOf } from "./colours.js";
 import { costsView } from "./costs.js";
 import { fromBase64, inflate, readInstances, readNodes, readSamples } from "./decode.js";
-import { el, link } from "../../page/dom.js";
+import { el } from "../../page/dom.js";
 import { hashOf, stateOf } from "./hash.js";
 import { helpText } from "./help.js";
 import { keyOf, listen } from "./input.js";
-import { turnsNote } from "./layout.js";
-import { counted, duration, instanceName, shown, unbroken } from "../../page/names.js";
+import { duration, instanceName, shown } from "../../page/names.js";
 import { Navigation } from "./navigation.js";
 import { DrawnTimeline } from "./painter.js";
 import { Dependencies } from "./plan.js";
@@ -18,6 +17,7 @@ import { planView } from "./plan_view.js";
 import { Rows } from "./rows.js";
 import { selectionPanel } from "./selection.js";
 import { compareView, idleView, paysView } from "./tables.js";
+import { overview, verdictParts } from "./verdict.js";
 
 const kViewNames = { timeline: "Timeline", plan: "Plan", idle: "Why idle", pays: "What pays", tasks: "Costs", compare: "Compare" };
 
@@ -108,15 +108,7 @@ class Page extends Navigation {
       el("button", { type: "button", "aria-selected": i === this.state.trace ? "true" : "false", onclick: () => this.switchTo(i) }, shown(trace.head.name)))));
     this.by("views").replaceChildren(...Object.entries(kViewNames).filter(([view]) => this.available(view)).map(([view, name]) =>
       el("button", { type: "button", role: "tab", id: `view-${view}`, "aria-selected": view === this.state.view ? "true" : "false", onclick: () => this.view(view) }, name)));
-    const steady = head.steady;
-    const notes = [`${counted(head.instances, "task instance")}` + (head.instances ? ` over ${duration(head.end_ns - head.begin_ns)}` : "")];
-    if (steady?.iteration_ns > 0) notes.push(`steady state: iterations ${steady.first} to ${steady.last}, ${duration(steady.iteration_ns)} each`);
-    if (head.dropped > 0) notes.push(`${counted(head.dropped, "older span was", "older spans were")} dropped: the newest are here`);
-    if (head.unfinished > 0) notes.push(`${counted(head.unfinished, "instance")} had not ended: the run failed or was stopped`);
-    this.by("verdict").replaceChildren(el("p", { class: "sentence" }, el("bdi", {}, unbroken(shown(head.verdict.sentence)))),
-      ...head.verdict.notes.map((note) => el("p", { class: "note" }, el("bdi", {}, unbroken(shown(note))))),
-      el("div", { class: "figures" }, ...head.verdict.figures.map((figure) => el("button", { class: "figure", type: "button", onclick: () => this.showFigure(figure) },
-        el("b", {}, shown(figure.value)), el("span", {}, unbroken(shown(figure.text)))))), el("div", { class: "note" }, notes.join(" · ")));
+    this.by("verdict").replaceChildren(...verdictParts(head, (figure) => this.showFigure(figure)));
   }
 
   available(view) {
@@ -160,10 +152,6 @@ class Page extends Navigation {
 
   theme(name) {
     setTheme(name);
-    const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
-    this.palette = { dark: isDark() };
-    for (const name of ["page", "stripe", "ink", "quiet", "line", "grid", "measure", "mark", "outside", "needs"]) this.palette[name] = colour(name);
-    Object.assign(this.palette, { neededBy: colour("needed"), layerText: colour("layer-text") });
     this.colour();
     this.showPanel();
     if (this.shownOnce) this.showView();
@@ -173,11 +161,7 @@ class Page extends Navigation {
   colour() {
     const { head } = this.trace;
     if (!head.tasks) return;
-    const dark = isDark(), page = dark ? [20, 23, 30] : [255, 255, 255];
-    this.palette.colours = taskColours(head, dark);
-    this.palette.faint = this.palette.colours.map((colour) => mixed(colour, page, dark ? 0.22 : 0.18));
-    this.palette.layers = layerColours(head.launches ?? [], dark);
-    this.timeline.palette = this.palette;
+    this.timeline.palette = this.palette = paletteOf(head);
     this.timeline.draw();
   }
 
@@ -261,17 +245,7 @@ class Page extends Navigation {
       this.by("panel").replaceChildren(selectionPanel(this.trace, timeline.selected, timeline.needs, timeline.neededBy, this.act, this.palette));
       return;
     }
-    const { critical, steady } = this.trace.head;
-    const cycle = critical?.edges.length ? el("section", {}, el("h3", {}, "Critical cycle"),
-      el("p", {}, `No schedule takes less than ${duration(critical.bound_ns)} an iteration, because of these tasks, which wait for each other in turn.${turnsNote(this.trace.head)}`),
-      el("ul", { class: "edges" }, ...critical.edges.slice(0, 20).map((id) => {
-        const { from } = this.trace.head.edges[id];
-        return el("li", { class: "last" }, link(shown(this.trace.head.tasks[from].name), () => this.act.showTask([from])));
-      })), link(this.state.critical ? "show all tasks" : "show only these", () => this.setCritical(!this.state.critical))) : null;
-    this.by("panel").replaceChildren(el("h2", {}, "Nothing selected"),
-      el("p", { class: "quiet" }, "Each row is a queue of a device, or a thread of the host; each block is one instance of a task. Click one to see what it waited for and who waited for it."),
-      steady?.iteration_ns > 0 ? el("p", {}, `An iteration takes ${duration(steady.iteration_ns)} in the steady state.`) : null, cycle,
-      el("p", { class: "quiet" }, el("kbd", {}, "W"), " ", el("kbd", {}, "S"), " zoom, ", el("kbd", {}, "A"), " ", el("kbd", {}, "D"), " move, ", el("kbd", {}, "?"), " all keys"));
+    this.by("panel").replaceChildren(overview(this.trace.head, this.state.critical, this.act));
   }
 
   setCritical(on) {

@@ -134,7 +134,7 @@ function twoCompared(a, b, pair, act) {
     ` An iteration is a batch of each learner: ${learners[0]} in “${shown(a.name)}”, ${learners[1]} in “${shown(b.name)}”.`;
   return [el("p", { class: "intro" }, verdict + unlike),
     table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
-      rows.map((row) => [link(kindName(row.name), () => act.showTaskOf(pair[row.b ? 1 : 0], (row.b ?? row.a).tasks), shown(row.name)),
+      rows.map((row) => [link(row.name, () => act.showTaskOf(pair[row.b ? 1 : 0], (row.b ?? row.a).tasks)),
         row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",
         row.a && row.b ? signedTime(row.b.mean - row.a.mean) : "—",
         el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signedTime(row.cost) : row.few ? "too few instances" : "within its spread"),

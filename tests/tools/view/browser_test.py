@@ -380,6 +380,22 @@ def has_a_dark_side(browser, files):
     browser.is_clean()
 
 
+def fits_a_narrow_window(browser, files):
+    def fail(content):
+        content["traceEvents"][0]["args"]["run"] |= {"ended": "failed", "message": "the loss is no longer finite"}
+
+    size = browser.driver.get_window_size()
+    browser.driver.set_window_size(800, 800)
+    browser.open(files.page(files.changed(files.lenet(), "failed", fail), files.starved()))
+    assert browser.text("#verdict .note.failed") == "The run failed: the loss is no longer finite."
+    for key in "123456":
+        browser.keys(key)
+        assert browser.ask("document.documentElement.scrollWidth <= innerWidth"), key
+    assert browser.ask("[...document.querySelectorAll('header button')].every((button) => button.offsetHeight < 40)")
+    browser.driver.set_window_size(size["width"], size["height"])
+    browser.is_clean()
+
+
 def hostile_names_are_names(browser, files):
     hostile = "</script><img src=x onerror=alert(1)>\u202etxet\u0007"
 
@@ -484,7 +500,7 @@ def pictures(browser, files, folder, trace=None):
 
 
 TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, searches, follows_averaging_to_the_updates,
-         shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, hostile_names_are_names,
+         shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, fits_a_narrow_window, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]
 
 

@@ -62,8 +62,22 @@ std::string plain_message(const std::exception& error) {
   return with_short_lines(error.what());
 }
 
+std::string shown_message(std::string_view message) {
+  constexpr size_t kIndent = 4;
+  const std::string lines = printable(with_short_lines(message), true);
+  std::string text = "arbalest: ";
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = std::min(lines.find('\n', at), lines.size());
+    const size_t blanks = std::min(lines.find_first_not_of(' ', at), end) - at;
+    if (at > 0) text += '\n' + std::string(kIndent - std::min(kIndent, blanks), ' ');
+    text += lines.substr(at, end - at);
+    at = end + 1;
+  }
+  return text + '\n';
+}
+
 void warn(const std::string& message) {
-  put_within(std::chrono::seconds(1), stderr, "arbalest: " + printable(with_short_lines(message), true) + "\n");
+  put_within(std::chrono::seconds(1), stderr, shown_message(message));
 }
 
 bool put_within(std::chrono::milliseconds longest, std::FILE* out, std::string_view text) {

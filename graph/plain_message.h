@@ -13,7 +13,11 @@ namespace arbalest {
 // are cut after 1000 bytes.
 std::string plain_message(const std::exception& error);
 
-// Writes to standard error. Where that cannot be written (a terminal that was closed, or that has been stopped for a
+// "arbalest: MESSAGE", as a terminal may show it. Lines behind the first begin with four blanks: they may come from a
+// name with an end of line in it, and lines of a run's results begin with two at most.
+std::string shown_message(std::string_view message);
+
+// Writes that to standard error. Where that cannot be written (a terminal that was closed, or that has been stopped for a
 // second), the run goes on.
 void warn(const std::string& message);
 

@@ -54,8 +54,11 @@ class CpuDevice final : public Device {
   CpuDevice(int index, int threads, std::shared_ptr<CpuProgress> progress)
       : index_(index),
         threads_(threads),
+        idle_threads_(idle_threads(index, threads)),
         progress_(std::move(progress)),
-        thread_(start_thread(fmt::format("the device cpu:{}", index), [this] { work(); })) {}
+        thread_(start_thread(fmt::format("the device cpu:{}", index), [this] { work(); })) {
+    run_there([] { start_team(); });
+  }
 
   ~CpuDevice() override {
     stop(drain_deadline());
@@ -178,6 +181,25 @@ class CpuDevice final : public Device {
 #endif
   }
 
+  // OpenMP ends the process where it cannot start a thread. So the threads of its teams are started here, once it is
+  // known that they are to be had.
+  static std::shared_ptr<void> idle_threads(int index, int threads) {
+#ifdef _OPENMP
+    const int idle = omp_get_num_procs() + 1;  // those of let_idle_threads_sleep()
+    expect_threads(idle + threads, fmt::format("kernels on cpu:{}", index));
+#endif
+    return let_idle_threads_sleep();
+  }
+
+  // Of the calling thread.
+  static void start_team() {
+#ifdef _OPENMP
+    std::atomic<int> members{0};  // without something to do the region would be left out
+#pragma omp parallel
+    members.fetch_add(1);
+#endif
+  }
+
   void work() {
     set_threads();
     for (;;) {
@@ -236,7 +258,7 @@ class CpuDevice final : public Device {
 
   const int index_;
   [[maybe_unused]] const int threads_;
-  std::shared_ptr<void> idle_threads_ = let_idle_threads_sleep();
+  const std::shared_ptr<void> idle_threads_;
   std::shared_ptr<CpuProgress> progress_;
   std::vector<void*> memory_;
   std::vector<std::unique_ptr<Queue>> queues_;

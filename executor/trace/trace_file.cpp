@@ -54,6 +54,11 @@ int64_t instance_of(const EventFields& args) {
   return integer_in(args, "iteration", kMostTraceTicks);
 }
 
+std::string_view text_of(const json& value, const char* name) {
+  if (value.is_string()) return value.get_ref<const std::string&>();
+  throw GraphError(fmt::format("'{}' is of type {}, expected a text", name, value.type_name()));
+}
+
 class EventReader {
  public:
   explicit EventReader(TraceFile& trace) : trace_(trace) {}
@@ -73,10 +78,10 @@ class EventReader {
  private:
   void take_known(const TraceEvent& event) {
     const EventFields &fields = event.fields, &args = event.args;
-    const auto& phase = fields.at("ph").get_ref<const std::string&>();
+    const std::string_view phase = text_of(fields.at("ph"), "ph");
     if (phase == "M" && fields.at("name") == "arbalest") take_record(args.as_object());
     const json* named = fields.find("cat");
-    const std::string_view category = named == nullptr ? "" : named->get_ref<const std::string&>();
+    const std::string_view category = named == nullptr ? "" : text_of(*named, "cat");
     if (phase == "C" && category == "sample") take_sample(event);
     if (phase != "X") return;
     const int64_t started = nanoseconds(fields.at("ts"), "ts");
@@ -94,6 +99,7 @@ class EventReader {
   }
 
   void take_record(const json& record) {
+    if (has_plan_) throw GraphError("a second record 'arbalest', expected one");  // what the first named may be gone
     trace_.plan = plan_of_record(record.at("plan"));
     trace_.graph = printable(record.at("graph").get<std::string>());  // names of a trace are printed only
     trace_.launches = record.at("launches").get<std::vector<std::string>>();
@@ -210,6 +216,22 @@ void check_launch(int32_t launch, const TraceFile& trace, const char* who) {
       fmt::format("{} names launch {}, but the record 'arbalest' has {}", who, launch, trace.launches.size()));
 }
 
+// Sums of durations, and of what is between them on all lanes, fit 64 bits.
+template <typename Span>
+void check_time(const std::vector<Span>& spans, size_t lanes) {
+  constexpr double kMost = 1e18;  // ns
+  double sum = 0, first = 0, last = 0;
+  for (const Span& span : spans) {
+    sum += double(span.ended - span.started);
+    first = std::min(first, double(span.started));
+    last = std::max(last, double(span.ended));
+  }
+  const double all = std::max(sum, (last - first) * double(std::max<size_t>(lanes, 1)));
+  if (all <= kMost) return;
+  throw GraphError(fmt::format("what it tells of takes {:g} s, all lanes together, expected at most {:g} s", all / 1e9,
+                               kMost / 1e9));
+}
+
 void check_trace(const TraceFile& trace) {
   if (trace.plan.clocks.empty() || trace.plan.clocks[0].ticks < 1) {
     throw GraphError("the plan's first clock makes no tick");
@@ -225,6 +247,9 @@ void check_trace(const TraceFile& trace) {
   check_tasks(trace.tasks, trace.plan);
   check_tasks(trace.nodes, trace.plan);
   check_tasks(trace.issues, trace.plan);
+  check_time(trace.tasks, trace.plan.lanes.size());
+  check_time(trace.nodes, 1);
+  check_time(trace.issues, 1);
   check_samples(trace.sampling);
   for (const NodeSpan& span : trace.nodes) check_launch(span.launch, trace, "an event");
   for (const NodeTime& node : trace.timed) {

@@ -289,7 +289,8 @@ std::vector<std::string> notes_on(const TracedRun& run) {
     const char* how = run.ended == "time limit" ? "The run was out of time"
                       : run.ended == "until"    ? "The run reached its targets"
                       : run.ended == "patience" ? "The run was out of patience"
-                                                : "The run was complete";
+                      : run.ended == "complete" ? "The run was complete"
+                                                : "The run ended";
     notes.push_back(fmt::format("{}{}.", how, after));
   }
   if (run.begins.empty()) return notes;

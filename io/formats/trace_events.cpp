@@ -238,6 +238,8 @@ void read_events(const std::string& path, const std::function<void(const TraceEv
   } catch (const json::parse_error& error) {
     const std::string message = message_of(error);  // "parse error at line 1, column 2: …"
     throw GraphError(text.position_of(error.byte), fmt::format("not JSON: {}", message.substr(message.find(": ") + 2)));
+  } catch (const json::exception& error) {  // a number that no double holds
+    throw GraphError(Position{path, 0, 0}, message_of(error));
   } catch (const GraphError& error) {
     throw GraphError(Position{path, 0, 0}, error.what());
   }

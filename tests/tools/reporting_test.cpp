@@ -21,6 +21,7 @@
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/what_if.h"
 #include "graph/error.h"
+#include "graph/plain_message.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"
@@ -415,6 +416,13 @@ TEST_CASE("lines that stay are wrapped at blanks, and no line is longer than the
     std::erase(expected, ' ');
     CHECK(words == expected);
   }
+}
+
+TEST_CASE("a name with an end of line in it does not look like a line of a run's results") {
+  CHECK(shown_message("a: wrong") == "arbalest: a: wrong\n");
+  CHECK(shown_message("") == "arbalest: \n");
+  CHECK(shown_message("x\nepoch 99: done\033\n  last validation (epoch 99): loss 0.0\n      of 'y'") ==
+        "arbalest: x\n    epoch 99: done\\x1b\n    last validation (epoch 99): loss 0.0\n      of 'y'\n");
 }
 
 TEST_CASE("names from files reach the terminal without control characters") {

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "graph/error.h"
+#include "graph/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
 
@@ -512,9 +513,7 @@ class CommandLine {
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }
 
-  static Exit wrong(const std::string& message) {
-    return {kWrong, fmt::format("arbalest: {}\n", printable(message, true))};
-  }
+  static Exit wrong(const std::string& message) { return {kWrong, shown_message(message)}; }
 
   CLI::App app_;
   CLI::App *run_command_ = nullptr, *check_command_ = nullptr, *plan_command_ = nullptr, *trace_command_ = nullptr,

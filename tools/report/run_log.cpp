@@ -10,6 +10,7 @@
 
 #include "graph/error.h"
 #include "io/formats/file.h"
+#include "io/formats/json_error.h"
 
 namespace arbalest {
 namespace {
@@ -37,7 +38,7 @@ Json parse_line(const std::string& line, bool last) {
     event = Json::parse(line, shallow);
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the line's own number is told elsewhere.
-    const std::string_view what = error.what();
+    const std::string what = message_of(error);
     const size_t at = what.find("column ");
     throw Fault{fmt::format("no JSON{}: {}",
                             last ? ", as the last line of a run that was cut off, or still goes on" : "",

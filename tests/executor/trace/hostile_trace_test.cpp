@@ -140,6 +140,39 @@ TEST_CASE("only the list of events has events") {
   CHECK(read_trace(folder.write("t.json", trace.dump())).tasks.size() == tasks);
 }
 
+TEST_CASE("a number that no double holds is refused with the file's name, and not in the library's words") {
+  const TestFolder folder;
+  std::string text = small_trace().dump();
+  const std::string duration = "\"dur\":20";
+  REQUIRE(text.find(duration) != std::string::npos);
+  text.replace(text.find(duration), duration.size(), "\"dur\":1e999");
+  const std::string path = folder.write("t.json", text);
+  CHECK(message_of<GraphError>([&] { read_trace(path); }) == path + ": number overflow parsing '1e999'");
+}
+
+TEST_CASE("a trace has one record: what the first one says of devices would outlive their list") {
+  check_parts(refusal([](json& events, json&) {
+                json other = events[0];
+                other["args"]["plan"]["devices"] = json::array();
+                events.push_back(other);
+              }),
+              {"a second record 'arbalest'"});
+}
+
+TEST_CASE("a trace is refused where sums of its times would wrap") {
+  constexpr double kLongest = 1e13;  // µs, of an event
+  check_parts(refusal([&](json& events, json&) {
+                events[1]["ts"] = 0;
+                events[1]["dur"] = kLongest;
+                for (int i = 0; i < 100; ++i) events.push_back(events[1]);
+              }),
+              {"takes 1.01e+09 s", "at most 1e+09 s"});
+  const TestFolder folder;
+  json long_one = small_trace();
+  long_one["traceEvents"][1]["dur"] = kLongest;
+  CHECK_NOTHROW(summarize(read_trace(folder.write("t.json", long_one.dump())), {}));
+}
+
 TEST_CASE("a trace's events are refused where a number is out of bounds") {
   const auto event_with = [](size_t index, const char* key, const json& value) {
     return refusal([&](json& events, json&) { events[index][key] = value; });
@@ -148,6 +181,7 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
     return refusal([&](json& events, json&) { events[index]["args"][key] = value; });
   };
   constexpr size_t kTask = 1, kIssue = 10, kNode = 11;
+  check_parts(event_with(kTask, "ph", 3), {"event 2", "'ph' is of type number, expected a text"});
   check_parts(event_with(kTask, "ts", 1e300), {"event 2", "'ts' is 1e+300", "µs"});
   check_parts(event_with(kTask, "dur", -1), {"'dur' is -1"});
   check_parts(event_with(kTask, "dur", 1e300), {"'dur' is"});

@@ -154,7 +154,8 @@ TEST_CASE("damaged lines are told with their numbers, and the others are read") 
               {"'epoch' is 'one', expected a number"});
   check_parts(first_fault(folder, "{\"event\":\"epoch\",\"epoch\":1,\"iteration\":1,\"seconds\":1,\"loss\":[2]}"),
               {"'loss' is array, expected a number"});
-  check_parts(first_fault(folder, "{\"event\":\"epoch\",\"epoch\":1,\"iteration\":1,\"seconds\":1e999}"), {"no JSON"});
+  check_parts(first_fault(folder, "{\"event\":\"epoch\",\"epoch\":1,\"iteration\":1,\"seconds\":1e999}"),
+              {"no JSON", ": number overflow parsing '1e999'"});
   check_parts(first_fault(folder, std::string("\xff\0\x1b[31m", 7)), {"no JSON"});
   const RunLog run = only_run(folder, "half a line\"}\n" + whole_log(folder));
   CHECK(run["faulty_lines"] == 1);

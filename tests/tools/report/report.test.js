@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { differing, settingsOf, settingsTable } from "../../../tools/report/page/options.js";
 import { tickText, ticks, written } from "../../../tools/report/page/plot.js";
-import { csvOf, nearest, plotsOf, spanOf, thinned, valueOfLast } from "../../../tools/report/page/series.js";
+import { csvOf, endOf, nearest, plotsOf, spanOf, thinned, valueOfLast } from "../../../tools/report/page/series.js";
 import { generator } from "../view/numbers.js";
 
 function points(values, count) {
@@ -136,4 +136,13 @@ test("a CSV has all points, and names that are nothing but names", () => {
   const runs = [run('=cmd|"x",\ny', { validations: points({}, 0), epochs: points({}, 0) })];
   assert.equal(csvOf(plotsOf(runs)[0], runs), ["run,series,epochs,iteration,seconds,loss", `"'=cmd|""x"",\ny",training,0,0,0,3`, `"'=cmd|""x"",\ny",training,0.5,10,1,2`,
     `"'=cmd|""x"",\ny",training,1,20,4,1`, ""].join("\n"));
+});
+
+test("a run that was interrupted in its second epoch has not had two", () => {
+  const points = (...epochs) => ({ epochs, iteration: epochs.map((epoch) => 100 * epoch), seconds: epochs });
+  const run = { progress: points(0.5, 1, 1.4), epochs: points(1), validations: points(1) };
+  const ended = (reason, epoch) => endOf({ ...run, end: { reason, epoch, iteration: 143 } });
+  assert.deepEqual(ended("interrupted", 2), { reason: "interrupted", epoch: 1.4, iteration: 143 });
+  assert.equal(ended("complete", 2).epoch, 2);
+  assert.deepEqual([endOf(run).epoch, endOf(run).iteration], [1.4, 140]);
 });

@@ -5,7 +5,7 @@ import { el, table } from "../../page/dom.js";
 import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
 import { differing, settingsTable } from "./options.js";
 import { plotPicture, written } from "./plot.js";
-import { csvOf, kAxes, plotsOf, valueOfLast } from "./series.js";
+import { csvOf, endOf, kAxes, plotsOf, valueOfLast } from "./series.js";
 
 const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
 const kReasons = new Map([["until", "target reached"], ["patience", "out of patience"]]);
@@ -15,16 +15,6 @@ function clock(seconds) {
   if (seconds < 60) return seconds.toFixed(1) + " s";
   const whole = Math.round(seconds), two = (number) => String(number).padStart(2, "0");
   return whole < 3600 ? `${Math.floor(whole / 60)}:${two(whole % 60)}` : `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
-}
-
-function lastOf(points, axis) {
-  return points[axis].at(-1);
-}
-
-// Where a run ended, from its last event.
-function endOf(run) {
-  const of = (axis) => Math.max(...[run.progress, run.epochs, run.validations].map((points) => lastOf(points, axis) ?? 0));
-  return run.end ?? { epoch: of("epochs"), iteration: of("iteration"), seconds: run.error?.seconds ?? of("seconds"), images_per_second: null, targets: [] };
 }
 
 class Report {

@@ -13,6 +13,14 @@ function seriesOf(points, column) {
   return { epochs: pick("epochs"), iteration: pick("iteration"), seconds: pick("seconds"), value: column.value };
 }
 
+// Where a run ended, from its last event; of a run that was cut short that names the epoch it was in, and what is known are
+// the epochs until its last report.
+export function endOf(run) {
+  const of = (axis) => Math.max(...[run.progress, run.epochs, run.validations].map((points) => points[axis].at(-1) ?? 0));
+  if (!run.end) return { epoch: of("epochs"), iteration: of("iteration"), seconds: run.error?.seconds ?? of("seconds"), images_per_second: null, targets: [] };
+  return run.end.reason === "complete" ? run.end : { ...run.end, epoch: Math.min(run.end.epoch, of("epochs")) };
+}
+
 // How many epochs had gone by at an iteration, from the points around it: iterations per epoch change with the number of
 // learners. Behind the last point it is that point's, and undefined where there is none.
 function epochsAt({ iteration, epochs }, at) {

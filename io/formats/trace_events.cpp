@@ -234,7 +234,7 @@ void read_events(const std::string& path, const std::function<void(const TraceEv
     std::istream stream(&text);
     EventHandler handler(take);
     json::sax_parse(stream, &handler);
-    if (!handler.has_list()) throw GraphError("found no list 'traceEvents'");
+    if (!handler.has_list()) throw GraphError("found no list 'traceEvents', expected a trace that run --trace wrote");
   } catch (const json::parse_error& error) {
     const std::string message = message_of(error);  // "parse error at line 1, column 2: …"
     throw GraphError(text.position_of(error.byte), fmt::format("not JSON: {}", message.substr(message.find(": ") + 2)));

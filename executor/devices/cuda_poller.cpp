@@ -99,7 +99,7 @@ void CudaPoller::poll() {
     advance_origin();
     for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
     if (busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
-    if (stopping_.load() && (!busy || broken_ || std::chrono::steady_clock::now() > drain_until_)) {
+    if (stopping_.load() && (!busy || broken_ || !may_take_longer())) {
       under_way_ = busy && !broken_;
       return;
     }
@@ -109,6 +109,15 @@ void CudaPoller::poll() {
       issued_.wait(seen, std::memory_order_acquire);
     }
   }
+}
+
+// Once it is to stop: whether what is under way still has time to end. Where something has ended there is time for the
+// next, too: nothing more is issued, and what ends takes turns.
+bool CudaPoller::may_take_longer() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now > drain_until_) return false;
+  if (std::exchange(progress_, false)) drain_until_ = std::max(drain_until_, now + kDrainTime);
+  return true;
 }
 
 // True once all events of the instance have ended, at the trace's time `ended`, or the one at `where` has failed: then
@@ -190,7 +199,7 @@ void CudaPoller::check_oldest() {
 // Leaves in origin_age_ when it was, as far as the host can tell, and returns how well it can. A device that hangs
 // records nothing.
 std::optional<int64_t> CudaPoller::record_origin() {
-  constexpr int64_t kLongest = 1'000'000'000;  // ns
+  constexpr int64_t kLongest = 100'000'000;  // ns; nothing else is looked at meanwhile
   const int64_t before = trace_->now();
   CUDA_CHECK(cudaEventRecord(origin_[0], clock_stream_));
   int64_t after = before;
@@ -210,7 +219,10 @@ void CudaPoller::advance_origin() {
   if (!trace_ || trace_->now() - origin_age_ < kNearEnough) return;
   std::swap(origin_[0], origin_[1]);
   const std::optional<int64_t> uncertainty = record_origin();
-  if (!uncertainty) return std::swap(origin_[0], origin_[1]);
+  if (!uncertainty) {
+    origin_age_ = trace_->now();  // the next attempt comes later: hanging tasks have to be noticed meanwhile
+    return std::swap(origin_[0], origin_[1]);
+  }
   float milliseconds = 0;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, origin_[1], origin_[0]));
   origin_ns_ += int64_t(double(milliseconds) * 1e6);

@@ -94,6 +94,7 @@ class CudaPoller {
 
  private:
   void poll();
+  bool may_take_longer();
   bool poll_head(Pending& lane);
   bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where, int64_t& ended) const;
   std::vector<std::optional<Pending::Instance>> oldest() const;  // by lane
@@ -115,7 +116,7 @@ class CudaPoller {
   int64_t origin_age_ = 0;
   std::atomic<uint64_t> issued_{0};
   std::atomic<bool> stopping_{false};
-  Deadline drain_until_;                    // once stopping_
+  Deadline drain_until_;                    // once stopping_; then the thread's own
   bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
   bool under_way_ = false;
   std::thread thread_;

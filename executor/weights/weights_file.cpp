@@ -33,7 +33,7 @@ bool is_counter(const Entry& entry) {
 
 WeightsMap read_map(const std::string& path) {
   if (path.empty()) return {};
-  const std::vector<uint8_t> text = read_file(path);
+  const std::vector<uint8_t> text = read_file(path, kMostText);
   return {std::string_view(reinterpret_cast<const char*>(text.data()), text.size()), path};
 }
 

@@ -69,16 +69,22 @@ bool stays_inside(const std::string& path) {
          std::find(parts.begin(), parts.end(), "..") == parts.end();
 }
 
-std::vector<uint8_t> read_file(const fs::path& path) {
+std::vector<uint8_t> read_file(const fs::path& path, uint64_t most) {
+  const auto check_size = [&](uint64_t bytes) {
+    if (bytes <= most) return;
+    throw RunError(fmt::format("{}: found {} bytes or more, expected at most {}", path.string(), bytes, most));
+  };
   errno = 0;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "rbe"), fclose);
   if (!file) fail_file("opened", path);
   std::error_code error;
   const uint64_t size = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
+  check_size(size);
   std::vector<uint8_t> bytes(size + 1);  // one more than expected, so that the end is met
   size_t have = 0;
   while (const size_t found = fread(bytes.data() + have, 1, bytes.size() - have, file.get())) {
     have += found;
+    check_size(have);
     if (have == bytes.size()) bytes.resize(2 * have);
   }
   if (ferror(file.get())) fail_file("read", path);
@@ -87,7 +93,7 @@ std::vector<uint8_t> read_file(const fs::path& path) {
 }
 
 std::vector<std::string> read_lines(const fs::path& path) {
-  const std::vector<uint8_t> bytes = read_file(path);
+  const std::vector<uint8_t> bytes = read_file(path, kMostText);
   std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::vector<std::string> lines;
   while (!rest.empty()) {

@@ -24,10 +24,13 @@ std::filesystem::path find_file(const std::string& what, std::span<const std::fi
 // Whether a path that a file states leads to something below the file's own folder: relative, without "..".
 bool stays_inside(const std::string& path);
 
-// A file as it is. Throws RunError.
-std::vector<uint8_t> read_file(const std::filesystem::path& path);
+// A file as it is. Throws RunError, also where it has more than `most` bytes.
+std::vector<uint8_t> read_file(const std::filesystem::path& path, uint64_t most = UINT64_MAX);
 
-// Its lines, without those at the end that are empty. They end with "\n" or "\r\n". Throws RunError.
+inline constexpr uint64_t kMostText = uint64_t{1} << 30;  // bytes of a file that people write or read
+
+// Its lines, without those at the end that are empty. They end with "\n" or "\r\n". Throws RunError, also where it has
+// more than kMostText bytes.
 std::vector<std::string> read_lines(const std::filesystem::path& path);
 
 // The most that a gzipped file of so many bytes may hold: what is compressed further than any data is (deflate's limit

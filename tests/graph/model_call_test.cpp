@@ -359,6 +359,15 @@ TEST_CASE("model: faults of calls are told at their place") {
   CHECK(has(files.fault("y = model.net (x) y = Relu (x)", net), "'y' is defined twice"));
   CHECK(has(files.fault("y = model.net (x)", {{"", files.file("none.onnx")}}), "none.onnx: cannot read the file"));
   CHECK(has(files.fault("y = model.net (x)", {{"", "/dev/zero"}}), "/dev/zero: found a device, expected a file"));
+  const std::string large = files.file("large.onnx");
+  std::ofstream(large) << "";
+  std::error_code error;
+  std::filesystem::resize_file(large, uint64_t{100} << 30, error);
+  if (error) {
+    MESSAGE("SKIP: the file system has no sparse files of 100 GiB");
+    return;
+  }
+  CHECK(has(files.fault("y = model.net (x)", {{"", large}}), "large.onnx: found 107374182400 bytes, expected at most"));
   CHECK(has(files.fault("y = model.net (x)", {{"", files.net}, {"nett", files.net}}),
             "--model nett=" + files.net + ": the graph 'g' calls 'net'; did you mean 'net'?"));
   CHECK(has(files.fault("y = Relu (x)", net), "the graph 'g' calls no model"));

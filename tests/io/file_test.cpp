@@ -24,6 +24,21 @@ TEST_CASE("file: a file that is missing is reported with what is there") {
   check_parts(message_of<RunError>([&] { read_file(folder / "a"); }), {"cannot be read"});
 }
 
+TEST_CASE("file: one that is too large is refused before it is read") {
+  TestFolder folder;
+  const std::string path = folder.write("four", std::string("four"));
+  CHECK(read_file(path, 4).size() == 4);
+  CHECK(message_of<RunError>([&] { read_file(path, 3); }) == path + ": found 4 bytes or more, expected at most 3");
+  CHECK(message_of<RunError>([&] { read_file("/dev/zero", 1000); }).starts_with("/dev/zero: found "));
+  std::error_code error;
+  std::filesystem::resize_file(path, uint64_t{100} << 30, error);
+  if (error) {
+    MESSAGE("SKIP: the file system has no sparse files of 100 GiB");
+    return;
+  }
+  check_parts(message_of<RunError>([&] { read_lines(path); }), {path, "found 107374182400 bytes"});
+}
+
 TEST_CASE("layout: tensors turn channels-last and back, for every element size") {
   for (const DataType dtype : {DataType::Uint8, DataType::Bfloat16, DataType::Float32, DataType::Float64}) {
     const TensorType type = TensorType{dtype, {2, 3, 4, 5}}.in(Layout::ChannelsLast);

@@ -399,6 +399,7 @@ TEST_CASE("a log that cannot be created is an error, one that cannot be written 
 
 TEST_CASE("lines that stay are wrapped at blanks, and no line is longer than the terminal") {
   CHECK(wrapped("one two three", 80) == "one two three");
+  CHECK(fitted(std::string(100, ' ') + "\nlast\n", 20) == "\nlast\n");
   CHECK(wrapped("loss 0.1234  accuracy 0.9612  top5 0.9912", 30) == "loss 0.1234  accuracy 0.9612\n    top5 0.9912");
   CHECK(wrapped("abcdefghijklmnopqrstuvwxyz", 20) == "abcdefghijklmnopqrst\n    uvwxyz");
   std::string text;

@@ -179,7 +179,10 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
     return fault({"run", "g", "--checkpoint", "c", option, text});
   };
   CHECK(of("--checkpoint-every", "10").find("expected a number and s, m, h, it, ep, as in 10m") != std::string::npos);
-  CHECK(of("--checkpoint-every", "0it").find("expected a number") != std::string::npos);
+  for (const char* none : {"0it", "0s", "-1ep", "1000000000000it"}) {
+    CHECK(of("--checkpoint-every", none).find("expected a number above 0, and no more than 1e+09") !=
+          std::string::npos);
+  }
   CHECK(of("--checkpoint-every", "1.5it").find("expected a whole number") != std::string::npos);
   CHECK(of("--time-limit", "2 h").find("as in 90m or 2h") != std::string::npos);
   CHECK(of("--time-limit", "nan").find("as in 90m or 2h") != std::string::npos);

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "graph/error.h"
+#include "io/formats/file.h"
 
 namespace arbalest {
 
@@ -18,13 +19,9 @@ ClassNames::ClassNames(const std::string& path, const std::vector<std::string>& 
     }
     return;
   }
-  std::ifstream file(path);
-  if (!file) throw GraphError(fmt::format("--class-names {}: cannot open: {}", path, std::strerror(errno)));
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    names_.push_back(line);
-  }
-  while (!names_.empty() && names_.back().empty()) names_.pop_back();
+  if (!std::ifstream(path))
+    throw GraphError(fmt::format("--class-names {}: cannot open: {}", path, std::strerror(errno)));
+  names_ = read_lines(path);
   if (int64_t(names_.size()) == classes) return;
   throw GraphError(fmt::format("--class-names {}: found {} names, expected one for each of the {} classes", path,
                                names_.size(), classes));

@@ -56,6 +56,9 @@ std::pair<double, std::string> quantity_of(const char* option, const std::string
   constexpr double kMost = 1e9;
   const bool known = std::find(units.begin(), units.end(), unit) != units.end();
   if (error == std::errc{} && known && number > 0 && number <= kMost) return {number, unit};
+  if (error == std::errc{} && known) {
+    throw GraphError(fmt::format("{} '{}': expected a number above 0, and no more than {:g}", option, text, kMost));
+  }
   throw GraphError(fmt::format("{} '{}': expected a number and {}, as in {}", option, text,
                                fmt::join(units.begin(), units.end(), ", "), example));
 }

@@ -70,6 +70,7 @@ class Fitting {
   void put_line(const std::string& line) {
     if (columns_of(line) <= width_) return put(line);
     const std::vector<Field> fields = fields_of(line);
+    if (fields.empty()) return put("");
     if (fields[0].begin == 0) return put(wrapped(joined(fields), width_, 0));
     const size_t indent = std::min(fields[0].begin, kContinuation);
     put(wrapped(std::string(indent, ' ') + joined(fields), width_, indent + kIndent));

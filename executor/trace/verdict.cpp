@@ -229,23 +229,28 @@ class Judgement {
   }
 
   void averaging() {
-    int64_t busy = 0, hidden = 0;
-    LaneId lane = kNone;
+    int64_t busy = 0, hidden = 0, most = 0;
+    LaneId lane = kNone;  // where most of it is done
     for (const Hiding& part : summary_.hiding) {
       const bool averages = part.kind == Lane::Kind::Averaging || part.kind == Lane::Kind::Collectives;
       if (part.lane == kNone || !averages) continue;
       busy += part.busy_ns;
       hidden += part.hidden_ns;
-      lane = lane == kNone ? part.lane : lane;
+      if (part.busy_ns > most) lane = part.lane, most = part.busy_ns;
     }
     if (busy == 0) return;
     const std::string share = in_percent(double(hidden) / double(busy));
     const std::string what = agreeing_in_words(trace_.run);
     verdict_.sentence += fmt::format("; {} {} hidden", what, share);
-    const Lane& first = lane_of(lane);
-    const bool turns = first.device != kNone && plan_.devices[size_t(first.device)].kind == PlanDevice::Kind::Cpu;
-    const std::string text = turns ? fmt::format("of {} hidden: a CPU device does one thing at a time", what)
-                                   : fmt::format("of {} ran while its device computed", what);
+    const int32_t device = lane_of(lane).device;
+    const bool turns = std::any_of(plan_.devices.begin(), plan_.devices.end(),
+                                   [](const PlanDevice& one) { return one.kind == PlanDevice::Kind::Cpu; });
+    const std::string text = turns && hidden == 0
+                                 ? fmt::format("of {} hidden: a CPU device does one thing at a time", what)
+                                 : fmt::format("of {} ran while {} device computed", what,
+                                               turns             ? "another"
+                                               : device == kNone ? "a"
+                                                                 : "its");
     verdict_.figures.push_back({share, text, VerdictFigure::Where::Lane, lane});
   }
 

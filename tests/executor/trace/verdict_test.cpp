@@ -207,6 +207,12 @@ TEST_CASE("what S-SGD does to agree is not called averaging") {
   trace.run.strategy = "ssgd";
   CHECK(contains(told(), "; summing gradients 0 % hidden"));
   CHECK_FALSE(contains(told(), "averag"));
+
+  trace.plan.lanes[0].kind = Lane::Kind::Collectives;  // the figure leads to the lane that does most of it
+  std::swap(trace.plan.tasks[0].lane, trace.plan.tasks[1].lane);
+  const Verdict verdict = judge(trace, analyze(trace));
+  CHECK(verdict.figures[1].id == 1);
+  CHECK(verdict.figures[1].text == "of summing gradients ran while its device computed");
 }
 
 // The report of an iteration frees what the next step writes, and finds no thread, for fills have both.

@@ -101,11 +101,11 @@ export class Charts {
     this.drawNames(chart, top);
   }
 
-  // At the right end, over what is drawn there.
-  drawNote(text, y) {
+  // At the right end, or the left one, over what is drawn there.
+  drawNote(text, y, atLeft = false) {
     const { context: ctx, timeline } = this;
     ctx.font = "10px system-ui, sans-serif";
-    const wide = ctx.measureText(text).width, left = timeline.width - wide - 10;
+    const wide = ctx.measureText(text).width, left = atLeft ? kGutter + 8 : timeline.width - wide - 10;
     ctx.fillStyle = timeline.palette.page;
     ctx.globalAlpha = 0.8;
     ctx.fillRect(left - 3, y - 6, wide + 6, 12);
@@ -117,8 +117,8 @@ export class Charts {
   // How many charts there is no room for.
   drawMore() {
     const above = this.first, below = this.hiddenCharts() - above;
-    if (above > 0) this.drawNote(`▴ ${counted(above, "more chart")}`, 8);
-    if (below > 0) this.drawNote(`▾ ${counted(below, "more chart")}`, this.height - 7);
+    if (above > 0) this.drawNote(`▴ ${counted(above, "more chart")}`, 8, true);
+    if (below > 0) this.drawNote(`▾ ${counted(below, "more chart")}`, this.height - 7, true);
   }
 
   // A line of means, one a pixel; `floor`: what lies between it and that is filled.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace arbalest {
 
@@ -28,6 +29,51 @@ std::string waiting_for(const Plan& plan, const Edge& edge) {
     return fmt::format("waiting for {} (to free {})", from, edge.what.empty() ? "a slot" : edge.what);
   }
   return edge.what.empty() ? fmt::format("waiting for {}", from) : fmt::format("waiting for {} ({})", from, edge.what);
+}
+
+// How much of that time the intervals cover.
+int64_t overlap(const Intervals& busy, int64_t from, int64_t to) {
+  auto at = std::partition_point(busy.begin(), busy.end(), [&](const Interval& one) { return one.to <= from; });
+  int64_t sum = 0;
+  for (; at != busy.end() && at->from < to; ++at) sum += std::min(at->to, to) - std::max(at->from, from);
+  return sum;
+}
+
+// When as many batches were read at once as tasks of the host ever ran. None where threads read less than half of the
+// time: what waits for one of them waits for it to wake.
+Intervals all_reading(const TraceFile& trace) {
+  struct Change {
+    int64_t time = 0;
+    int8_t tasks = 0, fills = 0;  // so many more
+  };
+  const auto fills_of = [&](const TaskSpan& span) {
+    return int8_t(trace.plan.tasks[size_t(span.task)].kind == Task::Kind::Fill);
+  };
+  int64_t read = 0, from = std::numeric_limits<int64_t>::max(), to = 0;
+  for (const TaskSpan& span : trace.tasks) {
+    if (!trace.plan.on_host(span.task)) continue;
+    from = std::min(from, span.started);
+    to = std::max(to, span.ended);
+    if (fills_of(span) != 0) read += span.ended - span.started;
+  }
+  if (read == 0 || 2 * read < to - from) return {};
+  std::vector<Change> changes;
+  for (const TaskSpan& span : trace.tasks) {
+    if (!trace.plan.on_host(span.task)) continue;
+    changes.push_back({span.started, 1, fills_of(span)});
+    changes.push_back({span.ended, -1, int8_t(-fills_of(span))});
+  }
+  std::sort(changes.begin(), changes.end(),
+            [](const Change& a, const Change& b) { return std::pair(a.time, a.tasks) < std::pair(b.time, b.tasks); });
+  int64_t tasks = 0, fills = 0, threads = 0;
+  for (const Change& change : changes) threads = std::max(threads, tasks += change.tasks);
+  if (2 * read < threads * (to - from)) return {};
+  Intervals times;
+  for (size_t i = 0; i + 1 < changes.size(); ++i) {
+    fills += changes[i].fills;
+    if (fills == threads) times.push_back({changes[i].time, changes[i + 1].time});
+  }
+  return merged(std::move(times));
 }
 
 }  // namespace
@@ -82,7 +128,8 @@ class IdleCauses::WayBack {
     if (plan_.on_host(span.task)) {
       const int64_t ready = std::max(satisfied, span.ready);
       back_to(std::max(ready, span.issued), own);
-      back_to(ready, {fmt::format("waiting for a thread for {}", task.name), causes_.waiting_for_thread()});
+      back_to(ready,
+              {fmt::format("waiting for a thread for {}", task.name), causes_.waiting_for_thread(ready, span.issued)});
       return back_to(satisfied, own);
     }
     turns_of_ = task.lane;
@@ -95,14 +142,14 @@ class IdleCauses::WayBack {
     int64_t rest = at_ - begin;
     if (rest == 0) return;
     for (const LaneId other : causes_.sharing_thread(lane_)) {
-      const int64_t busy = std::min(rest, causes_.overlap(other, begin, at_));
+      const int64_t busy = std::min(rest, overlap(causes_.busy_[size_t(other)], begin, at_));
       if (busy == 0) continue;
       add({"thread busy with " + plan_.lanes[size_t(other)].name, IdleCause::Turns, other}, busy);
       rest -= busy;
     }
     if (turns_of_ != kNone && plan_.lanes[size_t(turns_of_)].device != plan_.lanes[size_t(lane_)].device) {
       for (const LaneId other : causes_.sharing_thread(turns_of_)) {
-        const int64_t busy = std::min(rest, causes_.overlap(other, begin, at_));
+        const int64_t busy = std::min(rest, overlap(causes_.busy_[size_t(other)], begin, at_));
         if (busy == 0) continue;
         const Lane& known = plan_.lanes[size_t(other)];
         add({"waiting for " + known.name, cause_of_lane(known.kind), other}, busy);
@@ -134,17 +181,16 @@ class IdleCauses::WayBack {
 };
 
 IdleCauses::IdleCauses(const TraceFile& trace, const SpanIndex& index, const std::vector<Intervals>& busy)
-    : plan_(trace.plan), index_(index), busy_(busy), into_(trace.plan.tasks.size()), sharing_(trace.plan.lanes.size()) {
+    : plan_(trace.plan),
+      index_(index),
+      busy_(busy),
+      into_(trace.plan.tasks.size()),
+      sharing_(trace.plan.lanes.size()),
+      reading_(all_reading(trace)) {
   for (const Edge& edge : plan_.edges) {
     into_[size_t(edge.to)].push_back(&edge);
     waiting_.push_back(waiting_for(plan_, edge));
   }
-  int64_t fills = 0, others = 0;
-  for (const TaskSpan& span : trace.tasks) {
-    if (!plan_.on_host(span.task)) continue;
-    (plan_.tasks[size_t(span.task)].kind == Task::Kind::Fill ? fills : others) += span.ended - span.started;
-  }
-  reads_ = fills > others;
   for (LaneId lane = 0; lane < LaneId(plan_.lanes.size()); ++lane) {
     const int32_t device = plan_.lanes[size_t(lane)].device;
     if (device == kNone || plan_.devices[size_t(device)].kind != PlanDevice::Kind::Cpu) continue;
@@ -183,13 +229,9 @@ IdleCause IdleCauses::cause_of(const Edge& edge) const {
   }
 }
 
-// How long the lane was busy in that time.
-int64_t IdleCauses::overlap(LaneId lane, int64_t from, int64_t to) const {
-  const Intervals& busy = busy_[size_t(lane)];
-  auto at = std::partition_point(busy.begin(), busy.end(), [&](const Interval& one) { return one.to <= from; });
-  int64_t sum = 0;
-  for (; at != busy.end() && at->from < to; ++at) sum += std::min(at->to, to) - std::max(at->from, from);
-  return sum;
+// Of a task of the host that found none in that time.
+IdleCause IdleCauses::waiting_for_thread(int64_t from, int64_t to) const {
+  return 2 * overlap(reading_, from, to) > to - from ? IdleCause::Reading : IdleCause::Thread;
 }
 
 std::string agreeing_in_words(const TracedRun& run) {

@@ -24,7 +24,7 @@ enum class IdleCause : uint8_t {
   Pace,        // the host may run no further ahead
   Noticing,    // what it waited for had ended, and the host did not know yet
   Thread,      // a host task waited for a thread
-  Reading,     // the same, where threads do little but read batches
+  Reading,     // the same, while all threads read batches
   Issuing,     // the host was putting it into its device queue
   Starting,    // it was in its queue and first there
 };
@@ -60,9 +60,8 @@ class IdleCauses {
   std::pair<const Edge*, const TaskSpan*> last_needed(const TaskSpan& span) const;
   IdleCause cause_of(const Edge& edge) const;
   const std::string& wait_for(const Edge& edge) const { return waiting_[size_t(&edge - plan_.edges.data())]; }
-  IdleCause waiting_for_thread() const { return reads_ ? IdleCause::Reading : IdleCause::Thread; }
+  IdleCause waiting_for_thread(int64_t from, int64_t to) const;
   const std::vector<LaneId>& sharing_thread(LaneId lane) const { return sharing_[size_t(lane)]; }
-  int64_t overlap(LaneId lane, int64_t from, int64_t to) const;
 
   const Plan& plan_;
   const SpanIndex& index_;
@@ -70,7 +69,7 @@ class IdleCauses {
   std::vector<std::vector<const Edge*>> into_;  // by task
   std::vector<std::string> waiting_;            // by edge: what is said of those that wait for it
   std::vector<std::vector<LaneId>> sharing_;    // by lane: other lanes of the same CPU device, which take turns
-  bool reads_ = false;                          // whether the host's threads read batches longer than they do all else
+  Intervals reading_;                           // when all threads of the host read batches
 };
 
 }  // namespace arbalest

@@ -11,6 +11,7 @@
 #endif
 
 #include "graph/error.h"
+#include "ops/address_space.h"
 
 namespace arbalest::onednn {
 namespace {
@@ -155,6 +156,10 @@ OnednnKernel::Piece OnednnKernel::made_piece(dnnl::primitive primitive, const De
 }
 
 void OnednnKernel::run(const KernelContext& context) const {
+  if (!has_run_.exchange(true, std::memory_order_relaxed)) {
+    // Some code is made when it is first needed, and oneDNN crashes where there is no memory for it.
+    const AddressSpace room(size_t{32} << 20);
+  }
   for (const Step& step : steps_) {
     if (!step.divided) {
       run(step.pieces.front(), context);

@@ -5,6 +5,7 @@
 // How oneDNN orders its sums depends on that count. Where the same bits are wanted whatever it is, work is divided into
 // pieces that the shapes alone decide on (divided(), add_pieces()), and each piece is made for and runs on one thread.
 
+#include <atomic>
 #include <dnnl.hpp>
 #include <utility>
 #include <vector>
@@ -121,6 +122,7 @@ class OnednnKernel final : public Kernel {
   dnnl::stream stream_;
   std::vector<Step> steps_;
   int64_t workspace_ = 0;
+  mutable std::atomic<bool> has_run_{false};
 };
 
 struct ConvDescs {

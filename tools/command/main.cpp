@@ -51,7 +51,9 @@ void load_unwinding() {
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  throw RunError(fmt::format("standard output: cannot write: {}", std::strerror(errno != 0 ? errno : EIO)));
+  // Why it could not be written earlier is not known any more.
+  throw RunError(errno == 0 ? std::string("standard output: not all of it could be written")
+                            : fmt::format("standard output: cannot write: {}", std::strerror(errno)));
 }
 
 }  // namespace

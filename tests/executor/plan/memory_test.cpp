@@ -218,7 +218,12 @@ TEST_CASE("buffers among gaps that are all too small are put above these, soon")
   }
   const std::clock_t began = std::clock();
   const Packing packing = pack(lifetimes);
-  CHECK(double(std::clock() - began) / CLOCKS_PER_SEC < 20);
+#ifdef __SANITIZE_THREAD__
+  constexpr double kLongest = 200;  // it takes 23 s there
+#else
+  constexpr double kLongest = 20;
+#endif
+  CHECK(double(std::clock() - began) / CLOCKS_PER_SEC < kLongest);
   int64_t live = 0, peak = 0;
   for (int at = 0; at <= 40000; at += 100) {
     live = 0;

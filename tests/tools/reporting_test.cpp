@@ -74,6 +74,11 @@ TEST_CASE("a progress line sheds what matters least") {
   CHECK(progress_text(run, progress, {200}) == "epoch 3/10  50 %  loss 0.1235  lr 0.05  12.3k images/s  ETA 1:30");
   CHECK(progress_text(run, progress, {60}) == "epoch 3/10  50 %  loss 0.1235  12.3k images/s  ETA 1:30");
   CHECK(progress_text(run, progress, {24}) == "epoch 3/10  loss 0.1235");
+  RunProgress diverging = progress;
+  diverging.loss = 6.80335378154e26;
+  CHECK(progress_text(run, diverging, {30}) == "epoch 3/10  loss 6.8034e+26");
+  diverging.loss = 999999;
+  CHECK(progress_text(run, diverging, {30}) == "epoch 3/10  loss 999999.0000");
   RunProgress with_accuracy = progress;
   with_accuracy.metrics = {{"accuracy", 0.9612}};
   CHECK(progress_text(run, with_accuracy, {200}) ==

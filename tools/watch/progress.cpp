@@ -39,9 +39,11 @@ std::string bar(double share, size_t width) {
   return '[' + std::string(done, '=') + (whole ? "" : ">") + std::string(whole ? 0 : inner - done - 1, ' ') + ']';
 }
 
-// Of what is not a number the sign has no meaning.
+// Of what is not a number the sign has no meaning. A loss that grows without bound does not fill the line.
 std::string measured(double value) {
-  return std::isnan(value) ? "nan" : fmt::format("{:.4f}", value);
+  constexpr double kLong = 1e6;
+  if (std::isnan(value)) return "nan";
+  return std::abs(value) < kLong ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
 }
 
 std::string join(const Metrics& metrics) {
@@ -81,7 +83,8 @@ std::vector<std::string> parts_lines(const Metrics& parts) {
       lines.push_back(fmt::format("    … {} between", i - kOfEither));
     }
     const std::string name = printable(shown[i].first);
-    lines.push_back(fmt::format("    {}{}  {:.4f}", name, std::string(width - columns_of(name), ' '), shown[i].second));
+    lines.push_back(
+        fmt::format("    {}{}  {}", name, std::string(width - columns_of(name), ' '), measured(shown[i].second)));
   }
   if (shown.size() < parts.size()) lines.push_back(fmt::format("    {} undefined", parts.size() - shown.size()));
   return lines;

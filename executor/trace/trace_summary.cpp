@@ -9,6 +9,7 @@
 #include <regex>
 #include <utility>
 
+#include "executor/trace/idle_causes.h"
 #include "executor/trace/steady_state.h"
 #include "executor/trace/trace_intervals.h"
 #include "graph/error.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "executor/plan/slack.h"
-#include "executor/trace/idle_causes.h"
+#include "executor/trace/idle_cause.h"
 #include "executor/trace/trace_file.h"
 
 namespace arbalest {

@@ -54,6 +54,15 @@ struct Cell {
   std::string graph;
 };
 
+// A count of a cell: a number beyond what an int holds would be converted to any.
+int count_in(const json& cell, const char* name) {
+  constexpr int64_t kMost = 1'000'000;
+  const json& count = cell.at(name);
+  const auto value = count.is_number_integer() ? count.get<int64_t>() : 0;
+  if (value >= 1 && value <= kMost) return int(value);
+  throw GraphError(fmt::format("'{}': found {}, expected a whole number from 1 to {}", name, count.dump(), kMost));
+}
+
 std::vector<Cell> cells_in(const std::string& file) {
   std::ifstream in(file);
   if (!in) throw RunError(fmt::format("{}: cannot open", file));
@@ -66,7 +75,7 @@ std::vector<Cell> cells_in(const std::string& file) {
       const json cell = json::parse(line);
       if (cell.value("event", "") != "cell") throw GraphError("expected a line of bench scaling --json");
       if (cell.contains("error")) continue;
-      cells.push_back({cell.at("device_count"), cell.at("learners"), cell.at("images_per_second"),
+      cells.push_back({count_in(cell, "device_count"), count_in(cell, "learners"), cell.at("images_per_second"),
                        cell.at("images_per_second_min"), cell.at("images_per_second_max"), cell.at("graph")});
     } catch (const json::exception& error) {
       throw GraphError(Position{file, number, 1}, message_of(error));

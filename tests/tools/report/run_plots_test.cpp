@@ -59,6 +59,11 @@ TEST_CASE("throughput is plotted over devices, a line for each number of learner
   CHECK(contains(refusal("{\"event\":\"start\"}\n"), "bad.jsonl:1:1: expected a line of bench scaling --json"));
   CHECK(contains(refusal(cell(1, 1, 5) + "{\"event\":\"cell\"}\n"), "bad.jsonl:2:1: "));
   CHECK(contains(refusal("{\"event\":\"cell\",\"error\":\"x\"}\n"), "holds no cell that was measured"));
+  for (const char* count : {"1e300", "-1", "0", "2.5", "18446744073709551615", "\"2\"", "null"}) {
+    CAPTURE(count);
+    CHECK(contains(refusal(fmt::format("{{\"event\":\"cell\",\"device_count\":{}}}\n", count)),
+                   "bad.jsonl:1:1: 'device_count': found "));
+  }
 }
 
 TEST_CASE("a metric of validations is plotted over seconds, and targets where they are") {

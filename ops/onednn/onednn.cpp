@@ -156,9 +156,10 @@ OnednnKernel::Piece OnednnKernel::made_piece(dnnl::primitive primitive, const De
 }
 
 void OnednnKernel::run(const KernelContext& context) const {
-  if (!has_run_.exchange(true, std::memory_order_relaxed)) {
+  if (!has_run_.load(std::memory_order_relaxed)) {
     // Some code is made when it is first needed, and oneDNN crashes where there is no memory for it.
     const AddressSpace room(size_t{32} << 20);
+    has_run_.store(true, std::memory_order_relaxed);
   }
   for (const Step& step : steps_) {
     if (!step.divided) {

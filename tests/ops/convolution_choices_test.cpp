@@ -149,10 +149,10 @@ TEST_CASE("where choices are kept is the user's to say") {
     set("HOME", old_home ? kept_home.c_str() : nullptr);
     return folder;
   };
-  CHECK(with("here", "/cache", "/home/a") == "here");
-  CHECK(with("", "/cache", "/home/a") == "");
-  CHECK(with(nullptr, "/cache", "/home/a") == "/cache/arbalest");
-  CHECK(with(nullptr, "relative", "/home/a") == "/home/a/.cache/arbalest");
-  CHECK(with(nullptr, nullptr, "/home/a") == "/home/a/.cache/arbalest");
+  CHECK(with("here", "/cache", "/own") == "here");
+  CHECK(with("", "/cache", "/own") == "");
+  CHECK(with(nullptr, "/cache", "/own") == "/cache/arbalest");
+  CHECK(with(nullptr, "relative", "/own") == "/own/.cache/arbalest");
+  CHECK(with(nullptr, nullptr, "/own") == "/own/.cache/arbalest");
   CHECK(with(nullptr, nullptr, nullptr) == "");
 }

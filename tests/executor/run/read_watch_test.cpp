@@ -3,12 +3,12 @@
 #include "executor/run/read_watch.h"
 
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <filesystem>
 #include <thread>
 
 #include "tests/executor/fixture.h"
+#include "tests/executor/run/child_process.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
 
@@ -145,21 +145,14 @@ TEST_CASE("a run whose reader hangs" * doctest::skip()) {
 }
 
 TEST_CASE("where a thread that reads never comes back the process ends, after telling observers") {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = fmt::format("{} --no-skip -tc='a run whose reader hangs' 2>&1", program);
   const auto began = std::chrono::steady_clock::now();
-  FILE* const pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe);
-  std::string said;
-  for (char part[256]; std::fgets(part, sizeof part, pipe);) said += part;
-  const int status = pclose(pipe);
-  INFO(said);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 1);
+  const ChildProcess child = run_child("a run whose reader hangs");
+  INFO(child.said);
+  CHECK(child.status == 1);
   CHECK(std::chrono::steady_clock::now() - began < 30s);
-  const size_t told = said.find("told: sample "), shown = said.find("arbalest: sample ");
+  const size_t told = child.said.find("told: sample "), shown = child.said.find("arbalest: sample ");
   REQUIRE(told != std::string::npos);
   REQUIRE(shown != std::string::npos);
   CHECK(told < shown);
-  CHECK(said.find("reading has not ended for 0.5 s", shown) != std::string::npos);
+  CHECK(child.said.find("reading has not ended for 0.5 s", shown) != std::string::npos);
 }

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "graph/plain_message.h"
+#include "tests/executor/run/child_process.h"
 #include "tests/executor/run/scheduler_harness.h"
 #include "tests/io/test_folder.h"
 
@@ -126,20 +127,14 @@ TEST_CASE("child: a run on a device that hangs" * doctest::skip()) {
 }
 
 TEST_CASE("where what a device does never ends the process does, with the error, after telling observers") {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  FILE* const pipe = popen((program + " --no-skip -tc='child: a run on a device that hangs' 2>&1").c_str(), "r");
-  REQUIRE(pipe);
-  std::string said;
-  for (char part[256]; std::fgets(part, sizeof part, pipe);) said += part;
-  const int status = pclose(pipe);
-  INFO(said);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 1);
-  const size_t told = said.find("told: "), shown = said.find("arbalest: ");
+  const ChildProcess child = run_child("child: a run on a device that hangs");
+  INFO(child.said);
+  CHECK(child.status == 1);
+  const size_t told = child.said.find("told: "), shown = child.said.find("arbalest: ");
   REQUIRE(told != std::string::npos);
   REQUIRE(shown != std::string::npos);
   CHECK(told < shown);
-  CHECK(said.find("cpu:0: broken", shown) != std::string::npos);
+  CHECK(child.said.find("cpu:0: broken", shown) != std::string::npos);
 }
 
 TEST_CASE("memory that runs out is told in words") {

@@ -151,6 +151,7 @@ struct RunFinished {
   std::string weights_error;                 // why `weights` is another file than was asked for, or ""
   std::string checkpoint;                    // the last of the run's checkpoints, or ""
   std::string checkpoint_error;              // why it could not be written, or ""
+  std::string trace_error;                   // likewise of the trace
 };
 
 struct RunFailed {

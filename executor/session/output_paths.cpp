@@ -8,10 +8,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string_view>
 
 #include "graph/error.h"
-#include "io/formats/file.h"
 #include "io/formats/file_kind.h"
 #include "io/formats/random_access_file.h"
 #include "io/formats/safetensors.h"
@@ -48,19 +46,6 @@ std::filesystem::path canonical(const std::string& path) {
 
 constexpr uint64_t kHead = 512;  // bytes that tell what a file is
 
-std::string_view text_of(const std::vector<uint8_t>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// Of a gzipped file, what it holds.
-bool starts_with(const std::string& path, std::string_view start) {
-  try {
-    return text_of(InputFile(path).read(start.size(), "an earlier output")) == start;
-  } catch (const RunError&) {
-    return false;
-  }
-}
-
 bool is_saved_model(const std::string& path) {
   try {
     return SafetensorsReader(path).metadata().count("graph") > 0;
@@ -72,11 +57,11 @@ bool is_saved_model(const std::string& path) {
 bool is_of_kind(const std::string& path, std::span<const uint8_t> head, OutputKind kind) {
   switch (kind) {
     case OutputKind::Weights: return is_saved_model(path);
-    case OutputKind::Trace: return starts_with(path, "{\"displayTimeUnit\"");
-    case OutputKind::Log: return starts_with(path, "{\"event\":");
+    case OutputKind::Trace: return begins_with(path, kTraceStart);
+    case OutputKind::Log: return begins_with(path, kLogStart);
     case OutputKind::Model: return kind_of_file(head) == "an ONNX model";
-    case OutputKind::Page: return starts_with(path, "<!doctype html>");
-    case OutputKind::Picture: return starts_with(path, "<svg ");
+    case OutputKind::Page: return begins_with(path, "<!doctype html>");
+    case OutputKind::Picture: return begins_with(path, "<svg ");
   }
   return false;
 }

@@ -153,7 +153,12 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
     traced_.ended = end.reason;
     traced_.message = end.interrupted_by;
     traced_.ended_after = end.iteration;
-    write_trace();
+    try {
+      write_trace();
+    } catch (const std::exception& error) {
+      end.trace_error = plain_message(error);
+      warn(end.trace_error);
+    }
     end.trace = trace_written_;
   }
   observer_.finished(end);

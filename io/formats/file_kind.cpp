@@ -1,7 +1,13 @@
 #include "io/formats/file_kind.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
 
 namespace arbalest {
 
@@ -57,6 +63,17 @@ std::string kind_of_file(std::span<const uint8_t> bytes) {
   const size_t first = head.find_first_not_of(" \t\r\n");
   if (first != head.npos && (head[first] == '{' || head[first] == '[')) return "JSON";
   return "";
+}
+
+bool begins_with(const std::string& path, std::string_view start) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  try {
+    const std::vector<uint8_t> head = InputFile(path).read(start.size(), "a file's beginning");
+    return std::equal(head.begin(), head.end(), start.begin(), start.end());
+  } catch (const RunError&) {
+    return false;
+  }
 }
 
 }  // namespace arbalest

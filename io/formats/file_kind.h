@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace arbalest {
 
@@ -15,5 +16,12 @@ std::string kind_of_file(std::span<const uint8_t> head);
 // safetensors of them differs from all others.
 inline constexpr const char* kPyTorchFile = "a PyTorch checkpoint";
 inline constexpr const char* kPickle = "a Python pickle";
+
+// How the traces and the logs begin that runs write.
+inline constexpr std::string_view kTraceStart = "{\"displayTimeUnit\"", kLogStart = "{\"event\":";
+
+// Whether a file begins with that, or what is gzipped in it; false where it cannot be read, or is no regular file, of
+// which whoever reads it afterwards would miss the beginning.
+bool begins_with(const std::string& path, std::string_view start);
 
 }  // namespace arbalest

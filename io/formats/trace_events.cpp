@@ -10,9 +10,11 @@
 #include <istream>
 #include <memory>
 #include <streambuf>
+#include <string_view>
 
 #include "graph/error.h"
 #include "io/formats/file.h"
+#include "io/formats/file_kind.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {
@@ -40,6 +42,9 @@ class TraceText : public std::streambuf {
     const size_t column = start == read.npos ? before_ + offset - line_start_ : offset - start - 1;
     return {path_, int(line) + 1, int(column) + 1};
   }
+
+  // What has been read of it, but not been taken.
+  std::string_view ahead() const { return {gptr(), size_t(egptr() - gptr())}; }
 
  protected:
   int_type underflow() override {
@@ -230,6 +235,12 @@ void read_events(const std::string& path, const std::function<void(const TraceEv
   try {
     if (text.sgetc() == TraceText::traits_type::eof()) {  // not the stream's peek(), which swallows what is thrown
       throw GraphError("found an empty file, expected a trace that run --trace wrote");
+    }
+    if (text.ahead().starts_with(kLogStart)) {
+      throw GraphError(
+          fmt::format("found a log that run --log wrote, expected a trace that run --trace wrote: "
+                      "'arbalest report {}' shows it",
+                      path));
     }
     std::istream stream(&text);
     EventHandler handler(take);

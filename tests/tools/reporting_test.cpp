@@ -331,6 +331,7 @@ TEST_CASE("the log is one object a line, event first") {
     finished.best = {{"accuracy", 0.95}};
     finished.targets = {{"accuracy >= 0.9", 1.5}, {"accuracy >= 0.99", -1}};
     finished.best_error = "no room";
+    finished.trace_error = "no room either";
     finished.interrupted_by = "SIGINT";
     log.finished(finished);
     // What is written is there at once.
@@ -364,6 +365,7 @@ TEST_CASE("the log is one object a line, event first") {
   CHECK(lines[5].at("accuracy") == 0.9125);
   CHECK(lines[5].at("best").at("accuracy") == 0.95);
   CHECK(lines[5].at("best_error") == "no room");
+  CHECK(lines[5].at("trace_error") == "no room either");
   CHECK_FALSE(lines[0].contains("note"));
   CHECK(lines[5].at("targets")[0].at("seconds") == 1.5);
   CHECK(lines[5].at("targets")[1].at("seconds").is_null());

@@ -97,7 +97,8 @@ int command_run(const RunOptions& options) {
   const InterruptHandler interrupt;
   const RunFinished end = run_training(std::move(graph), session, observers, InterruptHandler::requested());
   const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());
-  const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty();
+  const bool not_written = !end.weights_error.empty() || !end.best_error.empty() || !end.checkpoint_error.empty() ||
+                           !end.trace_error.empty();
   if (not_written || log_failed) return kFailed;
   if (end.reason == "interrupted" || end.reason == "time limit") return kInterrupted;
   return !session.rules.targets.empty() && end.reason != "until" ? kNotReached : kDone;

@@ -10,6 +10,7 @@
 
 #include "graph/error.h"
 #include "io/formats/file.h"
+#include "io/formats/file_kind.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {
@@ -257,6 +258,12 @@ class Run {
 }  // namespace
 
 std::vector<RunLog> read_run_logs(const std::string& path, const std::string& name) {
+  if (begins_with(path, kTraceStart)) {
+    throw RunError(
+        fmt::format("{}: found a trace that run --trace wrote, expected a log that run --log wrote: "
+                    "'arbalest view {}' shows it",
+                    path, path));
+  }
   const std::vector<std::string> lines = read_lines(path);
   std::vector<Run> runs = {Run(name)};
   for (size_t i = 0; i < lines.size(); ++i) {

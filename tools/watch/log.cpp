@@ -229,6 +229,7 @@ void JsonLog::finished(const RunFinished& event) {
   if (!event.checkpoint.empty()) line["checkpoint"] = event.checkpoint;
   if (!event.checkpoint_error.empty()) line["checkpoint_error"] = event.checkpoint_error;
   if (!event.trace.empty()) line["trace"] = event.trace;
+  if (!event.trace_error.empty()) line["trace_error"] = event.trace_error;
   write(line);
 }
 

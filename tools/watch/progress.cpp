@@ -313,6 +313,7 @@ void ProgressLine::finished(const RunFinished& event) {
   if (missed_ > 0)
     print(fmt::format("  {} reports of progress are left out: this terminal or the log was slow", missed_));
   if (!event.trace.empty()) print(fmt::format("  trace:   {}", event.trace));
+  if (!event.trace_error.empty()) print(fmt::format("  trace:   not written: {}", event.trace_error));
 }
 
 // The message itself is printed once, where the error ends up.

@@ -212,6 +212,23 @@ TEST_CASE("where the last model cannot be saved, the trace is written") {
   CHECK(story.failures.size() == 1);
 }
 
+TEST_CASE("a trace that cannot be written is told, and how training ended as well") {
+  const TestFolder folder;
+  std::filesystem::create_directory(folder / "traces");
+  SessionOptions options = on_cpus();
+  options.files.save = folder / "weights.safetensors";
+  options.files.trace = folder / "traces" / "run.json.gz";
+  Removing story(folder / "traces");
+  const RunFinished end = interrupted_run(options, story);
+  CHECK(end.reason == "interrupted");
+  CHECK(end.trace.empty());
+  CHECK(contains(end.trace_error, options.files.trace));
+  CHECK(story.failures.empty());
+  REQUIRE(story.ends.size() == 1);
+  CHECK(story.ends[0].trace_error == end.trace_error);
+  CHECK(std::filesystem::exists(options.files.save));
+}
+
 TEST_CASE("a model whose file cannot be written is saved elsewhere, over no other file") {
   const TestFolder folder;
   std::filesystem::create_directory(folder / "working");

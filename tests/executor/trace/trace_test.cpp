@@ -308,6 +308,11 @@ TEST_CASE("files that are no traces are refused with the place") {
   CHECK(message_of(file.path()) == file.path() + ": event 1: key 'ph' not found");
   file.write("{\"traceEvents\":[]}");
   CHECK(message_of(file.path()).find("not written by arbalest") != std::string::npos);
+  file.write("{\"event\":\"start\",\"time\":\"2026\"}\n{\"event\":\"end\"}\n");
+  CHECK(message_of(file.path()) == file.path() +
+                                       ": found a log that run --log wrote, expected a trace that run --trace wrote: "
+                                       "'arbalest report " +
+                                       file.path() + "' shows it");
   file.write("[1, 2]");
   CHECK(message_of(file.path()).find("traceEvents") != std::string::npos);
   file.write(

@@ -4,9 +4,12 @@
 //   endless:D:N  a kernel before the step never ends
 //   lost:D:N     from then on every call for the device is an error, as where it has fallen off the bus
 //   silent:D:N   from then on nothing on the device ends, and no call is an error
+//   stuck:D:N    from then on no call for the device returns
+//   mute:D:N     from then on no call returns that asks whether something on the device has ended
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -63,6 +66,12 @@ bool silent() {
   return broken.load(std::memory_order_relaxed) && is("silent") && concerned();
 }
 
+// Holds up every call for the device where none returns; `asks`: the call asks what has ended.
+void return_unless_stuck(bool asks = false) {
+  if (!broken.load(std::memory_order_relaxed) || !(is("stuck") || (asks && is("mute"))) || !concerned()) return;
+  for (;;) pause();
+}
+
 template <typename Function>
 Function next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
@@ -79,22 +88,26 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     if (is("kernel")) write_nowhere(stream);
     if (is("endless")) never_end(stream);
   }
+  return_unless_stuck();
   return lost() ? cudaErrorUnknown : real(graph, stream);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   static const auto real = next<decltype(&cudaEventQuery)>("cudaEventQuery");
+  return_unless_stuck(true);
   return lost() ? cudaErrorUnknown : silent() ? cudaErrorNotReady : real(event);
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   static const auto real = next<decltype(&cudaEventElapsedTime)>("cudaEventElapsedTime");
+  return_unless_stuck(true);
   return lost() ? cudaErrorUnknown : silent() ? cudaErrorNotReady : real(milliseconds, from, to);
 }
 
 #define LOSE(name, parameters, arguments)                            \
   cudaError_t name parameters {                                      \
     static const auto real = next<cudaError_t(*) parameters>(#name); \
+    return_unless_stuck();                                           \
     return lost() ? cudaErrorUnknown : real arguments;               \
   }
 

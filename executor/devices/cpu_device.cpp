@@ -290,11 +290,11 @@ struct DeviceCache {};
 std::shared_ptr<DeviceCache> make_device_cache() {
   return nullptr;
 }
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, double,
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, CallWatch&,
                                          const std::shared_ptr<DeviceCache>&) {
   throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
 }
-std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, double,
+std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, CallWatch&,
                                               const std::shared_ptr<DeviceCache>&) {
   throw RunError("collectives over GPUs: this build has no CUDA");
 }

@@ -38,11 +38,14 @@ class CudaCollectives final : public Queues {
   using Instance = CudaPoller::Pending::Instance;
 
  public:
-  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, double limit,
+  CudaCollectives(const std::vector<PlanDevice>& devices, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                   DeviceCache& cache)
       : context_(connected(ordinals_of(devices), cache)),
         events_(std::move(events)),
-        watch_(HangWatch::Seconds(limit)),
+        issuing_(calls.add(all_names())),
+        looking_(calls.add(all_names())),
+        ending_(calls.add(all_names())),
+        watch_(HangWatch::Seconds(calls.limit())),
         event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
 
@@ -71,7 +74,7 @@ class CudaCollectives final : public Queues {
       }
     }
     poller_ = std::make_unique<CudaPoller>(device_names(), context_->devices[0], std::vector{&pending_}, sink, trace,
-                                           [this](size_t, const Instance& oldest, bool) { check(oldest); });
+                                           looking_, [this](size_t, const Instance& oldest, bool) { check(oldest); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
@@ -79,6 +82,7 @@ class CudaCollectives final : public Queues {
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     const cudaEvent_t* ended = ring.of(instance);
     events_->issue_one_more(ring);
+    const CallWatch::Call call(issuing_, task.id, instance);
     for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       for_inputs(task, instance, d, [&](cudaEvent_t event) {
@@ -102,6 +106,7 @@ class CudaCollectives final : public Queues {
   // Collectives that can end shall: aborting takes away memory that they use.
   void abort() override {
     events_->failed = true;
+    const CallWatch::Call call(ending_);
     std::unique_lock lock(mutex_, std::defer_lock);
     const auto until = std::chrono::steady_clock::now() + kEndBound;
     const bool issuing = !lock.try_lock_until(until);  // a thread that hangs in NCCL comes back from what follows
@@ -168,6 +173,8 @@ class CudaCollectives final : public Queues {
     return names;
   }
 
+  std::string all_names() const { return fmt::format("{}", fmt::join(device_names(), ", ")); }
+
   std::string unfinished(const Instance& instance) const {
     std::vector<std::string> names = device_names();
     const cudaEvent_t* ended = instance.ring->of(instance.instance);
@@ -179,9 +186,10 @@ class CudaCollectives final : public Queues {
 
   const std::shared_ptr<CollectiveContext> context_;
   std::shared_ptr<CudaEvents> events_;
-  HangWatch watch_;                         // of the oldest that is under way; the polling thread's own
-  std::atomic<bool> progress_{false};       // something has completed since the watch last looked
-  std::vector<CudaEventList> event_lists_;  // one a device
+  CallWatch::Caller &issuing_, &looking_, &ending_;  // who issues, with the mutex; the poller; who ends the run
+  HangWatch watch_;                                  // of the oldest that is under way; the polling thread's own
+  std::atomic<bool> progress_{false};                // something has completed since the watch last looked
+  std::vector<CudaEventList> event_lists_;           // one a device
   TraceRecorder* trace_ = nullptr;
   const Plan* plan_ = nullptr;
   const std::vector<BoundTask>* tasks_ = nullptr;
@@ -194,9 +202,9 @@ class CudaCollectives final : public Queues {
 }  // namespace
 
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events, double limit,
+                                              std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaCollectives>(devices, std::move(events), limit, *cache);
+  return std::make_unique<CudaCollectives>(devices, std::move(events), calls, *cache);
 }
 
 }  // namespace arbalest

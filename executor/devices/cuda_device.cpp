@@ -67,6 +67,9 @@ struct Stream {
   std::vector<cudaEvent_t> aside;  // ends of launches aside, by their place
   std::mutex mutex;                // waits, work and record of an instance stay together
   CudaPoller::Pending pending;
+  CallWatch::Caller& caller;  // who holds the mutex
+
+  explicit Stream(CallWatch::Caller& caller) : caller(caller) {}
 };
 
 // Work that a stream has recorded, to be launched as a whole.
@@ -111,8 +114,8 @@ class CudaDevice final : public Device {
   using Instance = CudaPoller::Pending::Instance;
 
  public:
-  CudaDevice(int index, std::shared_ptr<CudaEvents> events, double limit, DeviceCache& cache)
-      : index_(index), limit_(limit), events_(std::move(events)) {
+  CudaDevice(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls, DeviceCache& cache)
+      : index_(index), calls_(calls), caller_(calls.add(name())), events_(std::move(events)) {
     const int present = cuda_device_count();
     if (index >= present) {
       throw RunError(
@@ -126,6 +129,7 @@ class CudaDevice final : public Device {
 
   ~CudaDevice() override {
     stop(drain_deadline());
+    const CallWatch::Call call(caller_);
     cudaSetDevice(index_);
     recordings_.clear();
     for (auto& stream : streams_) {
@@ -140,6 +144,7 @@ class CudaDevice final : public Device {
 
   void* allocate(int64_t bytes) override {
     if (bytes == 0) return nullptr;
+    const CallWatch::Call call(caller_);
     enter();
     void* memory = nullptr;
     if (cudaMalloc(&memory, size_t(bytes)) != cudaSuccess) {
@@ -169,11 +174,13 @@ class CudaDevice final : public Device {
   }
 
   void upload(void* to, const void* from, int64_t bytes) override {
+    const CallWatch::Call call(caller_);
     enter();
     CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyHostToDevice));
     CUDA_CHECK(cudaDeviceSynchronize());
   }
   void download(void* to, const void* from, int64_t bytes) override {
+    const CallWatch::Call call(caller_);
     enter();
     CUDA_CHECK(cudaDeviceSynchronize());
     CUDA_CHECK(cudaMemcpy(to, from, size_t(bytes), cudaMemcpyDeviceToHost));
@@ -187,7 +194,7 @@ class CudaDevice final : public Device {
   void make_queue(LaneId lane, Lane::Kind kind) override {
     enter();
     if (size_t(lane) >= streams_.size()) streams_.resize(size_t(lane) + 1);
-    auto stream = std::make_unique<Stream>();
+    auto stream = std::make_unique<Stream>(calls_.add(name()));
     // Collectives (here and in CollectiveContext) hold up whoever waits for them, on other devices too; validation
     // fills what training leaves free.
     int least = 0, greatest = 0;
@@ -229,18 +236,20 @@ class CudaDevice final : public Device {
     for (auto& stream : streams_) {
       if (stream) lanes.push_back(&stream->pending);
     }
-    watches_.assign(lanes.size(), HangWatch(HangWatch::Seconds(limit_)));
+    watches_.assign(lanes.size(), HangWatch(HangWatch::Seconds(calls_.limit())));
+    if (looking_ == nullptr) looking_ = &calls_.add(name());
     poller_ = std::make_unique<CudaPoller>(
-        std::vector{fmt::format("cuda:{}", index_)}, index_, std::move(lanes), sink, trace,
+        std::vector{name()}, index_, std::move(lanes), sink, trace, *looking_,
         [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); });
   }
 
   void issue(const BoundTask& task, int64_t instance) override {
-    enter();
     Stream& lane = *streams_[size_t(plan_->tasks[size_t(task.id)].lane)];
     const std::scoped_lock lock(lane.mutex);
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     events_->issue_one_more(ring);
+    const CallWatch::Call call(lane.caller, task.id, instance);
+    enter();
     for (const BoundWait& wait : task.waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance);
       // The instance before has waited for the same one already, in this stream.
@@ -314,6 +323,7 @@ class CudaDevice final : public Device {
   }
 
  private:
+  std::string name() const { return fmt::format("cuda:{}", index_); }
   void enter() const { CUDA_CHECK(cudaSetDevice(index_)); }
 
   // The first call for a device makes CUDA's context there, which takes some hundred MiB of its memory.
@@ -348,7 +358,7 @@ class CudaDevice final : public Device {
     hangs_ = true;
     throw RunError(fmt::format(
         "cuda:{}: has not ended for {:g} s, with its inputs ready; where it may take so long, raise --device-timeout",
-        index_, limit_));
+        index_, calls_.limit()));
   }
 
   // What the instance waits for has ended. Events are of the instances that are waited for as long as it has not ended:
@@ -427,8 +437,10 @@ class CudaDevice final : public Device {
   }
 
   const int index_;
-  const double limit_;  // seconds that a task may hang
-  int32_t device_ = 0;  // its place in the plan
+  CallWatch& calls_;
+  CallWatch::Caller& caller_;             // of what is called before and after a run, and while it rests
+  CallWatch::Caller* looking_ = nullptr;  // the poller's
+  int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
   std::shared_ptr<CudaKernelCache> cache_;
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
@@ -445,9 +457,9 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, double limit,
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                          const std::shared_ptr<DeviceCache>& cache) {
-  return std::make_unique<CudaDevice>(index, std::move(events), limit, *cache);
+  return std::make_unique<CudaDevice>(index, std::move(events), calls, *cache);
 }
 
 }  // namespace arbalest

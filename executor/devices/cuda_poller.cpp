@@ -44,12 +44,13 @@ cudaEvent_t CudaEventList::add(bool timed) {
 }
 
 CudaPoller::CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
-                       TraceRecorder* trace, Check check)
+                       TraceRecorder* trace, CallWatch::Caller& caller, Check check)
     : names_(std::move(names)),
       device_(device),
       lanes_(std::move(lanes)),
       sink_(sink),
       trace_(trace),
+      caller_(caller),
       check_(std::move(check)) {
   if (trace_) {
     CUDA_CHECK(cudaSetDevice(device_));
@@ -92,13 +93,9 @@ void CudaPoller::push(Pending& lane, const Pending::Instance& instance) {
 // Looks at the oldest instance of every lane, again and again while there is one; sleeps while there is none.
 void CudaPoller::poll() {
   cudaSetDevice(device_);
-  int looks = 0;
   for (;;) {
     const uint64_t seen = issued_.load(std::memory_order_acquire);
-    bool busy = false;
-    advance_origin();
-    for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
-    if (busy && ++looks % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
+    const bool busy = look();
     if (stopping_.load() && (!busy || broken_ || !may_take_longer())) {
       under_way_ = busy && !broken_;
       return;
@@ -109,6 +106,16 @@ void CudaPoller::poll() {
       issued_.wait(seen, std::memory_order_acquire);
     }
   }
+}
+
+// True while something is under way.
+bool CudaPoller::look() {
+  const CallWatch::Call call(caller_);
+  bool busy = false;
+  advance_origin();
+  for (Pending* lane : lanes_) busy = poll_head(*lane) || busy;
+  if (busy && ++looks_ % kLooksBetweenChecks == 0 && !stopping_.load(std::memory_order_relaxed)) check_oldest();
+  return busy;
 }
 
 // Once it is to stop: whether what is under way still has time to end. Where something has ended there is time for the
@@ -157,6 +164,7 @@ bool CudaPoller::poll_head(Pending& lane) {
     cudaError_t state = cudaSuccess;
     size_t where = 0;
     int64_t ended = -1;
+    caller_.about(pending.task, pending.instance);
     if (!poll_events(pending, state, where, ended)) return true;
     if (state != cudaSuccess) {
       broken_ = true;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "executor/devices/call_watch.h"
 #include "executor/devices/device.h"
 
 namespace arbalest {
@@ -80,9 +81,10 @@ class CudaPoller {
   using Check = std::function<void(size_t lane, const Pending::Instance& oldest, bool progress)>;
 
   // `names` are for errors: "cuda:0", one for each event of an instance. `device`: whose clock the trace's times come
-  // from. `check` is called now and then for every lane with something under way, until it throws.
+  // from. `check` is called now and then for every lane with something under way, until it throws. `caller`: the
+  // thread, for whoever watches its calls.
   CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
-             TraceRecorder* trace, Check check);
+             TraceRecorder* trace, CallWatch::Caller& caller, Check check);
   ~CudaPoller() { stop(drain_deadline()); }
 
   // One thread a lane at a time. Throws RunError where too much is under way.
@@ -94,6 +96,7 @@ class CudaPoller {
 
  private:
   void poll();
+  bool look();
   bool may_take_longer();
   bool poll_head(Pending& lane);
   bool poll_events(const Pending::Instance& instance, cudaError_t& state, size_t& where, int64_t& ended) const;
@@ -108,6 +111,7 @@ class CudaPoller {
   const std::vector<Pending*> lanes_;
   CompletionSink& sink_;
   TraceRecorder* trace_;
+  CallWatch::Caller& caller_;
   Check check_;  // none once it has thrown
   CudaEventList events_;
   cudaStream_t clock_stream_ = nullptr;
@@ -118,6 +122,7 @@ class CudaPoller {
   std::atomic<bool> stopping_{false};
   Deadline drain_until_;                    // once stopping_; then the thread's own
   bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
+  int looks_ = 0;                           // likewise
   bool under_way_ = false;
   std::thread thread_;
 };

@@ -18,6 +18,7 @@
 
 namespace arbalest {
 
+class CallWatch;
 class TraceRecorder;
 
 // A node bound to its kernel, with its addresses for one choice of slots.
@@ -180,15 +181,15 @@ struct DeviceCache;
 std::shared_ptr<DeviceCache> make_device_cache();
 
 // Throws RunError where CUDA or the device is missing. Devices of one run share `events`. A task that hangs for longer
-// than `limit` seconds fails (HangWatch).
+// than the limit of `calls` fails (HangWatch), and so does a call that does not return; `calls` outlives the device.
 struct CudaEvents;
 std::shared_ptr<CudaEvents> make_cuda_events(size_t tasks);
-std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, double limit,
+std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                          const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 // Collectives over GPUs through NCCL, one at a time, with the same limit. Throws RunError where NCCL cannot connect the
 // devices.
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& devices,
-                                              std::shared_ptr<CudaEvents> events, double limit,
+                                              std::shared_ptr<CudaEvents> events, CallWatch& calls,
                                               const std::shared_ptr<DeviceCache>& cache = make_device_cache());
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …), ("nccl", …); empty without CUDA.

@@ -41,6 +41,7 @@ class HangWatch {
   }
 
   Seconds limit() const { return limit_; }
+  Seconds waited() const { return waited_; }  // at the latest look
 
  private:
   Seconds limit_;

@@ -115,9 +115,10 @@ void BoundLaunch::run_on(void* stream) const {
   }
 }
 
-Binding::Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Queues> collectives,
-                 const BindOptions& options)
+Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::unique_ptr<Device>> devices,
+                 std::unique_ptr<Queues> collectives, const BindOptions& options)
     : plan_(plan),
+      calls_(std::move(calls)),
       devices_(std::move(devices)),
       collectives_(std::move(collectives)),
       workspace_(plan.lanes.size(), kNone),

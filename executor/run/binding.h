@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "executor/devices/call_watch.h"
 #include "executor/devices/device.h"
 #include "executor/plan/plan.h"
 
@@ -24,13 +25,14 @@ void check_memory(const Plan& plan, const std::vector<int64_t>& free);
 
 class Binding {
  public:
-  // `devices` is parallel to plan.devices; `collectives` runs the lanes that span them, nullptr where there are none.
-  // Adds the workspaces' arenas to the plan. Throws RunError, naming the largest arenas, where a device lacks memory:
-  // before the first allocation.
-  Binding(Plan& plan, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Queues> collectives,
-          const BindOptions& options);
+  // `calls` watches what the devices call; they are parallel to plan.devices. `collectives` runs the lanes that span
+  // them, nullptr where there are none. Adds the workspaces' arenas to the plan. Throws RunError, naming the largest
+  // arenas, where a device lacks memory: before the first allocation.
+  Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::unique_ptr<Device>> devices,
+          std::unique_ptr<Queues> collectives, const BindOptions& options);
 
   const Plan& plan() const { return plan_; }
+  CallWatch& calls() const { return *calls_; }
   Device& device(int32_t index) const { return *devices_[size_t(index)]; }
   // Where a device task runs.
   Queues& queues(TaskId task) const { return queues_of(plan_.tasks[size_t(task)].lane); }
@@ -59,6 +61,7 @@ class Binding {
   void bind(TaskId task, const BindOptions& options);
 
   Plan& plan_;
+  std::unique_ptr<CallWatch> calls_;  // outlives the devices
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Queues> collectives_;
   std::vector<Queues*> all_queues_;

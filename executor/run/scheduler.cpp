@@ -84,6 +84,7 @@ void Scheduler::start_host_threads() {
 }
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
+  const Listening listening(*this);
   // Whatever happens below, nothing of this run outlives it.
   const struct Guard {
     Scheduler& scheduler;
@@ -105,6 +106,16 @@ void Scheduler::run(const std::atomic<bool>& interrupted) {
   come_to_rest();
   check();
 }
+
+// An issuing thread that hangs in NCCL comes back once that is aborted; the process ends where a call does not return.
+Scheduler::Listening::Listening(Scheduler& scheduler)
+    : calls_(scheduler.binding_.calls()),
+      before_(calls_.listen({[&scheduler](const CallWatch::Late& late) {
+                               const Active active(scheduler);
+                               scheduler.failed(late.task, late.instance,
+                                                std::make_exception_ptr(RunError(late.message)));
+                             },
+                             [&scheduler](const std::string& message) { scheduler.end_process(message); }})) {}
 
 // Once nothing is under way: whether the run was only at rest.
 bool Scheduler::goes_on() {
@@ -340,6 +351,7 @@ void Scheduler::look_for_late_read() {
 }
 
 void Scheduler::end_process(std::string message) {
+  ending_.lock();  // by whoever comes first, and for good
   try {
     check();
   } catch (const std::exception& error) {  // what came first is what is told

@@ -44,8 +44,9 @@ struct SchedulerOptions {
   // What is read for longer than it may take, or nothing: that ends the run with this as its error. Asked now and then
   // on the thread of run(). Empty: nothing is.
   std::function<std::optional<std::string>()> late_read;
-  // A thread that reads cannot be ended, nor what a GPU does. Where it does not end although the run is over, the
-  // process ends: this is told why first, then the message goes to standard error, and the exit status is 1.
+  // A thread that reads cannot be ended, nor one in a call for a GPU, nor what a GPU does. Where it does not end
+  // although the run is over, the process ends: this is told why first, then the message goes to standard error, and
+  // the exit status is 1.
   std::function<void(const std::string&)> process_ends;
 };
 
@@ -106,6 +107,16 @@ class Scheduler final : private CompletionSink {
     Active& operator=(const Active&) = delete;
     Scheduler& scheduler;
   };
+  struct Listening {  // to calls that do not return
+    explicit Listening(Scheduler& scheduler);
+    ~Listening() { calls_.listen(std::move(before_)); }
+    Listening(const Listening&) = delete;
+    Listening& operator=(const Listening&) = delete;
+
+   private:
+    CallWatch& calls_;
+    CallWatch::Listener before_;
+  };
   Times& times(TaskId task, int64_t instance) { return times_[size_t(task) * kTimes + size_t(instance) % kTimes]; }
   void wait(const std::atomic<bool>& interrupted);
   void look_up(bool interrupted);
@@ -131,7 +142,7 @@ class Scheduler final : private CompletionSink {
   std::atomic<int64_t> completions_{0};  // for the stall report
   std::atomic<int64_t> late_batches_{0};
   std::atomic<bool> stop_requested_{false}, failed_{false};
-  std::mutex mutex_;
+  std::mutex mutex_, ending_;
   std::condition_variable changed_;
   std::exception_ptr error_;
   bool at_rest_ = false;    // come_to_rest() has been

@@ -48,6 +48,9 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {
   binding_ = bind_plan(plan_, threads_, options.execution.device_timeout, bind_options(prepared, options), cache);
+  binding_->calls().listen({{}, [this](const std::string& message) {
+                              if (on_process_ends) on_process_ends(message);
+                            }});
   make_host_tasks();
 }
 

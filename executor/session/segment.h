@@ -108,7 +108,7 @@ class Segment {
 
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
-  // Before a read that does not end ends the process: SchedulerOptions::process_ends.
+  // Before a read or a call for a GPU that does not end ends the process: SchedulerOptions::process_ends.
   std::function<void(const std::string&)> on_process_ends;
   // Ends the segment after the batches already read. For what is called while it runs.
   void stop() { scheduler_->stop(); }

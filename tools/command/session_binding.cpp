@@ -316,8 +316,8 @@ void bind_run(CLI::App& command, SessionOptions& session) {
                "validation they are left out");
   command
       .add_option("--device-timeout", session.execution.device_timeout,
-                  "seconds after which a task of a GPU, or a collective, that could have started and has not ended "
-                  "ends the run")
+                  "seconds after which a task of a GPU, or a collective, that could have started and has not ended, "
+                  "or a call of the driver that has not returned, ends the run")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(real(1e-3, 1e6));

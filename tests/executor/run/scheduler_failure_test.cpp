@@ -14,6 +14,7 @@
 
 #include "graph/plain_message.h"
 #include "tests/executor/run/child_process.h"
+#include "tests/executor/run/passing_device.h"
 #include "tests/executor/run/scheduler_harness.h"
 #include "tests/io/test_folder.h"
 
@@ -22,35 +23,15 @@ using namespace arbalest::test;
 
 namespace {
 
-// Passes everything on, and counts what the scheduler does in the end.
-struct Watched : Device {
-  Watched(std::unique_ptr<Device> inner, std::atomic<int>& aborts) : inner(std::move(inner)), aborts(aborts) {}
+// Counts how often the scheduler gives up.
+struct Watched : PassingDevice {
+  Watched(std::unique_ptr<Device> inner, std::atomic<int>& aborts) : PassingDevice(std::move(inner)), aborts(aborts) {}
 
-  void make_queue(LaneId lane, Lane::Kind kind) override { inner->make_queue(lane, kind); }
-  DeviceContext* context(LaneId lane) override { return inner->context(lane); }
-  void* stream(LaneId lane) override { return inner->stream(lane); }
-  void run_there(const std::function<void()>& function) override { inner->run_there(function); }
-  void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
-             TraceRecorder* trace) override {
-    inner->start(plan, tasks, sink, trace);
-  }
-  void issue(const BoundTask& task, int64_t instance) override { inner->issue(task, instance); }
-  void wake() override { inner->wake(); }
   void abort() override {
     ++aborts;
-    inner->abort();
-  }
-  void stop(Deadline until) override { inner->stop(until); }
-  void* allocate(int64_t bytes) override { return inner->allocate(bytes); }
-  void* allocate_pinned(int64_t bytes) override { return inner->allocate_pinned(bytes); }
-  void upload(void* to, const void* from, int64_t bytes) override { inner->upload(to, from, bytes); }
-  void download(void* to, const void* from, int64_t bytes) override { inner->download(to, from, bytes); }
-  int64_t free_bytes() const override { return inner->free_bytes(); }
-  std::vector<int64_t> time_launches(LaneId lane, const std::vector<BoundLaunch>& launches) override {
-    return inner->time_launches(lane, launches);
+    PassingDevice::abort();
   }
 
-  std::unique_ptr<Device> inner;
   std::atomic<int>& aborts;
 };
 
@@ -77,7 +58,7 @@ struct Failing final : Watched {
 };
 
 Harness failing_harness(std::atomic<int>& aborts, bool hangs) {
-  return Harness(epochs(on_cpus(), 2), true, [&aborts, hangs](std::unique_ptr<Device> device) {
+  return Harness(epochs(on_cpus(), 2), true, [&aborts, hangs](std::unique_ptr<Device> device, CallWatch&) {
     return std::make_unique<Failing>(std::move(device), aborts, hangs);
   });
 }
@@ -95,7 +76,7 @@ ThreadStarter limited(int& left) {
 TEST_CASE("after an error devices are aborted once, after a good run never") {
   for (const bool fails : {false, true}) {
     std::atomic<int> aborts{0};
-    Harness harness(epochs(on_cpus(), 2), true, [&](std::unique_ptr<Device> device) {
+    Harness harness(epochs(on_cpus(), 2), true, [&](std::unique_ptr<Device> device, CallWatch&) {
       return std::make_unique<Watched>(std::move(device), aborts);
     });
     if (fails) harness.host[size_t(harness.task("report"))] = [](int64_t) { throw RunError("broken"); };

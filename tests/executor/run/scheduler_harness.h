@@ -18,9 +18,9 @@
 namespace arbalest::test {
 
 inline std::unique_ptr<Device> make_device(const PlanDevice& device, const std::shared_ptr<CpuProgress>& progress,
-                                           const std::shared_ptr<CudaEvents>& events) {
+                                           const std::shared_ptr<CudaEvents>& events, CallWatch& calls) {
   return device.kind == PlanDevice::Kind::Cpu ? make_cpu_device(device.index, 1, progress)
-                                              : make_cuda_device(device.index, events, 20);
+                                              : make_cuda_device(device.index, events, calls);
 }
 
 // A bound plan whose host tasks do as little as they may: fills write batches, everything else nothing.
@@ -31,24 +31,27 @@ struct Harness {
   Scheduler::HostFunctions host;
 
   // What a test puts in a device's place.
-  using Wrap = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)>;
+  using Wrap = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>, CallWatch&)>;
 
-  explicit Harness(const SessionOptions& options, bool capture = true, const Wrap& wrap = {})
-      : Harness(prepare(tiny({}), options), options, capture, wrap) {}
+  explicit Harness(const SessionOptions& options, bool capture = true, const Wrap& wrap = {},
+                   double device_timeout = 20)
+      : Harness(prepare(tiny({}), options), options, capture, wrap, device_timeout) {}
 
-  Harness(Prepared from, const SessionOptions& options, bool capture = true, const Wrap& wrap = {})
+  Harness(Prepared from, const SessionOptions& options, bool capture = true, const Wrap& wrap = {},
+          double device_timeout = 20)
       : prepared(std::move(from)), plan(make_plan(prepared.program, prepared.request)) {
     const auto progress = make_cpu_progress(plan.tasks.size());
     const auto events = make_cuda_events(plan.tasks.size());
+    auto calls = std::make_unique<CallWatch>(device_timeout);
     std::vector<std::unique_ptr<Device>> devices;
     for (const PlanDevice& device : plan.devices) {
-      devices.push_back(make_device(device, progress, events));
-      if (wrap) devices.back() = wrap(std::move(devices.back()));
+      devices.push_back(make_device(device, progress, events, *calls));
+      if (wrap) devices.back() = wrap(std::move(devices.back()), *calls);
     }
     BindOptions bind;
     bind.deterministic = true;
     bind.capture = capture;
-    binding = std::make_unique<Binding>(plan, std::move(devices), nullptr, bind);
+    binding = std::make_unique<Binding>(plan, std::move(calls), std::move(devices), nullptr, bind);
     set_weights(options.numerics.seed);
     host.resize(plan.tasks.size());
     for (TaskId id = 0; id < TaskId(plan.tasks.size()); ++id) {

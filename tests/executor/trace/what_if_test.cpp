@@ -265,7 +265,7 @@ TEST_CASE("a layer changes what its nodes take of their tasks, forward and backw
 // Runs host tasks that sleep, and gives the trace.
 TraceFile sleep_through(const Plan& plan) {
   Plan bound = plan;
-  Binding binding(bound, {}, nullptr, {});
+  Binding binding(bound, std::make_unique<CallWatch>(20), {}, nullptr, {});
   TraceRecorder recorder(plan);
   Scheduler::HostFunctions host;
   for (const Task& task : plan.tasks) {

@@ -1,0 +1,63 @@
+#include "executor/devices/call_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "executor/devices/threads.h"
+#include "graph/plain_message.h"
+
+namespace arbalest {
+
+CallWatch::~CallWatch() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+CallWatch::Caller& CallWatch::add(const std::string& device) {
+  const std::scoped_lock lock(mutex_);
+  if (!thread_.joinable()) thread_ = start_thread("watching calls for GPUs", [this] { watch(); });
+  return callers_.emplace_back(device, limit_);
+}
+
+CallWatch::Listener CallWatch::listen(Listener listener) {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(listener_, std::move(listener));
+}
+
+void CallWatch::watch() {
+  constexpr Seconds kSeldom{0.1};
+  const Seconds between = std::min(kSeldom, limit_ / 10);
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, between, [this] { return closed_; })) {
+    const auto now = std::chrono::steady_clock::now();
+    for (Caller& caller : callers_) look(caller, now);
+  }
+}
+
+// Of calls that wait for each other the first caller's is told first: devices add those that issue before the one that
+// asks what has ended.
+void CallWatch::look(Caller& caller, HangWatch::Time now) {
+  const int64_t count = caller.count_.load(std::memory_order_acquire);
+  const bool hangs = caller.watch_.hangs({.task = 0, .instance = count, .ready = count % 2 == 1}, now);
+  if (!hangs) return;
+  const std::string message = fmt::format(
+      "a call of the driver for {} has not returned for {:g} s; where it may take so long, raise "
+      "--device-timeout",
+      caller.device_, limit());
+  if (std::exchange(caller.told_, count) != count && listener_.late) {
+    listener_.late({message, caller.task_.load(), caller.instance_.load()});
+  }
+  if (caller.watch_.waited() <= limit_ + grace_) return;
+  if (listener_.process_ends) listener_.process_ends(message);
+  warn(message);
+  std::_Exit(EXIT_FAILURE);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,100 @@
+#pragma once
+// Calls for GPUs that do not return. The thread that has made one cannot be ended, and calls that other threads make
+// for the same GPU may wait for it: so all of them are looked at by a thread that makes none.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "executor/devices/hang_watch.h"
+
+namespace arbalest {
+
+class CallWatch {
+ public:
+  using Seconds = HangWatch::Seconds;
+
+  // One who makes calls for a device: one thread at a time.
+  class Caller {
+   public:
+    Caller(std::string device, Seconds limit) : device_(std::move(device)), watch_(limit) {}
+    // What the call under way is for, where it is for several one after the other.
+    void about(TaskId task, int64_t instance) {
+      task_.store(task, std::memory_order_relaxed);
+      instance_.store(instance, std::memory_order_relaxed);
+    }
+
+   private:
+    friend class CallWatch;
+    const std::string device_;
+    std::atomic<int64_t> count_{0};  // calls begun and calls ended: odd while one is under way
+    std::atomic<TaskId> task_{kNone};
+    std::atomic<int64_t> instance_{-1};
+    HangWatch watch_;   // the watching thread's own, and what follows
+    int64_t told_ = 0;  // the call that was told of last
+  };
+
+  // One call, or several without anything in between that may take long: under way until this is gone.
+  class Call {
+   public:
+    explicit Call(Caller& caller, TaskId task = kNone, int64_t instance = -1) : caller_(caller) {
+      caller_.about(task, instance);
+      caller_.count_.fetch_add(1, std::memory_order_release);
+    }
+    ~Call() { caller_.count_.fetch_add(1, std::memory_order_release); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Caller& caller_;
+  };
+
+  // A call that has been under way for longer than the limit.
+  struct Late {
+    std::string message;  // "a call of the driver for cuda:0 has not returned for 20 s"
+    TaskId task = kNone;  // what it is for
+    int64_t instance = -1;
+  };
+
+  // Whoever is told, on the watching thread.
+  struct Listener {
+    std::function<void(const Late&)> late;  // once of each call
+    // The call has not returned `grace` later either: after this the message goes to standard error, and the process
+    // ends with status 1.
+    std::function<void(const std::string& message)> process_ends;
+  };
+
+  // Time in which the process itself stood still does not count: see HangWatch.
+  explicit CallWatch(double limit, Seconds grace = Seconds{5}) : limit_(limit), grace_(grace) {}
+  ~CallWatch();
+  CallWatch(const CallWatch&) = delete;
+  CallWatch& operator=(const CallWatch&) = delete;
+
+  // The caller lives as long as this. Any thread may call it; the first call starts the watching thread. Throws
+  // RunError where the system refuses one.
+  Caller& add(const std::string& device);
+
+  // Returns the listener before. Once this has returned, that one is told nothing more.
+  Listener listen(Listener listener);
+
+  double limit() const { return limit_.count(); }
+
+ private:
+  void watch();
+  void look(Caller& caller, HangWatch::Time now);
+
+  const Seconds limit_, grace_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<Caller> callers_;
+  Listener listener_;
+  bool closed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace arbalest

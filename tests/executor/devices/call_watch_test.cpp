@@ -1,0 +1,147 @@
+// Calls that do not return, or late: who is told, and what becomes of a run.
+
+#include "executor/devices/call_watch.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "tests/executor/run/child_process.h"
+#include "tests/executor/run/passing_device.h"
+#include "tests/executor/run/scheduler_harness.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <typename Condition>
+bool within(std::chrono::milliseconds time, const Condition& condition) {
+  const auto until = std::chrono::steady_clock::now() + time;
+  while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  return condition();
+}
+
+// The call for the third instance of a task does not return before the run is aborted, where it ever does.
+struct Keeping final : PassingDevice {
+  Keeping(std::unique_ptr<Device> inner, CallWatch& calls, bool returns)
+      : PassingDevice(std::move(inner)), caller(calls.add("cpu:0")), returns(returns) {}
+
+  void issue(const BoundTask& task, int64_t instance) override {
+    if (instance == 2 && !kept.exchange(true)) {
+      const CallWatch::Call call(caller, task.id, instance);
+      while (!aborted.load() || !returns) std::this_thread::sleep_for(1ms);
+    }
+    PassingDevice::issue(task, instance);
+  }
+  void abort() override {
+    PassingDevice::abort();
+    aborted = true;
+  }
+
+  CallWatch::Caller& caller;
+  const bool returns;
+  std::atomic<bool> kept{false}, aborted{false};
+};
+
+Harness keeping_harness(bool returns) {
+  const auto wrap = [returns](std::unique_ptr<Device> device, CallWatch& calls) {
+    return std::make_unique<Keeping>(std::move(device), calls, returns);
+  };
+  return Harness(epochs(on_cpus(), 2), true, wrap, 0.2);
+}
+
+constexpr const char* kMessage =
+    ": a call of the driver for cpu:0 has not returned for 0.2 s; where it may take so long, raise --device-timeout";
+
+}  // namespace
+
+TEST_CASE("a call that takes longer than it may is told once, with what it is for, and others are not") {
+  std::mutex mutex;
+  std::vector<CallWatch::Late> told;
+  CallWatch calls(0.05);
+  CHECK_FALSE(calls
+                  .listen({[&](const CallWatch::Late& late) {
+                             const std::scoped_lock lock(mutex);
+                             told.push_back(late);
+                           },
+                           {}})
+                  .late);
+  const auto count = [&] {
+    const std::scoped_lock lock(mutex);
+    return told.size();
+  };
+  CallWatch::Caller &caller = calls.add("cuda:0"), &other = calls.add("cuda:1");
+  std::atomic<bool> over{false};
+  std::thread busy([&] {  // by call after call, each of which returns
+    while (!over.load()) {
+      const CallWatch::Call call(other, 1, 2);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  {
+    const CallWatch::Call call(caller);
+    caller.about(3, 7);
+    CHECK(within(10s, [&] { return count() > 0; }));
+    std::this_thread::sleep_for(100ms);
+  }
+  CHECK(count() == 1);
+  {
+    const CallWatch::Call call(caller, 4, 8);
+    CHECK(within(10s, [&] { return count() > 1; }));
+  }
+  over = true;
+  busy.join();
+  const CallWatch::Listener before = calls.listen({});
+  CHECK(before.late);
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].message.starts_with("a call of the driver for cuda:0 has not returned for 0.05 s; "));
+  CHECK(told[0].task == 3);
+  CHECK(told[0].instance == 7);
+  CHECK(told[1].task == 4);
+  CHECK(told[1].instance == 8);
+}
+
+TEST_CASE("a run ends with an error where a call returns only once it is aborted") {
+  const std::string told = keeping_harness(true).run();
+  INFO(told);
+  CHECK(contains(told, ", device cpu:0, "));
+  CHECK(told.ends_with(std::string(" 2") + kMessage));
+}
+
+// Run by the next test, in a process of its own.
+TEST_CASE("child: a run with a call that never returns" * doctest::skip()) {
+  SchedulerOptions options;
+  options.process_ends = [](const std::string& message) { std::fprintf(stderr, "told: %s\n", message.c_str()); };
+  keeping_harness(false).run(std::move(options));
+}
+
+TEST_CASE("where a call never returns the process ends, with the task that it is for, after telling observers") {
+  const auto began = std::chrono::steady_clock::now();
+  const ChildProcess child = run_child("child: a run with a call that never returns");
+  INFO(child.said);
+  CHECK(std::chrono::steady_clock::now() - began < 30s);
+  CHECK(child.status == 1);
+  const size_t told = child.said.find("told: "), shown = child.said.find("arbalest: ");
+  REQUIRE(told != std::string::npos);
+  REQUIRE(shown != std::string::npos);
+  CHECK(told < shown);
+  CHECK(child.said.find(std::string(" 2") + kMessage, shown) != std::string::npos);
+  CHECK(child.said.find("arbalest: ", shown + 1) == std::string::npos);
+}
+
+// Run by the next test, in a process of its own.
+TEST_CASE("child: a call of no run that never returns" * doctest::skip()) {
+  CallWatch calls(0.05, CallWatch::Seconds(0.05));
+  const CallWatch::Call call(calls.add("cuda:0"));
+  for (;;) std::this_thread::sleep_for(1s);
+}
+
+TEST_CASE("where a call never returns that belongs to no run the process ends as well") {
+  const ChildProcess child = run_child("child: a call of no run that never returns");
+  INFO(child.said);
+  CHECK(child.status == 1);
+  CHECK(contains(child.said, "arbalest: a call of the driver for cuda:0 has not returned for 0.05 s; "));
+}

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
 #include "graph/op.h"
 
@@ -215,7 +216,8 @@ CalledModel read_model(const GraphSource& source, const OpRegistry& registry, co
                        size_t results) {
   Cut cut(source, registry, call);
   const std::vector<std::string> names = cut.operands(operands);
-  const GraphSource part = cut.run(names, results);
+  GraphSource part = cut.run(names, results);
+  widen_bfloat16(part);
   CalledModel model{build_graph(part, registry, 0), {}};
   note_fixed_batch(part, model.graph);
   own_parameters(model.graph);

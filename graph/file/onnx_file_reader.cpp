@@ -32,6 +32,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 
 #include "graph/error_list.h"
 #include "graph/file/external_data.h"
+#include "graph/file/half_types.h"
 
 namespace arbalest {
 namespace {
@@ -104,11 +105,13 @@ class Importer {
     return node;
   }
 
+  // float16 is float here: see half_types.h.
   DataType type(int32_t theirs, const std::string& what) const {
+    if (theirs == onnx::TensorProto::FLOAT16) return DataType::Float32;
     if (const auto ours = type_of_onnx(theirs)) return *ours;
     const bool known = onnx::TensorProto_DataType_IsValid(theirs);
     fail(fmt::format(
-        "{} has the unsupported type {}, expected float, double, bfloat16, bool, uint8, int32 or int64", what,
+        "{} has the unsupported type {}, expected float, double, float16, bfloat16, bool, uint8, int32 or int64", what,
         known ? onnx::TensorProto_DataType_Name(onnx::TensorProto_DataType(theirs)) : std::to_string(theirs)));
   }
 
@@ -143,12 +146,16 @@ class Importer {
     result.type = {type(proto.data_type(), what), Shape(proto.dims().begin(), proto.dims().end())};
     const auto count = checked_element_count(result.type.shape);
     if (!count) fail(fmt::format("the shape {} of {} is not valid", to_string(result.type.shape), what));
+    const bool halves = proto.data_type() == onnx::TensorProto::FLOAT16;
+    const int64_t stored = halves ? result.type.bytes() / 2 : result.type.bytes();
     auto bytes = std::make_shared<std::vector<std::byte> >();
     if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
-      *bytes = external(proto, uint64_t(result.type.bytes()), what);
+      *bytes = external(proto, uint64_t(stored), what);
     } else if (proto.has_raw_data()) {
       const auto* data = reinterpret_cast<const std::byte*>(proto.raw_data().data());
       bytes->assign(data, data + proto.raw_data().size());  // little-endian, as every host here
+    } else if (halves) {
+      append<uint16_t>(*bytes, proto.int32_data());  // their bits
     } else {
       switch (result.type.dtype) {
         case DataType::Float32: append<float>(*bytes, proto.float_data()); break;
@@ -165,10 +172,10 @@ class Importer {
     if (result.type.dtype == DataType::Bool) {
       for (std::byte& flag : *bytes) flag = std::byte(flag != std::byte{0});
     }
-    if (int64_t(bytes->size()) != result.type.bytes()) {
-      fail(fmt::format("{} is {} of {} bytes, found {} bytes", what, to_string(result.type), result.type.bytes(),
-                       bytes->size()));
+    if (int64_t(bytes->size()) != stored) {
+      fail(fmt::format("{} is {} of {} bytes, found {} bytes", what, to_string(result.type), stored, bytes->size()));
     }
+    if (halves) *bytes = widened_float16(*bytes);
     result.data = std::move(bytes);
     return result;
   }
@@ -222,6 +229,7 @@ class Importer {
       const std::string what =
           fmt::format("node '{}' ({})", proto.output_size() ? proto.output(0) : proto.name(), proto.op_type());
       for (const Attr& each : proto.attribute()) node.attributes.push_back(attribute(each, what));
+      cast_to_float_instead(node, kOnnxFloat16);
       result.push_back(std::move(node));
     }
     return result;

@@ -104,7 +104,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
 void keep_statistics(Graph& step, const ArenaValues& arenas);
 
 // Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
-// `batches` batches, of each batch's mean and unbiased variance. StepScalars::accumulated counts the batches.
+// `batches` batches, of each batch's mean and variance, as its batch norm takes that. StepScalars::accumulated counts the batches.
 void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches);
 
 // Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in

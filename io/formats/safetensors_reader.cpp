@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/file_kind.h"
+#include "io/formats/half.h"
 #include "io/formats/json_error.h"
 #include "io/formats/safetensors.h"
 #include "io/formats/safetensors_format.h"
@@ -148,17 +149,6 @@ void expect_safetensors(const std::filesystem::path& path, std::span<const uint8
   std::string message = fmt::format("{}: expected safetensors, found {}", path.string(), kind);
   if (kind == kPyTorchFile || kind == kPickle) message += "; " + conversion_of(path.string());
   throw RunError(message);
-}
-
-float float_of_half(uint16_t half) {
-  const int exponent = (half >> 10) & 31, mantissa = half & 1023;
-  float magnitude = 0;
-  if (exponent == 31) {
-    magnitude = mantissa ? std::nanf("") : HUGE_VALF;
-  } else {
-    magnitude = std::ldexp(float(exponent ? mantissa | 1024 : mantissa), std::max(exponent, 1) - 25);
-  }
-  return std::copysign(magnitude, half & 0x8000 ? -1.0f : 1.0f);
 }
 
 template <typename From, typename To>

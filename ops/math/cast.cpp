@@ -106,6 +106,8 @@ void register_math_cast(OpRegistry& registry) {
           .layout = std::nullopt,
           .infer = infer_cast,
           .grad = grad_cast,
+          .expand = [](ExpandContext& context) { context.replace_output(0, context.input(0)); },
+          .expands = [](const InferContext& context) { return context.input(0).dtype == target(context.node()); },
           .cost = elementwise_cost(0),
           .samples = samples,
           .cpu = cast_cpu};

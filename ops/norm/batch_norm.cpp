@@ -340,7 +340,9 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .inputs = {lowered("X"), plain("scale"), plain("B"), plain("input_mean"), plain("input_var")},
        .outputs = {lowered("Y"), plain("running_mean", Optional), plain("running_var", Optional)},
        .attributes = {epsilon_spec(), float_spec("momentum", 0.9, "weight of the old running statistics, as in ONNX"),
-                      int_spec("training_mode", 0, "1: by the batch's statistics; 0: by the running ones")},
+                      int_spec("training_mode", 0,
+                               "1: by the batch's statistics, whose biased variance goes into the running one; 0: by "
+                               "the running ones")},
        .layout = Layout::ChannelsLast,
        .infer = infer_onnx,
        .expand = expand_onnx,

@@ -89,6 +89,7 @@ TEST_CASE("model: a call becomes the model's nodes, with the file's parameters a
   CHECK(int_attribute(only(graph, "Dropout"), "training_mode") == 1);
   expand_layers(graph);
   CHECK(value(graph, "bn.mean").role == Role::State);
+  CHECK(int_attribute(only(graph, "arbalest.BatchNormTraining"), "correction") == 0);  // as ONNX defines it
   CHECK(value(graph, "bn.weight").role == Role::Parameter);
   CHECK(graph.carries.size() == 2);
 }
@@ -101,6 +102,28 @@ TEST_CASE("model: training_mode = 0 leaves statistics as they are") {
   verify(graph);
   expand_layers(graph);
   CHECK(graph.carries.empty());
+}
+
+TEST_CASE("model: what is stored in bfloat16 trains in float") {
+  const Files files;
+  const std::string path = files.file("half.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+net (bfloat16[N, 2] x) => (bfloat16[N, 2] y)
+<bfloat16[2, 2] weight = {16256, 49184, 16968, 0}>
+{
+  f = Cast <to = 1> (x)
+  h = Cast <to = 16> (f)
+  bias = Constant <value = bfloat16[2] {16256, 16128}> ()
+  product = MatMul (h, weight)
+  y = Add (product, bias)
+})");
+  Graph graph = files.read("y = model.net (x)", {{"net", path}}, "float[5,2] x");
+  verify(graph);
+  CHECK(floats(value(graph, "weight")) == std::vector<float>{1, -2.5f, 50, 0});
+  CHECK(value(graph, "weight").role == Role::Parameter);
+  CHECK(value(graph, "y").type == TensorType{DataType::Float32, {5, 2}});
+  expand_layers(graph);
+  CHECK(graph.find_op("Cast") == nullptr);
 }
 
 TEST_CASE("model: results are any values of it, and what they do not need is left out") {

@@ -4,6 +4,8 @@
 
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
+#include "graph/op.h"
+#include "graph/passes/passes.h"
 #include "tests/graph/file_fixture.h"
 
 #ifdef ARBALEST_ONNX
@@ -11,6 +13,8 @@
 #include <onnx/defs/parser.h>
 #include <onnx/onnx_pb.h>
 
+#include <cmath>
+#include <cstring>
 #include <fstream>
 #include <random>
 
@@ -200,6 +204,51 @@ TEST_CASE("onnx: models as exporters write them") {
   CHECK(has(error_of([&] { verify(symbolic); }), "'x'"));
 }
 
+TEST_CASE("onnx: what is stored in float16 is float, and casts to it are none") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17]>
+net (float16[N, 2] x, int64[N, 2] whole) => (float16[N, 2] y)
+<float16[N, 2] product>
+{
+  f = Cast <to = 1> (x)
+  h = Cast <to = 10> (f)
+  n = Cast <to = 10> (whole)
+  sum = Add (h, n)
+  product = MatMul (sum, weight)
+  y = Add (product, bias)
+})");
+  onnx::TensorProto& weight = *model.mutable_graph()->add_initializer();
+  weight.set_name("weight");
+  for (int i = 0; i < 2; ++i) weight.add_dims(2);
+  weight.set_data_type(onnx::TensorProto::FLOAT16);
+  weight.set_raw_data(std::string("\x00\x3c\x00\xc1\xff\x7b\x01\x00", 8));  // little-endian
+  onnx::TensorProto& bias = *model.mutable_graph()->add_initializer();
+  bias.set_name("bias");
+  bias.add_dims(2);
+  bias.set_data_type(onnx::TensorProto::FLOAT16);
+  for (const int bits : {0x3555, 0xfc00}) bias.add_int32_data(bits);
+  Graph graph = read_onnx(save(folder, model), builtin_ops(), 3);
+  const auto floats = [&](const char* name) {
+    const Value& value = graph.values[size_t(graph.find_value(name))];
+    CHECK(value.role == Role::Parameter);
+    REQUIRE(value.type.dtype == DataType::Float32);
+    std::vector<float> numbers(size_t(value.type.elements()));
+    REQUIRE(value.initializer.data->size() == numbers.size() * sizeof(float));
+    std::memcpy(numbers.data(), value.initializer.data->data(), value.initializer.data->size());
+    return numbers;
+  };
+  CHECK(floats("weight") == std::vector<float>{1, -2.5f, 65504, 5.9604645e-8f});
+  CHECK(floats("bias") == std::vector<float>{0.333251953125f, -HUGE_VALF});
+  verify(graph);  // types as declared
+  CHECK(graph.values[size_t(graph.inputs[0])].type == TensorType{DataType::Float32, {3, 2}});
+  expand_layers(graph);
+  std::vector<std::string> ops;
+  for (const Node& node : graph.nodes) ops.push_back(node.op->name);
+  CHECK(ops == std::vector<std::string>{"Cast", "Add", "MatMul", "Add"});
+  CHECK(graph.values[size_t(graph.nodes[0].inputs[0])].name == "whole");
+  CHECK(graph.values[size_t(graph.nodes[1].inputs[0])].name == "x");
+}
+
 TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operator") {
   const FileTestFolder folder;
   onnx::ModelProto unknown = small_model();
@@ -215,10 +264,10 @@ TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operato
   without.clear_output();
   CHECK(has(failure(folder, undefined), "node 'Rela': unknown operator or function 'Rela'"));
 
-  onnx::ModelProto half = small_model();
-  half.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
-      onnx::TensorProto::FLOAT16);
-  CHECK(has(failure(folder, half), "unsupported type FLOAT16"));
+  onnx::ModelProto whole = small_model();
+  whole.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
+      onnx::TensorProto::UINT16);
+  CHECK(has(failure(folder, whole), "unsupported type UINT16"));
 
   onnx::ModelProto subgraph = small_model();
   onnx::AttributeProto& branch = *add_node(subgraph, "Relu", "x", "y").add_attribute();
@@ -233,6 +282,8 @@ TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operato
   weight.add_dims(1'000'000'000);
   weight.set_raw_data("1234");
   CHECK(has(failure(folder, data), "4000000000 bytes, found 4 bytes"));
+  weight.set_data_type(onnx::TensorProto::FLOAT16);
+  CHECK(has(failure(folder, data), "2000000000 bytes, found 4 bytes"));
   weight.set_dims(0, -1);
   CHECK(has(failure(folder, data), "is not valid"));
   weight.add_dims(std::numeric_limits<int64_t>::max());

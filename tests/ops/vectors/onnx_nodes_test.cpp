@@ -24,6 +24,7 @@
 
 #include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
+#include "graph/file/half_types.h"
 #include "graph/file/onnx_file.h"
 #include "ops/check/compare.h"
 #include "tests/io/test_folder.h"
@@ -37,8 +38,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Their expected values are sums in float as well, so both sides round.
-constexpr Tolerance kFloatTolerance{2e-6, 2e-5}, kBfloat16Tolerance{1e-3, 8e-3};
-constexpr double kNormTolerance = 1e-5, kBfloat16NormTolerance = 8e-3;
+constexpr Tolerance kFloatTolerance{2e-6, 2e-5}, kFloat16Tolerance{1e-3, 2e-3}, kBfloat16Tolerance{1e-3, 8e-3};
+constexpr double kNormTolerance = 1e-5, kFloat16NormTolerance = 1e-3, kBfloat16NormTolerance = 8e-3;
 // Vectors whose expected values were copied with four digits, and how far those may be off.
 const std::set<std::string> kFourDigits = {"test_averagepool_2d_ceil_last_window_starts_on_pad"};
 constexpr Tolerance kFourDigitTolerance{1e-4, 0};
@@ -59,16 +60,23 @@ bool parse(const fs::path& path, Proto& proto) {
   return proto.ParseFromString(content);
 }
 
-// A tensor of the data set; nothing where we have no such type.
+bool is_float16(const fs::path& path) {
+  onnx::TensorProto proto;
+  return parse(path, proto) && proto.data_type() == onnx::TensorProto::FLOAT16;
+}
+
+// A tensor of the data set, in float where it is stored in float16; nothing where we have no such type.
 std::optional<Logical> read_tensor(const fs::path& path) {
   onnx::TensorProto proto;
   if (!parse(path, proto)) return std::nullopt;  // a sequence or an optional value
-  const auto dtype = type_of_onnx(proto.data_type());
+  const bool halves = proto.data_type() == onnx::TensorProto::FLOAT16;
+  const auto dtype = halves ? DataType::Float32 : type_of_onnx(proto.data_type());
   if (!dtype) return std::nullopt;
   Tensor tensor{{*dtype, Shape(proto.dims().begin(), proto.dims().end())}, {}};
   if (!checked_element_count(tensor.type.shape)) return std::nullopt;  // another kind of message, read as a tensor
   const auto* raw = reinterpret_cast<const std::byte*>(proto.raw_data().data());
   tensor.bytes.assign(raw, raw + proto.raw_data().size());
+  if (halves) tensor.bytes = widened_float16(tensor.bytes);
   if (int64_t(tensor.bytes.size()) != tensor.type.bytes()) return std::nullopt;
   return Logical{tensor.type, values_of(tensor)};
 }
@@ -90,7 +98,8 @@ std::set<std::string> operators_of(const onnx::ModelProto& model) {
   return names;
 }
 
-std::string compare(const std::string& name, const Logical& found, const Logical& expected, bool four_digits) {
+std::string compare(const std::string& name, const Logical& found, const Logical& expected, bool four_digits,
+                    bool float16) {
   if (!(found.type == expected.type)) {
     return fmt::format("output '{}' is {}, expected {}", name, to_string(found.type), to_string(expected.type));
   }
@@ -98,6 +107,8 @@ std::string compare(const std::string& name, const Logical& found, const Logical
   double norm_tolerance = 0;
   if (expected.type.dtype == DataType::Bfloat16) {
     tolerance = kBfloat16Tolerance, norm_tolerance = kBfloat16NormTolerance;
+  } else if (float16 && is_floating(expected.type.dtype)) {  // which they compute in
+    tolerance = kFloat16Tolerance, norm_tolerance = kFloat16NormTolerance;
   } else if (is_floating(expected.type.dtype)) {
     tolerance = kFloatTolerance, norm_tolerance = kNormTolerance;
   }
@@ -162,9 +173,12 @@ Vector try_vector(const fs::path& folder, TestDevice& device, bool doubles) {
   }
   const fs::path data = folder / "test_data_set_0";
   std::map<std::string, Logical> inputs, expected;
+  bool float16 = false;
   const auto read = [&](const auto& infos, const char* kind, std::map<std::string, Logical>& tensors) {
     for (int i = 0; i < infos.size(); ++i) {
-      auto tensor = read_tensor(data / fmt::format("{}_{}.pb", kind, i));
+      const fs::path file = data / fmt::format("{}_{}.pb", kind, i);
+      auto tensor = read_tensor(file);
+      float16 = float16 || is_float16(file);
       const bool taken = tensor && (doubles || tensor->type.dtype != DataType::Float64);
       if (!taken) vector.refused = fmt::format("the element type of '{}'", infos.Get(i).name());
       if (tensor) tensors.emplace(infos.Get(i).name(), std::move(*tensor));
@@ -194,7 +208,7 @@ Vector try_vector(const fs::path& folder, TestDevice& device, bool doubles) {
     const std::map<std::string, Logical> found = run_graph(device, graph, inputs);
     for (size_t i = 0; i < outputs.size() && vector.fault.empty(); ++i) {
       const std::string& name = model.graph().output(int(i)).name();
-      vector.fault = compare(name, found.at(outputs[i]), expected.at(name), kFourDigits.contains(vector.name));
+      vector.fault = compare(name, found.at(outputs[i]), expected.at(name), kFourDigits.contains(vector.name), float16);
     }
   } catch (const RunError& error) {
     // Arithmetic of integers is for constants, which the CPU computes.

@@ -173,6 +173,28 @@ void copy_identities(Graph& graph) {
   erase_nodes(graph, gone);
 }
 
+// Weights that were cast to half precision where an operator reads them (torch.autocast) are floats as they are: it
+// reads them themselves, and knows them for weights.
+void read_uncast(Graph& graph) {
+  const std::unordered_set<ValueId> asked(graph.outputs.begin(), graph.outputs.end());
+  std::unordered_map<ValueId, ValueId> same;
+  std::vector<bool> gone(graph.nodes.size(), false);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    Node& node = graph.nodes[n];
+    for (ValueId& input : node.inputs) {
+      if (const auto found = same.find(input); found != same.end()) input = found->second;
+    }
+    if (node.op->qualified_name() != "Cast" || node.inputs.size() != 1 || node.inputs[0] == kNone) continue;
+    if (node.outputs.size() != 1 || asked.count(node.outputs[0])) continue;
+    const Value& from = graph.values[size_t(node.inputs[0])];
+    const NamedAttribute* to = node.attributes.find_named("to");
+    if (!is_stored(from) || !to || to->value != Attribute(onnx_number(from.type.dtype))) continue;
+    same.emplace(node.outputs[0], node.inputs[0]);
+    gone[n] = true;
+  }
+  erase_nodes(graph, gone);
+}
+
 // From operands that have to be known back to the initialisers that they are computed of. What a shape is asked of need
 // not be known (Op::content).
 void keep_constants(Graph& graph) {
@@ -233,6 +255,7 @@ ValueId append(Graph& graph, const Node& at, const char* op, std::string_view la
 
 void own_parameters(Graph& graph) {
   copy_identities(graph);
+  read_uncast(graph);
   find_weights(graph);
   keep_constants(graph);
   part_shared(graph);

@@ -126,6 +126,35 @@ net (bfloat16[N, 2] x) => (bfloat16[N, 2] y)
   CHECK(graph.find_op("Cast") == nullptr);
 }
 
+TEST_CASE("model: weights that are cast where they are read are the operator's") {
+  const Files files;
+  const std::string path = files.file("autocast.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+net (float[N, 2] x) => (float[N, 1] y)
+<float[1, 2] "fc.weight" = {1, 2}, float[1] "fc.bias" = {3}>
+{
+  stored = Constant <value = float[2, 2] {1, 2, 3, 4}> ()
+  first = Cast <to = 16> (stored)
+  again = Cast <to = 1> (first)
+  w = Cast <to = 16> ("fc.weight")
+  b = Cast <to = 16> ("fc.bias")
+  h = Cast <to = 16> (x)
+  m = MatMul (h, again)
+  y = Gemm <transB = 1> (m, w, b)
+})");
+  Graph graph = files.read("y = model.net (x)", {{"net", path}}, "float[5,2] x");
+  verify(graph);
+  expand_layers(graph);
+  CHECK(graph.find_op("Cast") == nullptr);
+  const std::vector<ValueId>& inputs = only(graph, "Gemm").inputs;
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(graph.values[size_t(inputs[i + 1])].name == (i == 0 ? "fc.weight" : "fc.bias"));
+    CHECK(graph.values[size_t(inputs[i + 1])].role == Role::Parameter);
+  }
+  CHECK(graph.values[size_t(only(graph, "MatMul").inputs[1])].name == "stored");
+  CHECK(value(graph, "stored").role == Role::Parameter);
+}
+
 TEST_CASE("model: results are any values of it, and what they do not need is left out") {
   const Files files;
   Graph graph = files.read("f, c = model.net <outputs = [\"features\", \"/conv/out\"]> (x)", {{"", files.net}});

@@ -45,7 +45,8 @@ void CallWatch::watch() {
 // asks what has ended.
 void CallWatch::look(Caller& caller, HangWatch::Time now) {
   const int64_t count = caller.count_.load(std::memory_order_acquire);
-  const bool hangs = caller.watch_.hangs({.task = 0, .instance = count, .ready = count % 2 == 1}, now);
+  const bool under_way = count % 2 == 1 && loading_.load() == 0;
+  const bool hangs = caller.watch_.hangs({.task = 0, .instance = count, .ready = under_way}, now);
   if (!hangs) return;
   const std::string message = fmt::format(
       "a call of the driver for {} has not returned for {:g} s; where it may take so long, raise "

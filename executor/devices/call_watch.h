@@ -54,6 +54,18 @@ class CallWatch {
     Caller& caller_;
   };
 
+  // While one is there no call counts as under way: what loads modules may keep the driver for any time.
+  class Loading {
+   public:
+    explicit Loading(CallWatch& watch) : watch_(watch) { watch_.loading_.fetch_add(1); }
+    ~Loading() { watch_.loading_.fetch_sub(1); }
+    Loading(const Loading&) = delete;
+    Loading& operator=(const Loading&) = delete;
+
+   private:
+    CallWatch& watch_;
+  };
+
   // A call that has been under way for longer than the limit.
   struct Late {
     std::string message;  // "a call of the driver for cuda:0 has not returned for 20 s"
@@ -89,6 +101,7 @@ class CallWatch {
   void look(Caller& caller, HangWatch::Time now);
 
   const Seconds limit_, grace_;
+  std::atomic<int> loading_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Caller> callers_;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "executor/devices/cuda_cache.h"
@@ -249,6 +250,8 @@ class CudaDevice final : public Device {
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     events_->issue_one_more(ring);
     const CallWatch::Call call(lane.caller, task.id, instance);
+    std::optional<CallWatch::Loading> loading;
+    if (ring.issued <= kEagerRuns) loading.emplace(calls_);
     enter();
     for (const BoundWait& wait : task.waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance);

@@ -31,6 +31,16 @@ struct ColumnLimits {
   int chunks;          // at most
 };
 
+// Cuts the rows into chunks; `slices` of them all work on each.
+inline void cut_rows(Columns& columns, int slices, ColumnLimits limits) {
+  const int depth = kThreads / columns.lanes;
+  const int64_t batch = int64_t(depth) * kUnroll;  // rows of a block whose loads are in flight together
+  const int64_t most_chunks = std::max<int64_t>(1, std::min(limits.chunks, limits.blocks / slices));
+  const int64_t batches = (columns.rows + batch - 1) / batch;
+  columns.chunk_rows = std::max<int64_t>(1, (batches + most_chunks - 1) / most_chunks) * batch;
+  columns.chunks = int(std::max<int64_t>(1, (columns.rows + columns.chunk_rows - 1) / columns.chunk_rows));
+}
+
 // Packs of `width` channels, which divides `channels`.
 inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLimits limits) {
   Columns columns;
@@ -40,29 +50,27 @@ inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLim
   const int most = std::max(1, limits.slice_channels / width);
   columns.slices = (packs + most - 1) / most;
   columns.lanes = (packs + columns.slices - 1) / columns.slices;
-  const int depth = kThreads / columns.lanes;
-  const int64_t batch = int64_t(depth) * kUnroll;  // rows of a block whose loads are in flight together
-  const int64_t most_chunks = std::max<int64_t>(1, std::min(limits.chunks, limits.blocks / columns.slices));
-  const int64_t batches = (rows + batch - 1) / batch;
-  columns.chunk_rows = std::max<int64_t>(1, (batches + most_chunks - 1) / most_chunks) * batch;
-  columns.chunks = int(std::max<int64_t>(1, (rows + columns.chunk_rows - 1) / columns.chunk_rows));
+  cut_rows(columns, columns.slices, limits);
   return columns;
 }
 
 // For a kernel that writes partials. Small tensors sit in L2 and their passes last a few µs, so the partials are kept
 // few.
-inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
+inline ColumnLimits reduction_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
-  return make_columns(
-      rows, channels, width,
-      {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 4 : 1), .chunks = large ? 192 : 132});
+  return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 4 : 1), .chunks = large ? 192 : 132};
+}
+inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
+  return make_columns(rows, channels, width, reduction_limits(bytes, multiprocessors));
 }
 
 // For a kernel that reads partials of the same slices and writes every row.
-inline Columns broadcast_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
+inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
-  return make_columns(rows, channels, width,
-                      {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535});
+  return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
+}
+inline Columns broadcast_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
+  return make_columns(rows, channels, width, broadcast_limits(bytes, multiprocessors));
 }
 
 // Where a thread stands; W channels a pack.
@@ -70,16 +78,18 @@ template <int W>
 struct Place {
   int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block
   int slice_channels;    // of a full slice
+  int first;             // channel of the slice
   int channel;           // the first of the thread's W
   bool active;
   int64_t begin, end;  // rows of the chunk
 
-  __device__ explicit Place(const Columns& columns) {
+  __device__ explicit Place(const Columns& columns, int slice = int(blockIdx.x)) {
     lane = int(threadIdx.x) % columns.lanes;
     row = int(threadIdx.x) / columns.lanes;
     depth = kThreads / columns.lanes;
     slice_channels = columns.lanes * W;
-    channel = (int(blockIdx.x) * columns.lanes + lane) * W;
+    first = slice * slice_channels;
+    channel = first + lane * W;
     active = row < depth && channel < columns.channels;
     begin = int64_t(blockIdx.y) * columns.chunk_rows;
     end = min(begin + columns.chunk_rows, columns.rows);
@@ -133,7 +143,7 @@ __device__ inline void fold_groups(int slice_channels, float* scratch, float (&v
 // The channel of which this thread holds the totals after fold_groups() or sum_rows(); −1: of none.
 template <int W>
 __device__ inline int total_channel(const Columns& columns, const Place<W>& place) {
-  const int t = int(threadIdx.x), channel = int(blockIdx.x) * place.slice_channels + t;
+  const int t = int(threadIdx.x), channel = place.first + t;
   return t < place.slice_channels && channel < columns.channels ? channel : -1;
 }
 
@@ -170,7 +180,7 @@ __device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W]
 template <int W, typename Function>
 __device__ inline void for_partials(const Columns& partials, const Place<W>& place, Function f) {
   const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
-  const int channel = int(blockIdx.x) * place.slice_channels + t % place.slice_channels;
+  const int channel = place.first + t % place.slice_channels;
   if (t / place.slice_channels >= groups || channel >= partials.channels) return;
 #pragma unroll 4
   for (int chunk = t / place.slice_channels; chunk < partials.chunks; chunk += groups) f(chunk, channel);

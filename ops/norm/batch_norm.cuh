@@ -101,43 +101,57 @@ struct Statistics {
   float correction;  // what the divisor of the running variance lacks of the rows: 0 or 1
 };
 
-// `reduced`: the layout that wrote the partials; `columns`: this kernel's, with the same slices.
-template <int W, bool Relu, bool Residual, typename T>
-__global__ void __launch_bounds__(kThreads)
-    normalize_kernel(Columns columns, Columns reduced, Statistics statistics, const Partial* partials, const T* x,
-                     const T* residual, T* y) {
+// All threads of the block call it; thread t < slice_channels leaves with the mean of channel t of the slice and the
+// sum of squared deviations from it.
+template <int W>
+__device__ Partial merge_partials(const Columns& reduced, const Place<W>& place, const Partial* partials) {
   __shared__ float scratch[2 * kThreads];
-  __shared__ SliceTerms terms;
-  const Place<W> place(columns);
   float sums[2] = {};  // of deviations from the first chunk's mean, and of their squares
   for_partials(reduced, place, [&](int chunk, int channel) {
-    const Partial partial = partials[int64_t(chunk) * columns.channels + channel];
+    const Partial partial = partials[int64_t(chunk) * reduced.channels + channel];
     const float count = float(rows_in_chunk(reduced, chunk)), deviation = partial.x - partials[channel].x;
     sums[0] += count * deviation;
     sums[1] += partial.y + count * deviation * deviation;
   });
   fold_groups(place.slice_channels, scratch, sums);
-  const int t = int(threadIdx.x), channel = total_channel(columns, place);
-  if (channel >= 0) {
-    const float rows = float(columns.rows), shift = sums[0] / rows;
-    const float mean = partials[channel].x + shift, squares = fmaxf(sums[1] - sums[0] * shift, 0.0f);
-    const float inv_std = 1.0f / sqrtf(squares / rows + statistics.epsilon);
-    terms.mean[t] = mean;
-    terms.gain[t] = statistics.scale[channel] * inv_std;
-    terms.bias[t] = statistics.bias[channel];
-    if (blockIdx.y == 0) {
-      const float keep = 1.0f - statistics.momentum;
-      const float variance = squares / fmaxf(rows - statistics.correction, 1.0f);
-      if (statistics.saved_mean != nullptr) statistics.saved_mean[channel] = mean;
-      if (statistics.saved_inv_std != nullptr) statistics.saved_inv_std[channel] = inv_std;
-      if (statistics.new_mean != nullptr) {
-        statistics.new_mean[channel] = keep * statistics.running_mean[channel] + statistics.momentum * mean;
-      }
-      if (statistics.new_var != nullptr) {
-        statistics.new_var[channel] = keep * statistics.running_var[channel] + statistics.momentum * variance;
-      }
-    }
+  const int channel = total_channel(reduced, place);
+  if (channel < 0) return make_float2(0, 0);
+  const float shift = sums[0] / float(reduced.rows);
+  return make_float2(partials[channel].x + shift, fmaxf(sums[1] - sums[0] * shift, 0.0f));
+}
+
+// What thread t normalises channel t of its slice with, `channel` of all; the first chunk's blocks leave the
+// statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
+__device__ inline void take_statistics(const Statistics& statistics, Partial merged, float rows, int channel,
+                                       SliceTerms& terms) {
+  const int t = int(threadIdx.x);
+  const float inv_std = 1.0f / sqrtf(merged.y / rows + statistics.epsilon);
+  terms.mean[t] = merged.x;
+  terms.gain[t] = statistics.scale[channel] * inv_std;
+  terms.bias[t] = statistics.bias[channel];
+  if (blockIdx.y != 0) return;
+  const float keep = 1.0f - statistics.momentum;
+  const float variance = merged.y / fmaxf(rows - statistics.correction, 1.0f);
+  if (statistics.saved_mean != nullptr) statistics.saved_mean[channel] = merged.x;
+  if (statistics.saved_inv_std != nullptr) statistics.saved_inv_std[channel] = inv_std;
+  if (statistics.new_mean != nullptr) {
+    statistics.new_mean[channel] = keep * statistics.running_mean[channel] + statistics.momentum * merged.x;
   }
+  if (statistics.new_var != nullptr) {
+    statistics.new_var[channel] = keep * statistics.running_var[channel] + statistics.momentum * variance;
+  }
+}
+
+// `reduced`: the layout that wrote the partials; `columns`: this kernel's, with the same slices.
+template <int W, bool Relu, bool Residual, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_kernel(Columns columns, Columns reduced, Statistics statistics, const Partial* partials, const T* x,
+                     const T* residual, T* y) {
+  __shared__ SliceTerms terms;
+  const Place<W> place(columns);
+  const Partial merged = merge_partials(reduced, place, partials);
+  const int channel = total_channel(columns, place);
+  if (channel >= 0) take_statistics(statistics, merged, float(columns.rows), channel, terms);
   __syncthreads();
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
 }

@@ -1,5 +1,5 @@
-// Rows are all elements of a channel, whatever the rank: X is rows × channels in memory. Sums run over parts of fixed
-// size, merged in order, so that results do not depend on the number of threads.
+// Rows are all elements of a channel, whatever the rank: X is rows × channels in memory. Sums run over chunks of
+// rows (moments_cpu.h).
 
 #include "ops/norm/batch_norm_cpu.h"
 
@@ -9,93 +9,29 @@
 #include "graph/passes/statistics_chunks.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/norm/moments_cpu.h"
 
 namespace arbalest {
 namespace {
-
-constexpr int64_t kRowsPerPart = 256;
-
-int64_t parts_of(const Rows& size) {
-  return (size.rows + kRowsPerPart - 1) / kRowsPerPart;
-}
 
 struct Norm {
   Rows size;
   double epsilon, momentum = 0;
   bool relu = false;
 
-  int64_t parts() const { return parts_of(size); }
-  int64_t part_rows(int64_t part) const { return std::min(kRowsPerPart, size.rows - part * kRowsPerPart); }
+  int64_t chunks() const { return row_chunks(size); }
 };
-
-// Mean and Σ (x − mean)² of each part: two passes over rows that stay in the cache, so that large means cost no digits.
-template <typename T>
-void part_moments(const Norm& norm, const T* x, Wide<T>* means, Wide<T>* squares) {
-  using W = Wide<T>;
-  const int64_t channels = norm.size.channels;
-  parallel_for(norm.parts(), 3 * kRowsPerPart * channels, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      const int64_t rows = norm.part_rows(part);
-      const T* first = x + part * kRowsPerPart * channels;
-      W *mean = means + part * channels, *square = squares + part * channels;
-      std::fill(mean, mean + channels, W(0));
-      std::fill(square, square + channels, W(0));
-      // Sums are of differences from the part's first row, which are small where the mean is large.
-      for (int64_t row = 1; row < rows; ++row) {
-        const T* from = first + row * channels;
-        for (int64_t c = 0; c < channels; ++c) mean[c] += widen(from[c]) - widen(first[c]);
-      }
-      for (int64_t c = 0; c < channels; ++c) mean[c] = widen(first[c]) + mean[c] / W(rows);
-      for (int64_t row = 0; row < rows; ++row) {
-        const T* from = first + row * channels;
-        for (int64_t c = 0; c < channels; ++c) {
-          const W difference = widen(from[c]) - mean[c];
-          square[c] += difference * difference;
-        }
-      }
-    }
-  });
-}
-
-struct Moments {
-  double mean, variance;  // biased
-};
-
-// Chan's merge of moments, of one channel.
-class MergedMoments {
- public:
-  void add(double rows, double mean, double squares) {
-    const double total = count_ + rows, difference = mean - mean_;
-    squares_ += squares + difference * difference * count_ * rows / total;
-    mean_ += difference * rows / total;
-    count_ = total;
-  }
-  Moments result() const { return {mean_, squares_ / count_}; }
-
- private:
-  double count_ = 0, mean_ = 0, squares_ = 0;
-};
-
-template <typename W>
-Moments merge_moments(const Norm& norm, const W* means, const W* squares, int64_t channel) {
-  MergedMoments merged;
-  for (int64_t part = 0; part < norm.parts(); ++part) {
-    const int64_t at = part * norm.size.channels + channel;
-    merged.add(double(norm.part_rows(part)), double(means[at]), double(squares[at]));
-  }
-  return merged.result();
-}
 
 // What a convolution has left behind, (chunks, channels, 2).
 template <typename W>
-Moments merge_partials(const Norm& norm, const StatisticsChunks& chunks, const W* partials, int64_t channel) {
+MergedMoments merge_partials(const Norm& norm, const StatisticsChunks& chunks, const W* partials, int64_t channel) {
   MergedMoments merged;
   for (int64_t chunk = 0; chunk < chunks.chunks; ++chunk) {
     const W* moments = partials + (chunk * norm.size.channels + channel) * 2;
     const int64_t rows = std::min(chunks.chunk_rows, norm.size.rows - chunk * chunks.chunk_rows);
     merged.add(double(rows), double(moments[0]), double(moments[1]));
   }
-  return merged.result();
+  return merged;
 }
 
 // y = [relu]((x − mean) · factor + bias [+ residual]), each per channel.
@@ -161,19 +97,19 @@ void with_mask(Mask mask, bool more, Function function) {
   }
 }
 
-// Σ g and Σ g·(x − mean) of each channel. `sums` has room for 2·channels for each part; the totals end in its first
+// Σ g and Σ g·(x − mean) of each channel. `sums` has room for 2·channels for each chunk; the totals end in its first
 // 2·channels.
 template <Mask kMask, bool kMore, typename T>
 void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sums) {
   using W = Wide<T>;
   const int64_t channels = norm.size.channels;
   const W* mean = gradient.mean;
-  parallel_for(norm.parts(), 3 * kRowsPerPart * channels, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      W *sum = sums + 2 * part * channels, *product = sum + channels;
+  parallel_for(norm.chunks(), 3 * kChunkRows * channels, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      W *sum = sums + 2 * chunk * channels, *product = sum + channels;
       std::fill(sum, sum + 2 * channels, W(0));
-      const int64_t first = part * kRowsPerPart;
-      for (int64_t row = first; row < first + norm.part_rows(part); ++row) {
+      const int64_t first = chunk * kChunkRows;
+      for (int64_t row = first; row < first + rows_in_chunk(norm.size, chunk); ++row) {
         const GradientOf<T> g = gradient.row(row * channels);
         ARBALEST_INDEPENDENT
         for (int64_t c = 0; c < channels; ++c) {
@@ -186,7 +122,7 @@ void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sum
   });
   for (int64_t i = 0; i < 2 * channels; ++i) {
     double total = 0;
-    for (int64_t part = 0; part < norm.parts(); ++part) total += sums[2 * part * channels + i];
+    for (int64_t chunk = 0; chunk < norm.chunks(); ++chunk) total += sums[2 * chunk * channels + i];
     sums[i] = W(total);
   }
 }
@@ -237,7 +173,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"),
                   float_attribute(request.node, "momentum"), int_attribute(request.node, "relu") != 0};
-  const int64_t channels = norm.size.channels, partial = norm.parts() * channels;
+  const int64_t channels = norm.size.channels, partial = norm.chunks() * channels;
   const bool residual = request.has_input(5);
   const double correction = double(int_attribute(request.node, "correction"));
   const bool given = request.has_input(6);  // partials
@@ -248,16 +184,17 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
     W *new_mean = output<W>(context, 1), *new_variance = output<W>(context, 2);
     W *saved_mean = output<W>(context, 3), *saved_inv_std = output<W>(context, 4);
     W *means = array<W>(context, 0), *squares = array<W>(context, partial), *factor = array<W>(context, 2 * partial);
-    if (!given) part_moments(norm, input<T>(context, 0), means, squares);
+    if (!given) chunk_moments(norm.size, input<T>(context, 0), means, squares);
     const double rows = double(norm.size.rows), corrected = rows / std::max(rows - correction, 1.0);
     for (int64_t c = 0; c < channels; ++c) {
-      const Moments moments =
-          given ? merge_partials(norm, chunks, input<W>(context, 6), c) : merge_moments(norm, means, squares, c);
-      saved_mean[c] = W(moments.mean);
-      saved_inv_std[c] = W(1 / std::sqrt(moments.variance + norm.epsilon));
+      const MergedMoments moments =
+          given ? merge_partials(norm, chunks, input<W>(context, 6), c) : merge_moments(norm.size, means, squares, c);
+      saved_mean[c] = W(moments.mean());
+      saved_inv_std[c] = W(1 / std::sqrt(moments.variance() + norm.epsilon));
       factor[c] = scale[c] * saved_inv_std[c];
-      new_mean[c] = W((1 - norm.momentum) * double(old_mean[c]) + norm.momentum * moments.mean);
-      new_variance[c] = W((1 - norm.momentum) * double(old_variance[c]) + norm.momentum * moments.variance * corrected);
+      new_mean[c] = W((1 - norm.momentum) * double(old_mean[c]) + norm.momentum * moments.mean());
+      new_variance[c] =
+          W((1 - norm.momentum) * double(old_variance[c]) + norm.momentum * moments.variance() * corrected);
     }
     normalise(norm, input<T>(context, 0), saved_mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
               output<T>(context, 0));
@@ -269,7 +206,7 @@ template <typename T>
 std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[1]), 0, 0, int_attribute(request.node, "relu") != 0};
-  const int64_t channels = norm.size.channels, partial = 2 * norm.parts() * channels;
+  const int64_t channels = norm.size.channels, partial = 2 * norm.chunks() * channels;
   const bool residual = request.has_output(3), more = request.has_input(7), given = request.has_input(8);
   const int64_t chunks = given ? request.inputs[8].shape[0] : 0;
   const Mask mask = !norm.relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
@@ -327,7 +264,7 @@ template <typename T>
 std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
   using W = Wide<T>;
   const Norm norm{rows_of(request.inputs[1]), float_attribute(request.node, "epsilon")};
-  const int64_t channels = norm.size.channels, partial = 2 * norm.parts() * channels;
+  const int64_t channels = norm.size.channels, partial = 2 * norm.chunks() * channels;
   const bool has_scale = request.has_output(1), has_bias = request.has_output(2);
   auto run = [=](const KernelContext& context) {
     const T *dy = input<T>(context, 0), *x = input<T>(context, 1);

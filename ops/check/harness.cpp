@@ -260,7 +260,8 @@ Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<Tenso
   std::vector<int> shared_with(output_types.size(), -1);
   if (options.share_aliases) {
     for (const auto& [output, input] : node.op->aliases) {
-      if (size_t(output) < shared_with.size()) shared_with[size_t(output)] = input;
+      const bool given = size_t(input) < inputs.size() && inputs[size_t(input)].type.dtype != DataType::Token;
+      if (given && size_t(output) < shared_with.size()) shared_with[size_t(output)] = input;
     }
   }
   for (const Tensor& tensor : inputs) {

@@ -1,0 +1,219 @@
+// CUDA side of batch normalisation over parts: which of the kernels in batch_norm_parts.cuh run, and over what slices.
+
+#include "ops/norm/batch_norm_parts.cuh"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+using Place = size_t (*)(size_t part);
+using Limits = ColumnLimits (*)(int64_t bytes, int multiprocessors);
+
+// For packs of `width` channels, which divides those of each part. Part i is input at(i).
+PartTable make_table(const KernelRequest& request, size_t parts, Place at, int width, Limits limits_of) {
+  PartTable table{};
+  int64_t bytes = 0;
+  for (size_t i = 0; i < parts; ++i) bytes += request.inputs[at(i)].bytes();
+  const ColumnLimits limits = limits_of(bytes, cuda_context(request).multiprocessors);
+  Columns& all = table.all;
+  int fewest = kThreads;
+  for (size_t i = 0; i < parts; ++i) {
+    const TensorType& x = request.inputs[at(i)];
+    const Columns part = make_columns(x.elements() / x.shape[1], x.shape[1], width, limits);
+    all.rows = part.rows;
+    table.lanes[i] = part.lanes;
+    table.first_slice[i + 1] = table.first_slice[i] + part.slices;
+    table.first_channel[i + 1] = table.first_channel[i] + part.channels;
+    fewest = std::min(fewest, part.lanes);
+  }
+  all.slices = table.first_slice[parts];
+  all.channels = table.first_channel[parts];
+  for (size_t i = parts + 1; i <= kMostParts; ++i) {
+    table.first_slice[i] = all.slices;
+    table.first_channel[i] = all.channels;
+  }
+  all.lanes = fewest;  // whose blocks have the most rows at once
+  cut_rows(all, all.slices, limits);
+  return table;
+}
+
+// Of one kernel: for 16-byte packs and for single elements.
+struct Tables {
+  bool divides = true;  // the packs divide the channels of all parts
+  PartTable wide{}, narrow;
+
+  Tables(const KernelRequest& request, size_t parts, Place at, Limits limits) {
+    const int width = int(16 / size_of(request.inputs[at(0)].dtype));
+    for (size_t i = 0; i < parts; ++i) divides = divides && request.inputs[at(i)].shape[1] % width == 0;
+    narrow = make_table(request, parts, at, 1, limits);
+    if (divides) wide = make_table(request, parts, at, width, limits);
+  }
+  const PartTable& of_width(int width) const { return width == 1 ? narrow : wide; }
+};
+
+// function(std::integral_constant W, std::bool_constant relu)
+template <typename T, typename Function>
+void with_width_and_relu(bool wide, bool relu, Function function) {
+  const auto with_width = [&](auto width) {
+    relu ? function(width, std::true_type{}) : function(width, std::false_type{});
+  };
+  wide ? with_width(std::integral_constant<int, int(16 / sizeof(T))>{}) : with_width(std::integral_constant<int, 1>{});
+}
+
+// Returns whether all are aligned to 16 bytes.
+template <typename T>
+bool take_inputs(const KernelContext& c, size_t parts, Place at, const T** pointers) {
+  bool all_aligned = true;
+  for (size_t i = 0; i < parts; ++i) {
+    pointers[i] = input<T>(c, at(i));
+    all_aligned = all_aligned && aligned(pointers[i]);
+  }
+  return all_aligned;
+}
+
+std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
+  const TensorType& x_type = request.inputs[0];
+  const int multiprocessors = cuda_context(request).multiprocessors, width = int(16 / size_of(x_type.dtype));
+  const int64_t channels = x_type.shape[1], rows = x_type.elements() / channels;
+  const bool divides = channels % width == 0;
+  const Columns narrow = reduction_columns(rows, channels, 1, x_type.bytes(), multiprocessors);
+  const Columns wide = divides ? reduction_columns(rows, channels, width, x_type.bytes(), multiprocessors) : narrow;
+  return with_type(request, x_type.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto run = [=](const KernelContext& c) {
+      const T* x = input<T>(c, 0);
+      auto *statistics = output<Partial>(c, 0), *partials = static_cast<Partial*>(c.workspace);
+      const auto launch = [&](auto width_of, const Columns& columns) {
+        constexpr int W = decltype(width_of)::value;
+        const bool whole = columns.chunks == 1;  // partials of one chunk are the statistics
+        statistics_kernel<W><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, whole ? statistics : partials);
+        check_launch("channel statistics");
+        if (whole) return;
+        merge_statistics_kernel<W>
+            <<<unsigned(columns.slices), kThreads, 0, stream_of(c)>>>(columns, partials, statistics);
+        check_launch("merged channel statistics");
+      };
+      if (divides && aligned(x)) {
+        launch(std::integral_constant<int, int(16 / sizeof(T))>{}, wide);
+      } else {
+        launch(std::integral_constant<int, 1>{}, narrow);
+      }
+    };
+    return make_kernel(run, std::max(wide.chunks, narrow.chunks) * channels * int64_t(sizeof(Partial)));
+  });
+}
+
+std::unique_ptr<Kernel> training(const KernelRequest& request) {
+  const size_t parts = training_parts(request.inputs.size());
+  const Tables tables(request, parts, training_part, broadcast_limits);
+  const bool relu = int_attribute(request.node, "relu") != 0;
+  const float epsilon = float(float_attribute(request.node, "epsilon"));
+  const float momentum = float(float_attribute(request.node, "momentum"));
+  const float correction = float(int_attribute(request.node, "correction"));
+  std::array<bool, 5> has{};
+  for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      const auto out = [&](size_t i) { return has[i] ? output<float>(c, i) : nullptr; };
+      const Statistics statistics{input<float>(c, 1),
+                                  input<float>(c, 2),
+                                  input<float>(c, 3),
+                                  input<float>(c, 4),
+                                  out(1),
+                                  out(2),
+                                  out(3),
+                                  out(4),
+                                  epsilon,
+                                  momentum,
+                                  correction};
+      T* y = output<T>(c, 0);
+      NormalizedParts<T> of{};
+      const bool all_aligned = take_inputs(c, parts, training_part, of.x) && aligned(y);
+      for (size_t i = 0; i < parts; ++i) of.statistics[i] = input<Partial>(c, training_statistics(i));
+      with_width_and_relu<T>(tables.divides && all_aligned, relu, [&](auto width, auto with_relu) {
+        constexpr int W = decltype(width)::value;
+        of.table = tables.of_width(W);
+        normalize_parts_kernel<W, with_relu.value>
+            <<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(of, statistics, y);
+        check_launch("batch_norm of parts");
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> inference(const KernelRequest& request) {
+  const size_t parts = inference_parts(request.inputs.size());
+  const Tables tables(request, parts, inference_part, broadcast_limits);
+  const bool relu = int_attribute(request.node, "relu") != 0;
+  const float epsilon = float(float_attribute(request.node, "epsilon"));
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      T* y = output<T>(c, 0);
+      NormalizedParts<T> of{};
+      const bool all_aligned = take_inputs(c, parts, inference_part, of.x) && aligned(y);
+      with_width_and_relu<T>(tables.divides && all_aligned, relu, [&](auto width, auto with_relu) {
+        constexpr int W = decltype(width)::value;
+        of.table = tables.of_width(W);
+        inference_parts_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
+            of, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), epsilon, y);
+        check_launch("batch_norm of parts, inference");
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
+  const size_t parts = gradient_parts(request.inputs.size());
+  const Tables sums(request, parts, gradient_part, reduction_limits);
+  const Tables writes(request, parts, gradient_part, broadcast_limits);
+  const bool relu = request.has_input(4);
+  const int chunks = std::max(sums.narrow.all.chunks, sums.wide.all.chunks);
+  const int64_t workspace = int64_t(chunks) * sums.narrow.all.channels * int64_t(sizeof(Partial));
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto run = [=](const KernelContext& c) {
+      GradientOfParts<T> of{};
+      static_assert(sizeof of <= 4000, "more than parameters of a kernel may have");
+      of.dy = input<T>(c, 0);
+      of.scale = input<float>(c, 1);
+      of.mean = input<float>(c, 2);
+      of.inv_std = input<float>(c, 3);
+      of.bias = relu ? input<float>(c, 4) : nullptr;
+      bool all_aligned = aligned(of.dy);
+      all_aligned = take_inputs(c, parts, gradient_part, of.x) && all_aligned;
+      all_aligned = take_inputs(c, parts, gradient_addend, of.addend) && all_aligned;
+      for (size_t i = 0; i < parts; ++i) {
+        of.dx[i] = output<T>(c, part_gradient(i));
+        all_aligned = all_aligned && aligned(of.dx[i]);
+      }
+      auto* partials = static_cast<Partial*>(c.workspace);
+      with_width_and_relu<T>(sums.divides && all_aligned, relu, [&](auto width, auto with_relu) {
+        constexpr int W = decltype(width)::value;
+        of.table = sums.of_width(W);
+        const int reduced_chunks = of.table.all.chunks;
+        part_gradient_sums_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(of, partials);
+        check_launch("batch_norm gradient sums of parts");
+        of.table = writes.of_width(W);
+        part_gradient_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
+            of, reduced_chunks, partials, output<float>(c, 0), output<float>(c, 1));
+        check_launch("batch_norm gradient of parts");
+      });
+    };
+    return make_kernel(run, workspace);
+  });
+}
+
+}  // namespace
+
+void register_norm_batch_norm_parts_cuda(OpRegistry& registry) {
+  registry.find("arbalest.ChannelStatistics")->cuda = channel_statistics;
+  registry.find("arbalest.BatchNormPartsTraining")->cuda = training;
+  registry.find("arbalest.BatchNormPartsInference")->cuda = inference;
+  registry.find("arbalest.BatchNormPartsGrad")->cuda = gradient;
+}
+
+}  // namespace arbalest

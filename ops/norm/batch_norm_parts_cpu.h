@@ -1,0 +1,13 @@
+#pragma once
+// CPU kernels of batch normalisation over parts, and of the statistics that they share.
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+std::unique_ptr<Kernel> channel_statistics_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_grad_cpu(const KernelRequest& request);
+
+}  // namespace arbalest

@@ -68,10 +68,10 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
 
 // Running means of all batch norms, then their variances in the same order: what merging them over learners stands on.
 std::vector<ValueId> running_statistics(const Graph& graph) {
-  constexpr size_t kMean = 3, kVariance = 4;  // inputs of BatchNormTraining
+  constexpr size_t kMean = 3, kVariance = 4;
   std::vector<ValueId> means, variances;
   for (const Node& node : graph.nodes) {
-    if (node.op->qualified_name() != "arbalest.BatchNormTraining") continue;
+    if (!keeps_running_statistics(node)) continue;
     means.push_back(node.inputs[kMean]);
     variances.push_back(node.inputs[kVariance]);
   }

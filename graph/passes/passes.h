@@ -14,6 +14,10 @@ namespace arbalest {
 // false, operators of ONNX's that stand for simpler ones.
 void expand_layers(Graph& graph, bool standard = true);
 
+// Whether the node is a batch norm by the batch's statistics: inputs 1 to 4 are scale, bias, running mean and running
+// variance, and outputs 1 and 2 the new running ones.
+bool keeps_running_statistics(const Node& node);
+
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 
@@ -26,7 +30,13 @@ void fuse_attention(Graph& graph);
 // none among `among`, or where a node reads it.
 ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among);
 
-// A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them.
+// Batch norms read what a Concat along the channels puts together part by part, and statistics of each part, which are
+// computed once for all batch norms over it. A Concat goes where nothing else reads it but such Concats.
+void fuse_concats(Graph& graph);
+
+// A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them; and one of a
+// BatchNormPartsGrad's gradient of a part and of what else flows back into that is made by that node, in the other's
+// memory.
 void fuse_gradient_sums(Graph& graph);
 
 // Of convolutions of few channels: one that a batch norm reads leaves the batch norm partial statistics, and the

@@ -163,7 +163,7 @@ void check_rows(const Graph& graph) {
 }
 
 bool normalises(const Graph& graph) {
-  return graph.find_op("arbalest.BatchNormTraining") != nullptr;
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), keeps_running_statistics);
 }
 
 }  // namespace
@@ -179,8 +179,8 @@ Loop* Program::find(LoopRole role) {
 
 const std::vector<std::string>& pass_names() {
   static const std::vector<std::string> names = {
-      "expand_layers", "fuse_batch_norm",    "fuse_attention",  "freeze",          "place_layouts", "fold_constants",
-      "add_update",    "fuse_gradient_sums", "lower_precision", "fuse_statistics", "remove_dead"};
+      "expand_layers",  "fuse_batch_norm", "fuse_attention",     "freeze",          "place_layouts",   "fuse_concats",
+      "fold_constants", "add_update",      "fuse_gradient_sums", "lower_precision", "fuse_statistics", "remove_dead"};
   return names;
 }
 
@@ -207,6 +207,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("freeze", graph);
   place_layouts(graph);
   after("place_layouts", graph);
+  fuse_concats(graph);
+  after("fuse_concats", graph);
 
   // Read again: expansion renames the values that layers computed.
   const ValueId loss = require_only(graph, "arbalest.Train").inputs[0];

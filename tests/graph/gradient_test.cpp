@@ -209,6 +209,28 @@ TEST_CASE("gradients through batch norms that run by their statistics are the lo
   check_gradients(body, {"scale", "bias", "b.*", "d.bn.running_*"});
 }
 
+TEST_CASE("gradients through batch norms over parts are the loss's differences, and the loss is that of copies") {
+  const auto body = [](const char* first, const char* second) {
+    return fmt::format(
+               "a = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (x)\n"
+               "n1 = arbalest.BatchNorm (a)\nr1 = Relu (n1)\n"
+               "b = arbalest.Conv <filters = 2, kernel_shape = [3, 3]> (r1)\n"
+               "ab = Concat <axis = 1> (a, b)\ncopy = Identity (ab)\n"
+               "n2 = arbalest.BatchNorm ({})\nr2 = Relu (n2)\n"
+               "c = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (r2)\n"
+               "abc = Concat <axis = 1> (ab, c)\nall = Identity (abc)\n"
+               "n3 = arbalest.BatchNorm ({})\nt = Add (b, b)\np = GlobalAveragePool (n3)\n"
+               "q = GlobalAveragePool (t)\nh = Concat <axis = 1> (p, q)\n",
+               first, second) +
+           kHead;
+  };
+  const std::vector<std::vector<std::string>> frozen = {{}, {"n2.running_*"}, {"n1.*", "n3.*"}};
+  for (const std::vector<std::string>& names : frozen) {
+    const double copied = check_gradients(body("copy", "all"), names);
+    CHECK(check_gradients(body("ab", "abc"), names) == doctest::Approx(copied).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("an update follows its formula and leaves the gaps of the arenas at zero") {
   Graph graph = net("h = arbalest.ConvBnRelu <filters = 3, kernel_shape = [3, 3]> (x)\n" + kHead);
   const Program program = make_program(graph, {});

@@ -67,12 +67,24 @@ TinyNet normalised() {
   return net;
 }
 
+TinyNet concatenated() {
+  TinyNet net = convolutional(160);
+  net.layers =
+      "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [3, 3]> (x)\n"
+      "d = arbalest.Conv <filters = 5, kernel_shape = [3, 3]> (c)\n"
+      "both = Concat <axis = 1> (c, d)\n"
+      "n = arbalest.BatchNorm (both)\n"
+      "r = Relu (n)\n"
+      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)\n";
+  return net;
+}
+
 struct Trained {
   TestFolder folder;
   SessionOptions options = on_cpus();
-  Graph graph = tiny(normalised());
+  Graph graph;
 
-  Trained() {
+  explicit Trained(const TinyNet& net = normalised()) : graph(tiny(net)) {
     options.length.epochs = 1;
     options.files.save = folder / "weights.safetensors";
     run(graph, options);
@@ -105,6 +117,34 @@ TEST_CASE("an exported model computes the scores, for any number of samples") {
       CHECK(largest(difference) < 1e-5 * largest(expected.values));
     }
   }
+}
+
+TEST_CASE("a batch norm that reads a Concat in parts is exported as the graph has it, and the Concat is handed out") {
+  const Trained trained(concatenated());
+  const Graph model = export_model(trained.graph, trained.options, {});
+  CHECK(count_ops(model, "Concat") == 1);
+  CHECK(count_ops(model, "BatchNormalization") == 2);
+  const size_t count = 7;
+  const Logical x = rows_of(trained.graph, trained.options, "x", count);
+  const Logical expected = rows_of(trained.graph, trained.options, "logits", count);
+  const std::vector<double> found = exported_values(model, x, "logits");
+  REQUIRE(found.size() == expected.values.size());
+  std::vector<double> difference;
+  for (size_t i = 0; i < found.size(); ++i) difference.push_back(found[i] - expected.values[i]);
+  CHECK(largest(difference) < 1e-5 * largest(expected.values));
+
+  const Logical both = rows_of(trained.graph, trained.options, "both", count);
+  const Logical c = rows_of(trained.graph, trained.options, "c", count),
+                d = rows_of(trained.graph, trained.options, "d", count);
+  std::vector<double> beside;
+  for (size_t n = 0; n < count; ++n) {
+    for (const Logical* part : {&c, &d}) {
+      const auto each = part->values.size() / count;
+      beside.insert(beside.end(), part->values.begin() + int64_t(n * each),
+                    part->values.begin() + int64_t((n + 1) * each));
+    }
+  }
+  CHECK(both.values == beside);
 }
 
 TEST_CASE("an exported model may begin with the images as they are stored, and end with probabilities") {

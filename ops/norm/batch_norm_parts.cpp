@@ -154,6 +154,8 @@ const std::vector<SampleShapes>& sample_shapes() {
       {"one", {3, 0, 5, 7}, {16}},
       {"a dense block", {3, 0, 6, 5}, {64, 32, 32, 32}},
       {"odd channels", {2, 0, 5, 7}, {3, 8, 1, 13}},
+      {"channels of fours", {3, 0, 6, 5}, {24, 12, 12, 4}},
+      {"channels of twos", {3, 0, 6, 5}, {6, 70, 2}},
       {"several slices", {5, 0, 9, 8}, {8, 136, 24, 200}},
       {"several chunks", {9, 0, 16, 16}, {32, 16, 64}},
       {"several chunks of odd channels", {9, 0, 16, 16}, {3, 5}},

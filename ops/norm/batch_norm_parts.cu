@@ -39,28 +39,41 @@ PartTable make_table(const KernelRequest& request, size_t parts, Place at, int w
   return table;
 }
 
-// Of one kernel: for 16-byte packs and for single elements.
-struct Tables {
-  bool divides = true;  // the packs divide the channels of all parts
-  PartTable wide{}, narrow;
-
-  Tables(const KernelRequest& request, size_t parts, Place at, Limits limits) {
-    const int width = int(16 / size_of(request.inputs[at(0)].dtype));
+// Packs of 16 or 8 bytes, whichever divides the channels of all parts, else single elements.
+int widest(const KernelRequest& request, size_t parts, Place at) {
+  for (int width = int(16 / size_of(request.inputs[at(0)].dtype)), least = width / 2; width >= least; width /= 2) {
+    bool divides = true;
     for (size_t i = 0; i < parts; ++i) divides = divides && request.inputs[at(i)].shape[1] % width == 0;
-    narrow = make_table(request, parts, at, 1, limits);
-    if (divides) wide = make_table(request, parts, at, width, limits);
+    if (divides) return width;
   }
-  const PartTable& of_width(int width) const { return width == 1 ? narrow : wide; }
-};
+  return 1;
+}
 
+// function(std::integral_constant W)
+template <typename T, typename Function>
+void with_width(int width, Function function) {
+  constexpr int kWide = int(16 / sizeof(T));
+  if (width == kWide) return function(std::integral_constant<int, kWide>{});
+  if (width == kWide / 2) return function(std::integral_constant<int, kWide / 2>{});
+  function(std::integral_constant<int, 1>{});
+}
 // function(std::integral_constant W, std::bool_constant relu)
 template <typename T, typename Function>
-void with_width_and_relu(bool wide, bool relu, Function function) {
-  const auto with_width = [&](auto width) {
-    relu ? function(width, std::true_type{}) : function(width, std::false_type{});
-  };
-  wide ? with_width(std::integral_constant<int, int(16 / sizeof(T))>{}) : with_width(std::integral_constant<int, 1>{});
+void with_width_and_relu(int width, bool relu, Function function) {
+  with_width<T>(width, [&](auto w) { relu ? function(w, std::true_type{}) : function(w, std::false_type{}); });
 }
+
+// Of one kernel: for the widest packs, and for single elements where tensors are not aligned.
+struct Tables {
+  int width;
+  PartTable wide, narrow;
+
+  Tables(const KernelRequest& request, size_t parts, Place at, Limits limits)
+      : width(widest(request, parts, at)),
+        wide(make_table(request, parts, at, width, limits)),
+        narrow(make_table(request, parts, at, 1, limits)) {}
+  const PartTable& of_width(int w) const { return w == width ? wide : narrow; }
+};
 
 // Returns whether all are aligned to 16 bytes.
 template <typename T>
@@ -74,19 +87,20 @@ bool take_inputs(const KernelContext& c, size_t parts, Place at, const T** point
 }
 
 std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
-  const TensorType& x_type = request.inputs[0];
-  const int multiprocessors = cuda_context(request).multiprocessors, width = int(16 / size_of(x_type.dtype));
-  const int64_t channels = x_type.shape[1], rows = x_type.elements() / channels;
-  const bool divides = channels % width == 0;
-  const Columns narrow = reduction_columns(rows, channels, 1, x_type.bytes(), multiprocessors);
-  const Columns wide = divides ? reduction_columns(rows, channels, width, x_type.bytes(), multiprocessors) : narrow;
-  return with_type(request, x_type.dtype, [&](auto element) {
+  const TensorType& type = request.inputs[0];
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  const int widest_packs = widest(request, 1, training_part);
+  const int64_t channels = type.shape[1], rows = type.elements() / channels;
+  const Columns narrow = reduction_columns(rows, channels, 1, type.bytes(), multiprocessors);
+  const Columns wide = reduction_columns(rows, channels, widest_packs, type.bytes(), multiprocessors);
+  return with_type(request, type.dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
       const T* x = input<T>(c, 0);
       auto *statistics = output<Partial>(c, 0), *partials = static_cast<Partial*>(c.workspace);
-      const auto launch = [&](auto width_of, const Columns& columns) {
-        constexpr int W = decltype(width_of)::value;
+      with_width<T>(aligned(x) ? widest_packs : 1, [&](auto width) {
+        constexpr int W = decltype(width)::value;
+        const Columns& columns = W == widest_packs ? wide : narrow;
         const bool whole = columns.chunks == 1;  // partials of one chunk are the statistics
         statistics_kernel<W><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, whole ? statistics : partials);
         check_launch("channel statistics");
@@ -94,12 +108,7 @@ std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
         merge_statistics_kernel<W>
             <<<unsigned(columns.slices), kThreads, 0, stream_of(c)>>>(columns, partials, statistics);
         check_launch("merged channel statistics");
-      };
-      if (divides && aligned(x)) {
-        launch(std::integral_constant<int, int(16 / sizeof(T))>{}, wide);
-      } else {
-        launch(std::integral_constant<int, 1>{}, narrow);
-      }
+      });
     };
     return make_kernel(run, std::max(wide.chunks, narrow.chunks) * channels * int64_t(sizeof(Partial)));
   });
@@ -133,7 +142,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
       NormalizedParts<T> of{};
       const bool all_aligned = take_inputs(c, parts, training_part, of.x) && aligned(y);
       for (size_t i = 0; i < parts; ++i) of.statistics[i] = input<Partial>(c, training_statistics(i));
-      with_width_and_relu<T>(tables.divides && all_aligned, relu, [&](auto width, auto with_relu) {
+      with_width_and_relu<T>(all_aligned ? tables.width : 1, relu, [&](auto width, auto with_relu) {
         constexpr int W = decltype(width)::value;
         of.table = tables.of_width(W);
         normalize_parts_kernel<W, with_relu.value>
@@ -155,7 +164,7 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
       T* y = output<T>(c, 0);
       NormalizedParts<T> of{};
       const bool all_aligned = take_inputs(c, parts, inference_part, of.x) && aligned(y);
-      with_width_and_relu<T>(tables.divides && all_aligned, relu, [&](auto width, auto with_relu) {
+      with_width_and_relu<T>(all_aligned ? tables.width : 1, relu, [&](auto width, auto with_relu) {
         constexpr int W = decltype(width)::value;
         of.table = tables.of_width(W);
         inference_parts_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
@@ -191,7 +200,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
         all_aligned = all_aligned && aligned(of.dx[i]);
       }
       auto* partials = static_cast<Partial*>(c.workspace);
-      with_width_and_relu<T>(sums.divides && all_aligned, relu, [&](auto width, auto with_relu) {
+      with_width_and_relu<T>(all_aligned ? sums.width : 1, relu, [&](auto width, auto with_relu) {
         constexpr int W = decltype(width)::value;
         of.table = sums.of_width(W);
         const int reduced_chunks = of.table.all.chunks;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "graph/op.h"
 #include "graph/passes/passes.h"
@@ -10,19 +11,32 @@ namespace {
 
 constexpr size_t kTrainingPartials = 6, kGradPartials = 8;  // inputs of the batch norms
 
-// A convolution from `image` to as many channels that kernels for few channels take and, fused, are worth it for: they
-// are not timed against others.
-bool is_worth_fusing(const Graph& graph, const Node& node, const TensorType& image) {
-  const auto all = [&](const char* name, int64_t value) {
-    const std::vector<int64_t> values = ints_attribute(node, name);
-    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
-  };
-  if (image.shape.size() != 4 || image.elements() == 0) return false;
+bool all_are(const Node& node, const char* name, int64_t value) {
+  const std::vector<int64_t> values = ints_attribute(node, name);
+  return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
+}
+
+// The pixels of a chunk, as PixelChunks has them, where the convolution that makes `image`, or that image's gradient,
+// is one of those that kernels of ours fuse.
+std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image) {
+  if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
+  if (!all_are(node, "strides", 1) || !all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) {
+    return std::nullopt;
+  }
+  const Shape& filter = graph.values[size_t(node.inputs[1])].type.shape;
   const int64_t channels = image.shape[1];
+  // These are not timed against others: so only what they were faster for.
   const bool few = channels == 16 || channels == 32 || (channels == 64 && has_few_pixels(image.shape));
-  return few && image.shape[3] <= kWidestThin && fills_tiles(image.shape) && all("strides", 1) && all("dilations", 1) &&
-         graph.values[size_t(node.inputs[1])].type.shape == Shape{channels, channels, 3, 3} &&
-         ints_attribute(node, "pads") == std::vector<int64_t>{1, 1, 1, 1} && int_attribute(node, "group") == 1;
+  if (few && image.shape[3] <= kWidestThin && fills_tiles(image.shape) && filter == Shape{channels, channels, 3, 3} &&
+      all_are(node, "pads", 1)) {
+    return 0;
+  }
+  // These are, when kernels are made: against a convolution and a pass of its own.
+  const bool packed = filter[0] % 8 == 0 && filter[1] % 8 == 0;
+  if (packed && filter[2] == 1 && filter[3] == 1 && all_are(node, "pads", 0)) {
+    return pointwise_chunk_pixels(image.shape);
+  }
+  return std::nullopt;
 }
 
 class Fusion {
@@ -42,18 +56,25 @@ class Fusion {
   }
 
  private:
-  // The convolution, of the operator `op`, that makes `value`; kNone where it is none of few channels.
-  NodeId thin_producer(ValueId value, const char* op) const {
+  struct Producer {
+    NodeId node = kNone;
+    int64_t chunk_pixels = 0;
+  };
+
+  // The convolution, of the operator `op`, that makes `value`; of no node where it is none that can be fused.
+  Producer fusible_producer(ValueId value, const char* op) const {
     const NodeId producer = graph_.values[size_t(value)].producer;
-    if (producer == kNone) return kNone;
+    if (producer == kNone) return {};
     const Node& node = graph_.nodes[size_t(producer)];
-    const bool fits = node.op->qualified_name() == op && graph_.values[size_t(value)].view.base == kNone &&
-                      is_worth_fusing(graph_, node, graph_.values[size_t(value)].type);
-    return fits ? producer : kNone;
+    if (node.op->qualified_name() != op || graph_.values[size_t(value)].view.base != kNone) return {};
+    const std::optional<int64_t> chunks = fusible_chunks(graph_, node, graph_.values[size_t(value)].type);
+    return chunks ? Producer{producer, *chunks} : Producer{};
   }
 
-  // A second output of the node, as its operator infers it.
-  ValueId add_partials(NodeId node) {
+  // A second output of the node, as its operator infers it, for `norm`.
+  ValueId add_partials(NodeId node, int64_t chunk_pixels, Node& norm) {
+    norm.attributes.set("chunk_pixels", chunk_pixels);
+    graph_.nodes[size_t(node)].attributes.set("chunk_pixels", chunk_pixels);
     const ValueId partials = graph_.add_value(graph_.nodes[size_t(node)].name + ".partials", {});
     graph_.values[size_t(partials)].producer = node;
     graph_.nodes[size_t(node)].outputs.push_back(partials);
@@ -62,39 +83,45 @@ class Fusion {
   }
 
   void fuse_training(Node& norm) {
-    const NodeId conv = thin_producer(norm.inputs[0], "Conv");
+    const auto [conv, chunk_pixels] = fusible_producer(norm.inputs[0], "Conv");
     const bool has_bias = conv != kNone && graph_.nodes[size_t(conv)].inputs.size() > 2;
     if (conv == kNone || has_bias) return;
     graph_.nodes[size_t(conv)].op = &builtin_ops().get("arbalest.ConvStatistics");
     norm.inputs.resize(kTrainingPartials, kNone);
-    norm.inputs.push_back(add_partials(conv));
+    norm.inputs.push_back(add_partials(conv, chunk_pixels, norm));
   }
 
-  // Whether the first of a BatchNormGrad's inputs is a convolution's gradient that nothing else reads.
-  bool has_fusible_gradient(const std::vector<ValueId>& inputs) const {
+  // Whether the first of a BatchNormGrad's inputs is a convolution's gradient that nothing else reads. A pointwise
+  // one's only where the gradient behind Relu is written anyway, for the residual: elsewhere that pass would be one
+  // more.
+  bool has_fusible_gradient(const std::vector<ValueId>& inputs, bool residual) const {
     const ValueId gradient = inputs[0];
-    return gradient != kNone && thin_producer(gradient, "arbalest.ConvGradInput") != kNone &&
-           graph_.values[size_t(gradient)].type == graph_.values[size_t(inputs[1])].type &&
-           readers_[size_t(gradient)].size() == 1;
+    if (gradient == kNone || readers_[size_t(gradient)].size() != 1 ||
+        graph_.values[size_t(gradient)].type != graph_.values[size_t(inputs[1])].type) {
+      return false;
+    }
+    const Producer producer = fusible_producer(gradient, "arbalest.ConvGradInput");
+    return producer.node != kNone && (residual || producer.chunk_pixels == 0);
   }
 
   void fuse_gradient(size_t n) {
     Node& norm = graph_.nodes[n];
     std::vector<ValueId> of_norm = norm.inputs;
     of_norm.resize(kGradPartials, kNone);
-    if (!has_fusible_gradient(of_norm)) std::swap(of_norm[0], of_norm[7]);  // of two, either
-    if (!has_fusible_gradient(of_norm)) return;
+    const bool has_residual = norm.outputs.size() > 3;
+    if (!has_fusible_gradient(of_norm, has_residual)) std::swap(of_norm[0], of_norm[7]);  // of two, either
+    if (!has_fusible_gradient(of_norm, has_residual)) return;
     const auto [gradient, x, y, scale, mean, inv_std, bias, second] =
         std::tuple(of_norm[0], of_norm[1], of_norm[2], of_norm[3], of_norm[4], of_norm[5], of_norm[6], of_norm[7]);
-    const NodeId conv = graph_.values[size_t(gradient)].producer;
+    const auto [conv, chunk_pixels] = fusible_producer(gradient, "arbalest.ConvGradInput");
     Node& fused = graph_.nodes[size_t(conv)];
     fused.op = &builtin_ops().get("arbalest.ConvGradInputSums");
     fused.inputs = {fused.inputs[0], fused.inputs[1], x, y, scale, mean, inv_std, bias, second};
     key_[size_t(conv)] = key_[n] - 1;  // where all of these are known
-    norm.inputs = {gradient, x, kNone, scale, mean, inv_std, kNone, kNone, add_partials(conv)};
+    norm.inputs = {gradient, x, kNone, scale, mean, inv_std, kNone, kNone, add_partials(conv, chunk_pixels, norm)};
     norm.attributes.set("relu", int64_t{0});
     norm.attributes.set("residual", int64_t{0});
-    if (norm.outputs.size() <= 3) return;
+    if (!has_residual) return;
     const ValueId residual = norm.outputs[3];  // the same gradient
     norm.outputs.resize(3);
     graph_.values[size_t(residual)].producer = kNone;

@@ -50,4 +50,36 @@ inline bool fills_tiles(const Shape& image) {
   return 2 * pixels >= std::min(most_tile_pixels(image), image[2] * image[3]);
 }
 
+// Pixels that kernels of pointwise convolutions (1 × 1) take at once.
+inline constexpr int64_t kPointwiseTilePixels = 128;
+
+inline int64_t pointwise_slice_channels(const Shape& image) {
+  return image[1] <= 64 ? 64 : 128;
+}
+
+// Of the chunks of a pointwise convolution's result (N,C,H,W), each of which a block takes for a slice of its channels:
+// whole tiles, and as many blocks as the processors of an H200 hold at the same time, two each.
+inline int64_t pointwise_chunk_pixels(const Shape& image) {
+  constexpr int64_t kBlocks = 264;
+  const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+  const int64_t chunks = std::max<int64_t>(1, kBlocks / parts(image[1], pointwise_slice_channels(image)));
+  const int64_t tiles = parts(image[0] * image[2] * image[3], kPointwiseTilePixels);
+  return parts(tiles, chunks) * kPointwiseTilePixels;
+}
+
+inline constexpr const char* kChunkPixelsDoc =
+    "pixels of each chunk of 'partials' but the last; 0: as kernels for few channels take them";
+
+// What both nodes state in `chunk_pixels`: the pixels of each chunk but the last; 0: those of statistics_chunks().
+struct PixelChunks {
+  int64_t pixels = 0;
+  int64_t chunks = 0;  // none is empty
+};
+
+inline PixelChunks pixel_chunks(const Shape& image, int64_t chunk_pixels) {
+  if (chunk_pixels > 0) return {chunk_pixels, (image[0] * image[2] * image[3] + chunk_pixels - 1) / chunk_pixels};
+  const StatisticsChunks chunks = statistics_chunks(image);
+  return {chunks.chunk_rows, chunks.chunks};
+}
+
 }  // namespace arbalest

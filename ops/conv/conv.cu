@@ -101,11 +101,6 @@ int64_t aligned_bytes(const Shape& shape, DataType type) {
   return (element_count(shape) * int64_t(size_of(type)) + 255) / 256 * 256;
 }
 
-// What a pass of its own takes in µs: the launch, and its bytes at about the memory's rate.
-double pass_microseconds(int64_t bytes) {
-  return 2 + double(bytes) / 3.5e6;
-}
-
 // How a problem is solved: a plan or the kernels for few channels, and the passes around it.
 struct Solution {
   std::shared_ptr<const ConvolutionPlan> plan;
@@ -372,6 +367,10 @@ std::unique_ptr<Kernel> convolution(const KernelRequest& request, Kind kind, con
 }
 
 }  // namespace
+
+double pass_microseconds(int64_t bytes) {
+  return 2 + double(bytes) / 3.5e6;
+}
 
 ConvolutionProblem convolution_problem(const KernelRequest& request, Kind kind, const Shape& x, const Shape& w,
                                        const Shape& y) {

@@ -12,6 +12,9 @@ namespace arbalest {
 std::unique_ptr<Kernel> conv_cuda(const KernelRequest& request);
 std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& request);
 
+// What a pass of its own takes in µs: the launch, and its bytes at about the memory's rate.
+double pass_microseconds(int64_t bytes);
+
 // X, W and Y are (N,C,…), (K,C/g,…) and (N,K,…), in every kind.
 ConvolutionProblem convolution_problem(const KernelRequest& request, ConvolutionProblem::Kind kind, const Shape& x,
                                        const Shape& w, const Shape& y);

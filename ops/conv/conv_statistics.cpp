@@ -15,7 +15,9 @@ TensorType partials_type(InferContext& context, const TensorType& image) {
   if (image.shape.size() != 4 || image.elements() == 0) {
     context.fail(fmt::format("the result is {}; expected images (N,C,H,W)", to_string(image)));
   }
-  return {master_type(image.dtype), {statistics_chunks(image.shape).chunks, image.shape[1], 2}};
+  const int64_t chunk_pixels = int_attribute(context.node(), "chunk_pixels");
+  if (chunk_pixels < 0) context.fail(fmt::format("attribute 'chunk_pixels' is {}, expected 0 or more", chunk_pixels));
+  return {master_type(image.dtype), {pixel_chunks(image.shape, chunk_pixels).chunks, image.shape[1], 2}};
 }
 
 void infer_statistics(InferContext& context) {
@@ -50,6 +52,25 @@ const std::vector<Shape>& images() {
   return images;
 }
 
+// Pixels, channels of X, of the filter's other side: of pointwise convolutions. With several chunks, with channels that
+// tiles do not divide, with a last tile that is not full, and with a filter that is fetched tile by tile.
+struct PointwiseSample {
+  Shape image;
+  int64_t others, chunk_pixels;
+};
+const std::vector<PointwiseSample>& pointwise_images() {
+  static const std::vector<PointwiseSample> images = {{{3, 16, 11, 10}, 24, 128},
+                                                      {{2, 128, 20, 20}, 64, 256},
+                                                      {{5, 72, 13, 13}, 264, 384},
+                                                      {{4, 320, 15, 14}, 136, 0},
+                                                      {{2, 64, 12, 12}, 520, 128}};
+  return images;
+}
+
+Attributes in_chunks(int64_t chunk_pixels) {
+  return {{"chunk_pixels", chunk_pixels}};
+}
+
 Attributes same_size() {
   return {{"pads", std::vector<int64_t>{1, 1, 1, 1}}};
 }
@@ -62,6 +83,13 @@ std::vector<Sample> statistics_samples() {
                        .output_count = 2,
                        .attributes = same_size()});
   }
+  for (const PointwiseSample& s : pointwise_images()) {
+    samples.push_back(
+        {.name = fmt::format("pointwise, {} from {}", to_string(s.image), s.others),
+         .inputs = {tensor({s.image[0], s.others, s.image[2], s.image[3]}), tensor({s.image[1], s.others, 1, 1})},
+         .output_count = 2,
+         .attributes = in_chunks(s.chunk_pixels)});
+  }
   samples.push_back(
       {.name = "stride 2",
        .inputs = {tensor({4, 8, 9, 8}), tensor({16, 8, 3, 3})},
@@ -70,27 +98,41 @@ std::vector<Sample> statistics_samples() {
   return samples;
 }
 
-std::vector<Sample> gradient_sums_samples() {
-  std::vector<Sample> samples;
+// The gradient of `image` by a convolution to `others` channels, in every form.
+void add_gradient_sums(std::vector<Sample>& samples, std::string_view name, const Shape& image, int64_t others,
+                       const Shape& filter, const Attributes& attributes) {
   const Sample::Input nothing = {{DataType::Token, {}}, 0, 0, false};
-  for (const Shape& x : images()) {
-    const Shape channels = {x[1]};
-    for (const char* relu : {"no relu", "relu by Y", "relu by X"}) {
-      for (const bool two : {false, true}) {
-        const bool by_y = std::string_view(relu) == "relu by Y", by_x = std::string_view(relu) == "relu by X";
-        if (element_count(x) > 1 << 20 && !(by_x && two)) continue;  // once is enough of what takes long
-        Sample sample{.name = fmt::format("{}, {}{}", to_string(x), relu, two ? ", two gradients" : ""),
-                      .inputs = {tensor(x), tensor({x[1], x[1], 3, 3}), tensor(x), by_y ? tensor(x) : nothing,
-                                 tensor(channels, 0.5, 2), tensor(channels), tensor(channels, 0.5, 2),
-                                 by_x ? tensor(channels) : nothing},
-                      .output_count = 2,
-                      .attributes = same_size()};
-        if (two) sample.inputs.push_back(tensor(x));
-        samples.push_back(std::move(sample));
-      }
+  const Shape channels = {image[1]};
+  for (const char* relu : {"no relu", "relu by Y", "relu by X"}) {
+    for (const bool two : {false, true}) {
+      const bool by_y = std::string_view(relu) == "relu by Y", by_x = std::string_view(relu) == "relu by X";
+      if (element_count(image) > 1 << 20 && !(by_x && two)) continue;  // once is enough of what takes long
+      Sample sample{.name = fmt::format("{}{}, {}{}", name, to_string(image), relu, two ? ", two gradients" : ""),
+                    .inputs = {tensor({image[0], others, image[2], image[3]}), tensor(filter), tensor(image),
+                               by_y ? tensor(image) : nothing, tensor(channels, 0.5, 2), tensor(channels),
+                               tensor(channels, 0.5, 2), by_x ? tensor(channels) : nothing},
+                    .output_count = 2,
+                    .attributes = attributes};
+      if (two) sample.inputs.push_back(tensor(image));
+      samples.push_back(std::move(sample));
     }
   }
+}
+
+std::vector<Sample> gradient_sums_samples() {
+  std::vector<Sample> samples;
+  for (const Shape& x : images()) add_gradient_sums(samples, "", x, x[1], {x[1], x[1], 3, 3}, same_size());
+  for (const PointwiseSample& s : pointwise_images()) {
+    add_gradient_sums(samples, "pointwise, ", s.image, s.others, {s.others, s.image[1], 1, 1},
+                      in_chunks(s.chunk_pixels));
+  }
   return samples;
+}
+
+std::vector<AttributeSpec> fused_specs() {
+  std::vector<AttributeSpec> specs = conv_specs();
+  specs.push_back(int_spec("chunk_pixels", 0, kChunkPixelsDoc));
+  return specs;
 }
 
 }  // namespace
@@ -104,7 +146,7 @@ void register_conv_conv_statistics(OpRegistry& registry) {
                     "deviations from it",
                 .inputs = {lowered("X"), lowered("W")},
                 .outputs = {lowered("Y"), plain("partials")},
-                .attributes = conv_specs(),
+                .attributes = fused_specs(),
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_statistics,
@@ -120,7 +162,7 @@ void register_conv_conv_statistics(OpRegistry& registry) {
        .inputs = {lowered("dY"), lowered("W"), lowered("X"), lowered("Y", Optional), plain("scale"),
                   plain("saved_mean"), plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional)},
        .outputs = {lowered("g"), plain("partials")},
-       .attributes = conv_specs(),
+       .attributes = fused_specs(),
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_gradient_sums,

@@ -1,7 +1,8 @@
-// Convolutions with partial statistics: in one kernel for few channels, else the convolution and a pass over its
-// result.
+// Convolutions with partial statistics: in one kernel for few channels, or where the convolution is pointwise and that
+// is faster, else the convolution and a pass over its result.
 
 #include "ops/conv/conv_direct.h"
+#include "ops/conv/conv_pointwise.h"
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/conv_thin_epilogue.cuh"
@@ -15,36 +16,81 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 // The reduction's layout for packs of `width` channels, with the chunks that both sides have agreed on.
-Columns chunked(const Shape& image, int width) {
-  const StatisticsChunks chunks = statistics_chunks(image);
+Columns chunked(const Shape& image, int64_t chunk_pixels, int width) {
+  const PixelChunks chunks = pixel_chunks(image, chunk_pixels);
   Columns columns = make_columns(image[0] * image[2] * image[3], image[1], width,
                                  {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1});
-  columns.chunk_rows = chunks.chunk_rows;
-  columns.chunks = chunks.chunks;
+  columns.chunk_rows = chunks.pixels;
+  columns.chunks = int(chunks.chunks);
   return columns;
 }
 
 // function(W, columns): wide packs where the channels and every pointer allow.
 template <typename T, typename Function>
-void with_columns(const Shape& image, bool all_aligned, Function function) {
+void with_columns(const Shape& image, int64_t chunk_pixels, bool all_aligned, Function function) {
   constexpr int kWide = 16 / sizeof(T);
   if (all_aligned && image[1] % kWide == 0) {
-    function(std::integral_constant<int, kWide>{}, chunked(image, kWide));
+    function(std::integral_constant<int, kWide>{}, chunked(image, chunk_pixels, kWide));
   } else {
-    function(std::integral_constant<int, 1>{}, chunked(image, 1));
+    function(std::integral_constant<int, 1>{}, chunked(image, chunk_pixels, 1));
   }
+}
+
+// A kernel whose engine `profile` names.
+template <typename Function>
+std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function) {
+  class FusedKernel final : public Kernel {
+   public:
+    FusedKernel(std::string engine, Function f) : engine_(std::move(engine)), function_(std::move(f)) {}
+    std::string engine() const override { return engine_; }
+    void run(const KernelContext& context) const override { function_(context); }
+
+   private:
+    std::string engine_;
+    Function function_;
+  };
+  return std::make_unique<FusedKernel>(std::move(engine), std::move(function));
+}
+
+// Whether one kernel that reads `more` bytes beside a convolution's beats cuDNN's convolution and a pass that moves
+// `pass` bytes. A choice that is to be the same each time cannot rest on timings: up to so many channels summed over
+// it was faster wherever it was timed.
+bool is_best_pointwise(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels, int64_t more,
+                       int64_t pass) {
+  constexpr int64_t kFewInner = 256;
+  if (!is_pointwise(problem) || chunk_pixels == 0 || chunk_pixels % kPointwiseTilePixels != 0) return false;
+  if (!can_run_pointwise(context)) return false;
+  if (problem.deterministic) return (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
+  const double fused = pointwise_microseconds(context, problem, chunk_pixels);
+  if (fused == 0) return false;
+  double plain = known_convolution_microseconds(context, problem);
+  if (plain == 0) {
+    const auto plan = find_convolution_plan(context, problem);
+    if (plan == nullptr) return true;
+    plain = plan->microseconds();
+  }
+  const double reading = pass_microseconds(more) - pass_microseconds(0);
+  return fused + reading < plain + pass_microseconds(pass);
 }
 
 std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
   const Shape image = request.outputs[0].shape;
+  const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels");
   const ConvolutionProblem problem =
       convolution_problem(request, Kind::Forward, request.inputs[0].shape, request.inputs[1].shape, image);
-  if (is_thin(problem) && can_run_thin(cuda_context(request))) {
-    return make_kernel([image](const KernelContext& c) {
+  if (chunk_pixels == 0 && is_thin(problem) && can_run_thin(cuda_context(request))) {
+    return make_fused_kernel("thin, statistics", [image](const KernelContext& c) {
       using T = __nv_bfloat16;
       require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0]});
       launch_thin<false>(image, stream_of(c), input<T>(c, 0), input<T>(c, 1), output<T>(c, 0),
                          ThinStatistics{output<Partial>(c, 1)});
+    });
+  }
+  if (is_best_pointwise(cuda_context(request), problem, chunk_pixels, 0, request.outputs[0].bytes())) {
+    return make_fused_kernel("pointwise, statistics", [=](const KernelContext& c) {
+      require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0]});
+      run_pointwise_statistics(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], c.outputs[0],
+                               c.outputs[1]);
     });
   }
   const std::shared_ptr<Kernel> conv = conv_cuda(request);
@@ -53,7 +99,7 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
     const auto run = [=](const KernelContext& c) {
       conv->run(c);
       const T* y = output<T>(c, 0);
-      with_columns<T>(image, aligned(y), [&](auto width, const Columns& columns) {
+      with_columns<T>(image, chunk_pixels, aligned(y), [&](auto width, const Columns& columns) {
         statistics_kernel<decltype(width)::value>
             <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, y, output<Partial>(c, 1));
         check_launch("statistics of a convolution");
@@ -63,46 +109,59 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
   });
 }
 
+// The operands of a gradient's sums; those of an operator whose node has them.
+template <typename T>
+GradientOf<T> gradient_of(const KernelContext& c, Mask mask, bool two) {
+  return {output<T>(c, 0),    two ? input<T>(c, 8) : nullptr,
+          input<T>(c, 2),     mask == Mask::Y ? input<T>(c, 3) : nullptr,
+          input<float>(c, 5), input<float>(c, 6),
+          input<float>(c, 4), mask == Mask::X ? input<float>(c, 7) : nullptr};
+}
+
 std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
   const Shape image = request.outputs[0].shape;
+  const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels"), bytes = request.outputs[0].bytes();
   const ConvolutionProblem problem =
       convolution_problem(request, Kind::GradInput, image, request.inputs[1].shape, request.inputs[0].shape);
   const bool two = request.has_input(8);
   const Mask mask = request.has_input(3) ? Mask::Y : request.has_input(7) ? Mask::X : Mask::None;
-  const bool thin = is_thin(problem) && can_run_thin(cuda_context(request));
-  const std::shared_ptr<Kernel> conv = thin ? nullptr : conv_grad_input_cuda(request);
+  if (chunk_pixels == 0 && is_thin(problem) && can_run_thin(cuda_context(request))) {
+    return make_fused_kernel("thin, gradient sums", [=](const KernelContext& c) {
+      using T = __nv_bfloat16;
+      const GradientOf<T> of = gradient_of<T>(c, mask, two);
+      require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0], of.x, of.dy2, of.y});
+      with_mask(mask, two, [&](auto kind, auto sum) {
+        launch_thin<true>(image, stream_of(c), input<T>(c, 0), input<T>(c, 1), output<T>(c, 0),
+                          ThinGradientSums<kind.value, sum.value>{of, output<Partial>(c, 1)});
+      });
+    });
+  }
+  const int64_t more = bytes * (1 + (mask == Mask::Y) + two);
+  if (is_best_pointwise(cuda_context(request), problem, chunk_pixels, more, more + 2 * bytes)) {
+    return make_fused_kernel("pointwise, gradient sums", [=](const KernelContext& c) {
+      const GradientOf<__nv_bfloat16> of = gradient_of<__nv_bfloat16>(c, mask, two);
+      require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0], of.x, of.dy2, of.y});
+      run_pointwise_gradient_sums(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], of, mask, two,
+                                  c.outputs[0], c.outputs[1]);
+    });
+  }
+  const std::shared_ptr<Kernel> conv = conv_grad_input_cuda(request);
   return with_type(request, request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
+      conv->run(c);
       T* g = output<T>(c, 0);
-      auto* partials = output<Partial>(c, 1);
-      const GradientOf<T> of{g,
-                             two ? input<T>(c, 8) : nullptr,
-                             input<T>(c, 2),
-                             mask == Mask::Y ? input<T>(c, 3) : nullptr,
-                             input<float>(c, 5),
-                             input<float>(c, 6),
-                             input<float>(c, 4),
-                             mask == Mask::X ? input<float>(c, 7) : nullptr};
+      const GradientOf<T> of = gradient_of<T>(c, mask, two);
       const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.dy2) && aligned(of.y);
-      if (!thin) conv->run(c);
       with_mask(mask, two, [&](auto kind, auto sum) {
-        if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-          if (thin) {
-            require_alignment("convolution", {c.inputs[0], c.inputs[1], g, of.x, of.dy2, of.y});
-            launch_thin<true>(image, stream_of(c), input<T>(c, 0), input<T>(c, 1), g,
-                              ThinGradientSums<kind.value, sum.value>{of, partials});
-            return;
-          }
-        }
-        with_columns<T>(image, all_aligned, [&](auto width, const Columns& columns) {
+        with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
           gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, true>
-              <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, of, g, partials);
+              <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, of, g, output<Partial>(c, 1));
           check_launch("gradient sums of a convolution");
         });
       });
     };
-    return make_kernel(run, thin ? 0 : conv->workspace_bytes());
+    return make_kernel(run, conv->workspace_bytes());
   });
 }
 

@@ -10,18 +10,20 @@ namespace {
 
 // The pixels of all images, in chunks.
 struct Chunks {
-  StatisticsChunks of;
+  PixelChunks of;
   int64_t rows, channels;
 
-  explicit Chunks(const TensorType& image)
-      : of(statistics_chunks(image.shape)), rows(rows_of(image).rows), channels(image.shape[1]) {}
+  explicit Chunks(const KernelRequest& request)
+      : of(pixel_chunks(request.outputs[0].shape, int_attribute(request.node, "chunk_pixels"))),
+        rows(rows_of(request.outputs[0]).rows),
+        channels(request.outputs[0].shape[1]) {}
 
   // function(chunk, first row, row behind the last)
   template <typename Function>
   void for_each(Function function) const {
-    parallel_for(of.chunks, 4 * of.chunk_rows * channels, [&](int64_t begin, int64_t end) {
+    parallel_for(of.chunks, 4 * of.pixels * channels, [&](int64_t begin, int64_t end) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
-        function(chunk, chunk * of.chunk_rows, std::min(rows, (chunk + 1) * of.chunk_rows));
+        function(chunk, chunk * of.pixels, std::min(rows, (chunk + 1) * of.pixels));
       }
     });
   }
@@ -82,7 +84,7 @@ std::unique_ptr<Kernel> conv_statistics_cpu(const KernelRequest& request) {
   KernelRequest plain = request;
   plain.outputs.resize(1);
   const std::shared_ptr<Kernel> conv = conv_cpu(plain);
-  const Chunks chunks(request.outputs[0]);
+  const Chunks chunks(request);
   return dispatch_floating(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
@@ -98,7 +100,7 @@ std::unique_ptr<Kernel> conv_grad_input_sums_cpu(const KernelRequest& request) {
   plain.inputs.resize(3);
   plain.outputs.resize(1);
   const std::shared_ptr<Kernel> conv = conv_grad_input_cpu(plain);
-  const Chunks chunks(request.outputs[0]);
+  const Chunks chunks(request);
   const bool by_y = request.has_input(3), by_x = request.has_input(7), two = request.has_input(8);
   return dispatch_floating(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);

@@ -77,7 +77,7 @@ void check_residual(InferContext& context, const TensorType& x) {
 void check_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");
-  const Shape shape = {statistics_chunks(x.shape).chunks, x.shape[1], 2};
+  const Shape shape = {pixel_chunks(x.shape, int_attribute(context.node(), "chunk_pixels")).chunks, x.shape[1], 2};
   expect_input(context, index, {master_type(x.dtype), shape}, "two numbers a chunk and channel");
 }
 
@@ -200,10 +200,12 @@ Sample::Input nothing() {
 }
 
 // Random partials, which need not be those of X: what is made of them is no function of X to differentiate.
-Sample with_partials(Sample sample, const Shape& image) {
-  sample.inputs.push_back({{DataType::Float32, {statistics_chunks(image).chunks, image[1], 2}}, 0.5, 2});
+Sample with_partials(Sample sample, const Shape& image, int64_t chunk_pixels = 0) {
+  const int64_t chunks = pixel_chunks(image, chunk_pixels).chunks;
+  sample.inputs.push_back({{DataType::Float32, {chunks, image[1], 2}}, 0.5, 2});
+  sample.attributes.set("chunk_pixels", chunk_pixels);
   for (Sample::Input& input : sample.inputs) input.differentiable = false;
-  sample.name += ", partials";
+  sample.name += fmt::format(", partials of {} chunks", chunks);
   return sample;
 }
 // With one chunk, with many and a short last one, and where no pack of channels fits.
@@ -251,7 +253,8 @@ std::vector<Sample> training_samples() {
                     .attributes = {{"epsilon", 1e-5}, {"momentum", 0.3}, {"relu", int64_t{1}}},
                     .tolerance = 2e-5};
       sample.inputs.push_back(residual ? tensor(image, -1, 1) : nothing());
-      samples.push_back(with_partials(std::move(sample), image));
+      samples.push_back(with_partials(sample, image));
+      samples.push_back(with_partials(std::move(sample), image, 128));
     }
   }
   return samples;
@@ -295,7 +298,8 @@ std::vector<Sample> training_grad_samples() {
                              channels(image, -1, 1), channels(image, 0.5, 2), nothing(), nothing()},
                   .output_count = 3,
                   .tolerance = 2e-5};
-    samples.push_back(with_partials(std::move(sample), image));
+    samples.push_back(with_partials(sample, image));
+    samples.push_back(with_partials(std::move(sample), image, 128));
   }
   return samples;
 }
@@ -357,7 +361,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .attributes = {epsilon_spec(), float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"), relu_spec(),
                       int_spec("correction", 1,
                                "what the divisor of the running variance lacks of the batch's rows: 1 as in PyTorch, "
-                               "0 as in ONNX")},
+                               "0 as in ONNX"),
+                      int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_training,
@@ -375,7 +380,8 @@ void register_norm_batch_norm(OpRegistry& registry) {
                            plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional),
                            plain("partials", Optional)},
                 .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dresidual", Optional)},
-                .attributes = {relu_spec(), int_spec("residual", 0, "1: with the gradient of the residual")},
+                .attributes = {relu_spec(), int_spec("residual", 0, "1: with the gradient of the residual"),
+                               int_spec("chunk_pixels", 0, kChunkPixelsDoc)},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_training_grad,

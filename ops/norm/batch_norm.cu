@@ -31,13 +31,13 @@ struct Shapes {
 };
 
 // Of partials that a convolution has left behind.
-Columns chunks_of(const TensorType& x) {
-  const StatisticsChunks chunks = statistics_chunks(x.shape);
+Columns chunks_of(const KernelRequest& request, const TensorType& x) {
+  const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(request.node, "chunk_pixels"));
   Columns columns;
   columns.rows = x.elements() / x.shape[1];
   columns.channels = int(x.shape[1]);
-  columns.chunk_rows = chunks.chunk_rows;
-  columns.chunks = chunks.chunks;
+  columns.chunk_rows = chunks.pixels;
+  columns.chunks = int(chunks.chunks);
   return columns;
 }
 
@@ -69,7 +69,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   const float momentum = float(float_attribute(request.node, "momentum"));
   const float correction = float(int_attribute(request.node, "correction"));
   const bool given = request.has_input(6);  // partials
-  const Columns chunks = given ? chunks_of(request.inputs[0]) : Columns();
+  const Columns chunks = given ? chunks_of(request, request.inputs[0]) : Columns();
   std::array<bool, 5> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
@@ -139,7 +139,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   Shapes shapes(request, request.inputs[1]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
   const bool two = request.has_input(7), given = request.has_input(8);
-  const Columns chunks = given ? chunks_of(request.inputs[1]) : Columns();
+  const Columns chunks = given ? chunks_of(request, request.inputs[1]) : Columns();
   const Mask mask = !relu ? Mask::None : request.has_input(2) ? Mask::Y : Mask::X;
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);

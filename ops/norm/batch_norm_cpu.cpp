@@ -24,11 +24,11 @@ struct Norm {
 
 // What a convolution has left behind, (chunks, channels, 2).
 template <typename W>
-MergedMoments merge_partials(const Norm& norm, const StatisticsChunks& chunks, const W* partials, int64_t channel) {
+MergedMoments merge_partials(const Norm& norm, const PixelChunks& chunks, const W* partials, int64_t channel) {
   MergedMoments merged;
   for (int64_t chunk = 0; chunk < chunks.chunks; ++chunk) {
     const W* moments = partials + (chunk * norm.size.channels + channel) * 2;
-    const int64_t rows = std::min(chunks.chunk_rows, norm.size.rows - chunk * chunks.chunk_rows);
+    const int64_t rows = std::min(chunks.pixels, norm.size.rows - chunk * chunks.pixels);
     merged.add(double(rows), double(moments[0]), double(moments[1]));
   }
   return merged;
@@ -177,7 +177,8 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   const bool residual = request.has_input(5);
   const double correction = double(int_attribute(request.node, "correction"));
   const bool given = request.has_input(6);  // partials
-  const StatisticsChunks chunks = given ? statistics_chunks(request.inputs[0].shape) : StatisticsChunks();
+  const PixelChunks chunks =
+      given ? pixel_chunks(request.inputs[0].shape, int_attribute(request.node, "chunk_pixels")) : PixelChunks();
   auto run = [=](const KernelContext& context) {
     const W *scale = input<W>(context, 1), *bias = input<W>(context, 2);
     const W *old_mean = input<W>(context, 3), *old_variance = input<W>(context, 4);

@@ -126,14 +126,28 @@ TEST_CASE("the gradient of a batch norm adds up what flows back into it") {
   CHECK(second.inputs[2] == step.find_value("h"));
 }
 
+namespace {
+
+// The training step with statistics fused.
+Graph fused_step(const std::string& body) {
+  ProgramOptions options;
+  options.fuse_statistics = true;
+  Graph step = make_program(net(body), options).training().graph;
+  check_sound(step);
+  return step;
+}
+
+const Node& reader_of(const Graph& graph, ValueId value) {
+  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+  });
+  REQUIRE(found != graph.nodes.end());
+  return *found;
+}
+
+}  // namespace
+
 TEST_CASE("convolutions of few channels leave statistics and sums to batch norms, others do not") {
-  const auto step_of = [](const std::string& body) {
-    ProgramOptions options;
-    options.fuse_statistics = true;
-    Graph step = make_program(net(body), options).training().graph;
-    check_sound(step);
-    return step;
-  };
   const auto block = [](const std::string& conv) {
     return "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)\n"
            "b = arbalest.ConvBnRelu <" +
@@ -142,20 +156,13 @@ TEST_CASE("convolutions of few channels leave statistics and sums to batch norms
            "s = Add (b, a)\nh = Relu (s)\n" +
            kHead;
   };
-  const Graph step = step_of(block("filters = 16, kernel_shape = [3, 3]"));
+  const Graph step = fused_step(block("filters = 16, kernel_shape = [3, 3]"));
   const Node& conv = only(step, "arbalest.ConvStatistics");  // that of `a` has two channels to read
   const Node& gradient = only(step, "arbalest.ConvGradInputSums");
   CHECK(count_ops(step, "Conv") == 1);
   CHECK(count_ops(step, "arbalest.ConvGradInput") == 0);
-  const auto reader_of = [&](ValueId partials) {
-    const auto found = std::find_if(step.nodes.begin(), step.nodes.end(), [&](const Node& node) {
-      return std::find(node.inputs.begin(), node.inputs.end(), partials) != node.inputs.end();
-    });
-    REQUIRE(found != step.nodes.end());
-    return *found;
-  };
-  CHECK(reader_of(conv.outputs[1]).inputs[1] == step.find_value("b.bn.weight"));
-  const Node first = reader_of(gradient.outputs[1]);
+  CHECK(reader_of(step, conv.outputs[1]).inputs[1] == step.find_value("b.bn.weight"));
+  const Node& first = reader_of(step, gradient.outputs[1]);
   CHECK(first.inputs[3] == step.find_value("a.bn.weight"));
   CHECK(first.inputs[0] == gradient.outputs[0]);
   CHECK(int_attribute(first, "relu") == 0);
@@ -163,12 +170,48 @@ TEST_CASE("convolutions of few channels leave statistics and sums to batch norms
   CHECK(gradient.inputs[8] != kNone);  // what flows around the convolution
 
   for (const char* other :
-       {"filters = 16, kernel_shape = [1, 1]", "filters = 16, kernel_shape = [3, 3], dilations = [2, 2]",
+       {"filters = 16, kernel_shape = [5, 5]", "filters = 16, kernel_shape = [3, 3], dilations = [2, 2]",
         "filters = 16, kernel_shape = [3, 3], group = 2"}) {
     INFO(other);
-    const Graph plain = step_of(block(other));
+    const Graph plain = fused_step(block(other));
     CHECK(count_ops(plain, "arbalest.ConvStatistics") == 0);
     CHECK(count_ops(plain, "arbalest.ConvGradInputSums") == 0);
+  }
+}
+
+TEST_CASE("pointwise convolutions leave statistics, and sums where a residual's gradient is written anyway") {
+  const Graph step = fused_step(
+      "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
+      "b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], dilations = [2, 2], relu = 0> (a)\n"
+      "s = Add (b, a)\nh1 = Relu (s)\n"
+      "c = arbalest.ConvBnRelu <filters = 8, kernel_shape = [1, 1]> (h1)\n"
+      "d = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (c)\n"
+      "t = Add (d, h1)\nh = Relu (t)\n" +
+      std::string(kHead));
+  CHECK(count_ops(step, "arbalest.ConvStatistics") == 2);
+  const Node& gradient = only(step, "arbalest.ConvGradInputSums");  // not that of `d`, before which no residual comes
+  const TensorType& image = step.values[size_t(gradient.outputs[0])].type;
+  const int64_t chunk_pixels = int_attribute(gradient, "chunk_pixels");
+  CHECK(chunk_pixels == pointwise_chunk_pixels(image.shape));
+  const Node& norm = reader_of(step, gradient.outputs[1]);
+  CHECK(norm.inputs[3] == step.find_value("b.bn.weight"));
+  CHECK(int_attribute(norm, "chunk_pixels") == chunk_pixels);
+  CHECK(norm.outputs.size() == 3);
+  CHECK(gradient.inputs[3] == step.find_value("h1"));
+  CHECK(gradient.inputs[8] != kNone);
+}
+
+TEST_CASE("chunks of pointwise convolutions are whole tiles, for two blocks a processor") {
+  for (const Shape& image : {Shape{256, 64, 56, 56}, Shape{256, 256, 56, 56}, Shape{64, 2048, 7, 7},
+                             Shape{1, 4096, 1, 1}, Shape{3, 8, 5, 5}}) {
+    INFO(to_string(image));
+    const int64_t pixels = image[0] * image[2] * image[3], chunk_pixels = pointwise_chunk_pixels(image);
+    const PixelChunks chunks = pixel_chunks(image, chunk_pixels);
+    CHECK(chunks.pixels % kPointwiseTilePixels == 0);
+    CHECK((chunks.chunks - 1) * chunks.pixels < pixels);
+    CHECK(chunks.chunks * chunks.pixels >= pixels);
+    const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
+    CHECK(chunks.chunks * slices <= 264);
   }
 }
 

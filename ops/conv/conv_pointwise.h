@@ -1,0 +1,39 @@
+#pragma once
+// Convolutions of 1 × 1, with stride 1, and their gradients of images, in bfloat16, by a kernel of ours for Hopper
+// GPUs: it leaves a batch norm what this would read the whole result for. Such a convolution is a product of matrices,
+// and most are bound by memory.
+
+#include "ops/cuda/cudnn_graph.h"
+
+namespace arbalest {
+
+namespace cuda {
+template <typename T>
+struct GradientOf;
+enum class Mask : uint8_t;
+}  // namespace cuda
+
+// Whether the kernel solves the problem, where a device can run it.
+bool is_pointwise(const ConvolutionProblem& problem);
+
+// Compute capability 9.0, in a build for sm_90a.
+bool can_run_pointwise(const CudaContext& context);
+
+// µs with statistics, timed as cuDNN's engines are, once a process for each problem and kind of device; 0 where the
+// device cannot run it.
+double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels);
+
+// All pointers are aligned to 16 bytes. Partials are of chunks of `chunk_pixels`, whole tiles (kPointwiseTilePixels):
+// (chunks, channels of the result, 2). The same bits each time. They throw RunError.
+
+// The convolution, or the gradient of its images, of `a` and the filter, with the statistics of what is stored.
+void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
+                              const void* a, const void* filter, void* result, void* partials);
+
+// The gradient of images from `dy`, and what the batch norm before makes of it: see gradient_sums_kernel().
+// from.dy is not read.
+void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
+                                 const void* dy, const void* filter, const cuda::GradientOf<__nv_bfloat16>& from,
+                                 cuda::Mask mask, bool two, void* g, void* partials);
+
+}  // namespace arbalest

@@ -16,14 +16,26 @@ bool all_are(const Node& node, const char* name, int64_t value) {
   return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
 }
 
+// A convolution of images of few channels that is folded by its stride, and has the row of taps then that a kernel of
+// ours takes: 7 × 7 with stride 2 from three channels.
+bool is_folded_by_stride(const Node& node, const Shape& filter) {
+  const std::vector<int64_t> strides = ints_attribute(node, "strides"), pads = ints_attribute(node, "pads");
+  if (strides.size() != 2 || pads.empty() || strides[0] < 2) return false;
+  if (!all_are(node, "strides", strides[0]) || !all_are(node, "pads", pads[0])) return false;
+  const FoldedRow row = folded_row(filter[1], filter[3], strides[0], pads[0]);
+  return filter[0] % 8 == 0 && row.channels * row.taps == kFoldedRowElements;
+}
+
 // The pixels of a chunk, as PixelChunks has them, where the convolution that makes `image`, or that image's gradient,
 // is one of those that kernels of ours fuse.
 std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image) {
   if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
-  if (!all_are(node, "strides", 1) || !all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) {
-    return std::nullopt;
-  }
+  if (!all_are(node, "dilations", 1) || int_attribute(node, "group") != 1) return std::nullopt;
   const Shape& filter = graph.values[size_t(node.inputs[1])].type.shape;
+  if (!all_are(node, "strides", 1)) {
+    const bool forward = node.op->qualified_name() == "Conv";
+    return forward && is_folded_by_stride(node, filter) ? std::optional(row_chunk_pixels(image.shape)) : std::nullopt;
+  }
   const int64_t channels = image.shape[1];
   // These are not timed against others: so only what they were faster for.
   const bool few = channels == 16 || channels == 32 || (channels == 64 && has_few_pixels(image.shape));

@@ -67,6 +67,35 @@ inline int64_t pointwise_chunk_pixels(const Shape& image) {
   return parts(tiles, chunks) * kPointwiseTilePixels;
 }
 
+// Of a row of `width` pixels, in equal parts, each of which is a tile of a convolution of a folded image
+// (ops/conv/conv_fold.h).
+inline int64_t row_tile_pixels(int64_t width) {
+  int64_t parts = (width + kPointwiseTilePixels - 1) / kPointwiseTilePixels;
+  while (width % parts != 0) ++parts;
+  return width / parts;
+}
+
+// Of chunks of such tiles.
+inline int64_t row_chunk_pixels(const Shape& image) {
+  constexpr int64_t kBlocks = 264;
+  const int64_t tile = row_tile_pixels(image[3]), tiles = image[0] * image[2] * image[3] / tile;
+  const int64_t chunks = std::max<int64_t>(
+      1, kBlocks * pointwise_slice_channels(image) / std::max(image[1], pointwise_slice_channels(image)));
+  return (tiles + chunks - 1) / chunks * tile;
+}
+
+// Of a convolution with this stride and padding: the channels of the image folded by the stride, and the taps of its
+// filter's row then.
+struct FoldedRow {
+  int64_t channels = 0, taps = 0;
+};
+inline FoldedRow folded_row(int64_t channels, int64_t kernel, int64_t stride, int64_t pad) {
+  const int64_t shift = (stride - pad % stride) % stride;
+  return {(stride * stride * channels + 7) / 8 * 8, (kernel + shift + stride - 1) / stride};
+}
+
+inline constexpr int64_t kFoldedRowElements = 64;  // of a row of taps: what the kernel for such convolutions takes
+
 inline constexpr const char* kChunkPixelsDoc =
     "pixels of each chunk of 'partials' but the last; 0: as kernels for few channels take them";
 

@@ -34,9 +34,19 @@ struct PointwiseMemory {
   static constexpr int kMostFilter = 32 << 10;  // of a filter that stays
 };
 
+// Where the pixels of a folded image lie (conv_fold.h): a tile of the result is a part of a row, and the stages' rows
+// are the windows of its pixels at one row of taps after the other, which overlap.
+struct FoldedRows {
+  int tiles_per_row = 0;          // of the result; 0: the image is not folded, and rows are pixels
+  int height = 0;                 // of the result
+  int image_rows = 0, width = 0;  // of the folded image
+};
+
 struct PointwiseTiling {
-  int pixels = 0, channels = 0;  // of the result
-  int steps = 0;                 // stages of a tile
+  int pixels = 0, channels = 0;   // of the result
+  int tile_pixels = kTilePixels;  // at most that many
+  FoldedRows folded;
+  int steps = 0;  // stages of a tile
   int tiles_per_chunk = 0;
   bool filter_stays = false;  // in shared memory, whole; else it is fetched with each tile of pixels
   int stages = 0;
@@ -264,7 +274,7 @@ struct PointwiseGradientSums {
 
 // block.x: kColumns channels of the result, block.y: a chunk of tiles. Transposed: the gradient of images, which
 // sums over the filter's rows.
-template <int kColumns, bool kTransposed, typename Epilogue>
+template <int kColumns, bool kTransposed, bool kFolded, typename Epilogue>
 __global__ void __launch_bounds__(kPointwiseThreads, 2)
     pointwise_kernel(const __grid_constant__ CUtensorMap images, const __grid_constant__ CUtensorMap filters,
                      const __grid_constant__ PointwiseTiling tiling, __nv_bfloat16* y,
@@ -284,7 +294,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, 2)
   const uint32_t filter_full = empty + kMostStages * 8;
 
   const int first_tile = int(blockIdx.y) * tiling.tiles_per_chunk;
-  const int last_tile = min(first_tile + tiling.tiles_per_chunk, (tiling.pixels + kTilePixels - 1) / kTilePixels);
+  const int tile_pixels = kFolded ? tiling.tile_pixels : kTilePixels;
+  const int last_tile = min(first_tile + tiling.tiles_per_chunk, (tiling.pixels + tile_pixels - 1) / tile_pixels);
   const int first_channel = int(blockIdx.x) * kColumns;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < tiling.stages; ++stage) {
@@ -312,9 +323,16 @@ __global__ void __launch_bounds__(kPointwiseThreads, 2)
   int next_tile = first_tile, next_step = 0;
   const auto fill = [&](int stage) {
     const uint32_t barrier = full + stage * 8;
-    expect_bytes(barrier, kImageStageBytes + (tiling.filter_stays ? 0 : kFilterStageBytes));
-    fetch(shared_address(image_memory) + stage * kImageStageBytes, images, next_step * kInner, next_tile * kTilePixels,
-          barrier);
+    expect_bytes(barrier, tiling.tile_pixels * kInner * 2 + (tiling.filter_stays ? 0 : kFilterStageBytes));
+    int column = next_step * kInner, row = next_tile * kTilePixels;
+    if constexpr (kFolded) {
+      const FoldedRows& folded = tiling.folded;
+      const int of_image = next_tile / folded.tiles_per_row, image = of_image / folded.height;
+      row = (image * folded.image_rows + of_image - image * folded.height + next_step) * folded.width +
+            (next_tile - of_image * folded.tiles_per_row) * tiling.tile_pixels;
+      column = 0;
+    }
+    fetch(shared_address(image_memory) + stage * kImageStageBytes, images, column, row, barrier);
     if (!tiling.filter_stays) fetch_filter(next_step, stage, barrier);
   };
   const auto advance = [&] {
@@ -370,7 +388,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, 2)
     wait_for_products<0>();
     release();
 
-    const int first_pixel = tile * kTilePixels + group * 64;
+    const int first_pixel = tile * tile_pixels + group * 64;
+    const int rows = min(tile_pixels, tiling.pixels - tile * tile_pixels) - group * 64;  // that the group has
     meet<128>(1 + group);  // what was staged before has been read
     uint32_t place =
         shared_address(own_staging) + (warp * 16 + lane % 16) * (kColumns * 2) + (lane % 8 ^ lane / 16) * 16;
@@ -403,7 +422,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, 2)
 #pragma unroll
       for (int u = 0; u < kTogether; ++u) {
         const int at = first + u * (128 / kPacks) + row;
-        if (first_pixel + at >= tiling.pixels) break;
+        if (at >= rows) break;
         Eight value = load_eight(own_staging + at * (kColumns * 2) + ((pack ^ (at % 8)) * 16));
         epilogue.add(terms, operands[u], value, sums);
         store_eight(y + int64_t(first_pixel + at) * tiling.channels + channel, value);
@@ -433,7 +452,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, 2)
       total.x += totals[w * kColumns + c].x;
       total.y += totals[w * kColumns + c].y;
     }
-    const int pixels = min(last_tile * kTilePixels, tiling.pixels) - first_tile * kTilePixels;
+    const int pixels = min(last_tile * tile_pixels, tiling.pixels) - first_tile * tile_pixels;
     epilogue.partials[int64_t(blockIdx.y) * tiling.channels + first_channel + c] =
         epilogue.partial(total, shifts[c], pixels);
   }

@@ -90,6 +90,14 @@ std::vector<Sample> statistics_samples() {
          .output_count = 2,
          .attributes = in_chunks(s.chunk_pixels)});
   }
+  for (const int64_t width : {33, 150, 300}) {  // rows of a short tile, of one, of two
+    samples.push_back({.name = fmt::format("folded by its stride, {} columns", width),
+                       .inputs = {tensor({2, 3, 20, width}), tensor({64, 3, 7, 7})},
+                       .output_count = 2,
+                       .attributes = {{"pads", std::vector<int64_t>{3, 3, 3, 3}},
+                                      {"strides", std::vector<int64_t>{2, 2}},
+                                      {"chunk_pixels", 3 * row_tile_pixels((width + 1) / 2)}}});
+  }
   samples.push_back(
       {.name = "stride 2",
        .inputs = {tensor({4, 8, 9, 8}), tensor({16, 8, 3, 3})},

@@ -2,6 +2,7 @@
 // is faster, else the convolution and a pass over its result.
 
 #include "ops/conv/conv_direct.h"
+#include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_pointwise.h"
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"
@@ -38,18 +39,47 @@ void with_columns(const Shape& image, int64_t chunk_pixels, bool all_aligned, Fu
 
 // A kernel whose engine `profile` names.
 template <typename Function>
-std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function) {
+std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function, int64_t workspace_bytes = 0) {
   class FusedKernel final : public Kernel {
    public:
-    FusedKernel(std::string engine, Function f) : engine_(std::move(engine)), function_(std::move(f)) {}
+    FusedKernel(std::string engine, Function f, int64_t bytes)
+        : engine_(std::move(engine)), function_(std::move(f)), bytes_(bytes) {}
     std::string engine() const override { return engine_; }
+    int64_t workspace_bytes() const override { return bytes_; }
     void run(const KernelContext& context) const override { function_(context); }
 
    private:
     std::string engine_;
     Function function_;
+    int64_t bytes_;
   };
-  return std::make_unique<FusedKernel>(std::move(engine), std::move(function));
+  return std::make_unique<FusedKernel>(std::move(engine), std::move(function), workspace_bytes);
+}
+
+// The convolution of an image folded by the stride, which was faster than cuDNN's wherever it was timed; null where it
+// is none.
+std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const ConvolutionProblem& asked,
+                                          int64_t chunk_pixels) {
+  if (asked.stride[0] < 2 || chunk_pixels == 0 || chunk_pixels % row_tile_pixels(asked.y.back()) != 0) return nullptr;
+  if (!can_run_pointwise(cuda_context(request))) return nullptr;
+  ConvolutionProblem problem = asked;
+  Folding folding;
+  const int64_t channels = folded_row(asked.x[1], asked.w.back(), asked.stride[0], asked.pad_begin[0]).channels;
+  if (!fold(problem, int(asked.stride[0]), channels, folding) || !is_folded_pointwise(problem)) return nullptr;
+  const auto bytes_of = [](const Shape& shape) { return (element_count(shape) * 2 + 255) / 256 * 256; };
+  const int64_t images = bytes_of(problem.x), workspace = images + bytes_of(problem.w);
+  if (workspace > problem.workspace_limit) return nullptr;
+  const int processors = cuda_context(request).multiprocessors;
+  const auto run = [=](const KernelContext& c) {
+    require_alignment("convolution", {c.outputs[0]});
+    auto* const filter = static_cast<char*>(c.workspace) + images;
+    fold_image(stream_of(c), processors, folding, problem.type, c.inputs[0], c.workspace);
+    fold_filter(stream_of(c), processors, folding, problem.type, c.inputs[1], filter);
+    run_folded_statistics(problem, chunk_pixels, stream_of(c), c.workspace, filter, c.outputs[0], c.outputs[1]);
+  };
+  const std::string name =
+      "folded by " + std::to_string(folding.fold) + ", " + std::to_string(folding.wide) + " channels, statistics";
+  return make_fused_kernel(name, run, workspace);
 }
 
 // Whether one kernel that reads `more` bytes beside a convolution's beats cuDNN's convolution and a pass that moves
@@ -93,6 +123,7 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
                                c.outputs[1]);
     });
   }
+  if (auto folded = folded_statistics(request, problem, chunk_pixels)) return folded;
   const std::shared_ptr<Kernel> conv = conv_cuda(request);
   return with_type(request, request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);

@@ -201,6 +201,26 @@ TEST_CASE("pointwise convolutions leave statistics, and sums where a residual's 
   CHECK(gradient.inputs[8] != kNone);
 }
 
+TEST_CASE("a convolution that is folded by its stride leaves statistics where a row of taps is 64 elements") {
+  const auto fused = [](const char* conv) {
+    const Graph step = fused_step("h = arbalest.ConvBnRelu <filters = 16, " + std::string(conv) + "> (x)\n" + kHead);
+    return count_ops(step, "arbalest.ConvStatistics");
+  };
+  // Of two channels, so of 8 when folded by 2: eight taps.
+  CHECK(fused("kernel_shape = [15, 15], strides = [2, 2], pads = [7, 7, 7, 7]") == 1);
+  CHECK(fused("kernel_shape = [15, 15], strides = [2, 2], pads = [6, 6, 6, 6]") == 1);
+  CHECK(fused("kernel_shape = [7, 7], strides = [2, 2], pads = [3, 3, 3, 3]") == 0);
+  CHECK(fused("kernel_shape = [15, 15], strides = [2, 2], pads = [7, 7, 6, 6]") == 0);
+  CHECK(fused("kernel_shape = [15, 15], strides = [3, 3], pads = [7, 7, 7, 7]") == 0);
+}
+
+TEST_CASE("rows are cut into equal tiles") {
+  CHECK(row_tile_pixels(112) == 112);
+  CHECK(row_tile_pixels(150) == 75);
+  CHECK(row_tile_pixels(300) == 100);
+  CHECK(row_tile_pixels(131) == 1);  // a prime number
+}
+
 TEST_CASE("chunks of pointwise convolutions are whole tiles, for two blocks a processor") {
   for (const Shape& image : {Shape{256, 64, 56, 56}, Shape{256, 256, 56, 56}, Shape{64, 2048, 7, 7},
                              Shape{1, 4096, 1, 1}, Shape{3, 8, 5, 5}}) {

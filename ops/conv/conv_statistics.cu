@@ -68,7 +68,6 @@ std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const Co
   if (!fold(problem, int(asked.stride[0]), channels, folding) || !is_folded_pointwise(problem)) return nullptr;
   const auto bytes_of = [](const Shape& shape) { return (element_count(shape) * 2 + 255) / 256 * 256; };
   const int64_t images = bytes_of(problem.x), workspace = images + bytes_of(problem.w);
-  if (workspace > problem.workspace_limit) return nullptr;
   const int processors = cuda_context(request).multiprocessors;
   const auto run = [=](const KernelContext& c) {
     require_alignment("convolution", {c.outputs[0]});

@@ -57,14 +57,19 @@ inline int64_t pointwise_slice_channels(const Shape& image) {
   return image[1] <= 64 ? 64 : 128;
 }
 
-// Of the chunks of a pointwise convolution's result (N,C,H,W), each of which a block takes for a slice of its channels:
-// whole tiles, and as many blocks as the processors of an H200 hold at the same time, two each.
-inline int64_t pointwise_chunk_pixels(const Shape& image) {
+// Of each of which a block takes one of `slices` of the channels: as many blocks as the processors of an H200 hold at
+// the same time, two each.
+inline int64_t tiles_per_chunk(int64_t tiles, int64_t slices) {
   constexpr int64_t kBlocks = 264;
+  const int64_t chunks = std::max<int64_t>(1, kBlocks / slices);
+  return (tiles + chunks - 1) / chunks;
+}
+
+// Of the chunks of a pointwise convolution's result (N,C,H,W): whole tiles.
+inline int64_t pointwise_chunk_pixels(const Shape& image) {
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
-  const int64_t chunks = std::max<int64_t>(1, kBlocks / parts(image[1], pointwise_slice_channels(image)));
   const int64_t tiles = parts(image[0] * image[2] * image[3], kPointwiseTilePixels);
-  return parts(tiles, chunks) * kPointwiseTilePixels;
+  return kPointwiseTilePixels * tiles_per_chunk(tiles, parts(image[1], pointwise_slice_channels(image)));
 }
 
 // Of a row of `width` pixels, in equal parts, each of which is a tile of a convolution of a folded image
@@ -75,13 +80,10 @@ inline int64_t row_tile_pixels(int64_t width) {
   return width / parts;
 }
 
-// Of chunks of such tiles.
+// Of chunks of such tiles, where a block takes 64 channels.
 inline int64_t row_chunk_pixels(const Shape& image) {
-  constexpr int64_t kBlocks = 264;
-  const int64_t tile = row_tile_pixels(image[3]), tiles = image[0] * image[2] * image[3] / tile;
-  const int64_t chunks = std::max<int64_t>(
-      1, kBlocks * pointwise_slice_channels(image) / std::max(image[1], pointwise_slice_channels(image)));
-  return (tiles + chunks - 1) / chunks * tile;
+  const int64_t tile = row_tile_pixels(image[3]);
+  return tile * tiles_per_chunk(image[0] * image[2] * image[3] / tile, (image[1] + 63) / 64);
 }
 
 // Of a convolution with this stride and padding: the channels of the image folded by the stride, and the taps of its

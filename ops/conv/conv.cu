@@ -5,6 +5,7 @@
 
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
+#include "ops/conv/conv_folded.h"
 #include "ops/conv/conv_thin.h"
 
 namespace arbalest {
@@ -103,17 +104,21 @@ int64_t aligned_bytes(const Shape& shape, DataType type) {
 
 // How a problem is solved: a plan or the kernels for few channels, and the passes around it.
 struct Solution {
+  enum class Own : uint8_t { None, Thin, FoldedRows };  // kernels of ours
+
   std::shared_ptr<const ConvolutionPlan> plan;
-  bool thin = false;
+  Own own = Own::None;
   double microseconds = 0;  // the passes included
   bool bias_apart = false;
   int64_t lowered_bytes = 0;  // of the result before it is widened; 0: it goes straight out
 
-  bool found() const { return thin || plan != nullptr; }
+  bool found() const { return own != Own::None || plan != nullptr; }
   bool better_than(const Solution& other) const {
     return found() && (!other.found() || microseconds < other.microseconds);
   }
-  std::string engine() const { return thin ? "thin" : plan->engine(); }
+  std::string engine() const {
+    return own == Own::Thin ? "thin" : own == Own::FoldedRows ? "folded rows" : plan->engine();
+  }
 };
 
 Solution solve_by_plan(CudaContext& context, const ConvolutionProblem& problem) {
@@ -157,17 +162,29 @@ Solution solve_thinly(CudaContext& context, const ConvolutionProblem& problem) {
   if (!is_thin(problem) || (problem.deterministic && problem.x[1] > 32)) return solution;
   if (thin_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
   solution.microseconds = thin_microseconds(context, problem);
-  solution.thin = solution.microseconds > 0;
+  if (solution.microseconds > 0) solution.own = Solution::Own::Thin;
+  if (problem.deterministic) solution.microseconds = 0;
+  return solution;
+}
+
+// The stem's filter gradient: these kernels were faster than plans wherever they were timed.
+Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution;
+  if (problem.kind != Kind::GradWeight || !is_folded_row(problem)) return solution;
+  if (folded_gradient_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
+  solution.microseconds = folded_gradient_microseconds(context, problem);
+  if (solution.microseconds > 0) solution.own = Solution::Own::FoldedRows;
   if (problem.deterministic) solution.microseconds = 0;
   return solution;
 }
 
 Solution solve_without_bias(CudaContext& context, const ConvolutionProblem& problem) {
-  const Solution thin = solve_thinly(context, problem);
-  if (thin.found() && problem.deterministic) return thin;
+  Solution own = solve_thinly(context, problem);
+  if (!own.found()) own = solve_folded_rows(context, problem);
+  if (own.found() && problem.deterministic) return own;
   const bool gradient = problem.kind == Kind::GradWeight;
   const Solution plan = gradient ? solve_gradient_by_plan(context, problem) : solve_by_plan(context, problem);
-  return thin.better_than(plan) ? thin : plan;
+  return own.better_than(plan) ? own : plan;
 }
 
 // The bias inside the convolution, or added afterwards: whichever is faster.
@@ -203,8 +220,13 @@ class ConvolutionKernel final : public Kernel {
     if (!solution_.found() && uneven) solve_padded();
     if (!solution_.found()) return;
     workspace_bytes_ = padded_bytes_ + solution_.lowered_bytes;
-    workspace_bytes_ +=
-        solution_.thin ? thin_workspace(problem_, context_.multiprocessors) : solution_.plan->workspace_bytes();
+    switch (solution_.own) {
+      case Solution::Own::Thin: workspace_bytes_ += thin_workspace(problem_, context_.multiprocessors); break;
+      case Solution::Own::FoldedRows:
+        workspace_bytes_ += folded_gradient_workspace(problem_, context_.multiprocessors);
+        break;
+      case Solution::Own::None: workspace_bytes_ += solution_.plan->workspace_bytes();
+    }
     if (folding_.wide > 0) workspace_bytes_ += folded_x_bytes() + folded_w_bytes();
   }
 
@@ -258,10 +280,15 @@ class ConvolutionKernel final : public Kernel {
       }
     }
     if (solution_.lowered_bytes > 0) result = take(solution_.lowered_bytes);
-    if (solution_.thin) {
-      run_thin_convolution(problem_, context_.multiprocessors, stream, a, b, result, workspace);
-    } else {
-      solution_.plan->run(context_.cudnn, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);
+    switch (solution_.own) {
+      case Solution::Own::Thin:
+        run_thin_convolution(problem_, context_.multiprocessors, stream, a, b, result, workspace);
+        break;
+      case Solution::Own::FoldedRows:
+        run_folded_gradient(problem_, context_.multiprocessors, stream, a, b, result, workspace);
+        break;
+      case Solution::Own::None:
+        solution_.plan->run(context_.cudnn, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);
     }
     finish(c, stream, result);
     if (solution_.bias_apart) add_bias(c, stream, bias);

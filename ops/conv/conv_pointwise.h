@@ -30,14 +30,6 @@ double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& pr
 void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
                               const void* a, const void* filter, void* result, void* partials);
 
-// Whether `problem` is the folded form (conv_fold.h) of a convolution that the kernel solves as well: a row of taps is
-// kFoldedRowElements, and lies in memory in one piece. Rows of the result fill tiles by half at least.
-bool is_folded_pointwise(const ConvolutionProblem& problem);
-
-// Its result and statistics; chunks are tiles of row_tile_pixels().
-void run_folded_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
-                           const void* images, const void* filter, void* result, void* partials);
-
 // The gradient of images from `dy`, and what the batch norm before makes of it: see gradient_sums_kernel().
 // from.dy is not read.
 void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,

@@ -3,6 +3,7 @@
 
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_fold.h"
+#include "ops/conv/conv_folded.h"
 #include "ops/conv/conv_pointwise.h"
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"
@@ -65,7 +66,7 @@ std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const Co
   ConvolutionProblem problem = asked;
   Folding folding;
   const int64_t channels = folded_row(asked.x[1], asked.w.back(), asked.stride[0], asked.pad_begin[0]).channels;
-  if (!fold(problem, int(asked.stride[0]), channels, folding) || !is_folded_pointwise(problem)) return nullptr;
+  if (!fold(problem, int(asked.stride[0]), channels, folding) || !is_folded_row(problem)) return nullptr;
   const auto bytes_of = [](const Shape& shape) { return (element_count(shape) * 2 + 255) / 256 * 256; };
   const int64_t images = bytes_of(problem.x), workspace = images + bytes_of(problem.w);
   const int processors = cuda_context(request).multiprocessors;

@@ -4,6 +4,7 @@
 #include "ops/conv/conv_thin_filter_gradient.cuh"
 #include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/convolution_timer.h"
+#include "ops/cuda/partial_sums.cuh"
 
 namespace arbalest {
 
@@ -15,30 +16,6 @@ using Kind = ConvolutionProblem::Kind;
 
 // To be changed with how fast these kernels are: what was timed before, and kept, is timed again then.
 constexpr const char* kRevision = "1";
-
-// Sums of partials (blocks, count), four neighbours by each of eight lanes, which share the blocks.
-__global__ void __launch_bounds__(kThreads) thin_sum_kernel(int blocks, int count, const float* partials, float* out) {
-  const int item = int(thread_index() / 8), part = int(threadIdx.x) % 8;
-  float4 total = {0, 0, 0, 0};
-  if (item < count / 4) {
-#pragma unroll 4
-    for (int block = part; block < blocks; block += 8) {
-      const float4 more = *reinterpret_cast<const float4*>(partials + int64_t(block) * count + item * 4);
-      total.x += more.x;
-      total.y += more.y;
-      total.z += more.z;
-      total.w += more.w;
-    }
-  }
-#pragma unroll
-  for (int offset = 4; offset > 0; offset /= 2) {
-    total.x += __shfl_xor_sync(0xffffffffu, total.x, offset);
-    total.y += __shfl_xor_sync(0xffffffffu, total.y, offset);
-    total.z += __shfl_xor_sync(0xffffffffu, total.z, offset);
-    total.w += __shfl_xor_sync(0xffffffffu, total.w, offset);
-  }
-  if (item < count / 4 && part == 0) *reinterpret_cast<float4*>(out + item * 4) = total;
-}
 
 // Channels of X and of dY that a block takes, and how pixels are shared out: what was the fastest on an H200.
 template <int C, int From, int To, int kMostPixels>
@@ -69,9 +46,7 @@ struct FilterGradientForm {
                                                                                                   partials);
     check_launch("gradient of a convolution of few channels");
     constexpr int kCount = 9 * C * C;
-    thin_sum_kernel<<<(kCount * 2 + kThreads - 1) / kThreads, kThreads, 0, stream>>>(tiling.blocks, kCount, partials,
-                                                                                     dw);
-    check_launch("gradient of a convolution of few channels: sums");
+    sum_partials(stream, tiling.blocks, kCount, partials, dw);
   }
 };
 
@@ -122,7 +97,8 @@ double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem
   };
   return ConvolutionChoices::of_process()
       .find(
-          context.device_name + " thin " + kRevision + " " + problem.key(), [](const ConvolutionChoice&) { return true; }, choose)
+          context.device_name + " thin " + kRevision + " " + problem.key(),
+          [](const ConvolutionChoice&) { return true; }, choose)
       .microseconds;
 }
 

@@ -4,7 +4,7 @@
 
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_thin.h"
-#include "tests/ops/device_tensor.h"
+#include "tests/ops/lowered_tensor.h"
 
 using namespace arbalest;
 
@@ -21,42 +21,6 @@ ConvolutionProblem problem_of(Kind kind, const Shape& x) {
   problem.w = {x[1], x[1], 3, 3};
   problem.stride = problem.dilation = problem.pad_begin = problem.pad_end = {1, 1};
   return problem;
-}
-
-// The same numbers in both types.
-struct Operand {
-  DeviceBuffer lowered, exact;
-};
-Operand operand(const Shape& shape, uint32_t seed) {
-  std::vector<float> values = test::noise_values(shape, seed);
-  std::vector<bfloat16> lowered;
-  for (float& value : values) value = float(lowered.emplace_back(value));
-  Operand result = {DeviceBuffer(int64_t(lowered.size() * sizeof(bfloat16))), test::on_device(values)};
-  CUDA_CHECK(
-      cudaMemcpy(result.lowered.data(), lowered.data(), lowered.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));
-  return result;
-}
-
-std::vector<float> content(const DeviceBuffer& buffer, const Shape& shape, DataType type) {
-  if (type == DataType::Float32) return test::content(buffer, shape);
-  std::vector<bfloat16> values(size_t(element_count(shape)));
-  CUDA_CHECK(cudaMemcpy(values.data(), buffer.data(), values.size() * sizeof(bfloat16), cudaMemcpyDeviceToHost));
-  return {values.begin(), values.end()};
-}
-
-// The largest difference, as a share of what it is allowed to be: the rounding of the result, and of sums of so many
-// pixels (gradients of filters), which plain loops and kernels of few blocks add up one by one.
-double worst_difference(const std::vector<float>& found, const std::vector<float>& expected, int64_t pixels) {
-  REQUIRE(found.size() == expected.size());
-  const double rounding = pixels > 1 ? 1e-5 : 1.0 / 256;
-  const double of_sums = pixels > 1 ? 2.5e-5 * std::sqrt(double(pixels)) : 2e-4;
-  double worst = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    const double allowed = rounding * std::abs(double(expected[i])) + of_sums;
-    const double share = std::abs(double(found[i]) - double(expected[i])) / allowed;
-    worst = share <= worst ? worst : share;  // NaN too
-  }
-  return worst;
 }
 
 }  // namespace
@@ -91,7 +55,8 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
         CAPTURE(processors);
         const ConvolutionProblem problem = problem_of(kind, shape);
         REQUIRE(is_thin(problem));
-        const Operand a = operand(shape, 1), b = operand(kind == Kind::GradWeight ? shape : problem.w, 2);
+        const test::LoweredTensor a = test::lowered_noise(shape, 1),
+                                  b = test::lowered_noise(kind == Kind::GradWeight ? shape : problem.w, 2);
         ConvolutionProblem exact = problem;
         exact.type = exact.output_type = DataType::Float32;
         DeviceBuffer expected = test::room_for(problem.output_shape());
@@ -102,11 +67,11 @@ TEST_CASE("CUDA: convolutions of few channels agree with plain loops, with the s
           DeviceBuffer found = test::room_for(problem.output_shape());
           run_thin_convolution(problem, processors, nullptr, a.lowered.data(), b.lowered.data(), found.data(),
                                workspace.data());
-          result = content(found, problem.output_shape(), problem.output_type);
+          result = test::content(found, problem.output_shape(), problem.output_type);
         }
         CHECK(results[0] == results[1]);
         const int64_t pixels = kind == Kind::GradWeight ? shape[0] * shape[2] * shape[3] : 1;
-        CHECK(worst_difference(results[0], test::content(expected, problem.output_shape()), pixels) < 1);
+        CHECK(test::worst_share(results[0], test::content(expected, problem.output_shape()), pixels) < 1);
       }
     }
   }

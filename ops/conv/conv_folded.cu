@@ -1,0 +1,118 @@
+#include "ops/conv/conv_folded.h"
+
+#include "graph/passes/statistics_chunks.h"
+#include "ops/conv/conv_folded.cuh"
+#include "ops/conv/conv_pointwise.h"
+#include "ops/cuda/convolution_choices.h"
+#include "ops/cuda/convolution_timer.h"
+#include "ops/cuda/partial_sums.cuh"
+#include "ops/cuda/tensor_map.h"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+using Kind = ConvolutionProblem::Kind;
+
+constexpr const char* kRevision = "1";  // as in conv_thin.cu
+constexpr int kSlice = 64;              // channels of a block
+
+FoldedTiling tiling_of(const ConvolutionProblem& problem, int64_t tiles_per_block) {
+  const Shape &x = problem.x, &y = problem.y;
+  FoldedTiling t;
+  t.pixels = int(y[0] * y[2] * y[3]);
+  t.channels = int(y[1]);
+  t.tile_pixels = int(row_tile_pixels(y[3]));
+  t.tiles_per_row = int(y[3]) / t.tile_pixels;
+  t.height = int(y[2]);
+  t.image_height = int(x[2]);
+  t.image_width = int(x[3]);
+  t.tiles = t.pixels / t.tile_pixels;
+  t.tiles_per_block = int(tiles_per_block);
+  return t;
+}
+
+// The gradient's: two blocks a processor.
+FoldedTiling gradient_tiling(const ConvolutionProblem& problem, int multiprocessors) {
+  FoldedTiling t = tiling_of(problem, 1);
+  const int slices = (t.channels + kSlice - 1) / kSlice, blocks = std::max(1, 2 * multiprocessors / slices);
+  t.tiles_per_block = (t.tiles + blocks - 1) / blocks;
+  return t;
+}
+
+dim3 grid_of(const FoldedTiling& t) {
+  return dim3(unsigned((t.channels + kSlice - 1) / kSlice),
+              unsigned((t.tiles + t.tiles_per_block - 1) / t.tiles_per_block));
+}
+
+CUtensorMap image_map(const ConvolutionProblem& problem, const FoldedTiling& tiling, const void* images) {
+  const Shape& x = problem.x;
+  const int64_t rows = x[0] * x[2] * x[3] - (problem.w[3] - 1);  // pixels that a row of taps can begin with
+  return tensor_map(images, rows, kFoldedRowElements, x[1], tiling.tile_pixels);
+}
+
+}  // namespace
+
+bool is_folded_row(const ConvolutionProblem& p) {
+  const auto all = [](const std::vector<int64_t>& values, int64_t value) {
+    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
+  };
+  const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
+  return (p.kind == Kind::Forward || p.kind == Kind::GradWeight) && p.type == DataType::Bfloat16 &&
+         p.output_type == made && p.x.size() == 4 && all(p.stride, 1) && all(p.dilation, 1) && all(p.pad_begin, 0) &&
+         all(p.pad_end, 0) && p.w == Shape{p.y[1], p.x[1], kFoldedTaps, kFoldedRowElements / p.x[1]} &&
+         p.x[1] % 8 == 0 && p.y[1] % 8 == 0 && element_count(p.y) > 0 &&
+         2 * row_tile_pixels(p.y[3]) >= kPointwiseTilePixels && p.x[0] * p.x[2] * p.x[3] <= INT32_MAX / 2;
+}
+
+void run_folded_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
+                           const void* images, const void* filter, void* result, void* partials) {
+  const FoldedTiling tiling = tiling_of(problem, chunk_pixels / row_tile_pixels(problem.y[3]));
+  const auto kernel = folded_kernel<TileStatistics>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
+  constexpr int64_t kElements = kFoldedTaps * kFoldedRowElements;
+  kernel<<<grid_of(tiling), kTileThreads, kTileShared, stream>>>(
+      image_map(problem, tiling, images), tensor_map(filter, problem.w[0], kElements, kElements, kSlice), tiling,
+      static_cast<__nv_bfloat16*>(result), TileStatistics{static_cast<Partial*>(partials)});
+  check_launch("folded convolution");
+}
+
+int64_t folded_gradient_workspace(const ConvolutionProblem& problem, int multiprocessors) {
+  const dim3 grid = grid_of(gradient_tiling(problem, multiprocessors));
+  return int64_t{grid.y} * element_count(problem.w) * int64_t(sizeof(float));
+}
+
+void run_folded_gradient(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream,
+                         const void* images, const void* dy, void* dw, void* workspace) {
+  const FoldedTiling tiling = gradient_tiling(problem, multiprocessors);
+  const dim3 grid = grid_of(tiling);
+  auto* const partials = static_cast<float*>(workspace);
+  CUDA_CHECK(cudaFuncSetAttribute(folded_gradient_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileShared));
+  folded_gradient_kernel<<<grid, kTileThreads, kTileShared, stream>>>(
+      image_map(problem, tiling, images),
+      tensor_map(dy, tiling.pixels, tiling.channels, tiling.channels, tiling.tile_pixels), tiling,
+      FoldedGradientMemory(tiling.tile_pixels), partials);
+  check_launch("gradient of a folded convolution");
+  sum_partials(stream, int(grid.y), int(element_count(problem.w)), partials, static_cast<float*>(dw));
+}
+
+double folded_gradient_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
+  const auto choose = [&]() -> ConvolutionChoice {
+    if (!can_run_pointwise(context)) return {};
+    const ConvolutionTimer::Call call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+      run_folded_gradient(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
+                          with.workspace.data());
+    };
+    ConvolutionTimer timer(context, problem, folded_gradient_workspace(problem, context.multiprocessors));
+    return {0, "folded rows", timer.time(call, 0)};
+  };
+  return ConvolutionChoices::of_process()
+      .find(
+          context.device_name + " folded rows " + kRevision + " " + problem.key(),
+          [](const ConvolutionChoice&) { return true; }, choose)
+      .microseconds;
+}
+
+}  // namespace arbalest

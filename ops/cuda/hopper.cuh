@@ -1,0 +1,129 @@
+#pragma once
+// Instructions of Hopper GPUs, compute capability 9.0: tiles that the copy engine fetches, and matrix units that
+// multiply them straight from shared memory. Compiled for sm_90a; elsewhere what uses them must not be run.
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ARBALEST_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define ARBALEST_ASM(...) __trap()
+#endif
+
+namespace arbalest::cuda::hopper {
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return uint32_t(__cvta_generic_to_shared(p));
+}
+
+__device__ inline void init_barrier(uint32_t barrier, int arrivals) {
+  ARBALEST_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Before other threads, and the copy engine, use barriers that this one has initialised.
+__device__ inline void fence_barriers() {
+  ARBALEST_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Before the copy engine or the matrix units read, or the engine overwrites, what this thread has written.
+__device__ inline void fence_writes() {
+  ARBALEST_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void expect_bytes(uint32_t barrier, int bytes) {
+  ARBALEST_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void arrive(uint32_t barrier) {
+  ARBALEST_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void wait(uint32_t barrier, int phase) {
+  ARBALEST_ASM(
+      "{\n"
+      ".reg .pred done;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+}
+
+// A box of the matrix that `map` describes, from (column, row) on.
+__device__ inline void fetch(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
+  ARBALEST_ASM(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// Of a matrix in shared memory whose rows have 128 bytes, swizzled as widely: eight rows after each other, `leading`
+// bytes between blocks of 64 columns where columns are what is not summed over.
+__device__ inline uint64_t descriptor(uint32_t address, int leading) {
+  return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
+         uint64_t{1} << 62;
+}
+
+__device__ inline void begin_products() {
+  ARBALEST_ASM("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void commit_products() {
+  ARBALEST_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int Pending>
+__device__ inline void wait_for_products() {
+  ARBALEST_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+#define ARBALEST_SUMS8(s, i)                                                                                  \
+  "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), \
+      "+f"(s[i + 7])
+#define ARBALEST_SUMS32(s, i) \
+  ARBALEST_SUMS8(s, i), ARBALEST_SUMS8(s, i + 8), ARBALEST_SUMS8(s, i + 16), ARBALEST_SUMS8(s, i + 24)
+
+// sum += a (64 × 16) · b (16 × 64 or × 128). Each is stored with what is summed over along its rows, or, Transposed,
+// down its columns.
+template <bool kTransposedA, bool kTransposedB>
+__device__ inline void multiply(float (&sum)[32], uint64_t a, uint64_t b) {
+  ARBALEST_ASM(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+      "%30,%31}, %32, %33, 1, 1, 1, %34, %35;"
+      : ARBALEST_SUMS32(sum, 0)
+      : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB));
+}
+template <bool kTransposedA, bool kTransposedB>
+__device__ inline void multiply(float (&sum)[64], uint64_t a, uint64_t b) {
+  ARBALEST_ASM(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+      "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"
+      "%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1, %66, %67;"
+      : ARBALEST_SUMS32(sum, 0), ARBALEST_SUMS32(sum, 32)
+      : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB));
+}
+
+// 16 pixels of 16 channels, of a warp, as bfloat16: lane l gives the address of eight channels of pixel l % 16, the
+// second eight where l ≥ 16.
+__device__ inline void store_matrices(uint32_t address, const float* sum) {
+  [[maybe_unused]] uint32_t pair[4];  // as on devices that only trap
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(sum[i * 2], sum[i * 2 + 1]);
+    pair[i] = reinterpret_cast<const uint32_t&>(both);
+  }
+  ARBALEST_ASM("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(pair[0]),
+               "r"(pair[1]), "r"(pair[2]), "r"(pair[3])
+               : "memory");
+}
+
+// A barrier of `threads` of the block's threads, by number.
+template <int Threads>
+__device__ inline void meet(int number) {
+  ARBALEST_ASM("bar.sync %0, %1;" ::"r"(number), "n"(Threads) : "memory");
+}
+
+}  // namespace arbalest::cuda::hopper
+
+#undef ARBALEST_SUMS8
+#undef ARBALEST_SUMS32
+#undef ARBALEST_ASM

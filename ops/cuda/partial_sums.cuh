@@ -1,0 +1,39 @@
+#pragma once
+// Sums of what blocks have added up, each for itself, in a fixed order.
+
+#include "ops/cuda/cuda_math.cuh"
+
+namespace arbalest::cuda {
+
+// partials: (blocks, count). Four neighbours by each of eight lanes, which share the blocks.
+static __global__ void __launch_bounds__(kThreads)
+    sum_partials_kernel(int blocks, int count, const float* partials, float* out) {
+  const int item = int(thread_index() / 8), part = int(threadIdx.x) % 8;
+  float4 total = {0, 0, 0, 0};
+  if (item < count / 4) {
+#pragma unroll 4
+    for (int block = part; block < blocks; block += 8) {
+      const float4 more = *reinterpret_cast<const float4*>(partials + int64_t(block) * count + item * 4);
+      total.x += more.x;
+      total.y += more.y;
+      total.z += more.z;
+      total.w += more.w;
+    }
+  }
+#pragma unroll
+  for (int offset = 4; offset > 0; offset /= 2) {
+    total.x += __shfl_xor_sync(0xffffffffu, total.x, offset);
+    total.y += __shfl_xor_sync(0xffffffffu, total.y, offset);
+    total.z += __shfl_xor_sync(0xffffffffu, total.z, offset);
+    total.w += __shfl_xor_sync(0xffffffffu, total.w, offset);
+  }
+  if (item < count / 4 && part == 0) *reinterpret_cast<float4*>(out + item * 4) = total;
+}
+
+// `count` is a multiple of 4.
+inline void sum_partials(cudaStream_t stream, int blocks, int count, const float* partials, float* out) {
+  sum_partials_kernel<<<(count * 2 + kThreads - 1) / kThreads, kThreads, 0, stream>>>(blocks, count, partials, out);
+  check_launch("sums of partial sums");
+}
+
+}  // namespace arbalest::cuda

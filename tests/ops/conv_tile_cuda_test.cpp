@@ -1,0 +1,178 @@
+// Convolutions by kernels of ours for Hopper GPUs. Compiled only with CUDA.
+
+#include <doctest/doctest.h>
+
+#include "graph/passes/statistics_chunks.h"
+#include "ops/conv/conv_direct.h"
+#include "ops/conv/conv_folded.h"
+#include "ops/conv/conv_pointwise.h"
+#include "tests/ops/lowered_tensor.h"
+
+using namespace arbalest;
+
+namespace {
+
+using Kind = ConvolutionProblem::Kind;
+
+ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t filters, const Shape& taps) {
+  ConvolutionProblem problem;
+  problem.kind = kind;
+  problem.type = DataType::Bfloat16;
+  problem.output_type = kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
+  problem.x = x;
+  problem.w = {filters, x[1], taps[0], taps[1]};
+  problem.y = {x[0], filters, x[2] - taps[0] + 1, x[3] - taps[1] + 1};
+  problem.stride = problem.dilation = {1, 1};
+  problem.pad_begin = problem.pad_end = {0, 0};
+  return problem;
+}
+
+bool has_hopper() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && can_run_pointwise(CudaContext(0))) return true;
+  MESSAGE("SKIP: no GPU of compute capability 9.0, or no build for sm_90a");
+  return false;
+}
+
+struct Operands {
+  test::LoweredTensor a, b;
+  std::vector<float> expected;
+
+  explicit Operands(const ConvolutionProblem& problem)
+      : a(test::lowered_noise(problem.kind == Kind::GradInput ? problem.y : problem.x, 1)),
+        b(test::lowered_noise(problem.kind == Kind::GradWeight ? problem.y : problem.w, 2)) {
+    ConvolutionProblem exact = problem;
+    exact.type = exact.output_type = DataType::Float32;
+    const DeviceBuffer result = test::room_for(problem.output_shape());
+    run_direct_convolution(exact, 132, nullptr, a.exact.data(), b.exact.data(), nullptr, result.data());
+    expected = test::content(result, problem.output_shape());
+  }
+};
+
+// Means and sums of squared deviations of each chunk and channel, of `values` (N,C,H,W) in channels-last order.
+std::vector<float> statistics_of(const std::vector<float>& values, const Shape& image, int64_t chunk_pixels) {
+  const int64_t channels = image[1], pixels = int64_t(values.size()) / channels;
+  std::vector<float> partials;
+  for (int64_t begin = 0; begin < pixels; begin += chunk_pixels) {
+    const int64_t end = std::min(begin + chunk_pixels, pixels);
+    for (int64_t c = 0; c < channels; ++c) {
+      double mean = 0, squares = 0;
+      for (int64_t p = begin; p < end; ++p) mean += double(values[size_t(p * channels + c)]) / double(end - begin);
+      for (int64_t p = begin; p < end; ++p) squares += std::pow(double(values[size_t(p * channels + c)]) - mean, 2);
+      partials.push_back(float(mean));
+      partials.push_back(float(squares));
+    }
+  }
+  return partials;
+}
+
+// run(result, partials), twice.
+template <typename Run>
+void check_statistics(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels, Run run) {
+  const Shape image = problem.output_shape();
+  const Shape of_partials = {pixel_chunks(image, chunk_pixels).chunks, image[1], 2};
+  std::vector<float> results[2], partials[2];
+  for (int i = 0; i < 2; ++i) {
+    const DeviceBuffer result = test::room_for(image), sums = test::room_for(of_partials);
+    run(result.data(), sums.data());
+    results[i] = test::content(result, image, DataType::Bfloat16);
+    partials[i] = test::content(sums, of_partials);
+  }
+  CHECK(results[0] == results[1]);
+  CHECK(partials[0] == partials[1]);
+  CHECK(test::worst_share(results[0], operands.expected, 1) < 1);
+  const std::vector<float> expected = statistics_of(results[0], image, chunk_pixels);
+  CHECK(test::worst_share(partials[0], expected, chunk_pixels) < 1);
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain loops, with the same bits each time") {
+  if (!has_hopper()) return;
+  struct Extents {
+    Shape x;
+    int64_t filters;
+  };
+  // One tile and many, filters that stay in shared memory and that do not, channels that tiles do not divide.
+  for (const Extents& e :
+       {Extents{{1, 8, 1, 1}, 8}, Extents{{3, 64, 14, 14}, 64}, Extents{{2, 64, 56, 56}, 256},
+        Extents{{2, 256, 28, 28}, 64}, Extents{{3, 520, 9, 7}, 200}, Extents{{2, 72, 31, 30}, 136}}) {
+    for (const Kind kind : {Kind::Forward, Kind::GradInput}) {
+      for (const int64_t tiles : {1, 3}) {
+        CAPTURE(to_string(e.x));
+        CAPTURE(int(kind));
+        CAPTURE(tiles);
+        const ConvolutionProblem problem = problem_of(kind, e.x, e.filters, {1, 1});
+        REQUIRE(is_pointwise(problem));
+        const Operands operands(problem);
+        const int64_t chunk_pixels = tiles * kPointwiseTilePixels;
+        check_statistics(problem, operands, chunk_pixels, [&](void* result, void* partials) {
+          run_pointwise_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
+                                   result, partials);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("CUDA: convolutions of folded images and their filters' gradients agree with plain loops") {
+  if (!has_hopper()) return;
+  // Rows of one tile, whose width 16 divides or not, and of two; more filters than a block takes.
+  for (const Shape& x : {Shape{2, 16, 19, 115}, Shape{3, 16, 9, 78}, Shape{1, 16, 12, 203}, Shape{40, 16, 40, 67}}) {
+    for (const int64_t filters : {64, 24, 136}) {
+      CAPTURE(to_string(x));
+      CAPTURE(filters);
+      const ConvolutionProblem forward = problem_of(Kind::Forward, x, filters, {4, 4});
+      REQUIRE(is_folded_row(forward));
+      const Operands operands(forward);
+      for (const int64_t tiles : {1, 7}) {
+        const int64_t chunk_pixels = tiles * row_tile_pixels(forward.y[3]);
+        check_statistics(forward, operands, chunk_pixels, [&](void* result, void* partials) {
+          run_folded_statistics(forward, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
+                                result, partials);
+        });
+      }
+      const ConvolutionProblem gradient = problem_of(Kind::GradWeight, x, filters, {4, 4});
+      REQUIRE(is_folded_row(gradient));
+      const Operands of_gradient(gradient);
+      for (const int processors : {1, 132}) {
+        std::vector<float> results[2];
+        for (std::vector<float>& result : results) {
+          const DeviceBuffer found = test::room_for(gradient.w);
+          const DeviceBuffer workspace(folded_gradient_workspace(gradient, processors));
+          run_folded_gradient(gradient, processors, nullptr, of_gradient.a.lowered.data(), of_gradient.b.lowered.data(),
+                              found.data(), workspace.data());
+          result = test::content(found, gradient.w);
+        }
+        CHECK(results[0] == results[1]);
+        CHECK(test::worst_share(results[0], of_gradient.expected, gradient.y[0] * gradient.y[2] * gradient.y[3]) < 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("which convolutions are pointwise, and which rows of taps follow each other in memory") {
+  const auto refused = [](ConvolutionProblem problem, auto accepts, auto change) {
+    REQUIRE(accepts(problem));
+    change(problem);
+    return !accepts(problem);
+  };
+  const auto pointwise = [&](auto change) {
+    return refused(problem_of(Kind::Forward, {2, 16, 8, 8}, 24, {1, 1}), is_pointwise, change);
+  };
+  CHECK(pointwise([](ConvolutionProblem& p) { p.stride = {2, 2}; }));
+  CHECK(pointwise([](ConvolutionProblem& p) { p.pad_end = {1, 0}; }));
+  CHECK(pointwise([](ConvolutionProblem& p) { p.w[1] = 8; }));  // groups
+  CHECK(pointwise([](ConvolutionProblem& p) { p.w[0] = p.y[1] = 20; }));
+  CHECK(pointwise([](ConvolutionProblem& p) { p.kind = Kind::GradWeight; }));
+  CHECK(pointwise([](ConvolutionProblem& p) { p.kind = Kind::ForwardBias; }));
+  CHECK(pointwise([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
+  const auto folded = [&](auto change) {
+    return refused(problem_of(Kind::Forward, {2, 16, 19, 115}, 24, {4, 4}), is_folded_row, change);
+  };
+  CHECK(folded([](ConvolutionProblem& p) { p.stride = {2, 2}; }));
+  CHECK(folded([](ConvolutionProblem& p) { p.pad_begin = {1, 1}; }));
+  CHECK(folded([](ConvolutionProblem& p) { p.w[2] = 3; }));
+  CHECK(folded([](ConvolutionProblem& p) { p.y[3] = 131; }));  // a prime number: tiles of one pixel
+  CHECK(folded([](ConvolutionProblem& p) { p.kind = Kind::GradInput; }));
+}

@@ -40,6 +40,28 @@ __global__ void __launch_bounds__(kThreads) fold_image_kernel(Folding f, const T
   }
 }
 
+// Images of three channels folded by two to 16, in bfloat16: six numbers that follow each other of each of two rows,
+// and zeros. The width is even.
+__global__ void __launch_bounds__(kThreads) fold_colours_kernel(Folding f, const uint32_t* from, uint4* to) {
+  const uint32_t count = uint32_t(f.images) * uint32_t(f.folded_height) * uint32_t(f.folded_width);
+  for (uint32_t i = uint32_t(thread_index()); i < count; i += uint32_t(thread_count())) {
+    const int column = int(i % uint32_t(f.folded_width)) - f.pad;
+    const uint32_t of_column = i / uint32_t(f.folded_width), image = of_column / uint32_t(f.folded_height);
+    const int row = (int(of_column - image * uint32_t(f.folded_height)) - f.pad) * 2;
+    const int row_words = f.width / 2 * 3;
+    uint32_t word[6] = {};
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      if (column < 0 || 2 * column >= f.width || row + part < 0 || row + part >= f.height) continue;
+      const uint32_t* pixels = from + (int64_t{image} * f.height + row + part) * row_words + column * 3;
+#pragma unroll
+      for (int w = 0; w < 3; ++w) word[part * 3 + w] = pixels[w];
+    }
+    to[int64_t{i} * 2] = make_uint4(word[0], word[1], word[2], word[3]);
+    to[int64_t{i} * 2 + 1] = make_uint4(word[4], word[5], 0, 0);
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads) fold_filter_kernel(Folding f, const T* from, T* to) {
   const int64_t count = int64_t(f.filters) * f.folded_kernel_height * f.folded_kernel_width * f.wide;
@@ -121,6 +143,13 @@ bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding) {
 void fold_image(cudaStream_t stream, int multiprocessors, const Folding& folding, DataType type, const void* from,
                 void* to) {
   const int64_t count = int64_t(folding.images) * folding.folded_height * folding.folded_width * folding.wide;
+  if (type == DataType::Bfloat16 && folding.fold == 2 && folding.channels == 3 && folding.wide == 16 &&
+      folding.width % 2 == 0) {
+    fold_colours_kernel<<<blocks_for(count / 16, multiprocessors), kThreads, 0, stream>>>(
+        folding, static_cast<const uint32_t*>(from), static_cast<uint4*>(to));
+    check_launch("conv folding");
+    return;
+  }
   with_element(type, [&](auto element) {
     using T = decltype(element);
     constexpr int kWide = 16 / sizeof(T);

@@ -5,7 +5,7 @@
 #include "graph/error.h"
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_fold.h"
-#include "tests/ops/device_tensor.h"
+#include "tests/ops/lowered_tensor.h"
 
 using namespace arbalest;
 using test::content;
@@ -91,6 +91,25 @@ TEST_CASE("CUDA: a folded convolution is the convolution") {
       unfold_filter(nullptr, kProcessors, folding, kFloat, folded_dw.data(), kFloat, unfolded_dw.data());
       check_close(content(unfolded_dw, forward.w), content(dw, forward.w));
     }
+  }
+}
+
+TEST_CASE("CUDA: colours folded by two in bfloat16 are what they are in float") {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    MESSAGE("SKIP: no GPU");
+    return;
+  }
+  for (const Extents& extents : {Extents{3, 32, 24, 7, 3, 2}, {3, 33, 30, 7, 3, 2}, {3, 17, 21, 7, 2, 2}}) {
+    CAPTURE(extents.width);
+    ConvolutionProblem folded = problem_of(Kind::Forward, extents);
+    const test::LoweredTensor x = test::lowered_noise(folded.x, 1);
+    Folding folding;
+    REQUIRE(fold(folded, 2, 16, folding));
+    const DeviceBuffer exact = room_for(folded.x), lowered = room_for(folded.x);
+    fold_image(nullptr, kProcessors, folding, kFloat, x.exact.data(), exact.data());
+    fold_image(nullptr, kProcessors, folding, DataType::Bfloat16, x.lowered.data(), lowered.data());
+    CHECK(test::content(lowered, folded.x, DataType::Bfloat16) == content(exact, folded.x));
   }
 }
 

@@ -21,6 +21,10 @@ bool keeps_running_statistics(const Node& node);
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 
+// A Conv, or a Gemm with a bias or without, followed by Relu becomes one node with it, whose gradient masks what flows
+// back and sums it for the bias at once.
+void fuse_relu(Graph& graph);
+
 // softmax(scale · Q Kᵀ) V, of two MatMuls with a Softmax between them and of factors that are constants, becomes one
 // arbalest.Attention, which reads and writes heads where they lie before a Transpose brought them together.
 void fuse_attention(Graph& graph);
@@ -114,7 +118,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
 void keep_statistics(Graph& step, const ArenaValues& arenas);
 
 // Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
-// `batches` batches, of each batch's mean and variance, as its batch norm takes that. StepScalars::accumulated counts the batches.
+// `batches` batches, of each batch's mean and variance, as its batch norm takes that. StepScalars::accumulated counts
+// the batches.
 void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches);
 
 // Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in

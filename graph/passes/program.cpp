@@ -179,8 +179,9 @@ Loop* Program::find(LoopRole role) {
 
 const std::vector<std::string>& pass_names() {
   static const std::vector<std::string> names = {
-      "expand_layers",  "fuse_batch_norm", "fuse_attention",     "freeze",          "place_layouts",   "fuse_concats",
-      "fold_constants", "add_update",      "fuse_gradient_sums", "lower_precision", "fuse_statistics", "remove_dead"};
+      "expand_layers",   "fuse_batch_norm", "fuse_relu",      "fuse_attention", "freeze",
+      "place_layouts",   "fuse_concats",    "fold_constants", "add_update",     "fuse_gradient_sums",
+      "lower_precision", "fuse_statistics", "remove_dead"};
   return names;
 }
 
@@ -201,6 +202,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("expand_layers", graph);
   fuse_batch_norm(graph);
   after("fuse_batch_norm", graph);
+  fuse_relu(graph);
+  after("fuse_relu", graph);
   if (options.fuse_attention) fuse_attention(graph);
   after("fuse_attention", graph);
   freeze(graph, train);

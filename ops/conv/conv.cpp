@@ -4,6 +4,7 @@
 
 #include "ops/conv/conv_cpu.h"
 #include "ops/conv/conv_type.h"
+#include "ops/relu.h"
 
 namespace arbalest {
 
@@ -64,18 +65,27 @@ void infer_conv(InferContext& context) {
   context.set_output(0, y);
 }
 
-void grad_conv(GradContext& c) {
-  const ValueId dy = c.output_gradient(0), x = c.input(0), w = c.input(1);
+// Of X and W, and of B where `bias` says so, by what flows back into the convolution itself.
+void add_gradients(GradContext& c, ValueId dy, bool bias) {
+  const ValueId x = c.input(0), w = c.input(1);
   const Attributes attributes = window_attributes(c.node(), {"group"});
   if (c.needs_gradient(1)) {
     c.set_input_gradient(1, c.add("arbalest.ConvGradWeight", "grad_weight", {x, dy, w}, 1, attributes)[0]);
   }
-  if (c.input(2) != kNone && c.needs_gradient(2)) {
+  if (bias && c.needs_gradient(2)) {
     c.set_input_gradient(2, c.add("arbalest.ChannelSum", "grad_bias", {dy}, 1)[0]);
   }
   if (c.needs_gradient(0)) {
     c.set_input_gradient(0, c.add("arbalest.ConvGradInput", "grad_input", {dy, w, x}, 1, attributes)[0]);
   }
+}
+
+void grad_conv(GradContext& c) {
+  add_gradients(c, c.output_gradient(0), c.input(2) != kNone);
+}
+
+void grad_conv_relu(GradContext& c) {
+  add_gradients(c, add_relu_gradient(c, 2), false);
 }
 
 void infer_grad_input(InferContext& context) {
@@ -183,6 +193,17 @@ std::vector<Sample> samples(std::initializer_list<Operand> operands) {
   return samples;
 }
 
+// Of many elements some are so near to 0 that the finite differences of a gradient's check would meet Relu's kink.
+std::vector<Sample> relu_samples() {
+  constexpr int64_t kFew = 5000;
+  std::vector<Sample> relu = samples({X, W, B});
+  for (size_t i = 0; i < relu.size(); ++i) {
+    const bool few = element_count(output_shape(cases()[i])) <= kFew;
+    for (Sample::Input& input : relu[i].inputs) input.differentiable = few;
+  }
+  return relu;
+}
+
 }  // namespace
 
 void register_conv_conv(OpRegistry& registry) {
@@ -201,6 +222,19 @@ void register_conv_conv(OpRegistry& registry) {
                       return samples({X, W, B});
                     },
                 .cpu = conv_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "ConvRelu",
+                .doc = "Conv, and Relu of its result",
+                .inputs = {lowered("X"), lowered("W"), {.name = "B", .arity = OperandSpec::Optional}},
+                .outputs = {lowered("Y")},
+                .attributes = conv_specs(),
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_conv,
+                .grad = grad_conv_relu,
+                .cost = conv_cost(0, 1),
+                .samples = relu_samples,
+                .cpu = [](const KernelRequest& r) { return with_relu(conv_cpu(r), r.outputs[0]); }});
   registry.add({.domain = "arbalest",
                 .name = "ConvGradInput",
                 .doc = "the gradient of Conv's X; X is not read",

@@ -21,25 +21,30 @@ constexpr int64_t kThinChannels = 16;  // that the kernels of conv_thin.h begin 
 // Of so many learners at once engines are timed; with more, the same are best, and --learners auto need not time again.
 constexpr int kMostTimedTogether = 4;
 
-// y: (rows, C), bias: (C); in place.
-template <int W, typename T>
+// y: (rows, C), bias: (C) or nothing; in place. NaN stays NaN.
+template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads) add_bias_kernel(int64_t count, int packs, const float* bias, T* y) {
   for (int64_t i = thread_index(); i < count / W; i += thread_count()) {
     const int channel = (i <= INT32_MAX ? int(uint32_t(i) % uint32_t(packs)) : int(i % packs)) * W;
     Pack<T, W> pack = load<W>(y + i * W);
 #pragma unroll
-    for (int w = 0; w < W; ++w) pack.element[w] = narrow<T>(widen(pack.element[w]) + bias[channel + w]);
+    for (int w = 0; w < W; ++w) {
+      float sum = widen(pack.element[w]);
+      if (bias != nullptr) sum += bias[channel + w];
+      pack.element[w] = narrow<T>(Relu && sum < 0 ? 0.0f : sum);
+    }
     store(y + i * W, pack);
   }
 }
 
-template <typename T>
+template <bool Relu, typename T>
 void add_bias(cudaStream_t stream, int multiprocessors, int64_t count, int channels, const float* bias, T* y) {
   constexpr int W = 16 / sizeof(T);
   if (channels % W == 0 && aligned(y)) {
-    add_bias_kernel<W><<<blocks_for(count / W, multiprocessors), kThreads, 0, stream>>>(count, channels / W, bias, y);
+    add_bias_kernel<W, Relu>
+        <<<blocks_for(count / W, multiprocessors), kThreads, 0, stream>>>(count, channels / W, bias, y);
   } else {
-    add_bias_kernel<1><<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, channels, bias, y);
+    add_bias_kernel<1, Relu><<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, channels, bias, y);
   }
   check_launch("conv bias");
 }
@@ -108,8 +113,8 @@ struct Solution {
 
   std::shared_ptr<const ConvolutionPlan> plan;
   Own own = Own::None;
-  double microseconds = 0;  // the passes included
-  bool bias_apart = false;
+  double microseconds = 0;    // the passes included
+  bool bias_apart = false;    // and Relu
   int64_t lowered_bytes = 0;  // of the result before it is widened; 0: it goes straight out
 
   bool found() const { return own != Own::None || plan != nullptr; }
@@ -187,13 +192,14 @@ Solution solve_without_bias(CudaContext& context, const ConvolutionProblem& prob
   return own.better_than(plan) ? own : plan;
 }
 
-// The bias inside the convolution, or added afterwards: whichever is faster.
+// The bias and Relu inside the convolution, or in one pass afterwards: whichever is faster.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
-  if (problem.kind != Kind::ForwardBias) return solve_without_bias(context, problem);
+  if (problem.kind != Kind::ForwardBias && !problem.relu) return solve_without_bias(context, problem);
   const Solution fused = solve_by_plan(context, problem);
   if (fused.found() && problem.deterministic) return fused;
   ConvolutionProblem plain = problem;
   plain.kind = Kind::Forward;
+  plain.relu = false;
   Solution apart = solve_without_bias(context, plain);
   apart.bias_apart = true;
   apart.microseconds += pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
@@ -247,10 +253,12 @@ class ConvolutionKernel final : public Kernel {
     const void *a = c.inputs[0], *b = c.inputs[1];
     if (depthwise_) {
       run_depthwise_convolution(problem_, context_.multiprocessors, stream, a, b, bias, c.outputs[0], c.workspace);
+      if (problem_.relu) add_bias(c, stream, nullptr);
       return;
     }
     if (!solution_.found()) {
       run_direct_convolution(problem_, context_.multiprocessors, stream, a, b, bias, c.outputs[0]);
+      if (problem_.relu) add_bias(c, stream, nullptr);
       return;
     }
     require_alignment("convolution", {a, b, c.outputs[0]});
@@ -308,13 +316,21 @@ class ConvolutionKernel final : public Kernel {
     }
   }
 
+  // And Relu, where it is asked for.
   void add_bias(const KernelContext& c, cudaStream_t stream, const float* bias) const {
     const int channels = int(problem_.y[1]);
     const int64_t count = element_count(problem_.y);
+    const auto add_to = [&](auto* y) {
+      if (problem_.relu) {
+        arbalest::add_bias<true>(stream, context_.multiprocessors, count, channels, bias, y);
+      } else {
+        arbalest::add_bias<false>(stream, context_.multiprocessors, count, channels, bias, y);
+      }
+    };
     if (problem_.output_type == DataType::Float32) {
-      arbalest::add_bias(stream, context_.multiprocessors, count, channels, bias, output<float>(c, 0));
+      add_to(output<float>(c, 0));
     } else {
-      arbalest::add_bias(stream, context_.multiprocessors, count, channels, bias, output<__nv_bfloat16>(c, 0));
+      add_to(output<__nv_bfloat16>(c, 0));
     }
   }
 
@@ -425,9 +441,23 @@ ConvolutionProblem convolution_problem(const KernelRequest& request, Kind kind, 
   return problem;
 }
 
+namespace {
+
+ConvolutionProblem forward_problem(const KernelRequest& r) {
+  return convolution_problem(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape,
+                             r.inputs[1].shape, r.outputs[0].shape);
+}
+
+std::unique_ptr<Kernel> conv_relu_cuda(const KernelRequest& r) {
+  ConvolutionProblem problem = forward_problem(r);
+  problem.relu = true;
+  return std::make_unique<ConvolutionKernel>(r, std::move(problem));
+}
+
+}  // namespace
+
 std::unique_ptr<Kernel> conv_cuda(const KernelRequest& r) {
-  return convolution(r, r.has_input(2) ? Kind::ForwardBias : Kind::Forward, r.inputs[0].shape, r.inputs[1].shape,
-                     r.outputs[0].shape);
+  return std::make_unique<ConvolutionKernel>(r, forward_problem(r));
 }
 
 std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& r) {
@@ -436,6 +466,7 @@ std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& r) {
 
 void register_conv_conv_cuda(OpRegistry& registry) {
   registry.find("Conv")->cuda = conv_cuda;
+  registry.find("arbalest.ConvRelu")->cuda = conv_relu_cuda;
   registry.find("arbalest.ConvGradInput")->cuda = conv_grad_input_cuda;
   registry.find("arbalest.ConvGradWeight")->cuda = [](const KernelRequest& r) {
     return convolution(r, Kind::GradWeight, r.inputs[0].shape, r.outputs[0].shape, r.inputs[1].shape);

@@ -51,9 +51,9 @@ std::vector<int64_t> channels_last_strides(const Shape& shape) {
 }  // namespace
 
 std::string ConvolutionProblem::key() const {
-  return fmt::format("{} {}>{} x{} w{} y{} s{} d{} p{}+{} {}{} {} {}", int(kind), int(type), int(output_type), x, w, y,
-                     stride, dilation, pad_begin, pad_end, tf32 ? "tf32" : "", deterministic ? "deterministic" : "",
-                     workspace_limit, concurrent);
+  return fmt::format("{}{} {}>{} x{} w{} y{} s{} d{} p{}+{} {}{} {} {}", int(kind), relu ? "relu" : "", int(type),
+                     int(output_type), x, w, y, stride, dilation, pad_begin, pad_end, tf32 ? "tf32" : "",
+                     deterministic ? "deterministic" : "", workspace_limit, concurrent);
 }
 
 const Shape& ConvolutionProblem::output_shape() const {
@@ -136,6 +136,21 @@ class ConvolutionPlanner {
     return attributes;
   }
 
+  std::shared_ptr<fe::graph::Tensor_attributes> of_y(const std::shared_ptr<fe::graph::Tensor_attributes>& tensor) {
+    tensor->set_dim(problem_.y).set_stride(channels_last_strides(problem_.y));
+    return tensor;
+  }
+
+  // (y + |y|) / 2. cuDNN's own Relu does not promise that NaN stays NaN.
+  std::shared_ptr<fe::graph::Tensor_attributes> rectified(const std::shared_ptr<fe::graph::Tensor_attributes>& y) {
+    const auto mode = [](fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); };
+    const Shape ones(problem_.y.size(), 1);
+    const auto half = graph().tensor(fe::graph::Tensor_attributes(0.5f).set_dim(ones).set_stride(ones));
+    const auto magnitude = of_y(graph().pointwise(y, mode(fe::PointwiseMode_t::ABS)));
+    const auto twice = of_y(graph().pointwise(y, magnitude, mode(fe::PointwiseMode_t::ADD)));
+    return graph().pointwise(twice, half, mode(fe::PointwiseMode_t::MUL));
+  }
+
   // The result tensor of the operation graph.
   std::shared_ptr<fe::graph::Tensor_attributes> operation() {
     switch (problem_.kind) {
@@ -144,12 +159,13 @@ class ConvolutionPlanner {
         auto y =
             graph().conv_fprop(tensor("x", kA, problem_.x, problem_.type), tensor("w", kB, problem_.w, problem_.type),
                                convolution<fe::graph::Conv_fprop_attributes>());
-        if (problem_.kind == Kind::Forward) return y;
-        y->set_dim(problem_.y).set_stride(channels_last_strides(problem_.y));
-        Shape bias(problem_.y.size(), 1);
-        bias[1] = problem_.y[1];
-        return graph().pointwise(y, tensor("bias", kBias, bias, DataType::Float32),
-                                 fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
+        if (problem_.kind == Kind::ForwardBias) {
+          Shape bias(problem_.y.size(), 1);
+          bias[1] = problem_.y[1];
+          y = graph().pointwise(of_y(y), tensor("bias", kBias, bias, DataType::Float32),
+                                fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
+        }
+        return problem_.relu ? rectified(of_y(y)) : y;
       }
       case Kind::GradInput:
         return graph().conv_dgrad(tensor("dy", kA, problem_.y, problem_.type),

@@ -22,6 +22,7 @@ struct ConvolutionProblem {
     GradWeight,   // (x, dy) → dw
   };
   Kind kind = Kind::Forward;
+  bool relu = false;                         // Relu of y behind it, of the forward kinds
   DataType type = DataType::Float32;         // of the operands, but for the bias
   DataType output_type = DataType::Float32;  // of the result
   Shape x, w, y;  // logical, in every kind: (N,C,…), (K,C/g,…), (N,K,…), with two or three spatial axes

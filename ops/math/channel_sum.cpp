@@ -1,4 +1,5 @@
-// ChannelSum: the gradient of a bias, added to each channel (axis 1).
+// ChannelSum: the gradient of a bias, added to each channel (axis 1). ReluGradSums: the same where Relu follows the
+// bias, together with Relu's own gradient.
 
 #include <fmt/format.h>
 
@@ -11,18 +12,21 @@ namespace {
 // Rows are summed in parts of fixed size, so that the result does not depend on the number of threads.
 constexpr int64_t kRowsPerPart = 256;
 
-template <typename T>
-void sum_channels(const Rows& size, double scale, const T* x, Wide<T>* sum, Wide<T>* partial) {
-  using W = Wide<T>;
-  const int64_t channels = size.channels, parts = (size.rows + kRowsPerPart - 1) / kRowsPerPart;
+int64_t parts_of(const Rows& size) {
+  return (size.rows + kRowsPerPart - 1) / kRowsPerPart;
+}
+
+// add_row(first, to) adds the row whose first element is at `first` to the sums `to`.
+template <typename W, typename AddRow>
+void sum_channels(const Rows& size, double scale, const AddRow& add_row, W* sum, W* partial) {
+  const int64_t channels = size.channels, parts = parts_of(size);
   parallel_for(parts, kRowsPerPart * channels, [=](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       W* to = partial + part * channels;
       std::fill(to, to + channels, W(0));
       const int64_t last = std::min(size.rows, (part + 1) * kRowsPerPart);
       for (int64_t row = part * kRowsPerPart; row < last; ++row) {
-        const T* from = x + row * channels;
-        for (int64_t c = 0; c < channels; ++c) to[c] += widen(from[c]);
+        add_row(row * channels, to);
       }
     }
   });
@@ -37,26 +41,63 @@ std::unique_ptr<Kernel> channel_sum_cpu(const KernelRequest& request, auto eleme
   using T = decltype(element);
   const Rows size = rows_of(request.inputs[0]);
   const double scale = float_attribute(request.node, "scale");
-  const int64_t parts = (size.rows + kRowsPerPart - 1) / kRowsPerPart;
   return make_kernel(
       [size, scale](const KernelContext& context) {
-        sum_channels<T>(size, scale, input<T>(context, 0), output<Wide<T>>(context, 0),
-                        static_cast<Wide<T>*>(context.workspace));
+        const T* x = input<T>(context, 0);
+        const auto add_row = [=, &size](int64_t first, Wide<T>* to) {
+          for (int64_t c = 0; c < size.channels; ++c) to[c] += widen(x[first + c]);
+        };
+        sum_channels(size, scale, add_row, output<Wide<T>>(context, 0), static_cast<Wide<T>*>(context.workspace));
       },
-      parts * size.channels * int64_t(sizeof(Wide<T>)));
+      parts_of(size) * size.channels * int64_t(sizeof(Wide<T>)));
+}
+
+std::unique_ptr<Kernel> relu_grad_sums_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const Rows size = rows_of(request.inputs[0]);
+  return make_kernel(
+      [size](const KernelContext& context) {
+        const T *dy = input<T>(context, 0), *y = input<T>(context, 1);
+        T* dx = output<T>(context, 0);
+        const auto add_row = [=, &size](int64_t first, Wide<T>* to) {
+          ARBALEST_INDEPENDENT
+          for (int64_t c = 0; c < size.channels; ++c) {
+            const T passed = widen(y[first + c]) > 0 ? dy[first + c] : T(0);
+            dx[first + c] = passed;
+            to[c] += widen(passed);
+          }
+        };
+        sum_channels(size, 1, add_row, output<Wide<T>>(context, 1), static_cast<Wide<T>*>(context.workspace));
+      },
+      parts_of(size) * size.channels * int64_t(sizeof(Wide<T>)));
+}
+
+TensorType sums_type(const InferContext& context, const TensorType& x) {
+  const int64_t rank = int_attribute(context.node(), "rank");
+  if (rank != 1 && rank != 2) context.fail(fmt::format("attribute 'rank' is {}; expected 1 or 2", rank));
+  return {master_type(x.dtype), rank == 1 ? Shape{x.shape[1]} : Shape{1, x.shape[1]}};
 }
 
 void infer_channel_sum(InferContext& context) {
-  const TensorType& x = floating_input(context, 0, {2, 3, 4, 5});
-  const int64_t rank = int_attribute(context.node(), "rank");
-  if (rank != 1 && rank != 2) context.fail(fmt::format("attribute 'rank' is {}; expected 1 or 2", rank));
-  context.set_output(0, {master_type(x.dtype), rank == 1 ? Shape{x.shape[1]} : Shape{1, x.shape[1]}});
+  context.set_output(0, sums_type(context, floating_input(context, 0, {2, 3, 4, 5})));
+}
+
+void infer_relu_grad_sums(InferContext& context) {
+  const TensorType dy = floating_input(context, 0, {2, 3, 4, 5});
+  expect_input(context, 1, dy, "the type of 'dY'");
+  context.set_output(0, dy);
+  context.set_output(1, sums_type(context, dy));
+}
+
+const std::vector<Shape>& sample_shapes() {
+  static const std::vector<Shape> shapes = {{1, 1},        {64, 10},  {1000, 3},       {1, 5, 1, 1},
+                                            {3, 13, 5, 7}, {2, 6, 9}, {2, 3, 4, 2, 5}, {32, 16, 24, 24}};
+  return shapes;
 }
 
 std::vector<Sample> samples() {
   std::vector<Sample> samples;
-  for (const Shape& shape : {Shape{1, 1}, Shape{64, 10}, Shape{1000, 3}, Shape{1, 5, 1, 1}, Shape{3, 13, 5, 7},
-                             Shape{2, 6, 9}, Shape{2, 3, 4, 2, 5}, Shape{32, 16, 24, 24}}) {
+  for (const Shape& shape : sample_shapes()) {
     samples.push_back({.name = to_string(shape), .inputs = {{{DataType::Float32, shape}}}, .tolerance = 1e-5});
   }
   samples.push_back({.name = "large mean", .inputs = {{{DataType::Float32, {16, 8, 16, 16}}, 99, 101}}});
@@ -64,6 +105,28 @@ std::vector<Sample> samples() {
                      .inputs = {{{DataType::Float32, {9, 7}}}},
                      .attributes = {{"scale", 0.5}, {"rank", int64_t{2}}}});
   return samples;
+}
+
+std::vector<Sample> relu_grad_sums_samples() {
+  std::vector<Sample> samples;
+  std::vector<Shape> shapes = sample_shapes();
+  shapes.push_back({9, 500});          // one chunk of rows, and slices of channels
+  shapes.push_back({15, 64, 96, 96});  // of more than 16 MiB, which GPUs cut into chunks otherwise
+  for (const Shape& shape : shapes) {
+    samples.push_back({.name = to_string(shape),
+                       .inputs = {{{DataType::Float32, shape}}, {{DataType::Float32, shape}}},
+                       .output_count = 2,
+                       .tolerance = 1e-5});
+  }
+  samples.push_back({.name = "rank 2",
+                     .inputs = {{{DataType::Float32, {9, 7}}}, {{DataType::Float32, {9, 7}}}},
+                     .output_count = 2,
+                     .attributes = {{"rank", int64_t{2}}}});
+  return samples;
+}
+
+AttributeSpec rank_spec() {
+  return int_spec("rank", 1, "1: the sums are (C); 2: they are (1, C)");
 }
 
 }  // namespace
@@ -74,8 +137,7 @@ void register_math_channel_sum(OpRegistry& registry) {
                 .doc = "the sum over all axes but the channels (axis 1), times `scale`",
                 .inputs = {{.name = "X", .lowered = true}},
                 .outputs = {{.name = "S"}},
-                .attributes = {float_spec("scale", 1.0, "factor of the sum"),
-                               int_spec("rank", 1, "1: the output is (C); 2: it is (1, C)")},
+                .attributes = {float_spec("scale", 1.0, "factor of the sum"), rank_spec()},
                 .internal = true,
                 .layout = Layout::ChannelsLast,
                 .infer = infer_channel_sum,
@@ -85,6 +147,21 @@ void register_math_channel_sum(OpRegistry& registry) {
                     },
                 .samples = samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return channel_sum_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "ReluGradSums",
+                .doc = "the gradient of Relu, and its sums over all axes but the channels (axis 1)",
+                .inputs = {{.name = "dY", .lowered = true}, {.name = "Y", .lowered = true}},
+                .outputs = {{.name = "dX", .lowered = true}, {.name = "S"}},
+                .attributes = {rank_spec()},
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_relu_grad_sums,
+                .cost =
+                    [](const Graph& graph, const Node& node) {
+                      return Cost{2 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
+                    },
+                .samples = relu_grad_sums_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return relu_grad_sums_cpu(r, t); })});
 }
 
 }  // namespace arbalest

@@ -3,9 +3,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
-
-#include "graph/field.h"
 #include "tests/graph/net.h"
 #include "tests/graph/passes_fixture.h"
 
@@ -15,16 +12,7 @@ using namespace arbalest::test;
 TEST_CASE("images and filters are channels-last, and the examples need no change of layout") {
   for (const char* name : {"lenet", "mlp", "resnet20", "resnet32", "resnet50"}) {
     INFO(std::string(name));
-    const char* root = std::getenv("ARBALEST_SOURCE");
-    Graph graph = load_graph(fmt::format("{}/examples/{}.onnxtxt", root ? root : ".", name), builtin_ops());
-    for (Node& node : graph.nodes) {
-      if (node.op->name != "Prefetch") continue;
-      const bool mnist = std::string_view(name) == "lenet" || std::string_view(name) == "mlp";
-      node.attributes.set("source", "synthetic:");
-      set_fields(node, {{"image", DataType::Uint8, mnist ? Shape{1, 28, 28} : Shape{3, 256, 256}},
-                        {"label", DataType::Int32, {}, 10}});
-    }
-    verify(graph);
+    const Graph graph = example(name);
     for (const bool bf16 : {false, true}) {
       const Program program = make_program(graph, {.bf16 = bf16});
       for (const Loop& loop : program.loops) {

@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "graph/field.h"
 #include "graph/passes/program.h"
 #include "tests/graph/net.h"
 
@@ -50,6 +52,21 @@ inline void check_sound(const Graph& graph) {
     }
   }
   for (const Value& v : graph.values) CHECK((v.view.base == kNone || size_t(v.view.base) < graph.values.size()));
+}
+
+// A graph of the folder examples, on images of its data set's size.
+inline Graph example(std::string_view name) {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  Graph graph = load_graph(fmt::format("{}/examples/{}.onnxtxt", root ? root : ".", name), builtin_ops());
+  for (Node& node : graph.nodes) {
+    if (node.op->name != "Prefetch") continue;
+    const bool mnist = name == "lenet" || name == "mlp";
+    node.attributes.set("source", "synthetic:");
+    set_fields(node, {{"image", DataType::Uint8, mnist ? Shape{1, 28, 28} : Shape{3, 256, 256}},
+                      {"label", DataType::Int32, {}, 10}});
+  }
+  verify(graph);
+  return graph;
 }
 
 inline Graph expanded(const std::string& body) {

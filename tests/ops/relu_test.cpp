@@ -1,0 +1,95 @@
+// Relu within convolutions and products: what their samples cannot say.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops/check/harness.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+Sample::Input drawn(const Shape& shape) {
+  return {{DataType::Float32, shape}};
+}
+
+// What a NaN that one bias of many is, or one element of the first operand, becomes. Elsewhere the result is at least
+// 0.
+void check_nan(TestDevice& device, const char* name, const Sample& sample, size_t operand) {
+  const Op& op = builtin_ops().get(name);
+  for (const DataType type : {DataType::Float32, DataType::Bfloat16}) {
+    for (const bool deterministic : {false, true}) {
+      INFO(fmt::format("{}, {}, {}{}: NaN in input {}", name, sample.name, name_of(type),
+                       deterministic ? ", deterministic" : "", operand));
+      std::vector<Tensor> inputs = draw_inputs(op, sample, type, 1);
+      std::vector<double> values = values_of(inputs[operand]);
+      values[values.size() / 2] = std::numeric_limits<double>::quiet_NaN();
+      inputs[operand] = make_tensor(inputs[operand].type, values);
+      std::vector<TensorType> types;
+      for (const Tensor& input : inputs) types.push_back(input.type);
+      const Case test(op, types, 1, sample.attributes);
+      const Outcome outcome =
+          run_kernel(device, test.get(), test.output_types(), inputs, {.deterministic = deterministic});
+      REQUIRE(outcome.fault == "");
+      int64_t undefined = 0, positive = 0, negative = 0;
+      for (const double y : values_of(outcome.outputs[0])) {
+        undefined += int64_t(std::isnan(y));
+        positive += int64_t(y > 0);
+        negative += int64_t(y < 0);
+      }
+      CHECK(undefined > 0);
+      CHECK(positive > 0);
+      CHECK(negative == 0);
+    }
+  }
+}
+
+void check_device(TestDevice& device) {
+  const Attributes padded{{"pads", std::vector<int64_t>{1, 1, 1, 1}}};
+  struct Convolution {
+    const char* name;
+    Shape x, w;
+    Attributes attributes;
+  };
+  for (const Convolution& c :
+       {Convolution{"16 channels", {2, 16, 12, 12}, {16, 16, 3, 3}, padded},
+        Convolution{"3 channels", {2, 3, 12, 12}, {24, 3, 3, 3}, padded},
+        Convolution{"13 channels", {2, 13, 9, 7}, {11, 13, 3, 3}, padded},
+        Convolution{"depthwise", {2, 16, 9, 9}, {16, 1, 3, 3}, {{"group", int64_t{16}}}},
+        Convolution{"1-D", {2, 8, 30}, {16, 8, 3}, {}}, Convolution{"3-D", {2, 8, 6, 6, 6}, {8, 8, 3, 3, 3}, {}}}) {
+    const Sample plain{.name = c.name, .inputs = {drawn(c.x), drawn(c.w)}, .attributes = c.attributes};
+    Sample biased = plain;
+    biased.inputs.push_back(drawn({c.w[0]}));
+    check_nan(device, "arbalest.ConvRelu", plain, 0);
+    check_nan(device, "arbalest.ConvRelu", biased, 0);
+    check_nan(device, "arbalest.ConvRelu", biased, 2);
+  }
+  for (const Shape& size : {Shape{64, 96, 128}, Shape{5, 7, 9}}) {
+    const Sample plain{.name = to_string(size), .inputs = {drawn({size[0], size[1]}), drawn({size[1], size[2]})}};
+    Sample biased = plain;
+    biased.inputs.push_back(drawn({size[2]}));
+    check_nan(device, "arbalest.GemmRelu", plain, 0);
+    check_nan(device, "arbalest.GemmRelu", biased, 0);
+    check_nan(device, "arbalest.GemmRelu", biased, 2);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Relu within convolutions and products lets NaN through: a loss of NaN is how a run is seen to diverge") {
+  check_device(*make_cpu_device());
+}
+
+TEST_CASE("Relu within convolutions and products on a CUDA device lets NaN through") {
+  std::string why_not;
+  const auto device = make_cuda_device(why_not);
+  if (!device) {
+    MESSAGE("SKIP: " << why_not);
+    return;
+  }
+  check_device(*device);
+}

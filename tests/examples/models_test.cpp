@@ -83,8 +83,8 @@ const ExampleModel& in_cpp(const std::string& name) {
 double forward_macs(const Loop& loop) {
   double macs = 0;
   for (const Node& node : loop.graph.nodes) {
-    const std::string& op = node.op->name;
-    if (node.stage != Stage::Forward || (op != "Conv" && op != "Gemm" && op != "MatMul")) continue;
+    static const std::set<std::string> multiplying = {"Conv", "ConvRelu", "Gemm", "GemmRelu", "MatMul"};
+    if (node.stage != Stage::Forward || !multiplying.contains(node.op->name)) continue;
     macs += node.op->cost(loop.graph, node).flops / 2 / double(loop.batch);
   }
   return macs;

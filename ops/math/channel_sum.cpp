@@ -59,12 +59,14 @@ std::unique_ptr<Kernel> relu_grad_sums_cpu(const KernelRequest& request, auto el
       [size](const KernelContext& context) {
         const T *dy = input<T>(context, 0), *y = input<T>(context, 1);
         T* dx = output<T>(context, 0);
-        const auto add_row = [=, &size](int64_t first, Wide<T>* to) {
+        const auto add_row = [dy, y, dx, channels = size.channels](int64_t first, Wide<T>* to) {
+          const T *gradient = dy + first, *value = y + first;
+          T* passed = dx + first;
           ARBALEST_INDEPENDENT
-          for (int64_t c = 0; c < size.channels; ++c) {
-            const T passed = widen(y[first + c]) > 0 ? dy[first + c] : T(0);
-            dx[first + c] = passed;
-            to[c] += widen(passed);
+          for (int64_t c = 0; c < channels; ++c) {
+            const Wide<T> whole = widen(gradient[c]), kept = widen(value[c]) > 0 ? whole : 0;
+            passed[c] = narrow<T>(kept);
+            to[c] += kept;
           }
         };
         sum_channels(size, 1, add_row, output<Wide<T>>(context, 1), static_cast<Wide<T>*>(context.workspace));

@@ -1,6 +1,7 @@
 #include "executor/devices/call_watch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,11 @@
 #include "graph/plain_message.h"
 
 namespace arbalest {
+namespace {
+
+constexpr double kShareOfLoading = 0.1;
+
+}  // namespace
 
 CallWatch::~CallWatch() {
   {
@@ -20,10 +26,12 @@ CallWatch::~CallWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
-CallWatch::Caller& CallWatch::add(const std::string& device) {
+CallWatch::Caller& CallWatch::add(const std::vector<std::string>& devices) {
   const std::scoped_lock lock(mutex_);
   if (!thread_.joinable()) thread_ = start_thread("watching calls for GPUs", [this] { watch(); });
-  return callers_.emplace_back(device, limit_);
+  std::vector<std::atomic<int>*> loading;
+  for (const std::string& device : devices) loading.push_back(&loading_[device]);
+  return callers_.emplace_back(fmt::format("{}", fmt::join(devices, ", ")), std::move(loading), limit_);
 }
 
 CallWatch::Listener CallWatch::listen(Listener listener) {
@@ -42,16 +50,20 @@ void CallWatch::watch() {
 }
 
 // Of calls that wait for each other the first caller's is told first: devices add those that issue before the one that
-// asks what has ended.
+// asks what has ended. Once one is told of, all of the time counts: it is the process that waits for it.
 void CallWatch::look(Caller& caller, HangWatch::Time now) {
   const int64_t count = caller.count_.load(std::memory_order_acquire);
-  const bool under_way = count % 2 == 1 && loading_.load() == 0;
-  const bool hangs = caller.watch_.hangs({.task = 0, .instance = count, .ready = under_way}, now);
-  if (!hangs) return;
+  const bool loading = std::any_of(caller.loading_.begin(), caller.loading_.end(),
+                                   [](const std::atomic<int>* device) { return device->load() > 0; });
+  const HangWatch::Look look{.task = 0,
+                             .instance = count,
+                             .ready = count % 2 == 1,
+                             .share = loading && caller.told_ != count ? kShareOfLoading : 1};
+  if (!caller.watch_.hangs(look, now)) return;
   const std::string message = fmt::format(
       "a call of the driver for {} has not returned for {:g} s; where it may take so long, raise "
       "--device-timeout",
-      caller.device_, limit());
+      caller.devices_, limit());
   if (std::exchange(caller.told_, count) != count && listener_.late) {
     listener_.late({message, caller.task_.load(), caller.instance_.load()});
   }

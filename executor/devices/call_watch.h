@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "executor/devices/hang_watch.h"
 
@@ -19,10 +21,11 @@ class CallWatch {
  public:
   using Seconds = HangWatch::Seconds;
 
-  // One who makes calls for a device: one thread at a time.
+  // One who makes calls for a device, or for several at once: one thread at a time.
   class Caller {
    public:
-    Caller(std::string device, Seconds limit) : device_(std::move(device)), watch_(limit) {}
+    Caller(std::string devices, std::vector<std::atomic<int>*> loading, Seconds limit)
+        : devices_(std::move(devices)), loading_(std::move(loading)), watch_(limit) {}
     // What the call under way is for, where it is for several one after the other.
     void about(TaskId task, int64_t instance) {
       task_.store(task, std::memory_order_relaxed);
@@ -31,8 +34,9 @@ class CallWatch {
 
    private:
     friend class CallWatch;
-    const std::string device_;
-    std::atomic<int64_t> count_{0};  // calls begun and calls ended: odd while one is under way
+    const std::string devices_;                     // "cuda:0, cuda:1"
+    const std::vector<std::atomic<int>*> loading_;  // theirs
+    std::atomic<int64_t> count_{0};                 // calls begun and calls ended: odd while one is under way
     std::atomic<TaskId> task_{kNone};
     std::atomic<int64_t> instance_{-1};
     HangWatch watch_;   // the watching thread's own, and what follows
@@ -54,16 +58,21 @@ class CallWatch {
     Caller& caller_;
   };
 
-  // While one is there no call counts as under way: what loads modules may keep the driver for any time.
+  // While one is there, calls for the caller's devices, whoever makes them, may take ten times as long: a tenth of the
+  // time counts. What loads and compiles modules keeps the driver, and with it the others who call.
   class Loading {
    public:
-    explicit Loading(CallWatch& watch) : watch_(watch) { watch_.loading_.fetch_add(1); }
-    ~Loading() { watch_.loading_.fetch_sub(1); }
+    explicit Loading(const Caller& caller) : loading_(caller.loading_) {
+      for (std::atomic<int>* loading : loading_) loading->fetch_add(1);
+    }
+    ~Loading() {
+      for (std::atomic<int>* loading : loading_) loading->fetch_sub(1);
+    }
     Loading(const Loading&) = delete;
     Loading& operator=(const Loading&) = delete;
 
    private:
-    CallWatch& watch_;
+    const std::vector<std::atomic<int>*>& loading_;
   };
 
   // A call that has been under way for longer than the limit.
@@ -87,9 +96,9 @@ class CallWatch {
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // The caller lives as long as this. Any thread may call it; the first call starts the watching thread. Throws
-  // RunError where the system refuses one.
-  Caller& add(const std::string& device);
+  // One who calls for these devices ("cuda:0"). The caller lives as long as this. Any thread may call it; the first
+  // call starts the watching thread. Throws RunError where the system refuses one.
+  Caller& add(const std::vector<std::string>& devices);
 
   // Returns the listener before. Once this has returned, that one is told nothing more.
   Listener listen(Listener listener);
@@ -101,9 +110,9 @@ class CallWatch {
   void look(Caller& caller, HangWatch::Time now);
 
   const Seconds limit_, grace_;
-  std::atomic<int> loading_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::map<std::string, std::atomic<int>> loading_;  // by device: how many Loading there are
   std::list<Caller> callers_;
   Listener listener_;
   bool closed_ = false;

@@ -9,7 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
@@ -42,9 +45,9 @@ class CudaCollectives final : public Queues {
                   DeviceCache& cache)
       : context_(connected(ordinals_of(devices), cache)),
         events_(std::move(events)),
-        issuing_(calls.add(all_names())),
-        looking_(calls.add(all_names())),
-        ending_(calls.add(all_names())),
+        issuing_(calls.add(device_names())),
+        looking_(calls.add(device_names())),
+        ending_(calls.add(device_names())),
         watch_(HangWatch::Seconds(calls.limit())),
         event_lists_(devices.size()) {}
   ~CudaCollectives() override { stop(drain_deadline()); }
@@ -62,8 +65,10 @@ class CudaCollectives final : public Queues {
     plan_ = &plan;
     tasks_ = &tasks;
     trace_ = trace;
+    ran_.assign(plan.tasks.size(), {});
     for (const BoundTask& task : tasks) {
       if (plan.on_host(task.id) || plan.tasks[size_t(task.id)].device != kNone) continue;
+      ran_[size_t(task.id)].resize(task.variants.size());
       CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
       ring.per_instance = context_->devices.size();
       ring.events.resize(size_t(task.events) * ring.per_instance);
@@ -90,7 +95,7 @@ class CudaCollectives final : public Queues {
         return true;
       });
     }
-    for (const BoundLaunch& launch : task.variants[task.variant_of(instance)].launches) launch.run();
+    run(task, task.variant_of(instance));
     for (size_t d = 0; d < context_->devices.size(); ++d) {
       enter(d);
       CUDA_CHECK(cudaEventRecord(ended[d], context_->streams[d]));
@@ -123,6 +128,12 @@ class CudaCollectives final : public Queues {
 
  private:
   void enter(size_t device) const { CUDA_CHECK(cudaSetDevice(context_->devices[device])); }
+
+  void run(const BoundTask& task, size_t variant) {
+    std::optional<CallWatch::Loading> loading;
+    if (!std::exchange(ran_[size_t(task.id)][variant], 1)) loading.emplace(issuing_);
+    for (const BoundLaunch& launch : task.variants[variant].launches) launch.run();
+  }
 
   bool streams_busy() const {
     return std::any_of(context_->streams.begin(), context_->streams.end(),
@@ -173,8 +184,6 @@ class CudaCollectives final : public Queues {
     return names;
   }
 
-  std::string all_names() const { return fmt::format("{}", fmt::join(device_names(), ", ")); }
-
   std::string unfinished(const Instance& instance) const {
     std::vector<std::string> names = device_names();
     const cudaEvent_t* ended = instance.ring->of(instance.instance);
@@ -193,8 +202,9 @@ class CudaCollectives final : public Queues {
   TraceRecorder* trace_ = nullptr;
   const Plan* plan_ = nullptr;
   const std::vector<BoundTask>* tasks_ = nullptr;
-  std::timed_mutex mutex_;          // of who issues
-  std::atomic<bool> hangs_{false};  // a collective that will not end
+  std::timed_mutex mutex_;                 // of who issues
+  std::vector<std::vector<uint8_t>> ran_;  // by task and variant, with the mutex: NCCL loads and connects at first use
+  std::atomic<bool> hangs_{false};         // a collective that will not end
   CudaPoller::Pending pending_;
   std::unique_ptr<CudaPoller> poller_;
 };

@@ -116,7 +116,7 @@ class CudaDevice final : public Device {
 
  public:
   CudaDevice(int index, std::shared_ptr<CudaEvents> events, CallWatch& calls, DeviceCache& cache)
-      : index_(index), calls_(calls), caller_(calls.add(name())), events_(std::move(events)) {
+      : index_(index), calls_(calls), caller_(calls.add({name()})), events_(std::move(events)) {
     const int present = cuda_device_count();
     if (index >= present) {
       throw RunError(
@@ -130,17 +130,26 @@ class CudaDevice final : public Device {
 
   ~CudaDevice() override {
     stop(drain_deadline());
-    const CallWatch::Call call(caller_);
     cudaSetDevice(index_);
-    recordings_.clear();
+    for (Recording& recording : recordings_) {
+      const CallWatch::Call call(caller_);
+      recording.recorded.clear();
+    }
     for (auto& stream : streams_) {
       if (!stream) continue;
+      const CallWatch::Call call(caller_);
       stream->context.reset();
       if (stream->branch != nullptr) cudaStreamDestroy(stream->branch);
       cudaStreamDestroy(stream->stream);
     }
-    for (void* memory : memory_) cudaFree(memory);
-    for (void* memory : pinned_) cudaFreeHost(memory);
+    for (void* memory : memory_) {
+      const CallWatch::Call call(caller_);
+      cudaFree(memory);
+    }
+    for (void* memory : pinned_) {
+      const CallWatch::Call call(caller_);
+      cudaFreeHost(memory);
+    }
   }
 
   void* allocate(int64_t bytes) override {
@@ -195,7 +204,7 @@ class CudaDevice final : public Device {
   void make_queue(LaneId lane, Lane::Kind kind) override {
     enter();
     if (size_t(lane) >= streams_.size()) streams_.resize(size_t(lane) + 1);
-    auto stream = std::make_unique<Stream>(calls_.add(name()));
+    auto stream = std::make_unique<Stream>(calls_.add({name()}));
     // Collectives (here and in CollectiveContext) hold up whoever waits for them, on other devices too; validation
     // fills what training leaves free.
     int least = 0, greatest = 0;
@@ -238,7 +247,7 @@ class CudaDevice final : public Device {
       if (stream) lanes.push_back(&stream->pending);
     }
     watches_.assign(lanes.size(), HangWatch(HangWatch::Seconds(calls_.limit())));
-    if (looking_ == nullptr) looking_ = &calls_.add(name());
+    if (looking_ == nullptr) looking_ = &calls_.add({name()});
     poller_ = std::make_unique<CudaPoller>(
         std::vector{name()}, index_, std::move(lanes), sink, trace, *looking_,
         [this](size_t lane, const Instance& oldest, bool progress) { check(watches_[lane], oldest, progress); });
@@ -250,8 +259,6 @@ class CudaDevice final : public Device {
     CudaEvents::Ring& ring = events_->ring[size_t(task.id)];
     events_->issue_one_more(ring);
     const CallWatch::Call call(lane.caller, task.id, instance);
-    std::optional<CallWatch::Loading> loading;
-    if (ring.issued <= kEagerRuns) loading.emplace(calls_);
     enter();
     for (const BoundWait& wait : task.waits) {
       const int64_t needed = needed_instance(*plan_, wait.edge, instance);
@@ -389,10 +396,16 @@ class CudaDevice final : public Device {
     const size_t index = task.variant_of(instance);
     const BoundTask::Variant& variant = task.variants[index];
     Recording& recording = recordings_[size_t(task.id)];
-    if (!task.capture || variant.launches.empty()) return run_eagerly(variant, lane);
     Recorded& recorded = recording.recorded[index];
+    int& runs = recording.runs[index];
     if (recorded.graph() == nullptr) {
-      if (recording.runs[index]++ < kEagerRuns) return run_eagerly(variant, lane);
+      const bool first = runs < kEagerRuns, records = task.capture && !variant.launches.empty();
+      if (!first && !records) return run_eagerly(variant, lane);
+      const CallWatch::Loading loading(lane.caller);
+      if (first) {
+        ++runs;
+        return run_eagerly(variant, lane);
+      }
       recorded.record(lane.stream, [&] { run_eagerly(variant, lane); });
     }
     CUDA_CHECK(cudaGraphLaunch(recorded.graph(), lane.stream));

@@ -22,6 +22,7 @@ class HangWatch {
     int64_t instance = -1;
     bool ready = false;     // it could have started
     bool progress = false;  // something else has completed since the look before
+    double share = 1;       // of the time since the look before, what counts
   };
 
   explicit HangWatch(Seconds limit) : limit_(limit) {}
@@ -32,7 +33,7 @@ class HangWatch {
     constexpr Seconds kLongestStep{1};
     const bool same = look.task == task_ && look.instance == instance_;
     const Seconds step = std::min<Seconds>(now - last_, kLongestStep);
-    waited_ = same && ready_ && look.ready && !look.progress ? waited_ + step : Seconds{0};
+    waited_ = same && ready_ && look.ready && !look.progress ? waited_ + step * look.share : Seconds{0};
     task_ = look.task;
     instance_ = look.instance;
     ready_ = look.ready;

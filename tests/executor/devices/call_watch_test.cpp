@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 
 #include "tests/executor/run/child_process.h"
@@ -27,7 +28,7 @@ bool within(std::chrono::milliseconds time, const Condition& condition) {
 // The call for the third instance of a task does not return before the run is aborted, where it ever does.
 struct Keeping final : PassingDevice {
   Keeping(std::unique_ptr<Device> inner, CallWatch& calls, bool returns)
-      : PassingDevice(std::move(inner)), caller(calls.add("cpu:0")), returns(returns) {}
+      : PassingDevice(std::move(inner)), caller(calls.add({"cpu:0"})), returns(returns) {}
 
   void issue(const BoundTask& task, int64_t instance) override {
     if (instance == 2 && !kept.exchange(true)) {
@@ -73,7 +74,7 @@ TEST_CASE("a call that takes longer than it may is told once, with what it is fo
     const std::scoped_lock lock(mutex);
     return told.size();
   };
-  CallWatch::Caller &caller = calls.add("cuda:0"), &other = calls.add("cuda:1");
+  CallWatch::Caller &caller = calls.add({"cuda:0"}), &other = calls.add({"cuda:1"});
   std::atomic<bool> over{false};
   std::thread busy([&] {  // by call after call, each of which returns
     while (!over.load()) {
@@ -104,16 +105,50 @@ TEST_CASE("a call that takes longer than it may is told once, with what it is fo
   CHECK(told[1].instance == 8);
 }
 
-TEST_CASE("while modules are loaded no call is late") {
+TEST_CASE("while modules are loaded for a device, all calls for it may take ten times as long, and no others") {
+  std::atomic<int> own{0}, of_both{0}, of_other{0};
+  CallWatch calls(0.2, 1h);
+  calls.listen({[&](const CallWatch::Late& late) {
+                  ++(late.task == 1 ? own : late.task == 2 ? of_both : of_other);
+                },
+                {}});
+  CallWatch::Caller &issuing = calls.add({"cuda:0"}), &looking = calls.add({"cuda:0"});
+  CallWatch::Caller &both = calls.add({"cuda:0", "cuda:1"}), &other = calls.add({"cuda:1"});
+  const auto began = std::chrono::steady_clock::now();
+  const CallWatch::Loading loading(issuing);
+  const CallWatch::Call first(looking, 1, 2), second(both, 2, 2), third(other, 3, 2);
+  REQUIRE(within(10s, [&] { return of_other > 0; }));
+  CHECK(own == 0);
+  CHECK(of_both == 0);
+  CHECK(within(30s, [&] { return own > 0 && of_both > 0; }));
+  CHECK(std::chrono::steady_clock::now() - began > 1900ms);
+  CHECK(of_other == 1);
+}
+
+TEST_CASE("a call that has waited for modules is not late as soon as they are loaded") {
   std::atomic<int> told{0};
-  CallWatch calls(0.02);
+  CallWatch calls(1);
   calls.listen({[&](const CallWatch::Late&) { ++told; }, {}});
-  std::optional<CallWatch::Loading> loading(std::in_place, calls);
-  const CallWatch::Call call(calls.add("cuda:0"), 1, 2);
+  CallWatch::Caller& caller = calls.add({"cuda:0"});
+  std::optional<CallWatch::Loading> loading(std::in_place, caller);
+  const CallWatch::Call call(caller, 1, 2);
+  std::this_thread::sleep_for(1500ms);
+  loading.reset();
   std::this_thread::sleep_for(200ms);
   CHECK(told == 0);
-  loading.reset();
   CHECK(within(10s, [&] { return told > 0; }));
+}
+
+TEST_CASE("a call during which the process stood still is not late") {
+  std::atomic<int> told{0};
+  CallWatch calls(2);
+  calls.listen({[&](const CallWatch::Late&) { ++told; }, {}});
+  {
+    const CallWatch::Call call(calls.add({"cuda:0"}), 1, 2);
+    REQUIRE(std::system("kill -STOP $PPID; sleep 3; kill -CONT $PPID") == 0);
+    std::this_thread::sleep_for(300ms);  // for the watching thread to look
+  }
+  CHECK(told == 0);
 }
 
 TEST_CASE("a run ends with an error where a call returns only once it is aborted") {
@@ -147,7 +182,7 @@ TEST_CASE("where a call never returns the process ends, with the task that it is
 // Run by the next test, in a process of its own.
 TEST_CASE("child: a call of no run that never returns" * doctest::skip()) {
   CallWatch calls(0.05, CallWatch::Seconds(0.05));
-  const CallWatch::Call call(calls.add("cuda:0"));
+  const CallWatch::Call call(calls.add({"cuda:0"}));
   for (;;) std::this_thread::sleep_for(1s);
 }
 

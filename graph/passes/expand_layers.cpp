@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
+#include <utility>
 
 #include "graph/op.h"
 #include "graph/passes/passes.h"
@@ -43,6 +45,36 @@ class Replacements {
   std::vector<ValueId> by_value_;  // kNone: the value itself. Of those that were there before any layer was expanded
 };
 
+// Values that are asked for by their names: the graph's outputs, the loss, and metrics.
+std::unordered_set<ValueId> named_values(const Graph& graph) {
+  std::unordered_set<ValueId> named(graph.outputs.begin(), graph.outputs.end());
+  for (const Node& node : graph.nodes) {
+    const bool reports =
+        node.op->qualified_name() == "arbalest.Train" || node.op->qualified_name() == "arbalest.Validate";
+    if (reports) named.insert(node.inputs.begin(), node.inputs.end());
+  }
+  return named;
+}
+
+// Where a layer is gone and its input stands for its output, which is asked for by its name: the input takes the name,
+// unless it is no activation (a parameter keeps its own). Returns false where the input is asked for as well, and the
+// operator, which has a kernel and no other output, can stay: of two names one would be lost.
+bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std::unordered_set<ValueId>& named) {
+  for (const ValueId output : node.outputs) {
+    const ValueId value = replaced.of(output);
+    if (value == output || !named.contains(output)) continue;
+    const bool input = std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+    if (input && graph.values[size_t(value)].role == Role::Activation) {
+      if (named.contains(value) && node.op->cpu && node.outputs.size() == 1) return false;
+      std::string name = graph.values[size_t(output)].name;
+      graph.rename(output, graph.values[size_t(value)].name);
+      graph.rename(value, std::move(name));
+    }
+    named.insert(value);
+  }
+  return true;
+}
+
 }  // namespace
 
 void expand_layers(Graph& graph, bool standard) {
@@ -53,6 +85,7 @@ void expand_layers(Graph& graph, bool standard) {
     std::iota(key.begin(), key.end(), int64_t{0});
     bool expanded = false;
     Replacements replaced(graph);
+    std::unordered_set<ValueId> named = named_values(graph);
     for (size_t n = 0; n < count; ++n) {
       const Op& op = *graph.nodes[n].op;
       replaced.apply(graph.nodes[n].inputs);
@@ -61,6 +94,11 @@ void expand_layers(Graph& graph, bool standard) {
       ExpandContext context(graph, graph.nodes[n], replaced.by_value());
       graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
       context.node().op->expand(context);
+      if (!keep_name(graph, context.node(), replaced, named)) {
+        graph.nodes[n].name = context.node().name;
+        replaced.by_value()[size_t(graph.nodes[n].outputs[0])] = kNone;
+        continue;
+      }
       key[n] = -1;
       key.resize(graph.nodes.size(), int64_t(n));
       expanded = true;

@@ -53,6 +53,50 @@ TEST_CASE("bfloat16: casts stand where float is read as bfloat16") {
   CHECK(count_ops(program_of_net(kResidual, false).training().graph, "Cast") == 0);
 }
 
+TEST_CASE("losses, metrics and outputs keep their names behind casts that change nothing") {
+  const std::string body =
+      "h = Flatten (x)\n"
+      "logits = arbalest.Linear <units = 3> (h)\n"
+      "l = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "between = Cast <to = 1> (l)\n"
+      "loss = Cast <to = 1> (between)\n"
+      "accuracy = arbalest.Accuracy (logits, label)\n"
+      "again = Cast <to = 1> (accuracy)\n"
+      "trained = arbalest.Train <lr = 0.1> (loss)\n"
+      "report = arbalest.Validate (trained, loss, accuracy, again)\n";
+  for (const bool bf16 : {false, true}) {
+    const Program program = program_of_net(body, bf16);
+    CHECK(only(program.training().graph, "arbalest.SoftmaxCrossEntropy").outputs[0] ==
+          program.training().graph.find_value("loss"));
+    CHECK(program.training().graph.find_op("Cast") == nullptr);
+    const Loop& loop = *program.find(LoopRole::Validate);
+    std::vector<std::string> names;
+    for (const LoopMetric& metric : loop.metrics) {
+      names.push_back(metric.name);
+      CHECK(metric.spec.better == (metric.name == "loss" ? MetricSpec::Better::Lower : MetricSpec::Better::Higher));
+    }
+    CHECK(names == std::vector<std::string>{"loss", "accuracy", "again"});
+    CHECK(only(loop.graph, "Cast").outputs[0] == loop.graph.find_value("again"));
+  }
+}
+
+TEST_CASE("two losses of which one is the other's cast are both there, and what is stored keeps its name") {
+  const Graph graph = expanded(
+      "h = Flatten (x)\n"
+      "logits = arbalest.Linear <units = 3> (h)\n"
+      "l = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "loss = Cast <to = 1> (l)\n"
+      "stored = Cast <to = 1> (s)\n"
+      "trained = arbalest.Train <lr = 0.1> (loss)\n"
+      "report = arbalest.Validate (trained, l, loss, stored)\n"
+      "#initial float s = {1}");
+  const Node& report = only(graph, "arbalest.Validate");
+  CHECK(graph.values[size_t(report.inputs[1])].name == "l");
+  CHECK(graph.values[size_t(report.inputs[2])].name == "loss");
+  CHECK(graph.values[size_t(report.inputs[3])].name == "s");
+  CHECK(only(graph, "Cast").inputs[0] == graph.find_value("l"));
+}
+
 TEST_CASE("validation is the slice to its metrics, without randomness, on running statistics") {
   const Program program = program_of_net(kResidual);
   REQUIRE(program.find(LoopRole::Validate));

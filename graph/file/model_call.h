@@ -28,8 +28,8 @@ struct CalledModel {
 // The part of `source` that computes the outputs asked for, with `operands` inputs and `results` outputs of the call.
 // What of it is trained graph/file/model_parameters.h says. Batch norms and Dropout, which most files hold as they run
 // in inference, train as the layers of this library do; with `call.training` = false they run in training as in
-// validation. Numbers in bfloat16 become floats, as those in float16 are. Throws GraphError: names that the model does not have, and all operators that are not supported with
-// their nodes.
+// validation. Numbers in bfloat16 become floats, as those in float16 are. Throws GraphError: names that the model does
+// not have, and all operators that are not supported with their nodes.
 CalledModel read_model(const GraphSource& source, const OpRegistry& registry, const ModelCall& call, size_t operands,
                        size_t results);
 

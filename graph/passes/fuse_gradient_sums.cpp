@@ -70,7 +70,8 @@ class Fusion {
       return false;
     }
     const Node& node = graph_.nodes[size_t(producer)];
-    if (node.op->qualified_name() == "arbalest.BatchNormPartsGrad") return true;  // in place of what might be, too
+    // Its addend, if it has one, was found writable already.
+    if (node.op->qualified_name() == "arbalest.BatchNormPartsGrad") return true;
     return std::none_of(node.op->aliases.begin(), node.op->aliases.end(), [&](const std::pair<int, int>& alias) {
       return size_t(alias.first) < node.outputs.size() && node.outputs[size_t(alias.first)] == id;
     });

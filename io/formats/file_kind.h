@@ -20,8 +20,8 @@ inline constexpr const char* kPickle = "a Python pickle";
 // How the traces and the logs begin that runs write.
 inline constexpr std::string_view kTraceStart = "{\"displayTimeUnit\"", kLogStart = "{\"event\":";
 
-// Whether a file begins with that, or what is gzipped in it; false where it cannot be read, or is no regular file, of
-// which whoever reads it afterwards would miss the beginning.
+// Whether a file begins with that, or what is gzipped in it; false where it cannot be read, or is no regular file: a
+// pipe would lose what is read here.
 bool begins_with(const std::string& path, std::string_view start);
 
 }  // namespace arbalest

@@ -13,6 +13,7 @@
 #include <onnx/defs/parser.h>
 #include <onnx/onnx_pb.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -247,6 +248,32 @@ net (float16[N, 2] x, int64[N, 2] whole) => (float16[N, 2] y)
   CHECK(ops == std::vector<std::string>{"Cast", "Add", "MatMul", "Add"});
   CHECK(graph.values[size_t(graph.nodes[0].inputs[0])].name == "whole");
   CHECK(graph.values[size_t(graph.nodes[1].inputs[0])].name == "x");
+}
+
+TEST_CASE("onnx: numbers in float16 keep their sign, and what is no number stays none") {
+  const FileTestFolder folder;
+  onnx::ModelProto model = parse(R"(<ir_version: 8, opset_import: ["" : 17]>
+net (float16[N, 6] x) => (float16[N, 6] y)
+{
+  y = Add (x, bias)
+})");
+  onnx::TensorProto& bias = *model.mutable_graph()->add_initializer();
+  bias.set_name("bias");
+  bias.add_dims(6);
+  bias.set_data_type(onnx::TensorProto::FLOAT16);
+  for (const int bits : {0x7e00, 0xfc01, 0x8000, 0x8001, 0x83ff, 0x8400}) bias.add_int32_data(bits);
+  const Graph graph = read_onnx(save(folder, model), builtin_ops(), 3);
+  const std::vector<std::byte>& data = *graph.values[size_t(graph.find_value("bias"))].initializer.data;
+  std::array<float, 6> numbers = {};
+  REQUIRE(data.size() == sizeof numbers);
+  std::memcpy(numbers.data(), data.data(), data.size());
+  CHECK(std::isnan(numbers[0]));
+  CHECK(std::isnan(numbers[1]));
+  CHECK(numbers[2] == 0);
+  CHECK(std::signbit(numbers[2]));
+  CHECK(numbers[3] == -std::ldexp(1.0f, -24));  // the smallest denormal number
+  CHECK(numbers[4] == -std::ldexp(1023.0f, -24));
+  CHECK(numbers[5] == -std::ldexp(1.0f, -14));  // the smallest normal number
 }
 
 TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operator") {

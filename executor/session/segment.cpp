@@ -48,10 +48,12 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {
   binding_ = bind_plan(plan_, threads_, options.execution.device_timeout, bind_options(prepared, options), cache);
-  binding_->calls().listen({{}, [this](const std::string& message) {
-                              if (on_process_ends) on_process_ends(message);
-                            }});
   make_host_tasks();
+}
+
+void Segment::on_process_ends(std::function<void(const std::string&)> tell) {
+  binding_->calls().listen({{}, tell});
+  process_ends_ = std::move(tell);
 }
 
 Segment::~Segment() = default;
@@ -220,7 +222,7 @@ void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
     warn(fmt::format("nothing has completed for a while; waiting:\n{}", report));
   };
   scheduling.late_read = [this] { return prepared_.watch->late(); };
-  scheduling.process_ends = on_process_ends;
+  scheduling.process_ends = process_ends_;
   scheduler_ = std::make_unique<Scheduler>(*binding_, std::move(host_), scheduling);
   scheduler_->run(interrupted);
   report_rest();

@@ -108,8 +108,9 @@ class Segment {
 
   // After each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
-  // Before a read or a call for a GPU that does not end ends the process: SchedulerOptions::process_ends.
-  std::function<void(const std::string&)> on_process_ends;
+  // `tell` is called, on any thread from now on, before a read or a call for a GPU that does not end ends the process:
+  // SchedulerOptions::process_ends.
+  void on_process_ends(std::function<void(const std::string&)> tell);
   // Ends the segment after the batches already read. For what is called while it runs.
   void stop() { scheduler_->stop(); }
   // Where the request keeps what is validated: called on a host thread after each validation.
@@ -164,6 +165,7 @@ class Segment {
   void add_frozen(const Loop& loop, InitialValues& content) const;
   ModelState validated_model() const;
 
+  std::function<void(const std::string&)> process_ends_;
   const Prepared& prepared_;
   const SessionOptions& options_;
   const Cursor from_;

@@ -99,11 +99,11 @@ void Training::make_segment(const Cursor& from) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
   segment_->outlives_divergence = options_.divergence.then == OnDivergence::Rollback || options_.divergence.find;
-  segment_->on_process_ends = [this](const std::string& message) {
+  segment_->on_process_ends([this](const std::string& message) {
     constexpr auto kLongest = std::chrono::seconds(5);  // of observers, to take note of it
     observer_.failed({message, -1, segment_->iterations(), seconds()});
     observer_.wait_for(observer_.handed_on(), kLongest);
-  };
+  });
   layout_ = std::make_shared<CheckpointLayout>(prepared_.program.training());
   if (!prepared_.request.keep_validated) return;
   segment_->on_validated = [this](const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {

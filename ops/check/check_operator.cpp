@@ -69,6 +69,10 @@ std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op) {
     if (has_lowered_operand(op)) {
       add("CUDA, bfloat16", compare_with_oracle(device, op, sample, DataType::Bfloat16, {},
                                                 std::max(sample.tolerance, kBfloat16Tolerance)));
+      // Kernels that are chosen by a rule rather than by time.
+      add("CUDA, bfloat16, deterministic",
+          compare_with_oracle(device, op, sample, DataType::Bfloat16, {.deterministic = true},
+                              std::max(sample.tolerance, kBfloat16Tolerance)));
     }
     if (!device.can_record()) return;
     add("CUDA, replayed", compare_with_oracle(device, op, sample, DataType::Float32, {.replays = 2}, least));

@@ -7,6 +7,7 @@
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_folded.h"
 #include "ops/conv/conv_thin.h"
+#include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
 
@@ -107,7 +108,7 @@ int64_t aligned_bytes(const Shape& shape, DataType type) {
   return (element_count(shape) * int64_t(size_of(type)) + 255) / 256 * 256;
 }
 
-// How a problem is solved: a plan or the kernels for few channels, and the passes around it.
+// How a problem is solved: a plan or a kernel of ours, and the passes around it.
 struct Solution {
   enum class Own : uint8_t { None, Thin, FoldedRows };  // kernels of ours
 
@@ -166,20 +167,19 @@ Solution solve_thinly(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
   if (!is_thin(problem) || (problem.deterministic && problem.x[1] > 32)) return solution;
   if (thin_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
-  solution.microseconds = thin_microseconds(context, problem);
-  if (solution.microseconds > 0) solution.own = Solution::Own::Thin;
-  if (problem.deterministic) solution.microseconds = 0;
+  if (!can_run_thin(context)) return solution;
+  if (!problem.deterministic) solution.microseconds = thin_microseconds(context, problem);
+  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Thin;
   return solution;
 }
 
 // The stem's filter gradient: these kernels were faster than plans wherever they were timed.
 Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
-  if (problem.kind != Kind::GradWeight || !is_folded_row(problem)) return solution;
+  if (problem.kind != Kind::GradWeight || !is_folded_row(problem) || !has_hopper_kernels(context)) return solution;
   if (folded_gradient_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
-  solution.microseconds = folded_gradient_microseconds(context, problem);
-  if (solution.microseconds > 0) solution.own = Solution::Own::FoldedRows;
-  if (problem.deterministic) solution.microseconds = 0;
+  if (!problem.deterministic) solution.microseconds = folded_gradient_microseconds(context, problem);
+  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::FoldedRows;
   return solution;
 }
 

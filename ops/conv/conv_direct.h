@@ -1,5 +1,5 @@
 #pragma once
-// Convolution by kernels of ours. Both take what ConvolutionPlan::run does, `bias` for ForwardBias only (else null),
+// The kernels of convolutions, and those of ours that stand in where cuDNN has none or slow ones. Both of these take what ConvolutionPlan::run does, `bias` for ForwardBias only (else null),
 // and give the same bits each time. They throw RunError.
 
 #include "graph/op.h"

@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kThreads) fold_colours_kernel(Folding f, const
   const uint32_t count = uint32_t(f.images) * uint32_t(f.folded_height) * uint32_t(f.folded_width);
   for (uint32_t i = uint32_t(thread_index()); i < count; i += uint32_t(thread_count())) {
     const int column = int(i % uint32_t(f.folded_width)) - f.pad;
-    const uint32_t of_column = i / uint32_t(f.folded_width), image = of_column / uint32_t(f.folded_height);
-    const int row = (int(of_column - image * uint32_t(f.folded_height)) - f.pad) * 2;
+    const uint32_t rows_before = i / uint32_t(f.folded_width), image = rows_before / uint32_t(f.folded_height);
+    const int row = (int(rows_before - image * uint32_t(f.folded_height)) - f.pad) * 2;
     const int row_words = f.width / 2 * 3;
     uint32_t word[6] = {};
 #pragma unroll
@@ -118,11 +118,8 @@ bool fold(ConvolutionProblem& problem, int by, int64_t wide, Folding& folding) {
              .kernel_height = int(w[2]),
              .kernel_width = int(w[3])};
   if (by > 1) {
-    const auto is = [](const std::vector<int64_t>& values, int64_t each) {
-      return std::all_of(values.begin(), values.end(), [each](int64_t value) { return value == each; });
-    };
     const int64_t pad = problem.pad_begin[0];
-    if (!is(problem.stride, by) || !is(problem.dilation, 1) || !is(problem.pad_begin, pad)) return false;
+    if (!all_are(problem.stride, by) || !all_are(problem.dilation, 1) || !all_are(problem.pad_begin, pad)) return false;
     folding.shift = int((by - pad % by) % by);
     folding.pad = int((pad + folding.shift) / by);
     const auto kernel = [&](int64_t extent) { return (extent + folding.shift + by - 1) / by; };

@@ -2,8 +2,6 @@
 
 #include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_folded.cuh"
-#include "ops/conv/conv_pointwise.h"
-#include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/partial_sums.cuh"
 #include "ops/cuda/tensor_map.h"
@@ -16,8 +14,9 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-constexpr const char* kRevision = "1";  // as in conv_thin.cu
-constexpr int kSlice = 64;              // channels of a block
+// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
+constexpr const char* kTimed = "folded rows 1";
+constexpr int kSlice = 64;  // channels of a block
 
 FoldedTiling tiling_of(const ConvolutionProblem& problem, int64_t tiles_per_block) {
   const Shape &x = problem.x, &y = problem.y;
@@ -56,15 +55,13 @@ CUtensorMap image_map(const ConvolutionProblem& problem, const FoldedTiling& til
 }  // namespace
 
 bool is_folded_row(const ConvolutionProblem& p) {
-  const auto all = [](const std::vector<int64_t>& values, int64_t value) {
-    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
-  };
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
   return (p.kind == Kind::Forward || p.kind == Kind::GradWeight) && p.type == DataType::Bfloat16 &&
-         p.output_type == made && p.x.size() == 4 && all(p.stride, 1) && all(p.dilation, 1) && all(p.pad_begin, 0) &&
-         all(p.pad_end, 0) && p.w == Shape{p.y[1], p.x[1], kFoldedTaps, kFoldedRowElements / p.x[1]} &&
-         p.x[1] % 8 == 0 && p.y[1] % 8 == 0 && element_count(p.y) > 0 &&
-         2 * row_tile_pixels(p.y[3]) >= kPointwiseTilePixels && p.x[0] * p.x[2] * p.x[3] <= INT32_MAX / 2;
+         p.output_type == made && p.x.size() == 4 && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
+         all_are(p.pad_begin, 0) && all_are(p.pad_end, 0) && p.x[1] > 0 && kFoldedRowElements % p.x[1] == 0 &&
+         p.w == Shape{p.y[1], p.x[1], kFoldedTaps, kFoldedRowElements / p.x[1]} && p.x[1] % 8 == 0 && p.y[1] % 8 == 0 &&
+         element_count(p.y) > 0 && 2 * row_tile_pixels(p.y[3]) >= kPointwiseTilePixels &&
+         p.x[0] * p.x[2] * p.x[3] <= INT32_MAX / 2;
 }
 
 void run_folded_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
@@ -99,20 +96,11 @@ void run_folded_gradient(const ConvolutionProblem& problem, int multiprocessors,
 }
 
 double folded_gradient_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto choose = [&]() -> ConvolutionChoice {
-    if (!can_run_pointwise(context)) return {};
-    const ConvolutionTimer::Call call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-      run_folded_gradient(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
-                          with.workspace.data());
-    };
-    ConvolutionTimer timer(context, problem, folded_gradient_workspace(problem, context.multiprocessors));
-    return {0, "folded rows", timer.time(call, 0)};
+  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+    run_folded_gradient(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
+                        with.workspace.data());
   };
-  return ConvolutionChoices::of_process()
-      .find(
-          context.device_name + " folded rows " + kRevision + " " + problem.key(),
-          [](const ConvolutionChoice&) { return true; }, choose)
-      .microseconds;
+  return own_microseconds(context, kTimed, problem, folded_gradient_workspace(problem, context.multiprocessors), call);
 }
 
 }  // namespace arbalest

@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   Turn first;  // of the tile's first row of taps
   for (int tile = first_tile; tile < last_tile; ++tile) {
     float sum[32] = {};
+    hold(sum);
 #pragma unroll
     for (int tap = 0; tap < kFoldedTaps; ++tap) {
       const Turn turn = first.after(tap, kStages);
@@ -119,6 +120,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     }
     commit_products();
     wait_for_products<0>();
+    hold(sum);
     // What the next tile does not need is free when all warps are done with it; it is filled again at once.
     const int freed = tile + 1 == last_tile ? 0 : tiling.is_fresh(tile + 1) ? kFoldedTaps : 1;
     for (int i = 0; i < freed; ++i, first = first.after(1, kStages)) {
@@ -202,6 +204,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 
   const int group = int(threadIdx.x) / 128, lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) % 128 / 32;
   float sum[2][32] = {};  // of the group's rows of taps
+  hold(sum[0]);
+  hold(sum[1]);
   Turn first, result;
   for (int tile = first_tile; tile < last_tile; ++tile) {
     wait(result_full + result.stage * 8, result.parity);
@@ -237,6 +241,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     result = result.after(1, kOfResult);
   }
 
+  hold(sum[0]);
+  hold(sum[1]);
   float* const own = partials + int64_t{blockIdx.y} * tiling.channels * (kFoldedTaps * 64);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -7,8 +7,8 @@
 
 namespace arbalest {
 
-// Whether `problem`, a folded one in bfloat16, forward or the filter's gradient (in Float32), is such a convolution.
-// Rows of the result fill tiles by half at least.
+// Whether, where has_hopper_kernels(), `problem`, a folded one in bfloat16, forward or the filter's gradient (in
+// Float32), is such a convolution. Rows of the result fill tiles by half at least.
 bool is_folded_row(const ConvolutionProblem& problem);
 
 // The result and its statistics: partials as of pixel_chunks(), in chunks of tiles of row_tile_pixels(). The same bits
@@ -21,8 +21,7 @@ int64_t folded_gradient_workspace(const ConvolutionProblem& problem, int multipr
 void run_folded_gradient(const ConvolutionProblem& problem, int multiprocessors, cudaStream_t stream,
                          const void* images, const void* dy, void* dw, void* workspace);
 
-// µs of the filter's gradient, timed as cuDNN's engines are, once a process for each problem and kind of device; 0
-// where the device cannot run it.
+// µs of the filter's gradient: see own_microseconds().
 double folded_gradient_microseconds(CudaContext& context, const ConvolutionProblem& problem);
 
 }  // namespace arbalest

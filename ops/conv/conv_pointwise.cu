@@ -1,7 +1,6 @@
 #include "ops/conv/conv_pointwise.h"
 
 #include "ops/conv/conv_pointwise.cuh"
-#include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/tensor_map.h"
 
@@ -13,8 +12,8 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// To be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
-constexpr const char* kRevision = "1";
+// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
+const std::string kTimed = "pointwise 1 ";
 
 template <int kColumns>
 dim3 grid_of(const Shape& image, int64_t chunk_pixels) {
@@ -47,44 +46,21 @@ void launch(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_
 }  // namespace
 
 bool is_pointwise(const ConvolutionProblem& p) {
-  const auto all = [](const std::vector<int64_t>& values, int64_t value) {
-    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
-  };
   return (p.kind == Kind::Forward || p.kind == Kind::GradInput) && p.type == DataType::Bfloat16 &&
          p.output_type == DataType::Bfloat16 && p.x.size() == 4 && p.w == Shape{p.y[1], p.x[1], 1, 1} &&
-         all(p.stride, 1) && all(p.pad_begin, 0) && all(p.pad_end, 0) && p.x[1] % 8 == 0 && p.y[1] % 8 == 0 &&
-         element_count(p.x) > 0 && element_count(p.w) > 0 && p.x[0] * p.x[2] * p.x[3] <= INT32_MAX - kTilePixels;
-}
-
-bool can_run_pointwise(const CudaContext& context) {
-#ifdef ARBALEST_SM90A
-  int major = 0, minor = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, context.device));
-  return major == 9 && minor == 0;
-#else
-  static_cast<void>(context);
-  return false;
-#endif
+         all_are(p.stride, 1) && all_are(p.pad_begin, 0) && all_are(p.pad_end, 0) && p.x[1] % 8 == 0 &&
+         p.y[1] % 8 == 0 && element_count(p.x) > 0 && element_count(p.w) > 0 &&
+         p.x[0] * p.x[2] * p.x[3] <= INT32_MAX - kTilePixels;
 }
 
 double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
-  const auto choose = [&]() -> ConvolutionChoice {
-    if (!can_run_pointwise(context)) return {};
-    const ConvolutionTimer::Call call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-      run_pointwise_statistics(problem, chunk_pixels, stream, with.a.data(), with.b.data(), with.result.data(),
-                               with.workspace.data());
-    };
-    const Shape& image = problem.output_shape();
-    const int64_t chunks = pixel_chunks(image, chunk_pixels).chunks;
-    ConvolutionTimer timer(context, problem, chunks * image[1] * int64_t(sizeof(Partial)));
-    return {0, "pointwise", timer.time(call, 0)};
+  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+    run_pointwise_statistics(problem, chunk_pixels, stream, with.a.data(), with.b.data(), with.result.data(),
+                             with.workspace.data());
   };
-  const std::string key = context.device_name + " pointwise " + kRevision + " " + std::to_string(chunk_pixels) + " ";
-  return ConvolutionChoices::of_process()
-      .find(
-          key + problem.key(), [](const ConvolutionChoice&) { return true; }, choose)
-      .microseconds;
+  const Shape& image = problem.output_shape();
+  const int64_t workspace = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
+  return own_microseconds(context, kTimed + std::to_string(chunk_pixels), problem, workspace, call);
 }
 
 void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,

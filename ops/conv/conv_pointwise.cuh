@@ -120,6 +120,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   };
   for (int tile = first_tile; tile < last_tile; ++tile) {
     float sum[kColumns / 2] = {};
+    hold(sum);
     for (int step = 0; step < tiling.steps; ++step) {
       wait(full + stage * 8, phase);
       const uint64_t pixels = descriptor(images_at + stage * kImageStageBytes, 16);
@@ -139,6 +140,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       if (++stage == tiling.stages) stage = 0, phase ^= 1;
     }
     wait_for_products<0>();
+    hold(sum);
     release();
 
     const int first_pixel = tile * kTilePixels;

@@ -13,14 +13,10 @@ struct GradientOf;
 enum class Mask : uint8_t;
 }  // namespace cuda
 
-// Whether the kernel solves the problem, where a device can run it.
+// Whether the kernel solves the problem, where has_hopper_kernels().
 bool is_pointwise(const ConvolutionProblem& problem);
 
-// Compute capability 9.0, in a build for sm_90a.
-bool can_run_pointwise(const CudaContext& context);
-
-// µs with statistics, timed as cuDNN's engines are, once a process for each problem and kind of device; 0 where the
-// device cannot run it.
+// µs with statistics: see own_microseconds().
 double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels);
 
 // All pointers are aligned to 16 bytes. Partials are of chunks of `chunk_pixels`, whole tiles (kPointwiseTilePixels):

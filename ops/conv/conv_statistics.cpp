@@ -90,7 +90,8 @@ std::vector<Sample> statistics_samples() {
          .output_count = 2,
          .attributes = in_chunks(s.chunk_pixels)});
   }
-  for (const int64_t width : {33, 150, 300}) {  // rows of a short tile, of one, of two
+  // Rows too short for a tile, of the shortest one, of one whose pixels 16 does not divide, of two.
+  for (const int64_t width : {33, 127, 150, 300}) {
     samples.push_back({.name = fmt::format("folded by its stride, {} columns", width),
                        .inputs = {tensor({2, 3, 20, width}), tensor({64, 3, 7, 7})},
                        .output_count = 2,

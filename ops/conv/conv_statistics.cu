@@ -1,5 +1,5 @@
-// Convolutions with partial statistics: in one kernel for few channels, or where the convolution is pointwise and that
-// is faster, else the convolution and a pass over its result.
+// Convolutions with partial statistics: in one kernel for few channels, for the stem, or where the convolution is
+// pointwise and that is faster; else the convolution and a pass over its result.
 
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_fold.h"
@@ -8,6 +8,7 @@
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/conv_thin_epilogue.cuh"
+#include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
 
@@ -62,7 +63,7 @@ std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function,
 std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const ConvolutionProblem& asked,
                                           int64_t chunk_pixels) {
   if (asked.stride[0] < 2 || chunk_pixels == 0 || chunk_pixels % row_tile_pixels(asked.y.back()) != 0) return nullptr;
-  if (!can_run_pointwise(cuda_context(request))) return nullptr;
+  if (!has_hopper_kernels(cuda_context(request))) return nullptr;
   ConvolutionProblem problem = asked;
   Folding folding;
   const int64_t channels = folded_row(asked.x[1], asked.w.back(), asked.stride[0], asked.pad_begin[0]).channels;
@@ -71,7 +72,7 @@ std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const Co
   const int64_t images = bytes_of(problem.x), workspace = images + bytes_of(problem.w);
   const int processors = cuda_context(request).multiprocessors;
   const auto run = [=](const KernelContext& c) {
-    require_alignment("convolution", {c.outputs[0]});
+    require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0]});
     auto* const filter = static_cast<char*>(c.workspace) + images;
     fold_image(stream_of(c), processors, folding, problem.type, c.inputs[0], c.workspace);
     fold_filter(stream_of(c), processors, folding, problem.type, c.inputs[1], filter);
@@ -89,7 +90,7 @@ bool is_best_pointwise(CudaContext& context, const ConvolutionProblem& problem, 
                        int64_t pass) {
   constexpr int64_t kFewInner = 256;
   if (!is_pointwise(problem) || chunk_pixels == 0 || chunk_pixels % kPointwiseTilePixels != 0) return false;
-  if (!can_run_pointwise(context)) return false;
+  if (!has_hopper_kernels(context)) return false;
   if (problem.deterministic) return (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
   const double fused = pointwise_microseconds(context, problem, chunk_pixels);
   if (fused == 0) return false;

@@ -2,7 +2,6 @@
 
 #include "ops/conv/conv_thin_epilogue.cuh"
 #include "ops/conv/conv_thin_filter_gradient.cuh"
-#include "ops/cuda/convolution_choices.h"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/partial_sums.cuh"
 
@@ -14,8 +13,8 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// To be changed with how fast these kernels are: what was timed before, and kept, is timed again then.
-constexpr const char* kRevision = "1";
+// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
+constexpr const char* kTimed = "thin 1";
 
 // Channels of X and of dY that a block takes, and how pixels are shared out: what was the fastest on an H200.
 template <int C, int From, int To, int kMostPixels>
@@ -67,14 +66,12 @@ auto with_filter_gradient_form(const Shape& image, int multiprocessors, Function
 }  // namespace
 
 bool is_thin(const ConvolutionProblem& p) {
-  const auto all = [](const std::vector<int64_t>& values, int64_t value) {
-    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
-  };
   const int64_t channels = p.x[1];
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
   return p.kind != Kind::ForwardBias && p.type == DataType::Bfloat16 && p.output_type == made && p.x.size() == 4 &&
          (channels == 16 || channels == 32 || channels == 64) && p.w == Shape{channels, channels, 3, 3} &&
-         all(p.stride, 1) && all(p.dilation, 1) && all(p.pad_begin, 1) && all(p.pad_end, 1) && p.x[3] <= kWidestThin;
+         all_are(p.stride, 1) && all_are(p.dilation, 1) && all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) &&
+         p.x[3] <= kWidestThin;
 }
 
 bool can_run_thin(const CudaContext& context) {
@@ -86,20 +83,11 @@ bool can_run_thin(const CudaContext& context) {
 }
 
 double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
-  const auto choose = [&]() -> ConvolutionChoice {
-    if (!can_run_thin(context)) return {};
-    const ConvolutionTimer::Call call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
-      run_thin_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
-                           with.workspace.data());
-    };
-    ConvolutionTimer timer(context, problem, thin_workspace(problem, context.multiprocessors));
-    return {0, "thin", timer.time(call, 0)};
+  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+    run_thin_convolution(problem, context.multiprocessors, stream, with.a.data(), with.b.data(), with.result.data(),
+                         with.workspace.data());
   };
-  return ConvolutionChoices::of_process()
-      .find(
-          context.device_name + " thin " + kRevision + " " + problem.key(),
-          [](const ConvolutionChoice&) { return true; }, choose)
-      .microseconds;
+  return own_microseconds(context, kTimed, problem, thin_workspace(problem, context.multiprocessors), call);
 }
 
 int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors) {

@@ -12,8 +12,7 @@ bool is_thin(const ConvolutionProblem& problem);
 // Compute capability 8.0, and shared memory.
 bool can_run_thin(const CudaContext& context);
 
-// µs, timed as cuDNN's engines are, once a process for each problem and kind of device; 0 where the device cannot run
-// it. Throws RunError where the device fails.
+// µs: see own_microseconds().
 double thin_microseconds(CudaContext& context, const ConvolutionProblem& problem);
 
 int64_t thin_workspace(const ConvolutionProblem& problem, int multiprocessors);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cuda/convolution_choices.h"
+
 namespace arbalest {
 namespace {
 
@@ -163,6 +165,20 @@ DeviceBuffer ConvolutionTimer::noise(int64_t elements, DataType type) {
   }
   CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // `values` goes away
   return buffer;
+}
+
+double own_microseconds(CudaContext& context, const std::string& name, const ConvolutionProblem& problem,
+                        int64_t workspace_bytes, const ConvolutionTimer::Call& call) {
+  const auto choose = [&]() -> ConvolutionChoice {
+    ConvolutionTimer timer(context, problem, workspace_bytes);
+    const double microseconds = timer.time(call, 0);
+    return microseconds > 0 ? ConvolutionChoice{0, name, microseconds} : ConvolutionChoice();
+  };
+  const std::string key = context.device_name + " " + name + " " + problem.key();
+  return ConvolutionChoices::of_process()
+      .find(
+          key, [](const ConvolutionChoice&) { return true; }, choose)
+      .microseconds;
 }
 
 }  // namespace arbalest

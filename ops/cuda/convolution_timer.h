@@ -50,4 +50,10 @@ class ConvolutionTimer {
   Event start_, stop_;
 };
 
+// µs of a kernel of ours, timed as cuDNN's engines are, once for each problem and kind of device: known to later
+// processes too. `name` says which kernel and, in its revision, how fast: with another one it is timed again. 0 where
+// it could not be timed, which is not kept.
+double own_microseconds(CudaContext& context, const std::string& name, const ConvolutionProblem& problem,
+                        int64_t workspace_bytes, const ConvolutionTimer::Call& call);
+
 }  // namespace arbalest

@@ -4,6 +4,7 @@
 // itself, or, where several learners will run it at the same time, several at a time. What is fastest by itself may
 // keep the others from running beside it.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,6 +36,10 @@ struct ConvolutionProblem {
   std::string key() const;  // everything above
   const Shape& output_shape() const;
 };
+
+inline bool all_are(const std::vector<int64_t>& values, int64_t value) {
+  return std::all_of(values.begin(), values.end(), [value](int64_t v) { return v == value; });
+}
 
 class ConvolutionPlan {
  public:

@@ -56,11 +56,20 @@ __device__ inline void fetch(uint32_t to, const CUtensorMap& map, int column, in
       : "memory");
 }
 
-// Of a matrix in shared memory whose rows have 128 bytes, swizzled as widely: eight rows after each other, `leading`
-// bytes between blocks of 64 columns where columns are what is not summed over.
+// Of a matrix in shared memory whose rows have 128 bytes, swizzled as widely, without gaps between them: the start, the
+// stride byte offset of 1024, which is eight rows, and `leading` bytes between blocks of 64 columns, which counts where
+// columns are what is not summed over.
 __device__ inline uint64_t descriptor(uint32_t address, int leading) {
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t{1} << 62;
+}
+
+// Keeps what the compiler does with sums on its side of this: what it writes before products begin, and what it reads
+// after they have been waited for.
+template <int Count>
+__device__ inline void hold(float (&sum)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sum[i])::"memory");
 }
 
 __device__ inline void begin_products() {

@@ -6,6 +6,7 @@
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_folded.h"
 #include "ops/conv/conv_pointwise.h"
+#include "ops/cuda/tensor_map.h"
 #include "tests/ops/lowered_tensor.h"
 
 using namespace arbalest;
@@ -29,8 +30,8 @@ ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t filters, const 
 
 bool has_hopper() {
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && can_run_pointwise(CudaContext(0))) return true;
-  MESSAGE("SKIP: no GPU of compute capability 9.0, or no build for sm_90a");
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 && has_hopper_kernels(CudaContext(0))) return true;
+  MESSAGE("SKIP: no GPU of compute capability 9.0, or no build for it (-Dgpu_arch=sm_90a)");
   return false;
 }
 
@@ -38,8 +39,8 @@ struct Operands {
   test::LoweredTensor a, b;
   std::vector<float> expected;
 
-  explicit Operands(const ConvolutionProblem& problem)
-      : a(test::lowered_noise(problem.kind == Kind::GradInput ? problem.y : problem.x, 1)),
+  explicit Operands(const ConvolutionProblem& problem, float mean = 0)
+      : a(test::lowered_noise(problem.kind == Kind::GradInput ? problem.y : problem.x, 1, mean)),
         b(test::lowered_noise(problem.kind == Kind::GradWeight ? problem.y : problem.w, 2)) {
     ConvolutionProblem exact = problem;
     exact.type = exact.output_type = DataType::Float32;
@@ -115,6 +116,17 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
   }
 }
 
+TEST_CASE("CUDA: means far from zero cost statistics of pointwise convolutions no digits") {
+  if (!has_hopper()) return;
+  const ConvolutionProblem problem = problem_of(Kind::Forward, {4, 64, 24, 24}, 128, {1, 1});
+  const Operands operands(problem, 15);
+  constexpr int64_t kChunkPixels = 6 * kPointwiseTilePixels;
+  check_statistics(problem, operands, kChunkPixels, [&](void* result, void* partials) {
+    run_pointwise_statistics(problem, kChunkPixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
+                             result, partials);
+  });
+}
+
 TEST_CASE("CUDA: convolutions of folded images and their filters' gradients agree with plain loops") {
   if (!has_hopper()) return;
   // Rows of one tile, whose width 16 divides or not, and of two; more filters than a block takes.
@@ -173,6 +185,8 @@ TEST_CASE("which convolutions are pointwise, and which rows of taps follow each 
   CHECK(folded([](ConvolutionProblem& p) { p.stride = {2, 2}; }));
   CHECK(folded([](ConvolutionProblem& p) { p.pad_begin = {1, 1}; }));
   CHECK(folded([](ConvolutionProblem& p) { p.w[2] = 3; }));
+  CHECK(folded([](ConvolutionProblem& p) { p.x[1] = 48, p.w = {24, 48, 4, 1}; }));  // no part of 64
+  CHECK(folded([](ConvolutionProblem& p) { p.x[1] = 24, p.w = {24, 24, 4, 2}; }));
   CHECK(folded([](ConvolutionProblem& p) { p.y[3] = 131; }));  // a prime number: tiles of one pixel
   CHECK(folded([](ConvolutionProblem& p) { p.kind = Kind::GradInput; }));
 }

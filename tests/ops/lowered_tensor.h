@@ -14,10 +14,11 @@ namespace arbalest::test {
 struct LoweredTensor {
   DeviceBuffer lowered, exact;
 };
-inline LoweredTensor lowered_noise(const Shape& shape, uint32_t seed) {
+// Around `mean`, by up to 1 − |mean| / 16.
+inline LoweredTensor lowered_noise(const Shape& shape, uint32_t seed, float mean = 0) {
   std::vector<float> values = noise_values(shape, seed);
   std::vector<bfloat16> lowered;
-  for (float& value : values) value = float(lowered.emplace_back(value));
+  for (float& value : values) value = float(lowered.emplace_back(mean + value * (1 - std::abs(mean) / 16)));
   LoweredTensor result = {DeviceBuffer(int64_t(lowered.size() * sizeof(bfloat16))), on_device(values)};
   CUDA_CHECK(
       cudaMemcpy(result.lowered.data(), lowered.data(), lowered.size() * sizeof(bfloat16), cudaMemcpyHostToDevice));

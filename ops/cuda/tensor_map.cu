@@ -1,7 +1,8 @@
 #include "ops/cuda/tensor_map.h"
 
 #include <cuda_runtime.h>
-#include <fmt/format.h>
+
+#include <string>
 
 #include "ops/cuda/cuda_context.h"
 
@@ -37,10 +38,23 @@ CUtensorMap tensor_map(const void* matrix, int64_t rows, int64_t columns, int64_
                                          pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
-    throw RunError(fmt::format("cuTensorMapEncodeTiled of {} rows of {} elements, {} apart: error {}", rows, columns,
-                               row_pitch, int(status)));
+    const auto text = [](int64_t number) { return std::to_string(number); };
+    throw RunError("cuTensorMapEncodeTiled of " + text(rows) + " rows of " + text(columns) + " elements, " +
+                   text(row_pitch) + " apart: error " + text(int(status)));
   }
   return map;
+}
+
+bool has_hopper_kernels(const CudaContext& context) {
+#ifdef ARBALEST_SM90A
+  int major = 0, minor = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, context.device));
+  return major == 9 && minor == 0;
+#else
+  static_cast<void>(context);
+  return false;
+#endif
 }
 
 }  // namespace arbalest

@@ -13,7 +13,7 @@ namespace arbalest {
 ValueId add_relu_gradient(GradContext& c, size_t bias);
 
 // On the CPU: what `kernel` writes to its first output, of this type, and Relu in the same memory behind it. NaN stays
-// NaN, which oneDNN's own Relu behind a convolution or a product makes 0.
+// NaN, which oneDNN's own Relu behind a convolution makes 0.
 std::unique_ptr<Kernel> with_relu(std::unique_ptr<Kernel> kernel, const TensorType& y);
 
 }  // namespace arbalest

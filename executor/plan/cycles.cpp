@@ -52,8 +52,17 @@ std::vector<EdgeId> positive_cycle(const Plan& plan, const std::vector<double>& 
   return {};
 }
 
+// Whether the instance that the edge needs for n is one that 64 bits hold.
+bool can_tell(const Plan& plan, const Edge& edge, int64_t n) {
+  if (edge.relation == kNone) return true;
+  const ClockRelation& relation = plan.relations[size_t(edge.relation)];
+  int64_t fine = 0;
+  return !__builtin_mul_overflow(n / relation.groups_per_period() + 1, relation.period, &fine);
+}
+
 // How far a turn of the cycle reaches on average, in base batches. Every clock's pattern repeats, so the mean over many
-// turns is the mean for ever but for the rounding of one hyper-period.
+// turns is the mean for ever but for the rounding of one hyper-period. Where numbers of instances grow beyond 64 bits,
+// as of traces that were made up, the most.
 double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<EdgeId>& cycle, double at_most) {
   const bool one_clock = std::all_of(cycle.begin(), cycle.end(), [&](EdgeId id) {
     return plan.edges[size_t(id)].relation == kNone && plan.tasks[size_t(plan.edges[size_t(id)].to)].clock == 0;
@@ -63,11 +72,16 @@ double mean_lag(const Plan& plan, const ClockTimes& times, const std::vector<Edg
   const ClockId clock = plan.tasks[size_t(plan.edges[size_t(cycle.back())].to)].clock;
   if (!times.repeats(clock)) return at_most;
   int64_t tick = times.phases(clock);
-  while (times.time(clock, tick) < (kTurns + 1) * at_most) tick *= 2;
+  while (times.time(clock, tick) < (kTurns + 1) * at_most) {
+    if (__builtin_mul_overflow(tick, int64_t{2}, &tick)) return at_most;
+  }
   const double start = times.time(clock, tick);
   for (int turn = 0; turn < kTurns; ++turn) {
-    for (auto id = cycle.rbegin(); id != cycle.rend(); ++id)
-      tick = needed_instance(plan, plan.edges[size_t(*id)], tick);
+    for (auto id = cycle.rbegin(); id != cycle.rend(); ++id) {
+      const Edge& edge = plan.edges[size_t(*id)];
+      if (!can_tell(plan, edge, tick)) return at_most;
+      tick = needed_instance(plan, edge, tick);
+    }
   }
   return (start - times.time(clock, tick)) / kTurns;
 }

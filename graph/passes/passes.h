@@ -21,8 +21,8 @@ bool keeps_running_statistics(const Node& node);
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 
-// A Conv, or a Gemm with a bias or without, followed by Relu becomes one node with it, whose gradient masks what flows
-// back and sums it for the bias at once.
+// A Conv followed by Relu becomes one node with it, whose gradient masks what flows back and sums it for the bias at
+// once.
 void fuse_relu(Graph& graph);
 
 // softmax(scale · Q Kᵀ) V, of two MatMuls with a Softmax between them and of factors that are constants, becomes one
@@ -43,8 +43,9 @@ void fuse_concats(Graph& graph);
 // memory.
 void fuse_gradient_sums(Graph& graph);
 
-// Of convolutions of few channels: one that a batch norm reads leaves the batch norm partial statistics, and the
-// gradient of one that reads a batch norm leaves that one's gradient partial sums. Each saves a pass over images.
+// Of convolutions of few channels, pointwise ones and the stem: one that a batch norm reads leaves the batch norm
+// partial statistics, and the gradient of one that reads a batch norm leaves that one's gradient partial sums. Each
+// saves a pass over images.
 void fuse_statistics(Graph& graph);
 
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of

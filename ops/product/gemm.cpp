@@ -5,7 +5,6 @@
 #include "ops/definition.h"
 #include "ops/product/gemm.h"
 #include "ops/product/matrix_product.h"
-#include "ops/relu.h"
 
 namespace arbalest {
 namespace {
@@ -21,16 +20,11 @@ Product product_of(const Node& node, const TensorType& a, const TensorType& b) {
   return {a.shape[trans_a ? 1 : 0], a.shape[trans_a ? 0 : 1], b.shape[trans_b ? 0 : 1], trans_a, trans_b};
 }
 
-// GemmRelu adds C as it is.
-double beta_of(const Node& node) {
-  return node.op->name == "Gemm" ? float_attribute(node, "beta") : 1;
-}
-
 std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   const TensorType &a = request.inputs[0], &b = request.inputs[1];
   const Product p = product_of(request.node, a, b);
-  const double alpha = float_attribute(request.node, "alpha"), beta = beta_of(request.node);
+  const double alpha = float_attribute(request.node, "alpha"), beta = float_attribute(request.node, "beta");
   const bool has_c = request.has_input(2);
   const Addend c = has_c ? addend_of(request.inputs[2].shape, p.rows, p.columns) : Addend::Row;
 #ifdef ARBALEST_ONEDNN
@@ -115,42 +109,15 @@ void infer_gemm(InferContext& context) {
   context.set_output(0, {a.dtype, {p.rows, p.columns}});
 }
 
-void infer_gemm_relu(InferContext& context) {
-  infer_gemm(context);
-  if (!context.has_input(2)) return;
-  const Product p = product_of(context.node(), context.input(0), context.input(1));
-  if (addend_of(context.input(2).shape, p.rows, p.columns) == Addend::Row) return;
-  context.fail(fmt::format("input 'C' is {}; expected a number for each of the {} columns", to_string(context.input(2)),
-                           p.columns));
-}
-
-// dB by what flows back into the product.
-void add_grad_b(GradContext& c, ValueId dy) {
-  if (!c.needs_gradient(1)) return;
-  const Node node = c.node();
-  c.set_input_gradient(1, c.add("arbalest.GemmGradB", "grad_b", {c.input(0), dy}, 1,
-                                {{"transA", int_attribute(node, "transA")},
-                                 {"transB", int_attribute(node, "transB")},
-                                 {"alpha", float_attribute(node, "alpha")}})[0]);
-}
-
-// dA = dY op(B)ᵀ; where A is transposed, op(B) dYᵀ.
-void add_grad_a(GradContext& c, ValueId dy) {
-  if (!c.needs_gradient(0)) return;
-  const Node node = c.node();
-  const ValueId b = c.input(1);
-  const int64_t trans_a = int_attribute(node, "transA"), trans_b = int_attribute(node, "transB");
-  const double alpha = float_attribute(node, "alpha");
-  const auto grad_a =
-      trans_a ? c.add("Gemm", "grad_a", {b, dy}, 1, {{"transA", trans_b}, {"transB", int64_t{1}}, {"alpha", alpha}})
-              : c.add("Gemm", "grad_a", {dy, b}, 1, {{"transB", int64_t{1 - trans_b}}, {"alpha", alpha}});
-  c.set_input_gradient(0, grad_a[0]);
-}
-
 void grad_gemm(GradContext& c) {
-  const ValueId dy = c.output_gradient(0);
-  const double beta = float_attribute(c.node(), "beta");
-  add_grad_b(c, dy);
+  const Node node = c.node();
+  const ValueId dy = c.output_gradient(0), a = c.input(0), b = c.input(1);
+  const int64_t trans_a = int_attribute(node, "transA"), trans_b = int_attribute(node, "transB");
+  const double alpha = float_attribute(node, "alpha"), beta = float_attribute(node, "beta");
+  if (c.needs_gradient(1)) {
+    c.set_input_gradient(1, c.add("arbalest.GemmGradB", "grad_b", {a, dy}, 1,
+                                  {{"transA", trans_a}, {"transB", trans_b}, {"alpha", alpha}})[0]);
+  }
   if (c.input(2) != kNone && c.needs_gradient(2)) {
     const TensorType type = c.type(c.input(2)), y = c.type(dy);
     const bool row = addend_of(type.shape, y.shape[0], y.shape[1]) == Addend::Row && !type.shape.empty();
@@ -172,13 +139,12 @@ void grad_gemm(GradContext& c) {
       c.set_input_gradient(2, gradient);
     }
   }
-  add_grad_a(c, dy);
-}
-
-void grad_gemm_relu(GradContext& c) {
-  const ValueId dy = add_relu_gradient(c, 2);
-  add_grad_b(c, dy);
-  add_grad_a(c, dy);
+  if (!c.needs_gradient(0)) return;
+  // dA = dY op(B)ᵀ; where A is transposed, op(B) dYᵀ.
+  const auto grad_a =
+      trans_a ? c.add("Gemm", "grad_a", {b, dy}, 1, {{"transA", trans_b}, {"transB", int64_t{1}}, {"alpha", alpha}})
+              : c.add("Gemm", "grad_a", {dy, b}, 1, {{"transB", int64_t{1 - trans_b}}, {"alpha", alpha}});
+  c.set_input_gradient(0, grad_a[0]);
 }
 
 void infer_grad_b(InferContext& context) {
@@ -226,17 +192,6 @@ std::vector<Sample> gemm_samples() {
   return samples;
 }
 
-std::vector<Sample> gemm_relu_samples() {
-  std::vector<Sample> samples = gemm_samples();
-  std::vector<Sample> with_row;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (kCases[i].bias > 2 || kCases[i].beta != 1) continue;
-    samples[i].attributes.erase("beta");
-    with_row.push_back(std::move(samples[i]));
-  }
-  return with_row;
-}
-
 std::vector<Sample> grad_b_samples() {
   std::vector<Sample> samples;
   for (const Case& c : kCases) {
@@ -254,7 +209,7 @@ std::vector<AttributeSpec> specs() {
 }
 
 Cost gemm_cost(const Graph& graph, const Node& node) {
-  const bool forward = node.op->name != "GemmGradB";
+  const bool forward = node.op->name == "Gemm";
   const TensorType &a = input_type(graph, node, 0),
                    &y = forward ? output_type(graph, node, 0) : input_type(graph, node, 1);
   return {2 * double(y.elements()) * double(a.shape[int_attribute(node, "transA") ? 0 : 1]),
@@ -279,21 +234,6 @@ void register_product_gemm(OpRegistry& registry) {
                 .cost = gemm_cost,
                 .samples = gemm_samples,
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return gemm_cpu(r, t); })});
-  registry.add(
-      {.domain = "arbalest",
-       .name = "GemmRelu",
-       .doc = "Relu of alpha * A B + C, with a row C",
-       .inputs = {{.name = "A", .lowered = true},
-                  {.name = "B", .lowered = true},
-                  {.name = "C", .arity = OperandSpec::Optional}},
-       .outputs = {{.name = "Y", .lowered = true}},
-       .attributes = specs(),
-       .internal = true,
-       .infer = infer_gemm_relu,
-       .grad = grad_gemm_relu,
-       .cost = gemm_cost,
-       .samples = gemm_relu_samples,
-       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return with_relu(gemm_cpu(r, t), r.outputs[0]); })});
   registry.add({.domain = "arbalest",
                 .name = "GemmGradB",
                 .doc = "the gradient of Gemm's B",

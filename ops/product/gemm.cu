@@ -8,7 +8,7 @@ using namespace cuda;
 
 namespace {
 
-std::unique_ptr<Kernel> gemm(const KernelRequest& request, bool relu) {
+std::unique_ptr<Kernel> gemm(const KernelRequest& request) {
   const Shape &a = request.inputs[0].shape, &y = request.outputs[0].shape;
   Problem problem = {.m = y[0],
                      .n = y[1],
@@ -18,8 +18,7 @@ std::unique_ptr<Kernel> gemm(const KernelRequest& request, bool relu) {
                      .in = request.inputs[0].dtype,
                      .out = request.outputs[0].dtype,
                      .alpha = float(float_attribute(request.node, "alpha")),
-                     .beta = relu ? 1.0f : float(float_attribute(request.node, "beta")),
-                     .relu = relu};
+                     .beta = float(float_attribute(request.node, "beta"))};
   problem.k = problem.trans_a ? a[0] : a[1];
   const bool has_c = request.has_input(2) && problem.beta != 0;
   if (has_c) {
@@ -48,8 +47,7 @@ std::unique_ptr<Kernel> gemm_grad_b(const KernelRequest& request) {
 }  // namespace
 
 void register_product_gemm_cuda(OpRegistry& registry) {
-  registry.find("Gemm")->cuda = [](const KernelRequest& request) { return gemm(request, false); };
-  registry.find("arbalest.GemmRelu")->cuda = [](const KernelRequest& request) { return gemm(request, true); };
+  registry.find("Gemm")->cuda = gemm;
   registry.find("arbalest.GemmGradB")->cuda = gemm_grad_b;
 }
 

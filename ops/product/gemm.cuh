@@ -46,16 +46,13 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
   CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)));
 }
 
-// y(m, n) += beta · c, where c has these strides along rows and columns; 0: the same for all of them. Then Relu, where
-// it is asked for. Without c: only that.
+// y(m, n) += beta · c, where c has these strides along rows and columns; 0: the same for all of them.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) add_matrix_kernel(int64_t m, int64_t n, float beta, const float* c,
-                                                              int64_t c_row, int64_t c_column, bool relu, T* y) {
+__global__ void __launch_bounds__(kThreads)
+    add_matrix_kernel(int64_t m, int64_t n, float beta, const float* c, int64_t c_row, int64_t c_column, T* y) {
   for (int64_t i = thread_index(); i < m * n; i += thread_count()) {
     const int64_t row = i / n, column = i - row * n;
-    float sum = widen(y[i]);
-    if (c != nullptr) sum += beta * c[row * c_row + column * c_column];
-    y[i] = narrow<T>(relu && sum < 0 ? 0.0f : sum);  // NaN stays NaN
+    y[i] = narrow<T>(widen(y[i]) + beta * c[row * c_row + column * c_column]);
   }
 }
 
@@ -64,14 +61,13 @@ struct MatrixSteps {
   int64_t a = 0, b = 0, y = 0;
 };
 
-// Y (M,N) = [Relu](alpha · op(A) · op(B) [+ beta · C]), C of floats; for batches without C and Relu.
+// Y (M,N) = alpha · op(A) · op(B) [+ beta · C], C of floats; for batches without C.
 struct Problem {
   int64_t m, n, k;
   bool trans_a, trans_b;
   DataType in, out;
   float alpha = 1, beta = 0;
   Addend addend = Addend::None;
-  bool relu = false;
   int64_t batch = 1;  // products of one call, `steps` apart
   MatrixSteps steps = {};
   std::vector<MatrixSteps> calls = {{}};  // where each call's first matrices are
@@ -95,15 +91,14 @@ class GemmKernel final : public Kernel {
     result_ = make_layout(out, problem.m, problem.n, problem.batch, problem.steps.y);
 
     // C joins the product where cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards. The bias of a
-    // bfloat16 result has to be bfloat16 too. Relu is that kernel's as well: cuBLASLt's does not promise that NaN stays
-    // NaN.
-    if (problem.addend == Addend::Row && problem.beta == 1 && !problem.relu) {
+    // bfloat16 result has to be bfloat16 too.
+    if (problem.addend == Addend::Row && problem.beta == 1) {
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out);
       bias_in_epilogue_ = choose_algorithm(request.workspace_limit);
       if (!bias_in_epilogue_) make_descriptor(tf32);
     }
-    matrix_in_product_ = problem.addend == Addend::Matrix && problem.out == DataType::Float32 && !problem.relu;
+    matrix_in_product_ = problem.addend == Addend::Matrix && problem.out == DataType::Float32;
     if (!bias_in_epilogue_ && !choose_algorithm(request.workspace_limit)) {
       throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() +
                      "): cuBLASLt has no algorithm for a product of " + std::to_string(problem.m) + " × " +
@@ -128,17 +123,17 @@ class GemmKernel final : public Kernel {
       for (const MatrixSteps& call : problem_.calls) multiply(c, call, addend);
       if (bias_in_epilogue_ || matrix_in_product_) return;
     }
-    if (problem_.addend == Addend::None && !problem_.relu) return;
+    if (problem_.addend == Addend::None) return;
     const bool rows = problem_.addend == Addend::Column || problem_.addend == Addend::Matrix;
     const bool columns = problem_.addend == Addend::Row || problem_.addend == Addend::Matrix;
     const int64_t c_row = !rows ? 0 : columns ? problem_.n : 1, c_column = columns ? 1 : 0;
     const unsigned blocks = blocks_for(problem_.m * problem_.n, context_.multiprocessors);
     if (problem_.out == DataType::Float32) {
       add_matrix_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(problem_.m, problem_.n, problem_.beta, addend, c_row,
-                                                               c_column, problem_.relu, static_cast<float*>(y));
+                                                               c_column, static_cast<float*>(y));
     } else {
       add_matrix_kernel<<<blocks, kThreads, 0, stream_of(c)>>>(problem_.m, problem_.n, problem_.beta, addend, c_row,
-                                                               c_column, problem_.relu, static_cast<__nv_bfloat16*>(y));
+                                                               c_column, static_cast<__nv_bfloat16*>(y));
     }
     check_launch("gemm add C");
   }

@@ -83,7 +83,7 @@ const ExampleModel& in_cpp(const std::string& name) {
 double forward_macs(const Loop& loop) {
   double macs = 0;
   for (const Node& node : loop.graph.nodes) {
-    static const std::set<std::string> multiplying = {"Conv", "ConvRelu", "Gemm", "GemmRelu", "MatMul"};
+    static const std::set<std::string> multiplying = {"Conv", "ConvRelu", "Gemm", "MatMul"};
     if (node.stage != Stage::Forward || !multiplying.contains(node.op->name)) continue;
     macs += node.op->cost(loop.graph, node).flops / 2 / double(loop.batch);
   }

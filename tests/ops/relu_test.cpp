@@ -1,4 +1,4 @@
-// Relu within convolutions and products: what their samples cannot say.
+// Relu within convolutions: what their samples cannot say.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -68,23 +68,15 @@ void check_device(TestDevice& device) {
     check_nan(device, "arbalest.ConvRelu", biased, 0);
     check_nan(device, "arbalest.ConvRelu", biased, 2);
   }
-  for (const Shape& size : {Shape{64, 96, 128}, Shape{5, 7, 9}}) {
-    const Sample plain{.name = to_string(size), .inputs = {drawn({size[0], size[1]}), drawn({size[1], size[2]})}};
-    Sample biased = plain;
-    biased.inputs.push_back(drawn({size[2]}));
-    check_nan(device, "arbalest.GemmRelu", plain, 0);
-    check_nan(device, "arbalest.GemmRelu", biased, 0);
-    check_nan(device, "arbalest.GemmRelu", biased, 2);
-  }
 }
 
 }  // namespace
 
-TEST_CASE("Relu within convolutions and products lets NaN through: a loss of NaN is how a run is seen to diverge") {
+TEST_CASE("Relu within convolutions lets NaN through: a loss of NaN is how a run is seen to diverge") {
   check_device(*make_cpu_device());
 }
 
-TEST_CASE("Relu within convolutions and products on a CUDA device lets NaN through") {
+TEST_CASE("Relu within convolutions on a CUDA device lets NaN through") {
   std::string why_not;
   const auto device = make_cuda_device(why_not);
   if (!device) {

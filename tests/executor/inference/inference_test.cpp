@@ -179,7 +179,7 @@ TEST_CASE("what an inference cannot do is told before it runs") {
   options.length.iterations = 1;
   options.files.save = folder / "other.safetensors";
   run(tiny(convolutional(160)), options);
-  CHECK(contains(refusal({}, options.files.save), "no tensor 'hidden.bias'"));
+  CHECK(contains(refusal({}, options.files.save), "no tensor 'hidden.weight'"));
 }
 
 TEST_CASE("what the receiver throws ends the pass, and so does an interrupt") {

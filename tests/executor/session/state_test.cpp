@@ -66,7 +66,7 @@ TEST_CASE("weights of another graph are refused, by name and by shape") {
   TinyNet renamed;
   renamed.layers = "hiden = arbalest.Linear <units = 16> (x)\nh = Relu (hiden)\n";
   CHECK(contains(message_of([&] { run(tiny(renamed), reading); }),
-                 "no tensor 'hiden.bias', which the graph needs; did you mean 'hidden.bias'?"));
+                 "no tensor 'hiden.weight', which the graph needs; did you mean 'hidden.weight'?"));
   TensorFile broken = read_safetensors(options.files.save);
   const float infinite = HUGE_VALF;
   std::memcpy(broken.tensors[0].bytes.data() + 2 * sizeof infinite, &infinite, sizeof infinite);

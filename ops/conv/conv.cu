@@ -6,6 +6,7 @@
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_folded.h"
+#include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_thin.h"
 #include "ops/cuda/tensor_map.h"
 

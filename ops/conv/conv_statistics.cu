@@ -1,9 +1,9 @@
 // Convolutions with partial statistics: in one kernel for few channels, for the stem, or where the convolution is
 // pointwise and that is faster; else the convolution and a pass over its result.
 
-#include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_folded.h"
+#include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_pointwise.h"
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"

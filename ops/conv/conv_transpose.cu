@@ -1,6 +1,6 @@
 // arbalest.ConvTransposed on CUDA: Conv's gradient with respect to its input.
 
-#include "ops/conv/conv_direct.h"
+#include "ops/conv/conv_kernel.h"
 
 namespace arbalest {
 

@@ -111,15 +111,15 @@ TEST_CASE("photos: training from files of a folder, prepared at random") {
 }
 
 TEST_CASE("a run says whether it waited for its input") {
-  TinyNet slow;
-  slow.source = "synthetic:?shape=1x16x16&classes=10&size=256&test=16&delay=4000";
+  TinyNet slow;  // by far, whatever else the machine does meanwhile
+  slow.source = "synthetic:?shape=1x16x16&classes=10&size=256&test=16&delay=16000";
   const Recorder waited = run(tiny(slow), on_cpus());
   CHECK(waited.ends.at(0).input.bound());
   CHECK(waited.ends.at(0).input.decode == 0);
   const Recorder fed = run(tiny(convolutional()), on_cpus());
   CHECK(fed.ends.at(0).input.late < 0.5);
 
-  TinyNet slower = slow;  // than what else a busy machine does meanwhile
+  TinyNet slower = slow;
   slower.source = "synthetic:?shape=1x16x16&classes=10&size=256&test=16&delay=30000";
   SessionOptions few = on_cpus();
   few.execution.threads = 1;

@@ -68,12 +68,10 @@ class CpuDevice final : public Device {
 
   void* allocate(int64_t bytes) override {
     if (bytes == 0) return nullptr;
-    constexpr size_t kAlign = 256;
-    void* memory = std::aligned_alloc(kAlign, (size_t(bytes) + kAlign - 1) / kAlign * kAlign);
-    if (!memory) throw RunError(fmt::format("cpu:{}: {} bytes of memory are not to be had", index_, bytes));
-    std::memset(memory, 0, size_t(bytes));
-    memory_.push_back(memory);
-    return memory;
+    return memory_.emplace_back(zeros(bytes));
+  }
+  std::shared_ptr<std::byte> allocate_kept(int64_t bytes) override {
+    return {static_cast<std::byte*>(zeros(bytes)), [](std::byte* memory) { std::free(memory); }};
   }
   void* allocate_pinned(int64_t bytes) override { return allocate(bytes); }
   void upload(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
@@ -175,6 +173,15 @@ class CpuDevice final : public Device {
   }
 
  private:
+  // Aligned to 256 bytes.
+  void* zeros(int64_t bytes) const {
+    constexpr size_t kAlign = 256;
+    void* memory = std::aligned_alloc(kAlign, (size_t(bytes) + kAlign - 1) / kAlign * kAlign);
+    if (!memory) throw RunError(fmt::format("cpu:{}: {} bytes of memory are not to be had", index_, bytes));
+    std::memset(memory, 0, size_t(bytes));
+    return memory;
+  }
+
   // Of kernels that the calling thread runs.
   void set_threads() const {
 #ifdef _OPENMP

@@ -155,16 +155,20 @@ class CudaDevice final : public Device {
   void* allocate(int64_t bytes) override {
     if (bytes == 0) return nullptr;
     const CallWatch::Call call(caller_);
-    enter();
-    void* memory = nullptr;
-    if (cudaMalloc(&memory, size_t(bytes)) != cudaSuccess) {
-      cudaGetLastError();
-      throw RunError(fmt::format("cuda:{}: {:.1f} MiB of memory are not to be had; {:.1f} MiB are free", index_,
-                                 double(bytes) / (1 << 20), double(free_bytes()) / (1 << 20)));
-    }
+    void* memory = take_memory(bytes);
     memory_.push_back(memory);
-    CUDA_CHECK(cudaMemset(memory, 0, size_t(bytes)));
-    CUDA_CHECK(cudaDeviceSynchronize());
+    set_zero(memory, bytes);
+    return memory;
+  }
+
+  std::shared_ptr<std::byte> allocate_kept(int64_t bytes) override {
+    if (bytes == 0) return nullptr;
+    const CallWatch::Call call(caller_);
+    std::shared_ptr<std::byte> memory(static_cast<std::byte*>(take_memory(bytes)), [index = index_](std::byte* kept) {
+      cudaSetDevice(index);
+      cudaFree(kept);
+    });
+    set_zero(memory.get(), bytes);
     return memory;
   }
 
@@ -335,6 +339,21 @@ class CudaDevice final : public Device {
  private:
   std::string name() const { return fmt::format("cuda:{}", index_); }
   void enter() const { CUDA_CHECK(cudaSetDevice(index_)); }
+
+  void* take_memory(int64_t bytes) const {
+    enter();
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, size_t(bytes)) != cudaSuccess) {
+      cudaGetLastError();
+      throw RunError(fmt::format("cuda:{}: {:.1f} MiB of memory are not to be had; {:.1f} MiB are free", index_,
+                                 double(bytes) / (1 << 20), double(free_bytes()) / (1 << 20)));
+    }
+    return memory;
+  }
+  static void set_zero(void* memory, int64_t bytes) {
+    CUDA_CHECK(cudaMemset(memory, 0, size_t(bytes)));
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
 
   // The first call for a device makes CUDA's context there, which takes some hundred MiB of its memory.
   void make_context() const {

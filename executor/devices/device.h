@@ -150,6 +150,7 @@ class Device : public Queues {
   // Memory is aligned to 256 bytes and zeroed. Throws RunError, with the amount, where there is not enough.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory that copies of this device reach
+  virtual std::shared_ptr<std::byte> allocate_kept(int64_t bytes) = 0;   // may outlive the device
   virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
   virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
   virtual int64_t free_bytes() const = 0;

@@ -41,9 +41,9 @@ TensorType Inference::output_type(size_t index) const {
 // Device d of D takes batches d, d + D, …; those beyond the split's end are padding.
 std::function<void(int64_t)> Inference::fill(const Replica& replica, TaskId task) const {
   const Source& source = *model_->prepared.validation;
-  auto filler = std::make_shared<BatchFiller>(
-      *model_->binding, model_->plan.tasks[size_t(task)],
-      batch_layout(model_->loop(), model_->prepared.request.validation_resident), reader_);
+  auto filler =
+      std::make_shared<BatchFiller>(*model_->binding, model_->plan.tasks[size_t(task)],
+                                    batch_layout(model_->loop(), model_->prepared.request.validation_batches), reader_);
   const DataOrder order(options_.numerics.seed, source.size(), false, source.block());
   return [filler, order, devices = int64_t(model_->plan.devices.size()), device = replica.device,
           seed = options_.numerics.seed](int64_t tick) {

@@ -54,7 +54,7 @@ Predictor::Predictor(Graph graph, const SessionOptions& options, const Predictor
                                  to_string(output_)));
   }
   const std::vector<Field> all = slot_fields(model_->loop(), *model_->prepared.validation);
-  const BatchLayout layout = batch_layout(model_->loop(), false);
+  const BatchLayout layout = batch_layout(model_->loop(), BatchOrigin::Host);
   for (size_t f = 0; f < all.size(); ++f) {  // those that host nodes prepare are asked for as prepared
     if (layout.offsets[f] == 0) continue;
     fields_.push_back(all[f]);

@@ -15,13 +15,13 @@ constexpr int64_t kEndless = int64_t{1} << 40;  // batches
 Replica add_replica(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, int32_t device,
                     ClockId batch, ClockId pass) {
   const std::string prefix = in.device_name(device) + "/inference";
-  const bool resident = in.request.validation_resident;
+  const BatchOrigin origin = in.request.validation_batches;
   Replica replica;
   replica.device = device;
   replica.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
-  add_reader(builder, in, lanes, loop, resident, prefix, batch, replica);
+  add_reader(builder, in, lanes, loop, origin, prefix, batch, replica);
   for (const TaskId fill : replica.fills) builder.task(fill).deferred = in.request.endless;
-  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident));
+  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, origin));
   add_part(builder, in, loop, replica.placement, prefix + "/evaluate", 0, NodeId(loop.graph.nodes.size()), replica);
   close_step(builder, in, replica);
   if (pass != kNone) add_read_back(builder, lanes, loop, prefix, pass, replica);

@@ -109,13 +109,13 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
 Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
                     const StepCut& cut, const SharedMemory& memory, int32_t device, int32_t learner) {
   const Loop& loop = in.training();
-  const bool resident = in.request.training_resident;
+  const BatchOrigin origin = in.request.training_batches;
   const std::string prefix = fmt::format("{}/learner {}", in.device_name(device), learner);
   Replica replica;
   replica.device = device;
   replica.learner = learner;
   replica.lane = builder.add_lane(Lane::Kind::Compute, device, learner, prefix);
-  add_reader(builder, in, lanes, loop, resident, prefix, clocks.batch, replica);
+  add_reader(builder, in, lanes, loop, origin, prefix, clocks.batch, replica);
   std::vector<std::pair<ValueId, Operand>> given;
   if (!memory.models.empty()) {
     // Averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read.
@@ -123,7 +123,7 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
     given = {{loop.arenas.average, {models, 0, 1}}, {loop.arenas.averaged, {models, 0, 0}}};
   }
   memory.place_frozen(loop, device, given);
-  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, resident), given,
+  replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, origin), given,
                             has_branches(in, device) ? kLinger : 0);
   add_step(builder, in, cut, memory, prefix, replica);
   add_read_back(builder, lanes, loop, prefix, clocks.report, replica);

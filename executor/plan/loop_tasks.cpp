@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "executor/plan/phases.h"
+#include "graph/checked.h"
 
 namespace arbalest {
 namespace {
@@ -14,6 +15,48 @@ using Why = Edge::Why;
 
 constexpr double kLeastPart = 250;  // µs of work; handing it over takes about one
 
+// Where the loop's device has the samples of its split. Loops of a split may read different fields.
+SamplesOnDevice& samples_on(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, int32_t device) {
+  std::vector<SamplesOnDevice>& all = builder.plan.handles.samples;
+  const bool validation = loop.role == LoopRole::Validate;
+  auto here = std::find_if(all.begin(), all.end(), [&](const SamplesOnDevice& samples) {
+    return samples.validation == validation && samples.device == device;
+  });
+  const std::string name = in.device_name(device) + (validation ? "/validation samples" : "/training samples");
+  if (here == all.end()) {
+    const ArenaId arena = builder.add_arena(name, device, Arena::Memory::Device);
+    builder.plan.arenas[size_t(arena)].kept = true;
+    here = all.insert(all.end(), {validation, device, arena, std::vector<BufferId>(loop.fields.size(), kNone)});
+  }
+  const int64_t count = validation ? in.request.validation_samples : in.request.training_samples;
+  for (size_t field = 0; field < loop.fields.size(); ++field) {
+    if (loop.fields[field] == kNone || here->fields[field] != kNone) continue;
+    const Value& value = loop.graph.values[size_t(loop.fields[field])];
+    const int64_t bytes = memory_of(value.type.bytes() / loop.batch, count, name.c_str());
+    here->fields[field] = add_buffer(builder.plan, here->arena, name + "/" + value.name, bytes, 1, kNone);
+  }
+  return *here;
+}
+
+// What makes a slot on the device of samples that lie there, in the copy's place: `from` is the pinned slot.
+void add_taking(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, BufferId from, const std::string& name,
+                const Replica& replica) {
+  const SamplesOnDevice& samples = samples_on(builder, in, loop, replica.device);
+  const BatchLayout layout = batch_layout(loop, BatchOrigin::Samples);
+  const auto words = [](int64_t bytes) { return TensorType{DataType::Int64, {bytes / int64_t(sizeof(int64_t))}}; };
+  std::vector<Term> inputs = {{{from, 0, 0}, words(layout.pinned_bytes)}};
+  std::vector<Term> outputs = {{{replica.slots, 0, 0}, words(sizeof(StepScalars))}};
+  for (size_t field = 0; field < loop.fields.size(); ++field) {
+    if (loop.fields[field] == kNone) continue;
+    const int64_t bytes = loop.graph.values[size_t(loop.fields[field])].type.bytes() / loop.batch;  // of a sample
+    const BufferId all = samples.fields[field];
+    const int64_t count = builder.plan.buffers[size_t(all)].bytes / bytes;
+    inputs.push_back({{all, 0, 0}, {DataType::Uint8, {count, bytes}}});
+    outputs.push_back({{replica.slots, layout.offsets[field], 0}, {DataType::Uint8, {loop.batch, bytes}}});
+  }
+  builder.add_node(replica.copy, "arbalest.TakeSamples", name, inputs, outputs, {}, Stage::Forward);
+}
+
 }  // namespace
 
 int32_t fill_parts(int64_t samples, double fill_time, int32_t threads) {
@@ -22,20 +65,21 @@ int32_t fill_parts(int64_t samples, double fill_time, int32_t threads) {
   return std::max(1, int32_t(std::min(worth, most)));
 }
 
-void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, bool resident,
+void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, BatchOrigin origin,
                 const std::string& prefix, ClockId clock, Replica& replica) {
   const int32_t device = replica.device;
-  const int64_t bytes = batch_layout(loop, resident).bytes;
+  const BatchLayout layout = batch_layout(loop, origin);
   const auto depth = int32_t(loop.depth);
   const ArenaId pinned = builder.add_arena(prefix + "/pinned batches", device, Arena::Memory::Pinned);
-  const ArenaId resident_slots = builder.add_arena(prefix + "/batches", device, Arena::Memory::Device);
-  const BufferId from = add_buffer(builder.plan, pinned, prefix + "/pinned batch slots", bytes, depth, clock);
+  const ArenaId batches = builder.add_arena(prefix + "/batches", device, Arena::Memory::Device);
+  const BufferId from =
+      add_buffer(builder.plan, pinned, prefix + "/pinned batch slots", layout.pinned_bytes, depth, clock);
   replica.slots =
-      add_buffer(builder.plan, resident_slots, prefix + "/batch slots", bytes, in.request.device_slots, clock);
+      add_buffer(builder.plan, batches, prefix + "/batch slots", layout.bytes, in.request.device_slots, clock);
 
   const bool validates = loop.role == LoopRole::Validate;
   const double fill_time = validates ? in.request.validation_fill_time : in.request.training_fill_time;
-  const int32_t parts = resident ? 1 : fill_parts(loop.batch, fill_time, in.request.host_threads);
+  const int32_t parts = origin == BatchOrigin::Host ? fill_parts(loop.batch, fill_time, in.request.host_threads) : 1;
   const int32_t width = std::min(depth, kWidest);
   for (int32_t part = 0; part < parts; ++part) {
     const std::string name = parts == 1 ? prefix + "/fill" : fmt::format("{}/fill {}", prefix, part);
@@ -48,8 +92,13 @@ void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, 
     task.parts = parts;
     replica.fills.push_back(fill);
   }
-  replica.copy = builder.add_task(Task::Kind::CopyIn, prefix + "/copy in", lanes.copy_in[size_t(device)], clock);
-  builder.add_operands(replica.copy, {{from, 0, 0}, {replica.slots, 0, 0}});
+  const std::string name = prefix + (origin == BatchOrigin::Samples ? "/take samples" : "/copy in");
+  replica.copy = builder.add_task(Task::Kind::CopyIn, name, lanes.copy_in[size_t(device)], clock);
+  if (origin == BatchOrigin::Samples) {
+    add_taking(builder, in, loop, from, name, replica);
+  } else {
+    builder.add_operands(replica.copy, {{from, 0, 0}, {replica.slots, 0, 0}});
+  }
 
   for (const TaskId fill : replica.fills) {
     builder.add_edge(fill, fill, width, Needs::Done, Why::Self);

@@ -12,6 +12,13 @@
 
 namespace arbalest {
 
+// Where a device has the fields of a batch from.
+enum class BatchOrigin : uint8_t {
+  Host,      // fills write them, and they are copied
+  Resident,  // they stay on the device, the same ones for every batch
+  Samples,   // from the samples of the split, all of which lie in the device's memory: fills write their indices
+};
+
 struct PlanRequest {
   std::vector<PlanDevice> devices;
   int32_t learners = 1;  // per device
@@ -22,8 +29,7 @@ struct PlanRequest {
   int64_t iterations = 0;  // of each learner; 0: as the epochs say
   int64_t training_samples = 0;
   int64_t validation_samples = 0;
-  bool training_resident = false;  // the batch stays on the device; only its scalars travel
-  bool validation_resident = false;
+  BatchOrigin training_batches = BatchOrigin::Host, validation_batches = BatchOrigin::Host;
   // How long it takes to fill one sample on one thread, in µs: see Source::microseconds_per_sample().
   double training_fill_time = 0, validation_fill_time = 0;
   bool endless = false;                  // a pass without an end, whose batches are filled by whoever has samples
@@ -52,13 +58,15 @@ int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accu
 // it over would count. `fill_time`: of a sample, in µs; 0: the batch is not divided.
 int32_t fill_parts(int64_t samples, double fill_time, int32_t threads);
 
-// What a batch's slot holds: scalars first, so that a resident source's slot is nothing else.
+// What a batch's slot on the device holds: the scalars, and behind them fields; and what its pinned slot holds, from
+// which it is made.
 struct BatchLayout {
+  BatchOrigin origin = BatchOrigin::Host;
   std::vector<int64_t> offsets;  // by the source's field, in bytes; 0 where it is not in the slot
   int64_t bytes = 0;
-  bool resident = false;
+  int64_t pinned_bytes = 0;  // Host: the same slot; Resident: the scalars; Samples: behind these an int64 a sample
 };
-BatchLayout batch_layout(const Loop& loop, bool resident);
+BatchLayout batch_layout(const Loop& loop, BatchOrigin origin);
 
 // The phases are in executor/plan/phases.h. Throws GraphError where the options do not fit the
 // program.

@@ -75,17 +75,19 @@ BufferId add_buffer(Plan& plan, ArenaId arena, std::string name, int64_t bytes, 
   return BufferId(plan.buffers.size() - 1);
 }
 
-BatchLayout batch_layout(const Loop& loop, bool resident) {
+BatchLayout batch_layout(const Loop& loop, BatchOrigin origin) {
   BatchLayout layout;
+  layout.origin = origin;
   layout.offsets.assign(loop.fields.size(), 0);
   layout.bytes = sizeof(StepScalars);
-  layout.resident = resident;
-  for (size_t field = 0; field < loop.fields.size() && !resident; ++field) {
+  for (size_t field = 0; field < loop.fields.size() && origin != BatchOrigin::Resident; ++field) {
     if (loop.fields[field] == kNone) continue;
     layout.offsets[field] = aligned(layout.bytes);
     layout.bytes =
         memory_sum(layout.offsets[field], loop.graph.values[size_t(loop.fields[field])].type.bytes(), "a batch");
   }
+  layout.pinned_bytes = layout.bytes;
+  if (origin == BatchOrigin::Samples) layout.pinned_bytes = sizeof(StepScalars) + loop.batch * sizeof(int64_t);
   return layout;
 }
 
@@ -124,7 +126,7 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
 
   for (const ValueId output : graph.outputs) touch(output, graph.nodes.size());  // read when the step is over
 
-  for (size_t field = 0; field < loop.fields.size() && !layout.resident; ++field) {
+  for (size_t field = 0; field < loop.fields.size() && layout.origin != BatchOrigin::Resident; ++field) {
     const ValueId input = loop.fields[field];
     if (input != kNone) home[size_t(input)] = {batch, layout.offsets[field], 0};
   }

@@ -108,8 +108,8 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 // Parts that phases share.
 
 // source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Double buffering and
-// read-ahead are the Reuse edges.
-void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, bool resident,
+// read-ahead are the Reuse edges. Of samples that lie on the device a node takes the copy's place.
+void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, BatchOrigin origin,
                 const std::string& prefix, ClockId clock, Replica& replica);
 // Runs nodes [begin, end) of the loop's graph on a device slot, as the next part of the replica's step.
 void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement,

@@ -85,6 +85,7 @@ struct Arena {
   int32_t device = kNone;
   Memory memory = Memory::Device;
   int64_t bytes = 0;
+  bool kept = false;  // what it holds is of use to the plans that follow: see KeptArenas
 };
 
 // Bytes in an arena; `slots` copies, each `stride` apart. A task's instance uses slot (t + shift) mod slots, where t is
@@ -119,7 +120,7 @@ inline constexpr int32_t kWidest = 32;
 struct Task {
   enum class Kind : uint8_t {
     Fill,             // host: the next batch of a source, or a part of it, into a pinned slot
-    CopyIn,           // pinned slot → device slot
+    CopyIn,           // pinned slot → device slot, by a copy or by a node that takes the samples that it names
     Compute,          // a run of nodes on one lane
     Average,          // replicas of one device → their average, by a run of nodes
     Collective,       // over all devices at once
@@ -186,6 +187,15 @@ struct LoopPlan {
   std::vector<Replica> replicas;  // Train: by learner; otherwise by device
 };
 
+// The samples of a split in a device's memory, one after the other: what batches are made of there
+// (BatchOrigin::Samples). Training and recalibration read the same split.
+struct SamplesOnDevice {
+  bool validation = false;
+  int32_t device = 0;
+  ArenaId arena = kNone;
+  std::vector<BufferId> fields;  // by Loop::fields: samples × bytes of one; kNone where no loop reads it
+};
+
 // A device's moving average of the weights: float[P], and int64[2] as ops/optim/moving_average.h has it.
 struct MovingAverageBuffers {
   BufferId weights = kNone, progress = kNone;
@@ -199,6 +209,7 @@ struct PlanHandles {
   std::vector<BufferId> averages;                          // by device: z and z_prev in slots of the sync clock
   std::vector<MovingAverageBuffers> moving_averages;       // by device
   BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: what was validated last
+  std::vector<SamplesOnDevice> samples;
 
   const LoopPlan* find(LoopRole role) const;  // nullptr: the plan does not run that loop
 };
@@ -215,7 +226,7 @@ struct Plan {
   std::vector<Operand> operands;
   std::vector<Launch> launches;
   // Those of the program's loops in their order, then "synchronisation" where averaging, moving averages or validation
-  // add nodes.
+  // add nodes, or batches are made of samples on a device.
   std::vector<Graph> graphs;
   PlanHandles handles;
 

@@ -74,7 +74,7 @@ BufferId PlanBuilder::add_device_buffer(const std::string& name, int32_t device,
 }
 
 void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, const std::vector<Term>& inputs,
-                           const std::vector<Term>& outputs, Attributes attributes) {
+                           const std::vector<Term>& outputs, Attributes attributes, Stage stage) {
   if (own_graph_ == kNone) {
     own_graph_ = int32_t(plan.graphs.size());
     plan.graphs.emplace_back().name = "synchronisation";
@@ -90,7 +90,7 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
   for (const Term& output : outputs) plan.operands.push_back(output.operand);
   launch.node = graph.add_node(builtin_ops().get(op), std::move(name), std::move(values), int(outputs.size()),
                                std::move(attributes));
-  graph.nodes[size_t(launch.node)].stage = Stage::Update;
+  graph.nodes[size_t(launch.node)].stage = stage;
   infer(graph, launch.node);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Value& value = graph.values[size_t(graph.nodes[size_t(launch.node)].outputs[i])];

@@ -41,7 +41,7 @@ class PlanBuilder {
   BufferId add_device_buffer(const std::string& name, int32_t device, int64_t bytes, int32_t slots, ClockId clock);
   // A node of the graph "synchronisation", which is the plan's own and comes after the loops' graphs, run by `task`.
   void add_node(TaskId task, std::string_view op, std::string name, const std::vector<Term>& inputs,
-                const std::vector<Term>& outputs, Attributes attributes);
+                const std::vector<Term>& outputs, Attributes attributes, Stage stage = Stage::Update);
 
  private:
   int32_t own_graph_ = kNone;  // in plan.graphs

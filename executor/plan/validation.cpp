@@ -151,17 +151,17 @@ void add_snapshot(const ValidationInputs& given, const GatheredStatistics& gathe
 Validator add_validator(const ValidationInputs& given, int32_t device, TaskId begin,
                         const GatheredStatistics& gathered) {
   PlanBuilder& builder = given.builder;
-  const bool resident = given.in.request.validation_resident;
+  const BatchOrigin origin = given.in.request.validation_batches;
   const std::string prefix = given.in.device_name(device) + "/validation";
   Validator validator;
   Replica& replica = validator.replica;
   replica.device = device;
   replica.lane = builder.add_lane(Lane::Kind::Validate, device, kNone, prefix);
-  add_reader(builder, given.in, given.lanes, given.loop, resident, prefix, given.clocks.validation_batch, replica);
+  add_reader(builder, given.in, given.lanes, given.loop, origin, prefix, given.clocks.validation_batch, replica);
   std::vector<std::pair<ValueId, Operand>> placed;
   given.memory.place_frozen(given.loop, device, placed);
   replica.placement =
-      place(builder.plan, given.loop, prefix, device, replica.slots, batch_layout(given.loop, resident), placed);
+      place(builder.plan, given.loop, prefix, device, replica.slots, batch_layout(given.loop, origin), placed);
   for (const TaskId fill : replica.fills) builder.add_edge(begin, fill, 0, Needs::Done, Why::Clock);
   add_snapshot(given, gathered, validator);
   add_part(builder, given.in, given.loop, replica.placement, prefix + "/evaluate", 0,
@@ -175,20 +175,20 @@ Replica add_recalibrator(const ValidationInputs& given, const Validator& validat
   PlanBuilder& builder = given.builder;
   const Loop& loop = *given.recalibration;
   const ArenaValues &ours = loop.arenas, &theirs = given.loop.arenas;
-  const bool resident = given.in.request.training_resident;
+  const BatchOrigin origin = given.in.request.training_batches;
   const Placement& snapshot = validator.replica.placement;
   Replica replica;
   replica.device = validator.replica.device;
   replica.lane = validator.replica.lane;
   const std::string prefix = given.in.device_name(replica.device) + "/recalibration";
-  add_reader(builder, given.in, given.lanes, loop, resident, prefix, given.clocks.recalibration_batch, replica);
+  add_reader(builder, given.in, given.lanes, loop, origin, prefix, given.clocks.recalibration_batch, replica);
   std::vector<std::pair<ValueId, Operand>> placed = {{ours.weights, snapshot.of[size_t(theirs.weights)]}};
   if (ours.weights_lowered != kNone) {
     placed.emplace_back(ours.weights_lowered, snapshot.of[size_t(theirs.weights_lowered)]);
   }
   given.memory.place_frozen(loop, replica.device, placed);
   replica.placement =
-      place(builder.plan, loop, prefix, replica.device, replica.slots, batch_layout(loop, resident), placed);
+      place(builder.plan, loop, prefix, replica.device, replica.slots, batch_layout(loop, origin), placed);
   add_part(builder, given.in, loop, replica.placement, prefix, 0, NodeId(loop.graph.nodes.size()), replica);
   close_step(builder, given.in, replica);
   for (const TaskId fill : replica.fills) builder.add_edge(begin, fill, 0, Needs::Done, Why::Clock);

@@ -66,6 +66,25 @@ bool covered(const Plan& plan, const Edge& edge) {
   });
 }
 
+bool is_there(const Arena& arena, const KeptArenas& kept) {
+  const auto found = arena.kept ? kept.find(arena.name) : kept.end();
+  return found != kept.end() && found->second.bytes == arena.bytes;
+}
+
+// What to do where samples that lie on a device take its memory; "" where none do.
+std::string advice_on_samples(const Plan& plan, const std::vector<int32_t>& devices) {
+  int64_t bytes = 0;
+  for (const SamplesOnDevice& samples : plan.handles.samples) {
+    const bool here = std::find(devices.begin(), devices.end(), samples.device) != devices.end();
+    if (here) bytes += plan.arenas[size_t(samples.arena)].bytes;
+  }
+  if (bytes == 0) return "";
+  return fmt::format(
+      "\nsamples that stay there (cache = \"device\" of Prefetch) are {:.1f} MiB of that; with cache = \"host\", or "
+      "\"none\" where their source has them in memory already, they stay in the host's",
+      double(bytes) / (1 << 20));
+}
+
 RunError lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices, int64_t needed, int64_t free) {
   std::vector<std::string> names;
   for (const int32_t device : devices) names.push_back(to_string(plan.devices[size_t(device)]));
@@ -80,9 +99,9 @@ RunError lack_of_memory(const Plan& plan, const std::vector<int32_t>& devices, i
   for (const Arena* arena : largest) {
     list += fmt::format("\n  {:>10.1f} MiB  {}", double(arena->bytes) / (1 << 20), arena->name);
   }
-  return RunError(fmt::format("{}: the plan needs {:.1f} MiB{}, {:.1f} MiB are free; the largest parts:{}",
+  return RunError(fmt::format("{}: the plan needs {:.1f} MiB{}, {:.1f} MiB are free; the largest parts:{}{}",
                               fmt::join(names, ", "), double(needed) / (1 << 20), names.size() > 1 ? " in all" : "",
-                              double(free) / (1 << 20), list));
+                              double(free) / (1 << 20), list, advice_on_samples(plan, devices)));
 }
 
 }  // namespace
@@ -125,11 +144,11 @@ Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::
       aside_workspace_(plan.lanes.size(), kNone) {
   for (const auto& device : devices_) all_queues_.push_back(device.get());
   if (collectives_) all_queues_.push_back(collectives_.get());
-  check_free_memory();
+  check_free_memory(*options.kept);
   make_queues();
   make_kernels(options);
-  check_free_memory();
-  allocate();
+  check_free_memory(*options.kept);
+  allocate(*options.kept);
   tasks_.resize(plan_.tasks.size());
   const std::vector<int64_t> leads = edge_leads(plan_);
   for (size_t e = 0; e < leads.size(); ++e) {
@@ -139,9 +158,17 @@ Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::
   for (TaskId task = 0; task < TaskId(plan_.tasks.size()); ++task) bind(task, options);
 }
 
-void Binding::check_free_memory() const {
+void Binding::check_free_memory(const KeptArenas& kept) const {
   std::vector<int64_t> free;
   for (const auto& device : devices_) free.push_back(device->free_bytes());
+  for (const Arena& arena : plan_.arenas) {  // what is there already need not be free
+    if (!is_there(arena, kept)) continue;
+    const bool shared = plan_.devices[size_t(arena.device)].kind == PlanDevice::Kind::Cpu;
+    for (size_t d = 0; d < free.size(); ++d) {
+      const bool same = int32_t(d) == arena.device || (shared && plan_.devices[d].kind == PlanDevice::Kind::Cpu);
+      if (same && free[d] <= INT64_MAX - arena.bytes) free[d] += arena.bytes;
+    }
+  }
   check_memory(plan_, free);
 }
 
@@ -195,8 +222,21 @@ void Binding::add_workspace(const Task& task, ArenaId& arena, const char* name, 
   plan_.arenas[size_t(arena)].bytes = std::max(plan_.arenas[size_t(arena)].bytes, bytes);
 }
 
-void Binding::allocate() {
+// Takes the memory anew where what was kept has another size.
+std::byte* Binding::kept_memory(const Arena& arena, KeptArenas& kept) {
+  if (!is_there(arena, kept)) {
+    kept.erase(arena.name);
+    kept[arena.name] = {devices_[size_t(arena.device)]->allocate_kept(arena.bytes), arena.bytes};
+  }
+  return kept_.emplace_back(kept.at(arena.name).memory).get();
+}
+
+void Binding::allocate(KeptArenas& kept) {
   for (const Arena& arena : plan_.arenas) {
+    if (arena.kept) {
+      arenas_.push_back(kept_memory(arena, kept));
+      continue;
+    }
     Device& device = *devices_[size_t(arena.device)];
     arenas_.push_back(static_cast<std::byte*>(
         arena.memory == Arena::Memory::Pinned ? device.allocate_pinned(arena.bytes) : device.allocate(arena.bytes)));
@@ -290,7 +330,9 @@ void Binding::bind(TaskId id, const BindOptions& options) {
   bound.every = task.every;
   if (task.every > 1) bound.variants.emplace_back();
   // Collectives over several GPUs of a process are never recorded.
-  bound.capture = options.capture && task.launches > 0 && task.kind != Task::Kind::Collective;
+  // Nor is a copy's one launch, which would be issued no sooner.
+  const bool recorded = task.kind != Task::Kind::Collective && task.kind != Task::Kind::CopyIn;
+  bound.capture = options.capture && task.launches > 0 && recorded;
   for (const Edge& edge : plan_.edges) {
     const bool other_lane = plan_.tasks[size_t(edge.from)].lane != task.lane;
     if (edge.to == id && edge.needs == Edge::Needs::Issued && other_lane && !covered(plan_, edge)) {

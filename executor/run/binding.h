@@ -2,7 +2,9 @@
 // A plan bound to devices: memory allocated, kernels made, every address known. After this nothing is looked up.
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "executor/devices/call_watch.h"
@@ -11,12 +13,22 @@
 
 namespace arbalest {
 
+// Memory of arenas whose content is of use to the plans that follow (Arena::kept), by their names. It outlives the
+// plan's devices, and the next plan with such an arena of as many bytes has it as it is.
+struct KeptArena {
+  std::shared_ptr<std::byte> memory;
+  int64_t bytes = 0;
+  bool filled = false;  // whoever fills it says so
+};
+using KeptArenas = std::map<std::string, KeptArena>;
+
 struct BindOptions {
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
   int64_t workspace_limit = 64 << 20;  // bytes per compute lane
   bool nvtx = false;                   // each launch is an NvtxRange, while it is recorded as well
   bool capture = true;                 // record steps and replay them, where the device can
+  std::shared_ptr<KeptArenas> kept = std::make_shared<KeptArenas>();
 };
 
 // Throws RunError where the plan needs more of a memory than is free, with the largest parts. `free` is bytes by
@@ -56,8 +68,9 @@ class Binding {
   void bind_variant(const Task& task, BoundTask::Variant& variant, const std::function<std::byte*(const Operand&)>& at);
   void make_kernels(const BindOptions& options);
   void add_workspace(const Task& task, ArenaId& arena, const char* name, int64_t bytes);
-  void check_free_memory() const;
-  void allocate();
+  void check_free_memory(const KeptArenas& kept) const;
+  void allocate(KeptArenas& kept);
+  std::byte* kept_memory(const Arena& arena, KeptArenas& kept);
   void bind(TaskId task, const BindOptions& options);
 
   Plan& plan_;
@@ -66,6 +79,7 @@ class Binding {
   std::unique_ptr<Queues> collectives_;
   std::vector<Queues*> all_queues_;
   std::vector<std::byte*> arenas_;
+  std::vector<std::shared_ptr<std::byte>> kept_;  // those of them that outlive this
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
   std::vector<ArenaId> workspace_;                // one a lane
   std::vector<ArenaId> aside_workspace_;          // likewise, of its branch

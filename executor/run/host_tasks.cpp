@@ -30,15 +30,19 @@ void BatchFiller::put_scalars(int64_t tick, const DataOrder& order, int64_t epoc
 }
 
 void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number) {
-  if (layout_.resident) return;  // the batch stays on the device
+  if (layout_.origin == BatchOrigin::Resident) return;
   std::byte* slot = binding_.address(buffer_, tick);
   Part& part = parts_[size_t(tick) % parts_.size()];
   const int64_t position = number * batch_ + first_;
   order.range(uint64_t(epoch), position, part.order);
-  reader_->will_read(order.blocks_ahead(uint64_t(epoch), position, count_));
   for (int64_t i = 0; i < count_; ++i) {
     part.samples[size_t(i)] = {part.order[size_t(i)], uint64_t(epoch), uint64_t(position + i)};
   }
+  if (layout_.origin == BatchOrigin::Samples) {
+    name_samples(slot, epoch, number, part.samples);
+    return;
+  }
+  reader_->will_read(order.blocks_ahead(uint64_t(epoch), position, count_));
   for (size_t field = 0; field < part.fields.size(); ++field) {
     const int64_t offset = layout_.offsets[field];
     part.fields[field] = offset > 0 ? slot + offset + first_ * reader_->stride(field) : nullptr;
@@ -49,16 +53,21 @@ void BatchFiller::fill(int64_t tick, const DataOrder& order, int64_t epoch, int6
   }
 }
 
+// The indices of the batch's samples, of which there is one part only.
+void BatchFiller::name_samples(std::byte* slot, int64_t epoch, int64_t number, std::span<SampleRef> samples) const {
+  reader_->choose(samples);
+  auto* indices = reinterpret_cast<int64_t*>(slot + sizeof(StepScalars));
+  for (const SampleRef& sample : samples) *indices++ = sample.index;
+  if (reader_->leaves_out()) take_out(slot, epoch, number);
+}
+
 void BatchFiller::take_out(std::byte* slot, int64_t epoch, int64_t number) const {
   const int64_t first = number * batch_;
   const std::vector<int64_t> positions = reader_->left_out().among(uint64_t(epoch), first, batch_);
   if (positions.empty()) return;
   StepScalars scalars;
   std::memcpy(&scalars, slot, sizeof scalars);
-  for (size_t field = 0; field < layout_.offsets.size(); ++field) {
-    if (layout_.offsets[field] == 0) continue;
-    const int64_t stride = reader_->stride(field);
-    std::byte* const rows = slot + layout_.offsets[field];
+  const auto close_gaps = [&](std::byte* rows, int64_t stride) {
     auto hole = positions.begin();
     int64_t to = 0;
     for (int64_t row = 0; row < scalars.valid; ++row) {
@@ -69,6 +78,10 @@ void BatchFiller::take_out(std::byte* slot, int64_t epoch, int64_t number) const
       if (to != row) std::memcpy(rows + to * stride, rows + row * stride, size_t(stride));
       ++to;
     }
+  };
+  if (layout_.origin == BatchOrigin::Samples) close_gaps(slot + sizeof scalars, sizeof(int64_t));
+  for (size_t field = 0; field < layout_.offsets.size() && layout_.origin == BatchOrigin::Host; ++field) {
+    if (layout_.offsets[field] > 0) close_gaps(slot + layout_.offsets[field], reader_->stride(field));
   }
   scalars.valid -= int32_t(positions.size());
   std::memcpy(slot, &scalars, sizeof scalars);

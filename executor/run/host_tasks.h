@@ -2,6 +2,7 @@
 // What the plan's host tasks are made of: filling slots with batches, and reading sums back.
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "executor/plan/make_plan.h"
@@ -27,6 +28,7 @@ class BatchFiller {
   void fill(int64_t tick, const DataOrder& order, int64_t epoch, int64_t number);
 
  private:
+  void name_samples(std::byte* slot, int64_t epoch, int64_t number, std::span<SampleRef> samples) const;
   void take_out(std::byte* slot, int64_t epoch, int64_t number) const;
 
   const Binding& binding_;

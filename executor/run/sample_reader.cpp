@@ -51,7 +51,7 @@ int64_t cached_bytes(const Loop& loop) {
 }
 
 SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad, SampleCache* cache,
-                           ReadWatch* watch)
+                           ReadWatch* watch, const KeptSamples* kept)
     : source_(source),
       seed_(seed),
       batch_(loop.batch),
@@ -60,6 +60,7 @@ SampleReader::SampleReader(const Loop& loop, const Source& source, uint64_t seed
       bad_(bad),
       cache_(cache),
       watch_(watch),
+      kept_(kept),
       source_fields_(loop.fields.size() - loop.preparations.size()) {
   for (const Field& field : slot_fields(loop, source)) strides_.push_back(field.sample().bytes());
 }
@@ -152,25 +153,31 @@ void SampleReader::will_read(std::vector<int64_t> blocks) const {
 }
 
 // The error speaks of a file, not of the task that met it: TaskError is told as it is.
-void SampleReader::pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& error,
-                             std::span<std::byte* const> fields) const {
-  const std::string place = source_.locate(sample.index), data = source_.describe();
-  const std::string file = source_.name(sample.index) + ": ";  // which the place begins with, as the fault may
+void SampleReader::tell_bad(int64_t index, const std::string& error) const {
+  const std::string place = source_.locate(index), data = source_.describe();
+  const std::string file = source_.name(index) + ": ";  // which the place begins with, as the fault may
   const std::string fault = error.starts_with(file) ? error.substr(file.size()) : error;
-  const std::string number = fmt::format("sample {} of {}", sample.index, data.substr(0, data.find(": ")));
+  const std::string number = fmt::format("sample {} of {}", index, data.substr(0, data.find(": ")));
   if (!bad_) throw TaskError(fmt::format("{}: {} ({})", place, fault, number), -1);
   try {
     bad_->add(place, fault, number);
   } catch (const RunError& too_many) {
     throw TaskError(too_many.what(), -1);
   }
+}
+
+// The next sample takes its place, or it is left out.
+void SampleReader::pass_over(SampleRef& sample, int64_t tries) const {
   if (!leaves_out_) {
-    if (tries >= source_.size()) throw TaskError(fmt::format("none of {} can be read", data), -1);
+    if (tries >= source_.size()) throw TaskError(fmt::format("none of {} can be read", source_.describe()), -1);
     sample.index = (sample.index + 1) % source_.size();
     return;
   }
   const bool padding = int64_t(sample.position) >= source_.size();
   if (!padding) left_out_.add(sample.epoch, int64_t(sample.position));
+}
+
+void SampleReader::set_zero(size_t n, std::span<std::byte* const> fields) const {
   for (size_t f = source_fields_; f < fields.size(); ++f) {
     if (fields[f]) std::memset(fields[f] + int64_t(n) * strides_[f], 0, size_t(strides_[f]));
   }
@@ -188,8 +195,11 @@ void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const
           keep(samples[n], n, fields);
           break;
         } catch (const std::exception& error) {  // a source may throw what it likes
-          pass_over(samples[n], n, tries, plain_message(error), fields);
-          if (leaves_out_) break;
+          tell_bad(samples[n].index, plain_message(error));
+          pass_over(samples[n], tries);
+          if (!leaves_out_) continue;
+          set_zero(n, fields);
+          break;
         }
       }
     }
@@ -198,6 +208,40 @@ void SampleReader::read(std::span<SampleRef> samples, std::span<std::byte* const
   }
   const ReadWatch::Reading watched(watch_, source_, samples.front(), samples.size());
   source_.fill(samples, fields.first(source_fields_));
+}
+
+void SampleReader::choose(std::span<SampleRef> samples) const {
+  for (SampleRef& sample : samples) {
+    for (int64_t tries = 1; kept_->bad[size_t(sample.index)]; ++tries) {
+      pass_over(sample, tries);
+      if (leaves_out_) break;
+    }
+  }
+}
+
+std::vector<int64_t> SampleReader::read_to_keep(int64_t first, int64_t count,
+                                                std::span<std::byte* const> fields) const {
+  std::vector<SampleRef> samples(static_cast<size_t>(count));
+  for (int64_t n = 0; n < count; ++n) samples[size_t(n)] = {first + n, 0, uint64_t(first + n)};
+  std::vector<int64_t> bad;
+  if (!preparations_.empty()) {
+    std::unique_ptr<Worker> worker = borrow();
+    ReadingTimes times;
+    for (size_t n = 0; n < samples.size(); ++n) {
+      try {
+        prepare(*worker, samples[n], n, fields, times);
+      } catch (const std::exception& error) {
+        tell_bad(samples[n].index, plain_message(error));
+        set_zero(n, fields);
+        bad.push_back(samples[n].index);
+      }
+    }
+    times.samples += count;
+    give_back(std::move(worker), times);
+  }
+  const ReadWatch::Reading watched(watch_, source_, samples.front(), samples.size());
+  source_.fill(samples, fields.first(source_fields_));
+  return bad;
 }
 
 }  // namespace arbalest

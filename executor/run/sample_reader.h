@@ -24,23 +24,35 @@ std::vector<Field> slot_fields(const Loop& loop, const Source& source);
 // in each epoch, so that nothing is worth keeping.
 int64_t cached_bytes(const Loop& loop);
 
+// What is known of a split's samples that lie on devices (Prefetch's `cache`), once they have been brought there.
+struct KeptSamples {
+  std::vector<bool> bad;  // by index: it could not be read
+};
+
 // Of one loop. Any thread may read.
 class SampleReader {
  public:
   // Keeps the references. `bad`: how many samples that cannot be read are passed over; nullptr: none. Where the loop
   // trains, the next one of the split that can be read takes such a sample's place; validation leaves it out.
   // `cache`: where prepared samples stay, each cached_bytes() long; nullptr: nowhere. `watch`: what is told of each
-  // read; nullptr: nobody.
+  // read; nullptr: nobody. `kept`: what is known of the samples that lie on devices; nullptr: none do.
   SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr,
-               SampleCache* cache = nullptr, ReadWatch* watch = nullptr);
+               SampleCache* cache = nullptr, ReadWatch* watch = nullptr, const KeptSamples* kept = nullptr);
 
   int64_t batch() const { return batch_; }
+  int64_t block() const { return source_.block(); }  // Source::block()
   // Of a sample of a field of the slot (Loop::fields), in bytes.
   int64_t stride(size_t field) const { return strides_[field]; }
   // Writes samples one after the other, each field where `fields` says, as Source::fill() does; nullptr where the
   // field is not in the slot; a sample that is left out is zeros there. Throws what the source throws, and TaskError
   // with the place of a sample that cannot be prepared.
   void read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const;
+  // Chooses the samples of a batch from those that lie on the devices: what could not be read when they were brought
+  // there is passed over as read() does.
+  void choose(std::span<SampleRef> samples) const;
+  // Writes `count` samples from `first` on, by their indices, to be kept. Returns those that cannot be read, which are
+  // zeros. Throws as read() does.
+  std::vector<int64_t> read_to_keep(int64_t first, int64_t count, std::span<std::byte* const> fields) const;
   // Tells the source which of its blocks will be read soon.
   void will_read(std::vector<int64_t> blocks) const;
 
@@ -60,8 +72,9 @@ class SampleReader {
   void give_back(std::unique_ptr<Worker> worker, const ReadingTimes& times) const;
   void prepare(Worker& worker, const SampleRef& sample, size_t n, std::span<std::byte* const> fields,
                ReadingTimes& times) const;
-  void pass_over(SampleRef& sample, size_t n, int64_t tries, const std::string& error,
-                 std::span<std::byte* const> fields) const;
+  void tell_bad(int64_t index, const std::string& error) const;
+  void pass_over(SampleRef& sample, int64_t tries) const;
+  void set_zero(size_t n, std::span<std::byte* const> fields) const;
   bool take_cached(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
   void keep(const SampleRef& sample, size_t n, std::span<std::byte* const> fields) const;
 
@@ -73,6 +86,7 @@ class SampleReader {
   BadSamples* const bad_;
   SampleCache* const cache_;
   ReadWatch* const watch_;
+  const KeptSamples* const kept_;
   const size_t source_fields_;
   std::vector<int64_t> strides_;
   mutable LeftOut left_out_;

@@ -115,6 +115,7 @@ void EventQueue::deliver(const Event& event) {
   struct Call {
     RunObserver& to;
     void operator()(const RunStarted& e) const { to.started(e); }
+    void operator()(const SamplesKept& e) const { to.kept(e); }
     void operator()(const RunProgress& e) const { to.progress(e); }
     void operator()(const SampleSkipped& e) const { to.skipped(e); }
     void operator()(const EpochEnded& e) const { to.epoch(e); }

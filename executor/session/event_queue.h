@@ -40,6 +40,7 @@ class EventQueue final : public RunObserver {
   ~EventQueue() override;  // after everything has been delivered
 
   void started(const RunStarted& event) override { push(event); }
+  void kept(const SamplesKept& event) override { push(event); }
   void progress(const RunProgress& event) override { push(event); }
   void epoch(const EpochEnded& event) override;
   void validating(const ValidationProgress& event) override { push(event); }
@@ -63,8 +64,8 @@ class EventQueue final : public RunObserver {
   void drain();
 
  private:
-  using Event = std::variant<RunStarted, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned, SampleSkipped,
-                             CheckpointSaved, RolledBack, RunFinished, RunFailed>;
+  using Event = std::variant<RunStarted, SamplesKept, RunProgress, EpochEnded, ValidationProgress, Validated, Tuned,
+                             SampleSkipped, CheckpointSaved, RolledBack, RunFinished, RunFailed>;
   void push(Event event);
   void push_last(Event event);
   void add(Event event);

@@ -47,6 +47,15 @@ struct RunStarted {
   double resumed_seconds = 0;     // of that checkpoint: CheckpointSaved::seconds
 };
 
+// Before training begins, samples of a split are brought to the devices that they stay on (Prefetch's `cache`). Told a
+// few times a second, and when all are there.
+struct SamplesKept {
+  std::string split;             // "train"
+  int64_t samples = 0, all = 0;  // that are there, and of the split
+  int64_t bytes = 0;             // of all, on each device
+  double seconds = 0;            // since the first was read
+};
+
 // Iterations and epochs count from 1 and say what is complete; seconds count from the start of training.
 struct RunProgress {
   int64_t epoch = 0, iteration = 0;
@@ -134,11 +143,11 @@ struct RunFinished {
   std::string reason;          // "complete", "until", "patience", "interrupted", "time limit"
   std::string interrupted_by;  // "SIGINT"; "": unknown, or another reason
   int64_t epoch = 0, iteration = 0, images = 0;
-  double seconds = 0, setup_seconds = 0;
-  double images_per_second = 0;  // over all of training
-  InputReport input;             // since the number of learners was last changed
-  int64_t skipped_updates = 0;   // of the whole run and all learners
-  bool validated = false;        // whether the next three mean anything
+  double seconds = 0, setup_seconds = 0;  // set-up: with what SamplesKept tells of
+  double images_per_second = 0;           // over all of training
+  InputReport input;                      // since the number of learners was last changed
+  int64_t skipped_updates = 0;            // of the whole run and all learners
+  bool validated = false;                 // whether the next three mean anything
   Validated last;
   Metrics best;            // per metric, over validations
   int64_t best_epoch = 0;  // of the metric that decides, where there is one
@@ -170,6 +179,7 @@ class RunObserver {
  public:
   virtual ~RunObserver() = default;
   virtual void started(const RunStarted&) {}
+  virtual void kept(const SamplesKept&) {}
   virtual void progress(const RunProgress&) {}
   virtual void epoch(const EpochEnded&) {}
   virtual void validating(const ValidationProgress&) {}
@@ -187,6 +197,7 @@ class Observers final : public RunObserver {
  public:
   explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}
   void started(const RunStarted& event) override { pass(&RunObserver::started, event); }
+  void kept(const SamplesKept& event) override { pass(&RunObserver::kept, event); }
   void progress(const RunProgress& event) override { pass(&RunObserver::progress, event); }
   void epoch(const EpochEnded& event) override { pass(&RunObserver::epoch, event); }
   void validating(const ValidationProgress& event) override { pass(&RunObserver::validating, event); }

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
 
+#include "executor/run/binding.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
 
@@ -38,9 +40,53 @@ SlowOpening::~SlowOpening() {
   if (thread_.joinable()) thread_.join();
 }
 
+namespace {
+
+// Whether the source draws samples anew, by epoch or position: looks at some of them twice.
+bool draws_anew(const Source& source) {
+  constexpr int64_t kLooks = 16;
+  const std::vector<Field> fields = source.fields();
+  const auto look = [&](int64_t index, uint64_t epoch, uint64_t position) {
+    std::vector<std::vector<std::byte>> content;
+    std::vector<std::byte*> to;
+    for (const Field& field : fields) {
+      const bool file = field.dtype == DataType::String;
+      content.emplace_back(file ? 0 : size_t(field.sample().bytes()));
+      to.push_back(file ? nullptr : content.back().data());
+    }
+    const SampleRef sample{index, epoch, position};
+    source.fill({&sample, 1}, to);
+    return content;
+  };
+  for (int64_t i = 0; i < std::min(kLooks, source.size()); ++i) {
+    if (look(i, 0, uint64_t(i)) != look(i, 1, uint64_t(source.size() - 1 - i))) return true;
+  }
+  return false;
+}
+
+// Of samples that stay on the devices, whatever they are prepared from.
+void keep_on_devices(Prepared& prepared, const Node& prefetch) {
+  prepared.kept_arenas = std::make_shared<KeptArenas>();
+  const auto keep = [&](const Loop* loop, const Source* source) {
+    if (!loop || !source) return std::shared_ptr<KeptSamples>();
+    cached_bytes(*loop);
+    if (draws_anew(*source)) {
+      fail(prefetch,
+           fmt::format("attribute 'cache' keeps samples, and '{}' draws them anew in each epoch", source->describe()));
+    }
+    return std::make_shared<KeptSamples>();
+  };
+  prepared.training_kept = keep(&prepared.program.training(), prepared.training.get());
+  prepared.validation_kept = keep(prepared.program.find(LoopRole::Validate), prepared.validation.get());
+}
+
+}  // namespace
+
 void add_caches(Prepared& prepared) {
   const Node& prefetch = *prepared.graph.find_op("arbalest.Prefetch");
-  if (string_attribute(prefetch, "cache") != "host") return;
+  const std::string where = string_attribute(prefetch, "cache");
+  if (where == "device") keep_on_devices(prepared, prefetch);
+  if (where != "host") return;
   const auto cache_of = [&](const Loop* loop, const std::shared_ptr<const Source>& source) {
     const int64_t bytes = loop && source ? cached_bytes(*loop) : 0;
     return bytes > 0 ? std::make_shared<SampleCache>(source->size(), bytes) : nullptr;
@@ -64,8 +110,10 @@ int64_t bytes_of_caches(const Prepared& prepared) {
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {
   const Source& source = loop.role == LoopRole::Validate ? *prepared.validation : *prepared.training;
-  SampleCache* cache = (loop.role == LoopRole::Validate ? prepared.validation_cache : prepared.training_cache).get();
-  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache, prepared.watch.get());
+  const bool validates = loop.role == LoopRole::Validate;
+  SampleCache* cache = (validates ? prepared.validation_cache : prepared.training_cache).get();
+  const KeptSamples* kept = (validates ? prepared.validation_kept : prepared.training_kept).get();
+  return std::make_shared<SampleReader>(loop, source, seed, prepared.bad.get(), cache, prepared.watch.get(), kept);
 }
 
 }  // namespace arbalest

@@ -17,8 +17,9 @@ namespace arbalest {
 // Samples that are skipped go to standard error; Training tells its observer instead.
 std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options);
 
-// Where Prefetch's `cache` asks for them, and host nodes prepare samples. Throws GraphError where they prepare none, or
-// draw anew in each epoch, and RunError where there is not the memory.
+// What Prefetch's `cache` asks for: of samples that host nodes prepare in the host's memory, of all samples on devices.
+// Throws GraphError where they would be other ones in each epoch, or in memory already, and RunError where the host has
+// not the memory.
 void add_caches(Prepared& prepared);
 
 // Says once what is waited for, where what is done while this lives takes longer than so many seconds; 0: never. For

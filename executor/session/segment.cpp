@@ -209,6 +209,7 @@ ModelState Segment::model() const {
 }
 
 void Segment::run(const std::atomic<bool>& interrupted, TraceRecorder* trace) {
+  if (!bring_samples(interrupted)) return;
   SchedulerOptions scheduling;
   scheduling.threads = threads_;
   scheduling.first_iteration = from_.iteration;

@@ -64,6 +64,11 @@ class Segment {
   // Throws GraphError where the plan ends before the snapshot, RunError where it cannot be one of this plan.
   void start_from(const SegmentSnapshot& snapshot);
 
+  // Brings samples that stay on the devices there, unless an earlier segment of the run has: false where `interrupted`
+  // was set before all were there. run() does so too, if nobody has.
+  bool bring_samples(const std::atomic<bool>& interrupted);
+  std::function<void(const SamplesKept&)> on_samples;  // is told meanwhile
+
   // Runs to the end of the segment, to what validation decides, or to `interrupted`, and reports what no report has
   // told of. `trace` may be nullptr.
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace);
@@ -122,6 +127,7 @@ class Segment {
   InitialValues initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
                         const WeightsFile* file = nullptr) const;
   const std::vector<Replica>& learner_replicas() const { return plan_.handles.loops.front().replicas; }
+  bool bring_split(bool validation, const std::atomic<bool>& interrupted);
   void make_host_tasks();
   std::shared_ptr<const SampleReader> reader_of(const Loop& loop);  // one for all fills of the loop
   std::function<void(int64_t)> fill_training(const Replica& replica, TaskId task);

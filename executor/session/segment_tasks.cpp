@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "executor/run/keep_samples.h"
 #include "executor/session/reading.h"
 #include "executor/session/segment.h"
+#include "graph/op.h"
 
 namespace arbalest {
 
@@ -32,6 +35,45 @@ void Segment::make_host_tasks() {
   host_[size_t(handles.validation_end)] = end_validation();
 }
 
+bool Segment::bring_samples(const std::atomic<bool>& interrupted) {
+  return bring_split(false, interrupted) && bring_split(true, interrupted);
+}
+
+bool Segment::bring_split(bool validation, const std::atomic<bool>& interrupted) {
+  std::vector<SamplesOnDevice> places;
+  int64_t bytes = 0;
+  bool filled = true;
+  for (const SamplesOnDevice& place : plan_.handles.samples) {
+    if (place.validation != validation) continue;
+    const Arena& arena = plan_.arenas[size_t(place.arena)];
+    filled = filled && prepared_.kept_arenas->at(arena.name).filled;
+    bytes = arena.bytes;
+    places.push_back(place);
+  }
+  if (filled) return true;
+  const Loop& loop = validation ? this->validation() : training();
+  const auto& source = validation ? prepared_.validation : prepared_.training;
+  const Node& named = *prepared_.graph.find_op(validation ? "arbalest.Validate" : "arbalest.Prefetch");
+  const SampleReader reader(loop, *source, options_.numerics.seed, prepared_.bad.get(), nullptr, prepared_.watch.get());
+  const auto began = std::chrono::steady_clock::now();
+  KeepingOptions keeping;
+  keeping.threads = threads_;
+  keeping.progress = [&](int64_t samples) {
+    if (!on_samples) return;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    on_samples({string_attribute(named, "split"), samples, source->size(), bytes, seconds});
+  };
+  keeping.late_read = [this] { return prepared_.watch->late(); };
+  keeping.process_ends = process_ends_;
+  std::optional<KeptSamples> kept = keep_samples(*binding_, places, reader, source->size(), keeping, interrupted);
+  if (!kept) return false;
+  *(validation ? prepared_.validation_kept : prepared_.training_kept) = std::move(*kept);
+  for (const SamplesOnDevice& place : places) {
+    prepared_.kept_arenas->at(plan_.arenas[size_t(place.arena)].name).filled = true;
+  }
+  return true;
+}
+
 std::shared_ptr<const SampleReader> Segment::reader_of(const Loop& loop) {
   auto& reader = readers_[loop.role];
   if (!reader) reader = make_reader(prepared_, loop, options_.numerics.seed);
@@ -40,7 +82,7 @@ std::shared_ptr<const SampleReader> Segment::reader_of(const Loop& loop) {
 
 std::function<void(int64_t)> Segment::fill_training(const Replica& replica, TaskId task) {
   auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)],
-                                              batch_layout(training(), prepared_.request.training_resident),
+                                              batch_layout(training(), prepared_.request.training_batches),
                                               reader_of(training()));
   return [this, filler, learner = replica.learner](int64_t tick) {
     const int64_t batch = from_.batch + batch_number(tick % rounds_, learner, learners_);
@@ -53,7 +95,7 @@ std::function<void(int64_t)> Segment::fill_training(const Replica& replica, Task
 std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, TaskId task) {
   const Loop& loop = validation();
   auto filler = std::make_shared<BatchFiller>(
-      *binding_, plan_.tasks[size_t(task)], batch_layout(loop, prepared_.request.validation_resident), reader_of(loop));
+      *binding_, plan_.tasks[size_t(task)], batch_layout(loop, prepared_.request.validation_batches), reader_of(loop));
   const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false, prepared_.validation->block());
   const int64_t validators = validator_count(prepared_.request);
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
@@ -75,7 +117,7 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
 std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica, TaskId task) {
   const Loop& loop = *prepared_.program.find(LoopRole::Recalibrate);
   auto filler = std::make_shared<BatchFiller>(*binding_, plan_.tasks[size_t(task)],
-                                              batch_layout(loop, prepared_.request.training_resident), reader_of(loop));
+                                              batch_layout(loop, prepared_.request.training_batches), reader_of(loop));
   const int64_t batches = prepared_.program.find(LoopRole::Recalibrate)->batches,
                 in_epoch = prepared_.training->size() / loop.batch, validators = validator_count(prepared_.request);
   return [this, filler, batches, in_epoch, validators, device = replica.device](int64_t tick) {

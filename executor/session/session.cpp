@@ -146,17 +146,25 @@ double preparation_time(const Graph& graph) {
                                          [](const Node& node) { return bool(node.op->prepare); }));
 }
 
-void describe_sources(Prepared& prepared) {
+BatchOrigin origin_of(const Source& source, bool keeps_samples) {
+  if (keeps_samples) return BatchOrigin::Samples;
+  return source.resident() ? BatchOrigin::Resident : BatchOrigin::Host;
+}
+
+// `keeps_samples`: they stay on the devices, where Prefetch's `cache` says so.
+void describe_sources(Prepared& prepared, bool keeps_samples) {
   PlanRequest& request = prepared.request;
+  const Node* prefetch = prepared.graph.find_op("arbalest.Prefetch");
+  keeps_samples = keeps_samples && prefetch && string_attribute(*prefetch, "cache") == "device";
   const double preparing = preparation_time(prepared.graph);
   if (prepared.training) {
     request.training_samples = prepared.training->size();
-    request.training_resident = prepared.training->resident();
+    request.training_batches = origin_of(*prepared.training, keeps_samples);
     request.training_fill_time = prepared.training->microseconds_per_sample() + preparing;
   }
   if (!prepared.validation) return;
   request.validation_samples = prepared.validation->size();
-  request.validation_resident = prepared.validation->resident();
+  request.validation_batches = origin_of(*prepared.validation, keeps_samples);
   request.validation_fill_time = prepared.validation->microseconds_per_sample() + preparing;
 }
 
@@ -268,7 +276,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   PlanRequest& request = prepared.request;
   request.devices = devices_of(options);
   request.host_threads = thread_count(options);
-  describe_sources(prepared);
+  describe_sources(prepared, false);
   passes.measures = !asked.endless;
   set_precision(passes, options);
   passes.validators = int64_t(request.devices.size());
@@ -277,7 +285,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   request.endless = asked.endless;
   if (asked.endless) {
     request.validation_fill_time = 0;  // a batch is not divided
-    request.validation_resident = false;
+    request.validation_batches = BatchOrigin::Host;
   }
   return prepared;
 }
@@ -288,6 +296,7 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
   bind.deterministic = options.numerics.deterministic;
   bind.nvtx = options.execution.nvtx;
   bind.workspace_limit = prepared.request.workspace_limit;
+  if (prepared.kept_arenas) bind.kept = prepared.kept_arenas;
   return bind;
 }
 
@@ -332,7 +341,7 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.iterations = options.length.iterations.value_or(0);
   request.report_every = options.divergence.find ? 1 : options.execution.report_every;
   request.host_threads = thread_count(options);
-  describe_sources(prepared);
+  describe_sources(prepared, true);
   request.rounds =
       rounds_of(request.training_samples, all, prepared.program.training().batch, prepared.program.accumulate);
   const bool saves_validated =

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ namespace arbalest {
 struct BindOptions;     // executor/run/binding.h
 class BadSamples;       // io/sources/bad_samples.h
 class SampleCache;      // executor/run/sample_cache.h
+struct KeptArena;       // executor/run/binding.h
+struct KeptSamples;     // executor/run/sample_reader.h
 class ReadWatch;        // executor/run/read_watch.h
 struct CheckpointFile;  // executor/training/checkpoint.h
 struct StepProfile;     // executor/run/step_profile.h
@@ -137,9 +140,11 @@ struct Prepared {
   std::shared_ptr<ReadWatch> watch;  // likewise
   // Where Prefetch's `cache` asks for them.
   std::shared_ptr<SampleCache> training_cache, validation_cache;
-  PlanRequest request;      // for whole epochs from the first on
-  double total_epochs = 0;  // of the run, for schedules
-  std::string note;         // what is probably not meant; "": nothing
+  std::shared_ptr<KeptSamples> training_kept, validation_kept;
+  std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans of the run
+  PlanRequest request;                                            // for whole epochs from the first on
+  double total_epochs = 0;                                        // of the run, for schedules
+  std::string note;                                               // what is probably not meant; "": nothing
 };
 
 // Of the host's memory, once all samples of both splits have been prepared.

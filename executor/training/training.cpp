@@ -4,6 +4,7 @@
 #include <tbb/version.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "executor/devices/sampler.h"
@@ -98,6 +99,7 @@ void Training::make_segment(const Cursor& from) {
   if (tuner_ && !tuner_->done()) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
+  segment_->on_samples = [this](const SamplesKept& event) { observer_.kept(event); };
   segment_->outlives_divergence = options_.divergence.then == OnDivergence::Rollback || options_.divergence.find;
   segment_->on_process_ends([this](const std::string& message) {
     constexpr auto kLongest = std::chrono::seconds(5);  // of observers, to take note of it
@@ -131,6 +133,10 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   try {
     const bool over = monitor_->all_targets_reached() || monitor_->out_of_patience();
     complete_ = segment_->at_end();
+    if (!over && !complete_) {
+      setup_seconds += bring_samples(interrupted);
+      monitor_->begin();  // anew: nothing has been trained so far
+    }
     trained_ = !interrupted.load() && !over && !complete_;
     if (trained_) run_segments(interrupted);
     end = monitor_->finish(segment_->position(), monitor_->seconds(), why_ended());
@@ -163,6 +169,13 @@ RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_sec
   }
   observer_.finished(end);
   return end;
+}
+
+// Returns how many seconds it took.
+double Training::bring_samples(const std::atomic<bool>& interrupted) {
+  const auto began = std::chrono::steady_clock::now();
+  segment_->bring_samples(interrupted);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
 // Saves the model at the end of the run, where --save asks for it or an interrupt ended the run.

@@ -47,6 +47,7 @@ class Training {
   void keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at);
   std::string why_ended() const;
   std::string schedule_note() const;
+  double bring_samples(const std::atomic<bool>& interrupted);
   void save_last(RunFinished& end);
   void save_somewhere(const std::string& path, const Snapshot& last, RunFinished& end);
   static void check_finite(const ModelState& model, int64_t iteration, const std::string& path);

@@ -68,7 +68,8 @@ struct PrefetchOptions {
   std::string split = "train";
   int64_t batch = 64;  // per learner
   int64_t depth = 3;   // batches read ahead
-  std::string cache = "none";  // "host": what host nodes make of files stays in the host's memory
+  // "host": what host nodes make of files stays in the host's memory; "device": all samples stay on each device
+  std::string cache = "none";
 };
 // The first two fields of the source, images and labels: uint8 (N, C, H, W), or files (N) that random_resized_crop() or
 // resize_crop() prepare; and, of most, int32 (N).

@@ -8,8 +8,10 @@ namespace {
 
 AttributeSpec cache_spec() {
   AttributeSpec spec =
-      string_spec("cache", "none", "host: what host nodes make of a sample stays in the host's memory");
-  spec.choices = {"none", "host"};
+      string_spec("cache", "none",
+                  "host: what host nodes make of a sample stays in the host's memory; device: all samples stay on each "
+                  "device, where batches are made of them");
+  spec.choices = {"none", "host", "device"};
   return spec;
 }
 

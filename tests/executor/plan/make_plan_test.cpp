@@ -199,17 +199,18 @@ TEST_CASE("plans are live for all combinations of options") {
     request.validation_samples = 1 + digit(17, 40);
     request.epochs = 1 + digit(19, 4);
     request.iterations = digit(23, 3) == 0 ? program.accumulate + digit(29, 11) : 0;
-    request.training_resident = digit(31, 2) == 0;
-    request.validation_resident = digit(37, 2) == 0;
+    request.training_batches = BatchOrigin(digit(31, 3));
+    request.validation_batches = BatchOrigin(digit(37, 3));
     request.run_ahead = int32_t(1 + digit(41, 3));
     request.device_slots = int32_t(1 + digit(43, 3));
     request.report_every = digit(47, 5);
     request.validation_lead = digit(53, 9);
     request.host_threads = int32_t(1 + digit(59, 4));
     request.training_fill_time = double(1000 * digit(61, 2));
-    const int64_t filling = request.training_resident ? 1
-                                                      : fill_parts(program.training().batch, request.training_fill_time,
-                                                                   request.host_threads);
+    const int64_t filling =
+        request.training_batches != BatchOrigin::Host
+            ? 1
+            : fill_parts(program.training().batch, request.training_fill_time, request.host_threads);
     INFO("combination ", i);
     Plan plan;
     REQUIRE_NOTHROW(plan = make_plan(program, request));  // verifies it

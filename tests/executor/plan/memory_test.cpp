@@ -319,14 +319,20 @@ TEST_CASE("a value that is read after it was updated in place is an error") {
   CHECK(contains(message_of([&] { Step{ready.program}; }), "'late' (Identity): reads 'weights' after it was updated"));
 }
 
-TEST_CASE("a batch's slot holds the scalars, then the fields; a resident one only the scalars") {
+TEST_CASE("a batch's slot holds the scalars, then the fields; a resident one only the scalars; a pinned one indices") {
   const Prepared ready = prepared(TinyNet{}, Precision::Fp32);
   const Loop& loop = ready.program.training();
-  const BatchLayout layout = batch_layout(loop, false);
+  const BatchLayout layout = batch_layout(loop, BatchOrigin::Host);
   CHECK(layout.offsets == std::vector<int64_t>{256, 256 + 8 * 16 * 16});
   CHECK(layout.bytes == layout.offsets[1] + 8 * 4);
-  const BatchLayout resident = batch_layout(loop, true);
+  CHECK(layout.pinned_bytes == layout.bytes);
+  const BatchLayout resident = batch_layout(loop, BatchOrigin::Resident);
   CHECK(resident.bytes == sizeof(StepScalars));
+  CHECK(resident.pinned_bytes == sizeof(StepScalars));
+  const BatchLayout taken = batch_layout(loop, BatchOrigin::Samples);
+  CHECK(taken.offsets == layout.offsets);
+  CHECK(taken.bytes == layout.bytes);
+  CHECK(taken.pinned_bytes == sizeof(StepScalars) + 8 * 8);
   CHECK(resident.offsets == std::vector<int64_t>{0, 0});
 }
 

@@ -27,6 +27,7 @@ struct PassingDevice : Device {
   void stop(Deadline until) override { inner->stop(until); }
   void* allocate(int64_t bytes) override { return inner->allocate(bytes); }
   void* allocate_pinned(int64_t bytes) override { return inner->allocate_pinned(bytes); }
+  std::shared_ptr<std::byte> allocate_kept(int64_t bytes) override { return inner->allocate_kept(bytes); }
   void upload(void* to, const void* from, int64_t bytes) override { inner->upload(to, from, bytes); }
   void download(void* to, const void* from, int64_t bytes) override { inner->download(to, from, bytes); }
   int64_t free_bytes() const override { return inner->free_bytes(); }

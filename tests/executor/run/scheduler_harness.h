@@ -96,8 +96,8 @@ struct Harness {
   std::function<void(int64_t)> fill(const Task& task) {
     const bool training = task.learner != kNone;
     const Loop& loop = training ? prepared.program.training() : *prepared.program.find(LoopRole::Validate);
-    auto filler =
-        std::make_shared<BatchFiller>(*binding, task, batch_layout(loop, false), make_reader(prepared, loop, 1));
+    auto filler = std::make_shared<BatchFiller>(*binding, task, batch_layout(loop, BatchOrigin::Host),
+                                                make_reader(prepared, loop, 1));
     const DataOrder order(1, training ? prepared.training->size() : prepared.validation->size(), training);
     return [filler, order, training, rounds = prepared.request.rounds](int64_t tick) {
       StepScalars scalars;

@@ -170,7 +170,7 @@ TEST_CASE("a batch without a label: the slot holds what the graph reads and noth
   const Prepared prepared = prepare(graph, options);
   const Loop& loop = prepared.program.training();
   CHECK(loop.fields == std::vector<ValueId>{loop.graph.find_value("points"), kNone});
-  CHECK(batch_layout(loop, false).bytes == 256 + 4 * 2 * 4);
+  CHECK(batch_layout(loop, BatchOrigin::Host).bytes == 256 + 4 * 2 * 4);
   CHECK(run(graph, options).ends.at(0).iteration == 32);
 }
 

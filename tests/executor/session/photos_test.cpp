@@ -154,6 +154,44 @@ TEST_CASE("photos: what is kept in the host's memory is what was prepared") {
   CHECK(contains(message, "node 'pixels' (arbalest.RandomResizedCrop): it prepares a sample anew in each epoch"));
 }
 
+TEST_CASE("photos: what stays on the devices is what was prepared") {
+  const Photos photos;
+  const Graph device = photos.graph(kFixed, ", cache = \"device\"");
+  CHECK(trained_weights(photos, device, on_cpus(2, 2)) == trained_weights(photos, photos.graph(kFixed), on_cpus(2, 2)));
+  const Recorder recorder = run(device, on_cpus());
+  CHECK(recorder.reports.front().input.decode == 0);  // that was before
+
+  const std::string message = message_of([&] { prepare(photos.graph(kRandom, ", cache = \"device\""), on_cpus()); });
+  CHECK(contains(message, "node 'pixels' (arbalest.RandomResizedCrop): it prepares a sample anew in each epoch"));
+}
+
+TEST_CASE("photos: files that cannot be read are skipped where samples stay on the devices, as they are elsewhere") {
+  const Photos photos;
+  const std::string bad = photos.folder.write("train/above/0.png", std::string("\x89PNG\r\n\x1a\nnot quite"));
+  const Graph device = photos.graph(kFixed, ", cache = \"device\"");
+  const std::string message = message_of([&] { run_skipping(device, 0); });
+  CHECK(message.starts_with(bad + ": "));
+  CHECK(contains(message, "(sample 0 of folder:" + photos.folder.string() + " train); --skip-bad N goes on over"));
+
+  photos.folder.write("train/above/1.jpg", std::string("nor this"));  // its place is taken by the one after next
+  photos.folder.write("test/above/4.png", std::string("a test that is left out"));
+  photos.folder.write("test/below/9.jpg", std::string("and another, before padding"));
+  CHECK(contains(message_of([&] { run_skipping(device, 3); }), "--skip-bad 3 is used up"));
+  const Skips kept = run_skipping(device, 4), read = run_skipping(photos.graph(kFixed), 4);
+  std::set<std::string> places, expected;
+  for (const SampleSkipped& skip : kept.skips) places.insert(skip.place);
+  for (const SampleSkipped& skip : read.skips) expected.insert(skip.place);
+  CHECK(places.size() == 4);
+  CHECK(places == expected);
+  REQUIRE(kept.validations.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(kept.epochs[i].loss == read.epochs[i].loss);
+    CHECK(kept.validations[i].left_out == 2);
+    CHECK(kept.validations[i].loss == read.validations[i].loss);
+    CHECK(kept.validations[i].metrics == read.validations[i].metrics);
+  }
+}
+
 TEST_CASE("photos: a sample is prepared by its position, not by its batch") {
   const Photos photos;
   const Prepared prepared = prepare(photos.graph(kRandom), on_cpus());

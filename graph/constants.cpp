@@ -137,9 +137,11 @@ double infer_content(Graph& graph, NodeId id) {
     if (output != kNone) graph.values[size_t(output)].content = nullptr;
   }
   if (node.op->content && node.outputs[0] != kNone) {
-    const auto content = std::make_shared<Bytes>(node.op->content(InferContext(graph, id)));
-    graph.values[size_t(node.outputs[0])].content = content;
-    return double(content->size());
+    Value& output = graph.values[size_t(node.outputs[0])];
+    Bytes content = node.op->content(InferContext(graph, id));
+    if (int64_t(content.size()) != output.type.bytes()) return 0;  // CastLike of what is not known
+    output.content = std::make_shared<Bytes>(std::move(content));
+    return double(output.type.bytes());
   }
   if (!is_known(graph, node)) return 0;
   Evaluation evaluation(graph, node);

@@ -12,6 +12,7 @@
 #include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
 #include "graph/file/literals.h"
+#include "graph/file/model_parameters.h"
 #include "graph/file/onnx_file.h"
 
 namespace arbalest {
@@ -34,6 +35,7 @@ class Parser : private LiteralReader {
     source_.outputs = parse_values("(", ")");
     if (token_.is("<")) source_.values = parse_values("<", ">");
     source_.nodes = parse_nodes();
+    note_producer(source_, producer_);
     while (token_.kind != Token::Kind::End) source_.functions.push_back(parse_function());
     return std::move(source_);
   }
@@ -80,7 +82,8 @@ class Parser : private LiteralReader {
       } else if (name == "ir_version" || name == "model_version") {
         parse_integer("a whole number");
       } else {
-        parse_string("text");
+        const std::string text = parse_string("text");
+        if (name == "producer_name") producer_ = text;
       }
     } while (more(">"));
   }
@@ -225,6 +228,7 @@ class Parser : private LiteralReader {
   }
 
   GraphSource source_;
+  std::string producer_;
 };
 
 }  // namespace

@@ -79,6 +79,8 @@ struct GraphSource {
   std::string file;
   std::vector<std::string> data_files;  // beside it, that tensors are kept in
   std::string name;
+  std::string producer;        // that wrote the file: "pytorch"; "": it does not say
+  bool equal_is_same = false;  // see note_producer() in graph/file/model_parameters.h
   Opsets opsets;
   SourcePlace opsets_place;
   std::vector<SourceValue> inputs, outputs;

@@ -10,6 +10,7 @@
 
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
+#include "graph/file/sequences.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -75,6 +76,8 @@ class Cut {
     GraphSource cut;
     cut.file = whole_.file;
     cut.name = whole_.name;
+    cut.producer = whole_.producer;
+    cut.equal_is_same = whole_.equal_is_same;
     cut.opsets = whole_.opsets;
     cut.opsets_place = whole_.opsets_place;
     cut.functions = whole_.functions;
@@ -212,15 +215,17 @@ void note_fixed_batch(const GraphSource& source, Graph& graph) {
 
 }  // namespace
 
-CalledModel read_model(const GraphSource& source, const OpRegistry& registry, const ModelCall& call, size_t operands,
+CalledModel read_model(const GraphSource& stated, const OpRegistry& registry, const ModelCall& call, size_t operands,
                        size_t results) {
+  GraphSource source = stated;  // tensors are shared
+  take_sequences_apart(source);
   Cut cut(source, registry, call);
   const std::vector<std::string> names = cut.operands(operands);
   GraphSource part = cut.run(names, results);
   widen_bfloat16(part);
   CalledModel model{build_graph(part, registry, 0), {}};
   note_fixed_batch(part, model.graph);
-  own_parameters(model.graph);
+  own_parameters(model.graph, part);
   follow_training(model.graph, call.training);
   spell_out_old_softmax(model.graph);
   for (const std::string& name : names) {

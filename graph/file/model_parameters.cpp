@@ -42,7 +42,7 @@ ValueId copy_of(Graph& graph, ValueId id, const std::string& name) {
   return copy;
 }
 
-void find_weights(Graph& graph) {
+void find_weights(Graph& graph, const GraphSource& source) {
   std::vector<bool> learned(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -53,7 +53,9 @@ void find_weights(Graph& graph) {
     Value& value = graph.values[v];
     if (!is_stored(value) || !is_floating(value.type.dtype)) continue;
     if (learned[v] && !value.type.shape.empty()) value.role = Role::Parameter;
-    if (!learned[v] && value.type.elements() == 1) value.role = Role::Constant;  // a number of a formula
+    if (!learned[v] && value.type.elements() == 1 && !is_of_module(source, value.name)) {
+      value.role = Role::Constant;  // a number of a formula
+    }
   }
 }
 
@@ -253,12 +255,24 @@ ValueId append(Graph& graph, const Node& at, const char* op, std::string_view la
 
 }  // namespace
 
-void own_parameters(Graph& graph) {
+void note_producer(GraphSource& source, const std::string& producer) {
+  source.producer = producer;
+  source.equal_is_same =
+      producer == "pytorch" && std::any_of(source.nodes.begin(), source.nodes.end(), [](const SourceNode& node) {
+        return node.op.text == "Constant" || node.label.text.starts_with('/');
+      });
+}
+
+bool is_of_module(const GraphSource& source, const std::string& name) {
+  return source.producer == "pytorch" && name.find('.') != name.npos;
+}
+
+void own_parameters(Graph& graph, const GraphSource& source) {
   copy_identities(graph);
   read_uncast(graph);
-  find_weights(graph);
+  find_weights(graph, source);
   keep_constants(graph);
-  part_shared(graph);
+  if (!source.equal_is_same) part_shared(graph);
   name_counted(graph);
 }
 

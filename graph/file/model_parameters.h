@@ -2,16 +2,26 @@
 // Which values of a model's file are trained. Exporters leave that open: they share equal initialisers, store weights
 // in Constant nodes, and state batch norms as inference runs them. And what older opsets mean by an operator.
 
+#include "graph/file/graph_source.h"
 #include "graph/graph.h"
 
 namespace arbalest {
 
-// Weights in Constant nodes become parameters; a single number that no operator has as a weight, and what shapes, axes
-// or bounds are computed of, becomes constant. Initialisers that are equal by chance, which exporters store once,
-// become as many parameters as there were: those that an Identity copies, and those with one number throughout that
-// several nodes read. Where the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is
-// made of the weight beside it, or else of the node that reads it.
-void own_parameters(Graph& graph);
+// Enters the producer, and of the nodes as they were read whether an initialiser that several of them read is one
+// parameter: PyTorch's exporters state each, or copy by an Identity what is equal by chance, unless the graph was
+// optimised afterwards. That leaves no Constant node, nor a name with a slash in front, as the older exporter writes.
+void note_producer(GraphSource& source, const std::string& producer);
+
+// PyTorch's parameters and buffers are called by their module and a dot: no such initialiser is a number of a formula.
+bool is_of_module(const GraphSource& source, const std::string& name);
+
+// `graph` was built of `source`. Weights in Constant nodes become parameters; a single number that no operator has as a
+// weight and no module has as a parameter, and what shapes, axes or bounds are computed of, becomes constant.
+// Initialisers that are equal by chance, which exporters store once, become as many parameters as there were: those
+// that an Identity copies, and those with one number throughout that several nodes read, unless these are known to
+// share them. Where the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of
+// the weight beside it, or else of the node that reads it.
+void own_parameters(Graph& graph, const GraphSource& source);
 
 // Batch norms and Dropout in training: as in training, or, where `training` is false, as in validation. A batch norm
 // that trains has statistics of its own.

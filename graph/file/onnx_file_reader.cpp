@@ -33,6 +33,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include "graph/error_list.h"
 #include "graph/file/external_data.h"
 #include "graph/file/half_types.h"
+#include "graph/file/model_parameters.h"
 
 namespace arbalest {
 namespace {
@@ -68,13 +69,16 @@ class Importer {
     for (const onnx::ValueInfoProto& output : graph.output()) source_.outputs.push_back(value(output));
     // Other exporters make initialisers of the numbers in formulas: they are no weights.
     const bool ours = model_.producer_name() == "arbalest";
+    source_.nodes = nodes(graph.node());
+    note_producer(source_, model_.producer_name());
     std::vector<SourceNode> scalars;
     ErrorList errors;
     for (const onnx::TensorProto& initializer : graph.initializer()) {
       SourceTensor content;
       const auto read = [&] { content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name())); };
       if (!errors.attempt(read)) continue;
-      if (!ours && is_floating(content.type.dtype) && content.type.shape.empty()) {
+      const bool number = is_floating(content.type.dtype) && content.type.shape.empty();
+      if (!ours && number && !is_of_module(source_, initializer.name())) {
         scalars.push_back(constant(initializer.name(), std::move(content)));
         continue;
       }
@@ -84,7 +88,6 @@ class Importer {
       added.data = std::move(content.data);
     }
     errors.throw_if_any();
-    source_.nodes = nodes(graph.node());
     source_.nodes.insert(source_.nodes.begin(), std::make_move_iterator(scalars.begin()),
                          std::make_move_iterator(scalars.end()));
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));

@@ -119,6 +119,32 @@ TEST_CASE("arithmetic of shapes, ranges and choices are known when a graph is re
             "the output would have 100000000 elements; expected at most 2097152"));
 }
 
+TEST_CASE("a constant in the type of another value is known, whatever that value holds") {
+  const Graph graph =
+      net("least = Constant <value = int64 {-1}> ()\n"
+          "most = Constant <value = int64 {2}> ()\n"
+          "low = CastLike (least, x)\n"
+          "high = CastLike (most, x)\n"
+          "h0 = Clip (x, low, high)\n"
+          "truth = Greater (x, low)\n"
+          "signs = Constant <value = float[3] {0, 0.25, -2}> ()\n"
+          "bits = CastLike (signs, truth)\n"
+          "start = Constant <value_float = 1.9> ()\n"
+          "from = CastLike (start, most)\n"
+          "range = Range (from, last, from)\n"
+          "y = CastLike (x, low)\n"
+          "h = Mul (h0, y)\n" +
+          kHead + "#initial int64 last = {4}");
+  CHECK(integers(graph, "range") == std::vector<int64_t>{1, 2, 3});
+  const auto bits = content_of(graph, graph.find_value("bits"));
+  REQUIRE(bits);
+  CHECK(*bits == std::vector<std::byte>{std::byte{0}, std::byte{1}, std::byte{1}});
+  CHECK_FALSE(content_of(graph, graph.find_value("y")));
+  const Graph step = make_program(graph, {}).training().graph;
+  CHECK(float_attribute(step.nodes[size_t(step.find_node("h0"))], "min") == -1);
+  CHECK(float_attribute(step.nodes[size_t(step.find_node("h0"))], "max") == 2);
+}
+
 TEST_CASE("a range of integers that are far apart has just the numbers that fit") {
   const Graph graph = net("far = Range (least, most, step)\nh = Flatten (x)\n" + kHead +
                           "#initial int64 least = {-9223372036854775807}, int64 most = {9223372036854775807}, "

@@ -338,6 +338,38 @@ TEST_CASE("model: what exporters make of parameters") {
   CHECK(statistics.size() == 4);  // of two batch norms
 }
 
+TEST_CASE("model: what PyTorch's files state once is one parameter, and what modules have is trained") {
+  const Files files;
+  const std::string path = files.file("shared.onnxtxt");
+  const auto read = [&](const char* producer, const char* one) {
+    Files::write(path, fmt::format(R"(<ir_version: 8, opset_import: ["" : 17], producer_name: "{}">
+e (float[N, 2] x) => (float[N, 2] y)
+<float[2] "act.weight" = {{0.25, 0.25}}, float[1] "blocks.0.gain" = {{2}}, float[1] factor = {{3}}>
+{{
+  one = {}
+  a = PRelu (x, "act.weight")
+  b = Mul (a, "blocks.0.gain")
+  c = PRelu (b, "act.weight")
+  d = Mul (c, factor)
+  y = Mul (d, one)
+}})",
+                                   producer, one));
+    return files.read("y = model.shared (x)", {{"", path}}, "float[6, 2] x");
+  };
+  const auto parameters = [](const Graph& graph) {
+    return std::count_if(graph.values.begin(), graph.values.end(),
+                         [](const Value& value) { return value.role == Role::Parameter; });
+  };
+  const char *constant = "Constant <value_float = 1.0> ()", *none = "Identity (x)";
+  const Graph plain = read("pytorch", constant);
+  CHECK(parameters(plain) == 2);
+  CHECK(value(plain, "blocks.0.gain").role == Role::Parameter);
+  CHECK(value(plain, "y/factor").role == Role::Constant);
+  CHECK(parameters(read("pytorch", none)) == 3);  // without a Constant: optimised, which stores equal ones once
+  CHECK(parameters(read("tf2onnx", constant)) == 2);
+  CHECK(value(read("tf2onnx", constant), "y/blocks.0.gain").role == Role::Constant);
+}
+
 TEST_CASE("model: what tf2onnx folds and stores once is called after the layer that reads it") {
   const Files files;
   const std::string path = files.file("folded.onnxtxt");
@@ -368,6 +400,57 @@ TEST_CASE("model: what tf2onnx folds and stores once is called after the layer t
                                                                 {"net/bn_2/mul:0", {3, 3}},
                                                                 {"net/dense/MatMul.weight", {7, 8, 9, 10}},
                                                                 {"net/dense/Pow.B", {1, 1}}});
+}
+
+TEST_CASE("model: sequences whose parts are told by constants are taken apart") {
+  const Files files;
+  const std::string path = files.file("parts.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 18]>
+parts (float[N, 6, 4] x) => (float[N, 12, 4] y)
+<int64[3] sizes = {1, 2, 3}, int64 two = {2}, int64 last = {-1}, int64 first = {0}>
+{
+  one = Constant <value_int = 1> ()
+  listed = SplitToSequence <axis = 1> (x, sizes)
+  three = SequenceAt (listed, last)
+  again = SequenceAt (listed, last)
+  equal = SplitToSequence <axis = 1> (x, two)
+  middle = SequenceAt (equal, one)
+  rows = SplitToSequence <axis = 1, keepdims = 0> (x)
+  row = SequenceAt (rows, two)
+  both = SequenceConstruct (three, again)
+  six = ConcatFromSequence <axis = 1> (both)
+  whole = SequenceConstruct (row, row, row, row)
+  four = ConcatFromSequence <axis = 1, new_axis = 1> (whole)
+  other = SequenceConstruct (middle, x)
+  same = SequenceAt (other, first)
+  y = Concat <axis = 1> (six, four, same)
+})");
+  const auto extents = [&](const std::string& name) {
+    Graph graph = files.read("y = model.parts <outputs = [\"" + name + "\"]> (x)", {{"", path}}, "float[5,6,4] x");
+    verify(graph);
+    return graph.values[size_t(graph.find_value("y"))].type.shape;
+  };
+  CHECK(extents("three") == Shape{5, 3, 4});
+  CHECK(extents("middle") == Shape{5, 2, 4});
+  CHECK(extents("row") == Shape{5, 4});
+  CHECK(extents("six") == Shape{5, 6, 4});
+  CHECK(extents("y") == Shape{5, 12, 4});
+  const Graph graph = files.read("y = model.parts (x)", {{"", path}}, "float[5,6,4] x");
+  CHECK(only(graph, "Split").outputs.size() == 3);
+  CHECK(ints_attribute(only(graph, "Slice"), "starts") == std::vector<int64_t>{2});
+
+  // Past the ends, at a place or of sizes that are computed, and a sequence that another operator reads.
+  for (const char* nodes : {"s = SplitToSequence <axis = 1> (x, sizes)\ny = SequenceAt (s, three)\n",
+                            "s = SplitToSequence <axis = 1> (x, sizes)\nat = Size (x)\ny = SequenceAt (s, at)\n",
+                            "at = Size (x)\ns = SplitToSequence <axis = 1> (x, at)\ny = SequenceAt (s, one)\n",
+                            "s = SplitToSequence <axis = 1> (x, sizes)\na = SequenceAt (s, one)\n"
+                            "t = SequenceInsert (s, a)\ny = SequenceAt (t, one)\n"}) {
+    Files::write(path, std::string("<ir_version: 8, opset_import: [\"\" : 18]>\nparts (float[N, 6] x) => (float[N, 1] "
+                                   "y)\n<int64[3] sizes = {1, 2, 3}, int64 three = {3}, int64 one = {1}>\n{\n") +
+                           nodes + "}\n");
+    INFO(nodes);
+    CHECK(has(files.fault("y = model.parts (x)", {{"", path}}), "SplitToSequence: node 's'"));
+  }
 }
 
 TEST_CASE("model: all operators that are not supported are told at once, with their nodes") {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "ops/definition.h"
 #include "ops/shape/copy.h"
@@ -92,14 +93,51 @@ void infer_pad(InferContext& context) {
   context.set_output(0, y);
 }
 
+// Of gradient elements along one axis what a run repeats is added to what it repeats: as long as the input's axis,
+// zeros elsewhere.
+ValueId gathered(GradContext& c, ValueId gradient, int64_t axis, int64_t extent, const Run& run) {
+  const bool mirrored = run.step < 0;
+  const int64_t first = mirrored ? run.to + run.count - 1 : run.to, end = mirrored ? run.to - 1 : run.to + run.count;
+  constexpr int64_t kBeforeFirst = std::numeric_limits<int64_t>::min();
+  ValueId part = c.add("Slice", "grad_part", {gradient}, 1,
+                       {{"axes", Ints{axis}},
+                        {"starts", Ints{first}},
+                        {"ends", Ints{end < 0 ? kBeforeFirst : end}},
+                        {"steps", Ints{mirrored ? -1 : 1}}})[0];
+  if (run.step == 0)
+    part = c.add("ReduceSum", "grad_sum", {part}, 1, {{"axes", Ints{axis}}, {"keepdims", int64_t{1}}})[0];
+  const int64_t before = mirrored ? run.from - run.count + 1 : run.from;
+  const int64_t after = extent - before - (run.step == 0 ? 1 : run.count);
+  if (before == 0 && after == 0) return part;
+  return c.add("Pad", "grad_padded", {part}, 1, {{"axes", Ints{axis}}, {"pads", Ints{before, after}}})[0];
+}
+
+// Axis by axis: an element of the input gets the gradients of all that repeat it.
+ValueId gradient_of_repeats(GradContext& c, const std::string& mode) {
+  const Shape shape = c.type(c.input(0)).shape;
+  const Pads pads(c.node(), shape.size());
+  ValueId gradient = c.output_gradient(0);
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (pads.before[axis] == 0 && pads.after[axis] == 0) continue;
+    ValueId sum = kNone;
+    for (const Run& run : runs_of(shape[axis], pads.before[axis], pads.after[axis], mode)) {
+      const ValueId part = gathered(c, gradient, int64_t(axis), shape[axis], run);
+      sum = sum == kNone ? part : c.add("Add", "grad_input", {sum, part}, 1)[0];
+    }
+    if (sum == kNone) {  // everything was taken away
+      sum =
+          c.add("Pad", "grad_input", {gradient}, 1, {{"axes", Ints{int64_t(axis)}}, {"pads", Ints{shape[axis], 0}}})[0];
+    }
+    gradient = sum;
+  }
+  return gradient;
+}
+
 // What is padded around falls away again.
 void grad_pad(GradContext& c) {
   if (!c.needs_gradient(0)) return;
-  const std::string mode = string_attribute(c.node(), "mode");
-  if (mode != "constant") {
-    fail(c.node(), fmt::format("mode \"{}\" has no gradient, but a parameter reaches the loss through it; expected "
-                               "\"constant\"",
-                               mode));
+  if (const std::string mode = string_attribute(c.node(), "mode"); mode != "constant") {
+    return c.set_input_gradient(0, gradient_of_repeats(c, mode));
   }
   Ints pads = ints_attribute(c.node(), "pads");
   for (int64_t& pad : pads) pad = -pad;
@@ -154,18 +192,20 @@ std::vector<Sample> samples() {
                                          {plain({2, 3, 4}), {2, 3, 1, 2}, {0, 2}, "edge"},
                                          {image({2, 3, 5, 4}), {1, 2, 3, 1}, {2, 3}, "edge"},
                                          {plain({4, 3}), {2, 5, 1, 4}, {}, "wrap"},
+                                         {plain({2, 6}), {0, -2, 0, 3}, {}, "reflect"},
+                                         {plain({2, 6}), {2, -4, -1, -1}, {}, "edge"},
+                                         {plain({3, 4}), {-1, 0, -2, 1}, {}, "wrap"},
                                          {plain({5}, DataType::Int64), {2, 1}, {}, "constant", 3},
                                          {plain({2, 3}, DataType::Bool), {0, 1, 0, 2}, {}, "edge"}}) {
     Attributes attributes = {{"pads", c.pads}, {"mode", c.mode}};
     if (!c.axes.empty()) attributes.set("axes", c.axes);
     if (c.value != 0) attributes.set("constant_value", c.value);
-    samples.push_back(
-        {.name =
-             fmt::format("{}{} {} by {}", to_string(c.x), c.x.layout == Layout::ChannelsLast ? " channels-last" : "",
-                         c.mode, to_string(c.pads, '[', ']')),
-         .inputs = {{.type = c.x, .low = 0, .high = 1, .differentiable = c.mode == "constant" && c.x.elements() > 0}},
-         .attributes = std::move(attributes),
-         .tolerance = 0});
+    samples.push_back({.name = fmt::format("{}{} {} by {}", to_string(c.x),
+                                           c.x.layout == Layout::ChannelsLast ? " channels-last" : "", c.mode,
+                                           to_string(c.pads, '[', ']')),
+                       .inputs = {{.type = c.x, .low = 0, .high = 1, .differentiable = c.x.elements() > 0}},
+                       .attributes = std::move(attributes),
+                       .tolerance = 0});
   }
   return samples;
 }

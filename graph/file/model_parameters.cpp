@@ -42,17 +42,44 @@ ValueId copy_of(Graph& graph, ValueId id, const std::string& name) {
   return copy;
 }
 
+bool is_norm(const Node& node) {
+  return node.op->domain.empty() && node.op->name.ends_with("Normalization");
+}
+
+// Ones and zeros that PyTorch's exporters give to a norm whose module has no scale and bias, or applies them itself,
+// under names of their own: "/norm/Constant_1_output_0", "val_26".
+bool is_neutral(const GraphSource& source, const Value& value) {
+  const bool made_up =
+      value.name.find('/') != value.name.npos || value.name.starts_with("onnx::") || value.name.starts_with("val_");
+  if (source.producer != "pytorch" || !made_up || value.type.dtype != DataType::Float32) return false;
+  const auto* numbers = reinterpret_cast<const float*>(value.initializer.data->data());
+  return std::all_of(numbers, numbers + value.type.elements(),
+                     [&](float each) { return each == numbers[0] && (each == 0 || each == 1); });
+}
+
+// PyTorch's exporters write weights as initialisers, unless a frozen script was exported: then there are none.
+bool constants_are_no_weights(const GraphSource& source) {
+  return source.equal_is_same && std::any_of(source.values.begin(), source.values.end(), [&](const SourceValue& value) {
+           return value.data && is_of_module(source, value.name.text);
+         });
+}
+
 void find_weights(Graph& graph, const GraphSource& source) {
-  std::vector<bool> learned(graph.values.size(), false);
+  const bool only_initialisers = constants_are_no_weights(source);
+  std::vector<bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
   for (const Node& node : graph.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.inputs[i] != kNone && is_weight(node, i)) learned[size_t(node.inputs[i])] = true;
+      const ValueId id = node.inputs[i];
+      if (id == kNone || !is_weight(node, i) || !is_stored(graph.values[size_t(id)])) continue;
+      const Value& value = graph.values[size_t(id)];
+      neutral[size_t(id)] = is_norm(node) && is_neutral(source, value);
+      learned[size_t(id)] = !(only_initialisers && value.role == Role::Constant);
     }
   }
   for (size_t v = 0; v < learned.size(); ++v) {
     Value& value = graph.values[v];
     if (!is_stored(value) || !is_floating(value.type.dtype)) continue;
-    if (learned[v] && !value.type.shape.empty()) value.role = Role::Parameter;
+    if (learned[v] && !value.type.shape.empty()) value.role = neutral[v] ? Role::Constant : Role::Parameter;
     if (!learned[v] && value.type.elements() == 1 && !is_of_module(source, value.name)) {
       value.role = Role::Constant;  // a number of a formula
     }

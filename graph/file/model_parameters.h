@@ -15,8 +15,9 @@ void note_producer(GraphSource& source, const std::string& producer);
 // PyTorch's parameters and buffers are called by their module and a dot: no such initialiser is a number of a formula.
 bool is_of_module(const GraphSource& source, const std::string& name);
 
-// `graph` was built of `source`. Weights in Constant nodes become parameters; a single number that no operator has as a
-// weight and no module has as a parameter, and what shapes, axes or bounds are computed of, becomes constant.
+// `graph` was built of `source`. Weights in Constant nodes become parameters, unless the producer writes initialisers
+// for them; a single number that no operator has as a weight and no module has as a parameter, what shapes, axes or
+// bounds are computed of, and the ones and zeros of norms that have neither scale nor bias become constant.
 // Initialisers that are equal by chance, which exporters store once, become as many parameters as there were: those
 // that an Identity copies, and those with one number throughout that several nodes read, unless these are known to
 // share them. Where the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of

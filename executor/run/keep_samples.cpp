@@ -74,7 +74,7 @@ class Keeper {
       changed_.wait_for(lock, kLookUp);
       if (interrupted.load()) stop_ = true;
       lock.unlock();
-      tell();
+      if (done_ < size_) tell();
       const std::optional<std::string> late = options_.late_read && !stop_ ? options_.late_read() : std::nullopt;
       if (late) failed(std::make_exception_ptr(TaskError(*late, -1)));
       lock.lock();

@@ -153,6 +153,8 @@ std::string shown_on(uint16_t columns) {
   RunStarted run = ten_epochs();
   run.note = "what is probably not meant, which takes more than one line on a narrow terminal";
   line.started(run);
+  line.kept({"a split with a rather long name", 370, 1000, 1 << 20, 0.5});
+  line.kept({"a split with a rather long name", 1000, 1000, 1 << 20, 1.5});
   RunProgress progress = some_progress();
   progress.metrics = {{"accuracy", 0.9612}};
   progress.input.late = 0.9;
@@ -191,6 +193,7 @@ TEST_CASE("every line fits terminals of 44 to 200 columns, and colours are shown
       }
       CHECK(widest < columns);
       CHECK(contains(plain, "validating 37 %"));
+      CHECK(contains(plain, "reading samples of a split with a rather lo"));
     }
   }
   unsetenv("NO_COLOR");
@@ -212,6 +215,8 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   {
     ProgressLine line(file);
     line.started(ten_epochs());
+    for (int i = 0; i < 13; ++i) line.kept({"train", 1000 * i, 13000, 3 << 20, double(i)});
+    line.kept({"train", 13000, 13000, 3 << 20, 12.5});
     RunProgress progress = some_progress();
     for (int i = 0; i < 25; ++i) {
       progress.seconds = i;
@@ -225,7 +230,9 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   }
   const std::string text = content(file);
   std::fclose(file);
-  CHECK(std::count(text.begin(), text.end(), '\n') == 6);  // start, at 0, 10 and 20 s, end, weights
+  CHECK(std::count(text.begin(), text.end(), '\n') == 8);  // start, samples, at 0, 10 and 20 s, end, weights
+  CHECK(contains(text, "\nreading samples of train: 77 %, 10.0k of 13.0k\n"));
+  CHECK(contains(text, "\n13.0k samples of train stay on cpu:0, 3.0 MiB, read in 12.5 s\n"));
   CHECK(text.find('\r') == std::string::npos);
   CHECK(text.find("\033") == std::string::npos);
   CHECK(text.find("interrupted after 251 iterations") != std::string::npos);
@@ -314,6 +321,7 @@ TEST_CASE("the log is one object a line, event first") {
   {
     JsonLog log(path);
     log.started(ten_epochs());
+    log.kept({"train", 10, 60, 4096, 0.25});
     RunProgress progress = some_progress();
     progress.metrics = {{"accuracy", 0.5}};
     progress.missed = 3;

@@ -39,12 +39,18 @@ int command_check(const CheckOptions& options) {
     nlohmann::ordered_json memory;
     for (size_t d = 0; d < plan.devices.size(); ++d)
       memory[to_string(plan.devices[d])] = planned_bytes(plan, int32_t(d));
+    nlohmann::ordered_json kept;
+    for (const SamplesOnDevice& samples : plan.handles.samples) {
+      const Arena& arena = plan.arenas[size_t(samples.arena)];
+      kept[arena.name] = arena.bytes;
+    }
     nlohmann::ordered_json report = {{"graph", prepared.graph.name},
                                      {"parameters", parameters},
                                      {"training_flops_per_sample", flops},
                                      {"nodes", loop.graph.nodes.size()},
                                      {"iterations_per_epoch", prepared.request.rounds},
                                      {"planned_bytes", memory}};
+    if (!kept.empty()) report["samples_on_devices"] = kept;
     if (!prepared.note.empty()) report["note"] = prepared.note;
     fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return kDone;
@@ -63,6 +69,10 @@ int command_check(const CheckOptions& options) {
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     fmt::print("  memory      {:.1f} MiB on {}, workspace apart\n", double(planned_bytes(plan, int32_t(d))) / (1 << 20),
                to_string(plan.devices[d]));
+  }
+  for (const SamplesOnDevice& samples : plan.handles.samples) {
+    const Arena& arena = plan.arenas[size_t(samples.arena)];
+    fmt::print("    of which  {:.1f} MiB {}\n", double(arena.bytes) / (1 << 20), arena.name);
   }
   if (const int64_t cached = bytes_of_caches(prepared); cached > 0) {
     fmt::print("  cache       {:.1f} MiB of the host's memory\n", double(cached) / (1 << 20));

@@ -102,7 +102,7 @@ class Run {
         {"start", &Run::start},           {"progress", &Run::progress}, {"epoch", &Run::epoch},
         {"validation", &Run::validation}, {"tune", &Run::tune},         {"checkpoint", &Run::checkpoint},
         {"skipped", &Run::skipped},       {"end", &Run::end},           {"error", &Run::error},
-        {"resume", &Run::resume},         {"rollback", &Run::rollback}};
+        {"resume", &Run::resume},         {"rollback", &Run::rollback}, {"kept", &Run::kept}};
     const std::string name = event["event"];
     const auto found = kEvents.find(name);
     if (found == kEvents.end()) throw Fault{fmt::format("unknown event '{}'", name.substr(0, 40))};
@@ -226,6 +226,7 @@ class Run {
     }
   }
 
+  void kept(const Json&) {}  // of set-up, whose time the end has
   void skipped(const Json&) { data_["skipped"] = data_["skipped"].get<int64_t>() + 1; }
 
   void end(const Json& event) {

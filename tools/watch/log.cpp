@@ -162,6 +162,15 @@ void JsonLog::skipped(const SampleSkipped& event) {
   write(Json{{"event", "skipped"}, {"sample", event.place}, {"fault", event.fault}});
 }
 
+void JsonLog::kept(const SamplesKept& event) {
+  if (event.samples < event.all) return;
+  write(Json{{"event", "kept"},
+             {"split", event.split},
+             {"samples", event.samples},
+             {"bytes", event.bytes},
+             {"seconds", event.seconds}});
+}
+
 void JsonLog::tuned(const Tuned& event) {
   write(Json{{"event", "tune"},
              {"epoch", event.epoch},

@@ -23,6 +23,7 @@ class JsonLog : public RunObserver {
   void epoch(const EpochEnded& event) override;
   void validation(const Validated& event) override;
   void skipped(const SampleSkipped& event) override;
+  void kept(const SamplesKept& event) override;  // once all are there
   void tuned(const Tuned& event) override;
   void checkpoint(const CheckpointSaved& event) override;
   void rolled_back(const RolledBack& event) override;

@@ -194,6 +194,10 @@ void ProgressLine::draw() {
     }
     line = shaded_within(shaded_within(line, kInputBound, Shade::Yellow), "loss nan", Shade::Red);
   }
+  draw(line);
+}
+
+void ProgressLine::draw(const std::string& line) {
   put("\r" + line + "\033[K");
   drawn_ = true;
 }
@@ -218,6 +222,23 @@ void ProgressLine::started(const RunStarted& event) {
     print(fmt::format("goes on after iteration {}, from {}", event.resumed_iteration, event.resumed));
   }
   if (!event.note.empty()) print("note: " + event.note);
+}
+
+void ProgressLine::kept(const SamplesKept& event) {
+  const std::string split = printable(event.split);
+  if (event.samples == event.all) {
+    last_plain_ = -1e9;  // training's seconds begin at 0
+    return print(fmt::format("{} samples of {} stay on {}{}, {:.1f} MiB, read in {:.1f} s",
+                             short_count(double(event.all)), split, run_.devices.size() > 1 ? "each of " : "",
+                             ranges(run_.devices), double(event.bytes) / (1 << 20), event.seconds));
+  }
+  const std::string text =
+      fmt::format("reading samples of {}: {:2.0f} %, {} of {}", split, 100 * double(event.samples) / double(event.all),
+                  short_count(double(event.samples)), short_count(double(event.all)));
+  if (terminal_) return draw(text.substr(0, width()));
+  if (event.seconds - std::max(last_plain_, 0.0) < kPlainInterval) return;
+  last_plain_ = event.seconds;
+  print(text);
 }
 
 void ProgressLine::progress(const RunProgress& event) {

@@ -28,6 +28,7 @@ class ProgressLine : public RunObserver {
   ~ProgressLine() override { clear(); }
 
   void started(const RunStarted& event) override;
+  void kept(const SamplesKept& event) override;
   void progress(const RunProgress& event) override;
   void epoch(const EpochEnded& event) override;
   void validating(const ValidationProgress& event) override;
@@ -43,6 +44,7 @@ class ProgressLine : public RunObserver {
   void put(const std::string& text);
   void print(const std::string& line);  // a line that stays
   void draw();                          // progress: a line that the next one replaces
+  void draw(const std::string& line);
   void clear();
   size_t width() const;  // columns, as of now
 

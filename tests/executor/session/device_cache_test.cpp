@@ -3,11 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <set>
 
 #include "executor/devices/device.h"
+#include "executor/inference/inference.h"
 #include "executor/session/reading.h"
 #include "executor/session/segment.h"
 #include "executor/trace/trace_file.h"
@@ -204,6 +206,8 @@ TEST_CASE("device cache: samples are read once, before training, whatever epochs
   CHECK(told.keeping.front().all == 96);
   CHECK(told.keeping.back().split == "test");
   CHECK(told.keeping.back().samples == 50);
+  CHECK(std::count_if(told.keeping.begin(), told.keeping.end(),
+                      [](const SamplesKept& event) { return event.samples == event.all; }) == 2);
   CHECK(told.keeping.back().bytes == aligned(50 * 256) + aligned(50 * 4));
 
   training->read = 0;
@@ -321,6 +325,12 @@ TEST_CASE("device cache: the trace names what makes batches, and no batch waits 
   for (const TaskSpan& span : trace.tasks)
     taken += trace.plan.tasks[size_t(span.task)].name == "cpu:0/learner 0/take samples";
   CHECK(taken == told.ends.at(0).iteration);
+}
+
+TEST_CASE("device cache: a pass over a split takes no notice of it") {
+  const std::atomic<bool> interrupted{false};
+  Inference with(cached(tiny({})), on_cpus(2), {}), without(tiny({}), on_cpus(2), {});
+  CHECK(with.run({}, interrupted).loss == without.run({}, interrupted).loss);
 }
 
 TEST_CASE("device cache: on a GPU what is trained is what is trained without") {

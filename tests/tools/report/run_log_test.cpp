@@ -53,6 +53,7 @@ std::string whole_log(const TestFolder& folder) {
   tuned.reason = "faster";
   log.tuned(tuned);
   log.skipped({"photos/1.jpg", "cut off"});
+  log.kept({"train", 60, 60, 4096, 0.5});
   log.checkpoint({"w", 1, 100, 4096, 2.0});
   RunFinished finished;
   finished.reason = "until";
@@ -73,7 +74,7 @@ RunLog only_run(const TestFolder& folder, const std::string& text) {
 std::string first_fault(const TestFolder& folder, const std::string& line) {
   const RunLog run = only_run(folder, whole_log(folder) + line);
   REQUIRE(run["faults"].size() == 1);
-  CHECK(run["faults"][0]["line"] == 9);
+  CHECK(run["faults"][0]["line"] == 10);
   return run["faults"][0]["what"];
 }
 

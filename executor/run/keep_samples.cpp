@@ -52,7 +52,11 @@ class Keeper {
       const std::scoped_lock lock(mutex_);
       working_ -= int(threads) - int(workers.size());
     }
-    wait(interrupted);
+    try {
+      wait(interrupted);
+    } catch (...) {  // of what is told, or asked
+      failed(std::current_exception());
+    }
     for (std::thread& worker : workers) worker.join();
     if (error_) std::rethrow_exception(error_);
     if (done_ < size_) return std::nullopt;

@@ -28,7 +28,7 @@ std::string listed(const std::vector<std::string>& names) {
 
 // PyTorch's batch norms count their batches; nothing reads that.
 bool is_counter(const Entry& entry) {
-  return entry.shape.empty() && !is_floating(entry.dtype) && entry.name.ends_with("num_batches_tracked");
+  return entry.shape.empty() && entry.name.ends_with("num_batches_tracked");
 }
 
 WeightsMap read_map(const std::string& path) {
@@ -46,6 +46,15 @@ void check_finite(const std::string& name, const std::vector<std::byte>& floats,
     throw RunError(
         fmt::format("{}: tensor '{}', element {}: found {}, expected a finite number", path, name, i, element));
   }
+}
+
+// A scale of channels is (C) or (C, 1, 1), and filters of one pixel are a matrix: the same elements in the same order.
+bool same_but_for_ones(const Shape& a, const Shape& b) {
+  const auto without_ones = [](Shape shape) {
+    shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
+    return shape;
+  };
+  return without_ones(a) == without_ones(b);
 }
 
 // The axes of TensorFlow's kernel in the order of ours: (…, C, K) to (K, C, …), or, of a depthwise one, (…, C, M) to
@@ -118,12 +127,13 @@ std::vector<std::byte> WeightsFile::read(const Value& value) const {
   if (found == tensors_.end()) fail_missing({value.name});
   const auto& [entry, transposed] = found->second;
   const auto axes = transposed ? axes_of_kernel(entry->shape, value.type.shape) : std::nullopt;
-  const bool fits = transposed ? axes.has_value() : entry->shape == value.type.shape;
+  const bool same = mapped_ ? same_but_for_ones(entry->shape, value.type.shape) : entry->shape == value.type.shape;
+  const bool fits = transposed ? axes.has_value() : same;
   if (!fits || !SafetensorsReader::converts(*entry, value.type.dtype)) {
-    throw RunError(fmt::format("{}: tensor '{}' is {}{}, the graph's parameter {}is {}", path(), entry->name,
-                               to_string(TensorType{entry->dtype, entry->shape}), transposed ? " (transposed)" : "",
-                               entry->name == value.name ? "" : fmt::format("'{}' ", value.name),
-                               to_string(value.type)));
+    throw RunError(fmt::format(
+        "{}: tensor '{}' is {}{}, the graph's parameter {}is {}; --fresh '{}' leaves it", path(), entry->name,
+        to_string(TensorType{entry->dtype, entry->shape}), transposed ? " (transposed)" : "",
+        entry->name == value.name ? "" : fmt::format("'{}' ", value.name), to_string(value.type), value.name));
   }
   std::vector<std::byte> elements(size_t(value.type.bytes()));
   reader_.read(*entry, value.type.dtype, elements);
@@ -137,9 +147,9 @@ void WeightsFile::fail_missing(const std::vector<std::string>& missing) const {
   for (const auto& [name, tensor] : tensors_) found.push_back(name);
   std::sort(found.begin(), found.end());
   const std::vector<std::string> others(missing.begin() + 1, missing.end());
-  throw RunError(fmt::format("{}: no tensor '{}', which the graph needs{}{}", path(), missing[0],
-                             did_you_mean(missing[0], found),
-                             others.empty() ? "" : "; also missing: " + listed(others)));
+  throw RunError(fmt::format("{}: no tensor '{}', which the graph needs{}{}{}", path(), missing[0],
+                             did_you_mean(missing[0], found), others.empty() ? "" : "; also missing: " + listed(others),
+                             mapped_ ? "" : "; --weights-map tells of other names, --fresh what is to start anew"));
 }
 
 // Tensors of the file that no name is read from.

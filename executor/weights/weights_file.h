@@ -25,8 +25,9 @@ class WeightsFile {
 
   // Whether the graph's value `name` is read from the file.
   bool has(const std::string& name) const;
-  // The value's elements in row-major order; another floating-point type is converted. Throws RunError where the file
-  // has no such tensor, where its shape or type does not fit the value's, or where a number in it is not finite.
+  // The value's elements in row-major order; another floating-point type is converted. With a map, axes of extent 1 do
+  // not count. Throws RunError where the file has no such tensor, where its shape or type does not fit the value's, or
+  // where a number in it is not finite.
   std::vector<std::byte> read(const Value& value) const;
 
   // Throws RunError unless the file has all `names` but those that start anew, and, where there is neither a map nor

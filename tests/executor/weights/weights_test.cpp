@@ -4,8 +4,6 @@
 
 #include <cstring>
 #include <fstream>
-#include <iterator>
-#include <set>
 
 #include "executor/weights/class_names.h"
 #include "executor/weights/weights_file.h"
@@ -50,11 +48,6 @@ std::vector<float> read(const WeightsFile& file, const std::string& name, const 
 
 std::string map_fault(const std::string& text) {
   return message_of([&] { WeightsMap(text, "names.map"); });
-}
-
-// A batch norm's tensors, as PyTorch names them.
-void add_norm(const std::string& name, std::vector<std::string>& names) {
-  for (const char* part : {"weight", "bias", "running_mean", "running_var"}) names.push_back(name + "." + part);
 }
 
 }  // namespace
@@ -171,6 +164,17 @@ TEST_CASE("tensors are read under the graph's names, kernels of TensorFlow in ou
                  "tensors 'a' and 'b' both become 'b'"));
 }
 
+TEST_CASE("with a map axes of extent 1 do not count") {
+  const Files files;
+  const std::vector<NamedTensor> tensors = {tensor("scale", {3, 1, 1}), tensor("head", {2, 3, 1, 1})};
+  const WeightsFile file = files.open(tensors, "head logits\n");
+  CHECK(read(file, "scale", {3}) == std::vector<float>{0, 1, 2});
+  CHECK(read(file, "logits", {2, 3}) == std::vector<float>{0, 1, 2, 3, 4, 5});
+  CHECK(contains(message_of([&] { read(file, "logits", {3, 2}); }), "tensor 'head' is float[2,3,1,1]"));
+  CHECK(contains(message_of([&] { read(files.open(tensors), "scale", {3}); }),
+                 "tensor 'scale' is float[3,1,1], the graph's parameter is float[3]; --fresh 'scale' leaves it"));
+}
+
 TEST_CASE("without a map all that is missing is told, or all that is unknown") {
   const Files files;
   const std::vector<NamedTensor> tensors = {tensor("fc.weight", {2}), tensor("fc.bias", {1}), tensor("c", {3})};
@@ -180,8 +184,11 @@ TEST_CASE("without a map all that is missing is told, or all that is unknown") {
   CHECK(fault({"fc.weight", "fc.bias", "c"}) == "");
   CHECK(contains(fault({"fc.weights", "fc.bias", "c", "d"}),
                  "no tensor 'fc.weights', which the graph needs; did you mean 'fc.weight'?; also missing: d"));
+  CHECK(contains(fault({"d"}), "--weights-map tells of other names, --fresh what is to start anew"));
   CHECK(contains(fault({"c"}), "tensor 'fc.weight' is not in the graph; nor are: fc.bias"));
   NamedTensor counter{"bn.num_batches_tracked", DataType::Int64, {}, std::vector<uint8_t>(8)};
+  CHECK(message_of([&] { files.open({tensor("c", {3}), counter}).check({"c"}); }) == "");
+  counter = {"bn.num_batches_tracked", DataType::Float32, {}, std::vector<uint8_t>(4)};  // as model.half() leaves it
   CHECK(message_of([&] { files.open({tensor("c", {3}), counter}).check({"c"}); }) == "");
 }
 
@@ -234,142 +241,4 @@ TEST_CASE("a trunk from a file of other names trains under a new head") {
   REQUIRE(after.find("body.weight"));
   CHECK(after.find("body.weight")->bytes == before.find("hidden.weight")->bytes);  // frozen
   CHECK(after.find("logits.weight")->shape == Shape{12, 16});
-}
-
-namespace {
-
-// Of an example: names of its parameters and statistics.
-std::set<std::string> names_of_example(const std::string& example) {
-  const char* source = std::getenv("ARBALEST_SOURCE");
-  REQUIRE(source);
-  const Prepared prepared =
-      prepare(load_graph(fmt::format("{}/examples/{}.onnxtxt", source, example), builtin_ops()), on_cpus());
-  const Loop& loop = prepared.program.training();
-  std::set<std::string> names;
-  for (const Value& value : loop.graph.values) {
-    const bool stored = value.role == Role::Parameter || value.role == Role::State;
-    const ValueId base = value.view.base;
-    if (stored && base != kNone && (base == loop.arenas.weights || base == loop.arenas.statistics)) {
-      names.insert(value.name);
-    }
-  }
-  return names;
-}
-
-// What the map beside the example makes of other names: none may become another's.
-std::set<std::string> mapped_names(const std::string& file, const std::vector<std::string>& theirs) {
-  const char* source = std::getenv("ARBALEST_SOURCE");
-  REQUIRE(source);
-  std::ifstream stream(fmt::format("{}/examples/transfer/{}", source, file));
-  const std::string rules{std::istreambuf_iterator<char>(stream), {}};
-  const WeightsMap map(rules, file);
-  std::set<std::string> mapped;
-  for (const std::string& name : theirs) mapped.insert(map(name).name);
-  CHECK(mapped.size() == theirs.size());
-  return mapped;
-}
-
-// Keras' names of layers' variables.
-struct KerasNames {
-  std::vector<std::string> names;
-  void add(const std::string& layer, const std::vector<const char*>& variables) {
-    for (const char* variable : variables) names.push_back(layer + "/" + variable);
-  }
-  void add_norm(const std::string& layer) { add(layer, {"gamma", "beta", "moving_mean", "moving_variance"}); }
-};
-
-}  // namespace
-
-TEST_CASE("the maps beside the examples give torchvision's names") {
-  struct Example {
-    std::string name;
-    std::vector<int> blocks;
-    int convolutions;     // of a block
-    bool first_projects;  // the first stage, too, begins with a projection
-  };
-  for (const Example& example :
-       {Example{"resnet18", {2, 2, 2, 2}, 2, false}, Example{"resnet50", {3, 4, 6, 3}, 3, true},
-        Example{"resnet101", {3, 4, 23, 3}, 3, true}}) {
-    std::vector<std::string> theirs = {"conv1.weight", "fc.weight", "fc.bias"};
-    add_norm("bn1", theirs);
-    for (size_t stage = 0; stage < example.blocks.size(); ++stage) {
-      for (int block = 0; block < example.blocks[stage]; ++block) {
-        const std::string prefix = fmt::format("layer{}.{}.", stage + 1, block);
-        for (int i = 1; i <= example.convolutions; ++i) {
-          theirs.push_back(fmt::format("{}conv{}.weight", prefix, i));
-          add_norm(fmt::format("{}bn{}", prefix, i), theirs);
-        }
-        if (block > 0 || (stage == 0 && !example.first_projects)) continue;
-        theirs.push_back(prefix + "downsample.0.weight");
-        add_norm(prefix + "downsample.1", theirs);
-      }
-    }
-    CHECK(mapped_names(example.name + ".torchvision.map", theirs) == names_of_example(example.name));
-  }
-
-  std::vector<std::string> theirs = {"features.conv0.weight", "classifier.weight", "classifier.bias"};
-  add_norm("features.norm0", theirs);
-  add_norm("features.norm5", theirs);
-  const std::vector<int> blocks = {6, 12, 24, 16};
-  for (size_t block = 1; block <= blocks.size(); ++block) {
-    for (int layer = 1; layer <= blocks[block - 1]; ++layer) {
-      const std::string prefix = fmt::format("features.denseblock{}.denselayer{}.", block, layer);
-      for (int i = 1; i <= 2; ++i) {
-        theirs.push_back(fmt::format("{}conv{}.weight", prefix, i));
-        add_norm(fmt::format("{}norm{}", prefix, i), theirs);
-      }
-    }
-    if (block == blocks.size()) continue;
-    theirs.push_back(fmt::format("features.transition{}.conv.weight", block));
-    add_norm(fmt::format("features.transition{}.norm", block), theirs);
-  }
-  CHECK(mapped_names("densenet121.torchvision.map", theirs) == names_of_example("densenet121"));
-}
-
-TEST_CASE("the maps beside the examples give Keras' names") {
-  KerasNames dense;
-  dense.add("conv1_conv", {"kernel"});
-  dense.add_norm("conv1_bn");
-  const std::vector<int> layers = {6, 12, 24, 16};
-  for (size_t stage = 0; stage < layers.size(); ++stage) {
-    for (int i = 1; i <= layers[stage]; ++i) {
-      const std::string block = fmt::format("conv{}_block{}", stage + 2, i);
-      dense.add_norm(block + "_0_bn");
-      dense.add(block + "_1_conv", {"kernel"});
-      dense.add_norm(block + "_1_bn");
-      dense.add(block + "_2_conv", {"kernel"});
-    }
-    if (stage + 1 == layers.size()) continue;
-    dense.add_norm(fmt::format("pool{}_bn", stage + 2));
-    dense.add(fmt::format("pool{}_conv", stage + 2), {"kernel"});
-  }
-  dense.add_norm("bn");
-  dense.add("predictions", {"kernel", "bias"});
-  CHECK(mapped_names("densenet121.keras.map", dense.names) == names_of_example("densenet121"));
-
-  KerasNames convnext;
-  const std::string net = "convnext_tiny_";
-  convnext.add(net + "stem/" + net + "stem_conv", {"kernel", "bias"});
-  convnext.add(net + "stem/" + net + "stem_layernorm", {"gamma", "beta"});
-  const std::vector<int> blocks = {3, 3, 9, 3};
-  int variable = 0;  // Keras numbers those of all blocks
-  for (size_t stage = 0; stage < blocks.size(); ++stage) {
-    if (stage) {
-      const std::string half = fmt::format("{}downsampling_block_{}/{}downsampling_", net, stage - 1, net);
-      convnext.add(fmt::format("{}layernorm_{}", half, stage - 1), {"gamma", "beta"});
-      convnext.add(fmt::format("{}conv_{}", half, stage - 1), {"kernel", "bias"});
-    }
-    for (int i = 0; i < blocks[stage]; ++i) {
-      const std::string block = fmt::format("{}stage_{}_block_{}_", net, stage, i);
-      for (const char* layer : {"depthwise_conv", "pointwise_conv_1", "pointwise_conv_2"}) {
-        convnext.add(block + layer, {"kernel", "bias"});
-      }
-      convnext.add(block + "layernorm", {"gamma", "beta"});
-      convnext.names.push_back(block + "layer_scale/variable" + (variable ? fmt::format("_{}", variable) : ""));
-      ++variable;
-    }
-  }
-  convnext.add(net + "head_layernorm", {"gamma", "beta"});
-  convnext.add(net + "head_dense", {"kernel", "bias"});
-  CHECK(mapped_names("convnext_tiny.keras.map", convnext.names) == names_of_example("convnext_tiny"));
 }

@@ -167,3 +167,31 @@ TEST_CASE("predict: weights that were not trained are told of") {
   REQUIRE(errors.lines().size() == 1);
   CHECK(contains(errors.lines()[0], "no --weights FILE: the weights are those that the graph starts from"));
 }
+
+TEST_CASE("predict on files: what reads pixels of one size gets files scaled and cut to it") {
+  const TestFolder folder;
+  const TestImage grey = test_image(28, 28, 1, 10, 5), wide = test_image(112, 56, 3, 10, 6);
+  const std::string digit = folder.write("digit.png", encode_png(grey)),
+                    photo = folder.write("wide.png", encode_png(wide)), graph = folder / "g.onnxtxt";
+  std::ofstream(graph)
+      << "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\ndigits () => (float loss)\n{\n"
+         "image, label = arbalest.Prefetch <source = \"glyphs:?train=64&test=64\", batch = 8, cache = \"device\"> ()\n"
+         "x = arbalest.Augment <mean = [0.5], std = [0.25]> (image)\n"
+         "logits = arbalest.Linear <units = 10> (x)\n"
+         "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+         "trained = arbalest.Train <lr = 0.01> (loss)\n"
+         "report = arbalest.Validate <split = \"test\"> (trained, loss)\n}\n";
+  const auto lines = [&](std::vector<const char*> words) {
+    words.insert(words.begin(), {"predict", graph.c_str(), "--devices", "cpu:0"});
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<PredictOptions>(command));
+    const Redirected output(folder / "out"), errors(folder / "errors", stderr);
+    CHECK(command_predict(std::get<PredictOptions>(command)) == kDone);
+    return output.lines();
+  };
+  CHECK(lines({digit.c_str(), photo.c_str(), digit.c_str()}).size() == 3);
+  std::string expected = digit;
+  for (const uint8_t value : grey.bytes) expected += fmt::format(" {}", value);
+  CHECK(lines({digit.c_str(), "--value", "image"}) == std::vector<std::string>{expected});
+  CHECK(lines({photo.c_str(), "--value", "image"}).size() == 1);
+}

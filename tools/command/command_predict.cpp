@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <numeric>
 
 #include "executor/inference/classification.h"
 #include "executor/inference/inference.h"
 #include "executor/weights/weights_file.h"
 #include "graph/op.h"
+#include "graph/passes/passes.h"
 #include "io/photos/file_list.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
@@ -80,14 +82,48 @@ std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& opt
       ->fields();
 }
 
+// Where the graph reads pixels of one size, such as those of CIFAR-10: files are scaled and cut to it.
+void prepare_files(Graph& graph, std::vector<Field>& fields) {
+  const auto prefetch = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                                     [](const Node& node) { return node.op->qualified_name() == "arbalest.Prefetch"; });
+  const std::vector<int> chosen = fields_of_outputs(graph, *prefetch, fields);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i] == kNone) continue;
+    Field& field = fields[size_t(chosen[i])];
+    const bool pixels = field.dtype == DataType::Uint8 && field.shape.size() == 3;
+    if (!pixels || (field.shape[0] != 1 && field.shape[0] != 3)) continue;
+    const ValueId files = prefetch->outputs[i];
+    const std::string name = graph.values[size_t(files)].name;
+    std::vector<int64_t> order(graph.nodes.size() + 1);
+    std::iota(order.begin(), order.end(), int64_t{0});
+    order.back() = prefetch - graph.nodes.begin();  // behind it
+    prefetch->attributes.set("cache", "none");
+    const NodeId node =
+        graph.add_node(builtin_ops().get("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
+                       {{"size", std::vector<int64_t>{field.shape[1], field.shape[2]}}, {"channels", field.shape[0]}});
+    const ValueId made = graph.nodes[size_t(node)].outputs[0];
+    graph.replace_uses(files, made);
+    graph.nodes[size_t(node)].inputs[0] = files;
+    field = {field.name + "_file", DataType::String, {}};
+    while (graph.find_value(field.name) != kNone) field.name += '_';
+    graph.rename(files, field.name);
+    graph.rename(made, name);
+    return reorder_nodes(graph, order);
+  }
+}
+
 // A model asked about files. What cannot be read is left out, and the others are told all the same, unless --skip-bad
 // says how many it may be.
-void ask_about_files(const Graph& graph, const PredictOptions& options, SessionOptions& session,
-                     InferenceRequest& asked) {
+void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions& session, InferenceRequest& asked) {
   std::vector<Field> fields = fields_of_graph(graph, options);
-  const auto is_file = [](const Field& field) { return field.dtype == DataType::String; };
-  if (std::none_of(fields.begin(), fields.end(), is_file)) {
-    throw GraphError(fmt::format("the graph reads {}, not files: none of its nodes prepares them", to_string(fields)));
+  const auto are_files = [&] {
+    return std::any_of(fields.begin(), fields.end(),
+                       [](const Field& field) { return field.dtype == DataType::String; });
+  };
+  if (!are_files()) prepare_files(graph, fields);
+  if (!are_files()) {
+    throw GraphError(
+        fmt::format("the graph reads {}, neither files nor images of one or three channels", to_string(fields)));
   }
   constexpr int64_t kMostAtOnce = 64;
   asked.batch = std::min<int64_t>(kMostAtOnce, int64_t(options.files.size()));

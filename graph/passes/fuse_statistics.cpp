@@ -48,6 +48,10 @@ std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, cons
   if (packed && filter[2] == 1 && filter[3] == 1 && all_are(node, "pads", 0)) {
     return pointwise_chunk_pixels(image.shape);
   }
+  if (packed && filter[2] == 3 && filter[3] == 3 && all_are(node, "pads", 1) && fills_halo_tiles(image.shape) &&
+      std::min(filter[0], filter[1]) >= kFewestHaloChannels) {
+    return halo_chunk_pixels(image.shape);
+  }
   return std::nullopt;
 }
 
@@ -105,7 +109,7 @@ class Fusion {
 
   // Whether the first of a BatchNormGrad's inputs is a convolution's gradient that nothing else reads. A pointwise
   // one's only where the gradient behind Relu is written anyway, for the residual: elsewhere that pass would be one
-  // more.
+  // more, and those kernels are bound by memory.
   bool has_fusible_gradient(const std::vector<ValueId>& inputs, bool residual) const {
     const ValueId gradient = inputs[0];
     if (gradient == kNone || readers_[size_t(gradient)].size() != 1 ||
@@ -113,7 +117,9 @@ class Fusion {
       return false;
     }
     const Producer producer = fusible_producer(gradient, "arbalest.ConvGradInput");
-    return producer.node != kNone && (residual || producer.chunk_pixels == 0);
+    if (producer.node == kNone) return false;
+    const Shape& filter = graph_.values[size_t(graph_.nodes[size_t(producer.node)].inputs[1])].type.shape;
+    return residual || filter[2] > 1;
   }
 
   void fuse_gradient(size_t n) {

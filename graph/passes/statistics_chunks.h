@@ -72,6 +72,74 @@ inline int64_t pointwise_chunk_pixels(const Shape& image) {
   return kPointwiseTilePixels * tiles_per_chunk(tiles, parts(image[1], pointwise_slice_channels(image)));
 }
 
+// What a group of warps takes at once of the result of a convolution of 3 × 3 with its border padded, (N,C,H,W):
+// `width` × `rows` pixels of each of `images` images, in a raster whose rows are `pitch` places apart, and images
+// (H + 1) · pitch. A row's last border is the next one's first, as is an image's, but where tiles are parts of rows.
+struct HaloTile {
+  int64_t width = 0, rows = 0, images = 0, pitch = 0;
+  int64_t places = 0;  // of the raster: 64 or 128
+
+  int64_t pixels() const { return width * rows * images; }
+  int64_t count(const Shape& image) const {
+    return (image[0] + images - 1) / images * (image[2] / rows) * (image[3] / width);
+  }
+};
+
+// Of those with so many places the fullest, and of these the one with the smallest border.
+inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
+  const int64_t height = image[2], width = image[3];
+  HaloTile best;
+  int64_t best_box = 0;
+  for (int64_t parts = 1; parts <= width; ++parts) {
+    if (width % parts != 0 || width / parts > places) continue;
+    HaloTile tile;
+    tile.places = places;
+    tile.width = width / parts;
+    tile.pitch = tile.width + (parts == 1 ? 1 : 2);
+    tile.rows = std::min(height, (places - tile.width) / tile.pitch + 1);
+    while (height % tile.rows != 0) --tile.rows;
+    tile.images = 1;
+    if (parts == 1 && tile.rows == height) {
+      const int64_t one = (height - 1) * tile.pitch + width;
+      tile.images = std::min(image[0], (places - one) / ((height + 1) * tile.pitch) + 1);
+    }
+    const int64_t box = (tile.rows + 2) * tile.pitch * tile.images;
+    const bool fuller = tile.pixels() > best.pixels();
+    if (fuller || (tile.pixels() == best.pixels() && box < best_box)) best = tile, best_box = box;
+  }
+  return best;
+}
+
+inline constexpr int64_t kHaloBlocks = 132;  // one for each processor of an H200
+
+// Of 64 or 128 places, whichever keeps the processors busier; two groups of warps of a block take one each.
+inline HaloTile halo_tile(const Shape& image) {
+  const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
+  const auto time = [&](const HaloTile& tile) {
+    const int64_t blocks = (tile.count(image) + 1) / 2 * slices;
+    return (blocks + kHaloBlocks - 1) / kHaloBlocks * tile.places;
+  };
+  const HaloTile narrow = fullest_halo_tile(image, 64), wide = fullest_halo_tile(image, 128);
+  if (narrow.pixels() == 0) return wide;
+  return time(narrow) < time(wide) ? narrow : wide;
+}
+
+// Of chunks of such tiles, in pairs.
+inline int64_t halo_chunk_pixels(const Shape& image) {
+  const HaloTile tile = halo_tile(image);
+  const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
+  const int64_t pairs = (tile.count(image) + 1) / 2, chunks = std::max<int64_t>(1, kHaloBlocks / slices);
+  return (pairs + chunks - 1) / chunks * 2 * tile.pixels();
+}
+
+inline constexpr int64_t kFewestHaloChannels = 48;  // fewer leave most of what a tile multiplies unused
+
+// Whether tiles have pixels in most of their places.
+inline bool fills_halo_tiles(const Shape& image) {
+  const HaloTile tile = halo_tile(image);
+  return tile.pixels() * 4 >= tile.places * 3;
+}
+
 // Of a row of `width` pixels, in equal parts, each of which is a tile of a convolution of a folded image
 // (ops/conv/conv_fold.h).
 inline int64_t row_tile_pixels(int64_t width) {

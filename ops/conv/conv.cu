@@ -5,9 +5,10 @@
 
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
-#include "ops/conv/conv_folded.h"
 #include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_thin.h"
+#include "ops/conv/hopper/conv_folded.h"
+#include "ops/conv/hopper/conv_halo.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
@@ -111,7 +112,7 @@ int64_t aligned_bytes(const Shape& shape, DataType type) {
 
 // How a problem is solved: a plan or a kernel of ours, and the passes around it.
 struct Solution {
-  enum class Own : uint8_t { None, Thin, FoldedRows };  // kernels of ours
+  enum class Own : uint8_t { None, Thin, FoldedRows, Halo };  // kernels of ours
 
   std::shared_ptr<const ConvolutionPlan> plan;
   Own own = Own::None;
@@ -124,7 +125,13 @@ struct Solution {
     return found() && (!other.found() || microseconds < other.microseconds);
   }
   std::string engine() const {
-    return own == Own::Thin ? "thin" : own == Own::FoldedRows ? "folded rows" : plan->engine();
+    switch (own) {
+      case Own::Thin: return "thin";
+      case Own::FoldedRows: return "folded rows";
+      case Own::Halo: return "3 x 3";
+      case Own::None: break;
+    }
+    return plan->engine();
   }
 };
 
@@ -184,9 +191,20 @@ Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& probl
   return solution;
 }
 
+// With its bias and Relu.
+Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution;
+  if (!is_halo(problem) || !has_hopper_kernels(context)) return solution;
+  if (problem.deterministic && !fills_processors(problem)) return solution;
+  if (!problem.deterministic) solution.microseconds = halo_microseconds(context, problem);
+  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Halo;
+  return solution;
+}
+
 Solution solve_without_bias(CudaContext& context, const ConvolutionProblem& problem) {
   Solution own = solve_thinly(context, problem);
   if (!own.found()) own = solve_folded_rows(context, problem);
+  if (!own.found()) own = solve_halo(context, problem);
   if (own.found() && problem.deterministic) return own;
   const bool gradient = problem.kind == Kind::GradWeight;
   const Solution plan = gradient ? solve_gradient_by_plan(context, problem) : solve_by_plan(context, problem);
@@ -196,8 +214,11 @@ Solution solve_without_bias(CudaContext& context, const ConvolutionProblem& prob
 // The bias and Relu inside the convolution, or in one pass afterwards: whichever is faster.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
   if (problem.kind != Kind::ForwardBias && !problem.relu) return solve_without_bias(context, problem);
-  const Solution fused = solve_by_plan(context, problem);
+  Solution fused = solve_halo(context, problem);
   if (fused.found() && problem.deterministic) return fused;
+  const Solution by_plan = solve_by_plan(context, problem);
+  if (by_plan.found() && problem.deterministic) return by_plan;
+  if (by_plan.better_than(fused)) fused = by_plan;
   ConvolutionProblem plain = problem;
   plain.kind = Kind::Forward;
   plain.relu = false;
@@ -232,6 +253,7 @@ class ConvolutionKernel final : public Kernel {
       case Solution::Own::FoldedRows:
         workspace_bytes_ += folded_gradient_workspace(problem_, context_.multiprocessors);
         break;
+      case Solution::Own::Halo: break;
       case Solution::Own::None: workspace_bytes_ += solution_.plan->workspace_bytes();
     }
     if (folding_.wide > 0) workspace_bytes_ += folded_x_bytes() + folded_w_bytes();
@@ -295,6 +317,9 @@ class ConvolutionKernel final : public Kernel {
         break;
       case Solution::Own::FoldedRows:
         run_folded_gradient(problem_, context_.multiprocessors, stream, a, b, result, workspace);
+        break;
+      case Solution::Own::Halo:
+        run_halo_convolution(problem_, stream, a, b, solution_.bias_apart ? nullptr : bias, result);
         break;
       case Solution::Own::None:
         solution_.plan->run(context_.cudnn, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);

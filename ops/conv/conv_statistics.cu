@@ -1,13 +1,14 @@
 // Convolutions with partial statistics: in one kernel for few channels, for the stem, or where the convolution is
-// pointwise and that is faster; else the convolution and a pass over its result.
+// pointwise or of 3 × 3 and that is faster; else the convolution and a pass over its result.
 
 #include "ops/conv/conv_fold.h"
-#include "ops/conv/conv_folded.h"
 #include "ops/conv/conv_kernel.h"
-#include "ops/conv/conv_pointwise.h"
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/conv_thin_epilogue.cuh"
+#include "ops/conv/hopper/conv_folded.h"
+#include "ops/conv/hopper/conv_halo.h"
+#include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
@@ -83,25 +84,47 @@ std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const Co
   return make_fused_kernel(name, run, workspace);
 }
 
-// Whether one kernel that reads `more` bytes beside a convolution's beats cuDNN's convolution and a pass that moves
-// `pass` bytes. A choice that is to be the same each time cannot rest on timings: up to so many channels summed over
-// it was faster wherever it was timed.
-bool is_best_pointwise(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels, int64_t more,
-                       int64_t pass) {
+// A kernel of ours that may be the best for a problem and its chunks.
+struct OwnKernel {
+  const char* name = nullptr;  // null: there is none
+  double (*microseconds)(CudaContext&, const ConvolutionProblem&, int64_t chunk_pixels);
+  decltype(&run_halo_statistics) run_statistics;
+  decltype(&run_halo_gradient_sums) run_gradient_sums;
+  bool fast =
+      false;  // it was faster than cuDNN wherever it was timed: what a choice that is to be the same each time rests on
+};
+
+OwnKernel own_kernel(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
   constexpr int64_t kFewInner = 256;
-  if (!is_pointwise(problem) || chunk_pixels == 0 || chunk_pixels % kPointwiseTilePixels != 0) return false;
-  if (!has_hopper_kernels(context)) return false;
-  if (problem.deterministic) return (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
-  const double fused = pointwise_microseconds(context, problem, chunk_pixels);
-  if (fused == 0) return false;
+  const Shape& image = problem.output_shape();
+  if (chunk_pixels == 0 || !has_hopper_kernels(context)) return {};
+  if (is_pointwise(problem) && chunk_pixels % kPointwiseTilePixels == 0) {
+    const bool few = (problem.kind == Kind::Forward ? problem.x : problem.y)[1] <= kFewInner;
+    return {"pointwise", pointwise_microseconds, run_pointwise_statistics, run_pointwise_gradient_sums, few};
+  }
+  if (is_halo(problem) && chunk_pixels % (2 * halo_tile(image).pixels()) == 0) {
+    return {"3 x 3", halo_microseconds, run_halo_statistics, run_halo_gradient_sums, fills_processors(problem)};
+  }
+  return {};
+}
+
+// The kernel of ours that solves the problem and reads `more` bytes beside the convolution's, where it beats cuDNN's
+// convolution and a pass that moves `pass` bytes.
+OwnKernel best_own_kernel(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels, int64_t more,
+                          int64_t pass) {
+  const OwnKernel own = own_kernel(context, problem, chunk_pixels);
+  if (own.name == nullptr) return {};
+  if (problem.deterministic) return own.fast ? own : OwnKernel{};
+  const double fused = own.microseconds(context, problem, chunk_pixels);
+  if (fused == 0) return {};
   double plain = known_convolution_microseconds(context, problem);
   if (plain == 0) {
     const auto plan = find_convolution_plan(context, problem);
-    if (plan == nullptr) return true;
+    if (plan == nullptr) return own;
     plain = plan->microseconds();
   }
   const double reading = pass_microseconds(more) - pass_microseconds(0);
-  return fused + reading < plain + pass_microseconds(pass);
+  return fused + reading < plain + pass_microseconds(pass) ? own : OwnKernel{};
 }
 
 std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
@@ -117,11 +140,11 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
                          ThinStatistics{output<Partial>(c, 1)});
     });
   }
-  if (is_best_pointwise(cuda_context(request), problem, chunk_pixels, 0, request.outputs[0].bytes())) {
-    return make_fused_kernel("pointwise, statistics", [=](const KernelContext& c) {
+  const OwnKernel own = best_own_kernel(cuda_context(request), problem, chunk_pixels, 0, request.outputs[0].bytes());
+  if (own.name != nullptr) {
+    return make_fused_kernel(std::string(own.name) + ", statistics", [=](const KernelContext& c) {
       require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0]});
-      run_pointwise_statistics(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], c.outputs[0],
-                               c.outputs[1]);
+      own.run_statistics(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], c.outputs[0], c.outputs[1]);
     });
   }
   if (auto folded = folded_statistics(request, problem, chunk_pixels)) return folded;
@@ -169,12 +192,13 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
     });
   }
   const int64_t more = bytes * (1 + (mask == Mask::Y) + two);
-  if (is_best_pointwise(cuda_context(request), problem, chunk_pixels, more, more + 2 * bytes)) {
-    return make_fused_kernel("pointwise, gradient sums", [=](const KernelContext& c) {
+  const OwnKernel own = best_own_kernel(cuda_context(request), problem, chunk_pixels, more, more + 2 * bytes);
+  if (own.name != nullptr) {
+    return make_fused_kernel(std::string(own.name) + ", gradient sums", [=](const KernelContext& c) {
       const GradientOf<__nv_bfloat16> of = gradient_of<__nv_bfloat16>(c, mask, two);
       require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0], of.x, of.dy2, of.y});
-      run_pointwise_gradient_sums(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], of, mask, two,
-                                  c.outputs[0], c.outputs[1]);
+      own.run_gradient_sums(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], of, mask, two, c.outputs[0],
+                            c.outputs[1]);
     });
   }
   const std::shared_ptr<Kernel> conv = conv_grad_input_cuda(request);

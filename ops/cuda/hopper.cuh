@@ -56,6 +56,16 @@ __device__ inline void fetch(uint32_t to, const CUtensorMap& map, int column, in
       : "memory");
 }
 
+// A box of the images (N,H,W,C) that `map` describes, from (n, row, column, channel) on.
+__device__ inline void fetch(uint32_t to, const CUtensorMap& map, int channel, int column, int row, int n,
+                             uint32_t barrier) {
+  ARBALEST_ASM(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(&map), "r"(channel), "r"(column), "r"(row), "r"(n), "r"(barrier)
+      : "memory");
+}
+
 // Of a matrix in shared memory whose rows have 128 bytes, swizzled as widely, without gaps between them: the start, the
 // stride byte offset of 1024, which is eight rows, and `leading` bytes between blocks of 64 columns, which counts where
 // columns are what is not summed over.

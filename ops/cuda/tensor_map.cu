@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <string>
 
 #include "ops/cuda/cuda_context.h"
@@ -28,21 +29,42 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
+// Of an array of so many axes, the last first; pitches are those of all but the first, in elements.
+template <size_t kAxes>
+CUtensorMap encode(const void* array, const std::array<int64_t, kAxes>& extents,
+                   const std::array<int64_t, kAxes - 1>& pitches, const std::array<int64_t, kAxes>& box) {
+  std::array<cuuint64_t, kAxes> all, bytes = {};
+  std::array<cuuint32_t, kAxes> boxes, steps;
+  std::string text;
+  for (size_t axis = 0; axis < kAxes; ++axis) {
+    all[axis] = cuuint64_t(extents[axis]);
+    boxes[axis] = cuuint32_t(box[axis]);
+    steps[axis] = 1;
+    if (axis > 0) bytes[axis - 1] = cuuint64_t(pitches[axis - 1]) * 2;
+    text += (axis > 0 ? " x " : "") + std::to_string(extents[axis]);
+  }
+  CUtensorMap map;
+  const CUresult status =
+      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, cuuint32_t(kAxes), const_cast<void*>(array), all.data(),
+                     bytes.data(), boxes.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) {
+    throw RunError("cuTensorMapEncodeTiled of " + text + " elements: error " + std::to_string(int(status)));
+  }
+  return map;
+}
+
 }  // namespace
 
 CUtensorMap tensor_map(const void* matrix, int64_t rows, int64_t columns, int64_t row_pitch, int64_t box_rows) {
-  CUtensorMap map;
-  const cuuint64_t extents[] = {cuuint64_t(columns), cuuint64_t(rows)}, pitch[] = {cuuint64_t(row_pitch) * 2};
-  const cuuint32_t box[] = {kTensorMapColumns, cuuint32_t(box_rows)}, steps[] = {1, 1};
-  const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix), extents,
-                                         pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    const auto text = [](int64_t number) { return std::to_string(number); };
-    throw RunError("cuTensorMapEncodeTiled of " + text(rows) + " rows of " + text(columns) + " elements, " +
-                   text(row_pitch) + " apart: error " + text(int(status)));
-  }
-  return map;
+  return encode<2>(matrix, {columns, rows}, {row_pitch}, {kTensorMapColumns, box_rows});
+}
+
+CUtensorMap tensor_map(const void* images, const Shape& shape, int64_t box_images, int64_t box_rows,
+                       int64_t box_columns) {
+  const int64_t channels = shape[1], row = shape[3] * channels;
+  return encode<4>(images, {channels, shape[3], shape[2], shape[0]}, {channels, row, shape[2] * row},
+                   {kTensorMapColumns, box_columns, box_rows, box_images});
 }
 
 bool has_hopper_kernels(const CudaContext& context) {

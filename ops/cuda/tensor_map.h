@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "graph/types.h"
+
 namespace arbalest {
 
 struct CudaContext;
@@ -15,6 +17,12 @@ inline constexpr int kTensorMapColumns = 64;  // of a box: rows of 128 bytes, as
 // apart, a multiple of 8; zeros where these go beyond it. Rows may overlap. `matrix` is aligned to 16 bytes. Throws
 // RunError.
 CUtensorMap tensor_map(const void* matrix, int64_t rows, int64_t columns, int64_t row_pitch, int64_t box_rows);
+
+// Boxes of `box_images` × `box_rows` × `box_columns` pixels (each at most 256) and kTensorMapColumns channels of images
+// of bfloat16 with the logical shape (N,C,H,W), channels-last in memory; zeros where these go beyond them, on any side.
+// C is a multiple of 8; `images` is aligned to 16 bytes. Throws RunError.
+CUtensorMap tensor_map(const void* images, const Shape& shape, int64_t box_images, int64_t box_rows,
+                       int64_t box_columns);
 
 // Whether kernels that fetch tiles so, and multiply them by Hopper's matrix units, run on the context's device: compute
 // capability 9.0, in a build for sm_90a (-Dgpu_arch).

@@ -3,6 +3,7 @@
 // takes two launches each way: one writes partial sums of chunks of rows, the other sums those and writes the rows.
 
 #include "ops/cuda/columns.cuh"
+#include "ops/norm/gradient_of.h"
 
 namespace arbalest::cuda {
 
@@ -182,10 +183,6 @@ __device__ void write_partials(const Columns& columns, const Place<W>& place, co
   if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = make_float2(total[0], total[1]);
 }
 
-// Where Relu lets the gradient pass: everywhere, where Y > 0, or where what Y was made of, X and the channel's numbers,
-// is above 0.
-enum class Mask : uint8_t { None, Y, X };
-
 // function(std::integral_constant<Mask>, std::bool_constant: whether there are two gradients)
 template <typename Function>
 void with_mask(Mask mask, bool two, Function function) {
@@ -196,13 +193,6 @@ void with_mask(Mask mask, bool two, Function function) {
     case Mask::X: return masked(std::integral_constant<Mask, Mask::X>{});
   }
 }
-
-// What the gradient g of the normalised values is made of; dY2 is added where it is there.
-template <typename T>
-struct GradientOf {
-  const T *dy, *dy2, *x, *y;
-  const float *mean, *inv_std, *scale, *bias;  // by channel; the last with Mask::X
-};
 
 // f(offset in elements, W elements of g, pack of x there) for the thread's rows of the chunk.
 template <int W, Mask kMask, bool kTwo, typename T, typename Function>

@@ -4,8 +4,9 @@
 
 #include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_direct.h"
-#include "ops/conv/conv_folded.h"
-#include "ops/conv/conv_pointwise.h"
+#include "ops/conv/hopper/conv_folded.h"
+#include "ops/conv/hopper/conv_halo.h"
+#include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/tensor_map.h"
 #include "tests/ops/lowered_tensor.h"
 
@@ -15,16 +16,16 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t filters, const Shape& taps) {
+ConvolutionProblem problem_of(Kind kind, const Shape& x, int64_t filters, const Shape& taps, int64_t pad = 0) {
   ConvolutionProblem problem;
   problem.kind = kind;
   problem.type = DataType::Bfloat16;
   problem.output_type = kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
   problem.x = x;
   problem.w = {filters, x[1], taps[0], taps[1]};
-  problem.y = {x[0], filters, x[2] - taps[0] + 1, x[3] - taps[1] + 1};
+  problem.y = {x[0], filters, x[2] - taps[0] + 1 + 2 * pad, x[3] - taps[1] + 1 + 2 * pad};
   problem.stride = problem.dilation = {1, 1};
-  problem.pad_begin = problem.pad_end = {0, 0};
+  problem.pad_begin = problem.pad_end = {pad, pad};
   return problem;
 }
 
@@ -86,6 +87,75 @@ void check_statistics(const ConvolutionProblem& problem, const Operands& operand
   CHECK(test::worst_share(partials[0], expected, chunk_pixels) < 1);
 }
 
+// The gradient g behind a batch norm's Relu, with the sums of g and of g · (x − mean) by chunk. run(from, mask, two,
+// result, partials), twice for each mask. `operands`: of the gradient of images without noise to add or Relu.
+template <typename Run>
+void check_gradient_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels, Run run) {
+  const Shape image = problem.output_shape();
+  const int64_t channels = image[1], pixels = element_count(image) / channels;
+  const Shape of_partials = {pixel_chunks(image, chunk_pixels).chunks, channels, 2};
+  const test::LoweredTensor x = test::lowered_noise(image, 3), y = test::lowered_noise(image, 4);
+  const test::LoweredTensor second = test::lowered_noise(image, 5);
+  const std::vector<float> exact_x = test::content(x.exact, image), exact_y = test::content(y.exact, image);
+  const std::vector<float> exact_second = test::content(second.exact, image);
+  std::vector<float> of_channels[4];  // mean, 1 / deviation, scale, bias: numbers whose products are exact
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t c = 0; c < channels; ++c) of_channels[i].push_back(float((c * 5 + i * 3) % 7 - 2) / 8);
+  }
+  const DeviceBuffer mean = test::on_device(of_channels[0]), inv_std = test::on_device(of_channels[1]);
+  const DeviceBuffer scale = test::on_device(of_channels[2]), bias = test::on_device(of_channels[3]);
+  using T = __nv_bfloat16;
+  const auto floats = [](const DeviceBuffer& buffer) { return static_cast<const float*>(buffer.data()); };
+  const cuda::GradientOf<T> from = {nullptr,
+                                    static_cast<const T*>(second.lowered.data()),
+                                    static_cast<const T*>(x.lowered.data()),
+                                    static_cast<const T*>(y.lowered.data()),
+                                    floats(mean),
+                                    floats(inv_std),
+                                    floats(scale),
+                                    floats(bias)};
+  for (const cuda::Mask mask : {cuda::Mask::None, cuda::Mask::Y, cuda::Mask::X}) {
+    for (const bool two : {false, true}) {
+      CAPTURE(int(mask));
+      CAPTURE(two);
+      std::vector<float> results[2], partials[2];
+      for (int i = 0; i < 2; ++i) {
+        const DeviceBuffer result = test::room_for(image), sums = test::room_for(of_partials);
+        run(from, mask, two, result.data(), sums.data());
+        results[i] = test::content(result, image, DataType::Bfloat16);
+        partials[i] = test::content(sums, of_partials);
+      }
+      CHECK(results[0] == results[1]);
+      CHECK(partials[0] == partials[1]);
+      std::vector<float> expected;
+      std::vector<double> sums(partials[0].size());
+      for (int64_t p = 0; p < pixels; ++p) {
+        for (int64_t c = 0; c < channels; ++c) {
+          const size_t at = size_t(p * channels + c), channel = size_t(c);
+          const float centred = exact_x[at] - of_channels[0][channel];
+          float g = operands.expected[at] + (two ? exact_second[at] : 0);
+          if (mask == cuda::Mask::Y && !(exact_y[at] > 0)) g = 0;
+          const float gain = of_channels[2][channel] * of_channels[1][channel];
+          if (mask == cuda::Mask::X && !(centred * gain + of_channels[3][channel] > 0)) g = 0;
+          expected.push_back(g);
+          double* const sum = &sums[size_t((p / chunk_pixels * channels + c) * 2)];
+          sum[0] += double(g);
+          sum[1] += double(g) * double(centred);
+        }
+      }
+      CHECK(test::worst_share(results[0], expected, 1) < 1);
+      // g as it is stored is off by up to a rounding of it, some 8 here, in one direction or the other.
+      const std::vector<float> expected_sums(sums.begin(), sums.end());
+      double worst = 0;
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const double off = std::abs(double(partials[0][i]) - double(expected_sums[i]));
+        worst = off <= worst ? worst : off;
+      }
+      CHECK(worst < 0.02 * std::sqrt(double(chunk_pixels)));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain loops, with the same bits each time") {
@@ -111,6 +181,66 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
           run_pointwise_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
                                    result, partials);
         });
+        if (kind == Kind::Forward) continue;
+        check_gradient_sums(problem, operands, chunk_pixels,
+                            [&](const auto& from, cuda::Mask mask, bool two, void* result, void* partials) {
+                              run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
+                                                          operands.b.lowered.data(), from, mask, two, result, partials);
+                            });
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "CUDA: convolutions of 3 x 3, their statistics and sums agree with plain loops, with the same bits each time") {
+  if (!has_hopper()) return;
+  struct Extents {
+    Shape x;
+    int64_t filters;
+  };
+  // Tiles of rows, of parts of rows, of images and of several images, the last of which are not there; filters that
+  // stay in shared memory and that do not; channels and pairs of tiles that do not divide; more tiles than processors.
+  for (const Extents& e : {Extents{{1, 8, 1, 1}, 8}, Extents{{2, 64, 56, 56}, 64}, Extents{{3, 128, 28, 28}, 128},
+                           Extents{{5, 64, 14, 14}, 256}, Extents{{7, 128, 7, 7}, 136}, Extents{{45, 8, 5, 6}, 72},
+                           Extents{{3, 72, 9, 6}, 200}, Extents{{1, 16, 8, 224}, 64}, Extents{{2, 8, 3, 131}, 8},
+                           Extents{{33, 64, 28, 28}, 64}}) {
+    for (const Kind kind : {Kind::Forward, Kind::GradInput}) {
+      CAPTURE(to_string(e.x));
+      CAPTURE(int(kind));
+      ConvolutionProblem problem = problem_of(kind, e.x, e.filters, {3, 3}, 1);
+      REQUIRE(is_halo(problem));
+      const Operands operands(problem);
+      const Shape image = problem.output_shape();
+      for (const int64_t chunk_pixels : {halo_chunk_pixels(image), 2 * halo_tile(image).pixels()}) {
+        check_statistics(problem, operands, chunk_pixels, [&](void* result, void* partials) {
+          run_halo_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
+                              result, partials);
+        });
+        if (kind == Kind::Forward) continue;
+        check_gradient_sums(problem, operands, chunk_pixels,
+                            [&](const auto& from, cuda::Mask mask, bool two, void* result, void* partials) {
+                              run_halo_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
+                                                     operands.b.lowered.data(), from, mask, two, result, partials);
+                            });
+      }
+      const std::vector<float> numbers = test::noise_values({image[1]}, 6);
+      const DeviceBuffer bias = test::on_device(numbers);
+      for (const bool relu : {false, true}) {
+        for (const bool with_bias : {false, true}) {
+          if (kind == Kind::GradInput && (relu || with_bias)) continue;
+          problem.relu = relu;
+          if (kind == Kind::Forward) problem.kind = with_bias ? Kind::ForwardBias : Kind::Forward;
+          const DeviceBuffer result = test::room_for(image);
+          run_halo_convolution(problem, nullptr, operands.a.lowered.data(), operands.b.lowered.data(), bias.data(),
+                               result.data());
+          std::vector<float> expected = operands.expected;
+          for (size_t i = 0; i < expected.size(); ++i) {
+            if (with_bias) expected[i] += numbers[i % numbers.size()];
+            if (relu) expected[i] = std::max(expected[i], 0.0f);
+          }
+          CHECK(test::worst_share(test::content(result, image, DataType::Bfloat16), expected, 1) < 1);
+        }
       }
     }
   }
@@ -163,7 +293,7 @@ TEST_CASE("CUDA: convolutions of folded images and their filters' gradients agre
   }
 }
 
-TEST_CASE("which convolutions are pointwise, and which rows of taps follow each other in memory") {
+TEST_CASE("which convolutions are pointwise, which are of 3 x 3, and which rows of taps follow each other in memory") {
   const auto refused = [](ConvolutionProblem problem, auto accepts, auto change) {
     REQUIRE(accepts(problem));
     change(problem);
@@ -179,6 +309,17 @@ TEST_CASE("which convolutions are pointwise, and which rows of taps follow each 
   CHECK(pointwise([](ConvolutionProblem& p) { p.kind = Kind::GradWeight; }));
   CHECK(pointwise([](ConvolutionProblem& p) { p.kind = Kind::ForwardBias; }));
   CHECK(pointwise([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
+  const auto halo = [&](auto change) {
+    return refused(problem_of(Kind::Forward, {2, 16, 8, 8}, 24, {3, 3}, 1), is_halo, change);
+  };
+  CHECK(halo([](ConvolutionProblem& p) { p.stride = {2, 2}; }));
+  CHECK(halo([](ConvolutionProblem& p) { p.dilation = {2, 2}; }));
+  CHECK(halo([](ConvolutionProblem& p) { p.pad_end = {1, 0}; }));
+  CHECK(halo([](ConvolutionProblem& p) { p.w = {24, 16, 3, 1}; }));
+  CHECK(halo([](ConvolutionProblem& p) { p.w[1] = 8; }));  // groups
+  CHECK(halo([](ConvolutionProblem& p) { p.x[1] = p.w[1] = 12; }));
+  CHECK(halo([](ConvolutionProblem& p) { p.kind = Kind::GradWeight; }));
+  CHECK(halo([](ConvolutionProblem& p) { p.output_type = DataType::Float32; }));
   const auto folded = [&](auto change) {
     return refused(problem_of(Kind::Forward, {2, 16, 19, 115}, 24, {4, 4}), is_folded_row, change);
   };

@@ -3,15 +3,12 @@
 // GPUs: it leaves a batch norm what this would read the whole result for. Such a convolution is a product of matrices,
 // and most are bound by memory.
 
+#include <cuda_bf16.h>
+
 #include "ops/cuda/cudnn_graph.h"
+#include "ops/norm/gradient_of.h"
 
 namespace arbalest {
-
-namespace cuda {
-template <typename T>
-struct GradientOf;
-enum class Mask : uint8_t;
-}  // namespace cuda
 
 // Whether the kernel solves the problem, where has_hopper_kernels().
 bool is_pointwise(const ConvolutionProblem& problem);

@@ -3,7 +3,7 @@
 // engine fetches the 64 elements of a row of taps, for each row of taps in turn; where tiles are whole rows, what a
 // tile has fetched but for the first row serves the next one as well.
 
-#include "ops/conv/conv_tile.cuh"
+#include "ops/conv/hopper/conv_tile.cuh"
 
 namespace arbalest::cuda {
 
@@ -131,7 +131,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
         next.advance(tiling);
       }
     }
-    writer.write(sum, tile * tiling.tile_pixels, tiling.tile_pixels, tile == first_tile);
+    const int first_pixel = tile * tiling.tile_pixels;
+    writer.write(sum, PixelRows{first_pixel + group * 64, first_pixel + tiling.tile_pixels}, tile == first_tile);
   }
   writer.finish(int(blockIdx.y), (last_tile - first_tile) * tiling.tile_pixels);
 }

@@ -62,6 +62,33 @@ struct TileStatistics {
   }
 };
 
+// The result alone: with a bias (channels), where there is one, and Relu, which lets NaN through.
+template <bool kRelu>
+struct TileResult {
+  const float* bias;
+  static constexpr bool kShifted = false;
+
+  struct Terms {
+    float bias[8];
+    __device__ Terms(const TileResult& of, int channel, const float*) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) bias[c] = of.bias == nullptr ? 0.0f : of.bias[channel + c];
+    }
+  };
+  using Operands = char;
+  __device__ Operands operands(int64_t) const {
+    return 0;
+  }
+
+  __device__ void add(const Terms& terms, const Operands&, Eight& value, float (&)[2][8]) const {
+#pragma unroll
+    for (int c = 0; c < 8; c += 2) {
+      const float even = value[c] + terms.bias[c], odd = value[c + 1] + terms.bias[c + 1];
+      value.set(c, kRelu && even < 0 ? 0.0f : even, kRelu && odd < 0 ? 0.0f : odd);
+    }
+  }
+};
+
 // The product is the gradient of what a batch norm made, or one of two: stored is the gradient g behind its Relu, and
 // the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read.
 template <Mask kMask, bool kTwo>
@@ -115,6 +142,12 @@ struct TileGradientSums {
   }
 };
 
+// The pixels of a group's rows where they follow each other: `end` is behind the tile's last.
+struct PixelRows {
+  int first, end;
+  __device__ int operator()(int row) const { return first + row < end ? first + row : -1; }
+};
+
 // Of one block: kColumns channels, one chunk.
 template <int kColumns, typename Epilogue>
 class TileWriter {
@@ -131,9 +164,10 @@ class TileWriter {
         channels_(channels),
         first_channel_(first_channel) {}
 
-  // `sum`: as the matrix units leave it, of the group's 64 pixels; the tile has `pixels` of them from `first_pixel` on.
-  // `first`: it is the chunk's first.
-  __device__ void write(const float (&sum)[kColumns / 2], int first_pixel, int pixels, bool first) {
+  // `sum`: as the matrix units leave it, of the group's 64 rows of the tile; pixel(row) is that of the result, or −1
+  // for none. `first`: these are the chunk's first.
+  template <typename Pixels>
+  __device__ void write(const float (&sum)[kColumns / 2], const Pixels& pixel, bool first) {
     const int lane = t() % 32, warp = t() / 32, pack = t() % kPacks, row = t() / kPacks;
     hopper::meet<128>(1 + group());  // what was staged before has been read
     uint32_t place =
@@ -157,22 +191,22 @@ class TileWriter {
     const int channel = first_channel_ + pack * 8;
     if (channel >= channels_) return;
     const typename Epilogue::Terms terms(epilogue_, channel, shifts_ + pack * 8);
-    const int begin = group() * 64;
 #pragma unroll 1
     for (int from = 0; from < 64; from += 128 / kPacks * kTogether) {
       typename Epilogue::Operands operands[kTogether];
+      int pixels[kTogether];
 #pragma unroll
       for (int u = 0; u < kTogether; ++u) {
-        const int at = min(begin + from + u * (128 / kPacks) + row, pixels - 1);
-        operands[u] = epilogue_.operands(int64_t{first_pixel + at} * channels_ + channel);
+        pixels[u] = pixel(from + u * (128 / kPacks) + row);
+        operands[u] = epilogue_.operands(int64_t{max(pixels[u], 0)} * channels_ + channel);
       }
 #pragma unroll
       for (int u = 0; u < kTogether; ++u) {
+        if (pixels[u] < 0) continue;
         const int at = from + u * (128 / kPacks) + row;
-        if (begin + at >= pixels) break;
         Eight value = load_eight(staging_ + at * (kColumns * 2) + ((pack ^ (at % 8)) * 16));
         epilogue_.add(terms, operands[u], value, sums_);
-        store_eight(y_ + int64_t{first_pixel + begin + at} * channels_ + channel, value);
+        store_eight(y_ + int64_t{pixels[u]} * channels_ + channel, value);
       }
     }
   }

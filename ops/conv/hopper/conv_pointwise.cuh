@@ -5,7 +5,7 @@
 // channels); the filter is (K, C).
 
 #include "graph/passes/statistics_chunks.h"
-#include "ops/conv/conv_tile.cuh"
+#include "ops/conv/hopper/conv_tile.cuh"
 
 namespace arbalest::cuda {
 
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     hold(sum);
     release();
 
-    const int first_pixel = tile * kTilePixels;
-    writer.write(sum, first_pixel, min(kTilePixels, tiling.pixels - first_pixel), tile == first_tile);
+    const int first_pixel = tile * kTilePixels + group * 64;
+    writer.write(sum, PixelRows{first_pixel, min(first_pixel + 64, tiling.pixels)}, tile == first_tile);
   }
   writer.finish(int(blockIdx.y), min(last_tile * kTilePixels, tiling.pixels) - first_tile * kTilePixels);
 }

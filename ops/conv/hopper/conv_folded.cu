@@ -1,7 +1,7 @@
-#include "ops/conv/conv_folded.h"
+#include "ops/conv/hopper/conv_folded.h"
 
 #include "graph/passes/statistics_chunks.h"
-#include "ops/conv/conv_folded.cuh"
+#include "ops/conv/hopper/conv_folded.cuh"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/partial_sums.cuh"
 #include "ops/cuda/tensor_map.h"

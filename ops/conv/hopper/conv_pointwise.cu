@@ -1,6 +1,6 @@
-#include "ops/conv/conv_pointwise.h"
+#include "ops/conv/hopper/conv_pointwise.h"
 
-#include "ops/conv/conv_pointwise.cuh"
+#include "ops/conv/hopper/conv_pointwise.cuh"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/tensor_map.h"
 

@@ -1,0 +1,115 @@
+#include "ops/conv/hopper/conv_halo.h"
+
+#include "ops/conv/hopper/conv_halo.cuh"
+#include "ops/cuda/convolution_timer.h"
+#include "ops/cuda/tensor_map.h"
+
+namespace arbalest {
+
+using namespace cuda;
+
+namespace {
+
+using Kind = ConvolutionProblem::Kind;
+
+// Its number is to be changed with how fast the kernel is: what was timed before, and kept, is timed again then.
+const std::string kTimed = "halo 1 ";
+
+dim3 grid_of(const Shape& image, int columns, int64_t chunk_pixels) {
+  return dim3(unsigned((image[1] + columns - 1) / columns), unsigned(pixel_chunks(image, chunk_pixels).chunks));
+}
+
+template <int kColumns, int kHalves, bool kTransposed, typename Epilogue>
+void launch_form(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+                 const void* filter, void* result, const Epilogue& epilogue) {
+  const Shape& image = problem.output_shape();
+  const int64_t inner = kTransposed ? problem.y[1] : problem.x[1], width = kTaps * problem.w[1];
+  const HaloTiling tiling = halo_tiling<kColumns>(image, inner, chunk_pixels);
+  const auto kernel = halo_kernel<kColumns, kHalves, kTransposed, Epilogue>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHaloShared));
+  kernel<<<grid_of(image, kColumns, chunk_pixels), kHaloThreads, kHaloShared, stream>>>(
+      tensor_map(a, {image[0], inner, image[2], image[3]}, tiling.tile_images, tiling.box_rows, tiling.pitch),
+      tensor_map(filter, problem.w[0], width, width, kTransposed ? kHaloInner : kColumns), tiling, int(inner),
+      static_cast<__nv_bfloat16*>(result), epilogue);
+  check_launch("convolution of 3 x 3");
+}
+
+template <bool kTransposed, typename Epilogue>
+void launch(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+            const void* filter, void* result, const Epilogue& epilogue) {
+  const Shape& image = problem.output_shape();
+  const bool narrow = pointwise_slice_channels(image) == 64, half = halo_tile(image).places == 64;
+  const auto form =
+      narrow ? (half ? launch_form<64, 1, kTransposed, Epilogue> : launch_form<64, 2, kTransposed, Epilogue>)
+             : (half ? launch_form<128, 1, kTransposed, Epilogue> : launch_form<128, 2, kTransposed, Epilogue>);
+  form(problem, chunk_pixels, stream, a, filter, result, epilogue);
+}
+
+}  // namespace
+
+bool is_halo(const ConvolutionProblem& p) {
+  return p.kind != Kind::GradWeight && p.type == DataType::Bfloat16 && p.output_type == DataType::Bfloat16 &&
+         p.x.size() == 4 && p.w == Shape{p.y[1], p.x[1], 3, 3} && all_are(p.stride, 1) && all_are(p.dilation, 1) &&
+         all_are(p.pad_begin, 1) && all_are(p.pad_end, 1) && p.x[1] % 8 == 0 && p.y[1] % 8 == 0 &&
+         element_count(p.x) > 0 && element_count(p.w) > 0 && p.x[0] * p.x[2] * p.x[3] <= INT32_MAX &&
+         halo_tile(p.x).pixels() > 0;
+}
+
+bool fills_processors(const ConvolutionProblem& problem) {
+  const Shape& image = problem.output_shape();
+  const dim3 grid = grid_of(image, int(pointwise_slice_channels(image)), halo_chunk_pixels(image));
+  return int64_t{grid.x} * grid.y * 3 >= kHaloBlocks * 2;
+}
+
+double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem) {
+  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+    run_halo_convolution(problem, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data());
+  };
+  return own_microseconds(context, kTimed, problem, 0, call);
+}
+
+double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
+  const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) {
+    run_halo_statistics(problem, chunk_pixels, stream, with.a.data(), with.b.data(), with.result.data(),
+                        with.workspace.data());
+  };
+  const Shape& image = problem.output_shape();
+  const int64_t workspace = pixel_chunks(image, chunk_pixels).chunks * image[1] * int64_t(sizeof(Partial));
+  return own_microseconds(context, kTimed + std::to_string(chunk_pixels), problem, workspace, call);
+}
+
+void run_halo_convolution(const ConvolutionProblem& problem, cudaStream_t stream, const void* a, const void* filter,
+                          const void* bias, void* result) {
+  const int64_t chunk_pixels = halo_chunk_pixels(problem.output_shape());
+  if (problem.kind == Kind::GradInput) {
+    launch<true>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{nullptr});
+    return;
+  }
+  const auto* added = problem.kind == Kind::ForwardBias ? static_cast<const float*>(bias) : nullptr;
+  if (problem.relu) {
+    launch<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<true>{added});
+  } else {
+    launch<false>(problem, chunk_pixels, stream, a, filter, result, TileResult<false>{added});
+  }
+}
+
+void run_halo_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream, const void* a,
+                         const void* filter, void* result, void* partials) {
+  const TileStatistics epilogue{static_cast<Partial*>(partials)};
+  if (problem.kind == Kind::GradInput) {
+    launch<true>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+  } else {
+    launch<false>(problem, chunk_pixels, stream, a, filter, result, epilogue);
+  }
+}
+
+void run_halo_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
+                            const void* dy, const void* filter, const GradientOf<__nv_bfloat16>& from, Mask mask,
+                            bool two, void* g, void* partials) {
+  with_mask(mask, two, [&](auto kind, auto sum) {
+    launch<true>(problem, chunk_pixels, stream, dy, filter, g,
+                 TileGradientSums<kind.value, sum.value>{from, static_cast<Partial*>(partials)});
+  });
+}
+
+}  // namespace arbalest

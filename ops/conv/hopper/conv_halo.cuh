@@ -1,0 +1,228 @@
+#pragma once
+// The kernel of conv_halo.h. A group of four warps makes a tile of the result, and two groups share a block and its
+// filter. The copy engine, told by a warp of its own, fetches 64 channels of a tile's pixels with their border once, as
+// a raster of rows of 128 bytes; the pixels under a tap are that raster from another row on, so that each tap is a
+// product of matrices of the same memory. Where the raster has no pixel, sums are made and left out.
+
+#include "graph/passes/statistics_chunks.h"
+#include "ops/conv/hopper/conv_tile.cuh"
+
+namespace arbalest::cuda {
+
+inline constexpr int kHaloThreads = kTileThreads + 32;
+inline constexpr int kHaloBytes = 224 << 10;           // of shared memory for tiles: a block has a processor for itself
+inline constexpr int kHaloShared = kHaloBytes + 3072;  // and for barriers and the like
+inline constexpr int kHaloInner = 64;                  // channels summed over at a time: rows of 128 bytes
+inline constexpr int kTaps = 9;
+inline constexpr int kImageStages = 2, kMostFilterStages = 8;
+
+struct HaloTiling {
+  int images = 0, height = 0, width = 0, channels = 0;                        // of the result
+  int tile_images = 0, tile_rows = 0, tile_width = 0, pitch = 0, places = 0;  // HaloTile
+  int box_rows = 0;                                                           // of each image, that are fetched
+  int stage_bytes = 0;  // of a raster, with what is read behind it
+  int parts = 0, bands = 0, tiles = 0, tiles_per_chunk = 0;
+  int steps = 0;  // of kHaloInner channels
+  bool filter_stays = false;
+  int filter_stages = 0;
+
+  __device__ int box_bytes() const { return tile_images * box_rows * pitch * 128; }
+};
+
+template <int kColumns>
+HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) {
+  constexpr int kFilterStage = kColumns * kHaloInner * 2, kMostFilter = 80 << 10;  // of a filter that stays
+  const HaloTile tile = halo_tile(image);
+  HaloTiling t;
+  t.images = int(image[0]), t.height = int(image[2]), t.width = int(image[3]), t.channels = int(image[1]);
+  t.tile_images = int(tile.images), t.tile_rows = int(tile.rows), t.tile_width = int(tile.width);
+  t.pitch = int(tile.pitch), t.places = int(tile.places);
+  t.box_rows = tile.images > 1 ? t.height + 1 : t.tile_rows + 2;
+  const int fetched = t.tile_images * t.box_rows * t.pitch, last_border = tile.images > 1 ? t.pitch + 1 : 1;
+  t.stage_bytes = (std::max(fetched + last_border, t.places + 2 * t.pitch + 2) + 7) / 8 * 1024;
+  t.parts = t.width / t.tile_width, t.bands = t.height / t.tile_rows;
+  t.tiles = int(tile.count(image));
+  t.tiles_per_chunk = int(chunk_pixels / tile.pixels());
+  t.steps = int((inner + kHaloInner - 1) / kHaloInner);
+  const int filter = t.steps * kTaps * kFilterStage;
+  t.filter_stays = filter <= kMostFilter;
+  const int room = kHaloBytes - 2 * kImageStages * t.stage_bytes - 128 * kColumns * 2;
+  t.filter_stages = t.filter_stays ? t.steps * kTaps : std::min(room / kFilterStage, kMostFilterStages);
+  return t;
+}
+
+// A ring of stages: which one, and the parity of its turn.
+struct Ring {
+  int stage = 0, parity = 0;
+
+  __device__ void advance(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// block.x: kColumns channels of the result, block.y: a chunk of tiles. Transposed: the gradient of images, which sums
+// over the filter's rows. kHalves: of 64 places, in a tile. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
+template <int kColumns, int kHalves, bool kTransposed, typename Epilogue>
+__global__ void __launch_bounds__(kHaloThreads, 1)
+    halo_kernel(const __grid_constant__ CUtensorMap images, const __grid_constant__ CUtensorMap filters,
+                const __grid_constant__ HaloTiling tiling, int inner, __nv_bfloat16* y,
+                const __grid_constant__ Epilogue epilogue) {
+  using namespace hopper;
+  using Writer = TileWriter<kColumns, Epilogue>;
+  constexpr int kFilterStageBytes = kColumns * kHaloInner * 2, kWarps = kTileThreads / 32;
+  constexpr bool kPartials = requires {
+    epilogue.partials;
+  };
+  extern __shared__ __align__(1024) unsigned char tile_memory[];
+  const uint32_t filters_at = shared_address(tile_memory) + Writer::kStagingBytes;
+  const int images_from = Writer::kStagingBytes + tiling.filter_stages * kFilterStageBytes;
+  const uint32_t images_at = shared_address(tile_memory) + images_from;     // (groups, kImageStages, stage_bytes)
+  auto* const shifts = reinterpret_cast<float*>(tile_memory + kHaloBytes);  // (kColumns)
+  auto* const pixels = reinterpret_cast<int*>(shifts + kColumns);           // (groups, places)
+  const uint32_t image_full = shared_address(pixels + 256), image_empty = image_full + 2 * kImageStages * 8;
+  const uint32_t filter_full = image_empty + 2 * kImageStages * 8, filter_empty = filter_full + kMostFilterStages * 8;
+
+  const int first_tile = int(blockIdx.y) * tiling.tiles_per_chunk;
+  const int last_tile = min(first_tile + tiling.tiles_per_chunk, tiling.tiles);
+  const int first_channel = int(blockIdx.x) * kColumns;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * kImageStages; ++i) {
+      init_barrier(image_full + i * 8, 1);
+      init_barrier(image_empty + i * 8, 4);
+    }
+    for (int i = 0; i < kMostFilterStages; ++i) {
+      init_barrier(filter_full + i * 8, 1);
+      init_barrier(filter_empty + i * 8, kWarps);
+    }
+    fence_barriers();
+  }
+  // What is read behind a raster is its last border, zeros, or leads to sums that are left out.
+  const int box = tiling.box_bytes(), behind = (tiling.stage_bytes - box) / 16;
+  for (int i = int(threadIdx.x); i < 2 * kImageStages * behind; i += kHaloThreads) {
+    const int at = images_from + i / behind * tiling.stage_bytes + box + i % behind * 16;
+    *reinterpret_cast<uint4*>(tile_memory + at) = uint4{0, 0, 0, 0};
+  }
+  fence_writes();
+  __syncthreads();
+
+  if (threadIdx.x >= kTileThreads) {
+    if (threadIdx.x != kTileThreads) return;
+    const auto fetch_filter = [&](int step, int tap, int stage, uint32_t barrier) {
+      const uint32_t to = filters_at + stage * kFilterStageBytes;
+      if constexpr (kTransposed) {
+        const int column = (kTaps - 1 - tap) * tiling.channels + first_channel;
+#pragma unroll
+        for (int block = 0; block < kColumns / 64; ++block) {
+          fetch(to + block * (kHaloInner * 128), filters, column + block * 64, step * kHaloInner, barrier);
+        }
+      } else {
+        fetch(to, filters, tap * inner + step * kHaloInner, first_channel, barrier);
+      }
+    };
+    if (tiling.filter_stays) {
+      expect_bytes(filter_full, tiling.steps * kTaps * kFilterStageBytes);
+      for (int i = 0; i < tiling.steps * kTaps; ++i) fetch_filter(i / kTaps, i % kTaps, i, filter_full);
+    }
+    Ring image, filter;
+    for (int pair = first_tile; pair < last_tile; pair += 2) {
+      for (int step = 0; step < tiling.steps; ++step) {
+        for (int group = 0; group < 2; ++group) {
+          const int tile = pair + group, row = tile / tiling.parts, slot = group * kImageStages + image.stage;
+          wait(image_empty + slot * 8, image.parity ^ 1);
+          expect_bytes(image_full + slot * 8, box);
+          fetch(images_at + slot * tiling.stage_bytes, images, step * kHaloInner,
+                (tile - row * tiling.parts) * tiling.tile_width - 1, row % tiling.bands * tiling.tile_rows - 1,
+                row / tiling.bands * tiling.tile_images, image_full + slot * 8);
+        }
+        image.advance(kImageStages);
+        if (tiling.filter_stays) continue;
+        for (int tap = 0; tap < kTaps; ++tap) {
+          wait(filter_empty + filter.stage * 8, filter.parity ^ 1);
+          expect_bytes(filter_full + filter.stage * 8, kFilterStageBytes);
+          fetch_filter(step, tap, filter.stage, filter_full + filter.stage * 8);
+          filter.advance(tiling.filter_stages);
+        }
+      }
+    }
+    return;
+  }
+
+  const int group = int(threadIdx.x) / 128, lane = int(threadIdx.x) % 32;
+  int* const own_pixels = pixels + group * 128;
+  const auto free_image = [&](int stage) {
+    if (lane == 0) arrive(image_empty + (group * kImageStages + stage) * 8);
+  };
+  const auto free_filter = [&](int stage) {
+    if (lane == 0) arrive(filter_empty + stage * 8);
+  };
+  Writer writer(epilogue, tile_memory, shifts, y, tiling.channels, first_channel);
+  Ring image, filter;
+  if (tiling.filter_stays) wait(filter_full, 0);
+  for (int pair = first_tile; pair < last_tile; pair += 2) {
+    float sum[kHalves][kColumns / 2] = {};
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) hold(sum[half]);
+    int last_image = -1, last_filter = -1;
+    for (int step = 0; step < tiling.steps; ++step) {
+      const int slot = group * kImageStages + image.stage;
+      wait(image_full + slot * 8, image.parity);
+      for (int tap = 0; tap < kTaps; ++tap) {
+        if (!tiling.filter_stays) wait(filter_full + filter.stage * 8, filter.parity);
+        const int stage = tiling.filter_stays ? step * kTaps + tap : filter.stage;
+        const uint64_t b = descriptor(filters_at + stage * kFilterStageBytes, kTransposed ? kHaloInner * 128 : 16);
+        const int place = tap / 3 * tiling.pitch + tap % 3;
+        const uint64_t a = descriptor(images_at + slot * tiling.stage_bytes + place * 128, 16);
+        begin_products();
+#pragma unroll
+        for (int part = 0; part < kHaloInner / 16; ++part) {
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            multiply<false, kTransposed>(sum[half], a + half * (64 * 128 / 16) + part * 2,
+                                         b + part * (kTransposed ? 128 : 2));
+          }
+        }
+        commit_products();
+        wait_for_products<1>();
+        if (last_filter >= 0) free_filter(last_filter);
+        if (last_image >= 0) free_image(last_image);
+        last_image = -1;
+        if (!tiling.filter_stays) {
+          last_filter = filter.stage;
+          filter.advance(tiling.filter_stages);
+        }
+      }
+      last_image = image.stage;
+      image.advance(kImageStages);
+    }
+    wait_for_products<0>();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) hold(sum[half]);
+    if (last_filter >= 0) free_filter(last_filter);
+    free_image(last_image);
+
+    // Which pixel of the result each place of the raster is.
+    const int tile = pair + group, row = tile / tiling.parts, v = int(threadIdx.x) % 128;
+    const int of_image = tiling.tile_images > 1 ? v / ((tiling.height + 1) * tiling.pitch) : 0;
+    const int in_image = v - of_image * (tiling.height + 1) * tiling.pitch;
+    const int y_in = in_image / tiling.pitch, x_in = in_image - y_in * tiling.pitch;
+    const int n = row / tiling.bands * tiling.tile_images + of_image;
+    const bool is_pixel = tile < last_tile && of_image < tiling.tile_images && n < tiling.images &&
+                          y_in < tiling.tile_rows && x_in < tiling.tile_width;
+    meet<128>(1 + group);  // the map before has been read
+    own_pixels[v] = is_pixel ? (n * tiling.height + row % tiling.bands * tiling.tile_rows + y_in) * tiling.width +
+                                   (tile - row * tiling.parts) * tiling.tile_width + x_in
+                             : -1;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const auto pixel = [&](int row) { return own_pixels[half * 64 + row]; };
+      writer.write(sum[half], pixel, pair == first_tile && half == 0);
+    }
+  }
+  if constexpr (kPartials) {
+    const int tile_pixels = tiling.tile_images * tiling.tile_rows * tiling.tile_width;
+    const int all = tiling.images * tiling.height * tiling.width;
+    writer.finish(int(blockIdx.y), min(last_tile * tile_pixels, all) - first_tile * tile_pixels);
+  }
+}
+
+}  // namespace arbalest::cuda

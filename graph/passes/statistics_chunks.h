@@ -85,7 +85,11 @@ struct HaloTile {
   }
 };
 
-// Of those with so many places the fullest, and of these the one with the smallest border.
+// Of a raster in shared memory, with its border: two for each of two groups of warps, and a filter, have room there.
+inline constexpr int64_t kMostHaloPlaces = 256;
+
+// Of those with so many places the fullest, and of these the one with the smallest border. Without pixels where there
+// is none.
 inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
   const int64_t height = image[2], width = image[3];
   HaloTile best;
@@ -104,6 +108,7 @@ inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
       tile.images = std::min(image[0], (places - one) / ((height + 1) * tile.pitch) + 1);
     }
     const int64_t box = (tile.rows + 2) * tile.pitch * tile.images;
+    if (std::max(box, places + 2 * tile.pitch) + 2 > kMostHaloPlaces) continue;
     const bool fuller = tile.pixels() > best.pixels();
     if (fuller || (tile.pixels() == best.pixels() && box < best_box)) best = tile, best_box = box;
   }
@@ -124,7 +129,7 @@ inline HaloTile halo_tile(const Shape& image) {
   return time(narrow) < time(wide) ? narrow : wide;
 }
 
-// Of chunks of such tiles, in pairs.
+// Of chunks of such tiles, in pairs. Where tiles are parts of rows a chunk's pixels need not follow each other.
 inline int64_t halo_chunk_pixels(const Shape& image) {
   const HaloTile tile = halo_tile(image);
   const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
@@ -167,7 +172,7 @@ inline FoldedRow folded_row(int64_t channels, int64_t kernel, int64_t stride, in
 inline constexpr int64_t kFoldedRowElements = 64;  // of a row of taps: what the kernel for such convolutions takes
 
 inline constexpr const char* kChunkPixelsDoc =
-    "pixels of each chunk of 'partials' but the last; 0: as kernels for few channels take them";
+    "pixels of each chunk of 'partials' but the last, whichever these are; 0: as kernels for few channels take them";
 
 // What both nodes state in `chunk_pixels`: the pixels of each chunk but the last; 0: those of statistics_chunks().
 struct PixelChunks {

@@ -54,16 +54,28 @@ const std::vector<Shape>& images() {
 
 // Pixels, channels of X, of the filter's other side: of pointwise convolutions. With several chunks, with channels that
 // tiles do not divide, with a last tile that is not full, and with a filter that is fetched tile by tile.
-struct PointwiseSample {
+struct FusedSample {
   Shape image;
   int64_t others, chunk_pixels;
 };
-const std::vector<PointwiseSample>& pointwise_images() {
-  static const std::vector<PointwiseSample> images = {{{3, 16, 11, 10}, 24, 128},
-                                                      {{2, 128, 20, 20}, 64, 256},
-                                                      {{5, 72, 13, 13}, 264, 384},
-                                                      {{4, 320, 15, 14}, 136, 0},
-                                                      {{2, 64, 12, 12}, 520, 128}};
+const std::vector<FusedSample>& pointwise_images() {
+  static const std::vector<FusedSample> images = {{{3, 16, 11, 10}, 24, 128},
+                                                  {{2, 128, 20, 20}, 64, 256},
+                                                  {{5, 72, 13, 13}, 264, 384},
+                                                  {{4, 320, 15, 14}, 136, 0},
+                                                  {{2, 64, 12, 12}, 520, 128}};
+  return images;
+}
+
+// Of convolutions of 3 × 3 from `others` channels, in chunks of whole rows: tiles of parts of rows, of several images,
+// with and without a last one that is not there.
+const std::vector<FusedSample>& halo_images() {
+  const auto sample = [](const Shape& image, int64_t others) {
+    const HaloTile tile = halo_tile(image);
+    return FusedSample{image, others, 2 * tile.pixels() * (image[3] / tile.width)};
+  };
+  static const std::vector<FusedSample> images = {sample({2, 64, 28, 28}, 48), sample({5, 136, 7, 7}, 72),
+                                                  sample({3, 64, 14, 14}, 128)};
   return images;
 }
 
@@ -83,12 +95,21 @@ std::vector<Sample> statistics_samples() {
                        .output_count = 2,
                        .attributes = same_size()});
   }
-  for (const PointwiseSample& s : pointwise_images()) {
+  for (const FusedSample& s : pointwise_images()) {
     samples.push_back(
         {.name = fmt::format("pointwise, {} from {}", to_string(s.image), s.others),
          .inputs = {tensor({s.image[0], s.others, s.image[2], s.image[3]}), tensor({s.image[1], s.others, 1, 1})},
          .output_count = 2,
          .attributes = in_chunks(s.chunk_pixels)});
+  }
+  for (const FusedSample& s : halo_images()) {
+    Attributes attributes = same_size();
+    attributes.set("chunk_pixels", s.chunk_pixels);
+    samples.push_back(
+        {.name = fmt::format("3 x 3, {} from {}", to_string(s.image), s.others),
+         .inputs = {tensor({s.image[0], s.others, s.image[2], s.image[3]}), tensor({s.image[1], s.others, 3, 3})},
+         .output_count = 2,
+         .attributes = attributes});
   }
   // Rows too short for a tile, of the shortest one, of one whose pixels 16 does not divide, of two.
   for (const int64_t width : {33, 127, 150, 300}) {
@@ -131,9 +152,14 @@ void add_gradient_sums(std::vector<Sample>& samples, std::string_view name, cons
 std::vector<Sample> gradient_sums_samples() {
   std::vector<Sample> samples;
   for (const Shape& x : images()) add_gradient_sums(samples, "", x, x[1], {x[1], x[1], 3, 3}, same_size());
-  for (const PointwiseSample& s : pointwise_images()) {
+  for (const FusedSample& s : pointwise_images()) {
     add_gradient_sums(samples, "pointwise, ", s.image, s.others, {s.others, s.image[1], 1, 1},
                       in_chunks(s.chunk_pixels));
+  }
+  for (const FusedSample& s : halo_images()) {
+    Attributes attributes = same_size();
+    attributes.set("chunk_pixels", s.chunk_pixels);
+    add_gradient_sums(samples, "3 x 3, ", s.image, s.others, {s.others, s.image[1], 3, 3}, attributes);
   }
   return samples;
 }

@@ -201,6 +201,51 @@ TEST_CASE("pointwise convolutions leave statistics, and sums where a residual's 
   CHECK(gradient.inputs[8] != kNone);
 }
 
+TEST_CASE("convolutions of 3 x 3 of many channels leave statistics, and sums also where no residual comes before") {
+  const auto step_of = [](int64_t filters, const std::string& more) {
+    return fused_step(
+        fmt::format("a = arbalest.ConvBnRelu <filters = {}, kernel_shape = [5, 5], pads = [4, 4, 4, 4]> (x)\n"
+                    "h = arbalest.ConvBnRelu <filters = {}, kernel_shape = [3, 3]{}> (a)\n",
+                    filters, filters, more) +
+        kHead);
+  };
+  const Graph step = step_of(48, "");
+  const Node& conv = only(step, "arbalest.ConvStatistics");
+  const Node& gradient = only(step, "arbalest.ConvGradInputSums");
+  for (const Node& node : {conv, gradient}) {
+    const Shape& image = step.values[size_t(node.outputs[0])].type.shape;
+    CHECK(int_attribute(node, "chunk_pixels") == halo_chunk_pixels(image));
+  }
+  CHECK(reader_of(step, gradient.outputs[1]).inputs[3] == step.find_value("a.bn.weight"));
+  CHECK(count_ops(step_of(40, ""), "arbalest.ConvStatistics") == 0);
+  CHECK(count_ops(step_of(48, ", strides = [2, 2]"), "arbalest.ConvStatistics") == 0);
+  CHECK(count_ops(step_of(48, ", pads = [0, 0, 0, 0]"), "arbalest.ConvStatistics") == 0);
+}
+
+TEST_CASE("tiles with a border fill their places, and chunks of them cover an image without a rest, but for the last") {
+  for (const Shape& image :
+       {Shape{64, 64, 56, 56}, Shape{64, 128, 28, 28}, Shape{64, 256, 14, 14}, Shape{64, 512, 7, 7},
+        Shape{64, 64, 224, 224}, Shape{3, 200, 9, 6}, Shape{1, 8, 1, 1}, Shape{45, 72, 5, 6}}) {
+    INFO(to_string(image));
+    const HaloTile tile = halo_tile(image);
+    const int64_t pixels = image[0] * image[2] * image[3], chunk_pixels = halo_chunk_pixels(image);
+    REQUIRE(tile.pixels() > 0);
+    CHECK(image[2] % tile.rows == 0);
+    CHECK(image[3] % tile.width == 0);
+    const int64_t last = (tile.images - 1) * (image[2] + 1) * tile.pitch + (tile.rows - 1) * tile.pitch + tile.width;
+    CHECK(last <= tile.places);
+    CHECK(tile.count(image) * tile.pixels() >= pixels);
+    CHECK((tile.count(image) - 1) * tile.pixels() < pixels);
+    CHECK(chunk_pixels % (2 * tile.pixels()) == 0);
+    const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
+    CHECK(pixel_chunks(image, chunk_pixels).chunks * slices <= kHaloBlocks);
+    CHECK((tile.rows == image[2] || tile.images == 1));
+  }
+  for (const int64_t side : {7, 14, 28, 56, 112, 224}) CHECK(fills_halo_tiles({64, 64, side, side}));
+  CHECK(!fills_halo_tiles({64, 64, 131, 131}));  // a prime number
+  CHECK(!fills_halo_tiles({2, 64, 3, 3}));
+}
+
 TEST_CASE("a convolution that is folded by its stride leaves statistics where a row of taps is 64 elements") {
   const auto fused = [](const char* conv) {
     const Graph step = fused_step("h = arbalest.ConvBnRelu <filters = 16, " + std::string(conv) + "> (x)\n" + kHead);

@@ -88,22 +88,21 @@ struct HaloTile {
 // Of a raster in shared memory, with its border: two for each of two groups of warps, and a filter, have room there.
 inline constexpr int64_t kMostHaloPlaces = 256;
 
-// Of those with so many places the fullest, and of these the one with the smallest border. Without pixels where there
-// is none.
+// Of those with so many places the fullest, and of these the one with the smallest border.
 inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
   const int64_t height = image[2], width = image[3];
   HaloTile best;
   int64_t best_box = 0;
-  for (int64_t parts = 1; parts <= width; ++parts) {
-    if (width % parts != 0 || width / parts > places) continue;
+  for (int64_t columns = std::min(width, places); columns > 0; --columns) {
+    if (width % columns != 0) continue;
     HaloTile tile;
     tile.places = places;
-    tile.width = width / parts;
-    tile.pitch = tile.width + (parts == 1 ? 1 : 2);
+    tile.width = columns;
+    tile.pitch = columns + (columns == width ? 1 : 2);
     tile.rows = std::min(height, (places - tile.width) / tile.pitch + 1);
     while (height % tile.rows != 0) --tile.rows;
     tile.images = 1;
-    if (parts == 1 && tile.rows == height) {
+    if (columns == width && tile.rows == height) {
       const int64_t one = (height - 1) * tile.pitch + width;
       tile.images = std::min(image[0], (places - one) / ((height + 1) * tile.pitch) + 1);
     }
@@ -125,7 +124,6 @@ inline HaloTile halo_tile(const Shape& image) {
     return (blocks + kHaloBlocks - 1) / kHaloBlocks * tile.places;
   };
   const HaloTile narrow = fullest_halo_tile(image, 64), wide = fullest_halo_tile(image, 128);
-  if (narrow.pixels() == 0) return wide;
   return time(narrow) < time(wide) ? narrow : wide;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
@@ -194,35 +195,40 @@ Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& probl
 // With its bias and Relu.
 Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
-  if (!is_halo(problem) || !has_hopper_kernels(context)) return solution;
-  if (problem.deterministic && !fills_processors(problem)) return solution;
+  if (!is_halo(problem) || !fills_halo_tiles(problem.output_shape()) || !has_hopper_kernels(context)) return solution;
+  if (problem.deterministic && !is_fast_halo(problem)) return solution;
   if (!problem.deterministic) solution.microseconds = halo_microseconds(context, problem);
   if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Halo;
   return solution;
 }
 
-Solution solve_without_bias(CudaContext& context, const ConvolutionProblem& problem) {
-  Solution own = solve_thinly(context, problem);
-  if (!own.found()) own = solve_folded_rows(context, problem);
-  if (!own.found()) own = solve_halo(context, problem);
-  if (own.found() && problem.deterministic) return own;
-  const bool gradient = problem.kind == Kind::GradWeight;
-  const Solution plan = gradient ? solve_gradient_by_plan(context, problem) : solve_by_plan(context, problem);
-  return own.better_than(plan) ? own : plan;
+// The fastest, or, where a choice is to be the same each time, the first that there is.
+template <typename... Solvers>
+Solution best_of(CudaContext& context, const ConvolutionProblem& problem, Solvers... solvers) {
+  Solution best;
+  const auto attempt = [&](auto solver) {
+    if (best.found() && problem.deterministic) return;
+    const Solution solution = solver(context, problem);
+    if (solution.better_than(best)) best = solution;
+  };
+  (attempt(solvers), ...);
+  return best;
 }
 
 // The bias and Relu inside the convolution, or in one pass afterwards: whichever is faster.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
-  if (problem.kind != Kind::ForwardBias && !problem.relu) return solve_without_bias(context, problem);
-  Solution fused = solve_halo(context, problem);
+  if (problem.kind == Kind::GradWeight) {
+    return best_of(context, problem, solve_thinly, solve_folded_rows, solve_gradient_by_plan);
+  }
+  if (problem.kind != Kind::ForwardBias && !problem.relu) {
+    return best_of(context, problem, solve_thinly, solve_halo, solve_by_plan);
+  }
+  const Solution fused = best_of(context, problem, solve_halo, solve_by_plan);
   if (fused.found() && problem.deterministic) return fused;
-  const Solution by_plan = solve_by_plan(context, problem);
-  if (by_plan.found() && problem.deterministic) return by_plan;
-  if (by_plan.better_than(fused)) fused = by_plan;
   ConvolutionProblem plain = problem;
   plain.kind = Kind::Forward;
   plain.relu = false;
-  Solution apart = solve_without_bias(context, plain);
+  Solution apart = best_of(context, plain, solve_thinly, solve_by_plan);
   apart.bias_apart = true;
   apart.microseconds += pass_microseconds(2 * element_count(problem.y) * int64_t(size_of(problem.output_type)));
   return apart.better_than(fused) ? apart : fused;
@@ -318,9 +324,7 @@ class ConvolutionKernel final : public Kernel {
       case Solution::Own::FoldedRows:
         run_folded_gradient(problem_, context_.multiprocessors, stream, a, b, result, workspace);
         break;
-      case Solution::Own::Halo:
-        run_halo_convolution(problem_, stream, a, b, solution_.bias_apart ? nullptr : bias, result);
-        break;
+      case Solution::Own::Halo: run_halo_convolution(problem_, stream, a, b, bias, result); break;
       case Solution::Own::None:
         solution_.plan->run(context_.cudnn, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);
     }

@@ -52,12 +52,14 @@ const std::vector<Shape>& images() {
   return images;
 }
 
-// Pixels, channels of X, of the filter's other side: of pointwise convolutions. With several chunks, with channels that
-// tiles do not divide, with a last tile that is not full, and with a filter that is fetched tile by tile.
 struct FusedSample {
-  Shape image;
-  int64_t others, chunk_pixels;
+  Shape image;     // of X or Y
+  int64_t others;  // channels of the filter's other side
+  int64_t chunk_pixels;
 };
+
+// Of pointwise convolutions: with several chunks, with channels that tiles do not divide, with a last tile that is not
+// full, and with a filter that is fetched tile by tile.
 const std::vector<FusedSample>& pointwise_images() {
   static const std::vector<FusedSample> images = {{{3, 16, 11, 10}, 24, 128},
                                                   {{2, 128, 20, 20}, 64, 256},
@@ -67,8 +69,7 @@ const std::vector<FusedSample>& pointwise_images() {
   return images;
 }
 
-// Of convolutions of 3 × 3 from `others` channels, in chunks of whole rows: tiles of parts of rows, of several images,
-// with and without a last one that is not there.
+// Of convolutions of 3 × 3, in chunks of whole rows: tiles of parts of rows and of images, an odd number of them too.
 const std::vector<FusedSample>& halo_images() {
   const auto sample = [](const Shape& image, int64_t others) {
     const HaloTile tile = halo_tile(image);

@@ -90,8 +90,8 @@ struct OwnKernel {
   double (*microseconds)(CudaContext&, const ConvolutionProblem&, int64_t chunk_pixels);
   decltype(&run_halo_statistics) run_statistics;
   decltype(&run_halo_gradient_sums) run_gradient_sums;
-  bool fast =
-      false;  // it was faster than cuDNN wherever it was timed: what a choice that is to be the same each time rests on
+  // It was faster than cuDNN wherever it was timed: what a choice that is to be the same each time rests on.
+  bool fast = false;
 };
 
 OwnKernel own_kernel(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels) {
@@ -103,7 +103,7 @@ OwnKernel own_kernel(CudaContext& context, const ConvolutionProblem& problem, in
     return {"pointwise", pointwise_microseconds, run_pointwise_statistics, run_pointwise_gradient_sums, few};
   }
   if (is_halo(problem) && chunk_pixels % (2 * halo_tile(image).pixels()) == 0) {
-    return {"3 x 3", halo_microseconds, run_halo_statistics, run_halo_gradient_sums, fills_processors(problem)};
+    return {"3 x 3", halo_microseconds, run_halo_statistics, run_halo_gradient_sums, is_fast_halo(problem)};
   }
   return {};
 }

@@ -40,17 +40,6 @@ struct FoldedRows {
   }
 };
 
-// A ring of stages: which one, and the parity of its turn.
-struct Turn {
-  int stage = 0, parity = 0;
-
-  __device__ Turn after(int steps, int stages) const {
-    Turn turn = {stage + steps, parity};
-    if (turn.stage >= stages) turn.stage -= stages, turn.parity ^= 1;
-    return turn;
-  }
-};
-
 // block.x: 64 channels of the result, block.y: a chunk of tiles. The filter is (K, taps · 64).
 template <typename Epilogue>
 __global__ void __launch_bounds__(kTileThreads, 2)

@@ -55,10 +55,11 @@ bool is_halo(const ConvolutionProblem& p) {
          halo_tile(p.x).pixels() > 0;
 }
 
-bool fills_processors(const ConvolutionProblem& problem) {
+bool is_fast_halo(const ConvolutionProblem& problem) {
   const Shape& image = problem.output_shape();
   const dim3 grid = grid_of(image, int(pointwise_slice_channels(image)), halo_chunk_pixels(image));
-  return int64_t{grid.x} * grid.y * 3 >= kHaloBlocks * 2;
+  return is_halo(problem) && fills_halo_tiles(image) && std::min(problem.x[1], problem.y[1]) >= kFewestHaloChannels &&
+         int64_t{grid.x} * grid.y * 3 >= kHaloBlocks * 2;
 }
 
 double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem) {

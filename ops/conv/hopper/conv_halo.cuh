@@ -14,6 +14,7 @@ inline constexpr int kHaloBytes = 224 << 10;           // of shared memory for t
 inline constexpr int kHaloShared = kHaloBytes + 3072;  // and for barriers and the like
 inline constexpr int kHaloInner = 64;                  // channels summed over at a time: rows of 128 bytes
 inline constexpr int kTaps = 9;
+inline constexpr int kMostPlaces = 128;
 inline constexpr int kImageStages = 2, kMostFilterStages = 8;
 
 struct HaloTiling {
@@ -51,15 +52,6 @@ HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) 
   return t;
 }
 
-// A ring of stages: which one, and the parity of its turn.
-struct Ring {
-  int stage = 0, parity = 0;
-
-  __device__ void advance(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
 // block.x: kColumns channels of the result, block.y: a chunk of tiles. Transposed: the gradient of images, which sums
 // over the filter's rows. kHalves: of 64 places, in a tile. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
 template <int kColumns, int kHalves, bool kTransposed, typename Epilogue>
@@ -69,17 +61,15 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
                 const __grid_constant__ Epilogue epilogue) {
   using namespace hopper;
   using Writer = TileWriter<kColumns, Epilogue>;
-  constexpr int kFilterStageBytes = kColumns * kHaloInner * 2, kWarps = kTileThreads / 32;
-  constexpr bool kPartials = requires {
-    epilogue.partials;
-  };
+  constexpr int kFilterStageBytes = kColumns * kHaloInner * 2, kGroupWarps = kGroupThreads / 32;
+  constexpr bool kPartials = requires(const Epilogue& e) { e.partials; }, kBias = requires(const Epilogue& e) { e.bias; };
   extern __shared__ __align__(1024) unsigned char tile_memory[];
   const uint32_t filters_at = shared_address(tile_memory) + Writer::kStagingBytes;
   const int images_from = Writer::kStagingBytes + tiling.filter_stages * kFilterStageBytes;
   const uint32_t images_at = shared_address(tile_memory) + images_from;     // (groups, kImageStages, stage_bytes)
   auto* const shifts = reinterpret_cast<float*>(tile_memory + kHaloBytes);  // (kColumns)
-  auto* const pixels = reinterpret_cast<int*>(shifts + kColumns);           // (groups, places)
-  const uint32_t image_full = shared_address(pixels + 256), image_empty = image_full + 2 * kImageStages * 8;
+  auto* const pixels = reinterpret_cast<int*>(shifts + kColumns);           // (groups, kMostPlaces)
+  const uint32_t image_full = shared_address(pixels + 2 * kMostPlaces), image_empty = image_full + 2 * kImageStages * 8;
   const uint32_t filter_full = image_empty + 2 * kImageStages * 8, filter_empty = filter_full + kMostFilterStages * 8;
 
   const int first_tile = int(blockIdx.y) * tiling.tiles_per_chunk;
@@ -88,11 +78,11 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 * kImageStages; ++i) {
       init_barrier(image_full + i * 8, 1);
-      init_barrier(image_empty + i * 8, 4);
+      init_barrier(image_empty + i * 8, kGroupWarps);
     }
     for (int i = 0; i < kMostFilterStages; ++i) {
       init_barrier(filter_full + i * 8, 1);
-      init_barrier(filter_empty + i * 8, kWarps);
+      init_barrier(filter_empty + i * 8, 2 * kGroupWarps);
     }
     fence_barriers();
   }
@@ -123,7 +113,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
       expect_bytes(filter_full, tiling.steps * kTaps * kFilterStageBytes);
       for (int i = 0; i < tiling.steps * kTaps; ++i) fetch_filter(i / kTaps, i % kTaps, i, filter_full);
     }
-    Ring image, filter;
+    Turn image, filter;
     for (int pair = first_tile; pair < last_tile; pair += 2) {
       for (int step = 0; step < tiling.steps; ++step) {
         for (int group = 0; group < 2; ++group) {
@@ -134,21 +124,21 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
                 (tile - row * tiling.parts) * tiling.tile_width - 1, row % tiling.bands * tiling.tile_rows - 1,
                 row / tiling.bands * tiling.tile_images, image_full + slot * 8);
         }
-        image.advance(kImageStages);
+        image = image.after(1, kImageStages);
         if (tiling.filter_stays) continue;
         for (int tap = 0; tap < kTaps; ++tap) {
           wait(filter_empty + filter.stage * 8, filter.parity ^ 1);
           expect_bytes(filter_full + filter.stage * 8, kFilterStageBytes);
           fetch_filter(step, tap, filter.stage, filter_full + filter.stage * 8);
-          filter.advance(tiling.filter_stages);
+          filter = filter.after(1, tiling.filter_stages);
         }
       }
     }
     return;
   }
 
-  const int group = int(threadIdx.x) / 128, lane = int(threadIdx.x) % 32;
-  int* const own_pixels = pixels + group * 128;
+  const int group = int(threadIdx.x) / kGroupThreads, lane = int(threadIdx.x) % 32;
+  int* const own_pixels = pixels + group * kMostPlaces;
   const auto free_image = [&](int stage) {
     if (lane == 0) arrive(image_empty + (group * kImageStages + stage) * 8);
   };
@@ -156,10 +146,23 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     if (lane == 0) arrive(filter_empty + stage * 8);
   };
   Writer writer(epilogue, tile_memory, shifts, y, tiling.channels, first_channel);
-  Ring image, filter;
+  Turn image, filter;
   if (tiling.filter_stays) wait(filter_full, 0);
   for (int pair = first_tile; pair < last_tile; pair += 2) {
     float sum[kHalves][kColumns / 2] = {};
+    if constexpr (kBias) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        const int channel = first_channel + j * 8 + lane % 4 * 2;
+        if (epilogue.bias == nullptr || channel >= tiling.channels) break;
+        const float even = epilogue.bias[channel], odd = epilogue.bias[channel + 1];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          sum[half][j * 4] = sum[half][j * 4 + 2] = even;
+          sum[half][j * 4 + 1] = sum[half][j * 4 + 3] = odd;
+        }
+      }
+    }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) hold(sum[half]);
     int last_image = -1, last_filter = -1;
@@ -188,11 +191,11 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
         last_image = -1;
         if (!tiling.filter_stays) {
           last_filter = filter.stage;
-          filter.advance(tiling.filter_stages);
+          filter = filter.after(1, tiling.filter_stages);
         }
       }
       last_image = image.stage;
-      image.advance(kImageStages);
+      image = image.after(1, kImageStages);
     }
     wait_for_products<0>();
 #pragma unroll
@@ -201,20 +204,20 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     free_image(last_image);
 
     // Which pixel of the result each place of the raster is.
-    const int tile = pair + group, row = tile / tiling.parts, v = int(threadIdx.x) % 128;
+    const int tile = pair + group, row = tile / tiling.parts, v = int(threadIdx.x) % kGroupThreads;
     const int of_image = tiling.tile_images > 1 ? v / ((tiling.height + 1) * tiling.pitch) : 0;
     const int in_image = v - of_image * (tiling.height + 1) * tiling.pitch;
-    const int y_in = in_image / tiling.pitch, x_in = in_image - y_in * tiling.pitch;
+    const int h = in_image / tiling.pitch, w = in_image - h * tiling.pitch;  // in the tile
     const int n = row / tiling.bands * tiling.tile_images + of_image;
     const bool is_pixel = tile < last_tile && of_image < tiling.tile_images && n < tiling.images &&
-                          y_in < tiling.tile_rows && x_in < tiling.tile_width;
-    meet<128>(1 + group);  // the map before has been read
-    own_pixels[v] = is_pixel ? (n * tiling.height + row % tiling.bands * tiling.tile_rows + y_in) * tiling.width +
-                                   (tile - row * tiling.parts) * tiling.tile_width + x_in
+                          h < tiling.tile_rows && w < tiling.tile_width;
+    meet<kGroupThreads>(1 + group);  // the map before has been read
+    own_pixels[v] = is_pixel ? (n * tiling.height + row % tiling.bands * tiling.tile_rows + h) * tiling.width +
+                                   (tile - row * tiling.parts) * tiling.tile_width + w
                              : -1;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const auto pixel = [&](int row) { return own_pixels[half * 64 + row]; };
+      const auto pixel = [&](int place) { return own_pixels[half * 64 + place]; };
       writer.write(sum[half], pixel, pair == first_tile && half == 0);
     }
   }

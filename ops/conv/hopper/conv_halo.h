@@ -13,8 +13,9 @@ namespace arbalest {
 // Whether the kernel solves the problem, where has_hopper_kernels().
 bool is_halo(const ConvolutionProblem& problem);
 
-// Whether it has work for most of a device's processors: where it does, it was faster than cuDNN wherever it was timed.
-bool fills_processors(const ConvolutionProblem& problem);
+// Whether that is so, tiles are full and keep most of a device's processors busy: such ones were faster than cuDNN
+// wherever they were timed.
+bool is_fast_halo(const ConvolutionProblem& problem);
 
 // µs without statistics, and with them: see own_microseconds().
 double halo_microseconds(CudaContext& context, const ConvolutionProblem& problem);

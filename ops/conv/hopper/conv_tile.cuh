@@ -8,9 +8,21 @@
 
 namespace arbalest::cuda {
 
-inline constexpr int kTileThreads = 256;               // of a block: two groups of 64 pixels each
+inline constexpr int kGroupThreads = 128;              // four warps, which multiply together
+inline constexpr int kTileThreads = 256;               // of a block: two groups
 inline constexpr int kTileBytes = 112 << 10;           // of shared memory for tiles: two blocks share a processor
 inline constexpr int kTileShared = kTileBytes + 1024;  // and for barriers and the like
+
+// A ring of stages: which one, and the parity of its turn.
+struct Turn {
+  int stage = 0, parity = 0;
+
+  __device__ Turn after(int steps, int stages) const {
+    Turn turn = {stage + steps, parity};
+    if (turn.stage >= stages) turn.stage -= stages, turn.parity ^= 1;
+    return turn;
+  }
+};
 
 // Eight bfloat16 as they are read: a register holds two.
 struct Eight {
@@ -62,29 +74,25 @@ struct TileStatistics {
   }
 };
 
-// The result alone: with a bias (channels), where there is one, and Relu, which lets NaN through.
+// The result alone, with Relu, which lets NaN through. With a bias (channels), if there is one, sums begin.
 template <bool kRelu>
 struct TileResult {
   const float* bias;
   static constexpr bool kShifted = false;
 
   struct Terms {
-    float bias[8];
-    __device__ Terms(const TileResult& of, int channel, const float*) {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) bias[c] = of.bias == nullptr ? 0.0f : of.bias[channel + c];
-    }
+    __device__ Terms(const TileResult&, int, const float*) {}
   };
   using Operands = char;
-  __device__ Operands operands(int64_t) const {
-    return 0;
-  }
+  __device__ Operands operands(int64_t) const { return 0; }
 
-  __device__ void add(const Terms& terms, const Operands&, Eight& value, float (&)[2][8]) const {
+  __device__ void add(const Terms&, const Operands&, Eight& value, float (&)[2][8]) const {
+    if constexpr (kRelu) {
 #pragma unroll
-    for (int c = 0; c < 8; c += 2) {
-      const float even = value[c] + terms.bias[c], odd = value[c + 1] + terms.bias[c + 1];
-      value.set(c, kRelu && even < 0 ? 0.0f : even, kRelu && odd < 0 ? 0.0f : odd);
+      for (int c = 0; c < 8; c += 2) {
+        const float even = value[c], odd = value[c + 1];
+        value.set(c, even < 0 ? 0.0f : even, odd < 0 ? 0.0f : odd);
+      }
     }
   }
 };

@@ -9,7 +9,7 @@
 
 namespace arbalest::safetensors {
 
-using Json = nlohmann::ordered_json;  // keeps the order of the tensors
+using Json = nlohmann::json;
 
 inline constexpr size_t kLengthBytes = 8;  // of the header's length, which comes first
 

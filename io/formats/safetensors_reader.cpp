@@ -11,6 +11,7 @@
 #include "io/formats/file_kind.h"
 #include "io/formats/half.h"
 #include "io/formats/json_error.h"
+#include "io/formats/json_watch.h"
 #include "io/formats/safetensors.h"
 #include "io/formats/safetensors_format.h"
 
@@ -73,28 +74,59 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
   return entry;
 }
 
-// JSON objects keep one of several equal keys silently; here that is an error, in the header and in its entries. Deep
-// nesting is refused while it is parsed, before it takes memory.
-Json parse_header(const std::filesystem::path& path, std::span<const uint8_t> text) {
-  constexpr int kDepth = 3;  // header, entry, list
-  const Reporter report(path);
-  std::set<std::string> keys[kDepth];
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-      if (depth >= kDepth) report.fail("header", fmt::format("at most {} levels", kDepth), "more");
-      keys[depth].clear();
-    } else if (event == Json::parse_event_t::key && !keys[depth - 1].insert(parsed.get<std::string>()).second) {
-      report.fail("header", "unique names", shown(parsed) + " twice");
-    }
+struct Header {
+  Json json;                       // an object, sorted by name
+  std::vector<std::string> names;  // its keys as they stand in the file
+};
+
+// JSON objects keep one of several equal keys silently; here that is an error, in the
+// header and in its entries. Deep nesting is refused before anything is built of it.
+class HeaderWatch : public JsonWatch {
+ public:
+  explicit HeaderWatch(const Reporter& report) : report_(report) {}
+  std::vector<std::string> take_names() { return std::move(names_); }
+
+  bool start_object(size_t) override { return enter(); }
+  bool start_array(size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    if (!keys_[depth_ - 1].insert(name).second) report_.fail("header", "unique names", shown(name) + " twice");
+    if (depth_ == 1) names_.push_back(name);
     return true;
-  };
-  Json header;
+  }
+
+ private:
+  static constexpr int kDepth = 3;  // header, entry, list
+
+  bool enter() {
+    if (depth_ == kDepth) report_.fail("header", fmt::format("at most {} levels", kDepth), "more");
+    keys_[depth_++].clear();
+    return true;
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  const Reporter& report_;
+  int depth_ = 0;
+  std::set<std::string> keys_[kDepth];
+  std::vector<std::string> names_;
+};
+
+Header parse_header(const std::filesystem::path& path, std::span<const uint8_t> text) {
+  const Reporter report(path);
+  HeaderWatch watch(report);
+  Json::sax_parse(text.begin(), text.end(), &watch);
+  Header header;
   try {
-    header = Json::parse(text.begin(), text.end(), watch);
+    header.json = Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
     report.fail("header", "JSON", message_of(error).substr(0, kLongestMessage));
   }
-  if (!header.is_object()) report.fail("header", "an object", shown(header));
+  if (!header.json.is_object()) report.fail("header", "an object", shown(header.json));
+  header.names = watch.take_names();
   return header;
 }
 
@@ -220,10 +252,11 @@ void SafetensorsReader::add_file(std::unique_ptr<RandomAccessFile> opened) {
                 fmt::format("{}", header_bytes));
   std::vector<uint8_t> text(header_bytes);
   file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
-  const Json header = parse_header(path, text);
+  const Header header = parse_header(path, text);
   const uint64_t data = kLengthBytes + header_bytes;
   std::vector<Entry> entries;
-  for (const auto& [name, value] : header.items()) {
+  for (const std::string& name : header.names) {
+    const Json& value = header.json[name];
     if (name == "__metadata__") {
       metadata_.merge(parse_metadata(path, value));
     } else {
@@ -250,7 +283,7 @@ void SafetensorsReader::add_shards(const RandomAccessFile& index) {
     report.fail("file", fmt::format("at most {} bytes", kLongestHeader), fmt::format("{}", index.size()));
   std::vector<uint8_t> text(size_t(index.size()));
   index.read(0, std::as_writable_bytes(std::span(text)));
-  const Json stated = parse_header(path_, text);
+  const Json stated = parse_header(path_, text).json;
   if (!stated.contains("weight_map") || !stated["weight_map"].is_object())
     report.fail("index", "an object 'weight_map' of tensors and their files", shown(stated));
   std::map<std::string, size_t> shards;  // in the order of their names

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <unordered_set>
 
 #include "io/formats/atomic_file.h"
 #include "io/formats/json_error.h"
@@ -20,36 +22,55 @@ bool is_utf8(const std::string& text) {
   }
 }
 
+namespace {
+
+// Metadata only describes: a graph's name, or a class's, that is no UTF-8 loses no weights.
+std::string json_text(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Throws RunError where the format has no such tensor.
+const FormatType& type_of(const NamedTensor& tensor, const Reporter& report) {
+  if (!is_utf8(tensor.name)) report.fail("name", "UTF-8", "other bytes");
+  const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                 [&](const FormatType& known) { return known.dtype == tensor.dtype && !known.half; });
+  if (type == std::end(kTypes)) report.fail("dtype", "data", std::string(name_of(tensor.dtype)));
+  if (const uint64_t bytes = byte_count(size_of(tensor.dtype), tensor.shape, report); bytes != tensor.bytes.size())
+    report.fail("bytes", fmt::format("{} for {} of shape {}", bytes, name_of(tensor.dtype), to_string(tensor.shape)),
+                fmt::format("{}", tensor.bytes.size()));
+  return *type;
+}
+
+}  // namespace
+
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
-  Json header = Json::object();
-  if (!file.metadata.empty()) header["__metadata__"] = file.metadata;
   // Larger elements first, so that every tensor is aligned; otherwise in the order given.
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : file.tensors) {
-    const Reporter report(path, &tensor.name);
-    if (tensor.name == "__metadata__" || header.contains(tensor.name))
-      report.fail("name", "a name of its own", "it taken");
-    if (!is_utf8(tensor.name)) report.fail("name", "UTF-8", "other bytes");
-    const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                   [&](const FormatType& known) { return known.dtype == tensor.dtype && !known.half; });
-    if (type == std::end(kTypes)) report.fail("dtype", "data", std::string(name_of(tensor.dtype)));
-    if (const uint64_t bytes = byte_count(size_of(tensor.dtype), tensor.shape, report); bytes != tensor.bytes.size())
-      report.fail("bytes", fmt::format("{} for {} of shape {}", bytes, name_of(tensor.dtype), to_string(tensor.shape)),
-                  fmt::format("{}", tensor.bytes.size()));
-    header[tensor.name] = {{"dtype", type->name}, {"shape", tensor.shape}, {"data_offsets", {0, 0}}};
-    order.push_back(&tensor);
-  }
+  std::vector<size_t> order(file.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
-                   [](const NamedTensor* a, const NamedTensor* b) { return size_of(a->dtype) > size_of(b->dtype); });
+                   [&](size_t a, size_t b) { return size_of(file.tensors[a].dtype) > size_of(file.tensors[b].dtype); });
   uint64_t offset = 0;
+  std::vector<uint64_t> begins(order.size());
   std::vector<std::span<const uint8_t>> pieces(2);
-  for (const NamedTensor* tensor : order) {
-    header[tensor->name]["data_offsets"] = {offset, offset + tensor->bytes.size()};
-    offset += tensor->bytes.size();
-    pieces.emplace_back(tensor->bytes);
+  for (const size_t i : order) {
+    begins[i] = offset;
+    offset += file.tensors[i].bytes.size();
+    pieces.emplace_back(file.tensors[i].bytes);
   }
-  // Metadata only describes: a graph's name, or a class's, that is no UTF-8 loses no weights.
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // The header lists tensors in the order given.
+  std::string text = "{";
+  if (!file.metadata.empty()) text += "\"__metadata__\":" + json_text(file.metadata);
+  std::unordered_set<std::string> names = {"__metadata__"};
+  for (size_t i = 0; i < file.tensors.size(); ++i) {
+    const NamedTensor& tensor = file.tensors[i];
+    const Reporter report(path, &tensor.name);
+    if (!names.insert(tensor.name).second) report.fail("name", "a name of its own", "it taken");
+    const FormatType& type = type_of(tensor, report);
+    text += fmt::format(R"({}{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", text.size() > 1 ? "," : "",
+                        json_text(tensor.name), type.name, json_text(tensor.shape), begins[i],
+                        begins[i] + tensor.bytes.size());
+  }
+  text += "}";
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const uint64_t length = text.size();
   pieces[0] = {reinterpret_cast<const uint8_t*>(&length), kLengthBytes};

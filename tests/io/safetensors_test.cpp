@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 
 #include "graph/error.h"
@@ -269,6 +270,19 @@ TEST_CASE("safetensors: messages about hostile names stay short") {
   CHECK(message_of<RunError>([&] { read_safetensors(path); }).size() < 1000);
   const auto torn = folder.write("torn", file_of("{\"" + name, 0));
   CHECK(message_of<RunError>([&] { read_safetensors(torn); }).size() < 1000);
+}
+
+TEST_CASE("safetensors: time grows with the number of tensors, not with its square") {
+  constexpr int kTensors = 100'000;
+  TensorFile file;
+  for (int i = 0; i < kTensors; ++i) file.tensors.push_back({"tensor " + std::to_string(i), DataType::Uint8, {0}, {}});
+  const TestFolder folder;
+  const std::clock_t began = std::clock();
+  write_safetensors(folder / "w", file);
+  const SafetensorsReader read(folder / "w");
+  CHECK(double(std::clock() - began) / CLOCKS_PER_SEC < 5);
+  REQUIRE(read.entries().size() == kTensors);
+  CHECK(read.entries()[kTensors - 1].name == file.tensors.back().name);  // in the order of the file
 }
 
 TEST_CASE("safetensors: shards are read as one file") {

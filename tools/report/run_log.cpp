@@ -12,6 +12,7 @@
 #include "io/formats/file.h"
 #include "io/formats/file_kind.h"
 #include "io/formats/json_error.h"
+#include "io/formats/json_watch.h"
 
 namespace arbalest {
 namespace {
@@ -21,6 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kMostFaults = 20;       // told of one by one
 constexpr size_t kMostValues = 1000;  // names of one kind of points
 constexpr int kDeepest = 8;           // objects and lists within each other
+constexpr int kMostMembers = 50'000;  // of an object: to find one takes as long as there are others
 
 // Of a line that is damaged: what is wrong with it.
 struct Fault {
@@ -32,11 +34,40 @@ std::string kind_of(const Json& value) {
                            : std::string(value.type_name());
 }
 
+class LineWatch : public JsonWatch {
+ public:
+  bool start_object(size_t) override { return enter(); }
+  bool start_array(size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t&) override {
+    if (++members_[depth_ - 1] > kMostMembers) {
+      throw Fault{fmt::format("an object has more than {} members", kMostMembers)};
+    }
+    return true;
+  }
+
+ private:
+  bool enter() {
+    if (depth_ == kDeepest) throw Fault{fmt::format("objects and lists are nested more than {} deep", kDeepest)};
+    members_[depth_++] = 0;
+    return true;
+  }
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+  int members_[kDeepest] = {};  // of the objects that are open
+};
+
 Json parse_line(const std::string& line, bool last) {
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
+  LineWatch watch;
+  nlohmann::json::sax_parse(line, &watch);
   Json event;
   try {
-    event = Json::parse(line, shallow);
+    event = Json::parse(line);
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the line's own number is told elsewhere.
     const std::string what = message_of(error);

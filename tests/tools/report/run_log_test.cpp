@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <ctime>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -201,7 +202,8 @@ TEST_CASE("what is no log is refused") {
 TEST_CASE("deep, wide and many-named lines neither end the program nor fill the page") {
   const TestFolder folder;
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
-  const RunLog nested = only_run(folder, "{\"event\":\"start\",\"x\":" + deep + "}\n");
+  const RunLog nested = only_run(folder, whole_log(folder) + "{\"event\":\"end\",\"x\":" + deep + "}\n");
+  check_parts(nested["faults"][0]["what"], {"nested more than 8 deep"});
   CHECK(report_page({nested}).size() < 200'000);
   std::string names = whole_log(folder);
   for (int i = 0; i < 3000; ++i) {
@@ -211,6 +213,22 @@ TEST_CASE("deep, wide and many-named lines neither end the program nor fill the 
   CHECK(run["epochs"]["values"].size() == 1000);  // loss and images_per_second among them
   CHECK(run["faulty_lines"] == 2002);
   CHECK(run["faults"].size() == 20);
+}
+
+TEST_CASE("lines of many objects and of many members are read in time that grows with their length") {
+  const TestFolder folder;
+  std::string objects, members;
+  for (int i = 0; i < 100'000; ++i) {
+    objects += "{\"a\":1},";
+    members += "\"k" + std::to_string(i) + "\":1,";
+  }
+  const std::clock_t began = std::clock();
+  const RunLog run = only_run(folder, whole_log(folder) + "{\"x\":[" + objects + "1],\"event\":\"dance\"}\n" +
+                                          "{\"event\":\"dance\"," + members + "\"last\":1}\n");
+  CHECK(double(std::clock() - began) / CLOCKS_PER_SEC < 1.5);
+  CHECK(run["faulty_lines"] == 2);
+  check_parts(run["faults"][0]["what"], {"unknown event 'dance'"});
+  check_parts(run["faults"][1]["what"], {"an object has more than 50000 members"});
 }
 
 TEST_CASE("whatever becomes of a log's bytes, it is read or refused") {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -48,6 +49,12 @@ void load_unwinding() {
   backtrace(&here, 1);
 }
 
+// Where a file reaches the limit of its size (ulimit -f) the write fails, which is told, and what was written is
+// removed; the signal would end the process.
+void let_large_files_fail() {
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
@@ -60,6 +67,7 @@ void flush_output() {
 
 int main(int argc, char** argv) {
   load_unwinding();
+  let_large_files_fail();
   try {
     const int status = std::visit(Execute{}, parse_command_line(argc, argv));
     flush_output();

@@ -68,10 +68,14 @@ void remove_unfinished(const fs::path& folder) {
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) {
+void make_checkpoint_folder(const std::string& folder) {
   std::error_code error;
-  fs::create_directories(folder_, error);
+  fs::create_directories(folder, error);
   if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", folder, error.message()));
+}
+
+CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) {
+  make_checkpoint_folder(folder);
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     throw RunError(fmt::format("{}: no folder that can be written to: {}", folder, std::strerror(errno)));
   }

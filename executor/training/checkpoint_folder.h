@@ -11,6 +11,9 @@
 
 namespace arbalest {
 
+// Makes the folder, and those that it is in, where they are missing. Throws RunError where it cannot be made.
+void make_checkpoint_folder(const std::string& folder);
+
 class CheckpointFolder {
  public:
   // Makes the folder where it is missing, and holds it for this process. Removes temporary files that killed runs left.

@@ -115,8 +115,23 @@ TEST_CASE("resume takes the command line from the checkpoint") {
   CHECK(command_resume({place.checkpoints}) == kDone);
   CHECK(read_file(place.weights) == weights);
   CHECK(told(place.log) == expected);
-  CHECK(refused([&] { command_resume({(place.folder / "other").string()}); }) ==
-        (place.folder / "other").string() + ": the folder has no checkpoint to go on from");
+  const std::string other = (place.folder / "other").string();
+  CHECK(refused([&] { command_resume({other}); }) ==
+        other + ": found nothing, expected the folder of a run's checkpoints");
+  fs::create_directory(other);
+  CHECK(refused([&] { command_resume({other}); }) == other + ": the folder has no checkpoint to go on from");
+  CHECK(refused([&] { command_resume({place.graph}); }) ==
+        place.graph + ": found no folder, expected the folder of a run's checkpoints");
+}
+
+TEST_CASE("other files of a run may lie in the folder of its checkpoints, and beside it") {
+  Place place;
+  place.checkpoints = (place.folder / "runs/a").string();
+  place.log = (place.folder / "runs/a.jsonl").string();
+  place.weights = (place.folder / "runs/a/w").string();
+  CHECK(place.run({"--iterations", "7"}) == kDone);
+  CHECK(fs::is_regular_file(place.log));
+  CHECK(fs::is_regular_file(place.weights));
 }
 
 TEST_CASE("a checkpoint of another run is refused, with what is different") {

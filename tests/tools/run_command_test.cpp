@@ -137,6 +137,11 @@ TEST_CASE("no file of a run is another of its files") {
   over_log.log = over_log.session.files.save_best = "out";
   CHECK(refusal(over_graph) == "GRAPH and --save both name './net.onnxtxt'");
   CHECK(refusal(over_log) == "--save-best and --log both name 'out'");
+  RunOptions over_checkpoints, over_events;
+  over_checkpoints.session.checkpoints.folder = over_checkpoints.session.files.trace = "out";
+  over_events.tensorboard = over_events.session.files.save = "out";
+  CHECK(refusal(over_checkpoints) == "--trace and --checkpoint both name 'out'");
+  CHECK(refusal(over_events) == "--save and --tensorboard both name 'out'");
   RunOptions log_over_weights, trace_over_weights;
   log_over_weights.session.files.weights = log_over_weights.log = "w";
   trace_over_weights.session.files.weights = trace_over_weights.session.files.trace = "w";

@@ -22,19 +22,40 @@
 namespace arbalest {
 namespace {
 
-// Where the reader of a pipe is gone, or a file reaches its limit of size, the write fails; the signal would end the
-// process.
-void let_writes_fail() {
-  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+// Where the reader of a pipe is gone the write fails; the signal would end the process.
+void let_pipes_fail() {
+  std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Where the run goes on, and what a later one needs to know of this.
+// Throws GraphError where two of the files that the run reads and writes are one, or one of them is a folder of its
+// own.
+void check_paths(const RunOptions& options) {
+  const FileOptions& files = options.session.files;
+  NamedPaths paths = {{"GRAPH", options.graph},
+                      {"--save", files.save},
+                      {"--save-best", files.save_best},
+                      {"--trace", files.trace},
+                      {"--log", options.log}};
+  check_distinct_paths(paths);
+  for (const auto& folder :
+       NamedPaths{{"--checkpoint", options.session.checkpoints.folder}, {"--tensorboard", options.tensorboard}}) {
+    paths.push_back(folder);
+    check_distinct_paths(paths);
+    paths.pop_back();
+  }
+  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+}
+
+// Where the run goes on, and what a later one needs to know of this. The folder of checkpoints is made, so that other
+// files of the run may lie in it or beside it.
 void take_up(const RunOptions& options, CheckpointOptions& checkpoints) {
   if (checkpoints.folder.empty()) return;
   checkpoints.command = options.command_line;
   std::error_code unknown;
   checkpoints.working_folder = std::filesystem::current_path(unknown).string();
-  if (!checkpoints.resume) return check_has_none(checkpoints.folder);
+  if (!checkpoints.resume) check_has_none(checkpoints.folder);
+  make_checkpoint_folder(checkpoints.folder);
+  if (!checkpoints.resume) return;
   checkpoints.from = newest_checkpoint(checkpoints.folder);
   if (!checkpoints.from)
     warn(fmt::format("{}: no checkpoint to go on from; the run starts afresh", checkpoints.folder));
@@ -43,9 +64,13 @@ void take_up(const RunOptions& options, CheckpointOptions& checkpoints) {
 }  // namespace
 
 int command_resume(const ResumeOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.folder, error)) {
+    throw GraphError(fmt::format("{}: found {}, expected the folder of a run's checkpoints", options.folder,
+                                 std::filesystem::exists(options.folder, error) ? "no folder" : "nothing"));
+  }
   const auto file = newest_checkpoint(options.folder);
   if (!file) throw GraphError(fmt::format("{}: the folder has no checkpoint to go on from", options.folder));
-  std::error_code error;
   const std::string folder = std::filesystem::absolute(options.folder, error).string();
   const Checkpoint& checkpoint = file->checkpoint;
   std::filesystem::current_path(checkpoint.folder, error);
@@ -66,12 +91,7 @@ int command_resume(const ResumeOptions& options) {
 
 int command_run(const RunOptions& options) {
   const FileOptions& files = options.session.files;
-  check_distinct_paths({{"GRAPH", options.graph},
-                        {"--save", files.save},
-                        {"--save-best", files.save_best},
-                        {"--trace", files.trace},
-                        {"--log", options.log}});
-  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
+  check_paths(options);
   std::vector<std::string> graph_files;
   Graph graph = load_with_overrides(options, &graph_files);
   check_graph_kept(
@@ -93,7 +113,7 @@ int command_run(const RunOptions& options) {
   if (tensorboard) watching.push_back(&*tensorboard);
   Observers observers(std::move(watching));
 
-  let_writes_fail();
+  let_pipes_fail();
   const InterruptHandler interrupt;
   const RunFinished end = run_training(std::move(graph), session, observers, InterruptHandler::requested());
   const bool log_failed = (log && log->failed()) || (tensorboard && tensorboard->failed());

@@ -62,7 +62,12 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   using namespace hopper;
   using Writer = TileWriter<kColumns, Epilogue>;
   constexpr int kFilterStageBytes = kColumns * kHaloInner * 2, kGroupWarps = kGroupThreads / 32;
-  constexpr bool kPartials = requires(const Epilogue& e) { e.partials; }, kBias = requires(const Epilogue& e) { e.bias; };
+  constexpr bool kPartials = requires(const Epilogue& e) {
+    e.partials;
+  };
+  constexpr bool kBias = requires(const Epilogue& e) {
+    e.bias;
+  };
   extern __shared__ __align__(1024) unsigned char tile_memory[];
   const uint32_t filters_at = shared_address(tile_memory) + Writer::kStagingBytes;
   const int images_from = Writer::kStagingBytes + tiling.filter_stages * kFilterStageBytes;

@@ -190,6 +190,8 @@ class Cut {
       message += fmt::format("\n  {}: node{} {}{}", name, nodes.size() + more == 1 ? "" : "s", fmt::join(nodes, ", "),
                              more ? fmt::format(" and {} more", more) : "");
       if (name.starts_with(std::string(kModelDomain) + ".")) message += " (a model that is called may not call models)";
+      if (name.starts_with("Random") || name == "Bernoulli")
+        message += " (of stochastic depth? export the model in eval mode)";
     }
     fail(message);
   }

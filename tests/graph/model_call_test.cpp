@@ -494,14 +494,16 @@ TEST_CASE("model: all operators that are not supported are told at once, with th
   ["second"] b = LSTM (a)
   c = com.example.Fused (b)
   d = inner (c)
+  r = RandomUniformLike (d)
   unused = GRU (x)
-  y = arbalest.ReluGrad (d, d)
+  y = arbalest.ReluGrad (d, r)
 }
 inner (p) => (q) { q = Unique (p) })");
   const std::string message = files.fault("y = model.odd (x)", {{"", path}});
-  CHECK(has(message, "odd.onnxtxt: 4 operators of model 'odd' are not supported"));
+  CHECK(has(message, "odd.onnxtxt: 5 operators of model 'odd' are not supported"));
   CHECK(has(message, "\n  LSTM: nodes 'a', 'second'"));
   CHECK(has(message, "\n  com.example.Fused: node 'c'"));
+  CHECK(has(message, "\n  RandomUniformLike: node 'r' (of stochastic depth? export the model in eval mode)"));
   CHECK(has(message, "\n  Unique: node 'q' of function 'inner'"));
   CHECK(has(message, "\n  arbalest.ReluGrad: node 'y'"));
   CHECK_FALSE(has(message, "GRU"));

@@ -7,6 +7,7 @@
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -138,7 +139,10 @@ Table read_table(const SourceSpec& spec, CsvReader& reader, const CsvColumns& co
   table.labels = csv_labels(spec, reader, columns);
   std::unordered_map<std::string, int32_t> groups;
   while (reader.next()) {
-    if (reader[columns.path].empty()) reader.fail(columns.path, "the path of an image");
+    const size_t length = reader[columns.path].size();
+    if (length == 0 || length >= PATH_MAX) {
+      reader.fail(columns.path, fmt::format("the path of an image, less than {} bytes", PATH_MAX));
+    }
     table.paths.add(reader[columns.path]);
     table.lines.push_back(reader.line());
     table.labels->add(reader);

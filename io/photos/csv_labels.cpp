@@ -61,7 +61,10 @@ class ClassLabels final : public CsvLabels {
         classes_(classes) {}
 
   void add(const CsvReader& row) override {
-    if (row[column_].empty()) row.fail(column_, "a class");
+    constexpr size_t kLongestName = 1000;
+    const size_t length = row[column_].size();
+    if (length == 0 || length > kLongestName)
+      row.fail(column_, fmt::format("a class of at most {} bytes", kLongestName));
     labels_.push_back(table_.number(row[column_]));
     if (table_.names().size() > lines_.size()) lines_.push_back(row.line());
   }

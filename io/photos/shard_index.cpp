@@ -22,6 +22,7 @@ namespace {
 // samples; one of offset, size, headers and label of each sample; and a last one, without which it is cut off.
 constexpr std::string_view kFirstLine = "arbalest tar index 1", kLastLine = "end";
 constexpr uint32_t kHeader = 512;  // bytes of a member's, at least
+constexpr int32_t kMostClasses = 10'000'000;
 
 struct ShardState {
   int64_t size = 0, changed = 0;
@@ -69,7 +70,7 @@ std::optional<std::vector<ShardSample>> parse_index(std::string_view text, const
   for (ShardSample& sample : samples) {
     if (!parse_line(take_line(text), sample.offset, sample.size, sample.header, sample.label)) return std::nullopt;
     const bool fits = sample.header >= kHeader && sample.header <= sample.offset &&
-                      sample.offset - sample.header >= last && sample.label >= 0 &&
+                      sample.offset - sample.header >= last && sample.label >= 0 && sample.label < kMostClasses &&
                       sample.offset <= uint64_t(state.size) && sample.size <= uint64_t(state.size) - sample.offset;
     if (!fits) return std::nullopt;
     last = sample.offset + sample.size;
@@ -134,8 +135,9 @@ class Indexer {
     text.erase(text.find_last_not_of(kSpaces) + 1);
     int32_t label = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-    if (error != std::errc() || end != text.data() + text.size() || label < 0) {
-      tar_.fail(member.offset, fmt::format("the number of a class in '{}'", member.name), fmt::format("'{}'", text));
+    if (error != std::errc() || end != text.data() + text.size() || label < 0 || label >= kMostClasses) {
+      tar_.fail(member.offset, fmt::format("the number of a class in '{}', below {}", member.name, kMostClasses),
+                fmt::format("'{}'", text));
     }
     return label;
   }

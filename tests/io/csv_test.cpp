@@ -127,7 +127,7 @@ TEST_CASE("csv: classes that are whole numbers stay as they are") {
   const TestTable names("path,label\n0.jpg,10\n1.jpg,9\n2.jpg,x\n3.jpg,01\n");  // one is no number: all are names
   CHECK(names.open()->class_names() == Strings{"01", "10", "9", "x"});
   check_parts(TestTable("path,label\n0.jpg,a\n1.jpg,\n").run_error(),
-              {"line 3, column 'label': expected a class, found ''"});
+              {"line 3, column 'label': expected a class of at most 1000 bytes, found ''"});
 }
 
 TEST_CASE("csv: several labels with a column each, of which some are missing") {
@@ -227,6 +227,10 @@ TEST_CASE("csv: splits that cannot be") {
   check_parts(TestTable("path,label\n0.jpg,a\n").run_error("", "test"), {"none of the 1 rows is in the split"});
   check_parts(TestTable("path,label\n0.jpg,a\n,a\n").run_error(),
               {"line 3, column 'path': expected the path of an image"});
+  check_parts(TestTable("path,label\n" + std::string(100'000, 'a') + ",a\n").run_error(),
+              {"line 2, column 'path': expected the path of an image, less than 4096 bytes", "aa…'"});
+  check_parts(TestTable("path,label\n0.jpg," + std::string(100'000, 'a') + "\n").run_error(),
+              {"line 2, column 'label': expected a class of at most 1000 bytes", "aa…'"});
   check_parts(TestTable("path,label\n").run_error(), {"found no rows below the names of columns"});
   check_parts(TestTable("path,label\n0.jpg,a,b\n").run_error(), {"line 2: found 3 cells, expected 2"});
 }

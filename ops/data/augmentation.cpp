@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
 
 #include "ops/definition.h"
@@ -139,9 +140,13 @@ void infer_augment(InferContext& context) {
   area_range(node, "erase_area");
   log_ratio_range(node, "erase_ratio");
   check_companions(context);
-  per_channel(node, "mean", channels, 0);
+  for (const double mean : per_channel(node, "mean", channels, 0)) {
+    if (!std::isfinite(float(mean))) context.fail(fmt::format("attribute 'mean' holds {}; expected floats", mean));
+  }
   for (const double deviation : per_channel(node, "std", channels, 1)) {
-    if (!(deviation > 0)) context.fail(fmt::format("attribute 'std' holds {}; expected more than 0", deviation));
+    if (!(float(deviation) > 0) || !std::isfinite(1 / float(deviation)) || !std::isfinite(float(deviation))) {
+      context.fail(fmt::format("attribute 'std' holds {}; expected floats of more than 0", deviation));
+    }
   }
   context.set_output(0, {DataType::Float32, {image.shape[0], channels, crop[0], crop[1]}});
 }

@@ -160,6 +160,12 @@ TEST_CASE("Augment refuses crops beyond the padded image and a mean for other ch
   check(refusal("arbalest.Augment", {pixels()}, with("mean", std::vector<double>{1, 2})),
         {"'mean' has 2 numbers", "3 channels"});
   check(refusal("arbalest.Augment", {pixels()}, with("std", std::vector<double>{0})), {"'std' holds 0", "more than 0"});
+  for (const double deviation : {double(NAN), double(INFINITY), 1e-300}) {
+    check(refusal("arbalest.Augment", {pixels()}, with("std", std::vector<double>{deviation})), {"'std' holds "});
+  }
+  for (const double mean : {double(NAN), -double(INFINITY), 1e300}) {
+    check(refusal("arbalest.Augment", {pixels()}, with("mean", std::vector<double>{mean})), {"'mean' holds "});
+  }
   check(refusal("arbalest.Augment", {pixels()}, with("crop", Ints{9, 8})), {"'crop' is [9, 8]", "1 to 8"});
   check(refusal("arbalest.Augment", {image()}), {"'image' is float[2,3,8,8]", "uint8[N,C,H,W]"});
 }

@@ -1,13 +1,13 @@
 #include "executor/session/output_paths.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <system_error>
 
 #include "graph/error.h"
 #include "io/formats/file_kind.h"
@@ -17,17 +17,28 @@
 namespace arbalest {
 namespace {
 
+constexpr auto kWritable =
+    std::filesystem::perms::owner_write | std::filesystem::perms::group_write | std::filesystem::perms::others_write;
+
+// Throws RunError where there is no writing to `path`: sooner than after the training.
 void check_output_path(const std::string& path) {
   if (path.empty()) return;
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
+  namespace fs = std::filesystem;
+  const auto status_of = [&](const fs::path& looked_at) {
+    std::error_code error;
+    const fs::file_status status = fs::status(looked_at, error);
+    if (!error || status.type() == fs::file_type::not_found) return status;
+    throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()));
+  };
+  const fs::path folder = fs::absolute(path).parent_path();
+  if (!fs::is_directory(status_of(folder))) {
     throw RunError(fmt::format("{}: cannot be written: there is no folder '{}'", path, folder.string()));
   }
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+  const fs::file_status there = status_of(path);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
     throw RunError(fmt::format("{}: cannot be written: it is there and no regular file", path));
   }
-  struct stat status = {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & 0222u) == 0) {
+  if (fs::exists(there) && (there.permissions() & kWritable) == fs::perms::none) {
     throw RunError(fmt::format("{}: cannot be written: the file is read-only", path));
   }
   if (access(folder.c_str(), W_OK) != 0) {

@@ -40,6 +40,9 @@ TEST_CASE("a file that cannot be written is told before the run") {
   check_parts(refusal(kept), {"kept: cannot be written", "read-only"});
   check_parts(refusal(folder.string()), {"no regular file"});
   check_parts(refusal((folder / "none/w").string()), {"there is no folder"});
+  check_parts(refusal((folder / std::string(300, 'n')).string()), {"nnn: cannot be written: File name too long"});
+  check_parts(refusal((folder / std::string(300, 'n') / "w").string()), {"w: cannot be written: File name too long"});
+  check_parts(refusal(kept + "/w"), {"kept/w: cannot be written: there is no folder"});
   CHECK_NOTHROW(check_output_paths({{"--save", (folder / "new").string()}}));
 }
 

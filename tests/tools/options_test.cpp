@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/devices/nvtx.h"
+#include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
 
 using namespace arbalest;
@@ -111,6 +112,9 @@ TEST_CASE("plan, check and trace") {
   CHECK(std::get<PlanCommandOptions>(plan).json);
   CHECK(std::get<PlanCommandOptions>(plan).devices == "cuda:0-7");
   CHECK(std::holds_alternative<CheckOptions>(parse({"check", "g"})));
+  for (const char* count : {"--slowest", "--gaps", "--reasons"}) {
+    check_parts(fault({"trace", "t.json.gz", count, "99999999999"}), {count, "found '99999999999', expected a whole"});
+  }
   const Command trace = parse({"trace", "t.json.gz", "--slowest", "9"});
   REQUIRE(std::holds_alternative<TraceOptions>(trace));
   CHECK(std::get<TraceOptions>(trace).file == "t.json.gz");

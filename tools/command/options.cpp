@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <climits>
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
@@ -155,7 +156,7 @@ class CommandLine {
         ->add_option("--top", predict_.top,
                      "classes to print a sample, the most probable first; otherwise one, or all labels of several")
         ->type_name("N")
-        ->check(whole(1));
+        ->check(whole(1, INT_MAX));
     predict_command_
         ->add_option("--value", predict_.value, "print the numbers of this value of the graph instead of classes")
         ->type_name("NAME")
@@ -217,7 +218,10 @@ class CommandLine {
     trace_command_ = declare("trace", "summarise a trace");
     trace_command_->add_option("FILE", trace_.file, "trace written by run --trace")->type_name("");
     const auto count = [&](const char* name, int& value, const char* description) {
-      trace_command_->add_option(name, value, description)->capture_default_str()->type_name("N")->check(whole(0));
+      trace_command_->add_option(name, value, description)
+          ->capture_default_str()
+          ->type_name("N")
+          ->check(whole(0, INT_MAX));
     };
     trace_command_->add_flag("--full", trace_.full, "all lanes' causes, slowest instances, gaps, overlaps");
     trace_command_->add_flag("--json", trace_.json, "as JSON, what pays included");
@@ -287,7 +291,7 @@ class CommandLine {
     profile_command_->add_option("--slowest", profile_.slowest, "nodes to list, those furthest from their limit first")
         ->capture_default_str()
         ->type_name("N")
-        ->check(whole(0));
+        ->check(whole(0, INT_MAX));
     profile_command_->add_flag("--layers", profile_.layers, "list every layer too");
     profile_command_->add_flag("--json", profile_.json, "every node, as JSON");
     profile_command_->footer(

@@ -18,23 +18,28 @@ using nlohmann::json;
 
 constexpr double kMostMicroseconds = 1e13;
 
+double number_of(const json& value, const char* name) {
+  if (value.is_number()) return value.get<double>();
+  throw GraphError(fmt::format("'{}' is of type {}, expected a number", name, value.type_name()));
+}
+
 // Files hold µs with three decimals. What lies beyond a hundred days is no time of a run.
 int64_t nanoseconds(const json& value, const char* name, double least = -kMostMicroseconds) {
-  const double microseconds = value.get<double>();
+  const double microseconds = number_of(value, name);
   if (microseconds >= least && microseconds <= kMostMicroseconds) return std::llround(microseconds * 1000);
   throw GraphError(
       fmt::format("'{}' is {} µs, expected a number from {:g} to {:g}", name, microseconds, least, kMostMicroseconds));
 }
 
 double seconds_of(const json& object, const char* key) {
-  const double seconds = object.at(key).get<double>();
+  const double seconds = number_of(object.at(key), key);
   if (seconds >= 0 && seconds <= kMostMicroseconds) return seconds;
   throw GraphError(fmt::format("'{}' is {} s, expected a number from 0 to {:g}", key, seconds, kMostMicroseconds));
 }
 
 double value_of(const json& value, const char* name) {
   constexpr double kMost = 1e18;
-  const double number = value.get<double>();
+  const double number = number_of(value, name);
   if (number >= -kMost && number <= kMost) return number;
   throw GraphError(fmt::format("'{}' is {}, expected a number from {:g} to {:g}", name, number, -kMost, kMost));
 }

@@ -182,6 +182,7 @@ TEST_CASE("a trace's events are refused where a number is out of bounds") {
   };
   constexpr size_t kTask = 1, kIssue = 10, kNode = 11;
   check_parts(event_with(kTask, "ph", 3), {"event 2", "'ph' is of type number, expected a text"});
+  check_parts(event_with(kTask, "ts", nullptr), {"event 2", "'ts' is of type null, expected a number"});
   check_parts(event_with(kTask, "ts", 1e300), {"event 2", "'ts' is 1e+300", "µs"});
   check_parts(event_with(kTask, "dur", -1), {"'dur' is -1"});
   check_parts(event_with(kTask, "dur", 1e300), {"'dur' is"});

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <chrono>
@@ -240,6 +241,39 @@ TEST_CASE("a page replaces pages only") {
   };
   CHECK(refusal(trace).find("--output would overwrite '" + trace + "', which TRACE reads") == 0);
   CHECK(refusal(other).find("found a file of another kind, expected a page or no file") != std::string::npos);
+}
+
+TEST_CASE("a fault of a trace's plan that shows late names the file") {
+  const TestFolder folder;
+  const std::string file = (folder / "t.json").string(), page = (folder / "t.html").string();
+  RunOptions options;
+  options.graph = folder.write("g.onnxtxt", std::string(kSmallGraph)).string();
+  options.devices = "cpu:0";
+  options.session.files.trace = file;
+  REQUIRE(command_run(options) == kDone);
+  gzFile written = gzopen(file.c_str(), "rb");
+  std::string text;
+  for (int c = gzgetc(written); c >= 0; c = gzgetc(written)) text += char(c);
+  gzclose(written);
+  nlohmann::json trace = nlohmann::json::parse(text);
+  for (nlohmann::json& event : trace["traceEvents"]) {
+    if (event["name"] != "arbalest") continue;
+    for (nlohmann::json& edge : event["args"]["plan"]["edges"]) edge["distance"] = 0;
+  }
+  folder.write("t.json", trace.dump());
+  TraceOptions look;
+  look.file = file;
+  ViewOptions show;
+  show.traces = {file};
+  show.file = page;
+  for (const bool view : {false, true}) {
+    try {
+      view ? command_view(show) : command_trace(look);
+      FAIL("the trace was taken");
+    } catch (const GraphError& error) {
+      check_parts(error.what(), {file + ": the plan cannot run: a cycle through '", "has no lag"});
+    }
+  }
 }
 
 TEST_CASE("names from a graph file forge no line of what is printed") {

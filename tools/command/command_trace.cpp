@@ -7,6 +7,7 @@
 
 #include "executor/session/output_paths.h"
 #include "executor/trace/trace_summary.h"
+#include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"
 #include "tools/view/trace_json.h"
@@ -27,6 +28,16 @@ std::string page_of(const std::vector<std::string>& traces) {
   return (first == last ? first : first + "-" + last) + ".html";
 }
 
+// What `make` makes of a trace that was read. Some faults of its plan show only there; they name the file too.
+template <typename Make>
+auto made_of(const std::string& file, const Make& make) {
+  try {
+    return make();
+  } catch (const GraphError& error) {
+    throw GraphError(Position{file, 0, 0}, error.what());
+  }
+}
+
 }  // namespace
 
 int command_trace(const TraceOptions& options) {
@@ -39,12 +50,13 @@ int command_trace(const TraceOptions& options) {
   const TraceFile trace = read_trace(options.file);
   if (options.json) {
     using Json = nlohmann::ordered_json;
-    const Json json = trace_json(trace, analyze(trace, summary), what_pays(trace));
+    const Json json =
+        made_of(options.file, [&] { return trace_json(trace, analyze(trace, summary), what_pays(trace)); });
     const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
     std::fwrite(text.data(), 1, text.size(), stdout);
     return kDone;
   }
-  std::string text = summarize(trace, summary);
+  std::string text = made_of(options.file, [&] { return summarize(trace, summary); });
   if (!options.what_if.empty()) text += '\n' + predict(trace, options.what_if);
   put_report(stdout, text);
   return kDone;
@@ -58,7 +70,10 @@ int command_view(const ViewOptions& options) {
   check_kind_kept("--output", file, OutputKind::Page);
   std::vector<ViewerData> traces;
   const std::vector<std::string> names = names_apart(options.traces, trace_name);
-  for (size_t i = 0; i < names.size(); ++i) traces.push_back(viewer_data(read_trace(options.traces[i]), names[i]));
+  for (size_t i = 0; i < names.size(); ++i) {
+    const TraceFile trace = read_trace(options.traces[i]);
+    traces.push_back(made_of(options.traces[i], [&] { return viewer_data(trace, names[i]); }));
+  }
   write_page(file, viewer_page(traces));
   return kDone;
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 #include "graph/error.h"
 #include "io/formats/file.h"
@@ -14,6 +16,10 @@ void CsvReader::Close::operator()(FILE* file) const {
 }
 
 CsvReader::CsvReader(const std::filesystem::path& path) : path_(path.string()) {
+  // A pipe waits for its writer, and holds the table once, where each split reads it.
+  if (std::error_code error; std::filesystem::is_fifo(path, error)) {
+    throw RunError(fmt::format("{}: found a pipe, expected a file", path_));
+  }
   errno = 0;
   file_.reset(fopen(path.c_str(), "rbe"));
   if (!file_) fail_file("opened", path);

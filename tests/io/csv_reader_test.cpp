@@ -1,6 +1,7 @@
 // Tables as text: quoting, line ends, and what is no table.
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "graph/error.h"
 #include "io/formats/csv_reader.h"
@@ -68,6 +69,10 @@ TEST_CASE("csv reader: what is no table says the line") {
   check_parts(error_of(std::string("\xfe\xff\0a", 4)), {"found UTF-16"});
   check_parts(message_of<RunError>([] { CsvReader("/none/table.csv"); }), {"cannot be opened: No such file"});
   check_parts(message_of<RunError>([] { CsvReader("/tmp"); }), {"/tmp: cannot be read: Is a directory"});
+  const TestFolder folder;
+  const std::string pipe = (folder / "pipe").string();
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  check_parts(message_of<RunError>([&] { CsvReader reader(pipe); }), {"pipe: found a pipe, expected a file"});
 }
 
 TEST_CASE("csv reader: an error of a cell has its line and column") {

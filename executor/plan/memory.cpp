@@ -5,13 +5,12 @@
 #include <algorithm>
 
 #include "executor/plan/make_plan.h"
+#include "executor/plan/phases.h"
 #include "graph/checked.h"
 #include "graph/op.h"
 
 namespace arbalest {
-namespace {
 
-// For each value the base whose memory it shares: through views, in-place outputs and carries.
 std::vector<View> shared_storage(const Graph& graph) {
   std::vector<View> storage(graph.values.size());
   for (size_t v = 0; v < storage.size(); ++v) storage[v] = storage_of(graph, ValueId(v));
@@ -26,6 +25,8 @@ std::vector<View> shared_storage(const Graph& graph) {
   for (const Carry& carry : graph.carries) storage[size_t(carry.next)] = storage[size_t(carry.current)];
   return storage;
 }
+
+namespace {
 
 // What is written in place must not be read afterwards under its old name.
 void check_carries(const Graph& graph) {

@@ -107,6 +107,9 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 
 // Parts that phases share.
 
+// For each value the base whose memory it shares: through views, in-place outputs and carries.
+std::vector<View> shared_storage(const Graph& graph);
+
 // source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Double buffering and
 // read-ahead are the Reuse edges. Of samples that lie on the device a node takes the copy's place.
 void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, BatchOrigin origin,

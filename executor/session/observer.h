@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "executor/plan/recomputation.h"
+
 namespace arbalest {
 
 // Each metric under its own name, fractions as fractions ("accuracy": 0.9125); without the loss. NaN: undefined.
@@ -40,6 +42,7 @@ struct RunStarted {
   int64_t iterations = 0;                                     // in all; 0: unknown
   int64_t classes = 0;                                        // that samples are of; 0: of none
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
+  Recomputation recomputation;                                // what a memory limit costs
   double setup_seconds = 0;
   std::string note;               // what is probably not meant; "": nothing
   std::string resumed;            // the checkpoint that the run goes on from; "": it starts afresh

@@ -47,6 +47,7 @@ Segment::Segment(const Prepared& prepared, const SessionOptions& options, const 
       by_sync_(plan_.relation(plan_.handles.by_sync)),
       by_validation_(plan_.relation(plan_.handles.by_validation)),
       drops_before_(from.rate_drops.value_or(rate_drops(0))) {
+  for (size_t d = 0; d < plan_.devices.size(); ++d) planned_.push_back(planned_bytes(plan_, int32_t(d)));
   binding_ = bind_plan(plan_, threads_, options.execution.device_timeout, bind_options(prepared, options), cache);
   make_host_tasks();
 }
@@ -61,6 +62,12 @@ Segment::~Segment() = default;
 int64_t Segment::peak_bytes() const {
   int64_t most = 0;
   for (size_t d = 0; d < plan_.devices.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)));
+  return most;
+}
+
+int64_t Segment::workspace_bytes() const {
+  int64_t most = 0;
+  for (size_t d = 0; d < planned_.size(); ++d) most = std::max(most, binding_->peak_bytes(int32_t(d)) - planned_[d]);
   return most;
 }
 

@@ -56,7 +56,8 @@ class Segment {
   const Plan& plan() const { return plan_; }
   int64_t learners() const { return learners_; }
   bool validates() const { return by_validation_ && plan_.clocks[size_t(by_validation_->coarse)].ticks > 0; }
-  int64_t peak_bytes() const;  // of the device that needs most, workspaces included
+  int64_t peak_bytes() const;       // of the device that needs most, workspaces included
+  int64_t workspace_bytes() const;  // of the device whose kernels need most
 
   // One of these before run().
   void start_from_initializers(const WeightsFile* file);
@@ -179,6 +180,7 @@ class Segment {
   Monitor& monitor_;
   const int threads_;
   Plan plan_;
+  std::vector<int64_t> planned_;  // by device: bytes without workspaces
   const int64_t learners_per_device_;
   const int64_t learners_;  // in all
   const int64_t rounds_;    // iterations of an epoch, from where this segment begins

@@ -116,6 +116,39 @@ void set_precision(ProgramOptions& passes, const SessionOptions& options) {
   passes.fuse_statistics = passes.fuse_attention;
 }
 
+// What takes as long as moving a byte, on the devices at hand: of a GPU the rates of an H200, at which half of its
+// products' peak counts as reached.
+double operations_per_byte(const SessionOptions& options) {
+  if (devices_of(options).front().kind == PlanDevice::Kind::Cpu) return 10;
+  switch (options.numerics.precision) {
+    case Precision::Fp32: return 15;
+    case Precision::Tf32: return 50;
+    case Precision::Bf16: return 100;
+  }
+  return 0;
+}
+
+// The passes for the request's devices and strategy.
+void make_program_for(Prepared& prepared, const SessionOptions& options,
+                      const std::function<void(std::string_view, const Graph&)>& after) {
+  const PlanRequest& request = prepared.request;
+  ProgramOptions passes;
+  set_precision(passes, options);
+  passes.skips = options.divergence.then == OnDivergence::Skip;
+  passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
+  passes.validators = validator_count(request);
+  passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
+  passes.after = after;
+  prepared.program = make_program(prepared.graph, passes);
+}
+
+void fit_to_limit(Prepared& prepared, int64_t workspace, const SessionOptions& options) {
+  prepared.recomputation = {};
+  if (options.execution.memory_limit == 0) return;
+  prepared.recomputation = fit_memory(prepared.program, prepared.request,
+                                      {options.execution.memory_limit, workspace, operations_per_byte(options)});
+}
+
 // Each learner's share of --batch-total.
 void divide_batch(Graph& graph, const SessionOptions& options) {
   if (options.learners.per_device == 0)
@@ -325,17 +358,10 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   const int64_t all = int64_t(request.devices.size()) * learners;
   request.strategy = strategy_for(prepared.graph, options, learners);
 
-  ProgramOptions passes;
-  set_precision(passes, options);
-  passes.skips = options.divergence.then == OnDivergence::Skip;
-  passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
   if (options.learners.rate_scaling != RateScaling::None && request.strategy.kind == Strategy::Kind::None && all > 1) {
     throw GraphError("--scale-lr follows the learners that train one model; with strategy none each trains its own");
   }
-  passes.validators = validator_count(request);
-  passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
-  passes.after = after;
-  prepared.program = make_program(prepared.graph, passes);
+  make_program_for(prepared, options, after);
 
   request.epochs = epochs_of(options, prepared.program.train);
   request.iterations = options.length.iterations.value_or(0);
@@ -350,6 +376,13 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
   request.rate_follows_validation = options.rules.plateau > 0;
   prepared.total_epochs =
       request.iterations > 0 ? double(request.iterations) / double(request.rounds) : double(request.epochs);
+  fit_to_limit(prepared, 0, options);
+  if (after) after("recompute", prepared.program.training().graph);
+}
+
+void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options) {
+  make_program_for(prepared, options, {});
+  fit_to_limit(prepared, bytes, options);
 }
 
 }  // namespace arbalest

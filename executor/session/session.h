@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/plan/fit_memory.h"
 #include "executor/plan/make_plan.h"
 #include "executor/session/learner_tuner.h"
 #include "executor/session/monitor.h"
@@ -66,7 +67,9 @@ struct LengthOptions {
 struct ExecutionOptions {
   int threads = 0;             // of the process, for kernels and reading; 0: one a core
   double device_timeout = 20;  // seconds; what hangs longer on GPUs ends the run: see HangWatch
-  int64_t skip_bad = 0;        // samples that cannot be read and are skipped; one more ends the run
+  // Bytes of each device's memory: values are computed again, rather than kept, where a plan would need more; 0: none.
+  int64_t memory_limit = 0;
+  int64_t skip_bad = 0;  // samples that cannot be read and are skipped; one more ends the run
   // Seconds; a sample that takes longer to read ends the run, and where the thread that reads it does not come back,
   // the process, with status 1: see SchedulerOptions::process_ends. 0: any time will do.
   double read_timeout = 20;
@@ -144,6 +147,7 @@ struct Prepared {
   std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans of the run
   PlanRequest request;                                            // for whole epochs from the first on
   double total_epochs = 0;                                        // of the run, for schedules
+  Recomputation recomputation;                                    // in the program's training step
   std::string note;                                               // what is probably not meant; "": nothing
 };
 
@@ -181,9 +185,14 @@ int thread_count(const SessionOptions& options);
 // How so many learners per device agree.
 Strategy strategy_for(const Graph& graph, const SessionOptions& options, int32_t learners);
 
-// Runs the passes again for another number of learners per device, and makes the request for them.
+// Runs the passes again for another number of learners per device, and makes the request for them. Throws LimitTooLow
+// where a memory limit cannot be met.
 void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& options,
                   const std::function<void(std::string_view, const Graph&)>& after = {});
+
+// Runs the passes again where kernels need so many bytes of each device's memory besides what is planned: less is left
+// of the memory limit. Throws LimitTooLow.
+void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 
 // Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(), and what
 // the observer threw (see RunObserver). Returns what observer.finished() was told. `interrupted`: end after the batches

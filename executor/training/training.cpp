@@ -94,8 +94,17 @@ void Training::check_rules() const {
                                option, prepared_.request.iterations, prepared_.request.rounds));
 }
 
+// What kernels need as workspace is known once they are made. Where it does not fit a memory limit beside the plan, the
+// plan is made anew, for what they leave of it.
 void Training::make_segment(const Cursor& from) {
   segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_, cache_);
+  const int64_t limit = options_.execution.memory_limit;
+  for (int64_t workspace = 0; limit > 0 && segment_->peak_bytes() > limit;) {
+    workspace = segment_->workspace_bytes();
+    segment_.reset();
+    leave_for_workspace(prepared_, workspace, options_);
+    segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_, cache_);
+  }
   if (tuner_ && !tuner_->done()) {
     segment_->on_report = [this](const RunPosition& at) { observe(at); };
   }
@@ -324,20 +333,27 @@ void Training::next_segment() {
     const bool finish = too_little && rounds_left(before, ended, prepared_.program) > 0;
     Cursor from = ended;
     if (writer_) writer_->wait();
-    request_rest(finish ? before.learners : wanted.learners, from);
     trace_.reset();  // it is of the segment
     traced_.begins = tuner_ ? "tuned" : "planned anew";
     segment_.reset();  // its memory is needed
     try {
+      request_rest(finish ? before.learners : wanted.learners, from);
       make_segment(from);
       segment_->start_from(with_learners(state, before.devices.size(), size_t(prepared_.request.learners),
                                          before.strategy, prepared_.request.strategy));
       return;
     } catch (const RunError& error) {
-      if (!tuner_ || tuner_->done()) throw;
-      tell(tuner_->cannot(error.what()), {ended.epoch + 1, ended.iteration, ended.images});
+      give_up_learners(error.what(), ended);
+    } catch (const LimitTooLow& error) {
+      give_up_learners(error.brief, ended);
     }
   }
+}
+
+// While an exception is handled, which is thrown again where the number of learners is not the tuner's to choose.
+void Training::give_up_learners(const std::string& why, const Cursor& at) {
+  if (!tuner_ || tuner_->done()) throw;
+  tell(tuner_->cannot(why), {at.epoch + 1, at.iteration, at.images});
 }
 
 void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& at) {
@@ -401,6 +417,7 @@ void Training::announce(double setup_seconds) {
   for (auto& version : library_versions()) event.versions.push_back(std::move(version));
   event.parameters = parameter_count(prepared_.program.training().graph);
   event.planned_peak_bytes = segment_->peak_bytes();
+  event.recomputation = prepared_.recomputation;
   event.iterations_per_epoch = request.rounds;
   event.samples_per_epoch = request.rounds * segment_->learners() * event.batch;
   event.iterations = segment_->from().iteration + segment_->plan().clocks[0].ticks;

@@ -39,6 +39,7 @@ class Training {
   void run_segments(const std::atomic<bool>& interrupted);
   void request_rest(int32_t learners, Cursor& from);
   void next_segment();
+  void give_up_learners(const std::string& why, const Cursor& at);
   void time_what_ran();
   void write_trace();
   void write_trace_of_failure() noexcept;

@@ -181,7 +181,7 @@ const std::vector<std::string>& pass_names() {
   static const std::vector<std::string> names = {
       "expand_layers",   "fuse_batch_norm", "fuse_relu",      "fuse_attention", "freeze",
       "place_layouts",   "fuse_concats",    "fold_constants", "add_update",     "fuse_gradient_sums",
-      "lower_precision", "fuse_statistics", "remove_dead"};
+      "lower_precision", "fuse_statistics", "remove_dead",    "recompute"};
   return names;
 }
 

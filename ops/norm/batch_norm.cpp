@@ -141,6 +141,12 @@ void infer_training_grad(InferContext& context) {
   if (residual) context.set_output(3, x);
 }
 
+void infer_again(InferContext& context) {
+  const TensorType x = check_operands(context, 0, 1, 4);
+  check_residual(context, x);
+  context.set_output(0, x);
+}
+
 void infer_inference(InferContext& context) {
   const TensorType x = check_operands(context, 0, 1, 4);
   check_epsilon(context);
@@ -216,18 +222,17 @@ const std::vector<Shape>& images_in_chunks() {
 
 // Without and with relu and residual; `inputs` makes the operands before the residual.
 template <typename Inputs>
-std::vector<Sample> fused_samples(int outputs, bool running_statistics, Inputs inputs) {
+std::vector<Sample> fused_samples(int outputs, const Attributes& attributes, Inputs inputs) {
   std::vector<Sample> samples;
   for (const SampleShape& s : sample_shapes()) {
     for (const bool fused : {false, true}) {
       Sample sample{.name = fmt::format("{}{}", s.name, fused ? ", residual and relu" : ""),
                     .inputs = inputs(s),
                     .output_count = outputs,
-                    .attributes = {{"epsilon", 1e-5}},
+                    .attributes = attributes,
                     // One rounding of x at 1000 is 6e-5 of a deviation.
                     .tolerance = s.low > 100 ? 2e-3 : 2e-5};
-      if (running_statistics) sample.attributes.set("momentum", 0.3);
-      if (running_statistics) sample.attributes.set("correction", int64_t{!fused});
+      if (outputs > 1) sample.attributes.set("correction", int64_t{!fused});
       if (fused) {
         sample.inputs.push_back(tensor(s.shape, -1, 1));
         sample.attributes.set("relu", int64_t{1});
@@ -244,7 +249,7 @@ std::vector<Sample> training_samples() {
                                       channels(s.shape, -1, 1), channels(s.shape, -1, 1, false),
                                       channels(s.shape, 0.5, 2, false)};
   };
-  std::vector<Sample> samples = fused_samples(5, true, inputs);
+  std::vector<Sample> samples = fused_samples(5, {{"epsilon", 1e-5}, {"momentum", 0.3}}, inputs);
   for (const Shape& image : images_in_chunks()) {
     for (const bool residual : {false, true}) {
       Sample sample{.name = fmt::format("{}{}", to_string(image), residual ? ", residual" : ""),
@@ -260,12 +265,21 @@ std::vector<Sample> training_samples() {
   return samples;
 }
 
+std::vector<Sample::Input> given_statistics(const SampleShape& s) {
+  return {tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2), channels(s.shape, -1, 1),
+          channels(s.shape, s.low, s.high, false), channels(s.shape, 0.5, 2, false)};
+}
+
 std::vector<Sample> inference_samples() {
-  return fused_samples(1, false, [](const SampleShape& s) {
-    return std::vector<Sample::Input>{tensor(s.shape, s.low, s.high), channels(s.shape, 0.5, 2),
-                                      channels(s.shape, -1, 1), channels(s.shape, s.low, s.high, false),
-                                      channels(s.shape, 0.5, 2, false)};
-  });
+  return fused_samples(1, {{"epsilon", 1e-5}}, given_statistics);
+}
+
+std::vector<Sample> again_samples() {
+  std::vector<Sample> samples = fused_samples(1, {}, given_statistics);
+  for (Sample& sample : samples) {
+    for (Sample::Input& input : sample.inputs) input.differentiable = false;
+  }
+  return samples;
 }
 
 std::vector<Sample> training_grad_samples() {
@@ -372,6 +386,19 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .samples = training_samples,
        .aliases = {{1, 3}, {2, 4}},
        .cpu = batch_norm_training_cpu});
+  registry.add({.domain = "arbalest",
+                .name = "BatchNormAgain",
+                .doc = "Y of BatchNormTraining once more, to the same bits, by the statistics that it has saved",
+                .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("saved_mean"), plain("saved_inv_std"),
+                           lowered("residual", Optional)},
+                .outputs = {lowered("Y")},
+                .attributes = {relu_spec()},
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_again,
+                .cost = elementwise_cost(3),
+                .samples = again_samples,
+                .cpu = batch_norm_again_cpu});
   registry.add({.domain = "arbalest",
                 .name = "BatchNormGrad",
                 .doc = "the gradients of BatchNormTraining for dY + dY2; with relu it needs Y, or the bias where there "

@@ -112,6 +112,28 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   });
 }
 
+std::unique_ptr<Kernel> again(const KernelRequest& request) {
+  Shapes shapes(request, request.inputs[0]);
+  const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
+      T* y = output<T>(c, 0);
+      with_width<T>(
+          shapes, aligned(x) && aligned(y) && aligned(added), [&](auto width, const Columns&, const Columns& columns) {
+            constexpr int W = decltype(width)::value;
+            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
+              normalize_again_kernel<W, with_relu.value, with_residual.value>
+                  <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, input<float>(c, 1), input<float>(c, 2),
+                                                                  input<float>(c, 3), input<float>(c, 4), added, y);
+            });
+            check_launch("batch_norm normalize again");
+          });
+    });
+  });
+}
+
 std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   Shapes shapes(request, request.inputs[0]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
@@ -221,6 +243,7 @@ std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
 
 void register_norm_batch_norm_cuda(OpRegistry& registry) {
   registry.find("arbalest.BatchNormTraining")->cuda = training;
+  registry.find("arbalest.BatchNormAgain")->cuda = again;
   registry.find("arbalest.BatchNormInference")->cuda = inference;
   registry.find("arbalest.BatchNormGrad")->cuda = gradient;
   registry.find("arbalest.BatchNormInferenceGrad")->cuda = inference_gradient;

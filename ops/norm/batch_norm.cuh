@@ -157,6 +157,28 @@ __global__ void __launch_bounds__(kThreads)
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
 }
 
+// What thread t normalises channel t of its slice with, `channel` of all, by statistics that take_statistics() saved.
+__device__ inline void take_saved(const float* scale, const float* bias, const float* saved_mean,
+                                  const float* saved_inv_std, int channel, SliceTerms& terms) {
+  const int t = int(threadIdx.x);
+  terms.mean[t] = saved_mean[channel];
+  terms.gain[t] = scale[channel] * saved_inv_std[channel];
+  terms.bias[t] = bias[channel];
+}
+
+// What normalize_kernel wrote, once more.
+template <int W, bool Relu, bool Residual, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_again_kernel(Columns columns, const T* x, const float* scale, const float* bias, const float* saved_mean,
+                           const float* saved_inv_std, const T* residual, T* y) {
+  __shared__ SliceTerms terms;
+  const Place<W> place(columns);
+  const int channel = total_channel(columns, place);
+  if (channel >= 0) take_saved(scale, bias, saved_mean, saved_inv_std, channel, terms);
+  __syncthreads();
+  normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
+}
+
 template <int W, bool Relu, bool Residual, typename T>
 __global__ void __launch_bounds__(kThreads)
     inference_kernel(Columns columns, const T* x, const float* scale, const float* bias, const float* mean,

@@ -203,6 +203,23 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   return make_kernel(run, (2 * partial + channels) * int64_t(sizeof(W)));
 }
 
+// Y of training once more, to the same bits: the same sums by the same function, of what training has saved.
+template <typename T>
+std::unique_ptr<Kernel> again(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Norm norm{rows_of(request.inputs[0]), 0, 0, int_attribute(request.node, "relu") != 0};
+  const bool residual = request.has_input(5);
+  auto run = [=](const KernelContext& context) {
+    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
+            *inv_std = input<W>(context, 4);
+    W* factor = array<W>(context, 0);
+    for (int64_t c = 0; c < norm.size.channels; ++c) factor[c] = scale[c] * inv_std[c];
+    normalise(norm, input<T>(context, 0), mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
+              output<T>(context, 0));
+  };
+  return make_kernel(run, norm.size.channels * int64_t(sizeof(W)));
+}
+
 template <typename T>
 std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
@@ -291,6 +308,9 @@ std::unique_ptr<Kernel> inference_grad(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> batch_norm_training_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_again_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return again<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_grad_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training_grad<decltype(t)>(request); });

@@ -242,6 +242,16 @@ std::vector<Sample> inference_samples() {
   return samples;
 }
 
+std::vector<Sample> again_samples() {
+  std::vector<Sample> samples;
+  for (const Sample& of_inference : inference_samples()) {
+    Sample& sample = samples.emplace_back(of_inference);
+    sample.attributes = {{"relu", std::get<int64_t>(*of_inference.attributes.find("relu"))}};
+    for (Sample::Input& input : sample.inputs) input.differentiable = false;
+  }
+  return samples;
+}
+
 std::vector<Sample> grad_samples() {
   enum class Addends { None, Some, All };
   std::vector<Sample> samples;
@@ -285,8 +295,11 @@ std::vector<OperandSpec> with_parts(std::vector<OperandSpec> operands, size_t fr
   return operands;
 }
 
+AttributeSpec relu_spec() {
+  return int_spec("relu", 0, "1: Relu after it");
+}
 std::vector<AttributeSpec> epsilon_and_relu() {
-  return {float_spec("epsilon", 1e-5, "added to the variance"), int_spec("relu", 0, "1: Relu after it")};
+  return {float_spec("epsilon", 1e-5, "added to the variance"), relu_spec()};
 }
 
 std::vector<AttributeSpec> training_attributes() {
@@ -364,6 +377,20 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .cost = elementwise_cost(3),
        .samples = inference_samples,
        .cpu = batch_norm_parts_inference_cpu});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormPartsAgain",
+       .doc = "Y of BatchNormPartsTraining once more, to the same bits, by the statistics that it has saved",
+       .inputs = with_parts(
+           {lowered("X_0"), plain("scale"), plain("bias"), plain("saved_mean"), plain("saved_inv_std")}, 1, "X"),
+       .outputs = {lowered("Y")},
+       .attributes = {relu_spec()},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_inference,
+       .cost = elementwise_cost(3),
+       .samples = again_samples,
+       .cpu = batch_norm_parts_again_cpu});
 }
 
 }  // namespace arbalest

@@ -153,6 +153,27 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   });
 }
 
+std::unique_ptr<Kernel> again(const KernelRequest& request) {
+  const size_t parts = inference_parts(request.inputs.size());
+  const Tables tables(request, parts, inference_part, broadcast_limits);
+  const bool relu = int_attribute(request.node, "relu") != 0;
+  return with_type(request, request.inputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      T* y = output<T>(c, 0);
+      NormalizedParts<T> of{};
+      const bool all_aligned = take_inputs(c, parts, inference_part, of.x) && aligned(y);
+      with_width_and_relu<T>(all_aligned ? tables.width : 1, relu, [&](auto width, auto with_relu) {
+        constexpr int W = decltype(width)::value;
+        of.table = tables.of_width(W);
+        normalize_parts_again_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
+            of, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), y);
+        check_launch("batch_norm of parts, again");
+      });
+    });
+  });
+}
+
 std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   const size_t parts = inference_parts(request.inputs.size());
   const Tables tables(request, parts, inference_part, broadcast_limits);
@@ -221,6 +242,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 void register_norm_batch_norm_parts_cuda(OpRegistry& registry) {
   registry.find("arbalest.ChannelStatistics")->cuda = channel_statistics;
   registry.find("arbalest.BatchNormPartsTraining")->cuda = training;
+  registry.find("arbalest.BatchNormPartsAgain")->cuda = again;
   registry.find("arbalest.BatchNormPartsInference")->cuda = inference;
   registry.find("arbalest.BatchNormPartsGrad")->cuda = gradient;
 }

@@ -138,6 +138,19 @@ __global__ void __launch_bounds__(kThreads)
   normalize_part<W, Relu>(parts, at, terms, y);
 }
 
+// What normalize_parts_kernel wrote, once more. `parts` needs no statistics.
+template <int W, bool Relu, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_parts_again_kernel(const __grid_constant__ NormalizedParts<T> parts, const float* scale,
+                                 const float* bias, const float* saved_mean, const float* saved_inv_std, T* y) {
+  __shared__ SliceTerms terms;
+  const PartPlace<W> at(parts.table);
+  const int channel = total_channel(at.columns, at.place);
+  if (channel >= 0) take_saved(scale, bias, saved_mean, saved_inv_std, at.first_channel + channel, terms);
+  __syncthreads();
+  normalize_part<W, Relu>(parts, at, terms, y);
+}
+
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     inference_parts_kernel(const __grid_constant__ NormalizedParts<T> parts, const float* scale, const float* bias,

@@ -121,6 +121,22 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
 
+// Y of training once more, to the same bits.
+template <typename T>
+std::unique_ptr<Kernel> again(const KernelRequest& request) {
+  using W = Wide<T>;
+  const Parts parts(request, inference_parts(request.inputs.size()), inference_part);
+  const bool relu = int_attribute(request.node, "relu") != 0;
+  auto run = [=](const KernelContext& context) {
+    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
+            *inv_std = input<W>(context, 4);
+    W* factor = static_cast<W*>(context.workspace);
+    for (int64_t c = 0; c < parts.size.channels; ++c) factor[c] = scale[c] * inv_std[c];
+    normalise(parts, relu, inputs_of<T>(context, parts, inference_part), mean, factor, bias, output<T>(context, 0));
+  };
+  return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
+}
+
 template <typename T>
 std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   using W = Wide<T>;
@@ -251,6 +267,9 @@ std::unique_ptr<Kernel> channel_statistics_cpu(const KernelRequest& request) {
 }
 std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return training<decltype(t)>(request); });
+}
+std::unique_ptr<Kernel> batch_norm_parts_again_cpu(const KernelRequest& request) {
+  return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return again<decltype(t)>(request); });
 }
 std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request) {
   return dispatch_floating(request.inputs[0].dtype, [&](auto t) { return inference<decltype(t)>(request); });

@@ -7,6 +7,7 @@ namespace arbalest {
 
 std::unique_ptr<Kernel> channel_statistics_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_parts_training_cpu(const KernelRequest& request);
+std::unique_ptr<Kernel> batch_norm_parts_again_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_parts_inference_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> batch_norm_parts_grad_cpu(const KernelRequest& request);
 

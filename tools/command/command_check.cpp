@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "graph/op.h"
 #include "tools/command/commands.h"
+#include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
 
 namespace arbalest {
@@ -51,6 +52,7 @@ int command_check(const CheckOptions& options) {
                                      {"iterations_per_epoch", prepared.request.rounds},
                                      {"planned_bytes", memory}};
     if (!kept.empty()) report["samples_on_devices"] = kept;
+    if (prepared.recomputation.limit > 0) report["memory_limit"] = recomputation_record(prepared.recomputation);
     if (!prepared.note.empty()) report["note"] = prepared.note;
     fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return kDone;
@@ -73,6 +75,9 @@ int command_check(const CheckOptions& options) {
   for (const SamplesOnDevice& samples : plan.handles.samples) {
     const Arena& arena = plan.arenas[size_t(samples.arena)];
     fmt::print("    of which  {:.1f} MiB {}\n", double(arena.bytes) / (1 << 20), arena.name);
+  }
+  if (const Recomputation& again = prepared.recomputation; again.limit > 0) {
+    fmt::print("    limit     {}: {}\n", size_text(again.limit), to_string(again));
   }
   if (const int64_t cached = bytes_of_caches(prepared); cached > 0) {
     fmt::print("  cache       {:.1f} MiB of the host's memory\n", double(cached) / (1 << 20));

@@ -75,10 +75,13 @@ int command_plan(const PlanCommandOptions& options) {
   if (options.after.empty()) {
     const Prepared prepared = prepare(load_with_overrides(options), session);
     const Plan plan = make_plan(prepared.program, prepared.request);
+    const Recomputation& again = prepared.recomputation;
     if (options.json) {
-      std::fputs(json_text(full_record(plan)).c_str(), stdout);
+      json record = full_record(plan);
+      if (again.limit > 0) record["memory_limit"] = recomputation_record(again);
+      std::fputs(json_text(record).c_str(), stdout);
     } else {
-      put_report(stdout, summarize_plan(plan) + "\n" + print_plan(plan));
+      put_report(stdout, summarize_plan(plan, again) + "\n" + print_plan(plan));
     }
     return kDone;
   }

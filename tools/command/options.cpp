@@ -281,6 +281,7 @@ class CommandLine {
   void declare_profile() {
     profile_command_ = declare("profile", "measure where the time of a training step goes, node by node");
     bind_graph(*profile_command_, profile_);
+    bind_memory(*profile_command_, profile_.session);
     profile_command_->add_option("--batch", profile_.batch, "samples per learner; short for --set prefetch.batch=N")
         ->type_name("N")
         ->check(whole(1));
@@ -307,6 +308,7 @@ class CommandLine {
     scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
     bind_graph(*scaling_command_, scaling_);
     bind_strategy(*scaling_command_, scaling_.session);
+    bind_memory(*scaling_command_, scaling_.session);
     const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
       return scaling_command_->add_option(name, value, description)->type_name(type);
     };
@@ -341,6 +343,7 @@ class CommandLine {
     tracing_command_ = declare(*bench_command_, "tracing", "what a trace costs in throughput");
     bind_graph(*tracing_command_, tracing_);
     bind_strategy(*tracing_command_, tracing_.session);
+    bind_memory(*tracing_command_, tracing_.session);
     const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
       return tracing_command_->add_option(name, value, description)->capture_default_str()->type_name(type);
     };

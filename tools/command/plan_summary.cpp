@@ -34,7 +34,7 @@ std::string kind_of(const Arena& arena) {
 
 class Summary {
  public:
-  explicit Summary(const Plan& plan) : plan_(plan) {}
+  Summary(const Plan& plan, const Recomputation& again) : plan_(plan), again_(again) {}
 
   std::string text() {
     heading();
@@ -143,16 +143,25 @@ class Summary {
       line("  {:<8} {}: {}{}", to_string(plan_.devices[device]), size(planned_bytes(plan_, int32_t(device))),
            fmt::join(told, ", "), parts.size() > kMost ? fmt::format(" and {} more", parts.size() - kMost) : "");
     }
+    if (again_.limit > 0) line("  limit    {}: {}", size_text(again_.limit), to_string(again_));
   }
 
   const Plan& plan_;
+  const Recomputation& again_;
   std::string text_;
 };
 
 }  // namespace
 
-std::string summarize_plan(const Plan& plan) {
-  return Summary(plan).text();
+std::string summarize_plan(const Plan& plan, const Recomputation& again) {
+  return Summary(plan, again).text();
+}
+
+nlohmann::ordered_json recomputation_record(const Recomputation& again) {
+  return {{"bytes", again.limit},
+          {"values_computed_again", again.values},
+          {"bytes_computed_again", again.bytes},
+          {"more_work", again.work}};
 }
 
 }  // namespace arbalest

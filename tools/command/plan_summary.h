@@ -1,12 +1,18 @@
 #pragma once
 // A plan on a screen: how often what is repeated, what each device computes, and where memory goes.
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "executor/plan/plan.h"
+#include "executor/plan/recomputation.h"
 
 namespace arbalest {
 
-std::string summarize_plan(const Plan& plan);
+// `again`: what a memory limit has cost.
+std::string summarize_plan(const Plan& plan, const Recomputation& again = {});
+
+// For commands that print JSON.
+nlohmann::ordered_json recomputation_record(const Recomputation& again);
 
 }  // namespace arbalest

@@ -63,6 +63,25 @@ std::pair<double, std::string> quantity_of(const char* option, const std::string
                                fmt::join(units.begin(), units.end(), ", "), example));
 }
 
+// Bytes: a whole number, or a number and a unit. Throws GraphError.
+int64_t bytes_of(const char* option, const std::string& text) {
+  const std::vector<std::pair<std::string, double>> units = {
+      {"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", double(int64_t{1} << 40)}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const std::string unit(end, text.data() + text.size());
+  const auto known = std::find_if(units.begin(), units.end(), [&](const auto& each) { return each.first == unit; });
+  if (error != std::errc{} || known == units.end()) {
+    throw GraphError(fmt::format("{} '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)", option, text));
+  }
+  constexpr double kMost = double(int64_t{1} << 50);
+  const double bytes = number * known->second;
+  if (!(bytes >= 1 && bytes <= kMost)) {
+    throw GraphError(fmt::format("{} '{}': expected 1 byte to 1024 TiB", option, text));
+  }
+  return int64_t(bytes);
+}
+
 double seconds_in(const std::string& unit) {
   constexpr double kMinute = 60, kHour = 3600;
   return unit == "h" ? kHour : unit == "m" ? kMinute : 1;
@@ -194,6 +213,16 @@ void bind_graph(CLI::App& command, GraphOptions& options) {
       ->check(whole(0, 1024));
 }
 
+void bind_memory(CLI::App& command, SessionOptions& session) {
+  const char* name = "--memory-limit";
+  command
+      .add_option_function<std::string>(
+          name, [&session, name](const std::string& text) { session.execution.memory_limit = bytes_of(name, text); },
+          "of each device (6GiB, 900MiB or bytes): where a step would need more, values of its forward pass are "
+          "computed again in the backward pass rather than kept")
+      ->type_name("SIZE");
+}
+
 void bind_strategy(CLI::App& command, SessionOptions& session) {
   add_word(
       command, "--strategy", [&session](const std::string& word) { session.learners.strategy = parse_strategy(word); },
@@ -222,6 +251,7 @@ void bind_weights(CLI::App& command, FileOptions& files, const char* description
 
 void bind_plan(CLI::App& command, SessionOptions& session) {
   bind_strategy(command, session);
+  bind_memory(command, session);
   command
       .add_option_function<std::string>(
           "--learners", [&session](const std::string& text) { session.learners.per_device = learners_of(text); },

@@ -116,6 +116,12 @@ void JsonLog::started(const RunStarted& event) {
     line["checkpoint"] = event.resumed;
     line["iteration"] = event.resumed_iteration;
   }
+  if (const Recomputation& again = event.recomputation; again.limit > 0) {
+    line["memory_limit"] = {{"bytes", again.limit},
+                            {"values_computed_again", again.values},
+                            {"bytes_computed_again", again.bytes},
+                            {"more_work", again.work}};
+  }
   constexpr size_t kMostNames = 100;
   if (event.classes > 0) line["classes"] = event.classes;
   if (!event.class_names.empty() && event.class_names.size() <= kMostNames) line["class_names"] = event.class_names;

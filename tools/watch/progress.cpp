@@ -221,6 +221,10 @@ void ProgressLine::started(const RunStarted& event) {
   if (!event.resumed.empty()) {
     print(fmt::format("goes on after iteration {}, from {}", event.resumed_iteration, event.resumed));
   }
+  if (event.recomputation.limit > 0) {
+    print(fmt::format("memory limit {}: {}; planned peak {}", size_text(event.recomputation.limit),
+                      to_string(event.recomputation), size_text(event.planned_peak_bytes)));
+  }
   if (!event.note.empty()) print("note: " + event.note);
 }
 

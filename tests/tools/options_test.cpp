@@ -105,6 +105,34 @@ TEST_CASE("options may precede the graph and defaults hold") {
   CHECK(run->session.rules.recalibrate == 0);
 }
 
+TEST_CASE("a memory limit is a size, for all commands that plan memory") {
+  const auto limit = [](const char* size) {
+    return std::get<RunOptions>(parse({"run", "g", "--memory-limit", size})).session.execution.memory_limit;
+  };
+  CHECK(limit("6GiB") == int64_t{6} << 30);
+  CHECK(limit("900MiB") == int64_t{900} << 20);
+  CHECK(limit("1.5KiB") == 1536);
+  CHECK(limit("2TiB") == int64_t{2} << 40);
+  CHECK(limit("6442450944") == int64_t{6} << 30);
+  CHECK(std::get<RunOptions>(parse({"run", "g"})).session.execution.memory_limit == 0);
+  constexpr int64_t kGiB = 1 << 30;
+  const auto given = [](const auto& options) { return options.session.execution.memory_limit; };
+  CHECK(given(std::get<CheckOptions>(parse({"check", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(std::get<PlanCommandOptions>(parse({"plan", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(std::get<ProfileOptions>(parse({"profile", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(std::get<ScalingOptions>(parse({"bench", "scaling", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  CHECK(given(std::get<TracingOptions>(parse({"bench", "tracing", "g", "--memory-limit", "1GiB"}))) == kGiB);
+  for (const char* size : {"", "GiB", "6 GiB", "6GB", "six", "6GiB.", "1e3", "0x10"}) {
+    CHECK(fault({"run", "g", "--memory-limit", size}) ==
+          fmt::format("arbalest: --memory-limit '{}': expected a size, as in 6GiB, 900MiB or 6442450944 (bytes)\n",
+                      size));
+  }
+  for (const char* size : {"0", "-1GiB", "nan", "0.5", "2000TiB", "99999999999999999999999"}) {
+    CHECK(fault({"run", "g", "--memory-limit", size}) ==
+          fmt::format("arbalest: --memory-limit '{}': expected 1 byte to 1024 TiB\n", size));
+  }
+}
+
 TEST_CASE("plan, check and trace") {
   const Command plan = parse({"plan", "g", "--after", "fuse", "--json", "--devices", "cuda:0-7"});
   REQUIRE(std::holds_alternative<PlanCommandOptions>(plan));

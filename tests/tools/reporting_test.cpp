@@ -253,6 +253,20 @@ TEST_CASE("the first line has devices in ranges, and a note behind it") {
   std::fclose(file);
 }
 
+TEST_CASE("what a memory limit costs is told behind the first line") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  ProgressLine line(file);
+  RunStarted run = ten_epochs();
+  run.planned_peak_bytes = (int64_t{5} << 30) + (int64_t{921} << 20);
+  run.recomputation = {int64_t{6} << 30, 31, 4404019200, 0.094};
+  line.started(run);
+  CHECK(content(file).ends_with(
+      "\nmemory limit 6 GiB: 31 values (4.1 GiB) are computed again in each step, about 9 % more work; planned peak "
+      "5.9 GiB\n"));
+  std::fclose(file);
+}
+
 TEST_CASE("a rollback is told behind its reason, which may have several lines") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
@@ -397,6 +411,10 @@ TEST_CASE("the log's first line has the classes, and their names where they are 
   CHECK(first_line(run).at("class_names") == run.class_names);
   run.class_names.resize(101);
   CHECK_FALSE(first_line(run).contains("class_names"));
+  CHECK_FALSE(first_line(run).contains("memory_limit"));
+  run.recomputation = {6000, 31, 4000, 0.25};
+  CHECK(first_line(run).at("memory_limit") == nlohmann::json::parse(R"({"bytes": 6000, "values_computed_again": 31,
+                                                                        "bytes_computed_again": 4000, "more_work": 0.25})"));
 }
 
 TEST_CASE("a log that cannot be created is an error, one that cannot be written is not") {

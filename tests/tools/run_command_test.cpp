@@ -1,6 +1,7 @@
 // `arbalest run`: its files, its exit status, and interrupts.
 
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -88,6 +89,52 @@ TEST_CASE("plan begins with a summary that fits on a screen") {
   CHECK(line_with("*/step").find("forward") != std::string::npos);
   CHECK(line_with("  cpu:1 ").find("learner */state") != std::string::npos);
   CHECK(std::find(empty, lines.end(), "tasks") != lines.end());  // the plan in full follows
+}
+
+TEST_CASE("check and plan say what a memory limit costs, and plan lists what is computed again") {
+  const TestFolder folder;
+  const std::string graph =
+      folder
+          .write("g.onnxtxt", std::string(R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
+g () => () {
+  image, label = arbalest.Prefetch <source = "synthetic:?shape=1x16x16&classes=10&size=100&test=40", batch = 20> ()
+  x = arbalest.Augment (image)
+  a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)
+  b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (a)
+  h = GlobalAveragePool (b)
+  logits = arbalest.Linear <units = 10> (h)
+  loss = arbalest.SoftmaxCrossEntropy (logits, label)
+  trained = arbalest.Train <lr = 0.02> (loss)
+})"))
+          .string();
+  const auto lines_of = [&](std::vector<const char*> words) {
+    words.insert(words.end(), {graph.c_str(), "--devices", "cpu:0"});
+    const Command command = test::parse(words);
+    const test::Redirected out((folder / "out").string());
+    if (const auto* check = std::get_if<CheckOptions>(&command)) CHECK(command_check(*check) == kDone);
+    if (const auto* plan = std::get_if<PlanCommandOptions>(&command)) CHECK(command_plan(*plan) == kDone);
+    return out.lines();
+  };
+  const auto joined = [](const std::vector<std::string>& lines) { return fmt::format("{}", fmt::join(lines, "\n")); };
+  const auto kept = nlohmann::json::parse(joined(lines_of({"check", "--json"})));
+  CHECK(!kept.contains("memory_limit"));
+  const int64_t limit = kept.at("planned_bytes").at("cpu:0").get<int64_t>() - 1;
+  const std::string size = std::to_string(limit);
+  const auto less = nlohmann::json::parse(joined(lines_of({"check", "--json", "--memory-limit", size.c_str()})));
+  CHECK(less.at("planned_bytes").at("cpu:0") <= limit);
+  CHECK(less.at("memory_limit").at("bytes") == limit);
+  CHECK(less.at("memory_limit").at("values_computed_again") == 1);
+  CHECK(less.at("memory_limit").at("more_work") > 0);
+  const std::string told = "1 value (320 KiB) is computed again in each step, about ";
+  CHECK(joined(lines_of({"check", "--memory-limit", size.c_str()})).find(told) != std::string::npos);
+  const std::string plan = joined(lines_of({"plan", "--memory-limit", size.c_str()}));
+  CHECK(plan.find(told) != std::string::npos);
+  CHECK(plan.find("backward Conv ") != std::string::npos);
+  CHECK(plan.find(" a.conv again\n") != std::string::npos);
+  const auto record = nlohmann::json::parse(joined(lines_of({"plan", "--json", "--memory-limit", size.c_str()})));
+  CHECK(record.at("memory_limit") == less.at("memory_limit"));
+  const std::string listing = joined(lines_of({"plan", "--after", "recompute", "--memory-limit", size.c_str()}));
+  CHECK(listing.find("a.conv again = Conv ") != std::string::npos);
 }
 
 TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for") {

@@ -218,8 +218,7 @@ void bind_memory(CLI::App& command, SessionOptions& session) {
   command
       .add_option_function<std::string>(
           name, [&session, name](const std::string& text) { session.execution.memory_limit = bytes_of(name, text); },
-          "of each device (6GiB, 900MiB or bytes): where a step would need more, values of its forward pass are "
-          "computed again in the backward pass rather than kept")
+          "of each device (6GiB, 900MiB or bytes): where a step would need more, values are computed again, not kept")
       ->type_name("SIZE");
 }
 

@@ -99,6 +99,8 @@ TEST_CASE("a run that computes all the time is bound by that, and its costliest 
   CHECK(layers[0].backward_ns == 40 * 50'000);
   CHECK(layer_of("a.grad").gradient);
   CHECK(layer_of("a.gradual").layer == "a.gradual");
+  CHECK(layer_of("a.bn again").layer == "a.bn");  // in the backward pass
+  CHECK(layer_of("a.bn again").gradient);
   CHECK(layer_of(".grad_x").layer == ".grad_x");
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "executor/devices/device.h"
 #include "executor/session/session.h"
 #include "executor/training/checkpoint_folder.h"
 #include "io/formats/file.h"
@@ -154,6 +155,22 @@ TEST_CASE("values that are computed again are the same bits, whatever computes t
     SessionOptions lowered = on_cpus();
     lowered.numerics.precision = Precision::Bf16;
     check_same_bits(net, lowered);
+  }
+}
+
+TEST_CASE("on a GPU values that are computed again are the same bits") {
+  if (cuda_device_count() == 0) {
+    MESSAGE("SKIP: no CUDA device");
+    return;
+  }
+  for (const TinyNet& net : {residual(), dense(), dropping(), tokens()}) {
+    for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+      SessionOptions options = on_cpus();
+      options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
+      options.numerics.precision = precision;
+      INFO(net.layers, name_of(precision));
+      check_same_bits(net, options);
+    }
   }
 }
 

@@ -47,7 +47,7 @@ import keras_export
 LIMITS = {"logits": 1e-4, "Keras": 1e-4, "slope": 2e-2, "gradients": 1e-3, "losses": 1e-3, "export": 1e-4}
 IMAGES, CLASSES, STEPS, SIZE = 8, 10, 10, 64
 TRAINING_RATE, MOMENTUM = 0.001, 0.9
-RATE = 1024.0  # of the step that shows gradients: weights before it are lost in their rounding, and a power of two adds none
+RATE = 2.0**22  # of the step that shows gradients: so large that weights before it do not round them, and a power of two
 MEAN, STD = [0.5] * 3, [0.25] * 3
 
 TRAINING = """<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
@@ -60,7 +60,7 @@ compare () => (float loss)
   logits = {logits} (output)
   loss = arbalest.SoftmaxCrossEntropy (logits, label)
   trained = arbalest.Train <lr = {rate}, momentum = {momentum}> (loss)
-  report = arbalest.Validate <split = "test", batch = {images}> (trained, loss)
+  {report}
 }}
 """
 
@@ -173,10 +173,11 @@ class Comparison:
         self.x = ((images.astype(np.float64) / 255 - column(MEAN)) / column(STD)).transpose(0, 2, 3, 1)
         self.file = write_file(self.model, way, self.folder)
 
-    def graph(self, rate, momentum):
+    def graph(self, rate, momentum, validates=True):
+        report = f'report = arbalest.Validate <split = "test", batch = {IMAGES}> (trained, loss)' if validates else ""
         path = self.folder / f"{self.way}_{rate:g}.onnxtxt"
         path.write_text(TRAINING.format(data=self.folder, classes=CLASSES, images=IMAGES, mean=MEAN, std=STD, rate=rate,
-                                        momentum=momentum, logits="Log" if self.softmax else "Identity"))
+                                        momentum=momentum, report=report, logits="Log" if self.softmax else "Identity"))
         return path
 
     def run_arbalest(self, command, graph, *arguments):
@@ -203,7 +204,7 @@ class Comparison:
 
     def step(self, rate, name):
         saved = self.folder / f"{self.way}_{name}.safetensors"
-        self.run_arbalest("run", self.graph(rate, 0), "--devices", "cpu:0", "--iterations", 1, "--epochs", 1, "--save", saved)
+        self.run_arbalest("run", self.graph(rate, 0, False), "--devices", "cpu:0", "--iterations", 1, "--epochs", 1, "--save", saved)
         return {name: tensor.astype(np.float64) for name, tensor in load_file(saved).items()}
 
     def slope(self, gradient, before):

@@ -228,7 +228,7 @@ CalledModel read_model(const GraphSource& stated, const OpRegistry& registry, co
   CalledModel model{build_graph(part, registry, 0), {}};
   note_fixed_batch(part, model.graph);
   own_parameters(model.graph, part);
-  follow_training(model.graph, call.training);
+  follow_training(model.graph, part, call.training);
   spell_out_old_softmax(model.graph);
   for (const std::string& name : names) {
     const auto is = [&](ValueId input) { return model.graph.values[size_t(input)].name == name; };

@@ -303,7 +303,7 @@ void own_parameters(Graph& graph, const GraphSource& source) {
   name_counted(graph);
 }
 
-void follow_training(Graph& graph, bool training) {
+void follow_training(Graph& graph, const GraphSource& source, bool training) {
   const std::unordered_set<ValueId> read = values_read(graph);
   std::unordered_set<ValueId> statistics;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -320,6 +320,7 @@ void follow_training(Graph& graph, bool training) {
       node.attributes.set("training_mode", int64_t{training}, node.where);
       keep_first_output(graph, node, read);
       if (!training) continue;
+      if (source.producer == "pytorch") node.attributes.set("correction", int64_t{1}, node.where);
       for (const size_t i : {kMean, kVariance}) {
         const ValueId shared = graph.nodes[n].inputs[i];
         if (statistics.insert(shared).second) continue;

@@ -25,8 +25,8 @@ bool is_of_module(const GraphSource& source, const std::string& name);
 void own_parameters(Graph& graph, const GraphSource& source);
 
 // Batch norms and Dropout in training: as in training, or, where `training` is false, as in validation. A batch norm
-// that trains has statistics of its own.
-void follow_training(Graph& graph, bool training);
+// that trains has statistics of its own; those of PyTorch's files keep the unbiased variance, as PyTorch does.
+void follow_training(Graph& graph, const GraphSource& source, bool training);
 
 // Before ONNX's opset 13 the sums of Softmax and LogSoftmax were over all axes from `axis` on, which was 1 unless
 // given. The graph that a model becomes part of is of another opset: in graphs of older ones they become the newer

@@ -38,6 +38,7 @@ void infer_onnx(InferContext& context) {
   const TensorType x = check_operands(context, 0, 1, 4);
   check_epsilon(context);
   check_momentum(context);
+  flag_attribute(context.node(), "correction");
   const bool training = flag_attribute(context.node(), "training_mode");
   context.set_output(0, x);
   for (size_t i = 1; i < context.output_count(); ++i) {
@@ -55,7 +56,7 @@ void expand_onnx(ExpandContext& context) {
     return;
   }
   attributes.set("momentum", 1 - float_attribute(node, "momentum"));
-  attributes.set("correction", int64_t{0});
+  attributes.set("correction", int_attribute(node, "correction"));
   const auto outputs = context.add("arbalest.BatchNormTraining", "", inputs, 5, attributes);
   for (size_t i = 0; i < node.outputs.size(); ++i) context.replace_output(i, outputs[i]);
   context.carry(inputs[3], outputs[1]);
@@ -66,6 +67,7 @@ void expand_onnx(ExpandContext& context) {
 void onnx_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   node.attributes.set("training_mode", int64_t{0});
+  node.attributes.erase("correction");
   node.outputs.resize(1);
 }
 
@@ -359,8 +361,11 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .outputs = {lowered("Y"), plain("running_mean", Optional), plain("running_var", Optional)},
        .attributes = {epsilon_spec(), float_spec("momentum", 0.9, "weight of the old running statistics, as in ONNX"),
                       int_spec("training_mode", 0,
-                               "1: by the batch's statistics, whose biased variance goes into the running one; 0: by "
-                               "the running ones")},
+                               "1: by the batch's statistics, whose variance goes into the running one; 0: by the "
+                               "running ones"),
+                      int_spec("correction", 0,
+                               "what the divisor of the running variance lacks of the batch's rows: 0 as in ONNX, 1 as "
+                               "in PyTorch, whose models get it when they are called")},
        .layout = Layout::ChannelsLast,
        .infer = infer_onnx,
        .expand = expand_onnx,

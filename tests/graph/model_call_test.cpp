@@ -94,6 +94,18 @@ TEST_CASE("model: a call becomes the model's nodes, with the file's parameters a
   CHECK(graph.carries.size() == 2);
 }
 
+TEST_CASE("model: batch norms of PyTorch's files keep the variance that PyTorch keeps") {
+  const Files files;
+  const std::string path = files.file("pytorch.onnxtxt");
+  std::string text = kNet;
+  text.insert(text.find('>'), ", producer_name: \"pytorch\"");
+  Files::write(path, text);
+  Graph graph = files.read("logits = model.net (x)", {{"", path}});
+  verify(graph);
+  expand_layers(graph);
+  CHECK(int_attribute(only(graph, "arbalest.BatchNormTraining"), "correction") == 1);
+}
+
 TEST_CASE("model: training_mode = 0 leaves statistics as they are") {
   const Files files;
   Graph graph = files.read("logits = model.net <training_mode = 0> (x)", {{"net", files.net}});

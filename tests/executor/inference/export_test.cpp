@@ -200,7 +200,8 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
       "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
       "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
       "n = InstanceNormalization (c, scale, bias)\n"
-      "b, new_mean, new_variance = BatchNormalization <training_mode = 1> (n, scale, bias, mean, variance)\n"
+      "b, new_mean, new_variance = BatchNormalization <training_mode = 1, correction = 1> (n, scale, bias, mean, "
+      "variance)\n"
       "kept, mask = Dropout <training_mode = 1, ratio = 0.8> (b)\n"
       "d, unread = Dropout <training_mode = 1, ratio = 0.9> (kept)\n"
       "ones = Cast <to = 1> (mask)\n"
@@ -220,6 +221,8 @@ TEST_CASE("ONNX's own operators are exported as they are, though they run as sim
   CHECK(count_ops(model, "Dropout") == 1);  // the one whose mask is read
   for (const Node& node : model.nodes) {
     if (node.op->name == "Dropout") CHECK(model.values[size_t(node.inputs.at(2))].type.dtype == DataType::Bool);
+    if (node.op->name == "BatchNormalization")
+      CHECK(node.attributes.find("correction") == nullptr);  // ONNX has no such attribute
   }
   const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "logits", 8);
   const std::vector<double> found = exported_values(model, x, "logits");

@@ -11,8 +11,8 @@ apart. Weights are random. Needs torch, torchvision, timm, onnx and onnxscript. 
 
 import argparse
 import contextlib
-import io
 import logging
+import os
 import pathlib
 import subprocess
 import sys
@@ -59,6 +59,22 @@ def make(name):
     return model.eval(), 299 if name == "inception_v3" else 224
 
 
+@contextlib.contextmanager
+def silent():
+    """Exporters print graphs that they fail at, from C++ too."""
+    kept, nothing = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    sys.stdout.flush()
+    try:
+        os.dup2(nothing, 1), os.dup2(nothing, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        for stream, before in enumerate(kept, 1):
+            os.dup2(before, stream)
+            os.close(before)
+        os.close(nothing)
+
+
 def export(model, size, exporter, path):
     options = {"input_names": ["x"], "output_names": ["logits"]}
     if exporter == "newer":
@@ -66,7 +82,7 @@ def export(model, size, exporter, path):
     else:
         options |= {"dynamo": False, "training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False,
                     "dynamic_axes": {"x": {0: "batch"}}, "opset_version": 17}
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with silent():
         torch.onnx.export(model, (torch.randn(2, 3, size, size),), str(path), **options)
 
 

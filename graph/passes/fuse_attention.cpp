@@ -22,6 +22,14 @@ struct Heads {
   int64_t axis;
 };
 
+// What a Softmax reads: a product of queries and keys times a number, and what is added to that.
+struct Scores {
+  NodeId comparison = kNone;
+  ValueId bias = kNone;  // kNone: nothing is added
+  double scale = 1;
+  std::vector<NodeId> spent;  // nodes that the fused one stands for
+};
+
 class AttentionFusion {
  public:
   explicit AttentionFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
@@ -81,6 +89,43 @@ class AttentionFusion {
     return value;
   }
 
+  std::optional<Scores> plain_scores(ValueId value) const {
+    Scores found;
+    const ValueId product = without_factors(value, found.scale, found.spent);
+    found.comparison = producer(product, "MatMul");
+    if (found.comparison == kNone || readers_[size_t(product)].size() != 1) return std::nullopt;
+    found.spent.push_back(found.comparison);
+    return found;
+  }
+
+  // A row of numbers for each row of scores, the same or others for each sample and each head.
+  static bool is_bias(const Shape& bias, const Shape& scores) {
+    if (bias.size() < 2 || bias.size() > scores.size()) return false;
+    const size_t without = scores.size() - bias.size();
+    for (size_t i = 0; i < bias.size(); ++i) {
+      const int64_t whole = scores[without + i];
+      if (bias[i] != whole && (without + i >= 2 || bias[i] != 1)) return false;
+    }
+    return true;
+  }
+
+  // With the biases or the mask that are added to them.
+  std::optional<Scores> scores_of(ValueId value) const {
+    if (const auto plain = plain_scores(value)) return plain;
+    const NodeId sum = producer(value, "Add");
+    if (sum == kNone || readers_[size_t(value)].size() != 1) return std::nullopt;
+    for (const size_t i : {size_t{0}, size_t{1}}) {
+      const ValueId product = node(sum).inputs[i], bias = node(sum).inputs[1 - i];
+      if (shape(product) != shape(value) || !is_bias(shape(bias), shape(value))) continue;
+      std::optional<Scores> found = plain_scores(product);
+      if (!found) continue;
+      found->bias = bias;
+      found->spent.push_back(sum);
+      return found;
+    }
+    return std::nullopt;
+  }
+
   Heads heads(ValueId value) const {
     const NodeId moved = transposition(value, kHeadsBeforeRows);
     return moved == kNone ? Heads{value, 1} : Heads{node(moved).inputs[0], 2};
@@ -123,14 +168,13 @@ class AttentionFusion {
     const int64_t axis = int_attribute(node(softmax), "axis");
     const NodeId product = only_reader(node(softmax).outputs[0], "MatMul");
     if (product == kNone || node(product).inputs[0] != node(softmax).outputs[0] || (axis != 3 && axis != -1)) return;
-    double scale = 1;
-    std::vector<NodeId> spent = {softmax};
-    const ValueId scores = without_factors(node(softmax).inputs[0], scale, spent);
-    const NodeId comparison = producer(scores, "MatMul");
-    if (comparison == kNone || readers_[size_t(scores)].size() != 1) return;
-    spent.push_back(comparison);
-    const ValueId q = without_factors(node(comparison).inputs[0], scale, spent),
-                  k = without_factors(node(comparison).inputs[1], scale, spent), v = node(product).inputs[1];
+    std::optional<Scores> scores = scores_of(node(softmax).inputs[0]);
+    if (!scores) return;
+    std::vector<NodeId>& spent = scores->spent;
+    spent.push_back(softmax);
+    const Node& comparison = node(scores->comparison);
+    const ValueId q = without_factors(comparison.inputs[0], scores->scale, spent),
+                  k = without_factors(comparison.inputs[1], scores->scale, spent), v = node(product).inputs[1];
     if (!fits(q, k, v)) return;
     const std::optional<Heads> keys = key_heads(k);
     if (!keys) return;
@@ -143,8 +187,11 @@ class AttentionFusion {
     }
     const Heads queries = heads(q), values = heads(v);
     for (const NodeId each : spent) key_[size_t(each)] = -1;
-    replace(last, {queries.value, keys->value, values.value},
-            {{"scale", scale}, {"head_axes", Axes{queries.axis, keys->axis, values.axis, last == product ? 1 : 2}}});
+    std::vector<ValueId> inputs = {queries.value, keys->value, values.value};
+    if (scores->bias != kNone) inputs.push_back(scores->bias);
+    replace(last, std::move(inputs),
+            {{"scale", scores->scale},
+             {"head_axes", Axes{queries.axis, keys->axis, values.axis, last == product ? 1 : 2}}});
   }
 
   void replace(NodeId id, std::vector<ValueId> inputs, Attributes attributes) {

@@ -16,14 +16,15 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kY, kStatistics, kDy, kDq, kDk, kDv };
+enum Uid : int64_t { kQ = 1, kK, kV, kY, kStatistics, kDy, kDq, kDk, kDv, kBias, kDbias };
 
 }  // namespace
 
 std::string FusedAttentionProblem::key() const {
-  std::string key = fmt::format("{} {} {} {}", gradient ? "gradient" : "forward", scale,
-                                deterministic ? "deterministic" : "", workspace_limit);
-  for (const AttentionOperand* each : {&q, &k, &v, &y}) key += fmt::format(" {}:{}", each->extents, each->strides);
+  std::string key = fmt::format("{} {} {} {} {}", gradient ? "gradient" : "forward", scale,
+                                deterministic ? "deterministic" : "", workspace_limit, gradient_of_bias ? "bias" : "");
+  for (const AttentionOperand* each : {&q, &k, &v, &y, &bias})
+    key += fmt::format(" {}:{}", each->extents, each->strides);
   return key;
 }
 
@@ -45,6 +46,8 @@ void FusedAttentionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const Op
   if (with.dy != nullptr) {
     operands.insert({{kDy, const_cast<void*>(with.dy)}, {kDq, with.dq}, {kDk, with.dk}, {kDv, with.dv}});
   }
+  if (with.bias != nullptr) operands.insert({kBias, const_cast<void*>(with.bias)});
+  if (with.dbias != nullptr) operands.insert({kDbias, with.dbias});
   const std::scoped_lock lock(state_->mutex);
   auto status = state_->graph.execute(handle, operands, workspace);
   if (status.is_bad()) throw RunError(fmt::format("cuDNN attention: {}", status.get_message()));
@@ -89,15 +92,19 @@ class FusedAttentionPlanner {
     tensor->set_output(true).set_uid(uid).set_dim(of.extents).set_stride(of.strides);
   }
 
+  bool biased() const { return !problem_.bias.extents.empty(); }
+
   AttentionOperand statistics() const {
     const int64_t samples = problem_.y.extents[0], heads = problem_.y.extents[1], rows = problem_.y.extents[2];
     return {{samples, heads, rows, 1}, {heads * rows, rows, 1, 1}};
   }
 
   void add_forward() {
-    auto [y, sums] = graph().sdpa(
-        operand(kQ, problem_.q), operand(kK, problem_.k), operand(kV, problem_.v),
-        fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(problem_.scale));
+    auto attributes =
+        fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(problem_.scale);
+    if (biased()) attributes.set_bias(operand(kBias, problem_.bias));
+    auto [y, sums] =
+        graph().sdpa(operand(kQ, problem_.q), operand(kK, problem_.k), operand(kV, problem_.v), attributes);
     result(y, kY, problem_.y);
     result(sums, kStatistics, statistics());
     sums->set_data_type(fe::DataType_t::FLOAT);
@@ -106,12 +113,14 @@ class FusedAttentionPlanner {
   void add_gradient() {
     const Tensor sums = operand(kStatistics, statistics());
     sums->set_data_type(fe::DataType_t::FLOAT);
+    auto attributes = fe::graph::SDPA_backward_attributes()
+                          .set_name("attention_grad")
+                          .set_attn_scale(problem_.scale)
+                          .set_deterministic_algorithm(problem_.deterministic);
+    if (biased()) attributes.set_bias(operand(kBias, problem_.bias));
+    if (problem_.gradient_of_bias) attributes.set_dbias(operand(kDbias, problem_.bias));
     auto [dq, dk, dv] = graph().sdpa_backward(operand(kQ, problem_.q), operand(kK, problem_.k), operand(kV, problem_.v),
-                                              operand(kY, problem_.y), operand(kDy, problem_.y), sums,
-                                              fe::graph::SDPA_backward_attributes()
-                                                  .set_name("attention_grad")
-                                                  .set_attn_scale(problem_.scale)
-                                                  .set_deterministic_algorithm(problem_.deterministic));
+                                              operand(kY, problem_.y), operand(kDy, problem_.y), sums, attributes);
     result(dq, kDq, problem_.q);
     result(dk, kDk, problem_.k);
     result(dv, kDv, problem_.v);

@@ -19,6 +19,8 @@ struct AttentionOperand {
 struct FusedAttentionProblem {
   bool gradient = false;
   AttentionOperand q, k, v, y;
+  AttentionOperand bias;  // added to the scores: 1 or samples, 1 or heads, rows of Q, rows of K; empty: nothing is
+  bool gradient_of_bias = false;  // wanted as well
   float scale = 1;
   bool deterministic = false;
   int64_t workspace_limit = 0;
@@ -39,6 +41,8 @@ class FusedAttentionPlan {
     void* statistics;  // likewise: floats, (samples, heads, rows of Q, 1)
     const void* dy = nullptr;
     void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+    const void* bias = nullptr;
+    void* dbias = nullptr;
   };
   // Any thread may call it. Throws RunError.
   void run(cudnnHandle_t handle, cudaStream_t stream, const Operands& operands, void* workspace) const;

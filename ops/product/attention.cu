@@ -56,7 +56,8 @@ struct LaneRow {
 struct Extents {
   int64_t samples, heads, queries, keys;
   int depth;
-  HeadSteps q, k, v, y;
+  HeadSteps q, k, v, y, bias;
+  int64_t bias_samples, bias_heads;  // that have some of their own
   float scale;
 };
 
@@ -72,16 +73,24 @@ __device__ inline void for_each_row(const Extents& e, int64_t rows, Function f) 
   }
 }
 
+// What is added to the score of a key; nullptr: nothing is.
+template <typename T>
+__device__ inline float bias_of(const Extents& e, const T* bias, int64_t sample, int64_t head, int64_t row,
+                                int64_t key) {
+  return bias != nullptr ? widen(bias[place(e.bias, sample, head, row) + key]) : 0.0f;
+}
+
 // y, and statistics (samples, heads, queries). Sums are rescaled when a larger score comes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    attention_kernel(Extents e, const T* q, const T* k, const T* v, T* y, float* statistics) {
+    attention_kernel(Extents e, const T* q, const T* k, const T* v, const T* bias, T* y, float* statistics) {
   for_each_row(e, e.queries, [&](int64_t sample, int64_t head, int64_t row, int lane) {
     const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
     LaneRow sums;
     float largest = -INFINITY, total = 0;
     for (int64_t key = 0; key < e.keys; ++key) {
-      const float score = e.scale * query.dot(k + place(e.k, sample, head, key), e.depth, lane);
+      const float score = e.scale * query.dot(k + place(e.k, sample, head, key), e.depth, lane) +
+                          bias_of(e, bias, sample, head, row, key);
       const float above = fmaxf(largest, score), before = expf(largest - above), weight = expf(score - above);
       largest = above;
       total = total * before + weight;
@@ -99,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     grad_queries_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
-                        T* dq) {
+                        const T* bias, T* dq) {
   for_each_row(e, e.queries, [&](int64_t sample, int64_t head, int64_t row, int lane) {
     const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
     const LaneRow slope(dy + place(e.y, sample, head, row), e.depth, lane);
@@ -108,7 +117,8 @@ __global__ void __launch_bounds__(kThreads)
     LaneRow sums;
     for (int64_t key = 0; key < e.keys; ++key) {
       const T* row_of_k = k + place(e.k, sample, head, key);
-      const float weight = expf(e.scale * query.dot(row_of_k, e.depth, lane) - sum);
+      const float added = bias_of(e, bias, sample, head, row, key);
+      const float weight = expf(e.scale * query.dot(row_of_k, e.depth, lane) + added - sum);
       const float of_weight = slope.dot(v + place(e.v, sample, head, key), e.depth, lane);
       sums.add(weight * (of_weight - mean), row_of_k, e.depth, lane);
     }
@@ -117,8 +127,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) grad_keys_kernel(Extents e, const T* q, const T* k, const T* v, const T* y,
-                                                             const float* statistics, const T* dy, T* dk, T* dv) {
+__global__ void __launch_bounds__(kThreads)
+    grad_keys_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
+                     const T* bias, T* dk, T* dv) {
   for_each_row(e, e.keys, [&](int64_t sample, int64_t head, int64_t key, int lane) {
     const LaneRow row_of_k(k + place(e.k, sample, head, key), e.depth, lane);
     const LaneRow row_of_v(v + place(e.v, sample, head, key), e.depth, lane);
@@ -126,7 +137,8 @@ __global__ void __launch_bounds__(kThreads) grad_keys_kernel(Extents e, const T*
     for (int64_t row = 0; row < e.queries; ++row) {
       const T *query = q + place(e.q, sample, head, row), *slope = dy + place(e.y, sample, head, row);
       const float sum = statistics[(sample * e.heads + head) * e.queries + row];
-      const float weight = expf(e.scale * row_of_k.dot(query, e.depth, lane) - sum);
+      const float added = bias_of(e, bias, sample, head, row, key);
+      const float weight = expf(e.scale * row_of_k.dot(query, e.depth, lane) + added - sum);
       const float mean = LaneRow(slope, e.depth, lane).dot(y + place(e.y, sample, head, row), e.depth, lane);
       k_sums.add(weight * (row_of_v.dot(slope, e.depth, lane) - mean), query, e.depth, lane);
       v_sums.add(weight, slope, e.depth, lane);
@@ -136,8 +148,36 @@ __global__ void __launch_bounds__(kThreads) grad_keys_kernel(Extents e, const T*
   });
 }
 
+// The gradient of the scores, summed over the samples and heads that have their biases in common.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    grad_bias_kernel(Extents e, const T* q, const T* k, const T* v, const T* y, const float* statistics, const T* dy,
+                     const T* bias, T* dbias) {
+  const Extents own{e.bias_samples, e.bias_heads};
+  for_each_row(own, e.queries * e.keys, [&](int64_t bias_sample, int64_t bias_head, int64_t score, int lane) {
+    const int64_t row = score / e.keys, key = score % e.keys;
+    const int64_t last_sample = e.bias_samples == 1 ? e.samples : bias_sample + 1;
+    const int64_t last_head = e.bias_heads == 1 ? e.heads : bias_head + 1;
+    const float added = bias_of(e, bias, bias_sample, bias_head, row, key);
+    float total = 0;
+    for (int64_t sample = bias_sample; sample < last_sample; ++sample) {
+      for (int64_t head = bias_head; head < last_head; ++head) {
+        const LaneRow query(q + place(e.q, sample, head, row), e.depth, lane);
+        const LaneRow slope(dy + place(e.y, sample, head, row), e.depth, lane);
+        const float product = query.dot(k + place(e.k, sample, head, key), e.depth, lane);
+        const float weight = expf(e.scale * product + added - statistics[(sample * e.heads + head) * e.queries + row]);
+        const float mean = slope.dot(y + place(e.y, sample, head, row), e.depth, lane);
+        total += weight * (slope.dot(v + place(e.v, sample, head, key), e.depth, lane) - mean);
+      }
+    }
+    if (lane == 0)
+      dbias[((bias_sample * e.bias_heads + bias_head) * e.queries + row) * e.keys + key] = narrow<T>(total);
+  });
+}
+
 Extents extents_of(const AttentionProblem& p) {
-  return {p.samples, p.heads, p.queries, p.keys, int(p.depth), p.q, p.k, p.v, p.y, float(p.scale)};
+  return {p.samples, p.heads, p.queries, p.keys,         int(p.depth), p.q,           p.k,
+          p.v,       p.y,     p.bias,    p.bias_samples, p.bias_heads, float(p.scale)};
 }
 
 FusedAttentionProblem fused_problem(const KernelRequest& request, const AttentionProblem& p, bool gradient) {
@@ -149,6 +189,10 @@ FusedAttentionProblem fused_problem(const KernelRequest& request, const Attentio
           .k = operand(p.k, p.keys),
           .v = operand(p.v, p.keys),
           .y = operand(p.y, p.queries),
+          .bias = p.biased() ? AttentionOperand{{p.bias_samples, p.bias_heads, p.queries, p.keys},
+                                                {p.bias_heads * p.queries * p.keys, p.queries * p.keys, p.keys, 1}}
+                             : AttentionOperand{},
+          .gradient_of_bias = gradient && request.has_output(3),
           .scale = float(p.scale),
           .deterministic = request.deterministic,
           .workspace_limit = request.workspace_limit};
@@ -162,8 +206,8 @@ std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request,
   return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient));
 }
 
-AttentionProblem checked_problem(const KernelRequest& request) {
-  const AttentionProblem problem(request.node, request.inputs[0], request.inputs[1], request.inputs[2]);
+AttentionProblem checked_problem(const KernelRequest& request, size_t bias) {
+  const AttentionProblem problem(request, bias);
   if (problem.depth <= kMostDepth) return problem;
   throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() +
                  "): CUDA kernels take rows of up to " + std::to_string(kMostDepth) + " elements; found " +
@@ -183,19 +227,25 @@ std::unique_ptr<Kernel> attention_kernel_of(const KernelRequest& request,
 }
 
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
-  const AttentionProblem p = checked_problem(request);
+  constexpr size_t kBias = 3;
+  const AttentionProblem p = checked_problem(request, kBias);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto operands = [](const KernelContext& c) {
-      return FusedAttentionPlan::Operands{
-          .q = c.inputs[0], .k = c.inputs[1], .v = c.inputs[2], .y = c.outputs[0], .statistics = c.outputs[1]};
+    const auto operands = [biased = p.biased()](const KernelContext& c) {
+      return FusedAttentionPlan::Operands{.q = c.inputs[0],
+                                          .k = c.inputs[1],
+                                          .v = c.inputs[2],
+                                          .y = c.outputs[0],
+                                          .statistics = c.outputs[1],
+                                          .bias = biased ? c.inputs[kBias] : nullptr};
     };
-    const auto otherwise = [e = extents_of(p), stored = request.has_output(1),
+    const auto otherwise = [e = extents_of(p), biased = p.biased(), stored = request.has_output(1),
                             processors = cuda_context(request).multiprocessors](const KernelContext& c) {
       const int64_t rows = e.samples * e.heads * e.queries;
       if (rows == 0 || e.depth == 0) return;
       attention_kernel<<<blocks_for(rows * 32, processors), kThreads, 0, stream_of(c)>>>(
-          e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), output<T>(c, 0), stored ? output<float>(c, 1) : nullptr);
+          e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), biased ? input<T>(c, kBias) : nullptr, output<T>(c, 0),
+          stored ? output<float>(c, 1) : nullptr);
       check_launch("attention");
     };
     return attention_kernel_of(request, plan_for(request, p, false), operands, otherwise);
@@ -203,10 +253,12 @@ std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
-  const AttentionProblem p = checked_problem(request);
+  constexpr size_t kBias = 6;
+  const AttentionProblem p = checked_problem(request, kBias);
+  const bool adds = request.has_output(3);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto operands = [](const KernelContext& c) {
+    const auto operands = [biased = p.biased(), adds](const KernelContext& c) {
       return FusedAttentionPlan::Operands{.q = c.inputs[0],
                                           .k = c.inputs[1],
                                           .v = c.inputs[2],
@@ -215,22 +267,31 @@ std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
                                           .dy = c.inputs[5],
                                           .dq = c.outputs[0],
                                           .dk = c.outputs[1],
-                                          .dv = c.outputs[2]};
+                                          .dv = c.outputs[2],
+                                          .bias = biased ? c.inputs[kBias] : nullptr,
+                                          .dbias = adds ? c.outputs[3] : nullptr};
     };
-    const auto otherwise = [e = extents_of(p),
+    const auto otherwise = [e = extents_of(p), biased = p.biased(), adds,
                             processors = cuda_context(request).multiprocessors](const KernelContext& c) {
       const T *q = input<T>(c, 0), *k = input<T>(c, 1), *v = input<T>(c, 2), *y = input<T>(c, 3), *dy = input<T>(c, 5);
+      const T* bias = biased ? input<T>(c, kBias) : nullptr;
       const int64_t heads = e.samples * e.heads;
       if (heads * e.depth == 0) return;
       if (e.queries > 0) {
         grad_queries_kernel<<<blocks_for(heads * e.queries * 32, processors), kThreads, 0, stream_of(c)>>>(
-            e, q, k, v, y, input<float>(c, 4), dy, output<T>(c, 0));
+            e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 0));
         check_launch("attention's gradient of queries");
       }
       if (e.keys > 0) {
         grad_keys_kernel<<<blocks_for(heads * e.keys * 32, processors), kThreads, 0, stream_of(c)>>>(
-            e, q, k, v, y, input<float>(c, 4), dy, output<T>(c, 1), output<T>(c, 2));
+            e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 1), output<T>(c, 2));
         check_launch("attention's gradient of keys");
+      }
+      if (adds && e.queries * e.keys > 0) {
+        const int64_t scores = e.bias_samples * e.bias_heads * e.queries * e.keys;
+        grad_bias_kernel<<<blocks_for(scores * 32, processors), kThreads, 0, stream_of(c)>>>(
+            e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 3));
+        check_launch("attention's gradient of biases");
       }
     };
     return attention_kernel_of(request, plan_for(request, p, true), operands, otherwise);

@@ -97,6 +97,46 @@ TEST_CASE("attention is found in the forms that people and exporters write") {
   }
 }
 
+TEST_CASE("biases and masks that are added to the scores become attention's") {
+  const std::string initial = "#initial float[9, 9] mask = {" + numbers(81) + "}, float[2, 9, 9] biases = {" +
+                              numbers(162) + "}, float[4, 1, 9, 9] own = {" + numbers(324) + "}";
+  for (const char* added : {"mask", "biases", "own"}) {
+    for (const char* sum : {"m = Add (d, {})\n", "m = Add ({}, d)\n"}) {
+      const std::string text = kTokens + kQ + kK + kV + "s = MatMul (q, k)\nd = Mul (s, c)\n" +
+                               fmt::format(fmt::runtime(sum), added) + "w = Softmax (m)\na = MatMul (w, v)\n";
+      INFO(text);
+      Graph graph = expanded(text + kTokensAgain + kLogits + initial);
+      fuse_attention(graph);
+      check_sound(graph);
+      CHECK(count_ops(graph, "Softmax") == 0);
+      const Node& attention = only(graph, "arbalest.Attention");
+      CHECK(float_attribute(attention, "scale") == 0.25);
+      REQUIRE(attention.inputs.size() == 4);
+      CHECK(graph.values[size_t(attention.inputs[3])].name == added);
+    }
+  }
+}
+
+TEST_CASE("biases of attention are trained, and masks are not") {
+  const std::string mask = "mask = Constant <value = float[9, 9] {" + numbers(81) + "}> ()\n";
+  for (const bool trained : {false, true}) {
+    const std::string text = kTokens + kQ + kK + kV + mask + "s = MatMul (q, k)\nm = Add (s, " +
+                             (trained ? "biases" : "mask") + ")\nw = Softmax (m)\na = MatMul (w, v)\n" + kTokensAgain +
+                             kLogits + (trained ? "#initial float[2, 9, 9] biases = {" + numbers(162) + "}" : "");
+    ProgramOptions options;
+    options.bf16 = true;
+    options.fuse_attention = true;
+    const Program program = make_program(net(text), options);
+    const Graph& training = program.training().graph;
+    check_sound(training);
+    const Node& gradient = only(training, "arbalest.AttentionGrad");
+    CHECK(gradient.inputs.size() == 7);
+    CHECK(gradient.outputs.size() == (trained ? 4 : 3));
+    const ValueId bias = only(training, "arbalest.Attention").inputs[3];
+    CHECK(training.values[size_t(bias)].type.dtype == DataType::Bfloat16);
+  }
+}
+
 TEST_CASE("what is not attention, or is read by others, stays as it is") {
   const std::string operands = kQ + kK + kV;
   for (const char* text : {
@@ -105,7 +145,12 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
            "s = MatMul (q, k)\nw = Softmax <axis = 2> (s)\na = MatMul (w, v)\n",
            "s = MatMul (q, k)\nm = Mul (s, s)\nw = Softmax (m)\na = MatMul (w, v)\n",
            "s = MatMul (q, k)\nm = Mul (s, trained_factor)\nw = Softmax (m)\na = MatMul (w, v)\n",
-           "s = MatMul (q, k)\nm = Add (s, mask)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nb = Add (s, mask)\nm = Mul (b, c)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Add (s, of_keys)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Add (s, s)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Sub (s, mask)\nw = Softmax (m)\na = MatMul (w, v)\n",
+           "s = MatMul (q, k)\nm = Add (s, mask)\nw = Softmax (m)\nu = MatMul (m, v)\nz = MatMul (w, v)\n"
+           "a = Add (u, z)\n",
            "s = MatMul (q, k)\nw = Softmax (s)\nu = MatMul (w, w)\na = MatMul (u, v)\n",
            "all = Reshape <shape = [4, 18, 8]> (k4)\nturned = Transpose <perm = [0, 2, 1]> (all)\n"
            "other = Reshape <shape = [4, 2, 8, 9]> (turned)\ns = MatMul (q, other)\nw = Softmax (s)\na = MatMul (w, "
@@ -115,7 +160,7 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
        }) {
     INFO(text);
     Graph graph = expanded(kTokens + operands + text + kTokensAgain + kLogits + "#initial float[9, 9] mask = {" +
-                           numbers(81) + "}, float[1] trained_factor = {2}");
+                           numbers(81) + "}, float[9] of_keys = {" + numbers(9) + "}, float[1] trained_factor = {2}");
     const std::vector<std::string> before = op_names(graph);
     fuse_attention(graph);
     CHECK(op_names(graph) == before);

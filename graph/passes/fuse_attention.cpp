@@ -34,6 +34,7 @@ class AttentionFusion {
  public:
   explicit AttentionFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
     std::iota(key_.begin(), key_.end(), int64_t{0});
+    for (const ValueId output : graph.outputs) readers_[size_t(output)].push_back(kNone);  // whoever takes it
   }
 
   void run() {
@@ -207,7 +208,7 @@ class AttentionFusion {
   }
 
   Graph& graph_;
-  const std::vector<std::vector<NodeId>> readers_;
+  std::vector<std::vector<NodeId>> readers_;  // kNone: the graph's own outputs
   std::vector<int64_t> key_;
 };
 

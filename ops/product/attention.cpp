@@ -292,7 +292,8 @@ std::vector<Sample> samples(bool gradient) {
         Case{3, 2, 17, 33, 32, {2, 1, 2, 1}, 0.18, {3, 1, 17, 33}},
         Case{2, 3, 49, 49, 32, {1, 1, 1, 1}, 0.18, {2, 3, 49, 49}},
         Case{2, 2, 64, 128, 64, {2, 2, 2, 2}, 0.125, {1, 2, 64, 128}},
-        Case{4, 2, 50, 50, 64, {2, 2, 2, 2}, 0.125, {1, 1, 50, 50}}}) {
+        Case{4, 2, 50, 50, 64, {2, 2, 2, 2}, 0.125, {1, 1, 50, 50}},
+        Case{256, 2, 16, 16, 8, {2, 2, 2, 2}, 0.35, {2, 16, 16}}}) {
     const auto of = [&](size_t i, int64_t rows) {
       const Shape shape =
           c.axes[i] == 1 ? Shape{c.samples, c.heads, rows, c.depth} : Shape{c.samples, rows, c.heads, c.depth};

@@ -12,6 +12,7 @@ using namespace cuda;
 
 namespace {
 
+constexpr size_t kBias = 3, kBiasOfGrad = 6;  // inputs of the operator and of its gradient
 constexpr int kMostDepth = 256;
 constexpr int kOfLane = kMostDepth / 32;  // elements of a row that one lane holds at most
 
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t key = 0; key < e.keys; ++key) {
       const float score = e.scale * query.dot(k + place(e.k, sample, head, key), e.depth, lane) +
                           bias_of(e, bias, sample, head, row, key);
+      if (score == -INFINITY) continue;  // a mask hides it, maybe before any score was finite
       const float above = fmaxf(largest, score), before = expf(largest - above), weight = expf(score - above);
       largest = above;
       total = total * before + weight;
@@ -180,7 +182,8 @@ Extents extents_of(const AttentionProblem& p) {
           p.v,       p.y,     p.bias,    p.bias_samples, p.bias_heads, float(p.scale)};
 }
 
-FusedAttentionProblem fused_problem(const KernelRequest& request, const AttentionProblem& p, bool gradient) {
+FusedAttentionProblem fused_problem(const KernelRequest& request, const AttentionProblem& p, bool gradient,
+                                    bool gradient_of_bias) {
   const auto operand = [&](const HeadSteps& steps, int64_t rows) {
     return AttentionOperand{{p.samples, p.heads, rows, p.depth}, {steps.sample, steps.head, steps.row, 1}};
   };
@@ -192,7 +195,7 @@ FusedAttentionProblem fused_problem(const KernelRequest& request, const Attentio
           .bias = p.biased() ? AttentionOperand{{p.bias_samples, p.bias_heads, p.queries, p.keys},
                                                 {p.bias_heads * p.queries * p.keys, p.queries * p.keys, p.keys, 1}}
                              : AttentionOperand{},
-          .gradient_of_bias = gradient && request.has_output(3),
+          .gradient_of_bias = gradient_of_bias,
           .scale = float(p.scale),
           .deterministic = request.deterministic,
           .workspace_limit = request.workspace_limit};
@@ -200,10 +203,10 @@ FusedAttentionProblem fused_problem(const KernelRequest& request, const Attentio
 
 // cuDNN's plan for bfloat16; nullptr: the kernels above take over. It writes statistics always.
 std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request, const AttentionProblem& p,
-                                                   bool gradient) {
+                                                   bool gradient, bool gradient_of_bias = false) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
   if (request.inputs[0].dtype != DataType::Bfloat16 || empty || (!gradient && !request.has_output(1))) return nullptr;
-  return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient));
+  return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient, gradient_of_bias));
 }
 
 AttentionProblem checked_problem(const KernelRequest& request, size_t bias) {
@@ -214,87 +217,116 @@ AttentionProblem checked_problem(const KernelRequest& request, size_t bias) {
                  std::to_string(problem.depth));
 }
 
-// Runs `plan` with what `operands` makes of a context, or without one `otherwise`.
-template <typename Operands, typename Otherwise>
-std::unique_ptr<Kernel> attention_kernel_of(const KernelRequest& request,
-                                            std::shared_ptr<const FusedAttentionPlan> plan, Operands operands,
-                                            Otherwise otherwise) {
-  if (!plan) return make_kernel(otherwise);
-  const int64_t bytes = plan->workspace_bytes();
-  return make_kernel([plan = std::move(plan), &device = cuda_context(request), operands](
-                         const KernelContext& c) { plan->run(device.cudnn, stream_of(c), operands(c), c.workspace); },
-                     bytes);
+// cuDNN's plan for the gradients.
+struct GradPlan {
+  std::shared_ptr<const FusedAttentionPlan> plan;  // nullptr: kernels of ours take over
+  bool of_bias;                                    // that of the biases too; else grad_bias_kernel computes it
+};
+
+// An engine for all gradients keeps the scores of all heads in its workspace, which may be more than there is, and
+// adds up what samples and heads have in common in an order of its own.
+GradPlan grad_plan_for(const KernelRequest& request, const AttentionProblem& p) {
+  const bool in_common = p.bias_samples < p.samples || p.bias_heads < p.heads;
+  if (request.has_output(3) && !(request.deterministic && in_common)) {
+    if (auto plan = plan_for(request, p, true, true)) return {std::move(plan), true};
+  }
+  return {plan_for(request, p, true), false};
 }
 
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
-  constexpr size_t kBias = 3;
   const AttentionProblem p = checked_problem(request, kBias);
+  const Extents e = extents_of(p);
+  if (auto plan = plan_for(request, p, false)) {
+    const int64_t bytes = plan->workspace_bytes();
+    return make_kernel(
+        [plan = std::move(plan), &device = cuda_context(request), biased = p.biased()](const KernelContext& c) {
+          plan->run(device.cudnn, stream_of(c),
+                    {.q = c.inputs[0],
+                     .k = c.inputs[1],
+                     .v = c.inputs[2],
+                     .y = c.outputs[0],
+                     .statistics = c.outputs[1],
+                     .bias = biased ? c.inputs[kBias] : nullptr},
+                    c.workspace);
+        },
+        bytes);
+  }
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto operands = [biased = p.biased()](const KernelContext& c) {
-      return FusedAttentionPlan::Operands{.q = c.inputs[0],
-                                          .k = c.inputs[1],
-                                          .v = c.inputs[2],
-                                          .y = c.outputs[0],
-                                          .statistics = c.outputs[1],
-                                          .bias = biased ? c.inputs[kBias] : nullptr};
-    };
-    const auto otherwise = [e = extents_of(p), biased = p.biased(), stored = request.has_output(1),
-                            processors = cuda_context(request).multiprocessors](const KernelContext& c) {
+    return make_kernel([e, stored = request.has_output(1),
+                        processors = cuda_context(request).multiprocessors](const KernelContext& c) {
       const int64_t rows = e.samples * e.heads * e.queries;
       if (rows == 0 || e.depth == 0) return;
+      const T* bias = e.bias_samples > 0 ? input<T>(c, kBias) : nullptr;
       attention_kernel<<<blocks_for(rows * 32, processors), kThreads, 0, stream_of(c)>>>(
-          e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), biased ? input<T>(c, kBias) : nullptr, output<T>(c, 0),
+          e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), bias, output<T>(c, 0),
           stored ? output<float>(c, 1) : nullptr);
       check_launch("attention");
-    };
-    return attention_kernel_of(request, plan_for(request, p, false), operands, otherwise);
+    });
   });
 }
 
+template <typename T>
+void launch_grad_bias(const Extents& e, int processors, const KernelContext& c) {
+  const int64_t scores = e.bias_samples * e.bias_heads * e.queries * e.keys;
+  if (scores == 0) return;
+  grad_bias_kernel<<<blocks_for(scores * 32, processors), kThreads, 0, stream_of(c)>>>(
+      e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), input<T>(c, 3), input<float>(c, 4), input<T>(c, 5),
+      input<T>(c, kBiasOfGrad), output<T>(c, 3));
+  check_launch("attention's gradient of biases");
+}
+
+template <typename T>
+void launch_grad(const Extents& e, int processors, const KernelContext& c) {
+  const T *q = input<T>(c, 0), *k = input<T>(c, 1), *v = input<T>(c, 2), *y = input<T>(c, 3), *dy = input<T>(c, 5);
+  const T* bias = e.bias_samples > 0 ? input<T>(c, kBiasOfGrad) : nullptr;
+  const int64_t heads = e.samples * e.heads;
+  if (heads * e.depth == 0) return;
+  if (e.queries > 0) {
+    grad_queries_kernel<<<blocks_for(heads * e.queries * 32, processors), kThreads, 0, stream_of(c)>>>(
+        e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 0));
+    check_launch("attention's gradient of queries");
+  }
+  if (e.keys > 0) {
+    grad_keys_kernel<<<blocks_for(heads * e.keys * 32, processors), kThreads, 0, stream_of(c)>>>(
+        e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 1), output<T>(c, 2));
+    check_launch("attention's gradient of keys");
+  }
+}
+
 std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
-  constexpr size_t kBias = 6;
-  const AttentionProblem p = checked_problem(request, kBias);
-  const bool adds = request.has_output(3);
+  const AttentionProblem p = checked_problem(request, kBiasOfGrad);
+  const GradPlan found = grad_plan_for(request, p);
+  const bool own_of_bias = request.has_output(3) && !found.of_bias;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto operands = [biased = p.biased(), adds](const KernelContext& c) {
-      return FusedAttentionPlan::Operands{.q = c.inputs[0],
-                                          .k = c.inputs[1],
-                                          .v = c.inputs[2],
-                                          .y = const_cast<void*>(c.inputs[3]),
-                                          .statistics = const_cast<void*>(c.inputs[4]),
-                                          .dy = c.inputs[5],
-                                          .dq = c.outputs[0],
-                                          .dk = c.outputs[1],
-                                          .dv = c.outputs[2],
-                                          .bias = biased ? c.inputs[kBias] : nullptr,
-                                          .dbias = adds ? c.outputs[3] : nullptr};
-    };
-    const auto otherwise = [e = extents_of(p), biased = p.biased(), adds,
-                            processors = cuda_context(request).multiprocessors](const KernelContext& c) {
-      const T *q = input<T>(c, 0), *k = input<T>(c, 1), *v = input<T>(c, 2), *y = input<T>(c, 3), *dy = input<T>(c, 5);
-      const T* bias = biased ? input<T>(c, kBias) : nullptr;
-      const int64_t heads = e.samples * e.heads;
-      if (heads * e.depth == 0) return;
-      if (e.queries > 0) {
-        grad_queries_kernel<<<blocks_for(heads * e.queries * 32, processors), kThreads, 0, stream_of(c)>>>(
-            e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 0));
-        check_launch("attention's gradient of queries");
-      }
-      if (e.keys > 0) {
-        grad_keys_kernel<<<blocks_for(heads * e.keys * 32, processors), kThreads, 0, stream_of(c)>>>(
-            e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 1), output<T>(c, 2));
-        check_launch("attention's gradient of keys");
-      }
-      if (adds && e.queries * e.keys > 0) {
-        const int64_t scores = e.bias_samples * e.bias_heads * e.queries * e.keys;
-        grad_bias_kernel<<<blocks_for(scores * 32, processors), kThreads, 0, stream_of(c)>>>(
-            e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 3));
-        check_launch("attention's gradient of biases");
-      }
-    };
-    return attention_kernel_of(request, plan_for(request, p, true), operands, otherwise);
+    const Extents e = extents_of(p);
+    const int processors = cuda_context(request).multiprocessors;
+    if (!found.plan) {
+      return make_kernel([e, processors, own_of_bias](const KernelContext& c) {
+        launch_grad<T>(e, processors, c);
+        if (own_of_bias) launch_grad_bias<T>(e, processors, c);
+      });
+    }
+    const int64_t bytes = found.plan->workspace_bytes();
+    return make_kernel(
+        [e, processors, own_of_bias, found, &device = cuda_context(request)](const KernelContext& c) {
+          found.plan->run(device.cudnn, stream_of(c),
+                          {.q = c.inputs[0],
+                           .k = c.inputs[1],
+                           .v = c.inputs[2],
+                           .y = const_cast<void*>(c.inputs[3]),
+                           .statistics = const_cast<void*>(c.inputs[4]),
+                           .dy = c.inputs[5],
+                           .dq = c.outputs[0],
+                           .dk = c.outputs[1],
+                           .dv = c.outputs[2],
+                           .bias = e.bias_samples > 0 ? c.inputs[kBiasOfGrad] : nullptr,
+                           .dbias = found.of_bias ? c.outputs[3] : nullptr},
+                          c.workspace);
+          if (own_of_bias) launch_grad_bias<T>(e, processors, c);
+        },
+        bytes);
   });
 }
 

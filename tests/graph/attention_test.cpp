@@ -175,6 +175,17 @@ TEST_CASE("what is not attention, or is read by others, stays as it is") {
   CHECK(count_ops(graph, "arbalest.Attention") == 0);
 }
 
+TEST_CASE("scores and weights that the graph gives back stay") {
+  for (const char* kept : {"s", "m", "w"}) {
+    Graph graph =
+        expanded(kTokens + kQ + kK + kV + "s = MatMul (q, k)\nm = Add (s, mask)\nw = Softmax (m)\na = MatMul (w, v)\n" +
+                 kTokensAgain + kLogits + "#initial float[9, 9] mask = {" + numbers(81) + "}");
+    graph.outputs.push_back(graph.find_value(kept));
+    fuse_attention(graph);
+    CHECK(count_ops(graph, "arbalest.Attention") == 0);
+  }
+}
+
 TEST_CASE("attention is fused where the program is told to, in training and in validation") {
   const std::string text =
       kTokens + kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n" + kTokensAgain + kLogits;

@@ -131,8 +131,8 @@ std::vector<std::byte> WeightsFile::read(const Value& value) const {
   const bool fits = transposed ? axes.has_value() : same;
   if (!fits || !SafetensorsReader::converts(*entry, value.type.dtype)) {
     throw RunError(fmt::format(
-        "{}: tensor '{}' is {}{}, the graph's parameter {}is {}; --fresh '{}' leaves it", path(), entry->name,
-        to_string(TensorType{entry->dtype, entry->shape}), transposed ? " (transposed)" : "",
+        "{}: tensor '{}' is {}{}, the graph's parameter {}is {}; in training --fresh '{}' leaves it", path(),
+        entry->name, to_string(TensorType{entry->dtype, entry->shape}), transposed ? " (transposed)" : "",
         entry->name == value.name ? "" : fmt::format("'{}' ", value.name), to_string(value.type), value.name));
   }
   std::vector<std::byte> elements(size_t(value.type.bytes()));
@@ -147,9 +147,10 @@ void WeightsFile::fail_missing(const std::vector<std::string>& missing) const {
   for (const auto& [name, tensor] : tensors_) found.push_back(name);
   std::sort(found.begin(), found.end());
   const std::vector<std::string> others(missing.begin() + 1, missing.end());
-  throw RunError(fmt::format("{}: no tensor '{}', which the graph needs{}{}{}", path(), missing[0],
-                             did_you_mean(missing[0], found), others.empty() ? "" : "; also missing: " + listed(others),
-                             mapped_ ? "" : "; --weights-map tells of other names, --fresh what is to start anew"));
+  throw RunError(
+      fmt::format("{}: no tensor '{}', which the graph needs{}{}{}", path(), missing[0],
+                  did_you_mean(missing[0], found), others.empty() ? "" : "; also missing: " + listed(others),
+                  mapped_ ? "" : "; --weights-map tells of other names, in training --fresh what is to start anew"));
 }
 
 // Tensors of the file that no name is read from.

@@ -172,7 +172,7 @@ TEST_CASE("with a map axes of extent 1 do not count") {
   CHECK(read(file, "logits", {2, 3}) == std::vector<float>{0, 1, 2, 3, 4, 5});
   CHECK(contains(message_of([&] { read(file, "logits", {3, 2}); }), "tensor 'head' is float[2,3,1,1]"));
   CHECK(contains(message_of([&] { read(files.open(tensors), "scale", {3}); }),
-                 "tensor 'scale' is float[3,1,1], the graph's parameter is float[3]; --fresh 'scale' leaves it"));
+                 "tensor 'scale' is float[3,1,1], the graph's parameter is float[3]; in training --fresh 'scale' leaves it"));
 }
 
 TEST_CASE("without a map all that is missing is told, or all that is unknown") {
@@ -184,7 +184,7 @@ TEST_CASE("without a map all that is missing is told, or all that is unknown") {
   CHECK(fault({"fc.weight", "fc.bias", "c"}) == "");
   CHECK(contains(fault({"fc.weights", "fc.bias", "c", "d"}),
                  "no tensor 'fc.weights', which the graph needs; did you mean 'fc.weight'?; also missing: d"));
-  CHECK(contains(fault({"d"}), "--weights-map tells of other names, --fresh what is to start anew"));
+  CHECK(contains(fault({"d"}), "--weights-map tells of other names, in training --fresh what is to start anew"));
   CHECK(contains(fault({"c"}), "tensor 'fc.weight' is not in the graph; nor are: fc.bias"));
   NamedTensor counter{"bn.num_batches_tracked", DataType::Int64, {}, std::vector<uint8_t>(8)};
   CHECK(message_of([&] { files.open({tensor("c", {3}), counter}).check({"c"}); }) == "");

@@ -144,6 +144,10 @@ TEST_CASE("classes have the names of a file, which has one for each") {
                    trained.lines({"predict", "--value", "logits", "--class-names", names.c_str()});
                  }),
                  "--value prints numbers"));
+  CHECK(contains(message_of<GraphError>([&] {
+                   trained.lines({"predict", "--value", "logits", "--top", "2"});
+                 }),
+                 "--top: --value prints numbers"));
 }
 
 namespace {

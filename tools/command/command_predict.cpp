@@ -134,6 +134,7 @@ void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions
 Scores choose_values(const Graph& graph, const PredictOptions& options, InferenceRequest& asked) {
   if (!options.value.empty()) {
     if (!options.class_names.empty()) throw GraphError("--class-names: --value prints numbers, not classes");
+    if (options.top > 0) throw GraphError("--top: --value prints numbers, not classes");
     asked.outputs = {options.value};
     return Scores::OfClasses;
   }

@@ -10,6 +10,8 @@
 namespace arbalest {
 namespace {
 
+constexpr std::string_view kOfLabels = "arbalest.SigmoidCrossEntropy";
+
 double fraction(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : std::numeric_limits<double>::quiet_NaN();
 }
@@ -48,7 +50,20 @@ std::optional<ClassifiedValues> classified_values(const Graph& graph) {
 }
 
 std::optional<ClassifiedValues> labelled_values(const Graph& graph) {
-  return compared_by(graph, "arbalest.SigmoidCrossEntropy");
+  return compared_by(graph, kOfLabels);
+}
+
+std::string scores_of(const Graph& graph, const std::string& instead) {
+  if (const auto classified = classified_values(graph)) return classified->logits;
+  if (const auto labelled = labelled_values(graph)) return labelled->logits;
+  throw GraphError("the graph has neither SoftmaxCrossEntropy nor SigmoidCrossEntropy, whose scores it would be; " +
+                   instead);
+}
+
+bool scores_labels(const Graph& graph, ValueId value) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.op->qualified_name() == kOfLabels && node.inputs.at(0) == value;
+  });
 }
 
 std::vector<Prediction> most_probable(std::span<const float> logits, size_t count) {

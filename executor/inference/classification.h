@@ -19,6 +19,11 @@ struct ClassifiedValues {
 std::optional<ClassifiedValues> classified_values(const Graph& graph);  // none: the graph has no such loss
 // Those of its first SigmoidCrossEntropy, which decides each label by itself: scores and targets (samples, labels).
 std::optional<ClassifiedValues> labelled_values(const Graph& graph);
+// The scores of the former or, without that loss, of the latter; throws GraphError where the graph has neither loss,
+// which asks for `instead`, as in "name a value".
+std::string scores_of(const Graph& graph, const std::string& instead);
+// Whether a SigmoidCrossEntropy compares the value: its probabilities are its sigmoid then, not its softmax.
+bool scores_labels(const Graph& graph, ValueId value);
 
 struct Prediction {
   int64_t label = 0;

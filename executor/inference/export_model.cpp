@@ -80,10 +80,11 @@ class Exporter {
 
   Graph run() {
     ValueId output = chosen_output();
+    const bool labels = scores_labels(graph_, output);
     expand_layers(graph_, false);
     output = graph_.find_value(output_name_);
     graph_ = slice_validation(graph_, {output}, "test", batch_of(graph_));
-    if (exported_.probabilities) output = append(graph_, "Softmax", "probabilities", {output}, {{"axis", int64_t{-1}}});
+    if (exported_.probabilities) output = add_probabilities(output, labels);
     take_inputs(output);
     order_for(graph_, output);
     put_weights();
@@ -105,18 +106,18 @@ class Exporter {
 
   ValueId chosen_output() {
     output_name_ = exported_.value;
-    if (output_name_.empty()) {
-      const auto classified = classified_values(graph_);
-      if (!classified)
-        throw GraphError("the graph has no SoftmaxCrossEntropy, whose scores are exported; name a value");
-      output_name_ = classified->logits;
-    }
+    if (output_name_.empty()) output_name_ = scores_of(graph_, "name a value");
     const ValueId output = graph_.find_value(output_name_);
     if (output != kNone) return output;
     std::vector<std::string> known;
     for (const Value& value : graph_.values) known.push_back(value.name);
     throw GraphError(
         fmt::format("graph '{}' has no value '{}'{}", graph_.name, output_name_, did_you_mean(output_name_, known)));
+  }
+
+  ValueId add_probabilities(ValueId scores, bool of_labels) {
+    if (of_labels) return append(graph_, "Sigmoid", "probabilities", {scores});
+    return append(graph_, "Softmax", "probabilities", {scores}, {{"axis", int64_t{-1}}});
   }
 
   // What Prefetch gives become inputs of the graph, or what Augment makes of it. That may be the output itself.

@@ -8,8 +8,10 @@
 namespace arbalest {
 
 struct ExportOptions {
-  std::string value;             // the output; "": the scores that the first SoftmaxCrossEntropy takes
-  bool probabilities = false;    // their softmax over the last axis instead
+  // The output; "": the scores that the first SoftmaxCrossEntropy takes or, without one, SigmoidCrossEntropy.
+  std::string value;
+  bool probabilities = false;    // of these scores instead: the sigmoid of those that SigmoidCrossEntropy takes, of
+                                 // others the softmax over the last axis
   bool preprocessing = false;    // begin with the images as they are stored (uint8), not as Augment makes them
   bool fold_batch_norm = false;  // into the convolutions before them
 };

@@ -31,10 +31,7 @@ class FieldsOnly final : public Source {
 };
 
 std::string value_of(const Graph& graph, const std::string& asked) {
-  if (!asked.empty()) return asked;
-  const auto classified = classified_values(graph);
-  if (!classified) throw GraphError("the graph has no SoftmaxCrossEntropy; say which value is to be predicted");
-  return classified->logits;
+  return asked.empty() ? scores_of(graph, "say which value is to be predicted") : asked;
 }
 
 std::unique_ptr<const LoadedModel> load(Graph graph, SessionOptions options, const PredictorOptions& asked) {

@@ -18,7 +18,9 @@ class RequestQueue;
 class Scheduler;
 
 struct PredictorOptions {
-  std::string value;  // of the graph, with a row for each sample; "": the scores that its SoftmaxCrossEntropy compares
+  // Of the graph, with a row for each sample; "": the scores that its SoftmaxCrossEntropy compares or, without one, its
+  // SigmoidCrossEntropy.
+  std::string value;
   int64_t batch = 0;  // samples computed at once, at most; 0: as Validate's
   // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
   std::vector<Field> fields;

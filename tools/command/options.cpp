@@ -183,10 +183,12 @@ class CommandLine {
                  "the model's weights (safetensors); otherwise the graph's own");
     ExportOptions& exported = export_.exported;
     export_command_
-        ->add_option("--value", exported.value, "the output; otherwise the scores that SoftmaxCrossEntropy takes")
+        ->add_option("--value", exported.value,
+                     "the output; otherwise the scores that SoftmaxCrossEntropy takes, or SigmoidCrossEntropy")
         ->type_name("NAME")
         ->check(not_empty());
-    export_command_->add_flag("--probabilities", exported.probabilities, "the output's softmax");
+    export_command_->add_flag("--probabilities", exported.probabilities,
+                              "the output's softmax, or sigmoid where SigmoidCrossEntropy takes it");
     export_command_->add_flag("--preprocessing", exported.preprocessing,
                               "take images as they are stored (uint8), not as Augment makes them");
     export_command_->add_flag("--fold-batch-norm", exported.fold_batch_norm, "into the convolutions before");

@@ -163,6 +163,32 @@ TEST_CASE("an exported model may begin with the images as they are stored, and e
   }
 }
 
+TEST_CASE("labels that are decided each by itself are exported as their scores, or as their sigmoids") {
+  const Graph graph = read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "labels () => (float loss)\n"
+      "<int64 classes = {10}, int64[2] values = {0, 1}>\n{\n"
+      "image, label = arbalest.Prefetch <source = \"glyphs:?train=32&test=32&size=16\", batch = 8> ()\n"
+      "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
+      "scores = arbalest.Linear <units = 10> (x)\n"
+      "chosen = OneHot (label, classes, values)\n"
+      "targets = Cast <to = 1> (chosen)\n"
+      "loss = arbalest.SigmoidCrossEntropy (scores, targets)\n"
+      "trained = arbalest.Train <lr = 0.1> (loss)\n"
+      "report = arbalest.Validate (trained, loss)\n}\n",
+      "labels.onnxtxt", builtin_ops());
+  const Logical x = rows_of(graph, on_cpus(), "x", 8), expected = rows_of(graph, on_cpus(), "scores", 8);
+  const std::vector<double> scores = exported_values(export_model(graph, on_cpus(), {}), x, "scores");
+  const std::vector<double> sigmoids =
+      exported_values(export_model(graph, on_cpus(), {.probabilities = true}), x, "probabilities");
+  REQUIRE(scores.size() == 80);
+  REQUIRE(sigmoids.size() == 80);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    CHECK(scores[i] == doctest::Approx(expected.values[i]).epsilon(1e-4));
+    CHECK(sigmoids[i] == doctest::Approx(1 / (1 + std::exp(-expected.values[i]))).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("a crop's middle, scaled or not, and the zeros around it are exported") {
   for (const char* augment :
        {"pad = 2, crop = [19, 20]", "crop = [9, 12]", "pad = 3, crop = [22, 11]", "pad = 4",

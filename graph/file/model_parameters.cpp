@@ -80,9 +80,10 @@ void find_weights(Graph& graph, const GraphSource& source) {
     Value& value = graph.values[v];
     if (!is_stored(value) || !is_floating(value.type.dtype)) continue;
     if (learned[v] && !value.type.shape.empty()) value.role = neutral[v] ? Role::Constant : Role::Parameter;
-    if (!learned[v] && value.type.elements() == 1 && !is_of_module(source, value.name)) {
-      value.role = Role::Constant;  // a number of a formula
-    }
+    if (learned[v]) continue;
+    const bool number = value.type.elements() == 1 && !is_of_module(source, value.name);  // of a formula
+    const bool exact = value.type.dtype == DataType::Float64;                             // a table, in a net of floats
+    if (number || exact) value.role = Role::Constant;
   }
 }
 

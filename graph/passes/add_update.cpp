@@ -45,6 +45,17 @@ std::vector<ValueId> values_of(const Graph& graph, Role role) {
                    graph.values[size_t(parameter)].name, graph.values[size_t(loss)].name));
 }
 
+// Optimisers and the arenas that they work on have floats.
+void check_floats(const Graph& graph, const std::vector<ValueId>& stored) {
+  for (const ValueId id : stored) {
+    const Value& value = graph.values[size_t(id)];
+    if (value.type.dtype == DataType::Float32) continue;
+    throw GraphError(value.where,
+                     fmt::format("parameter '{}' is {}, expected float; in PyTorch, model.float() makes all of them so",
+                                 value.name, to_string(value.type)));
+  }
+}
+
 ValueId flat_state(Graph& graph, const std::string& name, int64_t elements) {
   return graph.add_value(name, {DataType::Float32, {elements}}, Role::State);
 }
@@ -209,6 +220,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   std::vector<ValueId> parameters = values_of(graph, Role::Parameter);
   const std::vector<ValueId> statistics = running_statistics(graph);
   const std::vector<ValueId> frozen = values_of(graph, Role::Frozen);
+  for (const auto& stored : {parameters, statistics, frozen}) check_floats(graph, stored);
   if (parameters.empty() && !frozen.empty()) fail(train, "all parameters are frozen; there is nothing to train");
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();

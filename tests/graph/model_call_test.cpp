@@ -106,6 +106,17 @@ TEST_CASE("model: batch norms of PyTorch's files keep the variance that PyTorch 
   CHECK(int_attribute(only(graph, "arbalest.BatchNormTraining"), "correction") == 1);
 }
 
+TEST_CASE("model: tables in double are constants, since parameters are floats") {
+  const Files files;
+  const std::string path = files.file("table.onnxtxt");
+  Files::write(path, R"(<ir_version: 8, opset_import: ["" : 17]>
+table (float[N, 3] x) => (float[N, 3] y) < double[3] steps = {0.1, 0.2, 0.3}, float[3] shift = {1, 2, 3} >
+{ wide = Cast <to = 11> (x)  scaled = Mul (wide, steps)  narrow = Cast <to = 1> (scaled)  y = Add (narrow, shift) })");
+  const Graph graph = files.read("y = model.table (x)", {{"", path}}, "float[5,3] x");
+  CHECK(value(graph, "y/steps").role == Role::Constant);
+  CHECK(value(graph, "shift").role == Role::Parameter);
+}
+
 TEST_CASE("model: training_mode = 0 leaves statistics as they are") {
   const Files files;
   Graph graph = files.read("logits = model.net <training_mode = 0> (x)", {{"net", files.net}});

@@ -97,6 +97,21 @@ TEST_CASE("a parameter that two operators read has one gradient, in float") {
   }
 }
 
+TEST_CASE("parameters that are not float are refused, frozen ones too") {
+  for (const char* trained : {"", ", frozen = [\"b\"]"}) {
+    std::string loss = kLoss;
+    loss.replace(loss.find("lr = 0.1"), 8, fmt::format("lr = 0.1{}", trained));
+    const std::string message = error_of([&] {
+      program_of_net(
+          "a = arbalest.Linear <units = 3> (x)\nwide = Cast <to = 11> (a)\nsum = Add (wide, b)\n"
+          "logits = Cast <to = 1> (sum)\n" +
+          loss + "#initial double[3] b = {1, 2, 3}");
+    });
+    CHECK(message.find("net.onnxtxt:2:") == 0);
+    CHECK(message.find("parameter 'b' is double[3], expected float") != std::string::npos);
+  }
+}
+
 TEST_CASE("a parameter that does not reach the loss is an error") {
   const std::string message =
       error_of([] { program_of_net("idle = arbalest.Linear <units = 2> (x)\nh = Relu (x)\n" + kHead); });

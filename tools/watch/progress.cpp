@@ -132,6 +132,9 @@ std::string input_text(const InputReport& input) {
 
 std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout) {
   const size_t width = layout.width;
+  const std::string validating =
+      layout.validated < 0 ? "" : fmt::format("validating {:2.0f} %", 100 * layout.validated);
+  if (progress.iteration == 0) return std::string(first_columns(validating, width));  // nothing else is known yet
   std::vector<Part> parts;
   const int64_t per_epoch = run.iterations_per_epoch;
   const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
@@ -150,7 +153,7 @@ std::string progress_text(const RunStarted& run, const RunProgress& progress, co
   parts.push_back({short_count(progress.images_per_second) + " images/s", 6});
   if (progress.skipped_updates > 0) parts.push_back({updates_skipped(progress.skipped_updates), 7});
   if (progress.input.bound()) parts.push_back({kInputBound, 6});
-  if (layout.validated >= 0) parts.push_back({fmt::format("validating {:2.0f} %", 100 * layout.validated), 7});
+  if (!validating.empty()) parts.push_back({validating, 7});
   if (run.iterations > progress.iteration && progress.iteration > 0) {
     const double each = progress.seconds / double(progress.iteration);
     parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 5});

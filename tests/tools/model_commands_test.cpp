@@ -105,6 +105,20 @@ TEST_CASE("a trunk is frozen by its names") {
   CHECK(floats_of(saved, "bn.weight") == std::vector<float>{1, 2});
 }
 
+TEST_CASE("a model alone is no graph of a command, which is told what calls it") {
+  const Files files;
+  const auto fault_of = [&](const char* word) {
+    const Command command = parse({word, files.model.c_str()});
+    return message_of([&] {
+      if (const auto* run = std::get_if<RunOptions>(&command)) command_run(*run);
+      if (const auto* predict = std::get_if<PredictOptions>(&command)) command_predict(*predict);
+    });
+  };
+  for (const char* word : {"run", "predict"}) {
+    CHECK(contains(fault_of(word), files.model + ": a model alone, without data"));
+  }
+}
+
 TEST_CASE("a model that a graph calls is not overwritten") {
   const Files files;
   const auto fault_of = [&](std::vector<const char*> words) {

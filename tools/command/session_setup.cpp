@@ -11,8 +11,22 @@
 
 namespace arbalest {
 
-Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files) {
+namespace {
+
+Graph load(const GraphOptions& options, std::vector<std::string>* files = nullptr) {
   Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models, files);
+  if (!graph.find_op("arbalest.Prefetch") && !graph.find_op("arbalest.Train")) {
+    throw GraphError(Position{options.graph, 0, 0},
+                     "a model alone, without data and a rule to train it by; a graph that has them calls it as "
+                     "model.NAME, and --model names its file");
+  }
+  return graph;
+}
+
+}  // namespace
+
+Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files) {
+  Graph graph = load(options, files);
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
   return graph;
 }
@@ -28,7 +42,7 @@ Graph without_validation(Graph graph) {
 
 Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch) {
   constexpr double kHarmlessRate = 1e-6;  // noise that is learnt by heart for minutes may make a loss diverge
-  Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models);
+  Graph graph = load(options);
   for (Node& node : graph.nodes) {
     if (node.op->qualified_name() == "arbalest.Train") node.attributes.set("lr", Attribute(kHarmlessRate));
   }

@@ -70,7 +70,7 @@ bool is_of_kind(const std::string& path, std::span<const uint8_t> head, OutputKi
     case OutputKind::Weights: return is_saved_model(path);
     case OutputKind::Trace: return begins_with(path, kTraceStart);
     case OutputKind::Log: return begins_with(path, kLogStart);
-    case OutputKind::Model: return kind_of_file(head) == "an ONNX model";
+    case OutputKind::Model: return kind_of_file(head) == kOnnxFile;
     case OutputKind::Page: return begins_with(path, "<!doctype html>");
     case OutputKind::Picture: return begins_with(path, "<svg ");
   }

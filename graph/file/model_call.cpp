@@ -123,9 +123,27 @@ class Cut {
       for (const auto& [name, node] : made_by_) known.push_back(name);
       std::sort(known.begin(), known.end());
       fail(fmt::format("model '{}' has no value '{}'{}; its outputs are {}", call_.name, output,
-                       did_you_mean(output, known), listed(names_of(whole_.outputs))));
+                       did_you_mean(output, known), outputs_with_origin()));
     }
     return outputs;
+  }
+
+  // "'logits' (Gemm of 'flat')": features are mostly what the last node reads.
+  std::string outputs_with_origin() const {
+    std::vector<std::string> described;
+    for (const std::string& output : names_of(whole_.outputs)) {
+      std::vector<std::string> computed;
+      const auto maker = made_by_.find(output);
+      if (maker != made_by_.end()) {
+        for (const SourceName& input : whole_.nodes[maker->second].inputs) {
+          if (made_by_.count(input.text)) computed.push_back(input.text);
+        }
+      }
+      described.push_back(fmt::format("'{}'", output));
+      if (computed.empty()) continue;
+      described.back() += fmt::format(" ({} of {})", qualified_name(whole_.nodes[maker->second]), listed(computed));
+    }
+    return described.empty() ? "none" : fmt::format("{}", fmt::join(described, ", "));
   }
 
   // The value and all that it is computed of.

@@ -34,6 +34,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include "graph/file/external_data.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
+#include "io/formats/file_kind.h"
 
 namespace arbalest {
 namespace {
@@ -301,6 +302,16 @@ class Importer {
   GraphSource source_;
 };
 
+[[noreturn]] void fail_other(const std::string& path, std::string_view content) {
+  const Position where{path, 0, 0};
+  constexpr size_t kHead = 512;
+  const std::string_view head = content.substr(0, kHead);
+  const std::string kind = kind_of_file({reinterpret_cast<const uint8_t*>(head.data()), head.size()});
+  if (kind.empty() || kind == kOnnxFile) throw GraphError(where, "not a binary ONNX model, or a damaged one");
+  throw GraphError(where, fmt::format("expected a binary ONNX model, found {}{}", kind,
+                                      kind == kPyTorchFile ? "; torch.onnx.export() writes a model as one" : ""));
+}
+
 }  // namespace
 
 GraphSource read_onnx_source(const std::string& path) {
@@ -315,7 +326,7 @@ GraphSource read_onnx_source(const std::string& path) {
   }
   // Protobuf bounds the nesting and refuses lengths beyond the content.
   if (!model.ParseFromArray(content.data(), int(content.size())) || !model.has_graph()) {
-    throw GraphError(Position{path, 0, 0}, "not a binary ONNX model, or a damaged one");
+    fail_other(path, content);
   }
   return Importer(model, path).run();
 }

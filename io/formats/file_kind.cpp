@@ -57,7 +57,7 @@ std::string kind_of_file(std::span<const uint8_t> bytes) {
   if (head.starts_with("PK\x03\x04")) {
     return head.find("data.pkl") != head.npos ? kPyTorchFile : "a zip archive";
   }
-  if (is_onnx(head)) return "an ONNX model";
+  if (is_onnx(head)) return kOnnxFile;
   if (!is_text(head)) return "";
   if (head.find("ir_version") != head.npos || head.find("opset_import") != head.npos) return "a graph file";
   const size_t first = head.find_first_not_of(" \t\r\n");

@@ -12,8 +12,9 @@ namespace arbalest {
 // `head`: the beginning of the file, some hundred bytes of it; all of it where it is shorter.
 std::string kind_of_file(std::span<const uint8_t> head);
 
-// What kind_of_file() says of PyTorch's files, and of others that Python may have written for it: how a user makes
-// safetensors of them differs from all others.
+// What kind_of_file() says of models, of PyTorch's files, and of others that Python may have written for it: what a
+// user makes of them differs from all others.
+inline constexpr const char* kOnnxFile = "an ONNX model";
 inline constexpr const char* kPyTorchFile = "a PyTorch checkpoint";
 inline constexpr const char* kPickle = "a Python pickle";
 

@@ -543,8 +543,8 @@ TEST_CASE("model: faults of calls are told at their place") {
   CHECK(has(files.fault("y = model.net <training_mode = 2> (x)", net), "'training_mode' is 2, expected 0 or 1"));
   CHECK(has(files.fault("y = model.net <outputs = 3> (x)", net), "'outputs' is 3, expected strings"));
   CHECK(has(files.fault("y = model.net <outputs = [\"feature\"]> (x)", net),
-            "net.onnxtxt: model 'net' has no value 'feature'; did you mean 'features'?; its outputs are 'logits', "
-            "'features'"));
+            "net.onnxtxt: model 'net' has no value 'feature'; did you mean 'features'?; its outputs are 'logits' "
+            "(Gemm of 'features'), 'features' (Reshape of 'pooled')"));
   CHECK(has(files.fault("y = model.net <outputs = [\"features\", \"logits\"]> (x)", net), "2 values for 1 results"));
   CHECK(has(files.fault("y, a, b = model.net (x)", net), "3 results are asked of model 'net'"));
   CHECK(has(files.fault("y = model.net (z)", net), "input 'z' is not defined"));

@@ -322,12 +322,24 @@ TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operato
   CHECK(has(failure(folder, data), "expected a file in the model's folder"));
 }
 
+TEST_CASE("onnx: a file of another kind is called what it is") {
+  const FileTestFolder folder;
+  const std::string path = folder.file("other.onnx");
+  const auto refusal = [&](const std::string& content) {
+    write(path, content);
+    return error_of([&] { read_onnx(path, file_test_ops()); });
+  };
+  CHECK(has(refusal(""), "other.onnx: expected a binary ONNX model, found an empty file"));
+  CHECK(has(refusal(std::string("PK\x03\x04\0\0\x08\x08", 8) + std::string(22, '\0') + "archive/data.pklFB"),
+            "found a PyTorch checkpoint; torch.onnx.export()"));
+}
+
 TEST_CASE("onnx: damaged files are refused or read, never worse") {
   const FileTestFolder folder;
   const std::string path = folder.file("damaged.onnx");
   write_onnx(network(), path);
   const std::string content = read_whole_file(path);
-  for (size_t length : {size_t{0}, size_t{1}, content.size() / 2, content.size() - 1}) {
+  for (size_t length : {size_t{1}, content.size() / 2, content.size() - 1}) {
     write(path, content.substr(0, length));
     CHECK(has(error_of([&] { read_onnx(path, file_test_ops()); }), "damaged.onnx: not a binary ONNX model"));
   }

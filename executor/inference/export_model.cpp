@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "executor/inference/classification.h"
+#include "executor/inference/fields_without_data.h"
 #include "executor/session/state.h"
 #include "graph/constants.h"
 #include "graph/error_list.h"
@@ -424,7 +425,9 @@ class Exporter {
 }  // namespace
 
 Graph export_model(Graph graph, const SessionOptions& options, const ExportOptions& exported) {
-  return Exporter(prepare_inference(std::move(graph), options, {}).graph, options, exported).run();
+  SessionOptions chosen = options;
+  if (!exported.fields.empty()) chosen.sources.validation = source_of_fields(exported.fields);
+  return Exporter(prepare_inference(std::move(graph), chosen, {}).graph, options, exported).run();
 }
 
 }  // namespace arbalest

@@ -2,6 +2,7 @@
 // A trained model as a graph of ONNX's own operators, for other programs to run.
 
 #include <string>
+#include <vector>
 
 #include "executor/session/session.h"
 
@@ -14,6 +15,8 @@ struct ExportOptions {
                                  // others the softmax over the last axis
   bool preprocessing = false;    // begin with the images as they are stored (uint8), not as Augment makes them
   bool fold_batch_norm = false;  // into the convolutions before them
+  // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
+  std::vector<Field> fields;
 };
 
 // The part of a training graph that computes the output, as it runs in validation, with the weights of

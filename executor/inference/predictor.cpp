@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "executor/inference/classification.h"
+#include "executor/inference/fields_without_data.h"
 #include "executor/inference/loaded_model.h"
 #include "executor/inference/request_queue.h"
 #include "executor/run/sample_reader.h"
@@ -15,21 +16,6 @@
 namespace arbalest {
 namespace {
 
-// The graph's data set, where only the kinds of fields are known.
-class FieldsOnly final : public Source {
- public:
-  explicit FieldsOnly(std::vector<Field> fields) : fields_(std::move(fields)) {}
-  std::vector<Field> fields() const override { return fields_; }
-  int64_t size() const override { return 1; }
-  void fill(std::span<const SampleRef>, std::span<std::byte* const>) const override {
-    throw RunError("the samples of a predictor are those of its requests");
-  }
-  std::string describe() const override { return "requests: samples of " + to_string(fields_); }
-
- private:
-  std::vector<Field> fields_;
-};
-
 std::string value_of(const Graph& graph, const std::string& asked) {
   return asked.empty() ? scores_of(graph, "say which value is to be predicted") : asked;
 }
@@ -37,7 +23,7 @@ std::string value_of(const Graph& graph, const std::string& asked) {
 std::unique_ptr<const LoadedModel> load(Graph graph, SessionOptions options, const PredictorOptions& asked) {
   const std::string value = value_of(graph, asked.value);
   if (asked.batch < 0) throw GraphError(fmt::format("the batch is {} samples, expected at least 1", asked.batch));
-  if (!asked.fields.empty()) options.sources.validation = std::make_shared<FieldsOnly>(asked.fields);
+  if (!asked.fields.empty()) options.sources.validation = source_of_fields(asked.fields);
   return std::make_unique<LoadedModel>(std::move(graph), options,
                                        InferenceRequest{.outputs = {value}, .batch = asked.batch, .endless = true});
 }

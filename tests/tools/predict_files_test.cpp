@@ -116,6 +116,21 @@ TEST_CASE("predict on files: several labels, each with its probability, also whe
   CHECK(trained.lines({bright}) == lines);
 }
 
+#ifdef ARBALEST_ONNX
+TEST_CASE("a model of photos is exported where its data is gone") {
+  for (const bool several_labels : {false, true}) {
+    const TrainedOnPhotos trained(several_labels);
+    for (const char* data : {"train", "test", "table.csv"}) std::filesystem::remove_all(trained.folder / data);
+    const std::string exported = trained.folder / "out.onnx";
+    const Command command =
+        parse({"export", trained.graph.c_str(), exported.c_str(), "--weights", trained.weights.c_str()});
+    const Redirected output(trained.folder / "out");
+    CHECK(command_export(std::get<ExportCommandOptions>(command)) == kDone);
+    CHECK(contains(output.lines().at(0), "x float[-1,3,8,8] to logits float[-1,2]"));
+  }
+}
+#endif
+
 TEST_CASE("predict on files: what cannot be read is said, and the others are told") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99)),

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "executor/inference/export_model.h"
+#include "executor/inference/fields_without_data.h"
 #include "executor/session/output_paths.h"
 #include "graph/file/onnx_file.h"
 #include "tools/command/commands.h"
@@ -22,7 +23,9 @@ int command_export(const ExportCommandOptions& options) {
   check_graph_kept(graph_files, files, outputs);
   check_output_paths({{"FILE", options.file}});
   check_kind_kept("FILE", options.file, OutputKind::Model);
-  const Graph model = export_model(std::move(graph), session_options(options), options.exported);
+  ExportOptions exported = options.exported;
+  exported.fields = fields_without_data(graph, files);
+  const Graph model = export_model(std::move(graph), session_options(options), exported);
   write_onnx(model, options.file, options.written);
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;

@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "executor/inference/classification.h"
+#include "executor/inference/fields_without_data.h"
 #include "executor/inference/inference.h"
-#include "executor/weights/weights_file.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
 #include "io/photos/file_list.h"
@@ -38,44 +38,12 @@ class OrderedLines {
   int64_t next_ = 0;
 };
 
-// Whether a node of one of the operators takes `value` as its target.
-bool is_target(const Graph& graph, ValueId value, std::initializer_list<std::string_view> ops) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return std::find(ops.begin(), ops.end(), node.op->qualified_name()) != ops.end() && node.inputs.size() > 1 &&
-           node.inputs[1] == value;
-  });
-}
-
-// What Prefetch's outputs have to be for the rest of the graph, where its data is not there: files that host nodes
-// prepare, classes, and as many labels as the file of weights has names for. Empty where that cannot be told.
-std::vector<Field> guessed_fields(const Graph& graph, const Node& prefetch, const std::vector<std::string>& names) {
-  std::vector<Field> fields;
-  for (const ValueId output : prefetch.outputs) {
-    if (output == kNone) return {};
-    const std::string& name = graph.values[size_t(output)].name;
-    const bool file = std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                                  [&](const Node& node) { return node.op->prepare && node.inputs.at(0) == output; });
-    if (file) {
-      fields.push_back({name, DataType::String, {}});
-    } else if (is_target(graph, output, {"arbalest.SoftmaxCrossEntropy", "arbalest.MixImages"})) {
-      fields.push_back({name, DataType::Int32, {}, int64_t(names.size())});
-    } else if (!names.empty() && is_target(graph, output, {"arbalest.SigmoidCrossEntropy"})) {
-      fields.push_back({name, DataType::Float32, {int64_t(names.size())}});
-    } else {
-      return {};
-    }
-  }
-  return fields;
-}
-
 // What the rest of the graph and the file of weights say of a sample's fields, or else the graph's source: to open that
 // may take long, and its data may not be there.
 std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& options) {
   const Node* prefetch = graph.find_op("arbalest.Prefetch");
   if (!prefetch) throw GraphError(fmt::format("graph '{}' has no arbalest.Prefetch node", graph.name));
-  std::vector<std::string> names;
-  if (!options.session.files.weights.empty()) names = WeightsFile(options.session.files.weights).class_names();
-  if (std::vector<Field> fields = guessed_fields(graph, *prefetch, names); !fields.empty()) return fields;
+  if (std::vector<Field> fields = fields_without_data(graph, options.session.files); !fields.empty()) return fields;
   const Node* validate = graph.find_op("arbalest.Validate");
   return open_source(string_attribute(*prefetch, "source"), string_attribute(validate ? *validate : *prefetch, "split"),
                      options.session.numerics.seed)

@@ -1,0 +1,66 @@
+#include "executor/inference/fields_without_data.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "executor/weights/weights_file.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+class FieldsOnly final : public Source {
+ public:
+  explicit FieldsOnly(std::vector<Field> fields) : fields_(std::move(fields)) {}
+  std::vector<Field> fields() const override { return fields_; }
+  int64_t size() const override { return 1; }
+  void fill(std::span<const SampleRef>, std::span<std::byte* const>) const override {
+    throw RunError("only the fields of the samples are known");
+  }
+  std::string describe() const override { return "samples of " + to_string(fields_); }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+// Whether a node of one of the operators takes `value` as its target.
+bool is_target(const Graph& graph, ValueId value, std::initializer_list<std::string_view> ops) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return std::find(ops.begin(), ops.end(), node.op->qualified_name()) != ops.end() && node.inputs.size() > 1 &&
+           node.inputs[1] == value;
+  });
+}
+
+}  // namespace
+
+std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& files) {
+  const Node* prefetch = graph.find_op("arbalest.Prefetch");
+  if (!prefetch) return {};
+  std::vector<std::string> names;
+  if (!files.weights.empty()) names = WeightsFile(files.weights).class_names();
+  std::vector<Field> fields;
+  for (const ValueId output : prefetch->outputs) {
+    if (output == kNone) return {};
+    const std::string& name = graph.values[size_t(output)].name;
+    const bool file = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                  [&](const Node& node) { return node.op->prepare && node.inputs.at(0) == output; });
+    if (file) {
+      fields.push_back({name, DataType::String, {}});
+    } else if (is_target(graph, output, {"arbalest.SoftmaxCrossEntropy", "arbalest.MixImages"})) {
+      fields.push_back({name, DataType::Int32, {}, int64_t(names.size())});
+    } else if (!names.empty() && is_target(graph, output, {"arbalest.SigmoidCrossEntropy"})) {
+      fields.push_back({name, DataType::Float32, {int64_t(names.size())}});
+    } else {
+      return {};
+    }
+  }
+  return fields;
+}
+
+std::shared_ptr<const Source> source_of_fields(std::vector<Field> fields) {
+  return std::make_shared<FieldsOnly>(std::move(fields));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,21 @@
+#pragma once
+// What a model's samples consist of, where its data set need not be there.
+
+#include <memory>
+#include <vector>
+
+#include "executor/session/session.h"
+#include "graph/graph.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+// What Prefetch's outputs have to be for the rest of the graph: files that host nodes prepare, classes, and as many
+// labels as the file of weights has names for. Empty where that cannot be told. Throws RunError where the file of
+// weights cannot be read.
+std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& files);
+
+// Stands for a data set of such samples; none can be read.
+std::shared_ptr<const Source> source_of_fields(std::vector<Field> fields);
+
+}  // namespace arbalest

@@ -107,19 +107,14 @@ class Fusion {
     norm.inputs.push_back(add_partials(conv, chunk_pixels, norm));
   }
 
-  // Whether the first of a BatchNormGrad's inputs is a convolution's gradient that nothing else reads. A pointwise
-  // one's only where the gradient behind Relu is written anyway, for the residual: elsewhere that pass would be one
-  // more, and those kernels are bound by memory.
-  bool has_fusible_gradient(const std::vector<ValueId>& inputs, bool residual) const {
+  // Whether the first of a BatchNormGrad's inputs is a convolution's gradient that nothing else reads.
+  bool has_fusible_gradient(const std::vector<ValueId>& inputs) const {
     const ValueId gradient = inputs[0];
     if (gradient == kNone || readers_[size_t(gradient)].size() != 1 ||
         graph_.values[size_t(gradient)].type != graph_.values[size_t(inputs[1])].type) {
       return false;
     }
-    const Producer producer = fusible_producer(gradient, "arbalest.ConvGradInput");
-    if (producer.node == kNone) return false;
-    const Shape& filter = graph_.values[size_t(graph_.nodes[size_t(producer.node)].inputs[1])].type.shape;
-    return residual || filter[2] > 1;
+    return fusible_producer(gradient, "arbalest.ConvGradInput").node != kNone;
   }
 
   void fuse_gradient(size_t n) {
@@ -127,8 +122,8 @@ class Fusion {
     std::vector<ValueId> of_norm = norm.inputs;
     of_norm.resize(kGradPartials, kNone);
     const bool has_residual = norm.outputs.size() > 3;
-    if (!has_fusible_gradient(of_norm, has_residual)) std::swap(of_norm[0], of_norm[7]);  // of two, either
-    if (!has_fusible_gradient(of_norm, has_residual)) return;
+    if (!has_fusible_gradient(of_norm)) std::swap(of_norm[0], of_norm[7]);  // of two, either
+    if (!has_fusible_gradient(of_norm)) return;
     const auto [gradient, x, y, scale, mean, inv_std, bias, second] =
         std::tuple(of_norm[0], of_norm[1], of_norm[2], of_norm[3], of_norm[4], of_norm[5], of_norm[6], of_norm[7]);
     const auto [conv, chunk_pixels] = fusible_producer(gradient, "arbalest.ConvGradInput");
@@ -136,8 +131,8 @@ class Fusion {
     fused.op = &builtin_ops().get("arbalest.ConvGradInputSums");
     fused.inputs = {fused.inputs[0], fused.inputs[1], x, y, scale, mean, inv_std, bias, second};
     key_[size_t(conv)] = key_[n] - 1;  // where all of these are known
-    norm.inputs = {gradient, x, kNone, scale, mean, inv_std, kNone, kNone, add_partials(conv, chunk_pixels, norm)};
-    norm.attributes.set("relu", int64_t{0});
+    norm.inputs = {gradient, x, kNone, scale, mean, inv_std, bias, kNone, add_partials(conv, chunk_pixels, norm)};
+    norm.attributes.set("relu", int64_t{bias != kNone});
     norm.attributes.set("residual", int64_t{0});
     if (!has_residual) return;
     const ValueId residual = norm.outputs[3];  // the same gradient

@@ -194,7 +194,8 @@ void register_conv_conv_statistics(OpRegistry& registry) {
        .name = "ConvGradInputSums",
        .doc = "the gradient g of a batch norm's normalised X, of Conv's gradient [+ dY2], where Relu lets it "
               "pass: where Y is above 0, or, with a bias, where what X is normalised to is. And of each chunk "
-              "of its pixels and each channel the sums of g and of g * (X - mean)",
+              "of its pixels and each channel the sums of g and of g * (X - mean). With a bias and without dY2 "
+              "what Relu does not let pass stays in the result, though not in the sums",
        .inputs = {lowered("dY"), lowered("W"), lowered("X"), lowered("Y", Optional), plain("scale"),
                   plain("saved_mean"), plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional)},
        .outputs = {lowered("g"), plain("partials")},

@@ -192,7 +192,9 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
     });
   }
   const int64_t more = bytes * (1 + (mask == Mask::Y) + two);
-  const OwnKernel own = best_own_kernel(cuda_context(request), problem, chunk_pixels, more, more + 2 * bytes);
+  const bool stays = mask == Mask::X && !two;  // the pass does not write it again
+  const OwnKernel own =
+      best_own_kernel(cuda_context(request), problem, chunk_pixels, more, more + (stays ? 1 : 2) * bytes);
   if (own.name != nullptr) {
     return make_fused_kernel(std::string(own.name) + ", gradient sums", [=](const KernelContext& c) {
       const GradientOf<__nv_bfloat16> of = gradient_of<__nv_bfloat16>(c, mask, two);
@@ -211,7 +213,8 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
       const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.dy2) && aligned(of.y);
       with_mask(mask, two, [&](auto kind, auto sum) {
         with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
-          gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, true>
+          constexpr bool kStays = kind.value == Mask::X && !sum.value;  // g is not stored
+          gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, !kStays>
               <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, of, g, output<Partial>(c, 1));
           check_launch("gradient sums of a convolution");
         });

@@ -55,11 +55,13 @@ struct Norm {
   const Wide<T>*scale, *mean, *inv_std, *bias;
 };
 
-// `g`: the convolution's gradient before, g afterwards.
+// `g`: the convolution's gradient before, g afterwards, but where Relu's mask follows from X and nothing is added: as
+// it was.
 template <typename T>
 void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T>* partials) {
   using W = Wide<T>;
   const int64_t channels = chunks.channels;
+  const bool stays = norm.bias != nullptr && norm.dy2 == nullptr;
   chunks.for_each([&](int64_t chunk, int64_t begin, int64_t end) {
     W* sums = partials + chunk * channels * 2;
     std::fill(sums, sums + channels * 2, W(0));
@@ -70,7 +72,7 @@ void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T
         W value = widen(g[at]) + (norm.dy2 ? widen(norm.dy2[at]) : W(0));
         if (norm.y && !(widen(norm.y[at]) > 0)) value = 0;
         if (norm.bias && !(deviation * (norm.scale[c] * norm.inv_std[c]) + norm.bias[c] > 0)) value = 0;
-        g[at] = narrow<T>(value);
+        if (!stays) g[at] = narrow<T>(value);
         sums[2 * c] += value;
         sums[2 * c + 1] += value * deviation;
       }

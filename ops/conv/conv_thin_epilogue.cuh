@@ -91,9 +91,11 @@ struct ThinStatistics {
 };
 
 // The product is the gradient of what a batch norm made, or one of two: stored is the gradient g behind its Relu, and
-// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read.
+// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read. Where kStays the product
+// itself is stored: whoever reads it has x, too.
 template <Mask kMask, bool kTwo>
 struct ThinGradientSums {
+  static constexpr bool kStays = kMask == Mask::X && !kTwo;
   GradientOf<__nv_bfloat16> from;
   Partial* partials;
 
@@ -121,9 +123,10 @@ struct ThinGradientSums {
         bool passes = true;
         if constexpr (kMask == Mask::Y) passes = widen(y.element[c]) > 0;
         if constexpr (kMask == Mask::X) passes = normalized(widen(x.element[c]), mean[c], gain[c], bias[c]) > 0;
-        if (!passes) value[c] = 0;
-        sums[0][c] += value[c];
-        sums[1][c] += value[c] * (widen(x.element[c]) - mean[c]);
+        const float g = passes ? value[c] : 0.0f;
+        if constexpr (!kStays) value[c] = g;
+        sums[0][c] += g;
+        sums[1][c] += g * (widen(x.element[c]) - mean[c]);
       }
     }
     __device__ void start(float*, int, bool, const float (&)[2 * J]) {}

@@ -137,8 +137,8 @@ void infer_training_grad(InferContext& context) {
   }
   context.set_output(0, x);
   for (size_t i = 1; i < 3; ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
-  if (context.has_input(8) && (relu || residual || context.has_input(7))) {
-    context.fail("with 'partials' input 'dY' is the gradient of the normalised values");
+  if (context.has_input(8) && (context.has_input(2) || residual || context.has_input(7))) {
+    context.fail("with 'partials' there is one gradient, without a residual's, and Relu's by the bias");
   }
   if (residual) context.set_output(3, x);
 }
@@ -315,7 +315,11 @@ std::vector<Sample> training_grad_samples() {
                   .output_count = 3,
                   .tolerance = 2e-5};
     samples.push_back(with_partials(sample, image));
-    samples.push_back(with_partials(std::move(sample), image, 128));
+    samples.push_back(with_partials(sample, image, 128));
+    sample.name += ", relu by X";
+    sample.inputs[6] = channels(image, -1, 1);
+    sample.attributes.set("relu", int64_t{1});
+    samples.push_back(with_partials(std::move(sample), image));
   }
   return samples;
 }
@@ -407,7 +411,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
   registry.add({.domain = "arbalest",
                 .name = "BatchNormGrad",
                 .doc = "the gradients of BatchNormTraining for dY + dY2; with relu it needs Y, or the bias where there "
-                       "is no residual",
+                       "is no residual. With partials dY may be what Relu has let pass or what there was before it",
                 .inputs = {lowered("dY"), lowered("X"), lowered("Y", Optional), plain("scale"), plain("saved_mean"),
                            plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional),
                            plain("partials", Optional)},

@@ -165,7 +165,8 @@ TEST_CASE("convolutions of few channels leave statistics and sums to batch norms
   const Node& first = reader_of(step, gradient.outputs[1]);
   CHECK(first.inputs[3] == step.find_value("a.bn.weight"));
   CHECK(first.inputs[0] == gradient.outputs[0]);
-  CHECK(int_attribute(first, "relu") == 0);
+  CHECK(int_attribute(first, "relu") == 1);
+  CHECK(first.inputs[6] == step.find_value("a.bn.bias"));
   CHECK(gradient.inputs[7] == step.find_value("a.bn.bias"));
   CHECK(gradient.inputs[8] != kNone);  // what flows around the convolution
 
@@ -179,7 +180,7 @@ TEST_CASE("convolutions of few channels leave statistics and sums to batch norms
   }
 }
 
-TEST_CASE("pointwise convolutions leave statistics, and sums where a residual's gradient is written anyway") {
+TEST_CASE("pointwise convolutions leave statistics and sums, before a residual and without one") {
   const Graph step = fused_step(
       "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
       "b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], dilations = [2, 2], relu = 0> (a)\n"
@@ -189,16 +190,28 @@ TEST_CASE("pointwise convolutions leave statistics, and sums where a residual's 
       "t = Add (d, h1)\nh = Relu (t)\n" +
       std::string(kHead));
   CHECK(count_ops(step, "arbalest.ConvStatistics") == 2);
-  const Node& gradient = only(step, "arbalest.ConvGradInputSums");  // not that of `d`, before which no residual comes
-  const TensorType& image = step.values[size_t(gradient.outputs[0])].type;
-  const int64_t chunk_pixels = int_attribute(gradient, "chunk_pixels");
-  CHECK(chunk_pixels == pointwise_chunk_pixels(image.shape));
-  const Node& norm = reader_of(step, gradient.outputs[1]);
-  CHECK(norm.inputs[3] == step.find_value("b.bn.weight"));
-  CHECK(int_attribute(norm, "chunk_pixels") == chunk_pixels);
-  CHECK(norm.outputs.size() == 3);
-  CHECK(gradient.inputs[3] == step.find_value("h1"));
-  CHECK(gradient.inputs[8] != kNone);
+  CHECK(count_ops(step, "arbalest.ConvGradInputSums") == 2);
+  for (const Node& gradient : step.nodes) {
+    if (gradient.op->qualified_name() != "arbalest.ConvGradInputSums") continue;
+    const TensorType& image = step.values[size_t(gradient.outputs[0])].type;
+    const int64_t chunk_pixels = int_attribute(gradient, "chunk_pixels");
+    CHECK(chunk_pixels == pointwise_chunk_pixels(image.shape));
+    const Node& norm = reader_of(step, gradient.outputs[1]);
+    CHECK(int_attribute(norm, "chunk_pixels") == chunk_pixels);
+    CHECK(norm.outputs.size() == 3);
+    if (norm.inputs[3] == step.find_value("c.bn.weight")) {  // Relu's mask follows from what it reads anyway
+      CHECK(int_attribute(norm, "relu") == 1);
+      CHECK(norm.inputs[6] == step.find_value("c.bn.bias"));
+      CHECK(gradient.inputs[3] == kNone);
+      CHECK(gradient.inputs[7] == norm.inputs[6]);
+      CHECK(gradient.inputs[8] == kNone);
+    } else {  // the residual's gradient has passed Relu
+      CHECK(norm.inputs[3] == step.find_value("b.bn.weight"));
+      CHECK(int_attribute(norm, "relu") == 0);
+      CHECK(gradient.inputs[3] == step.find_value("h1"));
+      CHECK(gradient.inputs[8] != kNone);
+    }
+  }
 }
 
 TEST_CASE("convolutions of 3 x 3 of many channels leave statistics, and sums also where no residual comes before") {

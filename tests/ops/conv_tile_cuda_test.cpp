@@ -112,8 +112,9 @@ void check_statistics(const ConvolutionProblem& problem, const Operands& operand
                           pixels) < 1);
 }
 
-// The gradient g behind a batch norm's Relu, with the sums of g and of g · (x − mean) by chunk, of what the kernel has
-// stored without Relu and second gradient. run(from, mask, two, result, partials), twice for each form.
+// The gradient g behind a batch norm's Relu, or as it was where the mask follows from X alone, with the sums of g and
+// of g · (x − mean) by chunk, of what the kernel has stored without Relu and second gradient. run(from, mask, two,
+// result, partials), twice for each form.
 template <typename Run>
 void check_gradient_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels, Run run,
                          bool in_order = true) {
@@ -169,7 +170,7 @@ void check_gradient_sums(const ConvolutionProblem& problem, const Operands& oper
           if (mask == cuda::Mask::Y && !(exact_y[at] > 0)) g = 0;
           const float gain = of_channels[2][channel] * of_channels[1][channel];
           if (mask == cuda::Mask::X && !(centred * gain + of_channels[3][channel] > 0)) g = 0;
-          expected.push_back(g);
+          expected.push_back(mask == cuda::Mask::X && !two ? plain[at] : g);
           const double terms[] = {double(g), double(g) * double(centred)};
           for (size_t i = 0; i < 2; ++i) {
             sums[size_t((p / sum_pixels * channels + c) * 2) + i] += terms[i];

@@ -98,9 +98,11 @@ struct TileResult {
 };
 
 // The product is the gradient of what a batch norm made, or one of two: stored is the gradient g behind its Relu, and
-// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read.
+// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read. Where kStays the product
+// itself is stored: whoever reads it has x, too.
 template <Mask kMask, bool kTwo>
 struct TileGradientSums {
+  static constexpr bool kStays = kMask == Mask::X && !kTwo;
   GradientOf<__nv_bfloat16> from;
   Partial* partials;
   static constexpr bool kShifted = false;
@@ -142,8 +144,10 @@ struct TileGradientSums {
       sums[0][c] += g[c];
       sums[1][c] += g[c] * (x - terms.mean[c]);
     }
+    if constexpr (!kStays) {
 #pragma unroll
-    for (int c = 0; c < 8; c += 2) value.set(c, g[c], g[c + 1]);
+      for (int c = 0; c < 8; c += 2) value.set(c, g[c], g[c + 1]);
+    }
   }
   __device__ Partial partial(float2 total, float, int) const {
     return total;

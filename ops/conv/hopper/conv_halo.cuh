@@ -53,8 +53,9 @@ HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) 
 }
 
 // block.x: kColumns channels of the result, block.y: a chunk of tiles. Transposed: the gradient of images, which sums
-// over the filter's rows. kHalves: of 64 places, in a tile. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
-template <int kColumns, int kHalves, bool kTransposed, typename Epilogue>
+// over the filter's rows. kHalves: of 64 places, in a tile. kParts: of 16 channels, of the kHaloInner that are fetched at
+// a time, that are summed over. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
+template <int kColumns, int kHalves, bool kTransposed, int kParts, typename Epilogue>
 __global__ void __launch_bounds__(kHaloThreads, 1)
     halo_kernel(const __grid_constant__ CUtensorMap images, const __grid_constant__ CUtensorMap filters,
                 const __grid_constant__ HaloTiling tiling, int inner, __nv_bfloat16* y,
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
         const uint64_t a = descriptor(images_at + slot * tiling.stage_bytes + place * 128, 16);
         begin_products();
 #pragma unroll
-        for (int part = 0; part < kHaloInner / 16; ++part) {
+        for (int part = 0; part < kParts; ++part) {
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
             multiply<false, kTransposed>(sum[half], a + half * (64 * 128 / 16) + part * 2,

@@ -36,4 +36,36 @@ inline void sum_partials(cudaStream_t stream, int blocks, int count, const float
   check_launch("sums of partial sums");
 }
 
+// Σ over chunks of partials (…, chunks, columns), times `scale`. Of block.y-th matrices: out[block.y] (columns), which
+// may be null. A warp of each block brings every kTotalRows-th chunk of 32 columns.
+inline constexpr int kTotalRows = 32;
+struct TotalsOf {
+  float* out[2];
+};
+static __global__ void __launch_bounds__(32 * kTotalRows)
+    column_totals_kernel(int64_t columns, int chunks, const float* partials, float scale, TotalsOf totals) {
+  __shared__ float sums[kTotalRows][33];
+  const int row = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int64_t first = int64_t(blockIdx.x) * 32;
+  const float* from = partials + int64_t(blockIdx.y) * chunks * columns + first + lane;
+  float sum = 0;
+  if (first + lane < columns) {
+#pragma unroll 8
+    for (int chunk = row; chunk < chunks; chunk += kTotalRows) sum += from[chunk * columns];
+  }
+  sums[row][lane] = sum;
+  __syncthreads();
+  const float total = warp_sum(sums[lane][row]);
+  float* const out = totals.out[blockIdx.y];
+  if (lane == 0 && first + row < columns && out != nullptr) out[first + row] = scale * total;
+}
+
+// Of one matrix of partials, or of two that follow each other.
+inline void column_totals(cudaStream_t stream, int64_t columns, int chunks, const float* partials, float scale,
+                          TotalsOf totals, int matrices) {
+  column_totals_kernel<<<dim3(unsigned((columns + 31) / 32), unsigned(matrices)), 32 * kTotalRows, 0, stream>>>(
+      columns, chunks, partials, scale, totals);
+  check_launch("totals of partial sums");
+}
+
 }  // namespace arbalest::cuda

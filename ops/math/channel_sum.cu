@@ -47,8 +47,7 @@ void relu_grad_sums(const KernelContext& c, const Columns& columns) {
       <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0), first);
   check_launch("gradient of relu, with partial sums");
   if (columns.chunks == 1) return;
-  total_sums_kernel<W><<<unsigned(columns.slices), kThreads, 0, stream_of(c)>>>(columns, first, 1.0f, sums);
-  check_launch("gradient of relu: totals");
+  column_totals(stream_of(c), columns.channels, columns.chunks, first, 1.0f, {sums, nullptr}, 1);
 }
 
 template <typename T>

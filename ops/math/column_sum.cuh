@@ -2,6 +2,7 @@
 // Sums of the columns of a matrix: of the channels of a channels-last tensor, and over leading broadcast axes.
 
 #include "ops/cuda/columns.cuh"
+#include "ops/cuda/partial_sums.cuh"
 
 namespace arbalest::cuda {
 
@@ -23,20 +24,6 @@ __global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns,
   if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
 }
 
-// One block a slice.
-template <int W>
-__global__ void __launch_bounds__(kThreads)
-    total_sums_kernel(Columns columns, const float* partials, float scale, float* sums) {
-  __shared__ float scratch[kThreads];
-  const Place<W> place(columns);
-  float total[1] = {};
-  for_partials(columns, place,
-               [&](int chunk, int channel) { total[0] += partials[int64_t(chunk) * columns.channels + channel]; });
-  fold_groups(place.slice_channels, scratch, total);
-  const int channel = total_channel(columns, place);
-  if (channel >= 0) sums[channel] = scale * total[0];
-}
-
 template <int W, typename T>
 void column_sum(const KernelContext& c, const Columns& columns, float scale) {
   // The sums of a single chunk are the result, but for the scale, which the second kernel applies.
@@ -45,9 +32,7 @@ void column_sum(const KernelContext& c, const Columns& columns, float scale) {
   partial_sums_kernel<W><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, input<T>(c, 0), first);
   check_launch("column sum: partial sums");
   if (direct) return;
-  total_sums_kernel<W>
-      <<<unsigned(columns.slices), kThreads, 0, stream_of(c)>>>(columns, first, scale, output<float>(c, 0));
-  check_launch("column sum: totals");
+  column_totals(stream_of(c), columns.channels, columns.chunks, first, scale, {output<float>(c, 0), nullptr}, 1);
 }
 
 // Σ over rows of x (rows, channels), times `scale`: (channels), in float.
@@ -55,8 +40,13 @@ template <typename T>
 std::unique_ptr<Kernel> make_column_sum(int64_t rows, int64_t channels, float scale, int multiprocessors) {
   constexpr int W = 16 / sizeof(T);
   const int64_t bytes = rows * channels * int64_t(sizeof(T));
-  const Columns wide = reduction_columns(rows, channels, W, bytes, multiprocessors);
-  const Columns narrow = reduction_columns(rows, channels, 1, bytes, multiprocessors);
+  const auto columns_of = [&](int width) {
+    // The totals are a kernel of their own: many partials cost little there, and few blocks much here.
+    const bool small = bytes <= (int64_t{1} << 20);
+    return make_columns(rows, channels, width,
+                        {.slice_channels = kSliceChannels, .blocks = multiprocessors * (small ? 1 : 4), .chunks = 264});
+  };
+  const Columns wide = columns_of(W), narrow = columns_of(1);
   const int64_t workspace = std::max(wide.chunks, narrow.chunks) * channels * int64_t(sizeof(float));
   return make_kernel(
       [=](const KernelContext& c) {

@@ -43,7 +43,24 @@ ARBALEST_HOST_DEVICE inline W swish_gradient(W x, W alpha) {
 // The normal distribution's Φ(x) and x times its density.
 template <typename W>
 ARBALEST_HOST_DEVICE inline W normal_cdf(W x) {
+#ifdef __CUDA_ARCH__
+  // Φ(−|x|) · exp(x² / 2) is a polynomial of 1 / (1 + 0.28 |x|), fitted to 2e-7 of its value: a third of what erfc
+  // takes, and the exponential is normal_slope()'s. In float Φ(x) is within 7e-7 of its value for x > −3.
+  const float t = __fdividef(1.0f, 1.0f + 0.28f * abs(x));
+  float tail = 0.0247362687f;
+  tail = tail * t - 0.0936567115f;
+  tail = tail * t + 0.0925291154f;
+  tail = tail * t - 0.00653314382f;
+  tail = tail * t + 0.0728141341f;
+  tail = tail * t + 0.0836206355f;
+  tail = tail * t + 0.103086038f;
+  tail = tail * t + 0.11169972f;
+  tail = tail * t + 0.111703859f;
+  tail *= t * exp(W(-0.5) * x * x);
+  return x > 0 ? 1 - tail : tail;
+#else
   return W(0.5) * erfc(x * W(-0.70710678118654752));  // exact in the tail, where 1 + erf cancels
+#endif
 }
 template <typename W>
 ARBALEST_HOST_DEVICE inline W normal_slope(W x) {

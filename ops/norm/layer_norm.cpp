@@ -212,6 +212,10 @@ const std::vector<Case>& cases() {
                                           {"everything", {3, 5}, 0},
                                           {"long rows", {3, 2500}, 1},
                                           {"many rows", {700, 33}, 1},
+                                          {"rows of 256", {37, 256}, 1},  // a warp holds these, more and more of them
+                                          {"rows of 384", {21, 384}, 1},
+                                          {"rows of 520", {9, 520}, 1},
+                                          {"rows of 776", {12, 776}, 1},
                                           {"large mean", {6, 64}, 1, 999, 1001}};
   return cases;
 }

@@ -1,0 +1,289 @@
+#pragma once
+// Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows: a warp a row, which it
+// holds in registers; longer rows are read several times, from the nearest caches but for the first, and by a block
+// where they are few.
+
+#include "ops/cuda/columns.cuh"
+#include "ops/cuda/group_sum.cuh"
+
+namespace arbalest::cuda {
+
+// What is normalised: `length` elements each.
+struct Rows {
+  int64_t rows = 1, length = 1;
+  float epsilon;
+
+  Rows(const Node& node, const TensorType& x) : epsilon(float(float_attribute(node, "epsilon"))) {
+    const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(node, "axis");
+    const int64_t first = axis < 0 ? axis + rank : axis;
+    for (int64_t i = 0; i < rank; ++i) (i < first ? rows : length) *= x.shape[size_t(i)];
+  }
+  bool empty() const { return rows == 0 || length == 0; }
+};
+
+// f(row, this thread's place in the group); all threads of a group call it together.
+template <int G, typename Function>
+__device__ inline void for_each_row(int64_t rows, Function f) {
+  for (int64_t row = thread_index() / G; row < rows; row += thread_count() / G) f(row, int(threadIdx.x) % G);
+}
+
+// The mean of a row and 1 / √(variance + ε). Sums are of differences from the row's first element, which are small
+// where the mean is large.
+template <int G, int W, typename T>
+__device__ inline float2 statistics_of(const Rows& rows, const T* x, int lane) {
+  const float origin = widen(x[0]), length = float(rows.length);
+  float sum = 0, squares = 0;
+  for (int64_t k = lane; k < rows.length / W; k += G) {
+    const Pack<T, W> pack = load<W>(x + k * W);
+#pragma unroll
+    for (int w = 0; w < W; ++w) sum += widen(pack.element[w]) - origin;
+  }
+  const float mean = origin + group_sum<G>(sum) / length;
+  for (int64_t k = lane; k < rows.length / W; k += G) {
+    const Pack<T, W> pack = load<W>(x + k * W);
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const float difference = widen(pack.element[w]) - mean;
+      squares += difference * difference;
+    }
+  }
+  return {mean, 1.0f / sqrtf(group_sum<G>(squares) / length + rows.epsilon)};
+}
+
+template <int W>
+__device__ inline Pack<float, W> parameters(const float* from, int64_t k, float fallback) {
+  if (from != nullptr) return load<W>(from + k * W);
+  Pack<float, W> pack;
+#pragma unroll
+  for (int w = 0; w < W; ++w) pack.element[w] = fallback;
+  return pack;
+}
+
+// scale, bias, mean and inv_std may be null.
+template <int G, int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean, float* inv_std) {
+  for_each_row<G>(rows.rows, [&](int64_t row, int lane) {
+    const T* from = x + row * rows.length;
+    const float2 s = statistics_of<G, W>(rows, from, lane);
+    for (int64_t k = lane; k < rows.length / W; k += G) {
+      const Pack<T, W> pack = load<W>(from + k * W);
+      const Pack<float, W> factor = parameters<W>(scale, k, 1), addend = parameters<W>(bias, k, 0);
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        result.element[w] = narrow<T>((widen(pack.element[w]) - s.x) * s.y * factor.element[w] + addend.element[w]);
+      }
+      store(y + row * rows.length + k * W, result);
+    }
+    if (lane == 0 && mean != nullptr) mean[row] = s.x;
+    if (lane == 0 && inv_std != nullptr) inv_std[row] = s.y;
+  });
+}
+
+// statistics: (rows), may be null.
+template <int G, int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_gradient_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float2* statistics) {
+  for_each_row<G>(rows.rows, [&](int64_t row, int lane) {
+    const T *from = x + row * rows.length, *gradients = dy + row * rows.length;
+    const float2 s = statistics_of<G, W>(rows, from, lane);
+    float sum = 0, product = 0;
+    const auto for_packs = [&](auto f) {
+      for (int64_t k = lane; k < rows.length / W; k += G) {
+        const Pack<T, W> value = load<W>(from + k * W), gradient = load<W>(gradients + k * W);
+        const Pack<float, W> factor = parameters<W>(scale, k, 1);
+        float g[W], normal[W];
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          g[w] = widen(gradient.element[w]) * factor.element[w];
+          normal[w] = (widen(value.element[w]) - s.x) * s.y;
+        }
+        f(k, g, normal);
+      }
+    };
+    for_packs([&](int64_t, const float(&g)[W], const float(&normal)[W]) {
+#pragma unroll
+      for (int w = 0; w < W; ++w) sum += g[w], product += g[w] * normal[w];
+    });
+    sum = group_sum<G>(sum) / float(rows.length);
+    product = group_sum<G>(product) / float(rows.length);
+    for_packs([&](int64_t k, const float(&g)[W], const float(&normal)[W]) {
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(s.y * (g[w] - sum - normal[w] * product));
+      store(dx + row * rows.length + k * W, result);
+    });
+    if (lane == 0 && statistics != nullptr) statistics[row] = s;
+  });
+}
+
+// A row in the registers of a warp: each lane holds P packs of W elements, a warp's packs apart.
+inline constexpr int kMostHeld = 4;
+
+template <int P, int W, typename T>
+struct HeldRow {
+  Pack<T, W> pack[P];
+
+  HeldRow() = default;
+  // Zeros behind the row's end.
+  __device__ HeldRow(const T* from, int lane, int packs) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      pack[p] = {};
+      if (lane + p * 32 < packs) pack[p] = load<W>(from + (lane + p * 32) * W);
+    }
+  }
+  __device__ float operator()(int p, int w) const {
+    return widen(pack[p].element[w]);
+  }
+};
+
+// f(p, w) for the elements of the row that the lane holds.
+template <int P, int W, typename Function>
+__device__ inline void for_held(int lane, int packs, Function f) {
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (lane + p * 32 >= packs) break;
+#pragma unroll
+    for (int w = 0; w < W; ++w) f(p, w);
+  }
+}
+
+// As statistics_of().
+template <int P, int W, typename T>
+__device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<P, W, T>& x, int lane, int packs) {
+  const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0), length = float(rows.length);
+  float sum = 0, squares = 0;
+  for_held<P, W>(lane, packs, [&](int p, int w) { sum += x(p, w) - origin; });
+  const float mean = origin + warp_sum(sum) / length;
+  for_held<P, W>(lane, packs, [&](int p, int w) {
+    const float difference = x(p, w) - mean;
+    squares += difference * difference;
+  });
+  return {mean, 1.0f / sqrtf(warp_sum(squares) / length + rows.epsilon)};
+}
+
+// As normalize_kernel.
+template <int P, int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,
+                          float* inv_std) {
+  const int packs = int(rows.length / W);
+  for_each_row<32>(rows.rows, [&](int64_t row, int thread) {
+    const int lane = thread % 32;
+    const HeldRow<P, W, T> held(x + row * rows.length, lane, packs);
+    const float2 s = statistics_of_held(rows, held, lane, packs);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int k = lane + p * 32;
+      if (k >= packs) break;
+      const Pack<float, W> factor = parameters<W>(scale, k, 1), addend = parameters<W>(bias, k, 0);
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        result.element[w] = narrow<T>((held(p, w) - s.x) * s.y * factor.element[w] + addend.element[w]);
+      }
+      store(y + row * rows.length + k * W, result);
+    }
+    if (lane == 0 && mean != nullptr) mean[row] = s.x;
+    if (lane == 0 && inv_std != nullptr) inv_std[row] = s.y;
+  });
+}
+
+// dX, and the block's sums over its rows of dY · normalised X and of dY: partial (2, blocks, length); null: dX alone.
+template <int P, int W, typename T>
+__global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
+    gradient_held_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float* partial) {
+  extern __shared__ float totals[];  // (2, length)
+  const int packs = int(rows.length / W), lane = int(threadIdx.x) % 32, length = int(rows.length);
+  float sums[2][P][W] = {};
+  HeldRow<P, W, T> next_value, next_gradient;  // are on their way while a row is worked on
+  const auto fetch = [&](int64_t row) {
+    if (row >= rows.rows) return;
+    next_value = HeldRow<P, W, T>(x + row * length, lane, packs);
+    next_gradient = HeldRow<P, W, T>(dy + row * length, lane, packs);
+  };
+  fetch(thread_index() / 32);
+  for_each_row<32>(rows.rows, [&](int64_t row, int) {
+    const HeldRow<P, W, T> value = next_value, gradient = next_gradient;
+    fetch(row + thread_count() / 32);
+    const float2 s = statistics_of_held(rows, value, lane, packs);
+    float g[P][W], sum = 0, product = 0;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (lane + p * 32 >= packs) break;
+      const Pack<float, W> factor = parameters<W>(scale, lane + p * 32, 1);
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        const float normal = (value(p, w) - s.x) * s.y;
+        sums[0][p][w] += gradient(p, w) * normal;
+        sums[1][p][w] += gradient(p, w);
+        g[p][w] = gradient(p, w) * factor.element[w];
+        sum += g[p][w];
+        product += g[p][w] * normal;
+      }
+    }
+    sum = warp_sum(sum) / float(length);
+    product = warp_sum(product) / float(length);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (lane + p * 32 >= packs) break;
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        result.element[w] = narrow<T>(s.y * (g[p][w] - sum - (value(p, w) - s.x) * s.y * product));
+      }
+      store(dx + row * length + (lane + p * 32) * W, result);
+    }
+  });
+  if (partial == nullptr) return;
+  // The warps in order.
+  for (int warp = 0; warp < kThreads / 32; ++warp) {
+    if (int(threadIdx.x) / 32 == warp) {
+#pragma unroll
+      for (int q = 0; q < 2; ++q) {
+        for_held<P, W>(lane, packs, [&](int p, int w) {
+          float& total = totals[q * length + (lane + p * 32) * W + w];
+          total = warp == 0 ? sums[q][p][w] : total + sums[q][p][w];
+        });
+      }
+    }
+    __syncthreads();
+  }
+  for (int i = int(threadIdx.x); i < 2 * length; i += kThreads) {
+    const int q = i / length;
+    partial[(int64_t(q) * gridDim.x + blockIdx.x) * length + i % length] = totals[i];
+  }
+}
+
+// Sums over a chunk of rows of dY · normalised X and of dY: partial (2, chunks, length).
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    parameter_sums_kernel(Columns columns, const T* dy, const T* x, const float2* statistics, float* partial) {
+  const Place<W> place(columns);
+  float sums[2][W] = {};
+  for_rows(
+      columns, place,
+      [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value) {
+        const float2 s =
+            statistics[at <= INT32_MAX ? int64_t(uint32_t(at) / uint32_t(columns.channels)) : at / columns.channels];
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          const float g = widen(gradient.element[w]);
+          sums[0][w] += g * (widen(value.element[w]) - s.x) * s.y;
+          sums[1][w] += g;
+        }
+      },
+      dy, x);
+  float total[2];
+  sum_rows(place, sums, total);
+  const int t = int(threadIdx.x), column = int(blockIdx.x) * place.slice_channels + t;
+  if (t >= place.slice_channels || column >= columns.channels) return;
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    partial[(int64_t(q) * columns.chunks + blockIdx.y) * columns.channels + column] = total[q];
+  }
+}
+
+}  // namespace arbalest::cuda

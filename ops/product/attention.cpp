@@ -1,73 +1,116 @@
 // arbalest.Attention, scaled dot-product attention: what the pass fuse_attention makes of two MatMuls with a Softmax
-// between them, or a sum with biases or a mask and a Softmax, so that the matrix of all scores is never stored.
+// between them, or a sum with biases or a mask and a Softmax, so that the matrix of all scores is never stored. And
+// arbalest.PackedAttention, which reads Q, K and V where one product made them, and whose gradient is one tensor too.
 
 #include "ops/product/attention.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "ops/cpu.h"
 #include "ops/definition.h"
 
 namespace arbalest {
 namespace {
 
-constexpr const char* kNames[] = {"Q", "K", "V", "Y"};
+using Ints = std::vector<int64_t>;
 
-// Of operand `i` of kNames: 1 or 2.
-size_t head_axis(const Node& node, size_t i) {
-  const std::vector<int64_t> axes = ints_attribute(node, "head_axes");
-  if (axes.size() != 4 || (axes[i] != 1 && axes[i] != 2)) {
-    fail(node, fmt::format("attribute 'head_axes' is {}; expected 1 or 2 for each of Q, K, V and Y",
-                           to_string(axes, '[', ']')));
-  }
-  return size_t(axes[i]);
+constexpr const char* kNames[] = {"Q", "K", "V"};
+
+// Of Q, K, V and Y.
+Ints head_axes_of(const Node& node) {
+  const Ints axes = ints_attribute(node, "head_axes");
+  const bool known = std::all_of(axes.begin(), axes.end(), [](int64_t axis) { return axis == 1 || axis == 2; });
+  if (axes.size() == 4 && known) return axes;
+  fail(node, fmt::format("attribute 'head_axes' is {}; expected 1 or 2 for each of Q, K, V and Y",
+                         to_string(axes, '[', ']')));
 }
 
-Shape shape_of(const Node& node, size_t i, int64_t samples, int64_t heads, int64_t rows, int64_t depth) {
-  return head_axis(node, i) == 1 ? Shape{samples, heads, rows, depth} : Shape{samples, rows, heads, depth};
+int64_t head_axis_of_output(const Node& node) {
+  const int64_t axis = int_attribute(node, "head_axis");
+  if (axis == 1 || axis == 2) return axis;
+  fail(node, fmt::format("attribute 'head_axis' is {}; expected 1 or 2", axis));
 }
 
-HeadSteps steps_of(const Node& node, size_t i, int64_t heads, int64_t rows, int64_t depth) {
-  if (head_axis(node, i) == 1) return {heads * rows * depth, rows * depth, depth};
+Shape shape_of(int64_t head_axis, int64_t samples, int64_t heads, int64_t rows, int64_t depth) {
+  return head_axis == 1 ? Shape{samples, heads, rows, depth} : Shape{samples, rows, heads, depth};
+}
+
+HeadSteps steps_of(int64_t head_axis, int64_t heads, int64_t rows, int64_t depth) {
+  if (head_axis == 1) return {heads * rows * depth, rows * depth, depth};
   return {heads * rows * depth, depth, heads * depth};
 }
 
-void expect_shape(const Node& node, size_t i, const TensorType& type, const Shape& expected) {
-  if (type.shape == expected) return;
-  fail(node, fmt::format("input '{}' is {}; expected the shape {}", kNames[i], to_string(type), to_string(expected)));
+bool is_packed(const Node& node) {
+  return node.op->inputs[0].name == "QKV";
+}
+
+AttentionPlaces places(bool packed, bool gradient) {
+  const size_t next = packed ? 1 : 3;  // after Q, K and V
+  return {.k = packed ? size_t{0} : 1,
+          .v = packed ? size_t{0} : 2,
+          .bias = gradient ? next + 3 : next,
+          .y = next,
+          .statistics = next + 1,
+          .dy = next + 2,
+          .dbias = next};
 }
 
 }  // namespace
 
-AttentionProblem::AttentionProblem(const Node& node, const TensorType& q_type, const TensorType& k_type,
-                                   const TensorType& v_type, const TensorType* added)
-    : scale(float_attribute(node, "scale")) {
-  for (const TensorType* type : {&q_type, &k_type}) {
-    if (type->shape.size() != 4) {
-      fail(node, fmt::format("input '{}' is {}; expected four axes: samples, heads, rows and depth",
-                             type == &q_type ? "Q" : "K", to_string(*type)));
-    }
+AttentionProblem::AttentionProblem(const Node& node, const std::vector<TensorType>& inputs, bool gradient)
+    : scale(float_attribute(node, "scale")), at(places(is_packed(node), gradient)) {
+  if (packed()) {
+    place_parts(node, inputs[0]);
+  } else {
+    place_operands(node, inputs[0], inputs[at.k], inputs[at.v]);
   }
-  samples = q_type.shape[0];
-  heads = q_type.shape[head_axis(node, 0)];
-  queries = q_type.shape[3 - head_axis(node, 0)];
-  depth = q_type.shape[3];
-  keys = k_type.shape[3 - head_axis(node, 1)];
-  expect_shape(node, 1, k_type, shape_of(node, 1, samples, heads, keys, depth));
-  expect_shape(node, 2, v_type, shape_of(node, 2, samples, heads, keys, depth));
-  q = steps_of(node, 0, heads, queries, depth);
-  k = steps_of(node, 1, heads, keys, depth);
-  v = steps_of(node, 2, heads, keys, depth);
-  y = steps_of(node, 3, heads, queries, depth);
-  if (added != nullptr) add_bias(node, *added);
+  y = steps_of(output_head_axis_, heads, queries, depth);
+  if (at.bias < inputs.size() && inputs[at.bias].dtype != DataType::Token) add_bias(node, inputs[at.bias]);
 }
 
-AttentionProblem::AttentionProblem(const KernelRequest& request, size_t bias)
-    : AttentionProblem(request.node, request.inputs[0], request.inputs[1], request.inputs[2],
-                       request.has_input(bias) ? &request.inputs[bias] : nullptr) {}
+void AttentionProblem::place_parts(const Node& node, const TensorType& type) {
+  heads = int_attribute_from(node, "heads", 1);
+  const int64_t width = type.shape[2];
+  if (width % 3 != 0 || width / 3 % heads != 0) {
+    fail(node, fmt::format("input 'QKV' is {}; expected rows of Q, K and V, each of {} heads", to_string(type), heads));
+  }
+  samples = type.shape[0];
+  queries = keys = type.shape[1];
+  depth = width / 3 / heads;
+  q = k = v = {queries * width, depth, width};
+  k.first = width / 3;
+  v.first = width / 3 * 2;
+  output_head_axis_ = head_axis_of_output(node);
+}
+
+void AttentionProblem::place_operands(const Node& node, const TensorType& q_type, const TensorType& k_type,
+                                      const TensorType& v_type) {
+  const TensorType* types[] = {&q_type, &k_type, &v_type};
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    if (types[i]->shape.size() == 4) continue;
+    fail(node, fmt::format("input '{}' is {}; expected four axes: samples, heads, rows and depth", kNames[i],
+                           to_string(*types[i])));
+  }
+  const Ints axes = head_axes_of(node);
+  samples = q_type.shape[0];
+  heads = q_type.shape[size_t(axes[0])];
+  queries = q_type.shape[size_t(3 - axes[0])];
+  depth = q_type.shape[3];
+  keys = k_type.shape[size_t(3 - axes[1])];
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    const Shape expected = shape_of(axes[i], samples, heads, keys, depth);
+    if (types[i]->shape == expected) continue;
+    fail(node,
+         fmt::format("input '{}' is {}; expected the shape {}", kNames[i], to_string(*types[i]), to_string(expected)));
+  }
+  q = steps_of(axes[0], heads, queries, depth);
+  k = steps_of(axes[1], heads, keys, depth);
+  v = steps_of(axes[2], heads, keys, depth);
+  output_head_axis_ = axes[3];
+}
 
 void AttentionProblem::add_bias(const Node& node, const TensorType& type) {
   Shape shape = type.shape;
@@ -83,202 +126,105 @@ void AttentionProblem::add_bias(const Node& node, const TensorType& type) {
   bias = {bias_samples == 1 ? 0 : bias_heads * queries * keys, bias_heads == 1 ? 0 : queries * keys, keys};
 }
 
-Shape AttentionProblem::output_shape(const Node& node) const {
-  return shape_of(node, 3, samples, heads, queries, depth);
+Shape AttentionProblem::output_shape() const {
+  return shape_of(output_head_axis_, samples, heads, queries, depth);
 }
 
 namespace {
 
-constexpr size_t kBias = 3, kGradBias = 6;  // inputs of the operator and of its gradient
-
-AttentionProblem problem_of(const InferContext& context, size_t bias) {
-  const TensorType& q = floating_input(context, 0, {4});
-  for (const size_t i : {size_t{1}, size_t{2}}) {
-    if (context.input(i).dtype != q.dtype) {
-      expect_input(context, i, {q.dtype, context.input(i).shape}, "the element type of 'Q'");
-    }
+AttentionProblem problem_of(const Graph& graph, const Node& node, bool gradient) {
+  std::vector<TensorType> types;
+  for (const ValueId input : node.inputs) {
+    types.push_back(input == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(input)].type);
   }
-  if (!context.has_input(bias)) return {context.node(), q, context.input(1), context.input(2), nullptr};
-  expect_input(context, bias, {q.dtype, context.input(bias).shape}, "the element type of 'Q'");
-  return {context.node(), q, context.input(1), context.input(2), &context.input(bias)};
+  return {node, types, gradient};
+}
+
+// With the element types checked of Q, K, V and what is added.
+AttentionProblem checked_problem(const InferContext& context, bool gradient) {
+  const DataType type = floating_input(context, 0, {is_packed(context.node()) ? size_t{3} : 4}).dtype;
+  const AttentionProblem problem = problem_of(context.graph(), context.node(), gradient);
+  for (const size_t i : {problem.at.k, problem.at.v, problem.at.bias}) {
+    if (!context.has_input(i)) continue;
+    expect_input(context, i, {type, context.input(i).shape}, "the element type of " + input_name(context, 0));
+  }
+  return problem;
 }
 
 void infer_attention(InferContext& context) {
-  const AttentionProblem problem = problem_of(context, kBias);
+  const AttentionProblem problem = checked_problem(context, false);
   const DataType type = context.input(0).dtype;
-  context.set_output(0, {type, problem.output_shape(context.node())});
+  context.set_output(0, {type, problem.output_shape()});
   context.set_output(1, {master_type(type), problem.statistics_shape()});
 }
 
 void infer_grad(InferContext& context) {
-  const AttentionProblem problem = problem_of(context, kGradBias);
+  const AttentionProblem problem = checked_problem(context, true);
   const DataType type = context.input(0).dtype;
-  for (const size_t i : {size_t{3}, size_t{5}}) {
-    expect_input(context, i, {type, problem.output_shape(context.node())}, "the type of the output");
+  for (const size_t i : {problem.at.y, problem.at.dy}) {
+    expect_input(context, i, {type, problem.output_shape()}, "the type of the output");
   }
-  expect_input(context, 4, {master_type(type), problem.statistics_shape()}, "one number for each row of 'Q'");
-  for (size_t i = 0; i < 3; ++i) context.set_output(i, context.input(i));
-  if (context.output_count() < 4) return;
+  expect_input(context, problem.at.statistics, {master_type(type), problem.statistics_shape()},
+               "one number for each row of Q");
+  for (const size_t i : {size_t{0}, problem.at.k, problem.at.v}) context.set_output(i, context.input(i));
+  if (context.output_count() <= problem.at.dbias) return;
   if (!problem.biased()) context.fail("output 'dbias' exists only where there is an input 'bias'");
-  context.set_output(3, context.input(kGradBias));
+  context.set_output(problem.at.dbias, context.input(problem.at.bias));
 }
 
-template <typename W, typename T>
-W dot(int64_t count, const T* a, const T* b) {
-  W sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += widen(a[i]) * widen(b[i]);
-  return sum;
-}
-
-// f(the sample, the head) for all of them, on threads.
-template <typename F>
-void for_each_head(const AttentionProblem& p, const F& f) {
-  parallel_for(p.samples * p.heads, p.queries * p.keys * p.depth * 4, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(i / p.heads, i % p.heads);
-  });
-}
-
-int64_t first_of(const HeadSteps& steps, int64_t sample, int64_t head) {
-  return sample * steps.sample + head * steps.head;
-}
-
-std::unique_ptr<Kernel> attention_cpu(const KernelRequest& request, auto element) {
-  using T = decltype(element);
-  using W = Wide<T>;
-  return make_kernel(
-      [p = AttentionProblem(request, kBias), stored = request.has_output(1)](const KernelContext& context) {
-        for_each_head(p, [&](int64_t sample, int64_t head) {
-          const T* q = input<T>(context, 0) + first_of(p.q, sample, head);
-          const T* k = input<T>(context, 1) + first_of(p.k, sample, head);
-          const T* v = input<T>(context, 2) + first_of(p.v, sample, head);
-          const T* added = p.biased() ? input<T>(context, kBias) + first_of(p.bias, sample, head) : nullptr;
-          T* y = output<T>(context, 0) + first_of(p.y, sample, head);
-          std::vector<W> weights(size_t(p.keys)), sums(size_t(p.depth));
-          for (int64_t row = 0; row < p.queries; ++row) {
-            W largest = -INFINITY, total = 0;
-            for (int64_t key = 0; key < p.keys; ++key) {
-              weights[size_t(key)] = W(p.scale) * dot<W>(p.depth, q + row * p.q.row, k + key * p.k.row);
-              if (added) weights[size_t(key)] += widen(added[row * p.bias.row + key]);
-              largest = std::max(largest, weights[size_t(key)]);
-            }
-            std::fill(sums.begin(), sums.end(), W(0));
-            for (int64_t key = 0; key < p.keys; ++key) {
-              const W weight = std::exp(weights[size_t(key)] - largest);
-              total += weight;
-              for (int64_t i = 0; i < p.depth; ++i) sums[size_t(i)] += weight * widen(v[key * p.v.row + i]);
-            }
-            for (int64_t i = 0; i < p.depth; ++i) y[row * p.y.row + i] = narrow<T>(sums[size_t(i)] / total);
-            if (stored) output<W>(context, 1)[(sample * p.heads + head) * p.queries + row] = largest + std::log(total);
-          }
-        });
-      });
-}
-
-// Of what is added: its gradient is that of the scores, summed over the samples and heads that have it in common. Each
-// row is one thread's, so that sums are the same for any number of them.
-template <typename T>
-void grad_bias(const AttentionProblem& p, const KernelContext& context) {
-  using W = Wide<T>;
-  const int64_t rows = p.bias_samples * p.bias_heads * p.queries;
-  parallel_for(rows, p.keys * p.depth * 4, [&](int64_t begin, int64_t end) {
-    std::vector<W> sums(size_t(p.keys));
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i % p.queries, first = i / p.queries;  // its sample and head, counted together
-      const T* added = input<T>(context, kGradBias) + i * p.keys;
-      std::fill(sums.begin(), sums.end(), W(0));
-      for (int64_t each = 0; each < p.samples * p.heads; ++each) {
-        const int64_t sample = each / p.heads, head = each % p.heads;
-        const int64_t own = (p.bias_samples == 1 ? 0 : sample) * p.bias_heads + (p.bias_heads == 1 ? 0 : head);
-        if (own != first) continue;
-        const T *q = input<T>(context, 0) + first_of(p.q, sample, head) + row * p.q.row,
-                *k = input<T>(context, 1) + first_of(p.k, sample, head),
-                *v = input<T>(context, 2) + first_of(p.v, sample, head);
-        const int64_t at = first_of(p.y, sample, head) + row * p.y.row;
-        const T *y = input<T>(context, 3) + at, *dy = input<T>(context, 5) + at;
-        const W sum = input<W>(context, 4)[each * p.queries + row], mean = dot<W>(p.depth, dy, y);
-        for (int64_t key = 0; key < p.keys; ++key) {
-          const W score = W(p.scale) * dot<W>(p.depth, q, k + key * p.k.row) + widen(added[key]);
-          sums[size_t(key)] += std::exp(score - sum) * (dot<W>(p.depth, dy, v + key * p.v.row) - mean);
-        }
-      }
-      for (int64_t key = 0; key < p.keys; ++key) output<T>(context, 3)[i * p.keys + key] = narrow<T>(sums[size_t(key)]);
+// `parts`: 3, Q, K and V; 1, all in one.
+std::function<void(GradContext&)> grad_attention(size_t parts, std::string op) {
+  return [parts, op = std::move(op)](GradContext& c) {
+    const ValueId dy = c.output_gradient(0);
+    if (dy == kNone) return;
+    const bool biased = c.input(parts) != kNone;
+    std::vector<ValueId> inputs;
+    for (size_t i = 0; i < parts; ++i) inputs.push_back(c.input(i));
+    inputs.insert(inputs.end(), {c.output(0), c.output(1), dy});
+    if (biased) inputs.push_back(c.input(parts));
+    const size_t count = biased && c.needs_gradient(parts) ? parts + 1 : parts;
+    const auto gradients = c.add(op, "grad", inputs, int(count), c.node().attributes);
+    for (size_t i = 0; i < count; ++i) {
+      if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
     }
-  });
-}
-
-std::unique_ptr<Kernel> attention_grad_cpu(const KernelRequest& request, auto element) {
-  using T = decltype(element);
-  using W = Wide<T>;
-  return make_kernel(
-      [p = AttentionProblem(request, kGradBias), adds = request.has_output(3)](const KernelContext& context) {
-        if (adds) grad_bias<T>(p, context);
-        for_each_head(p, [&](int64_t sample, int64_t head) {
-          const int64_t q_first = first_of(p.q, sample, head), k_first = first_of(p.k, sample, head),
-                        v_first = first_of(p.v, sample, head), y_first = first_of(p.y, sample, head);
-          const T *q = input<T>(context, 0) + q_first, *k = input<T>(context, 1) + k_first,
-                  *v = input<T>(context, 2) + v_first, *y = input<T>(context, 3) + y_first,
-                  *dy = input<T>(context, 5) + y_first;
-          const W* statistics = input<W>(context, 4) + (sample * p.heads + head) * p.queries;
-          const T* added = p.biased() ? input<T>(context, kGradBias) + first_of(p.bias, sample, head) : nullptr;
-          std::vector<W> dq(size_t(p.depth)), dk(size_t(p.keys * p.depth)), dv(dk.size());
-          for (int64_t row = 0; row < p.queries; ++row) {
-            const W mean = dot<W>(p.depth, dy + row * p.y.row, y + row * p.y.row);
-            std::fill(dq.begin(), dq.end(), W(0));
-            for (int64_t key = 0; key < p.keys; ++key) {
-              const T *query = q + row * p.q.row, *keyed = k + key * p.k.row;
-              const W bias = added ? W(widen(added[row * p.bias.row + key])) : W(0);
-              const W weight = std::exp(W(p.scale) * dot<W>(p.depth, query, keyed) + bias - statistics[row]);
-              const W slope =
-                  weight * (dot<W>(p.depth, dy + row * p.y.row, v + key * p.v.row) - mean) * static_cast<W>(p.scale);
-              for (int64_t i = 0; i < p.depth; ++i) {
-                dq[size_t(i)] += slope * widen(keyed[i]);
-                dk[size_t(key * p.depth + i)] += slope * widen(query[i]);
-                dv[size_t(key * p.depth + i)] += weight * widen(dy[row * p.y.row + i]);
-              }
-            }
-            T* to = output<T>(context, 0) + q_first + row * p.q.row;
-            for (int64_t i = 0; i < p.depth; ++i) to[i] = narrow<T>(dq[size_t(i)]);
-          }
-          for (int64_t key = 0; key < p.keys; ++key) {
-            T *to_k = output<T>(context, 1) + k_first + key * p.k.row,
-              *to_v = output<T>(context, 2) + v_first + key * p.v.row;
-            for (int64_t i = 0; i < p.depth; ++i) {
-              to_k[i] = narrow<T>(dk[size_t(key * p.depth + i)]);
-              to_v[i] = narrow<T>(dv[size_t(key * p.depth + i)]);
-            }
-          }
-        });
-      });
-}
-
-void grad_attention(GradContext& c) {
-  const ValueId dy = c.output_gradient(0);
-  if (dy == kNone) return;
-  const bool biased = c.input(kBias) != kNone;
-  std::vector<ValueId> inputs = {c.input(0), c.input(1), c.input(2), c.output(0), c.output(1), dy};
-  if (biased) inputs.push_back(c.input(kBias));
-  const size_t count = biased && c.needs_gradient(kBias) ? 4 : 3;
-  const auto gradients = c.add("arbalest.AttentionGrad", "grad", inputs, int(count), c.node().attributes);
-  for (size_t i = 0; i < count; ++i) {
-    if (c.needs_gradient(i)) c.set_input_gradient(i, gradients[i]);
-  }
+  };
 }
 
 // `products` matrix products of queries and keys.
-std::function<Cost(const Graph&, const Node&)> cost(double products) {
-  return [products](const Graph& graph, const Node& node) {
-    const AttentionProblem p(node, input_type(graph, node, 0), input_type(graph, node, 1), input_type(graph, node, 2),
-                             nullptr);
+std::function<Cost(const Graph&, const Node&)> cost(double products, bool gradient) {
+  return [products, gradient](const Graph& graph, const Node& node) {
+    const AttentionProblem p = problem_of(graph, node, gradient);
     return Cost{
         products * 2 * double(p.samples) * double(p.heads) * double(p.queries) * double(p.keys) * double(p.depth),
         operand_bytes(graph, node)};
   };
 }
 
+Sample::Input noise(Shape shape) {
+  return {{DataType::Float32, std::move(shape)}, -1, 1};
+}
+
+// Adds the inputs that follow Q, K and V.
+void complete(Sample& sample, bool gradient, const Shape& y, const Shape& statistics, int64_t keys, const Shape& bias) {
+  sample.tolerance = 1e-5;
+  sample.output_count = gradient ? int(sample.inputs.size()) : 2;
+  if (gradient) {
+    // Any number would do for the logarithm of a sum; this one is near.
+    const double sum = std::log(double(keys));
+    sample.inputs.push_back(noise(y));
+    sample.inputs.push_back({{DataType::Float32, statistics}, sum, sum + 0.5});
+    sample.inputs.push_back(noise(y));
+  }
+  if (bias.empty()) return;
+  sample.name += ", with " + to_string(bias);
+  sample.inputs.push_back(noise(bias));
+  if (gradient) ++sample.output_count;
+}
+
 std::vector<Sample> samples(bool gradient) {
   struct Case {
     int64_t samples, heads, queries, keys, depth;
-    std::vector<int64_t> axes;
+    Ints axes;
     double scale;
     Shape bias = {};
   };
@@ -294,82 +240,103 @@ std::vector<Sample> samples(bool gradient) {
         Case{2, 2, 64, 128, 64, {2, 2, 2, 2}, 0.125, {1, 2, 64, 128}},
         Case{4, 2, 50, 50, 64, {2, 2, 2, 2}, 0.125, {1, 1, 50, 50}},
         Case{256, 2, 16, 16, 8, {2, 2, 2, 2}, 0.35, {2, 16, 16}}}) {
-    const auto of = [&](size_t i, int64_t rows) {
-      const Shape shape =
-          c.axes[i] == 1 ? Shape{c.samples, c.heads, rows, c.depth} : Shape{c.samples, rows, c.heads, c.depth};
-      return Sample::Input{{DataType::Float32, shape}, -1, 1};
-    };
-    Sample sample{
-        .name = fmt::format("{}×{} heads, {} of {}, depth {}, axes {}{}", c.samples, c.heads, c.queries, c.keys,
-                            c.depth, to_string(c.axes, '[', ']'), c.bias.empty() ? "" : ", with " + to_string(c.bias)),
-        .inputs = {of(0, c.queries), of(1, c.keys), of(2, c.keys)},
-        .output_count = 2,
-        .attributes = {{"head_axes", c.axes}, {"scale", c.scale}},
-        .tolerance = 1e-5};
-    if (gradient) {
-      sample.output_count = 3;
-      // Any number would do for the logarithm of a sum; this one is near.
-      const double sum = std::log(double(c.keys));
-      sample.inputs.push_back(of(3, c.queries));
-      sample.inputs.push_back({{DataType::Float32, {c.samples, c.heads, c.queries, 1}}, sum, sum + 0.5});
-      sample.inputs.push_back(of(3, c.queries));
-    }
-    if (!c.bias.empty()) {
-      sample.inputs.push_back({{DataType::Float32, c.bias}, -1, 1});
-      if (gradient) sample.output_count = 4;
-    }
+    const auto of = [&](size_t i, int64_t rows) { return shape_of(c.axes[i], c.samples, c.heads, rows, c.depth); };
+    Sample sample{.name = fmt::format("{}×{} heads, {} of {}, depth {}, axes {}", c.samples, c.heads, c.queries, c.keys,
+                                      c.depth, to_string(c.axes, '[', ']')),
+                  .inputs = {noise(of(0, c.queries)), noise(of(1, c.keys)), noise(of(2, c.keys))},
+                  .attributes = {{"head_axes", c.axes}, {"scale", c.scale}}};
+    complete(sample, gradient, of(3, c.queries), {c.samples, c.heads, c.queries, 1}, c.keys, c.bias);
     samples.push_back(std::move(sample));
   }
   return samples;
 }
 
-const std::vector<AttributeSpec>& specs() {
-  static const std::vector<AttributeSpec> specs = {
-      float_spec("scale", 1.0, "the factor of the scores"),
-      ints_spec("head_axes", {1, 1, 1, 1},
-                "which axis of Q, K, V and Y is that of heads, 1 or 2; the other is of rows")};
-  return specs;
+std::vector<Sample> packed_samples(bool gradient) {
+  struct Case {
+    int64_t samples, heads, rows, depth, head_axis;
+    double scale;
+    Shape bias = {};
+  };
+  std::vector<Sample> samples;
+  for (const Case& c :
+       {Case{1, 1, 1, 1, 1, 1.0}, Case{2, 3, 5, 4, 1, 0.5}, Case{2, 2, 9, 8, 2, 0.35}, Case{2, 3, 50, 64, 2, 0.125},
+        Case{1, 2, 197, 64, 1, 0.125}, Case{1, 2, 70, 128, 2, 0.088}, Case{2, 3, 5, 4, 2, 0.5, {5, 5}},
+        Case{3, 2, 17, 32, 2, 0.18, {3, 1, 17, 17}}, Case{2, 3, 49, 32, 1, 0.18, {2, 3, 49, 49}},
+        Case{2, 2, 64, 64, 2, 0.125, {2, 64, 64}}, Case{128, 2, 16, 8, 2, 0.35, {2, 16, 16}}}) {
+    Sample sample{.name = fmt::format("{}×{} heads of {} rows, depth {}, axis {}", c.samples, c.heads, c.rows, c.depth,
+                                      c.head_axis),
+                  .inputs = {noise({c.samples, c.rows, 3 * c.heads * c.depth})},
+                  .attributes = {{"heads", c.heads}, {"head_axis", c.head_axis}, {"scale", c.scale}}};
+    complete(sample, gradient, shape_of(c.head_axis, c.samples, c.heads, c.rows, c.depth),
+             {c.samples, c.heads, c.rows, 1}, c.rows, c.bias);
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+// `own`: Q, K and V or what holds them; then what the operator and its gradient have after them.
+std::vector<OperandSpec> inputs(std::vector<OperandSpec> own, bool gradient) {
+  if (gradient) {
+    own.push_back({.name = "Y", .lowered = true});
+    own.push_back({.name = "statistics"});
+    own.push_back({.name = "dY", .lowered = true});
+  }
+  own.push_back({.name = "bias", .arity = OperandSpec::Optional, .lowered = true});
+  return own;
+}
+
+std::vector<OperandSpec> gradients(std::vector<OperandSpec> own) {
+  for (OperandSpec& each : own) each.name = "d" + each.name;
+  own.push_back({.name = "dbias", .arity = OperandSpec::Optional, .lowered = true});
+  return own;
+}
+
+// The operator `name` and its gradient.
+void add_pair(OpRegistry& registry, const std::string& name, const std::string& doc,
+              const std::vector<OperandSpec>& own, const std::vector<AttributeSpec>& attributes,
+              std::vector<Sample> (*samples)(bool gradient)) {
+  registry.add({.domain = "arbalest",
+                .name = name,
+                .doc = doc,
+                .inputs = inputs(own, false),
+                .outputs = {{.name = "Y", .lowered = true}, {.name = "statistics"}},
+                .attributes = attributes,
+                .internal = true,
+                .infer = infer_attention,
+                .grad = grad_attention(own.size(), "arbalest." + name + "Grad"),
+                .cost = cost(2, false),
+                .samples = [samples] { return samples(false); },
+                .cpu = attention_cpu});
+  registry.add({.domain = "arbalest",
+                .name = name + "Grad",
+                .doc = "the gradients of " + name + ", with the scores computed again",
+                .inputs = inputs(own, true),
+                .outputs = gradients(own),
+                .attributes = attributes,
+                .internal = true,
+                .infer = infer_grad,
+                .cost = cost(5, true),
+                .samples = [samples] { return samples(true); },
+                .cpu = attention_grad_cpu});
 }
 
 }  // namespace
 
 void register_product_attention(OpRegistry& registry) {
-  registry.add(
-      {.domain = "arbalest",
-       .name = "Attention",
-       .doc = "softmax(scale · Q Kᵀ + bias) V for each head of each sample, and the logarithm of the sums of Softmax",
-       .inputs = {{.name = "Q", .lowered = true},
-                  {.name = "K", .lowered = true},
-                  {.name = "V", .lowered = true},
-                  {.name = "bias", .arity = OperandSpec::Optional, .lowered = true}},
-       .outputs = {{.name = "Y", .lowered = true}, {.name = "statistics"}},
-       .attributes = specs(),
-       .internal = true,
-       .infer = infer_attention,
-       .grad = grad_attention,
-       .cost = cost(2),
-       .samples = [] { return samples(false); },
-       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return attention_cpu(r, t); })});
-  registry.add({.domain = "arbalest",
-                .name = "AttentionGrad",
-                .doc = "the gradients of Attention, with the scores computed again",
-                .inputs = {{.name = "Q", .lowered = true},
-                           {.name = "K", .lowered = true},
-                           {.name = "V", .lowered = true},
-                           {.name = "Y", .lowered = true},
-                           {.name = "statistics"},
-                           {.name = "dY", .lowered = true},
-                           {.name = "bias", .arity = OperandSpec::Optional, .lowered = true}},
-                .outputs = {{.name = "dQ", .lowered = true},
-                            {.name = "dK", .lowered = true},
-                            {.name = "dV", .lowered = true},
-                            {.name = "dbias", .arity = OperandSpec::Optional, .lowered = true}},
-                .attributes = specs(),
-                .internal = true,
-                .infer = infer_grad,
-                .cost = cost(5),
-                .samples = [] { return samples(true); },
-                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return attention_grad_cpu(r, t); })});
+  const AttributeSpec scale = float_spec("scale", 1.0, "the factor of the scores");
+  add_pair(registry, "Attention",
+           "softmax(scale · Q Kᵀ + bias) V for each head of each sample, and the logarithm of the sums of Softmax",
+           {{.name = "Q", .lowered = true}, {.name = "K", .lowered = true}, {.name = "V", .lowered = true}},
+           {scale, ints_spec("head_axes", {1, 1, 1, 1},
+                             "which axis of Q, K, V and Y is that of heads, 1 or 2; the other is of rows")},
+           samples);
+  add_pair(registry, "PackedAttention",
+           "Attention of Q, K and V that lie beside each other in the rows of one tensor (samples, rows, 3 · heads · "
+           "depth)",
+           {{.name = "QKV", .lowered = true}},
+           {scale, required_spec("heads", AttributeKind::Int, "how many heads a row has of each"),
+            int_spec("head_axis", 1, "which axis of Y is that of heads, 1 or 2; the other is of rows")},
+           packed_samples);
 }
 
 }  // namespace arbalest

@@ -12,7 +12,6 @@ using namespace cuda;
 
 namespace {
 
-constexpr size_t kBias = 3, kBiasOfGrad = 6;  // inputs of the operator and of its gradient
 constexpr int kMostDepth = 256;
 constexpr int kOfLane = kMostDepth / 32;  // elements of a row that one lane holds at most
 
@@ -63,7 +62,7 @@ struct Extents {
 };
 
 __device__ inline int64_t place(const HeadSteps& steps, int64_t sample, int64_t head, int64_t row) {
-  return sample * steps.sample + head * steps.head + row * steps.row;
+  return steps.first + sample * steps.sample + head * steps.head + row * steps.row;
 }
 
 // f(sample, head, row, lane) for each row of each head; all lanes of a warp call it together.
@@ -201,16 +200,30 @@ FusedAttentionProblem fused_problem(const KernelRequest& request, const Attentio
           .workspace_limit = request.workspace_limit};
 }
 
+// Whether operands begin, in memory that begins there, at multiples of 16 bytes, as cuDNN's engines want it.
+bool aligned(const AttentionProblem& p) {
+  return (p.q.first | p.k.first | p.v.first) % int64_t(16 / size_of(DataType::Bfloat16)) == 0;
+}
+
+// The operand of bfloat16 that lies in `memory`.
+const void* operand_at(const void* memory, const HeadSteps& steps) {
+  return static_cast<const bfloat16*>(memory) + steps.first;
+}
+void* operand_at(void* memory, const HeadSteps& steps) {
+  return static_cast<bfloat16*>(memory) + steps.first;
+}
+
 // cuDNN's plan for bfloat16; nullptr: the kernels above take over. It writes statistics always.
 std::shared_ptr<const FusedAttentionPlan> plan_for(const KernelRequest& request, const AttentionProblem& p,
                                                    bool gradient, bool gradient_of_bias = false) {
   const bool empty = p.samples * p.heads * p.queries * p.keys * p.depth == 0;
-  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || (!gradient && !request.has_output(1))) return nullptr;
+  if (request.inputs[0].dtype != DataType::Bfloat16 || empty || !aligned(p)) return nullptr;
+  if (!gradient && !request.has_output(1)) return nullptr;
   return find_attention_plan(cuda_context(request), fused_problem(request, p, gradient, gradient_of_bias));
 }
 
-AttentionProblem checked_problem(const KernelRequest& request, size_t bias) {
-  const AttentionProblem problem(request, bias);
+AttentionProblem checked_problem(const KernelRequest& request, bool gradient) {
+  const AttentionProblem problem(request, gradient);
   if (problem.depth <= kMostDepth) return problem;
   throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() +
                  "): CUDA kernels take rows of up to " + std::to_string(kMostDepth) + " elements; found " +
@@ -227,39 +240,39 @@ struct GradPlan {
 // adds up what samples and heads have in common in an order of its own.
 GradPlan grad_plan_for(const KernelRequest& request, const AttentionProblem& p) {
   const bool in_common = p.bias_samples < p.samples || p.bias_heads < p.heads;
-  if (request.has_output(3) && !(request.deterministic && in_common)) {
+  if (request.has_output(p.at.dbias) && !(request.deterministic && in_common)) {
     if (auto plan = plan_for(request, p, true, true)) return {std::move(plan), true};
   }
   return {plan_for(request, p, true), false};
 }
 
 std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
-  const AttentionProblem p = checked_problem(request, kBias);
+  const AttentionProblem p = checked_problem(request, false);
   const Extents e = extents_of(p);
   if (auto plan = plan_for(request, p, false)) {
     const int64_t bytes = plan->workspace_bytes();
     return make_kernel(
-        [plan = std::move(plan), &device = cuda_context(request), biased = p.biased()](const KernelContext& c) {
+        [plan = std::move(plan), &device = cuda_context(request), p](const KernelContext& c) {
           plan->run(device.cudnn, stream_of(c),
-                    {.q = c.inputs[0],
-                     .k = c.inputs[1],
-                     .v = c.inputs[2],
+                    {.q = operand_at(c.inputs[0], p.q),
+                     .k = operand_at(c.inputs[p.at.k], p.k),
+                     .v = operand_at(c.inputs[p.at.v], p.v),
                      .y = c.outputs[0],
                      .statistics = c.outputs[1],
-                     .bias = biased ? c.inputs[kBias] : nullptr},
+                     .bias = p.biased() ? c.inputs[p.at.bias] : nullptr},
                     c.workspace);
         },
         bytes);
   }
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
-    return make_kernel([e, stored = request.has_output(1),
+    return make_kernel([e, at = p.at, stored = request.has_output(1),
                         processors = cuda_context(request).multiprocessors](const KernelContext& c) {
       const int64_t rows = e.samples * e.heads * e.queries;
       if (rows == 0 || e.depth == 0) return;
-      const T* bias = e.bias_samples > 0 ? input<T>(c, kBias) : nullptr;
+      const T* bias = e.bias_samples > 0 ? input<T>(c, at.bias) : nullptr;
       attention_kernel<<<blocks_for(rows * 32, processors), kThreads, 0, stream_of(c)>>>(
-          e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), bias, output<T>(c, 0),
+          e, input<T>(c, 0), input<T>(c, at.k), input<T>(c, at.v), bias, output<T>(c, 0),
           stored ? output<float>(c, 1) : nullptr);
       check_launch("attention");
     });
@@ -267,64 +280,65 @@ std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
 }
 
 template <typename T>
-void launch_grad_bias(const Extents& e, int processors, const KernelContext& c) {
+void launch_grad_bias(const Extents& e, const AttentionPlaces& at, int processors, const KernelContext& c) {
   const int64_t scores = e.bias_samples * e.bias_heads * e.queries * e.keys;
   if (scores == 0) return;
   grad_bias_kernel<<<blocks_for(scores * 32, processors), kThreads, 0, stream_of(c)>>>(
-      e, input<T>(c, 0), input<T>(c, 1), input<T>(c, 2), input<T>(c, 3), input<float>(c, 4), input<T>(c, 5),
-      input<T>(c, kBiasOfGrad), output<T>(c, 3));
+      e, input<T>(c, 0), input<T>(c, at.k), input<T>(c, at.v), input<T>(c, at.y), input<float>(c, at.statistics),
+      input<T>(c, at.dy), input<T>(c, at.bias), output<T>(c, at.dbias));
   check_launch("attention's gradient of biases");
 }
 
 template <typename T>
-void launch_grad(const Extents& e, int processors, const KernelContext& c) {
-  const T *q = input<T>(c, 0), *k = input<T>(c, 1), *v = input<T>(c, 2), *y = input<T>(c, 3), *dy = input<T>(c, 5);
-  const T* bias = e.bias_samples > 0 ? input<T>(c, kBiasOfGrad) : nullptr;
+void launch_grad(const Extents& e, const AttentionPlaces& at, int processors, const KernelContext& c) {
+  const T *q = input<T>(c, 0), *k = input<T>(c, at.k), *v = input<T>(c, at.v), *y = input<T>(c, at.y),
+          *dy = input<T>(c, at.dy);
+  const T* bias = e.bias_samples > 0 ? input<T>(c, at.bias) : nullptr;
   const int64_t heads = e.samples * e.heads;
   if (heads * e.depth == 0) return;
   if (e.queries > 0) {
     grad_queries_kernel<<<blocks_for(heads * e.queries * 32, processors), kThreads, 0, stream_of(c)>>>(
-        e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 0));
+        e, q, k, v, y, input<float>(c, at.statistics), dy, bias, output<T>(c, 0));
     check_launch("attention's gradient of queries");
   }
   if (e.keys > 0) {
     grad_keys_kernel<<<blocks_for(heads * e.keys * 32, processors), kThreads, 0, stream_of(c)>>>(
-        e, q, k, v, y, input<float>(c, 4), dy, bias, output<T>(c, 1), output<T>(c, 2));
+        e, q, k, v, y, input<float>(c, at.statistics), dy, bias, output<T>(c, at.k), output<T>(c, at.v));
     check_launch("attention's gradient of keys");
   }
 }
 
 std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
-  const AttentionProblem p = checked_problem(request, kBiasOfGrad);
+  const AttentionProblem p = checked_problem(request, true);
   const GradPlan found = grad_plan_for(request, p);
-  const bool own_of_bias = request.has_output(3) && !found.of_bias;
+  const bool own_of_bias = request.has_output(p.at.dbias) && !found.of_bias;
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     const Extents e = extents_of(p);
     const int processors = cuda_context(request).multiprocessors;
     if (!found.plan) {
-      return make_kernel([e, processors, own_of_bias](const KernelContext& c) {
-        launch_grad<T>(e, processors, c);
-        if (own_of_bias) launch_grad_bias<T>(e, processors, c);
+      return make_kernel([e, at = p.at, processors, own_of_bias](const KernelContext& c) {
+        launch_grad<T>(e, at, processors, c);
+        if (own_of_bias) launch_grad_bias<T>(e, at, processors, c);
       });
     }
     const int64_t bytes = found.plan->workspace_bytes();
     return make_kernel(
-        [e, processors, own_of_bias, found, &device = cuda_context(request)](const KernelContext& c) {
+        [e, p, processors, own_of_bias, found, &device = cuda_context(request)](const KernelContext& c) {
           found.plan->run(device.cudnn, stream_of(c),
-                          {.q = c.inputs[0],
-                           .k = c.inputs[1],
-                           .v = c.inputs[2],
-                           .y = const_cast<void*>(c.inputs[3]),
-                           .statistics = const_cast<void*>(c.inputs[4]),
-                           .dy = c.inputs[5],
-                           .dq = c.outputs[0],
-                           .dk = c.outputs[1],
-                           .dv = c.outputs[2],
-                           .bias = e.bias_samples > 0 ? c.inputs[kBiasOfGrad] : nullptr,
-                           .dbias = found.of_bias ? c.outputs[3] : nullptr},
+                          {.q = operand_at(c.inputs[0], p.q),
+                           .k = operand_at(c.inputs[p.at.k], p.k),
+                           .v = operand_at(c.inputs[p.at.v], p.v),
+                           .y = const_cast<void*>(c.inputs[p.at.y]),
+                           .statistics = const_cast<void*>(c.inputs[p.at.statistics]),
+                           .dy = c.inputs[p.at.dy],
+                           .dq = operand_at(c.outputs[0], p.q),
+                           .dk = operand_at(c.outputs[p.at.k], p.k),
+                           .dv = operand_at(c.outputs[p.at.v], p.v),
+                           .bias = p.biased() ? c.inputs[p.at.bias] : nullptr,
+                           .dbias = found.of_bias ? c.outputs[p.at.dbias] : nullptr},
                           c.workspace);
-          if (own_of_bias) launch_grad_bias<T>(e, processors, c);
+          if (own_of_bias) launch_grad_bias<T>(e, p.at, processors, c);
         },
         bytes);
   });
@@ -333,8 +347,10 @@ std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
 }  // namespace
 
 void register_product_attention_cuda(OpRegistry& registry) {
-  registry.find("arbalest.Attention")->cuda = attention_cuda;
-  registry.find("arbalest.AttentionGrad")->cuda = attention_grad_cuda;
+  for (const char* form : {"arbalest.Attention", "arbalest.PackedAttention"}) {
+    registry.find(form)->cuda = attention_cuda;
+    registry.find(std::string(form) + "Grad")->cuda = attention_grad_cuda;
+  }
 }
 
 }  // namespace arbalest

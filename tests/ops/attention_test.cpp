@@ -28,6 +28,14 @@ std::vector<double> mask() {
   return values;
 }
 
+std::vector<test::Tensor> run(test::TestDevice& device, const char* name, const std::vector<test::Tensor>& inputs,
+                              int outputs, const Attributes& attributes) {
+  std::vector<TensorType> types;
+  for (const test::Tensor& input : inputs) types.push_back(input.type);
+  const test::Case made(builtin_ops().get(name), types, outputs, attributes);
+  return test::run_kernel(device, made.get(), made.output_types(), inputs, {}).outputs;
+}
+
 // Outputs of the operator, then its gradients.
 std::vector<test::Tensor> attend(test::TestDevice& device, DataType type) {
   const DataType wide = type == DataType::Float64 ? type : DataType::Float32;
@@ -37,19 +45,12 @@ std::vector<test::Tensor> attend(test::TestDevice& device, DataType type) {
                                                  noise(kSamples * kHeads * count * kDepth, seed));
     return test::converted(drawn, type);
   };
-  const auto run = [&](const char* name, const std::vector<test::Tensor>& inputs, int outputs) {
-    const Op& op = builtin_ops().get(name);
-    std::vector<TensorType> types;
-    for (const test::Tensor& input : inputs) types.push_back(input.type);
-    const test::Case made(op, types, outputs, attributes);
-    std::vector<TensorType> output_types = made.output_types();
-    return test::run_kernel(device, made.get(), output_types, inputs, {}).outputs;
-  };
   const test::Tensor q = rows(kRows, 1), k = rows(kKeys, 2), v = rows(kKeys, 3), dy = rows(kRows, 4);
   const test::Tensor bias = test::make_tensor({type, {kRows, kKeys}}, mask());
-  std::vector<test::Tensor> all = run("arbalest.Attention", {q, k, v, bias}, 2);
+  std::vector<test::Tensor> all = run(device, "arbalest.Attention", {q, k, v, bias}, 2, attributes);
   REQUIRE(all[1].type.dtype == wide);
-  for (test::Tensor& each : run("arbalest.AttentionGrad", {q, k, v, all[0], all[1], dy, bias}, 4))
+  const std::vector<test::Tensor> inputs = {q, k, v, all[0], all[1], dy, bias};
+  for (test::Tensor& each : run(device, "arbalest.AttentionGrad", inputs, 4, attributes))
     all.push_back(std::move(each));
   return all;
 }
@@ -67,6 +68,44 @@ void check_masked(test::TestDevice& device, DataType type, double tolerance) {
   }
 }
 
+// The numbers of (samples, rows, heads, depth) for part 0, 1 or 2 of rows of three, drawn at random.
+std::vector<double> part(const std::vector<double>& packed, int64_t i) {
+  constexpr int64_t kPart = kHeads * kDepth;
+  std::vector<double> values;
+  for (int64_t row = 0; row < kSamples * kRows; ++row) {
+    const auto begin = packed.begin() + (3 * row + i) * kPart;
+    values.insert(values.end(), begin, begin + kPart);
+  }
+  return values;
+}
+
+// Both forms of the operator, and of its gradient, on the same numbers.
+void check_packed(test::TestDevice& device, DataType type, double tolerance) {
+  const Attributes apart = {{"head_axes", std::vector<int64_t>{2, 2, 2, 2}}, {"scale", 0.25}};
+  const Attributes packed = {{"heads", kHeads}, {"head_axis", int64_t{2}}, {"scale", 0.25}};
+  const TensorType rows{type, {kSamples, kRows, kHeads, kDepth}};
+  const test::Tensor qkv = test::make_tensor({type, {kSamples, kRows, 3 * kHeads * kDepth}},
+                                             noise(kSamples * kRows * 3 * kHeads * kDepth, 1)),
+                     dy = test::make_tensor(rows, noise(rows.elements(), 2)),
+                     bias = test::make_tensor({type, {kHeads, kRows, kRows}}, noise(kHeads * kRows * kRows, 3));
+  std::vector<test::Tensor> parts;
+  for (int64_t i = 0; i < 3; ++i) parts.push_back(test::make_tensor(rows, part(test::values_of(qkv), i)));
+
+  const auto found = run(device, "arbalest.PackedAttention", {qkv, bias}, 2, packed),
+             expected = run(device, "arbalest.Attention", {parts[0], parts[1], parts[2], bias}, 2, apart);
+  for (size_t i = 0; i < 2; ++i) CHECK(test::relative_error(found[i], expected[i]) <= tolerance);
+  const test::Tensor &y = expected[0], &statistics = expected[1];
+  const auto gradients = run(device, "arbalest.PackedAttentionGrad", {qkv, y, statistics, dy, bias}, 2, packed),
+             of_parts = run(device, "arbalest.AttentionGrad", {parts[0], parts[1], parts[2], y, statistics, dy, bias},
+                            4, apart);
+  for (int64_t i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    const test::Tensor gradient = test::make_tensor(rows, part(test::values_of(gradients[0]), i));
+    CHECK(test::relative_error(gradient, of_parts[size_t(i)]) <= tolerance);
+  }
+  CHECK(test::relative_error(gradients[1], of_parts[3]) <= tolerance);
+}
+
 }  // namespace
 
 TEST_CASE("keys that a mask hides by minus infinity have no part in attention") {
@@ -80,4 +119,38 @@ TEST_CASE("keys that a mask hides by minus infinity have no part in attention") 
   }
   check_masked(*cuda, DataType::Float32, 1e-5);
   check_masked(*cuda, DataType::Bfloat16, 1e-2);
+}
+
+TEST_CASE("attention of packed operands is that of operands apart") {
+  const auto cpu = test::make_cpu_device();
+  check_packed(*cpu, DataType::Float64, 0);
+  std::string why_not;
+  const auto cuda = test::make_cuda_device(why_not);
+  if (!cuda) {
+    MESSAGE("SKIP: on CUDA: ", why_not);
+    return;
+  }
+  check_packed(*cuda, DataType::Float32, 1e-6);
+  check_packed(*cuda, DataType::Bfloat16, 1e-2);
+}
+
+TEST_CASE("faults of packed operands of attention are told") {
+  const auto fault = [](const Shape& shape, int64_t heads, int64_t head_axis) {
+    const Attributes attributes = {{"heads", heads}, {"head_axis", head_axis}};
+    try {
+      test::Case(builtin_ops().get("arbalest.PackedAttention"), {{DataType::Float32, shape}}, 2, attributes);
+    } catch (const GraphError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto tells = [](const std::string& message, const char* text) {
+    INFO(message);
+    CHECK(message.find(text) != std::string::npos);
+  };
+  CHECK(fault({2, 9, 48}, 2, 1).empty());
+  tells(fault({2, 9, 48}, 3, 1), "input 'QKV' is float[2,9,48]; expected rows of Q, K and V, each of 3 heads");
+  tells(fault({2, 9, 47}, 1, 1), "input 'QKV' is float[2,9,47]; expected rows of Q, K and V, each of 1 heads");
+  tells(fault({2, 9, 48}, 0, 1), "attribute 'heads' is 0; expected at least 1");
+  tells(fault({2, 9, 48}, 2, 3), "attribute 'head_axis' is 3; expected 1 or 2");
 }

@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "graph/constants.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/strided_view.h"
 
 namespace arbalest {
 namespace {
@@ -20,6 +23,12 @@ const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
 struct Heads {
   ValueId value;
   int64_t axis;
+};
+
+// Q, K and V: as Attention takes them, and as the matrix products read them, behind transpositions.
+struct Operands {
+  std::array<Heads, 3> heads;
+  std::array<ValueId, 3> read;
 };
 
 // What a Softmax reads: a product of queries and keys times a number, and what is added to that.
@@ -155,7 +164,59 @@ class AttentionFusion {
     return heads_turned_together(value);
   }
 
-  // cuDNN's engines take these.
+  // Whether nothing but `readers` and nodes between them and the tensor reads parts of that, or what is made of them.
+  // Nodes that follow from types alone, as Shape does, read nothing.
+  bool read_by_no_other(const Operands& operands, ValueId packed, std::set<NodeId> readers) const {
+    std::set<NodeId> between;
+    for (ValueId value : operands.read) {
+      while (value != packed) {
+        const NodeId producer = graph_.values[size_t(value)].producer;
+        between.insert(producer);
+        value = node(producer).inputs[0];
+      }
+    }
+    readers.insert(between.begin(), between.end());
+    for (const NodeId each : between) {
+      for (const ValueId output : node(each).outputs) {
+        if (output == kNone) continue;
+        for (const NodeId reader : readers_[size_t(output)]) {
+          if (reader == kNone || (!readers.contains(reader) && !node(reader).op->content)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Whether the operand is part `i` of the rows of `packed`, (samples, rows, 3 · heads · depth).
+  bool is_part(const StridedView& view, const Heads& operand, int64_t i, const Shape& extents) const {
+    const int64_t part = extents[1] * extents[3];
+    Shape expected = extents, strides = {extents[2] * 3 * part, extents[3], 3 * part, 1};
+    if (operand.axis == 2) {
+      std::swap(expected[1], expected[2]);
+      std::swap(strides[1], strides[2]);
+    }
+    for (size_t each = 0; each < strides.size(); ++each) {
+      if (expected[each] == 1) strides[each] = 0;
+    }
+    return shape(operand.value) == expected && view.strides == strides && view.first == i * part;
+  }
+
+  // The tensor (samples, rows, 3 · heads · depth) that has a row of Q, of K and of V in each of its own; kNone: there
+  // is none, or nodes beside `readers` read parts of it, so that these have to be there anyway. `extents` are Q's:
+  // samples, heads, rows and depth.
+  ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers) const {
+    const Shape whole = {extents[0], extents[2], 3 * extents[1] * extents[3]};
+    ValueId packed = kNone;
+    for (size_t i = 0; i < 3; ++i) {
+      const auto view = view_in(graph_, operands.heads[i].value, whole);
+      if (!view || !is_part(*view, operands.heads[i], int64_t(i), extents)) return kNone;
+      if (i > 0 && view->base != packed) return kNone;
+      packed = view->base;
+    }
+    return read_by_no_other(operands, packed, readers) ? packed : kNone;
+  }
+
+  // cuDNN's engines take these; packed, each of them begins at a multiple of 16 bytes, as they want it.
   bool fits(ValueId q, ValueId k, ValueId v) const {
     const Shape &rows = shape(q), &columns = shape(k), &values = shape(v);
     if (rows.size() != 4 || columns.size() != 4 || values.size() != 4) return false;
@@ -186,21 +247,40 @@ class AttentionFusion {
       spent.push_back(product);
       last = moved;
     }
-    const Heads queries = heads(q), values = heads(v);
+    const Operands operands{{heads(q), *keys, heads(v)}, {q, k, v}};
+    std::set<NodeId> readers(spent.begin(), spent.end());
+    readers.insert(last);
+    const ValueId packed = packed_operand(operands, shape(q), readers);
     for (const NodeId each : spent) key_[size_t(each)] = -1;
-    std::vector<ValueId> inputs = {queries.value, keys->value, values.value};
-    if (scores->bias != kNone) inputs.push_back(scores->bias);
-    replace(last, std::move(inputs),
-            {{"scale", scores->scale},
-             {"head_axes", Axes{queries.axis, keys->axis, values.axis, last == product ? 1 : 2}}});
+    const int64_t head_axis = last == product ? 1 : 2;
+    packed != kNone ? replace_packed(last, packed, shape(q)[1], head_axis, *scores)
+                    : replace_apart(last, operands.heads, head_axis, *scores);
   }
 
-  void replace(NodeId id, std::vector<ValueId> inputs, Attributes attributes) {
+  void replace_packed(NodeId id, ValueId packed, int64_t heads, int64_t head_axis, const Scores& scores) {
+    replace(id, "arbalest.PackedAttention", {packed}, {{"heads", heads}, {"head_axis", head_axis}}, scores);
+  }
+
+  void replace_apart(NodeId id, const std::array<Heads, 3>& heads, int64_t head_axis, const Scores& scores) {
+    std::vector<ValueId> inputs;
+    Axes axes;
+    for (const Heads& each : heads) {
+      inputs.push_back(each.value);
+      axes.push_back(each.axis);
+    }
+    axes.push_back(head_axis);
+    replace(id, "arbalest.Attention", std::move(inputs), {{"head_axes", axes}}, scores);
+  }
+
+  void replace(NodeId id, std::string_view op, std::vector<ValueId> inputs, Attributes attributes,
+               const Scores& scores) {
     const ValueId statistics =
         graph_.add_value(graph_.values[size_t(node(id).outputs[0])].name + ".statistics", TensorType{});
     graph_.values[size_t(statistics)].producer = id;
+    if (scores.bias != kNone) inputs.push_back(scores.bias);
+    attributes.set("scale", scores.scale);
     Node& fused = graph_.nodes[size_t(id)];
-    fused.op = &builtin_ops().get("arbalest.Attention");
+    fused.op = &builtin_ops().get(op);
     fused.inputs = std::move(inputs);
     fused.outputs.push_back(statistics);
     fused.attributes = std::move(attributes);

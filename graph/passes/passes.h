@@ -26,7 +26,9 @@ void fuse_batch_norm(Graph& graph);
 void fuse_relu(Graph& graph);
 
 // softmax(scale · Q Kᵀ) V, of two MatMuls with a Softmax between them and of factors that are constants, becomes one
-// arbalest.Attention, which reads and writes heads where they lie before a Transpose brought them together.
+// arbalest.Attention, which reads and writes heads where they lie before a Transpose brought them together; or, where
+// Q, K and V are parts of the rows of one tensor, which nothing else reads, arbalest.PackedAttention, which reads that
+// one.
 void fuse_attention(Graph& graph);
 
 // Where `loss` comes from a SoftmaxCrossEntropy and the graph has the Accuracy of the same logits' top class, that one

@@ -11,89 +11,73 @@ using namespace arbalest::test;
 
 namespace {
 
-// 9 tokens of 8; queries, keys and values of 2 heads of 8: q4, k4 and v4, (4, 9, 2, 8).
-const std::string kTokens =
+// 9 tokens of 8; queries, keys and values of 2 heads of 8: q4, k4 and v4, (4, 9, 2, 8), each of a product of its own,
+// or all of one.
+const std::string kApart =
+    "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
+    "q3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n"
+    "k3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n"
+    "v3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n";
+const std::string kTogether =
     "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
     "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n"
-    "q3, k3, v3 = Split <axis = 2> (qkv)\n"
+    "q3, k3, v3 = Split <axis = 2> (qkv)\n";
+const std::string kHeads =
     "q4 = Reshape <shape = [0, 0, 2, 8]> (q3)\n"
     "k4 = Reshape <shape = [0, 0, 2, 8]> (k3)\n"
     "v4 = Reshape <shape = [0, 0, 2, 8]> (v3)\n"
     "c = Constant <value_float = 0.25> ()\n"
     "two = Constant <value_float = 2.0> ()\n";
+const std::string kTokens = kApart + kHeads;
 const std::string kQ = "q = Transpose <perm = [0, 2, 1, 3]> (q4)\n";
 const std::string kK = "k = Transpose <perm = [0, 2, 3, 1]> (k4)\n";
 const std::string kV = "v = Transpose <perm = [0, 2, 1, 3]> (v4)\n";
 const std::string kTokensAgain = "t = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n";
 const std::string kLogits = "logits = arbalest.Linear <units = 3> (h)\n" + std::string(kLoss);
 
-Graph fused(const std::string& middle, const std::string& end = kTokensAgain) {
-  Graph graph = expanded(kTokens + middle + end + kLogits);
-  fuse_attention(graph);
-  check_sound(graph);
-  return graph;
-}
-
 }  // namespace
 
 TEST_CASE("attention is found in the forms that people and exporters write") {
   struct Form {
-    std::string text, end;
+    std::string text;
     double scale;
-    std::vector<int64_t> axes;
-    std::vector<std::string> operands;
   };
-  const std::string heads_first =  // one transposition for all three, as timm has it
-      "five = Reshape <shape = [0, 9, 3, 2, 8]> (qkv)\nmoved = Transpose <perm = [2, 0, 3, 1, 4]> (five)\n"
-      "q5, k5, v5 = Split <axis = 0> (moved)\nq = Squeeze <axes = [0]> (q5)\nk2 = Squeeze <axes = [0]> (k5)\n"
-      "v = Squeeze <axes = [0]> (v5)\nk = Transpose <perm = [0, 1, 3, 2]> (k2)\n";
   for (const Form& form :
-       {Form{kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n",
-             kTokensAgain,
-             1,
-             {2, 2, 2, 2},
-             {"q4", "k4", "v4"}},
+       {Form{kQ + kK + kV + "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n", 1},
         Form{kQ + kK + kV + "qs = Mul (q, c)\ns = MatMul (qs, k)\nw = Softmax <axis = 3> (s)\na = MatMul (w, v)\n",
-             kTokensAgain,
-             0.25,
-             {2, 2, 2, 2},
-             {"q4", "k4", "v4"}},
-        Form{kQ + kK + kV + "s = MatMul (q, k)\nd = Div (s, two)\nw = Softmax (d)\na = MatMul (w, v)\n",
-             kTokensAgain,
-             0.5,
-             {2, 2, 2, 2},
-             {"q4", "k4", "v4"}},
+             0.25},
+        Form{kQ + kK + kV + "s = MatMul (q, k)\nd = Div (s, two)\nw = Softmax (d)\na = MatMul (w, v)\n", 0.5},
         Form{kQ + kK + kV +
                  "qs = Mul (c, q)\nks = Mul (k, two)\ns = MatMul (qs, ks)\nw = Softmax (s)\na = MatMul (w, v)\n",
-             kTokensAgain,
-             0.5,
-             {2, 2, 2, 2},
-             {"q4", "k4", "v4"}},
+             0.5},
         Form{kQ + kV +
                  "k2 = Transpose <perm = [0, 2, 1, 3]> (k4)\nall = Reshape <shape = [8, 9, 8]> (k2)\n"
                  "turned = Transpose <perm = [0, 2, 1]> (all)\nk = Reshape <shape = [4, 2, 8, 9]> (turned)\n"
                  "s = MatMul (q, k)\nw = Softmax (s)\na = MatMul (w, v)\n",
-             kTokensAgain,
-             1,
-             {2, 2, 2, 2},
-             {"q4", "k4", "v4"}},
-        Form{heads_first + "s = MatMul (q, k)\nm = Mul (s, c)\nw = Softmax (m)\na = MatMul (w, v)\n",
-             "h = Flatten (a)\n",
-             0.25,
-             {1, 1, 1, 1},
-             {"q", "k2", "v"}}}) {
-    INFO(form.text);
-    const Graph graph = fused(form.text, form.end);
-    CHECK(count_ops(graph, "Softmax") == 0);
-    CHECK(count_ops(graph, "MatMul") == 0);
-    const Node& attention = only(graph, "arbalest.Attention");
-    CHECK(float_attribute(attention, "scale") == doctest::Approx(form.scale));
-    CHECK(ints_attribute(attention, "head_axes") == form.axes);
-    for (size_t i = 0; i < 3; ++i) CHECK(graph.values[size_t(attention.inputs[i])].name == form.operands[i]);
-    const bool together = form.axes[3] == 1;
-    CHECK(attention.outputs[0] == graph.find_value(together ? "a" : "t"));
-    CHECK(value(graph, together ? "a" : "t").type.shape == (together ? Shape{4, 2, 9, 8} : Shape{4, 9, 2, 8}));
-    CHECK(value(graph, fmt::format("{}.statistics", together ? "a" : "t")).type.shape == Shape{4, 2, 9, 1});
+             1}}) {
+    for (const bool together : {false, true}) {
+      INFO(form.text);
+      Graph graph = expanded((together ? kTogether : kApart) + kHeads + form.text + kTokensAgain + kLogits);
+      fuse_attention(graph);
+      check_sound(graph);
+      CHECK(count_ops(graph, "Softmax") == 0);
+      CHECK(count_ops(graph, "MatMul") == 0);
+      const Node& attention = only(graph, together ? "arbalest.PackedAttention" : "arbalest.Attention");
+      CHECK(float_attribute(attention, "scale") == doctest::Approx(form.scale));
+      std::vector<std::string> operands;
+      for (const ValueId input : attention.inputs) operands.push_back(graph.values[size_t(input)].name);
+      if (together) {
+        CHECK(operands == std::vector<std::string>{"qkv"});
+        CHECK(int_attribute(attention, "heads") == 2);
+        CHECK(int_attribute(attention, "head_axis") == 2);
+      } else {
+        CHECK(operands == std::vector<std::string>{"q4", "k4", "v4"});
+        CHECK(ints_attribute(attention, "head_axes") == std::vector<int64_t>{2, 2, 2, 2});
+      }
+      CHECK(attention.outputs[0] == graph.find_value("t"));
+      CHECK(value(graph, "t").type.shape == Shape{4, 9, 2, 8});
+      CHECK(value(graph, "t.statistics").type.shape == Shape{4, 2, 9, 1});
+    }
   }
 }
 

@@ -176,20 +176,29 @@ TEST_CASE("gradients of convolutions, pools and sums are the loss's differences"
 }
 
 TEST_CASE("gradients of attention, in parts and as one operator, are the loss's differences, and the losses agree") {
-  const std::string body =
-      "tokens = Reshape <shape = [0, 9, 8]> (x)\n"
-      "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\n"
-      "q3, k3, v3 = Split <axis = 2> (qkv)\n"
+  const std::string tokens = "tokens = Reshape <shape = [0, 9, 8]> (x)\n";
+  const std::string apart =
+      "q3 = arbalest.Linear <units = 16, axis = -1> (tokens)\nk3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n"
+      "v3 = arbalest.Linear <units = 16, axis = -1> (tokens)\n";
+  const std::string together =
+      "qkv = arbalest.Linear <units = 48, axis = -1> (tokens)\nq3, k3, v3 = Split <axis = 2> (qkv)\n";
+  const std::string heads =
       "q4 = Reshape <shape = [0, 0, 2, 8]> (q3)\nq = Transpose <perm = [0, 2, 1, 3]> (q4)\n"
       "k4 = Reshape <shape = [0, 0, 2, 8]> (k3)\nk = Transpose <perm = [0, 2, 3, 1]> (k4)\n"
       "v4 = Reshape <shape = [0, 0, 2, 8]> (v3)\nv = Transpose <perm = [0, 2, 1, 3]> (v4)\n"
-      "c = Constant <value_float = 0.35> ()\n"
-      "qs = Mul (q, c)\ns = MatMul (qs, k)\nw = Softmax (s)\na = MatMul (w, v)\n"
-      "t = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n" +
-      kHead;
+      "c = Constant <value_float = 0.35> ()\nqs = Mul (q, c)\ns = MatMul (qs, k)\n";
+  const std::string end = "a = MatMul (w, v)\nt = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n" + kHead;
+  const std::string biases = "#initial float[2, 9, 9] biases = {" + numbers(162) + "}";
   ProgramOptions fused;
   fused.fuse_attention = true;
-  CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
+  for (const std::string& operands : {apart, together}) {
+    for (const std::string weights : {"w = Softmax (s)\n", "m = Add (s, biases)\nw = Softmax (m)\n"}) {
+      INFO(operands, weights);
+      const std::string body =
+          tokens + operands + heads + weights + end + (weights.starts_with("m") ? biases : std::string());
+      CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
+    }
+  }
 }
 
 TEST_CASE("gradients through batch norms that run by their statistics are the loss's differences") {

@@ -1,0 +1,20 @@
+#pragma once
+// Where the elements of a value lie in another one that nodes only took parts of, turned or gave another shape.
+
+#include <optional>
+
+#include "graph/graph.h"
+
+namespace arbalest {
+
+struct StridedView {
+  ValueId base = kNone;  // row-major
+  int64_t first = 0;     // of its elements: where the view begins
+  Shape strides;         // of its elements: from one to the next along each axis of the view; 0 where there is but one
+};
+
+// In the nearest value of the shape `whole` that `value` comes from through nothing but Transpose, Split, Gather of one
+// constant index, Reshape and operators like it. None: there is no such value, or no strides say where elements lie.
+std::optional<StridedView> view_in(const Graph& graph, ValueId value, const Shape& whole);
+
+}  // namespace arbalest

@@ -82,7 +82,8 @@ class Monitor {
   // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on, and the best
   // validation stays the best.
   void roll_back(const MonitorState& from, double rate_factor);
-  int64_t best_iteration() const;  // of the best validation; 0: there was none
+  int64_t best_iteration() const;                                  // of the best validation; 0: there was none
+  const std::string& best_metric() const { return best_metric_; }  // what it is judged by
   // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
   // `updates`: where they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged where the
   // loss is not finite, which names `diverged`, the learners of which that is so; "": the only one; or where the last

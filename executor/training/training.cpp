@@ -388,7 +388,14 @@ void Training::observe(const RunPosition& at) {
 
 void Training::keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at) {
   validated_ = {model, at};
-  if (!verdict.best || options_.files.save_best.empty()) return;
+  if (options_.files.save_best.empty()) return;
+  if (!verdict.best) {
+    if (monitor_->best_iteration() == 0) {
+      best_error_ =
+          fmt::format("{}: '{}' was undefined in every validation", options_.files.save_best, monitor_->best_metric());
+    }
+    return;
+  }
   try {
     check_finite(model, at.iteration, options_.files.save_best);
     save(options_.files.save_best, model, at, monitor_->seconds());

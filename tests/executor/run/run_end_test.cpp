@@ -196,6 +196,28 @@ TEST_CASE("a best model that cannot be saved is told and does not end the run") 
   CHECK(std::filesystem::exists(options.files.save));
 }
 
+TEST_CASE("where no validation is a best one, the file of the best is told to be missing") {
+  const TestFolder folder;
+  const Graph graph = read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "one () => (float loss)\n{\n"
+      "image, label = arbalest.Prefetch <source = \"glyphs:?train=16&test=1&size=16\", batch = 8> ()\n"
+      "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
+      "logits = arbalest.Linear <units = 10> (x)\n"
+      "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+      "auc = arbalest.AUC (logits, label)\n"  // of one sample
+      "trained = arbalest.Train <lr = 0.1> (loss)\n"
+      "report = arbalest.Validate (trained, loss, auc)\n}\n",
+      "one.onnxtxt", builtin_ops());
+  SessionOptions options = on_cpus();
+  options.files.save_best = folder / "best.safetensors";
+  Recorder story;
+  const std::atomic<bool> interrupted{false};
+  const RunFinished end = run_training(graph, options, story, interrupted);
+  CHECK(contains(end.best_error, "best.safetensors: 'auc' was undefined in every validation"));
+  CHECK_FALSE(std::filesystem::exists(options.files.save_best));
+}
+
 TEST_CASE("where the last model cannot be saved, the trace is written") {
   const TestFolder folder;
   std::filesystem::create_directory(folder / "last");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -64,6 +65,17 @@ bool constants_are_no_weights(const GraphSource& source) {
          });
 }
 
+// A weight that no training can mend: the file is damaged. Masks may well be infinite.
+void check_finite(const Value& weight) {
+  if (weight.type.dtype != DataType::Float32) return;
+  const auto* numbers = reinterpret_cast<const float*>(weight.initializer.data->data());
+  const auto* end = numbers + weight.type.elements();
+  const auto* found = std::find_if(numbers, end, [](float each) { return !std::isfinite(each); });
+  if (found == end) return;
+  throw GraphError(weight.where, fmt::format("weight '{}', element {}: found {}, expected a finite number", weight.name,
+                                             found - numbers, *found));
+}
+
 void find_weights(Graph& graph, const GraphSource& source) {
   const bool only_initialisers = constants_are_no_weights(source);
   std::vector<bool> learned(graph.values.size(), false), neutral(graph.values.size(), false);
@@ -79,7 +91,10 @@ void find_weights(Graph& graph, const GraphSource& source) {
   for (size_t v = 0; v < learned.size(); ++v) {
     Value& value = graph.values[v];
     if (!is_stored(value) || !is_floating(value.type.dtype)) continue;
-    if (learned[v] && !value.type.shape.empty()) value.role = neutral[v] ? Role::Constant : Role::Parameter;
+    if (learned[v] && !value.type.shape.empty()) {
+      value.role = neutral[v] ? Role::Constant : Role::Parameter;
+      check_finite(value);
+    }
     if (learned[v]) continue;
     const bool number = value.type.elements() == 1 && !is_of_module(source, value.name);  // of a formula
     const bool exact = value.type.dtype == DataType::Float64;                             // a table, in a net of floats

@@ -117,6 +117,24 @@ table (float[N, 3] x) => (float[N, 3] y) < double[3] steps = {0.1, 0.2, 0.3}, fl
   CHECK(value(graph, "shift").role == Role::Parameter);
 }
 
+TEST_CASE("model: weights that are not finite are named, and masks may be infinite") {
+  const Files files;
+  const std::string path = files.file("broken.onnxtxt");
+  const auto write = [&](const char* weight, const char* mask) {
+    Files::write(path, fmt::format("<ir_version: 8, opset_import: [\"\" : 17]>\n"
+                                   "broken (float[N, 2] x) => (float[N, 2] y)\n"
+                                   "<float[2, 2] w = {{1, 2, {}, 4}}, float[2] mask = {{0, {}}}>\n"
+                                   "{{ h = MatMul (x, w)  y = Add (h, mask) }}\n",
+                                   weight, mask));
+  };
+  write("3", "-inf");
+  CHECK_NOTHROW(files.read("y = model.broken (x)", {{"", path}}, "float[5,2] x"));
+  write("nan", "0");
+  const std::string fault = error_of([&] { files.read("y = model.broken (x)", {{"", path}}, "float[5,2] x"); });
+  CHECK(has(fault, "weight 'w', element 2: found nan, expected a finite number"));
+  CHECK(has(fault, "broken.onnxtxt:3:"));
+}
+
 TEST_CASE("model: training_mode = 0 leaves statistics as they are") {
   const Files files;
   Graph graph = files.read("logits = model.net <training_mode = 0> (x)", {{"net", files.net}});

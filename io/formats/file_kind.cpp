@@ -15,6 +15,8 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
+constexpr const char* kWebPage = "a web page, as a failed download leaves it";
+
 struct Signature {
   std::string_view start;
   const char* kind;
@@ -33,6 +35,10 @@ constexpr Signature kSignatures[] = {
     {"\x80\x03"sv, kPickle},
     {"\x80\x04"sv, kPickle},
     {"\x80\x05"sv, kPickle},
+    {"version https://git-lfs"sv, "a pointer of Git LFS; 'git lfs pull' fetches the file"},
+    {"<!DOCTYPE html"sv, kWebPage},
+    {"<!doctype html"sv, kWebPage},
+    {"<html"sv, kWebPage},
 };
 
 // A protocol buffer that starts with ir_version, then another of ModelProto's fields.

@@ -255,6 +255,8 @@ TEST_CASE("safetensors: a file of another kind is called what it is") {
       "\x80\x02\x8a\nl\xfc\x9c"
       "F\xf9 j\xa8P\x19.",
       {"found a PyTorch checkpoint", "save_file"});
+  refuses("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", {"found a pointer of Git LFS"});
+  refuses("<!DOCTYPE html><html><title>404</title></html>\n", {"found a web page"});
   refuses("\x80\x04\x95 }", {"found a Python pickle", "convert it once", "torch.load(sys.argv[1]"});
   refuses(std::string("PK\x03\x04\0\0", 6) + "arr_0.npy", {"found a zip archive"});
   refuses("\x08\x07\x12\x07pytorch:\x05", {"found an ONNX model"});

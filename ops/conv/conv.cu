@@ -10,6 +10,7 @@
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
+#include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace arbalest {
@@ -21,9 +22,6 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 constexpr int64_t kThinChannels = 16;  // that the kernels of conv_thin.h begin with
-
-// Of so many learners at once engines are timed; with more, the same are best, and --learners auto need not time again.
-constexpr int kMostTimedTogether = 4;
 
 // y: (rows, C), bias: (C) or nothing; in place. NaN stays NaN.
 template <int W, bool Relu, typename T>

@@ -15,6 +15,9 @@ struct ConvolutionOperands {
   DeviceBuffer a, b, bias, result, workspace;
 };
 
+// Of so many learners at once engines are timed; with more, the same are best, and --learners auto need not time again.
+inline constexpr int kMostTimedTogether = 4;
+
 class ConvolutionTimer {
  public:
   using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;

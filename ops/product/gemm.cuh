@@ -1,10 +1,12 @@
 #pragma once
 // Matrix products through cuBLASLt, with the bias in its epilogue where the library takes it. cuBLAS is column-major,
-// so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped.
+// so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. Of the algorithms that its
+// heuristics propose for a large product the fastest is taken, timed and kept as convolutions' engines are.
 
 #include <vector>
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/product_algorithms.h"
 #include "ops/product/gemm.h"
 
 namespace arbalest::cuda {
@@ -79,6 +81,9 @@ class GemmKernel final : public Kernel {
   GemmKernel(const KernelRequest& request, const Problem& problem, int a, int b, int c)
       : problem_(problem), a_(a), b_(b), c_(c), context_(cuda_context(request)) {
     if (empty()) return;
+    concurrent_ = std::min(request.concurrent, kMostTimedTogether);
+    timed_ = !request.deterministic && problem.batch == 1 && problem.calls.size() == 1 &&
+             problem.m * problem.n * problem.k >= kWorthTiming;
     const cudaDataType_t in = cuda_type(request, problem.in), out = cuda_type(request, problem.out);
     const bool tf32 = request.math == MathMode::Tf32 && problem.in == DataType::Float32;
     make_descriptor(tf32);
@@ -95,11 +100,11 @@ class GemmKernel final : public Kernel {
     if (problem.addend == Addend::Row && problem.beta == 1) {
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out);
-      bias_in_epilogue_ = choose_algorithm(request.workspace_limit);
+      bias_in_epilogue_ = choose_algorithm(request.workspace_limit, tf32, true);
       if (!bias_in_epilogue_) make_descriptor(tf32);
     }
     matrix_in_product_ = problem.addend == Addend::Matrix && problem.out == DataType::Float32;
-    if (!bias_in_epilogue_ && !choose_algorithm(request.workspace_limit)) {
+    if (!bias_in_epilogue_ && !choose_algorithm(request.workspace_limit, tf32, false)) {
       throw RunError("node '" + request.node.name + "' (" + request.node.op->qualified_name() +
                      "): cuBLASLt has no algorithm for a product of " + std::to_string(problem.m) + " × " +
                      std::to_string(problem.k) + " and " + std::to_string(problem.k) + " × " +
@@ -108,6 +113,7 @@ class GemmKernel final : public Kernel {
   }
 
   int64_t workspace_bytes() const override { return bias_offset() + bias_bytes(); }
+  std::string engine() const override { return algorithm_.found ? algorithm_.name() : std::string(); }
 
   void run(const KernelContext& c) const override {
     if (problem_.m == 0 || problem_.n == 0 || problem_.batch == 0 || problem_.calls.empty()) return;
@@ -144,15 +150,22 @@ class GemmKernel final : public Kernel {
       return static_cast<const char*>(base) + elements * int64_t(size_of(type));
     };
     void* y = static_cast<char*>(c.outputs[0]) + call.y * int64_t(size_of(problem_.out));
-    const float alpha = problem_.alpha, beta = matrix_in_product_ ? problem_.beta : 0.0f;
-    CUBLAS_CHECK(cublasLtMatmul(context_.cublas_lt, descriptor_.get(), &alpha, at(c.inputs[b_], call.b, problem_.in),
-                                left_.get(), at(c.inputs[a_], call.a, problem_.in), right_.get(), &beta,
-                                matrix_in_product_ ? static_cast<const void*>(addend) : y, result_.get(), y,
-                                result_.get(), &algorithm_, c.workspace, size_t(workspace_bytes_), stream_of(c)));
+    launch(algorithm_, at(c.inputs[a_], call.a, problem_.in), at(c.inputs[b_], call.b, problem_.in),
+           matrix_in_product_ ? addend : nullptr, y, c.workspace, stream_of(c));
+  }
+
+  // `addend`: a matrix that joins the product, or null.
+  void launch(const ProductAlgorithm& algorithm, const void* a, const void* b, const float* addend, void* y,
+              void* workspace, cudaStream_t stream) const {
+    const float alpha = problem_.alpha, beta = addend != nullptr ? problem_.beta : 0.0f;
+    CUBLAS_CHECK(cublasLtMatmul(context_.cublas_lt, descriptor_.get(), &alpha, b, left_.get(), a, right_.get(), &beta,
+                                addend != nullptr ? static_cast<const void*>(addend) : y, result_.get(), y,
+                                result_.get(), &algorithm.algorithm, workspace, size_t(algorithm.workspace_bytes),
+                                stream));
   }
 
   // Where the workspace has the bias as bfloat16, behind cuBLASLt's part.
-  int64_t bias_offset() const { return (workspace_bytes_ + 15) / 16 * 16; }
+  int64_t bias_offset() const { return (algorithm_.workspace_bytes + 15) / 16 * 16; }
   int64_t bias_bytes() const {
     return bias_in_epilogue_ && problem_.out == DataType::Bfloat16 ? problem_.n * int64_t(size_of(problem_.out)) : 0;
   }
@@ -182,38 +195,59 @@ class GemmKernel final : public Kernel {
 
   bool empty() const { return problem_.m * problem_.n * problem_.k * problem_.batch == 0 || problem_.calls.empty(); }
 
-  // The heuristics' first algorithm for operands as they are aligned; false if there is none.
-  bool choose_algorithm(int64_t workspace_limit) {
+  // Of the heuristics' algorithms for operands as they are aligned the first, or the fastest; false if there is none.
+  bool choose_algorithm(int64_t workspace_limit, bool tf32, bool bias) {
     cublasLtMatmulPreference_t preference = nullptr;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
     const Preference owner(preference);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(std::min<int64_t>(workspace_limit, 32 << 20)));
+    const int64_t most_workspace = std::min<int64_t>(workspace_limit, 32 << 20);
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(most_workspace));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(&MatrixSteps::b, problem_.in));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(&MatrixSteps::a, problem_.in));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(&MatrixSteps::y, problem_.out));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(&MatrixSteps::y, problem_.out));
-    cublasLtMatmulHeuristicResult_t found = {};
-    int count = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(context_.cublas_lt, descriptor_.get(), left_.get(), right_.get(), result_.get(),
-                                       result_.get(), preference, 1, &found, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
-    algorithm_ = found.algo;
-    workspace_bytes_ = int64_t(found.workspaceSize);
-    return true;
+    const ProductDescription description = {descriptor_.get(), left_.get(), right_.get(), result_.get(), preference};
+    if (timed_) {
+      const auto run = [&](const ProductAlgorithm& algorithm, const ConvolutionOperands& with, cudaStream_t stream) {
+        if (bias) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, with.bias.data());
+        launch(algorithm, with.a.data(), with.b.data(), nullptr, with.result.data(), with.workspace.data(), stream);
+      };
+      algorithm_ = fastest_algorithm(context_, timed_problem(most_workspace, tf32, bias), description, run);
+    } else {
+      algorithm_ = first_algorithm(context_, description);
+    }
+    return algorithm_.found;
   }
+
+  ProductProblem timed_problem(int64_t workspace_limit, bool tf32, bool bias) const {
+    ProductProblem product;
+    product.m = problem_.m;
+    product.n = problem_.n;
+    product.k = problem_.k;
+    product.trans_a = problem_.trans_a;
+    product.trans_b = problem_.trans_b;
+    product.tf32 = tf32;
+    product.bias = bias;
+    product.in = problem_.in;
+    product.out = problem_.out;
+    product.workspace_limit = workspace_limit;
+    product.concurrent = concurrent_;
+    return product;
+  }
+
+  static constexpr int64_t kWorthTiming = 1 << 22;  // products of two numbers, in a product of matrices
 
   Problem problem_;
   int a_, b_, c_;
   CudaContext& context_;
   MatmulDescriptor descriptor_;
   MatrixLayout left_, right_, result_;
-  cublasLtMatmulAlgo_t algorithm_ = {};
-  int64_t workspace_bytes_ = 0;
-  bool bias_in_epilogue_ = false, matrix_in_product_ = false;
+  ProductAlgorithm algorithm_;
+  int concurrent_ = 1;
+  bool timed_ = false, bias_in_epilogue_ = false, matrix_in_product_ = false;
 };
 
 }  // namespace arbalest::cuda

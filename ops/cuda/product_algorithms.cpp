@@ -1,0 +1,103 @@
+#include "ops/cuda/product_algorithms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/cuda/convolution_choices.h"
+
+namespace arbalest {
+namespace {
+
+// Its number is to be changed with how the choice is made: what was kept before is chosen again then.
+std::string choice_key(const CudaContext& context, const ProductProblem& p) {
+  return fmt::format("{} product 1 {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.device_name, p.m, p.n, p.k,
+                     p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in), name_of(p.out), p.workspace_limit,
+                     p.concurrent);
+}
+
+// The convolution of 1 × 1 that the product is: operands have as many elements, whichever enters transposed.
+ConvolutionProblem as_convolution(const ProductProblem& p) {
+  ConvolutionProblem same;
+  same.type = p.in;
+  same.output_type = p.out;
+  same.x = {p.m, p.k, 1, 1};
+  same.w = {p.n, p.k, 1, 1};
+  same.y = {p.m, p.n, 1, 1};
+  same.concurrent = p.concurrent;
+  return same;
+}
+
+constexpr int kMostTimed = 12;
+
+std::vector<ProductAlgorithm> proposed_algorithms(const CudaContext& context, const ProductDescription& d, int most) {
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context.cublas_lt, d.product, d.a, d.b, d.y, d.y,
+                                                               d.preference, most, found.data(), &count);
+  std::vector<ProductAlgorithm> proposed;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& each = found[size_t(i)];
+    if (each.state == CUBLAS_STATUS_SUCCESS) proposed.push_back({true, each.algo, int64_t(each.workspaceSize)});
+  }
+  return proposed;
+}
+
+}  // namespace
+
+std::string ProductAlgorithm::name() const {
+  std::string name = "cuBLASLt";
+  for (const auto attribute : {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+                               CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                               CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION}) {
+    uint32_t value = 0;
+    size_t written = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+    name += status == CUBLAS_STATUS_SUCCESS ? fmt::format("_{}", value) : "_";
+  }
+  uint16_t cluster = 0;
+  size_t written = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
+                                                                     &cluster, sizeof(cluster), &written);
+  return name + (status == CUBLAS_STATUS_SUCCESS ? fmt::format("_{}", cluster) : "_");
+}
+
+ProductAlgorithm first_algorithm(const CudaContext& context, const ProductDescription& description) {
+  const std::vector<ProductAlgorithm> proposed = proposed_algorithms(context, description, 1);
+  return proposed.empty() ? ProductAlgorithm() : proposed[0];
+}
+
+ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
+                                   const ProductDescription& description, const RunAlgorithm& run) {
+  const std::vector<ProductAlgorithm> proposed = proposed_algorithms(context, description, kMostTimed);
+  if (proposed.size() < 2) return proposed.empty() ? ProductAlgorithm() : proposed[0];
+  const auto fits = [&](const ConvolutionChoice& known) {
+    return known.index < int64_t(proposed.size()) && known.engine == proposed[size_t(known.index)].name();
+  };
+  const auto choose = [&] {
+    int64_t workspace = 0;
+    for (const ProductAlgorithm& each : proposed) workspace = std::max(workspace, each.workspace_bytes);
+    const ConvolutionProblem same = as_convolution(problem);
+    ConvolutionTimer timer(context, same, workspace);
+    ConvolutionChoice best;
+    for (size_t i = 0; i < proposed.size(); ++i) {
+      const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) { run(proposed[i], with, stream); };
+      const double microseconds = timer.time(call, best.microseconds);
+      if (microseconds > 0 && (best.index < 0 || microseconds < best.microseconds)) {
+        best = {int64_t(i), proposed[i].name(), microseconds};
+      }
+    }
+    return best;
+  };
+  try {
+    const ConvolutionChoice choice = ConvolutionChoices::of_process().find(choice_key(context, problem), fits, choose);
+    return proposed[size_t(std::max<int64_t>(0, choice.index))];
+  } catch (const RunError&) {
+    cudaGetLastError();
+    return proposed[0];
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,46 @@
+#pragma once
+// Which of cuBLASLt's algorithms for a product of matrices is the fastest, timed and kept as convolutions' engines are.
+
+#include <functional>
+#include <string>
+
+#include "ops/cuda/convolution_timer.h"
+
+namespace arbalest {
+
+// Y (m,n) = op(A) · op(B) [+ a bias (n)], and what an algorithm's time depends on beside the device.
+struct ProductProblem {
+  int64_t m = 0, n = 0, k = 0;
+  bool trans_a = false, trans_b = false, tf32 = false, bias = false;
+  DataType in = DataType::Float32, out = DataType::Float32;
+  int64_t workspace_limit = 0;
+  int concurrent = 1;  // as ConvolutionProblem has it
+};
+
+// As cuBLASLt's heuristics are asked.
+struct ProductDescription {
+  cublasLtMatmulDesc_t product;
+  cublasLtMatrixLayout_t a, b, y;
+  cublasLtMatmulPreference_t preference;
+};
+
+struct ProductAlgorithm {
+  bool found = false;
+  cublasLtMatmulAlgo_t algorithm = {};
+  int64_t workspace_bytes = 0;
+
+  // The numbers that make it what it is: where they are the same, so is the algorithm.
+  std::string name() const;
+};
+
+// Launches an algorithm with A, B, the bias, the result and the workspace that it gets.
+using RunAlgorithm =
+    std::function<void(const ProductAlgorithm& algorithm, const ConvolutionOperands& with, cudaStream_t stream)>;
+
+// The heuristics' first.
+ProductAlgorithm first_algorithm(const CudaContext& context, const ProductDescription& description);
+// The fastest of several; the first where the device has no memory to time them.
+ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
+                                   const ProductDescription& description, const RunAlgorithm& run);
+
+}  // namespace arbalest

@@ -3,12 +3,14 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "executor/devices/nvtx.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
+#include "tools/command/session_setup.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -231,4 +233,23 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "--set", "train.=1"}, "NODE.ATTRIBUTE=VALUE");
   says({"run", "g", "--save"}, "--save");
   says({}, "run");
+}
+
+TEST_CASE("more learners than the driver has queues for get one each, unless the environment says otherwise") {
+  constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
+  const auto queues = [&](int learners) {
+    give_learners_queues(learners);
+    const char* found = std::getenv(kName);
+    return std::string(found != nullptr ? found : "");
+  };
+  const char* const before = std::getenv(kName);
+  const std::string kept = before != nullptr ? before : "";
+  unsetenv(kName);
+  CHECK(queues(0) == "");  // auto
+  CHECK(queues(8) == "");
+  CHECK(queues(12) == "12");
+  CHECK(queues(16) == "12");  // what the environment says stays
+  unsetenv(kName);
+  CHECK(queues(64) == "32");
+  kept.empty() ? unsetenv(kName) : setenv(kName, kept.c_str(), 1);
 }

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
 #include "executor/plan/device_list.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
@@ -64,8 +68,15 @@ void tell_of_fresh_weights(const FileOptions& files) {
   }
 }
 
+void give_learners_queues(int learners) {
+  constexpr int kUsual = 8, kMost = 32;  // of the driver
+  if (learners <= kUsual) return;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(std::min(learners, kMost)).c_str(), 0);
+}
+
 SessionOptions session_options(const GraphOptions& options) {
   SessionOptions session = options.session;
+  give_learners_queues(session.learners.per_device);
   session.learners.devices = parse_devices(options.devices, default_devices);
   return session;
 }

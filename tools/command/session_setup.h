@@ -27,7 +27,13 @@ void tell_of_fresh_weights(const FileOptions& files);
 // states another; `batch` in place of Prefetch's. Throws GraphError.
 Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch);
 
-// The session's options with the devices looked up. Throws GraphError for a wrong list of devices.
+// A GPU runs streams through 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and learners that
+// share one wait for each other: with more learners than that on a device there are as many queues as learners, up
+// to 32. Has to be called before CUDA is; what the environment says stays.
+void give_learners_queues(int learners);
+
+// The session's options with the devices looked up, and queues for its learners. Throws GraphError for a wrong list of
+// devices.
 SessionOptions session_options(const GraphOptions& options);
 
 }  // namespace arbalest

@@ -239,9 +239,13 @@ CheckpointFile read_checkpoint(const std::filesystem::path& path) {
   return file;
 }
 
+NotFiniteError::NotFiniteError(const std::filesystem::path& path, std::string array)
+    : RunError(fmt::format("{}: not written: '{}' is no longer finite", path.string(), array)),
+      array_(std::move(array)) {}
+
 int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint) {
   if (const std::string what = layout.not_finite(checkpoint); !what.empty()) {
-    throw RunError(fmt::format("{}: not written: '{}' is no longer finite", path.string(), what));
+    throw NotFiniteError(path, what);
   }
   const TensorFile file = layout.encode(std::move(checkpoint));
   write_safetensors(path, file);

@@ -95,8 +95,18 @@ CheckpointFile read_checkpoint(const std::filesystem::path& path);
 // Whether all that training goes on from is finite.
 bool is_finite(const CheckpointFile& file);
 
-// Replaces the file at once and whole. Returns its bytes. Throws RunError where it cannot be written, and where what it
-// would hold is not finite (CheckpointLayout::not_finite()).
+// What a checkpoint would hold is not finite.
+class NotFiniteError : public RunError {
+ public:
+  NotFiniteError(const std::filesystem::path& path, std::string array);
+  const std::string& array() const { return array_; }  // as CheckpointLayout::not_finite() names it
+
+ private:
+  std::string array_;
+};
+
+// Replaces the file at once and whole. Returns its bytes. Throws RunError where it cannot be written, NotFiniteError
+// where no run could go on from it.
 int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint);
 
 // The parts of a checkpoint that are no tensors.

@@ -44,6 +44,12 @@ std::string CheckpointWriter::error() {
   return error_;
 }
 
+std::optional<CheckpointWriter::NotFinite> CheckpointWriter::take_not_finite() {
+  const std::scoped_lock lock(mutex_);
+  found_not_finite_ = false;
+  return std::exchange(not_finite_, std::nullopt);
+}
+
 void CheckpointWriter::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -52,15 +58,22 @@ void CheckpointWriter::serve() {
     Job job = *std::exchange(job_, std::nullopt);
     writing_ = true;
     lock.unlock();
+    const int64_t iteration = job.checkpoint.position.iteration;
     std::string error;
+    std::optional<NotFinite> found;
     try {
       write_now(std::move(job));
+    } catch (const NotFiniteError& failure) {  // which ends the run, or what is under way of it
+      error = plain_message(failure);
+      found = {failure.array(), iteration};
     } catch (const std::exception& failure) {
       error = plain_message(failure);
       warn(fmt::format("{}; training goes on without this checkpoint", error));
     }
     lock.lock();
     error_ = error;
+    if (found && !not_finite_) not_finite_ = found;
+    found_not_finite_ = not_finite_.has_value();
     writing_ = false;
     changed_.notify_all();
   }

@@ -1,6 +1,7 @@
 #pragma once
 // Checkpoints are written beside training, by a thread of their own: one at a time, so that at most one lies in memory.
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -30,8 +31,15 @@ class CheckpointWriter {
   bool busy();
   void write(Job job);  // waits for the one before
   void wait();          // until nothing is under way
-  // Why the latest could not be written; "": it was. A failure is told on standard error too.
+  // Why the latest could not be written; "": it was. A failure is told on standard error too, but for what follows.
   std::string error();
+  // The first checkpoint that was not written because what it would have held is not finite, since this was asked for.
+  struct NotFinite {
+    std::string array;  // as CheckpointLayout::not_finite() names it
+    int64_t iteration;
+  };
+  std::optional<NotFinite> take_not_finite();
+  bool found_not_finite() const { return found_not_finite_.load(); }
 
  private:
   void serve();
@@ -45,7 +53,9 @@ class CheckpointWriter {
   std::optional<Job> job_;
   bool writing_ = false, closed_ = false;
   std::string error_;
-  std::thread thread_;  // last: it uses the others
+  std::optional<NotFinite> not_finite_;
+  std::atomic<bool> found_not_finite_ = false;  // there is one, for those who ask often
+  std::thread thread_;                          // last: it uses the others
 };
 
 }  // namespace arbalest

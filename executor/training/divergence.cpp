@@ -21,9 +21,17 @@ void Training::check_divergence() const {
   }
 }
 
-// At rest, or at the end of a segment: whether all is well. --find-nan looks at weights and sums, too, and keeps them
-// where they are finite.
+// At rest, or at the end of a segment: whether all is well. A checkpoint may have found weights or statistics that are
+// not finite while the loss was. --find-nan looks at weights and sums each time, and keeps them where they are finite.
 bool Training::is_finite() {
+  if (writer_ && writer_->found_not_finite() && !segment_->diverged()) {
+    const CheckpointWriter::NotFinite found = *writer_->take_not_finite();
+    segment_->diverge(
+        {fmt::format("'{}' is no longer finite after iteration {}, though the loss is; try a lower learning "
+                     "rate",
+                     found.array, found.iteration),
+         found.iteration, Diverged::Of::Training});
+  }
   if (!options_.divergence.find || segment_->diverged()) return !segment_->diverged();
   SegmentSnapshot now = segment_->snapshot();
   if (const std::string what = segment_->not_finite(now); !what.empty()) {
@@ -54,6 +62,7 @@ void Training::roll_back(const Diverged& error) {
   const DivergenceOptions& options = options_.divergence;
   if (options.then != OnDivergence::Rollback) throw Diverged(error);
   writer_->wait();
+  writer_->take_not_finite();  // of what is given up
   const MonitorState from = monitor_->state();
   if (from.rollbacks >= options.most_rollbacks) {
     throw TaskError(fmt::format("{}; the run has gone back to a checkpoint {} time{} already", error.what(),

@@ -211,7 +211,8 @@ void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
   segment_->on_rest = [this, &interrupted] { return rest(interrupted); };
   segment_->first_rest = find ? segment_->iterations() + 1 : checkpoint_at_;
   segment_->rest_due = [this] {
-    return time_is_up() || (checkpoint_due() && !writer_->busy()) || segment_->diverged();
+    return time_is_up() || (checkpoint_due() && !writer_->busy()) || segment_->diverged() ||
+           (writer_ && writer_->found_not_finite());
   };
 }
 

@@ -14,10 +14,11 @@
 namespace arbalest::test {
 
 // Vectors with a target that follows from them, read slowly enough for the disk to keep up. The sample at a position of
-// an epoch's order holds a NaN the first `times` times that it is read.
+// an epoch's order holds `value` the first `times` times that it is read.
 class Poisoned final : public Source {
  public:
-  Poisoned(uint64_t epoch, uint64_t position, int times) : epoch_(epoch), position_(position), left_(times) {}
+  Poisoned(uint64_t epoch, uint64_t position, int times, float value = std::numeric_limits<float>::quiet_NaN())
+      : epoch_(epoch), position_(position), value_(value), left_(times) {}
   int64_t size() const override { return 96; }
   std::vector<Field> fields() const override {
     return {{"x", DataType::Float32, {6}}, {"target", DataType::Float32, {1}}};
@@ -30,7 +31,7 @@ class Poisoned final : public Source {
       for (int i = 0; i < 6; ++i) x[i] = std::sin(float(samples[s].index * 7 + i * 3));
       target[s] = x[0] - x[3];
       const bool here = samples[s].epoch == epoch_ && samples[s].position == position_;
-      if (here && left_.fetch_sub(1) > 0) x[2] = std::numeric_limits<float>::quiet_NaN();
+      if (here && left_.fetch_sub(1) > 0) x[2] = value_;
     }
   }
   double microseconds_per_sample() const override { return 0; }
@@ -38,6 +39,7 @@ class Poisoned final : public Source {
 
  private:
   const uint64_t epoch_, position_;
+  const float value_;
   mutable std::atomic<int> left_;
 };
 

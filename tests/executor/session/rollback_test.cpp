@@ -191,3 +191,55 @@ TEST_CASE("what an optimiser keeps may be infinite in a checkpoint that is gone 
     CHECK_FALSE(finite(name));
   }
 }
+
+namespace {
+
+// A batch norm takes a number of 1e30 for what it is, so that the loss stays finite and the running variance does not.
+Graph normalised() {
+  return read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "g () => (float loss)\n{\n"
+      "x, target = arbalest.Prefetch <source = \"memory:\", batch = 4> ()\n"
+      "n = arbalest.BatchNorm (x)\n"
+      "a = arbalest.Linear <units = 1> (n)\n"
+      "loss = arbalest.MeanSquaredError (a, target)\n"
+      "trained = arbalest.Train <lr = 0.05> (loss)\n}\n",
+      "g.onnxtxt", builtin_ops());
+}
+
+}  // namespace
+
+TEST_CASE("statistics that are infinite while the loss is finite are found by the next checkpoint") {
+  const TestFolder folder;
+  SessionOptions options = rolling_back(folder / "c", 0);
+  options.sources.training = std::make_shared<Poisoned>(1, 50, 1, 1e30f);
+  const int64_t bad = 24 + 50 / 4 + 1;
+  {
+    INFO("with --on-nan rollback");
+    const Outcome run = outcome(normalised(), options);
+    CHECK(run.error == "");
+    REQUIRE(run.story.rollbacks.size() == 1);
+    const RolledBack& back = run.story.rollbacks[0];
+    CHECK(back.from_iteration == 40);  // the first checkpoint behind it
+    CHECK(back.iteration == 35);
+    CHECK(contains(back.reason, "is no longer finite after iteration 40, though the loss is"));
+    CHECK(contains(back.reason, "statistics"));
+    REQUIRE(run.story.ends.size() == 1);
+    CHECK(run.story.ends[0].iteration == 96);
+    for (const fs::path& path : checkpoints_in(folder / "c")) CHECK(is_finite(read_checkpoint(path)));
+  }
+  {
+    INFO("without");
+    options.checkpoints.folder = folder / "d";
+    options.divergence.then = OnDivergence::Stop;
+    options.sources.training = std::make_shared<Poisoned>(1, 50, 1, 1e30f);
+    const Outcome run = outcome(normalised(), options);
+    CHECK(contains(run.error, "is no longer finite after iteration 40, though the loss is; try a lower learning rate"));
+    REQUIRE(!run.story.reports.empty());
+    CHECK(run.story.reports.back().iteration < 96);
+    CHECK(std::isfinite(run.story.reports.back().loss));
+    const auto newest = newest_checkpoint(folder / "d");
+    REQUIRE(newest);
+    CHECK(newest->checkpoint.position.iteration < bad);
+  }
+}

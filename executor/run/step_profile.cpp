@@ -62,6 +62,12 @@ class Alone {
   BoundLaunch launch_;
 };
 
+// Another name or shape for what is in memory: its kernel launches nothing.
+bool is_view(const BoundLaunch& launch, const Cost& cost) {
+  const bool same = launch.outputs.size() == 1 && !launch.inputs.empty() && launch.outputs[0] == launch.inputs[0];
+  return same && cost.flops == 0 && launch.node->op->aliases == std::vector<std::pair<int, int>>{{0, 0}};
+}
+
 // A limit stays 0 where the device has no memory left for finding it.
 DeviceLimits find_limits(Device& device, LaneId lane, const BindOptions& options, DataType precision) {
   const bool cpu = device.context(lane) == nullptr;
@@ -118,10 +124,12 @@ StepProfile profile_step(const Binding& binding, const BindOptions& options, Dat
     for (const BoundLaunch& launch : task.variants.front().launches) {
       const Graph& graph = plan.graphs[size_t(plan.launches[size_t(launch.launch)].program)];
       const Node& node = *launch.node;
+      const Cost cost = cost_of(graph, node);
+      if (is_view(launch, cost)) continue;
       const int64_t ns = ns_of.at(launch.launch);
       sum += ns;
       profile.nodes.push_back({node.name, layer_of(node.name).layer, node.op->qualified_name(), launch.kernel->engine(),
-                               node.stage, double(ns) * 1e-9, cost_of(graph, node)});
+                               node.stage, double(ns) * 1e-9, cost});
     }
     const int64_t alone = device.time_alone(task);
     profile.seconds += double(alone > 0 ? alone : sum) * 1e-9;

@@ -30,7 +30,7 @@ struct DeviceLimits {
 };
 
 struct StepProfile {
-  std::vector<NodeProfile> nodes;  // of the first learner's step, in order
+  std::vector<NodeProfile> nodes;  // of the first learner's step, in order, but for views of memory
   double seconds = 0;              // the step as training runs it, while nothing else runs on the device
   DeviceLimits limits;
 };

@@ -240,6 +240,23 @@ TEST_CASE("data pack: members are the files as they are, shuffled the same each 
   CHECK_FALSE(std::filesystem::exists(photos.out + "/test-0000.tar"));
 }
 
+TEST_CASE("data pack: names of classes beyond ASCII, and such as cannot be a line") {
+  const Photos photos;
+  for (const char* split : {"train", "test"}) {
+    photos.folder.write(fmt::format("set/{}/café/h.png", split), encode_png(filled(8, 8, {0})));
+  }
+  const auto [status, text] = photos.pack();
+  CHECK(status == 0);
+  CHECK(text.find("test: 3 samples in 1 shard of ") != text.npos);
+  CHECK(content(photos.out + "/classes.txt") == "café\ncat\ndog\n");
+  CHECK(open_source("tar:" + photos.out + "/{split}-*.tar", "test", 1)->class_names()[0] == "café");
+
+  const Photos other;
+  other.folder.write("set/train/a\nb/h.png", encode_png(filled(8, 8, {0})));
+  CHECK_THROWS_WITH_AS(other.pack(), "class 'a\nb' has a line end in its name, and classes.txt a name a line",
+                       GraphError);
+}
+
 TEST_CASE("data pack: larger images are scaled and become JPEGs") {
   const Photos photos;
   photos.pack({"--shorter-side", "16", "--quality", "95", "--split", "train"});

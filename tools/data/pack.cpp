@@ -1,6 +1,7 @@
 #include "tools/data/pack.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -126,21 +127,29 @@ void check_fields(const Source& source) {
                   to_string(fields)));
 }
 
-void write_class_names(const Source& source, const fs::path& folder) {
+// Names of all classes; of those without one, their numbers.
+std::vector<std::string> class_names_of(const Source& source) {
   const std::vector<Field> fields = source.fields();
-  const std::vector<std::string> names = source.class_names();
-  std::string text;
-  for (int64_t c = 0; c < fields[size_t(class_field(fields))].classes; ++c) {
-    text += (size_t(c) < names.size() ? names[size_t(c)] : std::to_string(c)) + "\n";
+  std::vector<std::string> names = source.class_names();
+  for (int64_t c = int64_t(names.size()); c < fields[size_t(class_field(fields))].classes; ++c) {
+    names.push_back(std::to_string(c));
   }
+  for (const std::string& name : names) {
+    if (name.find_first_of("\r\n") == name.npos) continue;
+    throw GraphError(fmt::format("class '{}' has a line end in its name, and classes.txt a name a line", name));
+  }
+  return names;
+}
+
+void write_class_names(const Source& source, const fs::path& folder) {
+  const std::vector<std::string> names = class_names_of(source);
   const fs::path path = folder / "classes.txt";
   if (fs::exists(path)) {
-    const std::vector<uint8_t> known = read_file(path);
-    if (std::equal(known.begin(), known.end(), text.begin(), text.end())) return;
+    if (read_lines(path) == names) return;
     throw GraphError(fmt::format("{}: has other classes than the source; give another folder", path.string()));
   }
   AtomicFile file(path);
-  file.write(text);
+  file.write(fmt::format("{}\n", fmt::join(names, "\n")));
   file.commit();
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "io/formats/file_kind.h"
 #include "io/images/codec.h"
 #include "io/images/orientation.h"
 #include "io/images/resample.h"
@@ -68,6 +69,12 @@ constexpr Signature kOthers[] = {
       throw RunError(fmt::format("the file is {} image; expected a JPEG, PNG or WebP", other.name));
     }
   }
+  if (file.starts_with("\x89PNG"sv)) {
+    throw RunError("the PNG has line ends that were changed, as where a file is transferred as text");
+  }
+  const std::string_view head = file.substr(0, 512);
+  const std::string kind = kind_of_file({reinterpret_cast<const uint8_t*>(head.data()), head.size()});
+  if (!kind.empty()) throw RunError(fmt::format("the file is {}; expected a JPEG, PNG or WebP", kind));
   throw RunError(fmt::format("not an image: it begins with \"{}\"; expected a JPEG, PNG or WebP",
                              printable(file.substr(0, std::min<size_t>(file.size(), 12)))));
 }

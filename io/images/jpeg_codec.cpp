@@ -135,6 +135,7 @@ int JpegCodec::orientation() const {
 
 ImageInfo JpegCodec::open(std::span<const std::byte> file) {
   jpeg_abort_decompress(&handle_);
+  handle_.output_scanline = 0;  // the library leaves the last image's until rows are read of this one
   file_size_ = file.size();
   errors_.ended = errors_.too_many_scans = false;
   run([&] {

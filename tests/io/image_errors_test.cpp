@@ -87,6 +87,11 @@ TEST_CASE("images: what is none is named") {
   check_parts(refusal(bytes("\0\0\0\x18"
                             "ftypavif...."sv)),
               {"an AVIF"});
+  check_parts(refusal(bytes("version https://git-lfs.github.com/spec/v1\n")),
+              {"the file is a pointer of Git LFS; 'git lfs pull'", "expected a JPEG, PNG or WebP"});
+  check_parts(refusal(bytes("<!DOCTYPE html><html>404")), {"the file is a web page", "expected a JPEG"});
+  check_parts(refusal(bytes("PK\x03\x04...."sv)), {"the file is a zip archive"});
+  check_parts(refusal(bytes("\x89PNG\n\x1a\n...."sv)), {"the PNG has line ends that were changed"});
   check_parts(refusal(bytes("RIFF\x10\0\0\0WAVEfmt "sv)), {"not an image: it begins with \"RIFF"});
   check_parts(refusal(bytes("\xff\xd8\xff"sv)), {"the JPEG is truncated: its 3 bytes end before the image does"});
   check_parts(refusal(bytes("\x89PNG\r\n\x1a\n"sv)), {"the PNG is truncated: its 8 bytes end"});
@@ -177,6 +182,10 @@ TEST_CASE("images: a JPEG without its end marker is read, one that ends within i
   const FileBytes half(file.begin(), file.begin() + int64_t(file.size() / 2));
   check_parts(refusal(half), {"the JPEG is truncated", "bytes end before the image does, near row", "of 100"});
   CHECK(decode_region(decoder, half, {0, 0, 200, 20}, 20, 200, 3).size() == 12000);  // these rows are there
+  CHECK_THROWS_AS(decode_all(decoder, half, 3), RunError);
+  const FileBytes start(file.begin(), file.begin() + 20);
+  const std::string message = message_of<RunError>([&] { decoder.open(std::as_bytes(std::span(start))); });
+  CHECK(message == "the JPEG is truncated: its 20 bytes end before the image does");  // no row of the image before it
 }
 
 TEST_CASE("images: damaged data is an error where the format can tell") {

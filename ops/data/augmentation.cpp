@@ -141,7 +141,9 @@ void infer_augment(InferContext& context) {
   log_ratio_range(node, "erase_ratio");
   check_companions(context);
   for (const double mean : per_channel(node, "mean", channels, 0)) {
-    if (!std::isfinite(float(mean))) context.fail(fmt::format("attribute 'mean' holds {}; expected floats", mean));
+    if (!(mean >= 0 && mean <= 1)) {
+      context.fail(fmt::format("attribute 'mean' holds {}; expected 0 to 1: pixels are divided by 255 first", mean));
+    }
   }
   for (const double deviation : per_channel(node, "std", channels, 1)) {
     if (!(float(deviation) > 0) || !std::isfinite(1 / float(deviation)) || !std::isfinite(float(deviation))) {

@@ -35,6 +35,13 @@ void infer_prepared(InferContext& context) {
                              to_string(files)));
   }
   const PreparedSize size(context.node());
+  const int64_t resize = int_attribute_from(context.node(), "resize", 0), shorter = std::min(size.height, size.width);
+  if (resize > 0 && resize < shorter) {
+    context.fail(
+        fmt::format("attribute 'resize' is {}, and no {} by {} can be cut out of an image that is scaled to it; "
+                    "expected at least {}",
+                    resize, size.height, size.width, shorter));
+  }
   context.set_output(0, {DataType::Uint8, {files.shape[0], size.channels, size.height, size.width}});
 }
 

@@ -16,7 +16,8 @@ struct PreparedSize {
 };
 std::vector<AttributeSpec> prepared_size_specs();
 
-// Type inference of such a node: string[N] to uint8[N,C,H,W], channels-last.
+// Type inference of such a node: string[N] to uint8[N,C,H,W], channels-last. Refuses a `resize` that no image could be
+// scaled to.
 void infer_prepared(InferContext& context);
 
 // Which part of an image, scaled so that its shorter side is `resize`, is what `height` × `width` cut out of it: at

@@ -77,7 +77,6 @@ void register_data_random_resized_crop(OpRegistry& registry) {
                       infer_prepared(context);
                       area_range(context.node(), "area");
                       log_ratio_range(context.node(), "ratio");
-                      int_attribute_from(context.node(), "resize", 0);
                       flag_attribute(context.node(), "random");
                     },
                 .for_inference = prepare_without_chance,

@@ -77,7 +77,7 @@ class ResizeCrop final : public Preparation {
 
 void infer_resize_crop(InferContext& context) {
   infer_prepared(context);
-  const int64_t resize = int_attribute_from(context.node(), "resize", 0);
+  const int64_t resize = int_attribute(context.node(), "resize");
   const bool random = flag_attribute(context.node(), "random");
   if (fit_of(context.node()) != Fit::Crop && (resize > 0 || random)) {
     context.fail("attributes 'resize' and 'random' say where a crop is taken; with another 'fit' nothing is cut off");

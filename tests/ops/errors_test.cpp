@@ -163,8 +163,9 @@ TEST_CASE("Augment refuses crops beyond the padded image and a mean for other ch
   for (const double deviation : {double(NAN), double(INFINITY), 1e-300}) {
     check(refusal("arbalest.Augment", {pixels()}, with("std", std::vector<double>{deviation})), {"'std' holds "});
   }
-  for (const double mean : {double(NAN), -double(INFINITY), 1e300}) {
-    check(refusal("arbalest.Augment", {pixels()}, with("mean", std::vector<double>{mean})), {"'mean' holds "});
+  for (const double mean : {double(NAN), -double(INFINITY), 1e300, -0.1, 123.675}) {
+    check(refusal("arbalest.Augment", {pixels()}, with("mean", std::vector<double>{mean})),
+          {"'mean' holds ", "expected 0 to 1: pixels are divided by 255 first"});
   }
   check(refusal("arbalest.Augment", {pixels()}, with("crop", Ints{9, 8})), {"'crop' is [9, 8]", "1 to 8"});
   check(refusal("arbalest.Augment", {image()}), {"'image' is float[2,3,8,8]", "uint8[N,C,H,W]"});

@@ -367,6 +367,11 @@ TEST_CASE("photos: what a graph has wrong is said before anything is read") {
   CHECK(contains(refused("RandomResizedCrop <size = [8], area = [0.5, 1.5]>"), "attribute 'area' is [0.5, 1.5]"));
   CHECK(contains(refused("ResizeCrop <size = [8], fit = \"stretch\", random = 1>"), "nothing is cut off"));
   CHECK(contains(refused("ResizeCrop <size = [8], fit = \"zoom\">"), "fit"));
+  for (const char* op : {"ResizeCrop", "RandomResizedCrop"}) {
+    const std::string cut = std::string(op) + " <size = [9, 8], resize = ";
+    CHECK(contains(refused(cut + "7>"), "attribute 'resize' is 7, and no 9 by 8 can be cut out"));
+    CHECK(!contains(refused(cut + "8>"), "attribute"));
+  }
   CHECK(contains(refused("Augment"), "is string[8], files as they are stored"));
 }
 

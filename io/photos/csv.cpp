@@ -1,14 +1,11 @@
 // csv: photos that a table lists, with a class or several labels each.
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cerrno>
 #include <climits>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <unordered_map>
@@ -18,8 +15,8 @@
 #include "io/photos/csv_columns.h"
 #include "io/photos/csv_labels.h"
 #include "io/photos/empty_classes.h"
+#include "io/photos/file_source.h"
 #include "io/photos/held_out.h"
-#include "io/photos/in_threads.h"
 #include "io/photos/photo_files.h"
 #include "io/sources/schemes.h"
 
@@ -41,17 +38,17 @@ struct Table {
   std::vector<std::string> group_names;
 };
 
-class CsvSource final : public Source {
+class CsvSource final : public FileSource {
  public:
   // `rows`: those of this split.
   CsvSource(std::string file, const std::string& root, Table table, std::vector<int64_t> rows, std::string label,
             bool check)
-      : file_(std::move(file)),
+      : FileSource(std::move(label)),
+        file_(std::move(file)),
         photos_(root, std::move(table.paths)),
         lines_(std::move(table.lines)),
         labels_(std::move(table.labels)),
         rows_(std::move(rows)),
-        label_(std::move(label)),
         check_(check) {}
 
   std::vector<Field> fields() const override { return {{"image", DataType::String, {}}, labels_->field()}; }
@@ -76,32 +73,11 @@ class CsvSource final : public Source {
   std::vector<std::string> class_names() const override { return labels_->names(); }
   double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
   std::string describe() const override {
-    return fmt::format("{}: {} samples of {}", label_, size(), to_string(fields()));
+    return fmt::format("{}: {} samples of {}", label(), size(), to_string(fields()));
   }
 
-  void check_files() const override {
-    if (!check_) return;
-    constexpr size_t kShown = 5;
-    constexpr int64_t kPart = 1000;  // of the files, that one thread looks at
-    std::vector<std::vector<int64_t>> faulty(size_t((size() + kPart - 1) / kPart));
-    in_threads(faulty.size(), [&](size_t part) {
-      const int64_t first = int64_t(part) * kPart;
-      for (int64_t i = first; i < std::min(first + kPart, size()); ++i) {
-        if (!fault_of(photos_.path(row(i))).empty()) faulty[part].push_back(i);
-      }
-    });
-    std::string listed;
-    size_t faults = 0;
-    for (const std::vector<int64_t>& part : faulty) {
-      for (const int64_t i : part) {
-        if (faults++ < kShown) listed += fmt::format("; {}: {}", locate(i), fault_of(photos_.path(row(i))));
-      }
-    }
-    if (faults == 0) return;
-    throw RunError(fmt::format(
-        "source '{}': {} of {} files cannot be used{}{}; --skip-bad N goes on over up to N samples that cannot be read",
-        label_, faults, size(), listed, faults > kShown ? fmt::format("; and {} more", faults - kShown) : ""));
-  }
+ protected:
+  std::string fault(int64_t index) const override { return check_ ? fault_of_file(name(index)) : ""; }
 
  private:
   int64_t row(int64_t index) const {
@@ -109,19 +85,11 @@ class CsvSource final : public Source {
     return rows_[size_t(index)];
   }
 
-  static std::string fault_of(const std::string& path) {
-    struct stat status = {};
-    if (stat(path.c_str(), &status) != 0) return std::strerror(errno);
-    if (!S_ISREG(status.st_mode)) return S_ISDIR(status.st_mode) ? "a folder" : "no regular file";
-    return status.st_size == 0 ? "an empty file" : "";
-  }
-
   std::string file_;
   PhotoFiles photos_;
   std::vector<int64_t> lines_;
   std::unique_ptr<CsvLabels> labels_;
   std::vector<int64_t> rows_;
-  std::string label_;
   bool check_;
 };
 

@@ -130,7 +130,12 @@ CsvColumns find_columns(const SourceSpec& spec, const CsvReader& table) {
   const Finder finder(spec, table);
   CsvColumns columns;
   const std::optional<size_t> path = spec.find("path") ? finder.named("path") : finder.usual(kPaths);
-  if (!path) finder.refuse(fmt::format("found no column {}, expected path=COLUMN", fmt::join(kPaths, ", ")));
+  if (!path) {
+    const std::string& first = table.columns().front();
+    const bool others = table.columns().size() == 1 && first.find_first_of(";\t") != first.npos;
+    finder.refuse(fmt::format("found no column {}, expected path=COLUMN{}", fmt::join(kPaths, ", "),
+                              others ? ", and commas between columns" : ""));
+  }
   columns.path = *path;
   columns.group = finder.named("group");
   columns.split = finder.named("split");

@@ -62,10 +62,10 @@ class ClassLabels final : public CsvLabels {
 
   void add(const CsvReader& row) override {
     constexpr size_t kLongestName = 1000;
-    const size_t length = row[column_].size();
-    if (length == 0 || length > kLongestName)
+    const std::string_view name = trimmed(row[column_]);
+    if (name.empty() || name.size() > kLongestName)
       row.fail(column_, fmt::format("a class of at most {} bytes", kLongestName));
-    labels_.push_back(table_.number(row[column_]));
+    labels_.push_back(table_.number(name));
     if (table_.names().size() > lines_.size()) lines_.push_back(row.line());
   }
 

@@ -7,11 +7,13 @@
 #include <cassert>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
 #include "io/photos/empty_classes.h"
+#include "io/photos/file_source.h"
 #include "io/photos/folder_listing.h"
 #include "io/photos/held_out.h"
 #include "io/photos/photo_files.h"
@@ -23,10 +25,13 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-class FolderSource final : public Source {
+class FolderSource final : public FileSource {
  public:
-  FolderSource(PhotoFiles photos, Names classes, std::vector<int64_t> class_ends, std::string description)
-      : photos_(std::move(photos)),
+  FolderSource(std::string label, PhotoFiles photos, std::set<int64_t> missing, Names classes,
+               std::vector<int64_t> class_ends, std::string description)
+      : FileSource(std::move(label)),
+        photos_(std::move(photos)),
+        missing_(std::move(missing)),
         classes_(std::move(classes)),
         class_ends_(std::move(class_ends)),
         description_(std::move(description)) {}
@@ -51,8 +56,14 @@ class FolderSource final : public Source {
   double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
   std::string describe() const override { return description_; }
 
+ protected:
+  std::string fault(int64_t index) const override {
+    return missing_.contains(index) ? fault_of_file(locate(index)) : "";
+  }
+
  private:
-  PhotoFiles photos_;  // class by class, in byte order within each
+  PhotoFiles photos_;          // class by class, in byte order within each
+  std::set<int64_t> missing_;  // links that lead nowhere
   Names classes_;
   std::vector<int64_t> class_ends_;  // photos before the next class
   std::string description_;
@@ -141,6 +152,8 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
   const HeldOut part = held_out_option(spec);
   const bool training = spec.split == "train";
   PathList photos, of_class;
+  std::set<std::string, std::less<>> missing;  // of all splits
+  std::set<int64_t> missing_here;
   std::vector<int64_t> class_ends;
   int64_t others = 0;
   for (const std::string& name : split.classes) {
@@ -148,7 +161,7 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
     std::error_code error;
     of_class.clear();
     if (split.divided || training || fs::exists(folder, error)) {
-      others += list_images(folder.string(), name + "/", of_class);
+      others += list_images(folder.string(), name + "/", of_class, missing);
     }
     if (of_class.size() == 0 && (split.divided || training)) {
       throw RunError(
@@ -159,7 +172,9 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
     std::vector<bool> held(of_class.size(), !training);
     if (split.divided) held = hold_out(part, of_class.size(), [&](size_t i) { return of_class[i]; });
     for (size_t i = 0; i < of_class.size(); ++i) {
-      if (held[i] != training) photos.add(of_class[i]);
+      if (held[i] == training) continue;
+      if (missing.contains(of_class[i])) missing_here.insert(int64_t(photos.size()));
+      photos.add(of_class[i]);
     }
     class_ends.push_back(int64_t(photos.size()));
   }
@@ -172,8 +187,9 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
   warn_of_empty_classes(spec, int64_t(split.classes.size()), split.classes, class_ends.size(),
                         [&](size_t c) { return class_ends[c] > (c > 0 ? class_ends[c - 1] : 0) ? int64_t(c) : -1; });
   std::string description = describe(spec, split, int64_t(photos.size()), others);
-  return std::make_unique<FolderSource>(PhotoFiles(split.root.string(), std::move(photos)), split.classes,
-                                        std::move(class_ends), std::move(description));
+  return std::make_unique<FolderSource>(spec.label(), PhotoFiles(split.root.string(), std::move(photos)),
+                                        std::move(missing_here), split.classes, std::move(class_ends),
+                                        std::move(description));
 }
 
 }  // namespace arbalest

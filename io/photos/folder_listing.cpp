@@ -21,7 +21,7 @@ std::string joined(const std::string& folder, const std::string& name) {
   return folder.empty() || name.empty() ? folder + name : folder + "/" + name;
 }
 
-enum class Kind { File, Folder, Other };
+enum class Kind { File, Folder, Missing, Other };  // missing: a link that leads nowhere
 
 // The entries of one folder.
 class Entries {
@@ -48,11 +48,7 @@ class Entries {
     if (entry.d_type == DT_DIR) return Kind::Folder;
     if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return Kind::Other;
     struct stat status = {};
-    errno = 0;
-    if (fstatat(dirfd(folder_.get()), entry.d_name, &status, 0) != 0) {
-      if (is_image_name(entry.d_name)) fail_file("followed", path_ + "/" + entry.d_name);
-      return Kind::Other;
-    }
+    if (fstatat(dirfd(folder_.get()), entry.d_name, &status, 0) != 0) return Kind::Missing;
     if (S_ISREG(status.st_mode)) return Kind::File;
     return S_ISDIR(status.st_mode) ? Kind::Folder : Kind::Other;
   }
@@ -95,7 +91,8 @@ std::vector<std::string> folders_in(const std::string& folder, int64_t* images) 
   return names;
 }
 
-int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images) {
+int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images,
+                    std::set<std::string, std::less<>>& missing) {
   int64_t others = 0;
   std::set<std::pair<dev_t, ino_t>> walked;
   std::vector<std::string> waiting = {""};  // relative to the folder
@@ -109,8 +106,10 @@ int64_t list_images(const std::string& folder, const std::string& prefix, PathLi
       const Kind kind = entries.kind(*entry);
       if (kind == Kind::Folder) {
         waiting.push_back(joined(inside, entry->d_name));
-      } else if (kind == Kind::File && is_image_name(entry->d_name)) {
-        images.add(prefix + joined(inside, entry->d_name));
+      } else if ((kind == Kind::File || kind == Kind::Missing) && is_image_name(entry->d_name)) {
+        const std::string path = prefix + joined(inside, entry->d_name);
+        images.add(path);
+        if (kind == Kind::Missing) missing.insert(path);
       } else {
         ++others;
       }

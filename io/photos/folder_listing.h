@@ -2,6 +2,8 @@
 // What is in folders of photos, by one pass over their entries that looks at no file. Internal to io.
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +20,10 @@ bool is_image_name(std::string_view name);
 std::vector<std::string> folders_in(const std::string& folder, int64_t* images = nullptr);
 
 // Adds the images below `folder`, at any depth, each as `prefix` and its path relative to the folder. Links are
-// followed, and a folder that is met again is not walked again. Hidden files and folders are left out. Returns how many
-// other files there are. Throws RunError where something cannot be read, and where an image's link leads nowhere.
-int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images);
+// followed, and a folder that is met again is not walked again. Links with the name of an image that lead nowhere are
+// images that are missing: `missing` has them as well. Hidden files and folders are left out. Returns how many other
+// files there are. Throws RunError where a folder cannot be read.
+int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images,
+                    std::set<std::string, std::less<>>& missing);
 
 }  // namespace arbalest

@@ -27,7 +27,13 @@ class LimitedSource final : public Source {
   }
   std::string locate(int64_t index) const override { return source_->locate(indices_[size_t(index)]); }
   std::string name(int64_t index) const override { return source_->name(indices_[size_t(index)]); }
-  void check_files() const override { source_->check_files(); }
+  void check_files() const override {
+    if (const auto* files = dynamic_cast<const FileChecks*>(source_.get())) {
+      files->check_files(size(), [this](int64_t i) { return indices_[size_t(i)]; });
+    } else {
+      source_->check_files();
+    }
+  }
   std::vector<std::string> class_names() const override { return source_->class_names(); }
   int64_t block() const override { return source_->block(); }
   void will_read(std::span<const int64_t> blocks) const override {

@@ -1,11 +1,21 @@
 #pragma once
 // A part of a split. Internal to io.
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "io/sources/source.h"
 
 namespace arbalest {
+
+// A source that can look for the files of some of its samples, as Source::check_files() does for all: those that
+// `sample` gives for 0 … count − 1. Several threads call it at once. Throws RunError.
+class FileChecks {
+ public:
+  virtual ~FileChecks() = default;
+  virtual void check_files(int64_t count, const std::function<int64_t(int64_t)>& sample) const = 0;
+};
 
 // `limit` samples of a split in the split's order, or all where there are no more: the first ones of a permutation that
 // is always the same, so that classes are about as frequent as in the split, and a smaller limit's are among a larger

@@ -211,6 +211,14 @@ TEST_CASE("csv: a seeded part of each class, or of groups, is held out") {
   CHECK(of_test.size() <= 5);
 }
 
+TEST_CASE("csv: blanks around a class are no part of it") {
+  const TestTable names("path,label\n0.jpg,cat\n1.jpg, cat\n2.jpg,dog\t\n3.jpg,dog\n");
+  CHECK(names.open()->class_names() == Strings{"cat", "dog"});
+  const TestTable numbers("path,label\n0.jpg,0\n1.jpg, 1\n2.jpg,1 \n3.jpg,0\n");
+  CHECK(numbers.open()->class_names().empty());
+  CHECK(numbers.open()->fields()[1].classes == 2);
+}
+
 TEST_CASE("csv: splits that cannot be") {
   const TestTable table("path,label,split,patient\n0.jpg,a,train,p\n1.jpg,b,train,q\n");
   check_parts(table.run_error("", "test"), {"none of the 2 rows is in the split, by column 'split'"});
@@ -231,6 +239,10 @@ TEST_CASE("csv: splits that cannot be") {
               {"line 2, column 'path': expected the path of an image, less than 4096 bytes", "aa…'"});
   check_parts(TestTable("path,label\n0.jpg," + std::string(100'000, 'a') + "\n").run_error(),
               {"line 2, column 'label': expected a class of at most 1000 bytes", "aa…'"});
+  check_parts(TestTable("path,label\n0.jpg, \n").run_error(),
+              {"line 2, column 'label': expected a class", "found ' '"});
+  check_parts(TestTable("path;label\n0.jpg;a\n").graph_error(),
+              {"expected path=COLUMN, and commas between columns", "has the columns path;label"});
   check_parts(TestTable("path,label\n").run_error(), {"found no rows below the names of columns"});
   check_parts(TestTable("path,label\n0.jpg,a,b\n").run_error(), {"line 2: found 3 cells, expected 2"});
 }
@@ -259,6 +271,28 @@ TEST_CASE("csv: whether files are there is looked at once, before a run") {
   CHECK(content(*table.open("?root=" + photos.string()), 2) == "other 2");
   const TestTable absolute("path,label\n" + (photos / "7.jpg").string() + ",a\n");
   CHECK(content(*absolute.open(), 0) == "other 7");
+}
+
+TEST_CASE("csv: of a limited split only those files are looked at that it has") {
+  std::string text = "path,label,split\n";
+  for (int i = 0; i < 19; ++i) text += std::to_string(i % 10) + ".jpg,a,train\n";
+  const TestTable table(text + "gone.jpg,a,train\n");
+  int refused = 0;
+  for (int limit = 1; limit < 20; ++limit) {
+    const auto few = table.open("?limit=" + std::to_string(limit));
+    bool gone = false;
+    for (int64_t i = 0; i < few->size(); ++i) gone = gone || few->name(i).ends_with("gone.jpg");
+    CAPTURE(limit);
+    if (gone) {
+      check_parts(message_of<RunError>([&] { few->check_files(); }),
+                  {"1 of " + std::to_string(limit) + " files", "gone"});
+      ++refused;
+    } else {
+      few->check_files();
+    }
+  }
+  CHECK(refused > 0);
+  CHECK(refused < 19);
 }
 
 TEST_CASE("csv: the real X-rays") {

@@ -157,8 +157,17 @@ TEST_CASE("folder: links are followed, and loops end") {
   const auto test = open(folder, "test", "?test=0.01");
   CHECK(train->class_names() == Strings{"a", "b", "class"});
   CHECK(train->size() + test->size() == 4 + (2 + 4) + 1);  // b/up leads to what is in a
-  std::filesystem::create_symlink("nowhere", folder / "a/broken.jpg");
-  check_parts(run_error(folder), {"a/broken.jpg", "cannot be followed", "No such file"});
+}
+
+TEST_CASE("folder: a link that leads nowhere is an image that is missing") {
+  TestFolder folder;
+  write_photos(folder, {"train/a", "test/a"}, 2);
+  std::filesystem::create_symlink("nowhere", folder / "train/a/broken.jpg");
+  const auto train = open(folder);
+  CHECK(train->size() == 3);
+  check_parts(message_of<RunError>([&] { train->check_files(); }),
+              {"1 of 3 files cannot be used; ", "a/broken.jpg: No such file", "--skip-bad N"});
+  open(folder, "test")->check_files();
 }
 
 TEST_CASE("folder: what cannot be split says what was found and expected") {

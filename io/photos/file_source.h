@@ -1,0 +1,33 @@
+#pragma once
+// Sources of photos that are files of their own. Internal to io.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "io/sources/limited.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+class FileSource : public Source, public FileChecks {
+ public:
+  explicit FileSource(std::string label) : label_(std::move(label)) {}
+
+  void check_files() const final;
+  void check_files(int64_t count, const std::function<int64_t(int64_t)>& sample) const final;
+
+ protected:
+  const std::string& label() const { return label_; }  // "csv:FILE train", for messages
+
+  // What is known to be wrong with a sample's file before it is read: "No such file or directory"; "": nothing.
+  virtual std::string fault(int64_t index) const = 0;
+
+ private:
+  std::string label_;
+};
+
+// Why a path is no file with something in it; "" where it is one.
+std::string fault_of_file(const std::string& path);
+
+}  // namespace arbalest

@@ -4,6 +4,7 @@
 // row by 1.
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <cmath>
 #include <limits>
@@ -50,6 +51,12 @@ void check_weights(InferContext& context, size_t logits) {
   for (const double weight : weights) {
     if (weight >= 0 && std::isfinite(float(weight))) continue;
     context.fail(fmt::format("attribute 'class_weights' holds {}; expected numbers of at least 0", weight));
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return float(weight) == 0; })) {
+    context.fail(
+        fmt::format("all {} numbers of attribute 'class_weights' are 0, so that nothing would be learnt; expected "
+                    "one above 0",
+                    weights.size()));
   }
 }
 

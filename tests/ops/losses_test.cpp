@@ -187,4 +187,7 @@ TEST_CASE("losses refuse targets and weights that do not fit") {
   check_parts(refusal("arbalest.SoftmaxCrossEntropy", {logits, classes, {DataType::Float32, {3}}},
                       weights("class_weights", {1, 2, 3})),
               {"'class_weights' are given twice"});
+  check_parts(refusal("arbalest.SoftmaxCrossEntropy", {logits, classes}, weights("class_weights", {0, 1e-60, 0})),
+              {"all 3 numbers of attribute 'class_weights' are 0", "expected one above 0"});
+  CHECK(refusal("arbalest.SoftmaxCrossEntropy", {logits, classes}, weights("class_weights", {0, 1, 0})) == "accepted");
 }

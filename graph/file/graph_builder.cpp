@@ -114,12 +114,19 @@ TensorType GraphBuilder::bind(const SourceValue& value) const {
   return type;
 }
 
-// A new value under its full name.
-ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role) {
+// How a message begins about a value that the node reads or makes, where the file has no lines to point at.
+std::string GraphBuilder::at(const SourcePlace& place, const SourceNode* node) {
+  if (!node || place.line > 0) return "";
+  return fmt::format("node '{}' ({}): ", called(*node).text, qualified_name(*node));
+}
+
+// A new value under its full name. `node`: which makes it; nullptr: it is an input or an initialiser.
+ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role, const SourceNode* node) {
   if (const auto found = scope.values.find(name.text); found != scope.values.end()) {
     const Position first = found->second == kNone ? Position{} : graph_.values[size_t(found->second)].where;
-    fail(name.place, first.line ? fmt::format("value '{}' is defined twice, first at line {}", name.text, first.line)
-                                : fmt::format("value '{}' is defined twice", name.text));
+    fail(name.place, at(name.place, node) + (first.line ? fmt::format("value '{}' is defined twice, first at line {}",
+                                                                      name.text, first.line)
+                                                        : fmt::format("value '{}' is defined twice", name.text)));
   }
   Value value;
   value.name = full_name(name.text, scope);
@@ -127,7 +134,7 @@ ValueId GraphBuilder::add_value(const SourceName& name, Scope& scope, Role role)
   value.where = position(name.place);
   if (value.name.size() > kLongestPath) fail(name.place, fmt::format("a name is longer than {} bytes", kLongestPath));
   if (!value_names_.insert(value.name).second) {
-    fail(name.place, fmt::format("value '{}' is defined twice", value.name));
+    fail(name.place, at(name.place, node) + fmt::format("value '{}' is defined twice", value.name));
   }
   const ValueId id = graph_.add_value(std::move(value));
   scope.values.emplace(name.text, id);
@@ -151,21 +158,24 @@ void GraphBuilder::add_initializer(const SourceValue& value, Scope& scope) {
   add_data(value.name, scope, role, *value.type, {Initializer::Kind::Data, 0, value.data});
 }
 
-void GraphBuilder::add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer) {
-  Value& value = graph_.values[size_t(add_value(name, scope, role))];
+void GraphBuilder::add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer,
+                            const SourceNode* node) {
+  Value& value = graph_.values[size_t(add_value(name, scope, role, node))];
   value.type = std::move(type);
   value.initializer = std::move(initializer);
 }
 
-ValueId GraphBuilder::find(const SourceName& name, const Scope& scope, std::string_view what) const {
+// `node`: which reads the value; nullptr: the graph or a function lists it.
+ValueId GraphBuilder::find(const SourceName& name, const Scope& scope, std::string_view what,
+                           const SourceNode* node) const {
   if (const auto found = scope.values.find(name.text); found != scope.values.end()) return found->second;
   std::vector<std::string> known;
   for (const auto& [value, id] : scope.values) {
     if (known.size() < kMostCandidates) known.push_back(value);
   }
   std::sort(known.begin(), known.end());
-  fail(name.place,
-       fmt::format("{} '{}' is not defined before this place{}", what, name.text, did_you_mean(name.text, known)));
+  fail(name.place, fmt::format("{}{} '{}' is not defined before this place{}", at(name.place, node), what, name.text,
+                               did_you_mean(name.text, known)));
 }
 
 // An output, or the type of an intermediate value.
@@ -267,7 +277,7 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
   node.attributes = resolve_attributes(written, scope);
   node.where = position(written.op.place);
   for (const SourceName& input : written.inputs) {
-    node.inputs.push_back(input.text.empty() ? kNone : find(input, scope, "input"));
+    node.inputs.push_back(input.text.empty() ? kNone : find(input, scope, "input", &written));
     // An initialiser that says how an operator works, such as the scales of Resize, is not trained.
     const OperandSpec* spec = op.input_spec(node.inputs.size() - 1);
     if (!spec || !spec->constant || node.inputs.back() == kNone) continue;
@@ -275,11 +285,11 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
     if (value.role == Role::Parameter) value.role = Role::Constant;
   }
   for (const SourceName& output : written.outputs) {
-    node.outputs.push_back(output.text.empty() ? kNone : add_value(output, scope, Role::Activation));
+    node.outputs.push_back(output.text.empty() ? kNone : add_value(output, scope, Role::Activation, &written));
     if (node.outputs.back() != kNone) graph_.values[size_t(node.outputs.back())].producer = NodeId(graph_.nodes.size());
   }
   const bool labelled = !written.label.text.empty();
-  const SourceName& name = labelled ? written.label : first_output(written);
+  const SourceName& name = called(written);
   node.name = labelled ? scope.prefix + name.text : full_name(name.text, scope);
   if (!node_names_.insert(node.name).second) {
     fail(name.place, fmt::format("another node is named '{}'", node.name));
@@ -287,11 +297,16 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
   graph_.nodes.push_back(std::move(node));
 }
 
-// What the node is called; its operator where it has no output, which is an error that may not be told yet.
+// Its operator where it has no output, which is an error that may not be told yet.
 const SourceName& GraphBuilder::first_output(const SourceNode& node) {
   const auto found =
       std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
   return found == node.outputs.end() ? node.op : *found;
+}
+
+// What the node is called in its scope.
+const SourceName& GraphBuilder::called(const SourceNode& node) {
+  return node.label.text.empty() ? first_output(node) : node.label;
 }
 
 Graph build_graph(const GraphSource& source, const OpRegistry& registry, int64_t batch, const ModelFiles& models,

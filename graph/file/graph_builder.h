@@ -59,12 +59,15 @@ class GraphBuilder {
 
   // Values.
   TensorType bind(const SourceValue& value) const;
-  ValueId add_value(const SourceName& name, Scope& scope, Role role);
+  static std::string at(const SourcePlace& place, const SourceNode* node);
+  ValueId add_value(const SourceName& name, Scope& scope, Role role, const SourceNode* node = nullptr);
   std::string full_name(const std::string& name, const Scope& scope) const;
   void add_input(const SourceValue& input, Scope& scope);
   void add_initializer(const SourceValue& value, Scope& scope);
-  void add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer);
-  ValueId find(const SourceName& name, const Scope& scope, std::string_view what) const;
+  void add_data(const SourceName& name, Scope& scope, Role role, TensorType type, Initializer initializer,
+                const SourceNode* node = nullptr);
+  ValueId find(const SourceName& name, const Scope& scope, std::string_view what,
+               const SourceNode* node = nullptr) const;
   ValueId declare(const SourceValue& stated, const Scope& scope);
 
   // Nodes.
@@ -76,6 +79,7 @@ class GraphBuilder {
   void check_imported(const SourceNode& node, const std::string& domain, const Scope& scope) const;
   void add_op(const SourceNode& written, const Op& op, Scope& scope);
   static const SourceName& first_output(const SourceNode& node);
+  static const SourceName& called(const SourceNode& node);
 
   // Attributes.
   Attributes resolve_attributes(const SourceNode& node, const Scope& scope);
@@ -90,12 +94,12 @@ class GraphBuilder {
   void add_constant(const SourceNode& node, Scope& scope);
   void add_constant_of_shape(const SourceNode& node, Scope& scope);
   template <typename T>
-  void add_numbers(const SourceName& name, Scope& scope, DataType dtype, const std::vector<T>& numbers, bool list);
+  void add_numbers(const SourceNode& node, Scope& scope, DataType dtype, const std::vector<T>& numbers, bool list);
 
   // Calls of functions.
   void inline_function(const SourceNode& call, const SourceFunction& function, Scope& caller);
   void bind_operands(const SourceNode& call, const SourceFunction& function, const Scope& caller, Scope& scope) const;
-  void bind_result(const SourceName& name, ValueId id, Scope& caller);
+  void bind_result(const SourceNode& call, size_t output, ValueId id, Scope& caller);
   void check_nesting(const SourceNode& call, const SourceFunction& function, const Scope& caller);
   [[noreturn]] void fail_cycle(const SourceNode& call, const SourceFunction& function, const Scope& caller) const;
 

@@ -22,10 +22,9 @@ void GraphBuilder::add_constant(const SourceNode& node, Scope& scope) {
   }
   const SourceAttribute& attribute = node.attributes[0];
   const std::string& kind = attribute.name.text;
-  const SourceName& name = node.outputs[0];
   if (kind == "value" && attribute.tensor) {
-    return add_data(name, scope, Role::Constant, attribute.tensor->type,
-                    {Initializer::Kind::Data, 0, attribute.tensor->data});
+    return add_data(node.outputs[0], scope, Role::Constant, attribute.tensor->type,
+                    {Initializer::Kind::Data, 0, attribute.tensor->data}, &node);
   }
   const std::vector<std::string> kinds = {"value", "value_float", "value_floats", "value_int", "value_ints"};
   if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
@@ -43,10 +42,10 @@ void GraphBuilder::add_constant(const SourceNode& node, Scope& scope) {
       converted(value, floating ? AttributeKind::Floats : AttributeKind::Ints, attribute.name.place, what);
   if (floating) {
     const auto& numbers = std::get<std::vector<double>>(list);
-    add_numbers(name, scope, DataType::Float32, std::vector<float>(numbers.begin(), numbers.end()),
+    add_numbers(node, scope, DataType::Float32, std::vector<float>(numbers.begin(), numbers.end()),
                 kind.ends_with('s'));
   } else {
-    add_numbers(name, scope, DataType::Int64, std::get<std::vector<int64_t>>(list), kind.ends_with('s'));
+    add_numbers(node, scope, DataType::Int64, std::get<std::vector<int64_t>>(list), kind.ends_with('s'));
   }
 }
 
@@ -63,7 +62,7 @@ void GraphBuilder::add_constant_of_shape(const SourceNode& node, Scope& scope) {
     number = {{attribute.tensor->type.dtype, {}}, attribute.tensor->data};
   }
   const SourceName value{first_output(node).text + ".value", node.op.place};
-  add_data(value, scope, Role::Constant, number.type, {Initializer::Kind::Data, 0, number.data});
+  add_data(value, scope, Role::Constant, number.type, {Initializer::Kind::Data, 0, number.data}, &node);
   SourceNode expand = node;
   expand.attributes.clear();
   expand.inputs.insert(expand.inputs.begin(), value);
@@ -71,10 +70,12 @@ void GraphBuilder::add_constant_of_shape(const SourceNode& node, Scope& scope) {
 }
 
 template <typename T>
-void GraphBuilder::add_numbers(const SourceName& name, Scope& scope, DataType dtype, const std::vector<T>& numbers,
+void GraphBuilder::add_numbers(const SourceNode& node, Scope& scope, DataType dtype, const std::vector<T>& numbers,
                                bool list) {
+  const SourceName& name = node.outputs[0];
   if (!list && numbers.size() != 1) fail(name.place, "Constant's value is a list, expected one number");
-  add_data(name, scope, Role::Constant, {dtype, list ? Shape{int64_t(numbers.size())} : Shape{}}, data_of(numbers));
+  add_data(name, scope, Role::Constant, {dtype, list ? Shape{int64_t(numbers.size())} : Shape{}}, data_of(numbers),
+           &node);
 }
 
 }  // namespace arbalest

@@ -20,7 +20,7 @@ void GraphBuilder::inline_function(const SourceNode& call, const SourceFunction&
   scope.depth = caller.depth + 1;
   // Not the full name of the output: where that is the caller's result, its values' names would meet the caller's
   // own.
-  scope.prefix = caller.prefix + (call.label.text.empty() ? first_output(call) : call.label).text + "/";
+  scope.prefix = caller.prefix + called(call).text + "/";
   bind_attributes(call, function, caller, scope);
   bind_operands(call, function, caller, scope);
   for (const SourceValue& value : function.values) {
@@ -32,13 +32,14 @@ void GraphBuilder::inline_function(const SourceNode& call, const SourceFunction&
   }
   for (size_t i = 0; i < function.outputs.size(); ++i) {
     const ValueId id = declare(function.outputs[i], scope);
-    if (i < call.outputs.size() && !call.outputs[i].text.empty()) bind_result(call.outputs[i], id, caller);
+    if (i < call.outputs.size() && !call.outputs[i].text.empty()) bind_result(call, i, id, caller);
   }
 }
 
-void GraphBuilder::bind_result(const SourceName& name, ValueId id, Scope& caller) {
+void GraphBuilder::bind_result(const SourceNode& call, size_t output, ValueId id, Scope& caller) {
+  const SourceName& name = call.outputs[output];
   if (!caller.values.emplace(name.text, id).second) {
-    fail(name.place, fmt::format("value '{}' is defined twice", name.text));
+    fail(name.place, at(name.place, &call) + fmt::format("value '{}' is defined twice", name.text));
   }
 }
 
@@ -74,7 +75,7 @@ void GraphBuilder::bind_operands(const SourceNode& call, const SourceFunction& f
   check_count(call.outputs.size(), function.outputs.size(), "output");
   for (size_t i = 0; i < function.inputs.size(); ++i) {
     const bool given = i < call.inputs.size() && !call.inputs[i].text.empty();
-    scope.values.emplace(function.inputs[i].name.text, given ? find(call.inputs[i], caller, "input") : kNone);
+    scope.values.emplace(function.inputs[i].name.text, given ? find(call.inputs[i], caller, "input", &call) : kNone);
   }
   for (size_t i = 0; i < function.outputs.size(); ++i) {
     const SourceName& output = function.outputs[i].name;

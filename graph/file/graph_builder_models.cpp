@@ -83,21 +83,21 @@ void GraphBuilder::check_models_called() const {
 
 void GraphBuilder::place_model(const SourceNode& call, const CalledModel& model, Scope& scope) {
   const Graph& graph = model.graph;
-  const std::string prefix = scope.prefix + (call.label.text.empty() ? first_output(call) : call.label).text + "/";
+  const std::string prefix = scope.prefix + called(call).text + "/";
   std::vector<ValueId> placed(graph.values.size(), kNone);
   for (size_t i = 0; i < model.operands.size(); ++i) {
     const SourceName& operand = call.inputs[i];
     if (operand.text.empty()) fail(call.op.place, fmt::format("operand {} of model '{}' is left out", i, call.op.text));
-    const ValueId value = find(operand, scope, "input");
+    const ValueId value = find(operand, scope, "input", &call);
     if (model.operands[i] != kNone) placed[size_t(model.operands[i])] = value;
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     const ValueId output = graph.outputs[i];
     if (call.outputs[i].text.empty()) continue;
     if (placed[size_t(output)] == kNone && graph.values[size_t(output)].producer != kNone) {
-      placed[size_t(output)] = add_value(call.outputs[i], scope, Role::Activation);
+      placed[size_t(output)] = add_value(call.outputs[i], scope, Role::Activation, &call);
     } else {  // an operand, an initialiser, or a value that is asked for twice
-      bind_result(call.outputs[i], place_value(graph, output, prefix, placed), scope);
+      bind_result(call, i, place_value(graph, output, prefix, placed), scope);
     }
   }
   for (const Node& node : graph.nodes) {

@@ -285,11 +285,18 @@ TEST_CASE("onnx: what cannot be used is refused, naming node and nearest operato
 
   onnx::ModelProto undefined = small_model();
   add_node(undefined, "Relu", "xx", "y");
-  CHECK(has(failure(folder, undefined), "'xx' is not defined"));
+  CHECK(has(failure(folder, undefined), "model.onnx: node 'y' (Relu): input 'xx' is not defined"));
   undefined.mutable_graph()->mutable_node(undefined.graph().node_size() - 1)->set_op_type("Relo");
   onnx::NodeProto& without = add_node(undefined, "Rela", "y", "z");  // reads what has an error
   without.clear_output();
   CHECK(has(failure(folder, undefined), "node 'Rela': unknown operator or function 'Rela'"));
+
+  onnx::ModelProto twice = small_model();
+  add_node(twice, "Relu", "x", "y");
+  onnx::NodeProto& second = add_node(twice, "Relu", "x", "y");
+  CHECK(has(failure(folder, twice), "model.onnx: node 'y' (Relu): value 'y' is defined twice"));
+  second.set_name("squash");
+  CHECK(has(failure(folder, twice), "model.onnx: node 'squash' (Relu): value 'y' is defined twice"));
 
   onnx::ModelProto whole = small_model();
   whole.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(

@@ -14,7 +14,8 @@ namespace arbalest {
 Inference::Inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked)
     : options_(options),
       model_(std::make_unique<LoadedModel>(std::move(graph), options, asked)),
-      reader_(make_reader(model_->prepared, model_->loop(), options_.numerics.seed)) {}
+      reader_(make_reader(model_->prepared, model_->loop(), options_.numerics.seed)),
+      class_names_(model_->class_names()) {}
 
 Inference::~Inference() = default;
 
@@ -31,7 +32,11 @@ const Source& Inference::source() const {
 }
 
 const std::vector<std::string>& Inference::class_names() const {
-  return model_->class_names();
+  return class_names_;
+}
+
+void Inference::name_classes(std::vector<std::string> names) {
+  class_names_ = std::move(names);
 }
 
 TensorType Inference::output_type(size_t index) const {
@@ -96,7 +101,7 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
 
   Validated result;
   const std::string& loss = model_->prepared.program.training().metrics.front().name;
-  tell(measured_metrics(model_->loop(), class_names()), loss, reader.read(0), result);
+  tell(measured_metrics(model_->loop(), class_names_), loss, reader.read(0), result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;
 }

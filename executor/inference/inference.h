@@ -37,6 +37,8 @@ class Inference {
   // What classes, or several labels, are called: by the source, or else by the file of weights; empty: they are
   // numbers.
   const std::vector<std::string>& class_names() const;
+  // Calls them otherwise from now on: one name for each.
+  void name_classes(std::vector<std::string> names);
   // Of an asked value: element type and shape of one sample.
   TensorType output_type(size_t index) const;
 
@@ -52,6 +54,7 @@ class Inference {
   const SessionOptions options_;
   const std::unique_ptr<const LoadedModel> model_;
   const std::shared_ptr<const SampleReader> reader_;
+  std::vector<std::string> class_names_;
   std::mutex handing_out_;
 };
 

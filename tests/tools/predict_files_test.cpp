@@ -116,6 +116,38 @@ TEST_CASE("predict on files: several labels, each with its probability, also whe
   CHECK(trained.lines({bright}) == lines);
 }
 
+TEST_CASE("labels have the names of a file where metrics of each are told") {
+  const TrainedOnPhotos trained(true);
+  std::ifstream file(trained.graph);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    REQUIRE(contains(text, from));
+    text.replace(text.find(from), from.size(), to);
+  };
+  replace("trained = ", "auc = arbalest.AUC (logits, label)\ntrained = ");
+  replace("(trained, loss)", "(trained, loss, auc)");
+  std::ofstream(trained.graph) << text;
+  const std::string names = trained.folder / "names.txt";
+  std::ofstream(names) << "day\nnight\n";
+  const auto evaluated = [&] {
+    const Command command = parse({"evaluate", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--devices",
+                                   "cpu:0", "--class-names", names.c_str()});
+    const Redirected output(trained.folder / "out");
+    const int status = command_evaluate(std::get<EvaluateOptions>(command));
+    CHECK(status == kDone);
+    return output.lines();
+  };
+  const auto lines = evaluated();
+  const auto told = [&](const std::string& head) {
+    return std::any_of(lines.begin(), lines.end(), [&](const auto& line) { return line.starts_with(head); });
+  };
+  CHECK(told("  auc/day "));
+  CHECK(told("  auc/night "));
+  CHECK_FALSE(told("  auc/bright "));
+  std::ofstream(names) << "day\n";
+  CHECK(contains(message_of<GraphError>(evaluated), "found 1 names, expected one for each of the 2 classes"));
+}
+
 #ifdef ARBALEST_ONNX
 TEST_CASE("a model of photos is exported where its data is gone") {
   for (const bool several_labels : {false, true}) {

@@ -14,6 +14,7 @@ class ClassNames {
   ClassNames(const std::string& path, const std::vector<std::string>& known, int64_t classes);
 
   const std::string& operator[](int64_t label) const { return names_[size_t(label)]; }
+  const std::vector<std::string>& all() const { return names_; }
   size_t width() const;  // columns of the longest, at most 24
 
  private:

@@ -33,6 +33,20 @@ std::optional<int64_t> classes_of(const Inference& inference) {
   return logits.shape[0];
 }
 
+// As a file says of the classes, or else of the labels whose scores are the first value that is handed out.
+void name_classes(Inference& inference, const std::string& file, std::optional<int64_t> classes, bool labelled) {
+  if (labelled) {
+    const Shape scores = inference.output_type(0).shape;
+    if (scores.size() == 1) classes = scores[0];
+  }
+  if (!classes) {
+    throw GraphError(
+        "--class-names: the graph has neither SoftmaxCrossEntropy over one class a sample nor SigmoidCrossEntropy over "
+        "a row of labels a sample");
+  }
+  inference.name_classes(ClassNames(file, {}, *classes).all());
+}
+
 void count(ConfusionMatrix& confusion, const InferredBatch& batch) {
   const auto* logits = reinterpret_cast<const float*>(batch.values[0]);
   const auto* labels = reinterpret_cast<const int32_t*>(batch.values[1]);
@@ -73,7 +87,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
   if (!evaluated.confusion) return report;
   const ConfusionMatrix& confusion = *evaluated.confusion;
-  const ClassNames names(options.class_names, inference.class_names(), confusion.classes());
+  const ClassNames names("", inference.class_names(), confusion.classes());
   report["mean_precision"] = fraction(confusion.mean_precision());
   report["mean_recall"] = fraction(confusion.mean_recall());
   report["mean_f1"] = fraction(confusion.mean_f1());
@@ -147,7 +161,7 @@ void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) 
   }
 }
 
-void print(const EvaluateOptions& options, const Inference& inference, const Evaluated& evaluated) {
+void print(const Inference& inference, const Evaluated& evaluated) {
   const Validated& measured = evaluated.measured;
   fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second){}\n", printable(inference.source().describe()),
              measured.samples, measured.seconds, double(measured.samples) / measured.seconds,
@@ -162,7 +176,7 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
   if (!evaluated.confusion) return;
-  const ClassNames names(options.class_names, inference.class_names(), evaluated.confusion->classes());
+  const ClassNames names("", inference.class_names(), evaluated.confusion->classes());
   print_classes(*evaluated.confusion, names);
   print_confusion(*evaluated.confusion, names);
 }
@@ -173,20 +187,19 @@ int command_evaluate(const EvaluateOptions& options) {
   Graph graph = load_with_overrides(options);
   InferenceRequest asked{options.split, {}};
   const auto classified = classified_values(graph);
+  const auto labelled = classified ? std::nullopt : labelled_values(graph);
+  const bool names_labels = labelled && !options.class_names.empty();
   if (classified) asked.outputs = {classified->logits, classified->label};
+  if (names_labels) asked.outputs = {labelled->logits};
   Inference inference(std::move(graph), session_options(options), asked);
   const auto classes = classified ? classes_of(inference) : std::nullopt;
-  if (!options.class_names.empty() && !classes) {
-    throw GraphError("--class-names: the graph has no SoftmaxCrossEntropy over one class a sample");
-  }
+  if (!options.class_names.empty()) name_classes(inference, options.class_names, classes, names_labels);
   tell_of_fresh_weights(options.session.files);
-  // What is wrong with the names is told before the pass.
-  if (classes) ClassNames(options.class_names, inference.class_names(), *classes);
   const Evaluated evaluated = evaluate(inference, classes);
   if (options.json) {
     fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
-    print(options, inference, evaluated);
+    print(inference, evaluated);
   }
   return kDone;
 }

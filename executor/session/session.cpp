@@ -311,6 +311,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   request.host_threads = thread_count(options);
   describe_sources(prepared, false);
   passes.measures = !asked.endless;
+  passes.trains = false;
   set_precision(passes, options);
   passes.validators = int64_t(request.devices.size());
   passes.validation_samples = request.validation_samples;

@@ -217,7 +217,7 @@ class ParameterGroups {
 }  // namespace
 
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options) {
-  std::vector<ValueId> parameters = values_of(graph, Role::Parameter);
+  const std::vector<ValueId> parameters = values_of(graph, Role::Parameter);
   const std::vector<ValueId> statistics = running_statistics(graph);
   const std::vector<ValueId> frozen = values_of(graph, Role::Frozen);
   for (const auto& stored : {parameters, statistics, frozen}) check_floats(graph, stored);
@@ -297,6 +297,18 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
     graph.carries.push_back({arenas.average, next[place.restarted()]});
     next[place.lowered()] = kNone;  // weights of a lower precision: lower_precision asks for them
   }
+  return arenas;
+}
+
+ArenaValues add_weight_arenas(Graph& graph) {
+  ArenaValues arenas;
+  const auto add = [&](const char* name, const std::vector<ValueId>& members, Role role) {
+    check_floats(graph, members);
+    return members.empty() ? kNone : flatten_into(graph, name, members, role);
+  };
+  arenas.weights = add("weights", values_of(graph, Role::Parameter), Role::Parameter);
+  arenas.statistics = add("statistics", running_statistics(graph), Role::State);
+  arenas.frozen = add("frozen", values_of(graph, Role::Frozen), Role::Frozen);
   return arenas;
 }
 

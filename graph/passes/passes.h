@@ -107,6 +107,9 @@ struct ArenaValues {
   }
 };
 
+// Parameters, running statistics and what is frozen become views of flat arenas; there is no backward and no update.
+ArenaValues add_weight_arenas(Graph& graph);
+
 struct UpdateOptions {
   bool averaging = false;  // the update corrects towards an average that others compute
   int64_t accumulate = 1;  // batches whose gradients make one update

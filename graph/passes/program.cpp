@@ -237,9 +237,9 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     reported.push_back(accuracy);
   }
   program.skips = options.skips;
+  const UpdateOptions update{.averaging = options.averaging, .accumulate = program.accumulate, .skips = options.skips};
   training.arenas =
-      add_update(training.graph, loss, train,
-                 {.averaging = options.averaging, .accumulate = program.accumulate, .skips = options.skips});
+      options.trains ? add_update(training.graph, loss, train, update) : add_weight_arenas(training.graph);
   if (recalibrate > 0) {
     recalibration = training;
     recalibration->role = LoopRole::Recalibrate;

@@ -16,6 +16,7 @@ struct ProgramOptions {
   bool fuse_attention = false;       // worth it where a kernel for it is: in bfloat16 on GPUs
   bool fuse_statistics = false;      // worth it where kernels for it are: in bfloat16 on GPUs
   bool skips = false;                // updates whose loss or gradients are not finite are skipped
+  bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
   bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
   int64_t validators = 1;            // devices that share validation's work
   int64_t validation_samples = 0;    // for metrics that keep a row of each; 0: as many as one batch of each device

@@ -110,6 +110,24 @@ TEST_CASE("frozen parameters are read from the file as well") {
   CHECK(evaluated(tiny(net), options, options.files.save).loss == doctest::Approx(end.last.loss).epsilon(0.02));
 }
 
+TEST_CASE("an inference needs no gradients, and nothing to train") {
+  const TestFolder folder;
+  TinyNet net;
+  net.layers = "hidden = arbalest.Linear <units = 2> (x)\na, b = Split <axis = 1> (hidden)\nh = Mul (a, b)\n";
+  SessionOptions options = on_cpus();
+  options.length.epochs = 1;
+  options.files.save = folder / "weights.safetensors";
+  const double trained = run(tiny(net), options).ends.at(0).last.loss;
+  net.layers = "hidden = arbalest.Linear <units = 2> (x)\nh = ReduceProd <axes = [1]> (hidden)\n";
+  CHECK(contains(message_of([&] { run(tiny(net), on_cpus()); }), "the operator has no gradient"));
+  CHECK(evaluated(tiny(net), options, options.files.save).loss == doctest::Approx(trained).epsilon(1e-6));
+  net.train = "lr = 0.1, frozen = [\"*\"]";
+  CHECK(contains(message_of([&] { run(tiny(net), on_cpus()); }), "there is nothing to train"));
+  CHECK(evaluated(tiny(net), options, options.files.save).loss == doctest::Approx(trained).epsilon(1e-6));
+  options.numerics.precision = Precision::Bf16;
+  CHECK(evaluated(tiny(net), options, options.files.save).loss == doctest::Approx(trained).epsilon(0.05));
+}
+
 TEST_CASE("values are handed out once a sample, the same on several devices, and agree with the metrics") {
   SessionOptions options = on_cpus();
   const Graph graph = tiny(convolutional(160));

@@ -86,7 +86,7 @@ class Follower {
     if (op == "Transpose") {
       view_.strides = turned(node, view_.strides);
     } else if (op == "Split") {
-      take_part(node, step.made, axis_of(node, from.size()));
+      if (!take_part(node, step.made, axis_of(node, from.size()))) return false;
     } else if (op == "Gather") {
       if (!take_one(node, axis_of(node, from.size()))) return false;
     } else {
@@ -107,11 +107,13 @@ class Follower {
     }
   }
 
-  void take_part(const Node& split, ValueId part, size_t axis) {
+  bool take_part(const Node& split, ValueId part, size_t axis) {
     for (const ValueId each : split.outputs) {
-      if (each == part) return;
+      if (each == part) return true;
+      if (each == kNone) return false;  // a part that is left out
       view_.first += shape(each)[axis] * view_.strides[axis];
     }
+    return false;
   }
 
   bool take_one(const Node& gather, size_t axis) {

@@ -127,6 +127,7 @@ TEST_CASE("strides say where a value lies that nodes took out of another, or the
            {"v = Flatten (tokens)\n", view(0, {72, 1})},
            {"v = Reshape <shape = [2, 2, 3, 3, 1, 8]> (tokens)\n", view(0, {144, 72, 24, 8, 0, 1})},
            {"a, b, v = Split <axis = 1> (tokens)\n", view(48, {72, 8, 1})},
+           {"a, , v = Split <axis = 1> (tokens)\n", std::nullopt},
            {"a, v = Split <axis = -1, split = [6, 2]> (tokens)\n", view(6, {72, 8, 1})},
            {"a, b = Split <axis = 2> (tokens)\nv = Reshape <shape = [36, 4]> (b)\n", view(4, {8, 1})},
            {"a, b = Split <axis = 2> (tokens)\nv = Flatten (b)\n", std::nullopt},

@@ -192,7 +192,7 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
     });
   }
   const int64_t more = bytes * (1 + (mask == Mask::Y) + two);
-  const bool stays = mask == Mask::X && !two;  // the pass does not write it again
+  const bool stays = mask != Mask::Y && !two;  // the pass does not write g again
   const OwnKernel own =
       best_own_kernel(cuda_context(request), problem, chunk_pixels, more, more + (stays ? 1 : 2) * bytes);
   if (own.name != nullptr) {
@@ -213,7 +213,7 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
       const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.dy2) && aligned(of.y);
       with_mask(mask, two, [&](auto kind, auto sum) {
         with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
-          constexpr bool kStays = kind.value == Mask::X && !sum.value;  // g is not stored
+          constexpr bool kStays = kind.value != Mask::Y && !sum.value;  // g is not stored again
           gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, !kStays>
               <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, of, g, output<Partial>(c, 1));
           check_launch("gradient sums of a convolution");

@@ -36,8 +36,8 @@ inline void sum_partials(cudaStream_t stream, int blocks, int count, const float
   check_launch("sums of partial sums");
 }
 
-// Σ over chunks of partials (…, chunks, columns), times `scale`. Of block.y-th matrices: out[block.y] (columns), which
-// may be null. A warp of each block brings every kTotalRows-th chunk of 32 columns.
+// Σ over chunks of partials (matrices, chunks, columns), times `scale`. block.x: 32 columns, block.y: a matrix, whose
+// totals (columns) go to out[block.y]; null: nobody wants them. Warp w adds up the chunks w, w + kTotalRows, ….
 inline constexpr int kTotalRows = 32;
 struct TotalsOf {
   float* out[2];

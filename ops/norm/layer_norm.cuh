@@ -170,8 +170,7 @@ __global__ void __launch_bounds__(kThreads)
     normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,
                           float* inv_std) {
   const int packs = int(rows.length / W);
-  for_each_row<32>(rows.rows, [&](int64_t row, int thread) {
-    const int lane = thread % 32;
+  for_each_row<32>(rows.rows, [&](int64_t row, int lane) {
     const HeldRow<P, W, T> held(x + row * rows.length, lane, packs);
     const float2 s = statistics_of_held(rows, held, lane, packs);
 #pragma unroll

@@ -146,6 +146,14 @@ TEST_CASE("labels have the names of a file where metrics of each are told") {
   CHECK_FALSE(told("  auc/bright "));
   std::ofstream(names) << "day\n";
   CHECK(contains(message_of<GraphError>(evaluated), "found 1 names, expected one for each of the 2 classes"));
+  // Labels of a matrix, which names in a line each do not tell apart.
+  replace("loss = arbalest.SigmoidCrossEntropy (logits, label)",
+          "scores = Reshape <shape = [0, 2, 1]> (logits)\nlabels = Reshape <shape = [0, 2, 1]> (label)\n"
+          "loss = arbalest.SigmoidCrossEntropy (scores, labels)");
+  std::ofstream(trained.graph) << text;
+  CHECK(contains(message_of<GraphError>(evaluated), "nor SigmoidCrossEntropy over a row of labels a sample"));
+  CHECK(contains(message_of<GraphError>([&] { trained.lines({}); }),
+                 "SigmoidCrossEntropy does not take one row of labels a sample"));
 }
 
 #ifdef ARBALEST_ONNX

@@ -128,7 +128,9 @@ std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const I
   const bool one_class = scores != Scores::OfClassesWithLabel ||
                          (inference.output_type(1).shape.empty() && inference.output_type(1).dtype == DataType::Int32);
   if (first.shape.size() != 1 || !one_class) {
-    throw GraphError("the graph's SoftmaxCrossEntropy does not take one class a sample; name a value with --value");
+    const bool labels = scores == Scores::OfLabels;
+    throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample; name a value with --value",
+                                 labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class"));
   }
   return class_lines(options, inference.class_names(), first.shape[0], scores);
 }

@@ -10,11 +10,12 @@
 namespace arbalest {
 namespace {
 
-// Its number is to be changed with how the choice is made: what was kept before is chosen again then.
+// Its number is to be changed with how the choice is made: what was kept before is chosen again then. The file of
+// choices is by versions of cuDNN and CUDA; cuBLASLt has one of its own.
 std::string choice_key(const CudaContext& context, const ProductProblem& p) {
-  return fmt::format("{} product 1 {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.device_name, p.m, p.n, p.k,
-                     p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in), name_of(p.out), p.workspace_limit,
-                     p.concurrent);
+  return fmt::format("{} product 2 cuBLASLt {} {} {} {} {:d}{:d}{:d}{:d} {} {} {} {}", context.device_name,
+                     cublasLtGetVersion(), p.m, p.n, p.k, p.trans_a, p.trans_b, p.tf32, p.bias, name_of(p.in),
+                     name_of(p.out), p.workspace_limit, p.concurrent);
 }
 
 // The convolution of 1 × 1 that the product is: operands have as many elements, whichever enters transposed.
@@ -44,6 +45,16 @@ std::vector<ProductAlgorithm> proposed_algorithms(const CudaContext& context, co
   return proposed;
 }
 
+// "_7"; without the number where the library does not tell it.
+template <typename Number>
+std::string number_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  Number number = 0;
+  size_t written = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &number, sizeof(number), &written);
+  return status == CUBLAS_STATUS_SUCCESS ? fmt::format("_{}", number) : "_";
+}
+
 }  // namespace
 
 std::string ProductAlgorithm::name() const {
@@ -51,17 +62,12 @@ std::string ProductAlgorithm::name() const {
   for (const auto attribute : {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
                                CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION}) {
-    uint32_t value = 0;
-    size_t written = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
-    name += status == CUBLAS_STATUS_SUCCESS ? fmt::format("_{}", value) : "_";
+    name += number_of<uint32_t>(algorithm, attribute);
   }
-  uint16_t cluster = 0;
-  size_t written = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
-                                                                     &cluster, sizeof(cluster), &written);
-  return name + (status == CUBLAS_STATUS_SUCCESS ? fmt::format("_{}", cluster) : "_");
+  for (const auto attribute : {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID}) {
+    name += number_of<uint16_t>(algorithm, attribute);
+  }
+  return name;
 }
 
 ProductAlgorithm first_algorithm(const CudaContext& context, const ProductDescription& description) {

@@ -318,6 +318,25 @@ TEST_CASE("data pack: shards are checked, and what is not as listed is written a
   CHECK_THROWS_AS(pack(), GraphError);
 }
 
+TEST_CASE("data pack: archives of others are not replaced") {
+  const Photos photos;
+  photos.folder.write("out/train-7.tar", std::string("of another"));
+  CHECK_THROWS_WITH_AS(photos.pack(),
+                       (photos.out + ": has train-7.tar, and no train.shards, which 'arbalest data pack' writes beside "
+                                     "its archives; give another folder")
+                           .c_str(),
+                       GraphError);
+  CHECK_FALSE(std::filesystem::exists(photos.out + "/classes.txt"));
+  std::filesystem::remove(photos.out + "/train-7.tar");
+
+  // An archive that was finished just before an interruption is listed nowhere, and made again.
+  photos.pack({"--split", "train"});
+  const std::string list = content(photos.out + "/train.shards");
+  photos.folder.write("out/train.shards", list.substr(0, list.find('\n') + 1));
+  CHECK(photos.pack({"--split", "train"}).second.find("train: 5 samples in 1 shard of ") == 0);
+  CHECK(content(photos.out + "/train.shards") == list);
+}
+
 TEST_CASE("data pack: an interruption leaves whole shards, and the next call goes on") {
   const Photos photos;
   for (int i = 0; i < 40; ++i) {

@@ -172,6 +172,7 @@ class Packer {
   PackResult run(const std::atomic<bool>& interrupted, const Progress& progress,
                  std::function<void(const std::string&, const std::string&)> skipped) {
     bad_.emplace(options_.skip_bad, std::move(skipped), result_.skipped);
+    list_.begin();
     int64_t& done = result_.progress.done;
     std::future<std::vector<Item>> ahead = begin_chunk(done);
     while (done < source_.size()) {
@@ -277,8 +278,9 @@ PackResult pack(const Source& source, const PackOptions& options, const std::ato
   std::error_code error;
   fs::create_directories(options.folder, error);
   if (error) throw RunError(fmt::format("{}: cannot be made: {}", options.folder, error.message()));
+  Packer packer(source, options);
   write_class_names(source, options.folder);
-  return Packer(source, options).run(interrupted, progress, skipped);
+  return packer.run(interrupted, progress, skipped);
 }
 
 }  // namespace arbalest

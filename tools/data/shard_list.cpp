@@ -41,21 +41,39 @@ PackedShard shard_of(const Json& json) {
 ShardList::ShardList(const fs::path& folder, const std::string& split, const PackSettings& settings)
     : folder_(folder), path_(folder / (split + ".shards")), settings_(settings) {
   std::ifstream file(path_);
-  if (!file) return;
+  if (!file) {
+    refuse_others(split);
+    return;
+  }
   int number = 0;
+  Json stated = settings_;
   try {
     for (std::string line; std::getline(file, line);) {
       const Json json = Json::parse(line);
       if (++number > 1) {
         shards_.push_back(shard_of(json));
-      } else if (json != settings_) {
-        throw GraphError(fmt::format("{}: these shards were packed with {}, expected {}; give another folder",
-                                     path_.string(), json.dump(), settings_.dump()));
+      } else {
+        stated = json;
       }
     }
   } catch (const Json::exception& error) {
     throw RunError(fmt::format("{}:{}: expected a line of JSON as 'arbalest data pack' writes them: {}", path_.string(),
                                number + 1, error.what()));
+  }
+  if (shards_.empty() || stated == settings_) return;
+  throw GraphError(fmt::format("{}: these shards were packed with {}, expected {}; give another folder", path_.string(),
+                               stated.dump(), settings_.dump()));
+}
+
+// Archives that somebody else has put there may be all that there is of a data set, and the source's own.
+void ShardList::refuse_others(const std::string& split) const {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(split + "-") || !name.ends_with(".tar")) continue;
+    throw GraphError(
+        fmt::format("{}: has {}, and no {}, which 'arbalest data pack' writes beside its archives; give "
+                    "another folder",
+                    folder_.string(), name, path_.filename().string()));
   }
 }
 
@@ -71,8 +89,16 @@ int64_t ShardList::check() {
   return int64_t(sound);
 }
 
+void ShardList::begin() {
+  if (shards_.empty()) write();
+}
+
 void ShardList::add(const PackedShard& shard) {
   shards_.push_back(shard);
+  write();
+}
+
+void ShardList::write() const {
   std::string text = settings_.dump() + "\n";
   for (const PackedShard& each : shards_) text += to_json(each).dump() + "\n";
   AtomicFile file(path_);

@@ -408,6 +408,24 @@ TEST_CASE("the first signal sets the flag, the second kills") {
   }
 }
 
+TEST_CASE("an interrupt is told in the words of what it ends") {
+  const TestFolder folder;
+  const std::string path = folder / "told.txt";
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const InterruptHandler handler("ending with what is finished");
+    if (std::freopen(path.c_str(), "w", stderr) == nullptr) _exit(10);
+    raise(SIGINT);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  std::ifstream told(path);
+  CHECK(std::string(std::istreambuf_iterator<char>(told), {}) == "ending with what is finished");
+}
+
 TEST_CASE("under nohup a terminal that goes away is no interrupt") {
   const pid_t child = fork();
   REQUIRE(child >= 0);

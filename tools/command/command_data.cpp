@@ -192,7 +192,8 @@ int command_data(const DataOptions& options) {
 
 int command_pack(const PackCommandOptions& options) {
   const OpenSplits splits = open_splits(options.pack.source, options.splits);
-  const InterruptHandler interrupt;
+  const InterruptHandler interrupt(
+      "\narbalest: ending with the archives that are finished; once more to stop at once\n");
   for (const OpenSplit& split : splits.open) {
     PackOptions how = options.pack;
     how.split = split.name;

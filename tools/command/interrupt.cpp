@@ -16,15 +16,16 @@ namespace {
 std::atomic<bool> interrupted{false};
 std::atomic<int64_t> since{0};  // ms
 std::atomic<int> first{0};      // signal
+std::atomic<const char*> message{nullptr};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
-              std::atomic<int>::is_always_lock_free);
+              std::atomic<int>::is_always_lock_free && std::atomic<const char*>::is_always_lock_free);
 
 constexpr int64_t kTogether = 500;  // ms
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 struct sigaction before[std::size(kSignals)];  // what the handler took the place of
 
-// Async-signal-safe: atomics, clock_gettime(), poll(), write(), sigaction() and raise().
+// Async-signal-safe: atomics, clock_gettime(), poll(), strlen(), write(), sigaction() and raise().
 void on_signal(int signal) {
   const int saved = errno;
   timespec now = {};
@@ -42,17 +43,17 @@ void on_signal(int signal) {
   }
   since = milliseconds;
   first = signal;
-  constexpr char kMessage[] =
-      "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
+  const char* const text = message;
   pollfd terminal = {STDERR_FILENO, POLLOUT, 0};  // one that has been stopped would hold up the handler
   [[maybe_unused]] const ssize_t written =
-      poll(&terminal, 1, 0) == 1 ? write(STDERR_FILENO, kMessage, sizeof kMessage - 1) : 0;
+      poll(&terminal, 1, 0) == 1 ? write(STDERR_FILENO, text, std::strlen(text)) : 0;
   errno = saved;
 }
 
 }  // namespace
 
-InterruptHandler::InterruptHandler() {
+InterruptHandler::InterruptHandler(const char* told) {
+  message = told;
   interrupted = false;
   first = 0;
   struct sigaction action = {};

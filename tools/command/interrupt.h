@@ -1,6 +1,5 @@
 #pragma once
-// Ctrl-C, SIGTERM and SIGHUP as a flag: the first asks the run to end after the batches already read, the second kills
-// the process.
+// Ctrl-C, SIGTERM and SIGHUP as a flag: the first asks what is under way to end early, the second kills the process.
 
 #include <atomic>
 #include <string>
@@ -10,7 +9,11 @@ namespace arbalest {
 // Handles SIGINT, SIGTERM and, unless nohup has it ignored, SIGHUP while it lives; one at a time in a process.
 class InterruptHandler {
  public:
-  InterruptHandler();
+  static constexpr const char* kOfBatches =
+      "\narbalest: ending after the batches already read; once more to stop at once, without saving\n";
+
+  // `told` is written to standard error when the process is asked to end; it lives as long as the handler.
+  explicit InterruptHandler(const char* told = kOfBatches);
   ~InterruptHandler();
   InterruptHandler(const InterruptHandler&) = delete;
   InterruptHandler& operator=(const InterruptHandler&) = delete;

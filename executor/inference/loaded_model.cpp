@@ -8,6 +8,7 @@
 
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
+#include "executor/weights/class_names.h"
 #include "graph/plain_message.h"
 #include "io/formats/layout.h"
 
@@ -49,12 +50,17 @@ void LoadedModel::name_classes(const WeightsFile* file) {
   const std::vector<std::string> trained = file ? file->class_names() : std::vector<std::string>();
   if (class_names_.empty()) {
     class_names_ = trained;
-  } else if (!trained.empty() && trained != class_names_) {
-    const auto [ours, theirs] = std::mismatch(class_names_.begin(), class_names_.end(), trained.begin(), trained.end());
+    return;
+  }
+  Metadata kept;  // names that are not UTF-8 are others in a file of weights
+  put_class_names(kept, class_names_);
+  const std::vector<std::string> names = class_names_in(kept);
+  if (!trained.empty() && trained != names) {
+    const auto [ours, theirs] = std::mismatch(names.begin(), names.end(), trained.begin(), trained.end());
     const auto shown = [](auto at, auto end) { return at == end ? "not there" : "'" + *at + "'"; };
     warn(fmt::format("{}: was trained on other classes than {} has: class {} was {}, and is {}", file->path(),
-                     prepared.validation->describe(), ours - class_names_.begin(), shown(theirs, trained.end()),
-                     shown(ours, class_names_.end())));
+                     prepared.validation->describe(), ours - names.begin(), shown(theirs, trained.end()),
+                     shown(ours, names.end())));
   }
 }
 

@@ -152,7 +152,7 @@ TEST_CASE("classes have the names of a file, which has one for each") {
 
 namespace {
 
-// Digits whose classes have names; with `others`, not the same ones.
+// Digits whose classes have names, one of them in Latin-1; with `others`, not the same ones.
 class NamedDigits final : public Source {
  public:
   explicit NamedDigits(const SourceSpec& spec)
@@ -163,7 +163,7 @@ class NamedDigits final : public Source {
     digits_->fill(samples, fields);
   }
   std::vector<std::string> class_names() const override {
-    return {"zero", "one", others_ ? "due" : "two", "three", "four", "five", "six", "seven", "eight", "nine"};
+    return {"zero", "one", others_ ? "due" : "two", "three", "four", "five", "six", "seven", "\xe9", "nine"};
   }
   std::string describe() const override { return "digits"; }
 

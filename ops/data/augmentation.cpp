@@ -21,13 +21,15 @@ std::vector<int64_t> crop_of(const Node& node, const Shape& image) {
 }
 
 // Mean or deviation of each channel; one number serves all.
-std::vector<double> per_channel(const Node& node, std::string_view name, int64_t channels, double fallback) {
+std::vector<double> per_channel(const Node& node, std::string_view name, const Shape& image, double fallback) {
+  const int64_t channels = image[1];
   std::vector<double> values = floats_attribute(node, name);
   if (values.empty()) values.push_back(fallback);
   if (values.size() == 1) values.resize(size_t(channels), values[0]);
   if (int64_t(values.size()) != channels) {
-    fail(node, fmt::format("attribute '{}' has {} numbers; expected 1 or one for each of {} channels", name,
-                           values.size(), channels));
+    fail(node, fmt::format("attribute '{}' has {} numbers; expected 1 or one for each of {} channels{}", name,
+                           values.size(), channels,
+                           image[3] == int64_t(values.size()) ? "; images come as N, C, H, W, not as N, H, W, C" : ""));
   }
   return values;
 }
@@ -140,12 +142,12 @@ void infer_augment(InferContext& context) {
   area_range(node, "erase_area");
   log_ratio_range(node, "erase_ratio");
   check_companions(context);
-  for (const double mean : per_channel(node, "mean", channels, 0)) {
+  for (const double mean : per_channel(node, "mean", image.shape, 0)) {
     if (!(mean >= 0 && mean <= 1)) {
       context.fail(fmt::format("attribute 'mean' holds {}; expected 0 to 1: pixels are divided by 255 first", mean));
     }
   }
-  for (const double deviation : per_channel(node, "std", channels, 1)) {
+  for (const double deviation : per_channel(node, "std", image.shape, 1)) {
     if (!(float(deviation) > 0) || !std::isfinite(1 / float(deviation)) || !std::isfinite(float(deviation))) {
       context.fail(fmt::format("attribute 'std' holds {}; expected floats of more than 0", deviation));
     }
@@ -192,9 +194,10 @@ Augmentation::Augmentation(const KernelRequest& request) {
 }
 
 Normalisation::Normalisation(const KernelRequest& request) {
-  const int64_t channels = request.inputs[0].shape[1];
-  const std::vector<double> mean = per_channel(request.node, "mean", channels, 0);
-  const std::vector<double> deviation = per_channel(request.node, "std", channels, 1);
+  const Shape& image = request.inputs[0].shape;
+  const int64_t channels = image[1];
+  const std::vector<double> mean = per_channel(request.node, "mean", image, 0);
+  const std::vector<double> deviation = per_channel(request.node, "std", image, 1);
   for (size_t c = 0; c < size_t(channels); ++c) {
     scale.push_back(1 / (255 * deviation[c]));
     shift.push_back(-mean[c] / deviation[c]);

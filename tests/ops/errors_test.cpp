@@ -159,6 +159,9 @@ TEST_CASE("layers refuse what they cannot make") {
 TEST_CASE("Augment refuses crops beyond the padded image and a mean for other channels") {
   check(refusal("arbalest.Augment", {pixels()}, with("mean", std::vector<double>{1, 2})),
         {"'mean' has 2 numbers", "3 channels"});
+  check(
+      refusal("arbalest.Augment", {{DataType::Uint8, {2, 8, 8, 3}}}, with("mean", std::vector<double>{0.5, 0.5, 0.5})),
+      {"one for each of 8 channels; images come as N, C, H, W, not as N, H, W, C"});
   check(refusal("arbalest.Augment", {pixels()}, with("std", std::vector<double>{0})), {"'std' holds 0", "more than 0"});
   for (const double deviation : {double(NAN), double(INFINITY), 1e-300}) {
     check(refusal("arbalest.Augment", {pixels()}, with("std", std::vector<double>{deviation})), {"'std' holds "});

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "io/formats/safetensors.h"
 #include "io/images/image.h"
 #include "tests/io/image_files.h"
 #include "tests/io/test_folder.h"
@@ -173,6 +174,13 @@ TEST_CASE("data: arrays, several labels, and sources without images or without a
   const auto [status, text] = photos.look({});
   CHECK(status == kDone);
   check_parts(text, {"a: 2 positive, 1 negative\n", "b: 1 positive, 1 negative, 1 missing\n", "\ntest: none: "});
+
+  std::filesystem::create_directory(photos.folder / "arrays");
+  TensorFile arrays;
+  arrays.tensors.push_back({"image", DataType::Uint8, {2, 4, 5, 3}, std::vector<uint8_t>(120)});
+  write_safetensors(photos.folder / "arrays/train.safetensors", arrays);
+  photos.source = "tensors:" + photos.folder.string() + "/arrays";
+  check_parts(photos.look({}).second, {"'image' seems to be height, width, channels"});
 
   photos.source = "folder:" + photos.folder.string() + "/nowhere";
   CHECK_THROWS_AS(photos.look({}), RunError);

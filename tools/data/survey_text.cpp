@@ -111,6 +111,19 @@ std::string images_text(const SplitSurvey& survey, int threads) {
   return images.bytes.empty() ? text : text + line("speed", speed_text(survey, threads));
 }
 
+// Where a field has images as NumPy and others have them: height, width, channels.
+std::string channels_last_text(const SplitSurvey& survey) {
+  for (const Field& field : survey.fields) {
+    const Shape& shape = field.shape;
+    if (field.dtype != DataType::Uint8 || shape.size() != 3 || (shape[2] != 1 && shape[2] != 3)) continue;
+    return line("images",
+                fmt::format("none that are channels, height, width; '{}' seems to be height, width, channels: "
+                            "in NumPy, transpose(0, 3, 1, 2) of all samples",
+                            printable(field.name)));
+  }
+  return "";
+}
+
 std::string unreadable_text(const SplitSurvey& survey) {
   std::string text = line("unreadable", std::to_string(survey.unreadable.size()));
   for (size_t i = 0; i < std::min(survey.unreadable.size(), kMostUnreadable); ++i) {
@@ -155,6 +168,7 @@ std::string survey_text(const SplitSurvey& survey, int threads) {
   if (!survey.class_counts.empty()) text += classes_text(survey);
   if (!survey.labels.empty()) text += labels_text(survey);
   if (survey.images.size() > 0) text += images_text(survey, threads);
+  if (image_field(survey.fields) < 0) text += channels_last_text(survey);
   if (!survey.unreadable.empty()) text += unreadable_text(survey);
   return text;
 }

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <set>
 
 #include "graph/error.h"
@@ -94,34 +96,39 @@ void check_classes(const SourceSpec& spec, const Split& split, const fs::path& t
                              unknown.size() > shown ? fmt::format(" and {} more", unknown.size() - shown) : ""));
 }
 
+// The folder with one of these names, in letters of any case; "" where there is none.
+std::string split_folder(const SourceSpec& spec, const Names& folders, std::initializer_list<const char*> names) {
+  Names found = folders;
+  std::erase_if(found, [&](const std::string& folder) {
+    return std::none_of(names.begin(), names.end(),
+                        [&](const char* name) { return strcasecmp(folder.c_str(), name) == 0; });
+  });
+  if (found.size() < 2) return found.empty() ? "" : found[0];
+  throw RunError(fmt::format("source '{}': found folders {} in '{}', expected one for {}", spec.label(),
+                             fmt::join(found, " and "), spec.path, *names.begin()));
+}
+
 Split find_split(const SourceSpec& spec) {
   const fs::path root = spec.path;
   int64_t beside = 0;
   const Names folders = folders_in(root.string(), &beside);
-  Names validation = {"validation", "val", "valid"};
-  std::erase_if(validation, [&](const std::string& name) { return !holds(folders, name); });
-  const bool train = holds(folders, "train"), test = holds(folders, "test");
-  if (train && (test || !validation.empty())) {
-    if (validation.size() > 1) {
-      throw RunError(fmt::format("source '{}': found folders {} in '{}', expected one for validation", spec.label(),
-                                 fmt::join(validation, " and "), root.string()));
-    }
+  const std::string train = split_folder(spec, folders, {"training", "train"}),
+                    test = split_folder(spec, folders, {"test", "testing"}),
+                    validation = split_folder(spec, folders, {"validation", "val", "valid"});
+  if (!train.empty() && !(test.empty() && validation.empty())) {
     for (const char* option : {"test", "seed"}) {
       if (!spec.find(option)) continue;
-      throw GraphError(
-          fmt::format("source '{}': option '{}' divides a folder without splits, and '{}' has train and {}", spec.text,
-                      option, root.string(), test ? "test" : validation[0]));
+      throw GraphError(fmt::format("source '{}': option '{}' divides a folder without splits, and '{}' has {} and {}",
+                                   spec.text, option, root.string(), train, test.empty() ? validation : test));
     }
-    const bool is_test = spec.split == "test" ? test : validation.empty();
-    const std::string folder = spec.split == "train" ? "train" : is_test ? "test" : validation[0];
-    Split split{root / folder, folders_in((root / "train").string()), false, beside};
-    check_classes(spec, split, root / "train");
+    const bool is_test = spec.split == "test" ? !test.empty() : validation.empty();
+    const std::string folder = spec.split == "train" ? train : is_test ? test : validation;
+    Split split{root / folder, folders_in((root / train).string()), false, beside};
+    check_classes(spec, split, root / train);
     folders_in(split.root.string(), &split.beside);
     return split;
   }
-  const auto is_split = [&](const std::string& name) {
-    return name == "train" || name == "test" || holds(validation, name);
-  };
+  const auto is_split = [&](const std::string& name) { return name == train || name == test || name == validation; };
   if (folders.empty() || std::all_of(folders.begin(), folders.end(), is_split)) {
     throw RunError(fmt::format(
         "source '{}': found folder '{}', {}; expected a folder for each class, or train and one of test, validation, "

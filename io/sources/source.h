@@ -130,14 +130,14 @@ void register_source(SourceScheme scheme);
 //                                      DIR/SPLIT/FIELD.npy, or DIR/SPLIT_FIELD.npy
 //   folder:DIR?test=0.2&seed=0         photos in a folder for each class, with .jpg, .jpeg, .png or .webp at the end of
 //                                      their names, at any depth: 'image', the file, and 'label'. Classes are numbered
-//                                      by their names in byte order. Where DIR has train, and test or one of
-//                                      validation, val, valid, these are the splits, with the classes of train; 'test'
-//                                      and 'validation' stand for what is there. Otherwise test: the part of each
-//                                      class that is held out, at least one photo of two, by seed and the names of
-//                                      files
+//                                      by their names in byte order. Where DIR has train (or training), and test (or
+//                                      testing) or one of validation, val, valid, in letters of any case, these are the
+//                                      splits, with the classes of train; 'test' and 'validation' stand for what is
+//                                      there. Otherwise test: the part of each class that is held out, at least one
+//                                      photo of two, by seed and the names of files. A link that leads nowhere is an
+//                                      image that is missing
 //   csv:FILE                           photos that a table lists (RFC 4180, with the names of its columns): 'image',
-//   the
-//                                      file, and 'label'. The columns:
+//                                      the file, and 'label'. The columns:
 //     path=COLUMN                      the file; by default 'path', 'file', 'filename', 'image', 'Image Index' and the
 //                                      like. Relative to root=DIR, by default the table's folder
 //     label=COLUMN                     a class; by default 'label' or 'class'. Names, numbered in byte order, or whole
@@ -153,14 +153,13 @@ void register_source(SourceScheme scheme);
 //                                      are held out, not parts of classes
 //     check=0                          runs do not look first whether all files of the split are there and not empty
 //   tar:PATTERN                        photos in archives of many, as WebDataset writes them: 'image', a member
-//   NAME.jpg,
-//                                      .jpeg, .png or .webp, and 'label', the number in NAME.cls beside it. In PATTERN
-//                                      '*' stands for anything, {0000..0099} for numbers, {a,b} for either, and {split}
-//                                      for the split's name; without that the other split is test=PATTERN. There are
-//                                      classes=K classes, else as many as there are lines in classes.txt beside the
-//                                      shards, which has their names, else as many as are found. An index is kept
-//                                      beside each shard, SHARD.tar.index. keep=0 lets go of what was read, as is done
-//                                      by itself where the shards take half of the memory or more; keep=1 does not
+//                                      NAME.jpg, .jpeg, .png or .webp, and 'label', the number in NAME.cls beside it.
+//                                      In PATTERN '*' stands for anything, {0000..0099} for numbers, {a,b} for either,
+//                                      and {split} for the split's name; without that the other split is test=PATTERN.
+//                                      There are classes=K classes, else as many as there are lines in classes.txt
+//                                      beside the shards, which has their names, else as many as are found. An index is
+//                                      kept beside each shard, SHARD.tar.index. keep=0 lets go of what was read, as is
+//                                      done by itself where the shards take half of the memory or more; keep=1 does not
 //   memory:                            what the program passes to the run itself (DataSources in session.h)
 //   and whatever was registered, all of them with ?limit=N as well: N samples of each split, spread over it, the same
 //   ones whatever the seed; all where there are no more. Options may be left out. Throws GraphError for a spec that is

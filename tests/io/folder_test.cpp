@@ -142,6 +142,22 @@ TEST_CASE("folder: a seeded fraction of each class is held out, whatever the run
   CHECK(kept >= int64_t(of_test.size()) - 1);
 }
 
+TEST_CASE("folder: splits are known by other names and letters too") {
+  TestFolder folder;
+  write_photos(folder, {"Training/a", "Training/b"}, 2);
+  write_photos(folder, {"Testing/b", "VALID/a"}, 1);
+  CHECK(open(folder)->class_names() == Strings{"a", "b"});
+  CHECK(open(folder)->size() == 4);
+  CHECK(paths(folder, *open(folder, "test")) == Strings{"Testing/b/0.jpg"});
+  CHECK(paths(folder, *open(folder, "validation")) == Strings{"VALID/a/0.jpg"});
+  write_photos(folder, {"train/a"}, 1);
+  check_parts(run_error(folder), {"found folders Training and train", "expected one for training"});
+
+  TestFolder vehicles;  // of classes
+  write_photos(vehicles, {"car", "train"}, 5);
+  CHECK(open(vehicles)->class_names() == Strings{"car", "train"});
+}
+
 TEST_CASE("folder: links are followed, and loops end") {
   TestFolder folder, elsewhere;
   elsewhere.write("one.jpg", std::string("one"));

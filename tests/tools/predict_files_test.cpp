@@ -210,6 +210,12 @@ TEST_CASE("predict on files: the data set is not opened, and what makes no sense
   const Command split = parse({"predict", "g.onnxtxt", "b.png", "--split", "test"});
   REQUIRE(std::holds_alternative<Exit>(split));
   CHECK(contains(std::get<Exit>(split).text, "--split chooses samples of the graph's source"));
+  for (const char* value : {"label", "loss"}) {
+    CHECK_THROWS_WITH_AS(trained.lines({bright, "--value", value}),
+                         fmt::format("--value {}: it is made of 'label', which files do not have", value).c_str(),
+                         GraphError);
+  }
+  CHECK(trained.lines({bright, "--value", "logits"}).size() == 1);
 }
 
 TEST_CASE("predict: weights that were not trained are told of") {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
@@ -80,6 +81,28 @@ void prepare_files(Graph& graph, std::vector<Field>& fields) {
   }
 }
 
+// Files have no label: what is computed of one would be of zeros.
+void refuse_of_labels(const Graph& graph, const std::vector<Field>& fields, const std::string& value) {
+  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const std::vector<int> chosen = fields_of_outputs(graph, prefetch, fields);
+  std::vector<ValueId> waiting = {graph.find_value(value)};
+  std::set<ValueId> seen = {kNone};  // an optional input left out, or no value of the graph
+  while (!waiting.empty()) {
+    const ValueId at = waiting.back();
+    waiting.pop_back();
+    if (!seen.insert(at).second) continue;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (prefetch.outputs[i] != at || fields[size_t(chosen[i])].dtype == DataType::String) continue;
+      throw GraphError(
+          fmt::format("--value {}: it is made of '{}', which files do not have", value, graph.values[size_t(at)].name));
+    }
+    const NodeId producer = graph.values[size_t(at)].producer;
+    if (producer == kNone) continue;
+    const std::vector<ValueId>& inputs = graph.nodes[size_t(producer)].inputs;
+    waiting.insert(waiting.end(), inputs.begin(), inputs.end());
+  }
+}
+
 // A model asked about files. What cannot be read is left out, and the others are told all the same, unless --skip-bad
 // says how many it may be.
 void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions& session, InferenceRequest& asked) {
@@ -93,6 +116,7 @@ void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions
     throw GraphError(
         fmt::format("the graph reads {}, neither files nor images of one or three channels", to_string(fields)));
   }
+  if (!options.value.empty()) refuse_of_labels(graph, fields, options.value);
   constexpr int64_t kMostAtOnce = 64;
   asked.batch = std::min<int64_t>(kMostAtOnce, int64_t(options.files.size()));
   if (session.execution.skip_bad == 0) session.execution.skip_bad = int64_t(options.files.size());

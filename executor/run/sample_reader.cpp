@@ -155,8 +155,7 @@ void SampleReader::will_read(std::vector<int64_t> blocks) const {
 // The error speaks of a file, not of the task that met it: TaskError is told as it is.
 void SampleReader::tell_bad(int64_t index, const std::string& error) const {
   const std::string place = source_.locate(index), data = source_.describe();
-  const std::string file = source_.name(index) + ": ";  // which the place begins with, as the fault may
-  const std::string fault = error.starts_with(file) ? error.substr(file.size()) : error;
+  const std::string fault = fault_of_sample(source_, index, error);
   const std::string number = fmt::format("sample {} of {}", index, data.substr(0, data.find(": ")));
   if (!bad_) throw TaskError(fmt::format("{}: {} ({})", place, fault, number), -1);
   try {

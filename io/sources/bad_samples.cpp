@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 
 #include "graph/error.h"
+#include "io/sources/source.h"
 
 namespace arbalest {
+
+std::string fault_of_sample(const Source& source, int64_t index, const std::string& error) {
+  const std::string file = source.name(index) + ": ";
+  return error.starts_with(file) ? error.substr(file.size()) : error;
+}
 
 void BadSamples::add(const std::string& place, const std::string& fault, const std::string& number) {
   const std::scoped_lock lock(mutex_);

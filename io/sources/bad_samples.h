@@ -9,6 +9,11 @@
 
 namespace arbalest {
 
+class Source;
+
+// What an error that a sample met says behind its place (Source::locate()): without the file's name, which that has.
+std::string fault_of_sample(const Source& source, int64_t index, const std::string& error);
+
 // Any thread may call.
 class BadSamples {
  public:

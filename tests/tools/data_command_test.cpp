@@ -160,6 +160,9 @@ TEST_CASE("data: a file that cannot be read is told with its reason, and is a fa
   REQUIRE(train["unreadable"].size() == 1);
   CHECK(train["unreadable"][0]["sample"].get<std::string>().ends_with("cat/broken.jpg"));
   CHECK(train["images"]["jpeg"] == 1);
+
+  std::filesystem::create_symlink("nowhere", photos.folder / "set/train/cat/gone.jpg");
+  check_parts(photos.look({}).second, {"unreadable   2\n", "/set/train/cat/gone.jpg: cannot be opened: No such file"});
 }
 
 TEST_CASE("data: arrays, several labels, and sources without images or without a split") {

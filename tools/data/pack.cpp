@@ -72,7 +72,7 @@ class Preparer {
       fields[size_t(label_)] = reinterpret_cast<std::byte*>(&item.label);
       source_.fill({&sample, 1}, fields);
     } catch (const RunError& error) {
-      item.fault = error.what();
+      item.fault = fault_of_sample(source_, item.index, error.what());
     }
   }
 

@@ -12,6 +12,7 @@
 
 #include "graph/error.h"
 #include "io/images/image.h"
+#include "io/sources/bad_samples.h"
 
 namespace arbalest {
 namespace {
@@ -67,7 +68,7 @@ class Examiner {
     try {
       stated_.dtype == DataType::String ? examine_file(index) : examine_array(index);
     } catch (const RunError& error) {
-      found_.unreadable.push_back({index, {source_.locate(index), error.what()}});
+      found_.unreadable.push_back({index, {source_.locate(index), fault_of_sample(source_, index, error.what())}});
     }
   }
 

@@ -290,6 +290,7 @@ void Training::run_segments(const std::atomic<bool>& interrupted) {
   for (;;) {
     let_segment_rest(interrupted);
     run_segment(interrupted);
+    if (writer_ && segment_->complete()) writer_->wait();  // it may have found what is not finite
     if (const bool finite = is_finite(); !finite) {
       roll_back(located(*segment_->diverged()));
       continue;

@@ -16,6 +16,21 @@
 using namespace arbalest;
 using namespace arbalest::test;
 
+namespace {
+
+// What the command prints as JSON, of a short measurement.
+nlohmann::json profile_of(ProfileOptions& options, const TestFolder& folder) {
+  options.seconds = 0.05;
+  options.json = true;
+  std::string text;
+  const Redirected out((folder / "out").string());
+  CHECK(command_profile(options) == kDone);
+  for (const std::string& line : out.lines()) text += line;
+  return nlohmann::json::parse(text);
+}
+
+}  // namespace
+
 TEST_CASE("profile times every node of a step") {
   const TestFolder folder;
   ProfileOptions options;
@@ -24,15 +39,7 @@ TEST_CASE("profile times every node of a step") {
   options.devices = "cpu:0-1";  // the first is profiled
   options.session.execution.threads = 2;
   options.batch = 16;
-  options.seconds = 0.05;
-  options.json = true;
-  std::string text;
-  {
-    const Redirected out((folder / "out").string());
-    CHECK(command_profile(options) == kDone);
-    for (const std::string& line : out.lines()) text += line;
-  }
-  const auto profile = nlohmann::json::parse(text);
+  const nlohmann::json profile = profile_of(options, folder);
   CHECK(profile.at("graph") == "tiny");
   CHECK(profile.at("device") == "cpu:0");
   CHECK(profile.at("precision") == "fp32");
@@ -76,16 +83,8 @@ TEST_CASE("views of memory are no nodes of a profile") {
          "loss = arbalest.SoftmaxCrossEntropy (e, label)\n"
          "trained = arbalest.Train <lr = 0.01> (loss)\n}\n";
   options.devices = "cpu:0";
-  options.seconds = 0.05;
-  options.json = true;
-  std::string text;
-  {
-    const Redirected out((folder / "out").string());
-    CHECK(command_profile(options) == kDone);
-    for (const std::string& line : out.lines()) text += line;
-  }
+  const nlohmann::json profile = profile_of(options, folder);
   std::set<std::string> ops;
-  const auto profile = nlohmann::json::parse(text);
   for (const auto& node : profile.at("nodes")) ops.insert(node.at("op"));
   CHECK(ops.contains("Tanh"));  // it may be in place, too, and works
   CHECK(ops.contains("arbalest.TanhGrad"));

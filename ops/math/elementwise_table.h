@@ -44,7 +44,7 @@ ARBALEST_HOST_DEVICE inline W swish_gradient(W x, W alpha) {
 template <typename W>
 ARBALEST_HOST_DEVICE inline W normal_cdf(W x) {
 #ifdef __CUDA_ARCH__
-  // Φ(−|x|) · exp(x² / 2) is a polynomial of 1 / (1 + 0.28 |x|), fitted to 2e-7 of its value: a third of what erfc
+  // Φ(−|x|) · exp(x² / 2) is a polynomial of 1 / (1 + 0.28 |x|), fitted to 2e-7 of its value: less than what erfc
   // takes, and the exponential is normal_slope()'s. In float Φ(x) is within 7e-7 of its value for x > −3.
   const float t = __fdividef(1.0f, 1.0f + 0.28f * abs(x));
   float tail = 0.0247362687f;

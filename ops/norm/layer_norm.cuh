@@ -125,7 +125,6 @@ template <int P, int W, typename T>
 struct HeldRow {
   Pack<T, W> pack[P];
 
-  HeldRow() = default;
   // Zeros behind the row's end.
   __device__ HeldRow(const T* from, int lane, int packs) {
 #pragma unroll
@@ -197,16 +196,8 @@ __global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
   extern __shared__ float totals[];  // (2, length)
   const int packs = int(rows.length / W), lane = int(threadIdx.x) % 32, length = int(rows.length);
   float sums[2][P][W] = {};
-  HeldRow<P, W, T> next_value, next_gradient;  // are on their way while a row is worked on
-  const auto fetch = [&](int64_t row) {
-    if (row >= rows.rows) return;
-    next_value = HeldRow<P, W, T>(x + row * length, lane, packs);
-    next_gradient = HeldRow<P, W, T>(dy + row * length, lane, packs);
-  };
-  fetch(thread_index() / 32);
   for_each_row<32>(rows.rows, [&](int64_t row, int) {
-    const HeldRow<P, W, T> value = next_value, gradient = next_gradient;
-    fetch(row + thread_count() / 32);
+    const HeldRow<P, W, T> value(x + row * length, lane, packs), gradient(dy + row * length, lane, packs);
     const float2 s = statistics_of_held(rows, value, lane, packs);
     float g[P][W], sum = 0, product = 0;
 #pragma unroll

@@ -54,12 +54,16 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
   const ArenaValues& arenas = training.arenas;
   int64_t slots = 0;
   for (const ArenaValues::Slot& slot : arenas.slots) slots += bytes_of(slot.value);
+  // Else they are packed with activations.
+  const Placement& placement = plan.handles.loops.front().replicas.front().placement;
+  const bool has_gradients = placement.of[size_t(arenas.gradients)].buffer != kNone;
   const std::string of_learners = learners == 1 ? "of the learner" : fmt::format("of {} learners", learners);
   std::vector<std::pair<int64_t, std::string>> parts = {
       {bytes_of(arenas.weights) + bytes_of(arenas.weights_lowered), "weights " + of_learners},
-      {bytes_of(arenas.gradients), "gradients " + of_learners},
+      {has_gradients ? bytes_of(arenas.gradients) : 0, "gradients " + of_learners},
       {slots, "optimiser slots " + of_learners},
-      {learners * activation_bytes(plan), "activations " + of_learners}};
+      {learners * activation_bytes(plan),
+       (has_gradients ? "activations " : "activations and gradients ") + of_learners}};
   int64_t samples = 0, validation = 0;
   for (const SamplesOnDevice& kept : plan.handles.samples) {
     if (kept.device == device) samples += plan.arenas[size_t(kept.arena)].bytes;
@@ -112,7 +116,7 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const PlanInputs in{program, request};
   int32_t linger = 0;
   for (int32_t d = 0; d < in.devices(); ++d) linger = std::max(linger, has_branches(in, d) ? kLinger : 0);
-  RecomputationSearch search(program.training(), linger, limit.operations_per_byte);
+  RecomputationSearch search(program.training(), linger, cut_step(in).updates, limit.operations_per_byte);
   const auto planned = [&](const Choice& choice) { return make_plan(with_again(program, choice), request); };
   const auto fits = [&](const Choice& choice) { return peak_of(planned(choice)) <= most; };
   const int64_t others = peak_of(plan) - request.learners * activation_bytes(plan);

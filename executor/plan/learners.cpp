@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <numeric>
 
 #include "executor/plan/phases.h"
 #include "graph/op.h"
+#include "graph/optimizer.h"
 
 namespace arbalest {
 namespace {
@@ -60,6 +64,112 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
   return found;
 }
 
+// Parameters whose update may come as soon as their gradients are there and nothing reads their weights any more: at
+// most sixteen parts, of 16 MiB at least, since each is a launch. Empty where an update needs all
+// gradients at once, as a norm of all does, or what others compute.
+std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
+  constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
+  const Loop& loop = in.training();
+  const Graph& graph = loop.graph;
+  const Node& whole = graph.nodes[size_t(update)];
+  const UpdateOperands place(*whole.op->optimizer);
+  const auto has = [&](size_t input) { return input < whole.inputs.size() && whole.inputs[input] != kNone; };
+  const bool needs_others = whole.op->optimizer->per_tensor || has(place.average()) || has(place.averaged()) ||
+                            has(place.clip()) || whole.inputs[place.kGradients] != loop.arenas.gradients;
+  if (needs_others) return {};
+
+  // By the offset of a parameter: the last node that makes its gradient or reads its weights.
+  std::map<int64_t, NodeId> last;
+  bool together = false;
+  const auto touch = [&](ValueId value, NodeId node) {
+    if (value == kNone) return;
+    const ValueId base = storage_of(graph, value).base;
+    const bool lowered = base == loop.arenas.weights_lowered;
+    if (base != loop.arenas.gradients && base != loop.arenas.weights && !lowered) return;
+    together = together || base == value;
+    const int64_t element = storage_of(graph, value).offset_bytes / int64_t(lowered ? sizeof(bfloat16) : sizeof(float));
+    NodeId& until = last.try_emplace(element, kNone).first->second;
+    until = std::max(until, node);
+  };
+  for (NodeId n = 0; n < NodeId(graph.nodes.size()); ++n) {
+    if (n == update) continue;
+    for (const ValueId input : graph.nodes[size_t(n)].inputs) touch(input, n);
+    for (const ValueId output : graph.nodes[size_t(n)].outputs) touch(output, n);
+  }
+  const int64_t all = in.type_of(loop.arenas.weights).elements();
+  if (together || last.empty() || last.begin()->first != 0) return {};
+
+  const int64_t least = std::max(kLeast, (all + kMost - 1) / kMost);
+  std::vector<UpdatePart> found;
+  UpdatePart open;
+  for (auto member = last.begin(); member != last.end(); ++member) {
+    const int64_t end = std::next(member) == last.end() ? all : std::next(member)->first;
+    open.elements = end - open.offset;
+    open.after = std::max(open.after, member->second);
+    if (open.elements < least && end < all) continue;
+    found.push_back(open);
+    open = {end, 0, kNone};
+  }
+  if (found.size() < 2) return {};
+  return found;
+}
+
+// A part of the graph's update node, at the end of what `replica`'s step has so far.
+void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, size_t index,
+                     const Replica& replica) {
+  const Node& whole = in.training().graph.nodes[size_t(cut.update)];
+  const UpdatePart& part_of_all = cut.updates[index];
+  const int64_t all = in.type_of(in.training().arenas.weights).elements();
+  const auto term = [&](ValueId value) {
+    if (value == kNone) return Term{{}, {DataType::Token, {}}};
+    // One for each element, or for each block of them.
+    const TensorType& type = in.type_of(value);
+    const int64_t of_element = all / type.elements(), bytes = int64_t(size_of(type.dtype));
+    const int64_t count = (part_of_all.elements + of_element - 1) / of_element;
+    return part(replica.placement.of[size_t(value)], type.dtype, part_of_all.offset / of_element * bytes,
+                count * bytes);
+  };
+  std::vector<Term> inputs, outputs;
+  for (const ValueId input : whole.inputs) inputs.push_back(term(input));
+  for (const ValueId output : whole.outputs) outputs.push_back(term(output));
+  // Its gradients have memory of their own.
+  const ValueId gradients = in.training().arenas.gradients;
+  const std::vector<Value>& values = in.training().graph.values;
+  const auto first = std::find_if(values.begin(), values.end(), [&](const Value& value) {
+    const int64_t bytes = part_of_all.offset * int64_t(sizeof(float));
+    return value.view.base == gradients && value.view.offset_bytes == bytes;
+  });
+  inputs[UpdateOperands::kGradients].operand = replica.placement.of[size_t(first - values.begin())];
+  builder.add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index), inputs,
+                   outputs, whole.attributes);
+  builder.plan.launches.back().aside = has_branches(in, replica.device);
+}
+
+// The step with its update in parts, each where it may come.
+void add_step_with_updates(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, const std::string& prefix,
+                           Replica& replica) {
+  const Loop& loop = in.training();
+  std::vector<size_t> order(cut.updates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto after = [&](size_t i) { return cut.updates[i].after; };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return after(a) < after(b); });
+  NodeId begin = 0;
+  add_part(builder, in, loop, replica.placement, prefix + "/step", 0, 0, replica);
+  const auto run_until = [&](NodeId end) {
+    if (begin <= cut.update && cut.update < end) {
+      add_launches(builder, in, loop, replica.placement, replica.step.back(), begin, cut.update);
+      begin = cut.update + 1;
+    }
+    add_launches(builder, in, loop, replica.placement, replica.step.back(), begin, end);
+    begin = std::max(begin, end);
+  };
+  for (const size_t index : order) {
+    run_until(after(index) + 1);
+    add_update_part(builder, in, cut, index, replica);
+  }
+  run_until(NodeId(loop.graph.nodes.size()));
+}
+
 // The part of the graph's accumulate node that a bucket needs, at the end of the part of the step that completes it: so
 // the bucket's sum can travel while backward is at work on the next.
 void add_accumulation(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, size_t index,
@@ -79,7 +189,11 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
   const Loop& loop = in.training();
   const auto end = NodeId(loop.graph.nodes.size());
   NodeId begin = 0;
-  for (size_t i = 0; i < cut.ends.size(); ++i) {
+  if (!cut.updates.empty()) {
+    add_step_with_updates(builder, in, cut, prefix, replica);
+    begin = end;
+  }
+  for (size_t i = 0; i < cut.ends.size() && begin < end; ++i) {
     const std::string name = cut.ends.size() > 1 ? fmt::format("{}/step {}", prefix, i) : prefix + "/step";
     add_part(builder, in, loop, replica.placement, name, begin, cut.ends[i], replica);
     if (cut.accumulate != kNone) add_accumulation(builder, in, cut, i, replica);
@@ -93,7 +207,7 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
     const NodeId until = cut.accumulate == kNone ? end : cut.accumulate;
     add_part(builder, in, loop, for_update, prefix + "/update", begin, until, replica);
     if (cut.accumulate != kNone) {
-      add_launches(builder, replica.step.back(), in.graph_of(loop), for_update, cut.accumulate + 1, end);
+      add_launches(builder, in, loop, for_update, replica.step.back(), cut.accumulate + 1, end);
     }
   }
   // Where learners average models, it is part of that.
@@ -124,7 +238,7 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
   }
   memory.place_frozen(loop, device, given);
   replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, origin), given,
-                            has_branches(in, device) ? kLinger : 0);
+                            has_branches(in, device) ? kLinger : 0, cut.updates);
   add_step(builder, in, cut, memory, prefix, replica);
   add_read_back(builder, lanes, loop, prefix, clocks.report, replica);
   for (const TaskId task : replica.step) builder.task(task).learner = learner;
@@ -142,7 +256,15 @@ StepCut cut_step(const PlanInputs& in) {
   StepCut cut;
   const std::vector<Node>& nodes = in.training().graph.nodes;
   switch (in.strategy().kind) {
-    case Strategy::Kind::None:
+    case Strategy::Kind::None: {
+      cut.ends = {NodeId(nodes.size())};
+      const auto is_rule = [](const Node& node) { return node.op->optimizer.has_value(); };
+      const auto update = std::find_if(nodes.begin(), nodes.end(), is_rule);
+      if (update == nodes.end()) break;
+      cut.update = NodeId(update - nodes.begin());
+      cut.updates = find_updates(in, cut.update);
+      break;
+    }
     case Strategy::Kind::Local: cut.ends = {NodeId(nodes.size())}; break;
     case Strategy::Kind::Sma: {
       const auto is_update = [](const Node& node) { return node.stage == Stage::Update; };

@@ -108,14 +108,15 @@ void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, 
   builder.add_lane_order(replica.copy);
 }
 
-void add_launches(PlanBuilder& builder, TaskId task, int32_t program, const Placement& placement, NodeId begin,
-                  NodeId end) {
+void add_launches(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement, TaskId task,
+                  NodeId begin, NodeId end) {
   Plan& plan = builder.plan;
   const auto place_of = [&](ValueId v) { return v == kNone ? Operand{} : placement.of[size_t(v)]; };
+  const bool branches = loop.role == LoopRole::Train && has_branches(in, builder.task(task).device);
   for (NodeId n = begin; n < end; ++n) {
-    const Node& node = plan.graphs[size_t(program)].nodes[size_t(n)];
-    plan.launches.push_back(
-        {program, n, int32_t(plan.operands.size()), int32_t(node.inputs.size()), int32_t(node.outputs.size())});
+    const Node& node = loop.graph.nodes[size_t(n)];
+    plan.launches.push_back({in.graph_of(loop), n, int32_t(plan.operands.size()), int32_t(node.inputs.size()),
+                             int32_t(node.outputs.size()), branches && can_run_aside(loop.graph, node)});
     for (const ValueId v : node.inputs) plan.operands.push_back(place_of(v));
     for (const ValueId v : node.outputs) plan.operands.push_back(place_of(v));
   }
@@ -133,13 +134,7 @@ void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, cons
   const ClockId clock = builder.task(replica.copy).clock;
   const TaskId task = builder.add_task(Task::Kind::Compute, name, replica.lane, clock);
   builder.task(task).scalars = replica.slots;
-  add_launches(builder, task, in.graph_of(loop), placement, begin, std::min(end, NodeId(loop.graph.nodes.size())));
-  if (loop.role == LoopRole::Train && has_branches(in, replica.device)) {
-    for (int32_t i = 0; i < builder.task(task).launches; ++i) {
-      Launch& launch = builder.plan.launches[size_t(builder.task(task).first_launch + i)];
-      launch.aside = can_run_aside(loop.graph, loop.graph.nodes[size_t(launch.node)]);
-    }
-  }
+  add_launches(builder, in, loop, placement, task, begin, std::min(end, NodeId(loop.graph.nodes.size())));
   replica.step.push_back(task);
 }
 

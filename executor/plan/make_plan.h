@@ -94,11 +94,25 @@ struct Packing {
 };
 Packing pack(const std::vector<Lifetime>& lifetimes);
 
+// Parameters that follow each other in the flat arenas and are updated together, once node `after` has run.
+struct UpdatePart {
+  int64_t offset = 0, elements = 0;  // of the arenas
+  NodeId after = kNone;
+
+  int64_t bytes() const { return elements * int64_t(sizeof(float)); }
+  // Of what lies at so many bytes in the gradients.
+  bool holds(int64_t at) const {
+    const int64_t begin = offset * int64_t(sizeof(float));
+    return begin <= at && at < begin + bytes();
+  }
+};
+
 // Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
-// live elsewhere already. What launches aside read stays for `linger` more nodes, so that these need not wait.
+// live elsewhere already. What launches aside read stays for `linger` more nodes, so that these need not wait. With
+// `updates`, gradients are packed with the activations, each part for as long as it is needed.
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
                 const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {},
-                int32_t linger = 0);
+                int32_t linger = 0, const std::vector<UpdatePart>& updates = {});
 
 // Whether a node is small, and its results are gradients of parameters and nothing else: the rest of the backward pass
 // needs none of them.

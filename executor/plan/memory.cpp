@@ -93,7 +93,8 @@ BatchLayout batch_layout(const Loop& loop, BatchOrigin origin) {
 }
 
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given, int32_t linger) {
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given, int32_t linger,
+                const std::vector<UpdatePart>& updates) {
   const Graph& graph = loop.graph;
   check_carries(graph);
   const std::vector<View> storage = shared_storage(graph);
@@ -127,17 +128,37 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
 
   for (const ValueId output : graph.outputs) touch(output, graph.nodes.size());  // read when the step is over
 
+  // Gradients that are updated in parts die with their part's update.
+  std::vector<Lifetime> lifetimes;
+  const ValueId gradients = updates.empty() ? kNone : loop.arenas.gradients;
+  const auto part_of = [&](ValueId value) {
+    const auto part = std::find_if(updates.begin(), updates.end(), [&](const UpdatePart& each) {
+      return each.holds(storage[size_t(value)].offset_bytes);
+    });
+    return size_t(part - updates.begin());
+  };
+  for (const UpdatePart& part : updates) {
+    const int32_t end = std::min(part.after + linger, int32_t(graph.nodes.size()));
+    lifetimes.push_back({part.bytes(), end, end});
+  }
+  for (size_t n = 0; n < graph.nodes.size() && gradients != kNone; ++n) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output == kNone || storage[size_t(output)].base != gradients) continue;
+      int32_t& begin = lifetimes[part_of(output)].first;
+      begin = std::min(begin, int32_t(n));
+    }
+  }
+
   for (size_t field = 0; field < loop.fields.size() && layout.origin != BatchOrigin::Resident; ++field) {
     const ValueId input = loop.fields[field];
     if (input != kNone) home[size_t(input)] = {batch, layout.offsets[field], 0};
   }
 
-  std::vector<Lifetime> lifetimes;
   std::vector<size_t> transient;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Value& value = graph.values[v];
     const bool base = storage[v].base == ValueId(v);
-    if (home[v].buffer != kNone) continue;
+    if (home[v].buffer != kNone || ValueId(v) == gradients) continue;
     if (base && value.role == Role::Activation) {
       if (first[v] < 0) continue;
       lifetimes.push_back({value.type.bytes(), first[v], last[v]});
@@ -150,23 +171,25 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
   const Packing packing = pack(lifetimes);
   const ArenaId activations = new_arena("activations");
   plan.arenas[size_t(activations)].bytes = packing.bytes;
+  const auto add_packed = [&](const std::string& name, size_t i) {
+    const int64_t bytes = lifetimes[i].bytes;
+    plan.buffers.push_back({prefix + "/" + name, activations, packing.offsets[i], bytes, aligned(bytes), 1, kNone});
+    return Operand{BufferId(plan.buffers.size() - 1), 0, 0};
+  };
+  std::vector<Operand> gradient_parts;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    gradient_parts.push_back(add_packed(fmt::format("{} {}", graph.values[size_t(gradients)].name, i), i));
+    gradient_parts.back().offset = -updates[i].offset * int64_t(sizeof(float));
+  }
   for (size_t i = 0; i < transient.size(); ++i) {
-    const Value& value = graph.values[transient[i]];
-    Buffer buffer{fmt::format("{}/{}", prefix, value.name),
-                  activations,
-                  packing.offsets[i],
-                  value.type.bytes(),
-                  aligned(value.type.bytes()),
-                  1,
-                  kNone};
-    plan.buffers.push_back(std::move(buffer));
-    home[transient[i]] = {BufferId(plan.buffers.size() - 1), 0, 0};
+    home[transient[i]] = add_packed(graph.values[transient[i]].name, updates.size() + i);
   }
 
   Placement placement;
   placement.of.resize(graph.values.size());
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    placement.of[v] = home[size_t(storage[v].base)];
+    const bool in_part = storage[v].base == gradients && ValueId(v) != gradients && gradients != kNone;
+    placement.of[v] = in_part ? gradient_parts[part_of(ValueId(v))] : home[size_t(storage[v].base)];
     placement.of[v].offset += storage[v].offset_bytes;
   }
   return placement;

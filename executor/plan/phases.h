@@ -58,9 +58,11 @@ struct Bucket {
 // How a training step is cut into tasks, so that others can come in between: parts of forward and backward, then the
 // update.
 struct StepCut {
-  std::vector<NodeId> ends;     // of the parts but the update, which may be empty
-  std::vector<Bucket> buckets;  // Ssgd: one a part
-  NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
+  std::vector<NodeId> ends;         // of the parts but the update, which may be empty
+  std::vector<Bucket> buckets;      // Ssgd: one a part
+  NodeId accumulate = kNone;        // Ssgd, several batches an update: the node that adds a batch to their sum
+  NodeId update = kNone;            // where `updates` take its place
+  std::vector<UpdatePart> updates;  // in the order of the arenas; empty: the update is one node
 
   // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
   ValueId averaged_gradients(const Loop& training) const;
@@ -117,9 +119,9 @@ void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, 
 // Runs nodes [begin, end) of the loop's graph on a device slot, as the next part of the replica's step.
 void add_part(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement,
               const std::string& name, NodeId begin, NodeId end, Replica& replica);
-// The same nodes as a further piece of `task`.
-void add_launches(PlanBuilder& builder, TaskId task, int32_t graph, const Placement& placement, NodeId begin,
-                  NodeId end);
+// The same nodes as a further piece of `task`, a part of the replica's step.
+void add_launches(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, const Placement& placement, TaskId task,
+                  NodeId begin, NodeId end);
 // Ties the parts of a step to each other and to their batch.
 void close_step(PlanBuilder& builder, const PlanInputs& in, const Replica& replica);
 // What the replica sums up and keeps goes to the host at the ticks of `clock`, coarser than the step's.

@@ -85,7 +85,8 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
   std::vector<ValueId> values;
   for (const Term& input : inputs) {
     plan.operands.push_back(input.operand);
-    values.push_back(graph.add_value(buffer_name(input), input.type, Role::State));
+    const bool left_out = input.operand.buffer == kNone;
+    values.push_back(left_out ? kNone : graph.add_value(buffer_name(input), input.type, Role::State));
   }
   for (const Term& output : outputs) plan.operands.push_back(output.operand);
   launch.node = graph.add_node(builtin_ops().get(op), std::move(name), std::move(values), int(outputs.size()),
@@ -93,7 +94,10 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
   graph.nodes[size_t(launch.node)].stage = stage;
   infer(graph, launch.node);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Value& value = graph.values[size_t(graph.nodes[size_t(launch.node)].outputs[i])];
+    ValueId& output = graph.nodes[size_t(launch.node)].outputs[i];
+    if (outputs[i].operand.buffer == kNone) output = kNone;
+    if (output == kNone) continue;
+    const Value& value = graph.values[size_t(output)];
     if (!(value.type == outputs[i].type)) {
       throw std::logic_error(fmt::format("{}: output {} is {}, its memory {}", task(id).name, i, to_string(value.type),
                                          to_string(outputs[i].type)));

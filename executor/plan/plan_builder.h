@@ -10,7 +10,7 @@
 
 namespace arbalest {
 
-// An operand with what it holds, for nodes that the plan adds itself.
+// An operand with what it holds, for nodes that the plan adds itself; without a buffer it is left out.
 struct Term {
   Operand operand;
   TensorType type;

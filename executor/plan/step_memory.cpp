@@ -7,7 +7,7 @@
 
 namespace arbalest {
 
-StepMemory::StepMemory(const Loop& loop, int32_t linger)
+StepMemory::StepMemory(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates)
     : graph_(loop.graph),
       repetitions_(graph_),
       linger_(linger),
@@ -28,6 +28,13 @@ StepMemory::StepMemory(const Loop& loop, int32_t linger)
     aside_.push_back(linger > 0 && can_run_aside(graph_, node));
     if (node.stage == Stage::Forward) continue;
     for (const ValueId input : nodes_[n].inputs) read_later_[size_t(storage_[size_t(input)])] = true;
+  }
+  for (const UpdatePart& part : updates) {
+    Gradients& gradients = gradients_.emplace_back(Gradients{part.after, part.after, part.bytes()});
+    for (const Value& value : graph_.values) {
+      if (value.view.base != loop.arenas.gradients || !part.holds(value.view.offset_bytes)) continue;
+      gradients.first = std::min(gradients.first, value.producer);
+    }
   }
   for (const ValueId output : graph_.outputs) {
     if (storage_[size_t(output)] != kNone) read_later_[size_t(storage_[size_t(output)])] = true;
@@ -53,7 +60,7 @@ StepMemory::Operands StepMemory::packed(const Op& op, const std::vector<ValueId>
 class StepMemory::Walk {
  public:
   Walk(const StepMemory& step, const std::vector<bool>& chosen)
-      : step_(step), lives_(2 * step.storage_.size()), later_(step.storage_) {
+      : step_(step), lives_(2 * step.storage_.size() + step.gradients_.size()), later_(step.storage_) {
     const std::vector<NodeId> places = step.repetitions_.places(chosen);
     std::vector<std::pair<NodeId, NodeId>> again;  // (what it precedes, the node)
     for (size_t n = 0; n < places.size(); ++n) {
@@ -74,7 +81,9 @@ class StepMemory::Walk {
     for (size_t base = 0; base < lives_.size(); ++base) {
       const Life& life = lives_[base];
       if (life.first < 0) continue;
-      const int64_t bytes = step_.bytes_[base % step_.bytes_.size()];
+      const size_t values = step_.bytes_.size();
+      const int64_t bytes =
+          base < 2 * values ? step_.bytes_[base % values] : aligned(step_.gradients_[base - 2 * values].bytes);
       changes[size_t(life.first)] += bytes;
       changes[size_t(std::min(life.last, position_)) + 1] -= bytes;
     }
@@ -99,6 +108,11 @@ class StepMemory::Walk {
     const int32_t linger = step_.aside_[node] ? step_.linger_ : 0;
     for (const ValueId input : operands.inputs) touch(where[size_t(input)], linger);
     for (const ValueId output : operands.outputs) touch(where[size_t(output)]);
+    for (size_t i = 0; i < step_.gradients_.size(); ++i) {
+      const auto base = ValueId(2 * step_.storage_.size() + i);
+      if (step_.gradients_[i].first == NodeId(node)) touch(base);
+      if (step_.gradients_[i].last == NodeId(node)) touch(base, step_.linger_);
+    }
     ++position_;
   }
 

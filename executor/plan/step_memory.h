@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "executor/plan/make_plan.h"
 #include "graph/passes/program.h"
 #include "graph/passes/recompute.h"
 
@@ -14,8 +15,8 @@ namespace arbalest {
 
 class StepMemory {
  public:
-  // `linger`: as place() has it.
-  StepMemory(const Loop& loop, int32_t linger);
+  // `linger` and `updates`: as place() has them.
+  StepMemory(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates = {});
 
   struct Need {
     int64_t peak = 0;   // bytes that live at once, at most
@@ -35,6 +36,11 @@ class StepMemory {
     std::vector<ValueId> inputs, outputs;            // those whose memory is packed
     std::vector<std::pair<ValueId, ValueId>> views;  // (output, input)
   };
+  // Gradients that are updated together.
+  struct Gradients {
+    NodeId first = kNone, last = kNone;
+    int64_t bytes = 0;
+  };
   struct Life {
     int32_t first = -1, last = -1;
   };
@@ -49,6 +55,7 @@ class StepMemory {
   std::vector<bool> read_later_;         // by base
   std::vector<Operands> nodes_, again_;  // by node; again_ of their repetitions
   std::vector<bool> aside_;              // by node
+  std::vector<Gradients> gradients_;
 };
 
 }  // namespace arbalest

@@ -7,6 +7,7 @@
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
+#include "ops/conv/conv_small.h"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
@@ -111,7 +112,7 @@ int64_t aligned_bytes(const Shape& shape, DataType type) {
 
 // How a problem is solved: a plan or a kernel of ours, and the passes around it.
 struct Solution {
-  enum class Own : uint8_t { None, Thin, FoldedRows, Halo };  // kernels of ours
+  enum class Own : uint8_t { None, Thin, Small, FoldedRows, Halo };  // kernels of ours
 
   std::shared_ptr<const ConvolutionPlan> plan;
   Own own = Own::None;
@@ -126,6 +127,7 @@ struct Solution {
   std::string engine() const {
     switch (own) {
       case Own::Thin: return "thin";
+      case Own::Small: return "small";
       case Own::FoldedRows: return "folded rows";
       case Own::Halo: return "3 x 3";
       case Own::None: break;
@@ -180,6 +182,16 @@ Solution solve_thinly(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
+// With its bias and Relu.
+Solution solve_small(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution;
+  if (!is_small(problem) || is_thin(problem) || problem.deterministic || !can_run_small(context)) return solution;
+  if (small_workspace(problem, context.multiprocessors) > problem.workspace_limit) return solution;
+  solution.microseconds = small_microseconds(context, problem);
+  if (solution.microseconds > 0) solution.own = Solution::Own::Small;
+  return solution;
+}
+
 // The stem's filter gradient: these kernels were faster than plans wherever they were timed.
 Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
@@ -216,12 +228,12 @@ Solution best_of(CudaContext& context, const ConvolutionProblem& problem, Solver
 // The bias and Relu inside the convolution, or in one pass afterwards: whichever is faster.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
   if (problem.kind == Kind::GradWeight) {
-    return best_of(context, problem, solve_thinly, solve_folded_rows, solve_gradient_by_plan);
+    return best_of(context, problem, solve_thinly, solve_folded_rows, solve_small, solve_gradient_by_plan);
   }
   if (problem.kind != Kind::ForwardBias && !problem.relu) {
-    return best_of(context, problem, solve_thinly, solve_halo, solve_by_plan);
+    return best_of(context, problem, solve_thinly, solve_halo, solve_small, solve_by_plan);
   }
-  const Solution fused = best_of(context, problem, solve_halo, solve_by_plan);
+  const Solution fused = best_of(context, problem, solve_halo, solve_small, solve_by_plan);
   if (fused.found() && problem.deterministic) return fused;
   ConvolutionProblem plain = problem;
   plain.kind = Kind::Forward;
@@ -254,6 +266,7 @@ class ConvolutionKernel final : public Kernel {
     workspace_bytes_ = padded_bytes_ + solution_.lowered_bytes;
     switch (solution_.own) {
       case Solution::Own::Thin: workspace_bytes_ += thin_workspace(problem_, context_.multiprocessors); break;
+      case Solution::Own::Small: workspace_bytes_ += small_workspace(problem_, context_.multiprocessors); break;
       case Solution::Own::FoldedRows:
         workspace_bytes_ += folded_gradient_workspace(problem_, context_.multiprocessors);
         break;
@@ -318,6 +331,10 @@ class ConvolutionKernel final : public Kernel {
     switch (solution_.own) {
       case Solution::Own::Thin:
         run_thin_convolution(problem_, context_.multiprocessors, stream, a, b, result, workspace);
+        break;
+      case Solution::Own::Small:
+        run_small_convolution(problem_, context_.multiprocessors, stream, a, b, solution_.bias_apart ? nullptr : bias,
+                              result, workspace);
         break;
       case Solution::Own::FoldedRows:
         run_folded_gradient(problem_, context_.multiprocessors, stream, a, b, result, workspace);

@@ -5,13 +5,7 @@
 
 #include "graph/passes/statistics_chunks.h"
 #include "ops/cuda/cuda_math.cuh"
-
-// Instructions that older devices lack; there these kernels are never run.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define ARBALEST_ASM(...) __trap()
-#else
-#define ARBALEST_ASM(...) asm volatile(__VA_ARGS__)
-#endif
+#include "ops/cuda/matrix_unit.cuh"
 
 namespace arbalest::cuda {
 
@@ -24,42 +18,6 @@ struct ThinTiling {
   int tiles_per_image = 0, tiles_per_block = 0;
   int blocks = 0;
 };
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return uint32_t(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes from global to shared memory, in the background; zeros where not `there`.
-__device__ inline void copy_async(void* to, const void* from, bool there) {
-  const int bytes = there ? 16 : 0;
-  ARBALEST_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
-}
-__device__ inline void commit_copies() {
-  ARBALEST_ASM("cp.async.commit_group;");
-}
-template <int Pending>
-__device__ inline void wait_for_copies() {
-  ARBALEST_ASM("cp.async.wait_group %0;" ::"n"(Pending));
-}
-
-// Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  ARBALEST_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-__device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
-  ARBALEST_ASM("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-// (16 × 16) · (16 × 8)
-__device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  ARBALEST_ASM(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Elements after each pixel's or filter's channels, so that rows of a matrix lie in different banks.
 inline constexpr int kThinSkew = 8;
@@ -336,5 +294,3 @@ void launch_thin(const Shape& image, cudaStream_t stream, const __nv_bfloat16* x
 }
 
 }  // namespace arbalest::cuda
-
-#undef ARBALEST_ASM

@@ -72,6 +72,23 @@ void with_taps(const Pool& pool, Function function) {
   function(std::integral_constant<int, 0>{});
 }
 
+// function(std::integral_constant): elements of a pack.
+template <typename T, typename Function>
+void with_packs(const Pool& pool, bool all_aligned, Function function) {
+  constexpr int kWide = 16 / sizeof(T);
+  if (pool.channels % kWide == 0 && all_aligned) return function(std::integral_constant<int, kWide>{});
+  if (pool.channels % 2 == 0 && all_aligned) return function(std::integral_constant<int, 2>{});
+  function(std::integral_constant<int, 1>{});
+}
+
+// Whether windows share the image out among them, each a square that with_taps() knows.
+bool are_apart(const Pool& pool) {
+  const int k = pool.kernel_height;
+  return (k == 2 || k == 3) && pool.kernel_width == k && pool.stride_height == k && pool.stride_width == k &&
+         pool.dilation_height == 1 && pool.dilation_width == 1 && pool.pad_top == 0 && pool.pad_left == 0 &&
+         pool.out_height * k == pool.height && pool.out_width * k == pool.width;
+}
+
 std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
   if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
   const Pool pool = make_pool(sliding_window(request.node, request.inputs[0], request.outputs[0]), request.inputs[0]);
@@ -79,19 +96,16 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
     using T = decltype(element);
-    constexpr int kWide = 16 / sizeof(T);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       const T* x = input<T>(c, 0);
       T* y = output<T>(c, 0);
-      if (pool.channels % kWide == 0 && aligned(x) && aligned(y)) {
+      with_packs<T>(pool, aligned(x) && aligned(y), [&](auto pack) {
         with_taps(pool, [&](auto taps) {
-          max_pool_kernel<taps.value, kWide>
-              <<<blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
+          max_pool_kernel<taps.value, pack.value>
+              <<<blocks_for(count / pack.value, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
         });
-      } else {
-        max_pool_kernel<0, 1><<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
-      }
+      });
       check_launch("max_pool");
     });
   });
@@ -110,8 +124,19 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
       if (count == 0) return;
       const T *dy = input<T>(c, 0), *x = input<T>(c, 1), *y = input<T>(c, 2);
       T* dx = output<T>(c, 0);
-      const bool wide = pool.channels % kWide == 0 && aligned(dy) && aligned(x) && aligned(y) && aligned(dx);
-      if (wide && tiles.fits(pool, kWide, sizeof(T))) {
+      const bool all_aligned = aligned(dy) && aligned(x) && aligned(y) && aligned(dx);
+      const bool wide = pool.channels % kWide == 0 && all_aligned;
+      if (are_apart(pool)) {
+        with_packs<T>(pool, all_aligned, [&](auto pack) {
+          with_taps(pool, [&](auto taps) {
+            if constexpr (taps.value > 0) {
+              max_pool_apart_gradient_kernel<taps.value, pack.value>
+                  <<<blocks_for(count / (taps.value * taps.value * pack.value), multiprocessors), kThreads, 0,
+                     stream_of(c)>>>(pool, dy, x, dx);
+            }
+          });
+        });
+      } else if (wide && tiles.fits(pool, kWide, sizeof(T))) {
         with_taps(pool, [&](auto taps) {
           max_pool_tile_gradient_kernel<taps.value, kWide>
               <<<unsigned(tiles.blocks(pool)), kThreads, tiles.shared_bytes(kWide, sizeof(T)), stream_of(c)>>>(

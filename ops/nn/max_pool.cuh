@@ -325,6 +325,29 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The gradient where windows share an image out among them, each K × K: a thread takes a window.
+template <int K, int W, typename T>
+__global__ void __launch_bounds__(kThreads) max_pool_apart_gradient_kernel(Pool pool, const T* dy, const T* x, T* dx) {
+  const int packs = pool.channels / W;
+  const int64_t count = pool.images * pool.out_height * pool.out_width * packs;
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const Position at(i, pool.out_height, pool.out_width, packs);
+    const int row = at.row * K, column = at.column * K;
+    const int64_t image = at.image * pool.height * pool.width * pool.channels + at.pack * W;
+    const Maxima<W, T> maxima = find_maxima<K, W>(pool, x + image, row, column);
+    const Pack<T, W> gradient = load<W>(dy + i * W);
+#pragma unroll
+    for (int tap = 0; tap < K * K; ++tap) {
+      float sum[W] = {};
+      add_where(maxima.tap, float(tap), gradient, sum);
+      Pack<T, W> result;
+#pragma unroll
+      for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(sum[w]);
+      store(dx + image + (int64_t(row + tap / K) * pool.width + column + tap % K) * pool.channels, result);
+    }
+  }
+}
+
 // What the indices of maxima count: elements of X, row-major but for the spatial axes, whose first may be innermost.
 struct IndexOrder {
   bool columns_first;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "executor/plan/phases.h"
 #include "executor/plan/step_memory.h"
 #include "tests/executor/fixture.h"
 
@@ -115,7 +116,7 @@ TEST_CASE("counted memory is what is live at once in the plan that follows") {
     INFO(std::string(model.name));
     const Prepared kept = example(model.name, PlanDevice::Kind::Cpu, model.image);
     const Loop& loop = kept.program.training();
-    const StepMemory memory(loop, 0);
+    const StepMemory memory(loop, 0, cut_step({kept.program, kept.request}).updates);
     std::vector<bool> chosen(loop.graph.nodes.size(), false);
     for (size_t step = 0; step < 3; ++step) {  // nothing, every third node, all that can be
       for (size_t n = 0; n < chosen.size(); ++n) chosen[n] = step == 2 || (step == 1 && n % 3 == 0);

@@ -78,35 +78,44 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
                             has(place.clip()) || whole.inputs[place.kGradients] != loop.arenas.gradients;
   if (needs_others) return {};
 
-  // By the offset of a parameter: the last node that makes its gradient or reads its weights.
-  std::map<int64_t, NodeId> last;
-  bool together = false;
+  struct Member {
+    NodeId made = kNone, last = kNone;  // its gradient; what reads it, or its weights, or makes it
+  };
+  std::map<int64_t, Member> members;  // by the offset of a parameter
+  for (const Value& value : graph.values) {
+    if (value.view.base != loop.arenas.gradients) continue;
+    members[value.view.offset_bytes / int64_t(sizeof(float))] = {value.producer, value.producer};
+  }
+  bool together = members.empty();
   const auto touch = [&](ValueId value, NodeId node) {
     if (value == kNone) return;
-    const ValueId base = storage_of(graph, value).base;
-    const bool lowered = base == loop.arenas.weights_lowered;
-    if (base != loop.arenas.gradients && base != loop.arenas.weights && !lowered) return;
-    together = together || base == value;
-    const int64_t element = storage_of(graph, value).offset_bytes / int64_t(lowered ? sizeof(bfloat16) : sizeof(float));
-    NodeId& until = last.try_emplace(element, kNone).first->second;
-    until = std::max(until, node);
+    const View view = storage_of(graph, value);
+    const bool lowered = view.base == loop.arenas.weights_lowered;
+    if (view.base != loop.arenas.gradients && view.base != loop.arenas.weights && !lowered) return;
+    together = together || view.base == value;
+    const int64_t element = view.offset_bytes / int64_t(lowered ? sizeof(bfloat16) : sizeof(float));
+    NodeId& last = std::prev(members.upper_bound(element))->second.last;
+    last = std::max(last, node);
   };
-  for (NodeId n = 0; n < NodeId(graph.nodes.size()); ++n) {
+  for (NodeId n = 0; n < NodeId(graph.nodes.size()) && !together; ++n) {
     if (n == update) continue;
     for (const ValueId input : graph.nodes[size_t(n)].inputs) touch(input, n);
     for (const ValueId output : graph.nodes[size_t(n)].outputs) touch(output, n);
   }
-  const int64_t all = in.type_of(loop.arenas.weights).elements();
-  if (together || last.empty() || last.begin()->first != 0) return {};
+  if (together) return {};
 
+  // A part ends where a layer does: its memory is free then for the gradients of the next.
+  const int64_t all = in.type_of(loop.arenas.weights).elements();
   const int64_t least = std::max(kLeast, (all + kMost - 1) / kMost);
   std::vector<UpdatePart> found;
   UpdatePart open;
-  for (auto member = last.begin(); member != last.end(); ++member) {
-    const int64_t end = std::next(member) == last.end() ? all : std::next(member)->first;
+  for (auto member = members.begin(); member != members.end(); ++member) {
+    const auto next = std::next(member);
+    const int64_t end = next == members.end() ? all : next->first;
     open.elements = end - open.offset;
-    open.after = std::max(open.after, member->second);
-    if (open.elements < least && end < all) continue;
+    open.after = std::max(open.after, member->second.last);
+    const bool complete = next == members.end() || (open.elements >= least && next->second.made > open.after);
+    if (!complete) continue;
     found.push_back(open);
     open = {end, 0, kNone};
   }

@@ -1,0 +1,144 @@
+// Updates in parts: parameters of one learner are updated as soon as their gradients are there.
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "executor/plan/phases.h"
+#include "tests/executor/fixture.h"
+#include "tests/executor/plan/races.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+// 9.5 million parameters in three layers, of which two are a part each and the first, the last in backward, another.
+TinyNet large(const std::string& train) {
+  TinyNet net;
+  net.layers =
+      "h1 = arbalest.Linear <units = 2048> (x)\nr1 = Relu (h1)\n"
+      "h2 = arbalest.Linear <units = 2048> (r1)\nr2 = Relu (h2)\n"
+      "h3 = arbalest.Linear <units = 2304> (r2)\nh = Relu (h3)\n";
+  net.train = "lr = 0.01, " + train;
+  return net;
+}
+
+constexpr const char* kWhole = ", clip_norm = 1e30";  // a norm of all gradients: one update; its factor is 1
+
+SessionOptions short_run(Precision precision = Precision::Fp32) {
+  SessionOptions options = on_cpus();
+  options.numerics.precision = precision;
+  options.length.iterations = 6;
+  options.execution.report_every = 1;
+  return options;
+}
+
+Plan plan_of(const TinyNet& net, PlanDevice device = {PlanDevice::Kind::Cpu, 0}) {
+  SessionOptions options = short_run();
+  options.learners.devices = {device};
+  const Prepared ready = prepare(tiny(net), options);
+  return make_plan(ready.program, ready.request);
+}
+
+// The launches of the training step, with whether each is of an update.
+struct Step {
+  std::vector<const Launch*> launches;
+  std::vector<bool> updates;
+
+  explicit Step(const Plan& plan) {
+    for (const Task& task : plan.tasks) {
+      if (task.kind != Task::Kind::Compute || task.learner != 0 || !launches.empty()) continue;
+      for (int32_t i = 0; i < task.launches; ++i) {
+        const Launch& launch = plan.launches[size_t(task.first_launch + i)];
+        launches.push_back(&launch);
+        const Node& node = plan.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
+        updates.push_back(node.op->optimizer.has_value());
+      }
+    }
+  }
+  int64_t count() const { return std::count(updates.begin(), updates.end(), true); }
+};
+
+}  // namespace
+
+TEST_CASE("parts of an update hold each parameter once, and none that is read afterwards") {
+  const SessionOptions options = short_run();
+  const Prepared ready = prepare(tiny(large("momentum = 0.9")), options);
+  const StepCut cut = cut_step({ready.program, ready.request});
+  const Loop& loop = ready.program.training();
+  REQUIRE(cut.updates.size() == 3);
+  int64_t offset = 0;
+  for (const UpdatePart& part : cut.updates) {
+    CHECK(part.offset == offset);
+    CHECK(part.elements > 0);
+    offset += part.elements;
+  }
+  const std::vector<Value>& values = loop.graph.values;
+  CHECK(offset == values[size_t(loop.arenas.weights)].type.elements());
+  std::set<NodeId> after;
+  for (const UpdatePart& part : cut.updates) {
+    after.insert(part.after);
+    for (NodeId n = part.after + 1; n < NodeId(loop.graph.nodes.size()); ++n) {
+      if (n == cut.update) continue;
+      const Node& node = loop.graph.nodes[size_t(n)];
+      for (const std::vector<ValueId>& operands : {node.inputs, node.outputs}) {
+        for (const ValueId value : operands) {
+          if (value == kNone) continue;
+          const View view = storage_of(loop.graph, value);
+          const bool of_part = view.base == loop.arenas.weights || view.base == loop.arenas.gradients;
+          CHECK_FALSE((of_part && part.holds(view.offset_bytes)));
+        }
+      }
+    }
+  }
+  CHECK(after.size() == 3);
+}
+
+TEST_CASE("an update in parts is in the step where its gradients are there, without races, and takes less memory") {
+  const Plan parts = plan_of(large("momentum = 0.9")), whole = plan_of(large(std::string("momentum = 0.9") + kWhole));
+  const Step step(parts);
+  CHECK(Step(whole).count() == 1);
+  REQUIRE(step.count() == 3);
+  CHECK(step.updates.front() == false);
+  const auto first = std::find(step.updates.begin(), step.updates.end(), true);
+  CHECK(step.updates.end() - first > 6);  // the backward pass goes on behind it
+  Races races(parts);
+  CHECK(races.first() == "");
+  constexpr int64_t kLargest = (2048 * 2304 + 2304) * 4;  // bytes of the gradients of a part
+  CHECK(planned_bytes(parts, 0) < planned_bytes(whole, 0) - kLargest);
+
+  const Plan on_gpu = plan_of(large("momentum = 0.9"), {PlanDevice::Kind::Cuda, 0});
+  const Step recorded(on_gpu);
+  REQUIRE(recorded.count() == 3);
+  for (size_t i = 0; i < recorded.launches.size(); ++i) {
+    if (recorded.updates[i]) CHECK(recorded.launches[i]->aside);
+  }
+}
+
+TEST_CASE("small models, norms of all gradients, several batches and averaging leave the update whole") {
+  CHECK(Step(plan_of(TinyNet())).count() == 1);
+  CHECK(Step(plan_of(large("optimizer = \"lars\", momentum = 0.9"))).count() == 1);
+  CHECK(Step(plan_of(large("accumulate = 2"))).count() == 1);
+  SessionOptions options = short_run();
+  options.learners.per_device = 2;
+  const Prepared ready = prepare(tiny(large("momentum = 0.9")), options);
+  CHECK(cut_step({ready.program, ready.request}).updates.empty());
+}
+
+TEST_CASE("an update in parts changes no bit") {
+  for (const std::string train :
+       {"momentum = 0.9, weight_decay = 0.01", "optimizer = \"adamw\", weight_decay = 0.1, decay_norms = 0",
+        "optimizer = \"rmsprop\", no_decay = [\"h2*\"], weight_decay = 0.1, ema = 0.9"}) {
+    for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
+      if (precision == Precision::Bf16 && train.starts_with("optimizer")) continue;
+      INFO(train);
+      const Recorder parts = run(tiny(large(train)), short_run(precision));
+      const Recorder whole = run(tiny(large(train + kWhole)), short_run(precision));
+      REQUIRE(parts.reports.size() > 2);
+      REQUIRE(parts.reports.size() == whole.reports.size());
+      for (size_t i = 0; i < parts.reports.size(); ++i) CHECK(parts.reports[i].loss == whole.reports[i].loss);
+      CHECK(parts.reports.front().loss != parts.reports.back().loss);
+    }
+  }
+}

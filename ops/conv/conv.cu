@@ -382,7 +382,8 @@ class ConvolutionKernel final : public Kernel {
   // Engines for images of three channels barely use the matrix units.
   void try_folded() {
     const int64_t channels = problem_.x[1];
-    if (channels >= 8 || problem_.deterministic || problem_.kind == Kind::GradInput) return;
+    const bool needless = channels >= 8 || solution_.own == Solution::Own::Small;
+    if (needless || problem_.deterministic || problem_.kind == Kind::GradInput) return;
     const ConvolutionProblem asked = problem_;
     const int64_t bytes = element_count(asked.x) * int64_t(size_of(asked.type));
     const auto attempt = [&](int by, int64_t wide) {

@@ -64,9 +64,9 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
   return found;
 }
 
-// Parameters whose update may come as soon as their gradients are there and nothing reads their weights any more: at
-// most sixteen parts, of 16 MiB at least, since each is a launch. Empty where an update needs all
-// gradients at once, as a norm of all does, or what others compute.
+// Parts of the parameters, each to be updated as soon as its gradients are there and nothing reads its weights any
+// more: sixteen at most, of 16 MiB at least, since each is a launch. Empty where an update needs all gradients at once,
+// as a norm of all does, or what others compute.
 std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
   const Loop& loop = in.training();

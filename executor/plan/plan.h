@@ -226,7 +226,7 @@ struct Plan {
   std::vector<Operand> operands;
   std::vector<Launch> launches;
   // Those of the program's loops in their order, then "synchronisation" where averaging, moving averages or validation
-  // add nodes, or batches are made of samples on a device.
+  // add nodes, updates are made in parts, or batches are made of samples on a device.
   std::vector<Graph> graphs;
   PlanHandles handles;
 

@@ -54,7 +54,7 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
   const ArenaValues& arenas = training.arenas;
   int64_t slots = 0;
   for (const ArenaValues::Slot& slot : arenas.slots) slots += bytes_of(slot.value);
-  // Else they are packed with activations.
+  // Gradients that are updated in parts have no arena: they are packed with the activations, but for padded parts.
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
   const bool has_gradients = placement.of[size_t(arenas.gradients)].buffer != kNone;
   const std::string of_learners = learners == 1 ? "of the learner" : fmt::format("of {} learners", learners);
@@ -116,6 +116,7 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const PlanInputs in{program, request};
   int32_t linger = 0;
   for (int32_t d = 0; d < in.devices(); ++d) linger = std::max(linger, has_branches(in, d) ? kLinger : 0);
+  // Of the step as it is: with nodes that are made again parts may end later. What is found is planned to be sure.
   RecomputationSearch search(program.training(), linger, cut_step(in).updates, limit.operations_per_byte);
   const auto planned = [&](const Choice& choice) { return make_plan(with_again(program, choice), request); };
   const auto fits = [&](const Choice& choice) { return peak_of(planned(choice)) <= most; };

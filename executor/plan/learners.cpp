@@ -65,8 +65,8 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
 }
 
 // Parts of the parameters, each to be updated as soon as its gradients are there and nothing reads its weights any
-// more: sixteen at most, of 16 MiB at least, since each is a launch. Empty where an update needs all gradients at once,
-// as a norm of all does, or what others compute.
+// more: sixteen at most, of 16 MiB at least, since each is a launch. Empty where an update needs all gradients at once
+// (clipping, rates by norms), sums of several batches, or an average.
 std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
   const Loop& loop = in.training();
@@ -79,17 +79,20 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   if (needs_others) return {};
 
   struct Member {
-    NodeId made = kNone, last = kNone;  // its gradient; what reads it, or its weights, or makes it
+    NodeId made = kNone, last = kNone;  // what makes its gradient; the last that uses its gradient or its weights
+    int64_t elements = 0;
   };
   std::map<int64_t, Member> members;  // by the offset of a parameter
   for (const Value& value : graph.values) {
-    if (value.view.base != loop.arenas.gradients) continue;
-    members[value.view.offset_bytes / int64_t(sizeof(float))] = {value.producer, value.producer};
+    const int64_t elements = value.type.elements();
+    if (value.view.base != loop.arenas.gradients || elements == 0) continue;
+    members[value.view.offset_bytes / int64_t(sizeof(float))] = {value.producer, value.producer, elements};
   }
+  const std::vector<View> storage = shared_storage(graph);
   bool together = members.empty();
   const auto touch = [&](ValueId value, NodeId node) {
     if (value == kNone) return;
-    const View view = storage_of(graph, value);
+    const View& view = storage[size_t(value)];
     const bool lowered = view.base == loop.arenas.weights_lowered;
     if (view.base != loop.arenas.gradients && view.base != loop.arenas.weights && !lowered) return;
     together = together || view.base == value;
@@ -114,10 +117,11 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
     const int64_t end = next == members.end() ? all : next->first;
     open.elements = end - open.offset;
     open.after = std::max(open.after, member->second.last);
+    open.padded = open.padded || member->first + member->second.elements < end;
     const bool complete = next == members.end() || (open.elements >= least && next->second.made > open.after);
     if (!complete) continue;
     found.push_back(open);
-    open = {end, 0, kNone};
+    open = UpdatePart{.offset = end};
   }
   if (found.size() < 2) return {};
   return found;
@@ -154,7 +158,7 @@ void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& 
   builder.plan.launches.back().aside = has_branches(in, replica.device);
 }
 
-// The step with its update in parts, each where it may come.
+// One task: the step with its update in parts, each where it may come.
 void add_step_with_updates(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, const std::string& prefix,
                            Replica& replica) {
   const Loop& loop = in.training();
@@ -198,17 +202,15 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
   const Loop& loop = in.training();
   const auto end = NodeId(loop.graph.nodes.size());
   NodeId begin = 0;
-  if (!cut.updates.empty()) {
-    add_step_with_updates(builder, in, cut, prefix, replica);
-    begin = end;
-  }
-  for (size_t i = 0; i < cut.ends.size() && begin < end; ++i) {
+  const bool in_parts = !cut.updates.empty();
+  if (in_parts) add_step_with_updates(builder, in, cut, prefix, replica);
+  for (size_t i = 0; !in_parts && i < cut.ends.size(); ++i) {
     const std::string name = cut.ends.size() > 1 ? fmt::format("{}/step {}", prefix, i) : prefix + "/step";
     add_part(builder, in, loop, replica.placement, name, begin, cut.ends[i], replica);
     if (cut.accumulate != kNone) add_accumulation(builder, in, cut, i, replica);
     begin = cut.ends[i];
   }
-  if (begin < end) {  // without the accumulate node, whose parts are behind those of the step
+  if (!in_parts && begin < end) {  // without the accumulate node, whose parts are behind those of the step
     Placement for_update = replica.placement;
     if (!memory.gradients.empty()) {
       for_update.of[size_t(cut.averaged_gradients(loop))] = {memory.gradients[size_t(replica.device)], 0, 0};

@@ -41,7 +41,7 @@ struct PlanRequest {
   bool keep_validated = false;           // what is validated is copied to the host as well
   bool rate_follows_validation = false;  // an epoch's rate waits for the validation of the epoch before the last
   int64_t validation_lead = 8;           // iterations before the end of the epoch at which validation's reading begins
-  bool branches = true;                  // on GPUs with few learners gradients of parameters run aside
+  bool branches = true;  // on GPUs with few learners gradients of parameters and parts of updates run aside
   int64_t workspace_limit = 64 << 20;  // bytes of a compute lane, and of its branch, that a kernel may need at most on
                                        // CUDA. Where a convolution of few channels is folded, its images come on top
 };
@@ -98,6 +98,9 @@ Packing pack(const std::vector<Lifetime>& lifetimes);
 struct UpdatePart {
   int64_t offset = 0, elements = 0;  // of the arenas
   NodeId after = kNone;
+  // Whether it has elements that belong to no parameter, behind one whose size is no multiple of kParameterAlignment.
+  // They are updated with the others: their gradients have to stay zeros.
+  bool padded = false;
 
   int64_t bytes() const { return elements * int64_t(sizeof(float)); }
   // Of what lies at so many bytes in the gradients.
@@ -108,8 +111,9 @@ struct UpdatePart {
 };
 
 // Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
-// live elsewhere already. What launches aside read stays for `linger` more nodes, so that these need not wait. With
-// `updates`, gradients are packed with the activations, each part for as long as it is needed.
+// live elsewhere already. What launches aside read stays for `linger` more nodes, so that these need not wait,
+// gradients of `updates` included: these are packed with the activations, each part for as long as it is needed, unless
+// it is padded.
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
                 const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {},
                 int32_t linger = 0, const std::vector<UpdatePart>& updates = {});

@@ -132,14 +132,14 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
   std::vector<Lifetime> lifetimes;
   const ValueId gradients = updates.empty() ? kNone : loop.arenas.gradients;
   const auto part_of = [&](ValueId value) {
-    const auto part = std::find_if(updates.begin(), updates.end(), [&](const UpdatePart& each) {
+    const auto part = std::find_if(updates.begin(), updates.end() - 1, [&](const UpdatePart& each) {
       return each.holds(storage[size_t(value)].offset_bytes);
     });
-    return size_t(part - updates.begin());
+    return size_t(part - updates.begin());  // what has no elements may lie behind all of them
   };
   for (const UpdatePart& part : updates) {
     const int32_t end = std::min(part.after + linger, int32_t(graph.nodes.size()));
-    lifetimes.push_back({part.bytes(), end, end});
+    lifetimes.push_back({part.padded ? 0 : part.bytes(), end, end});
   }
   for (size_t n = 0; n < graph.nodes.size() && gradients != kNone; ++n) {
     for (const ValueId output : graph.nodes[n].outputs) {
@@ -178,7 +178,10 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
   };
   std::vector<Operand> gradient_parts;
   for (size_t i = 0; i < updates.size(); ++i) {
-    gradient_parts.push_back(add_packed(fmt::format("{} {}", graph.values[size_t(gradients)].name, i), i));
+    const std::string name = fmt::format("{} {}", graph.values[size_t(gradients)].name, i);
+    gradient_parts.push_back(updates[i].padded
+                                 ? Operand{add_buffer(plan, state, prefix + "/" + name, updates[i].bytes(), 1, kNone)}
+                                 : add_packed(name, i));
     gradient_parts.back().offset = -updates[i].offset * int64_t(sizeof(float));
   }
   for (size_t i = 0; i < transient.size(); ++i) {

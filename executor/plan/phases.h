@@ -58,11 +58,12 @@ struct Bucket {
 // How a training step is cut into tasks, so that others can come in between: parts of forward and backward, then the
 // update.
 struct StepCut {
-  std::vector<NodeId> ends;         // of the parts but the update, which may be empty
-  std::vector<Bucket> buckets;      // Ssgd: one a part
-  NodeId accumulate = kNone;        // Ssgd, several batches an update: the node that adds a batch to their sum
-  NodeId update = kNone;            // where `updates` take its place
-  std::vector<UpdatePart> updates;  // in the order of the arenas; empty: the update is one node
+  std::vector<NodeId> ends;     // of the parts but the update, which may be empty
+  std::vector<Bucket> buckets;  // Ssgd: one a part
+  NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
+  // None, where an update may be made in parts: the update node and, in the order of the arenas, what takes its place.
+  NodeId update = kNone;
+  std::vector<UpdatePart> updates;
 
   // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
   ValueId averaged_gradients(const Loop& training) const;

@@ -30,6 +30,7 @@ StepMemory::StepMemory(const Loop& loop, int32_t linger, const std::vector<Updat
     for (const ValueId input : nodes_[n].inputs) read_later_[size_t(storage_[size_t(input)])] = true;
   }
   for (const UpdatePart& part : updates) {
+    if (part.padded) continue;
     Gradients& gradients = gradients_.emplace_back(Gradients{part.after, part.after, part.bytes()});
     for (const Value& value : graph_.values) {
       if (value.view.base != loop.arenas.gradients || !part.holds(value.view.offset_bytes)) continue;

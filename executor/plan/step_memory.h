@@ -16,7 +16,7 @@ namespace arbalest {
 class StepMemory {
  public:
   // `linger` and `updates`: as place() has them.
-  StepMemory(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates = {});
+  StepMemory(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates);
 
   struct Need {
     int64_t peak = 0;   // bytes that live at once, at most

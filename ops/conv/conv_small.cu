@@ -153,6 +153,11 @@ void run_gradient(const SmallGradientForm& form, cudaStream_t stream, const __nv
 bool is_small(const ConvolutionProblem& p) {
   const DataType made = p.kind == Kind::GradWeight ? DataType::Float32 : DataType::Bfloat16;
   const auto few = [](int64_t extent, int64_t most) { return extent >= 1 && extent <= most; };
+  constexpr int64_t kFar = 256;  // pixels, of a step or of padding
+  const auto near = [&](const std::vector<int64_t>& values) {
+    return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v >= -kFar && v <= kFar; });
+  };
+  if (!near(p.stride) || !near(p.dilation) || !near(p.pad_begin) || !near(p.pad_end)) return false;
   const bool fits = p.type == DataType::Bfloat16 && p.output_type == made && p.x.size() == 4 && p.w[1] == p.x[1] &&
                     few(p.x[0], 1 << 20) && few(p.x[1], kMostChannels) && few(p.y[1], kMostChannels) &&
                     few(p.w[2], kMostTaps) && few(p.w[3], kMostTaps) && p.w[2] * p.w[3] > 1 &&

@@ -10,7 +10,7 @@ namespace arbalest {
 // Whether these kernels solve the problem, where a device can run them.
 bool is_small(const ConvolutionProblem& problem);
 
-// Compute capability 8.0, and shared memory.
+// Compute capability 8.0, and 150 KiB of shared memory a block: GPUs of 8.6 and 8.9 have less.
 bool can_run_small(const CudaContext& context);
 
 // µs: see own_microseconds().

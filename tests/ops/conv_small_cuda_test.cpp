@@ -121,6 +121,8 @@ TEST_CASE("which convolutions are of small images") {
   CHECK(refused([](ConvolutionProblem& p) { p.type = p.output_type = DataType::Float32; }));
   CHECK(refused([](ConvolutionProblem& p) { p.output_type = DataType::Float32; }));
   CHECK(refused([](ConvolutionProblem& p) { p.x = {2, 20, 1, 12, 12}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.dilation = {1, 20000}; }));
+  CHECK(refused([](ConvolutionProblem& p) { p.pad_begin = {60000, 0}; }));
   const ConvolutionProblem strided = problem_of(Kind::GradInput, {2, 20, 12, 12, 50, 5, 2});
   CHECK_FALSE(is_small(strided));
 }

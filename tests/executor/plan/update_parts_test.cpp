@@ -14,7 +14,7 @@ using namespace arbalest::test;
 namespace {
 
 // 13.7 million parameters in five layers. The parts, in the order of the backward pass: the last two, whose bias of ten
-// leaves a gap; the two before, one each; the first.
+// has padding behind it; the two before, one each; the first.
 TinyNet large(const std::string& train) {
   TinyNet net;
   net.layers =
@@ -76,7 +76,7 @@ TEST_CASE("parts of an update hold each parameter once, and none that is read af
     CHECK(part.elements > 0);
     offset += part.elements;
   }
-  // What lies in a gap is updated, too, and has to stay zero: no activation may lie there.
+  // Padding is updated, too, and has to stay zero: no activation may lie there.
   const Plan plan = make_plan(ready.program, ready.request);
   const Placement& placement = plan.handles.loops.front().replicas.front().placement;
   const auto arena_of = [&](const char* value) {

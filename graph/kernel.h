@@ -35,7 +35,7 @@ static_assert(sizeof(StepScalars) == 64);
 struct KernelContext {
   void* stream = nullptr;               // cudaStream_t on CUDA, nullptr on the CPU
   const void* const* inputs = nullptr;  // one a node input; nullptr for an input left out
-  void* const* outputs = nullptr;       // likewise; may equal an input where Op::aliases says so
+  void* const* outputs = nullptr;       // likewise; may equal an input where Op::aliases or Op::overwrites says so
   void* workspace = nullptr;            // Kernel::workspace_bytes(), 256-byte aligned; content undefined
   const StepScalars* scalars = nullptr;
 };

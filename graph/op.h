@@ -188,6 +188,9 @@ struct Op {
 
   // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.
   std::vector<std::pair<int, int>> aliases;
+  // Outputs that may have an input's memory where nothing reads that input afterwards, as (output, input): of the same
+  // type, and kernels have read each element, and nothing else will, when they write it.
+  std::vector<std::pair<int, int>> overwrites;
 
   KernelFactory cpu = nullptr;
   KernelFactory cuda = nullptr;

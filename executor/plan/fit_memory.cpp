@@ -119,17 +119,25 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   // Of the step as it is: with nodes that are made again parts may end later. What is found is planned to be sure.
   RecomputationSearch search(program.training(), linger, cut_step(in).updates, limit.operations_per_byte);
   const auto planned = [&](const Choice& choice) { return make_plan(with_again(program, choice), request); };
-  const auto fits = [&](const Choice& choice) { return peak_of(planned(choice)) <= most; };
+  const auto needs = [&](const Choice& choice) { return peak_of(planned(choice)); };
+  const auto fits = [&](const Choice& choice) { return needs(choice) <= most; };
   const int64_t others = peak_of(plan) - request.learners * activation_bytes(plan);
   const int64_t room = (most - others) / request.learners;  // of a learner's activations
 
   // Two ways down: a little less memory at a time, which comes to the least, and straight to what the limit leaves,
   // which takes less work where that is much.
   const std::vector<Choice> choices = search.descent();
-  const auto found = std::partition_point(choices.begin(), choices.end(), std::not_fn(fits));
+  auto found = std::partition_point(choices.begin(), choices.end(), std::not_fn(fits));
   if (found == choices.end()) {
-    const Choice lowest = choices.empty() ? Choice(program.training().graph.nodes.size(), false) : choices.back();
-    fail_too_low(planned(lowest), program, request, limit, search.cost(lowest));
+    // Packed, one of them may need a little less than the next.
+    std::vector<int64_t> bytes;
+    std::transform(choices.begin(), choices.end(), std::back_inserter(bytes), needs);
+    const auto least = std::min_element(bytes.begin(), bytes.end());
+    found = choices.begin() + (least - bytes.begin());
+    if (choices.empty() || *least > most) {
+      const Choice lowest = choices.empty() ? Choice(program.training().graph.nodes.size(), false) : *found;
+      fail_too_low(planned(lowest), program, request, limit, search.cost(lowest));
+    }
   }
   std::vector<Choice> enough = {*found};
   if (std::optional<Choice> straight = search.straight_to(room, fits)) enough.push_back(std::move(*straight));

@@ -11,6 +11,51 @@
 
 namespace arbalest {
 
+namespace {
+
+// Outputs take the memory of inputs that nothing reads afterwards, where their operators allow it (Op::overwrites). A
+// kernel that runs aside may read late: what one reads is not written over.
+void overwrite_dead(const Graph& graph, std::vector<View>& storage) {
+  struct Use {
+    NodeId last = kNone;
+    bool aside = false;
+  };
+  std::vector<Use> uses(graph.values.size());  // by base
+  const auto base_of = [&](ValueId value) -> ValueId& { return storage[size_t(value)].base; };
+  const auto is_own = [&](ValueId value) {
+    return value != kNone && base_of(value) == value && graph.values[size_t(value)].role == Role::Activation;
+  };
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const bool aside = can_run_aside(graph, graph.nodes[n]);
+    for (const ValueId input : graph.nodes[n].inputs) {
+      if (input == kNone) continue;
+      Use& use = uses[size_t(base_of(input))];
+      use = {NodeId(n), use.aside || aside};
+    }
+  }
+  for (const ValueId output : graph.outputs) uses[size_t(base_of(output))].last = NodeId(graph.nodes.size());
+
+  std::vector<ValueId> moved(graph.values.size(), kNone);  // by base: the base whose memory it takes
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    for (const auto& [output, input] : node.op->overwrites) {
+      if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
+      const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
+      if (!is_own(to) || !is_own(from) || graph.values[size_t(to)].type != graph.values[size_t(from)].type) continue;
+      const ValueId base = moved[size_t(from)] == kNone ? from : moved[size_t(from)];
+      Use& use = uses[size_t(base)];
+      if (use.last != NodeId(n) || use.aside) continue;
+      moved[size_t(to)] = base;
+      use = uses[size_t(to)];
+    }
+  }
+  for (View& view : storage) {
+    if (moved[size_t(view.base)] != kNone) view.base = moved[size_t(view.base)];
+  }
+}
+
+}  // namespace
+
 std::vector<View> shared_storage(const Graph& graph) {
   std::vector<View> storage(graph.values.size());
   for (size_t v = 0; v < storage.size(); ++v) storage[v] = storage_of(graph, ValueId(v));
@@ -23,6 +68,7 @@ std::vector<View> shared_storage(const Graph& graph) {
     }
   }
   for (const Carry& carry : graph.carries) storage[size_t(carry.next)] = storage[size_t(carry.current)];
+  overwrite_dead(graph, storage);
   return storage;
 }
 

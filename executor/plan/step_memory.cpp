@@ -53,6 +53,12 @@ StepMemory::Operands StepMemory::packed(const Op& op, const std::vector<ValueId>
     const ValueId to = outputs[size_t(output)], from = inputs[size_t(input)];
     if (is_packed(to) && is_packed(from)) operands.views.emplace_back(to, from);
   }
+  for (const auto& [output, input] : op.overwrites) {
+    if (size_t(output) >= outputs.size() || size_t(input) >= inputs.size()) continue;
+    const ValueId to = outputs[size_t(output)], from = inputs[size_t(input)];
+    const bool over = is_packed(to) && is_packed(from) && storage_[size_t(to)] == storage_[size_t(from)];
+    if (over) operands.views.emplace_back(to, from);
+  }
   return operands;
 }
 

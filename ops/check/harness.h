@@ -37,7 +37,7 @@ struct RunOptions {
   StepScalars scalars = {};
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
-  bool share_aliases = true;  // outputs in the memory of their inputs, where Op::aliases says so
+  bool share_aliases = true;  // outputs in the memory of their inputs, where Op::aliases or Op::overwrites says so
   int replays = 0;            // CUDA: run from a recording; the inputs change after the recording was made
 };
 

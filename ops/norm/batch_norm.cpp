@@ -423,6 +423,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
                 .infer = infer_training_grad,
                 .cost = elementwise_cost(10),
                 .samples = training_grad_samples,
+                .overwrites = {{0, 1}, {3, 0}},
                 .cpu = batch_norm_grad_cpu});
   registry.add({.domain = "arbalest",
                 .name = "BatchNormInference",

@@ -129,15 +129,16 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const std::vector<Choice> choices = search.descent();
   auto found = std::partition_point(choices.begin(), choices.end(), std::not_fn(fits));
   if (found == choices.end()) {
-    // Packed, one of them may need a little less than the next.
+    // Packed, one of them may need a little less than the next: then it has been passed by.
     std::vector<int64_t> bytes;
     std::transform(choices.begin(), choices.end(), std::back_inserter(bytes), needs);
-    const auto least = std::min_element(bytes.begin(), bytes.end());
-    found = choices.begin() + (least - bytes.begin());
-    if (choices.empty() || *least > most) {
-      const Choice lowest = choices.empty() ? Choice(program.training().graph.nodes.size(), false) : *found;
+    const auto fitting = std::find_if(bytes.begin(), bytes.end(), [&](int64_t each) { return each <= most; });
+    if (fitting == bytes.end()) {
+      const auto least = choices.begin() + (std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
+      const Choice lowest = choices.empty() ? Choice(program.training().graph.nodes.size(), false) : *least;
       fail_too_low(planned(lowest), program, request, limit, search.cost(lowest));
     }
+    found = choices.begin() + (fitting - bytes.begin());
   }
   std::vector<Choice> enough = {*found};
   if (std::optional<Choice> straight = search.straight_to(room, fits)) enough.push_back(std::move(*straight));

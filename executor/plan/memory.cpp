@@ -42,9 +42,15 @@ void overwrite_dead(const Graph& graph, std::vector<View>& storage) {
       if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;
       const ValueId to = node.outputs[size_t(output)], from = node.inputs[size_t(input)];
       if (!is_own(to) || !is_own(from) || graph.values[size_t(to)].type != graph.values[size_t(from)].type) continue;
-      const ValueId base = moved[size_t(from)] == kNone ? from : moved[size_t(from)];
+      const auto memory_of = [&](ValueId value) {
+        const ValueId base = base_of(value);
+        return moved[size_t(base)] == kNone ? base : moved[size_t(base)];
+      };
+      const ValueId base = memory_of(from);
       Use& use = uses[size_t(base)];
-      if (use.last != NodeId(n) || use.aside) continue;
+      const auto readers = std::count_if(node.inputs.begin(), node.inputs.end(),
+                                         [&](ValueId value) { return value != kNone && memory_of(value) == base; });
+      if (use.last != NodeId(n) || use.aside || readers > 1) continue;
       moved[size_t(to)] = base;
       use = uses[size_t(to)];
     }

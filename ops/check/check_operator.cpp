@@ -74,6 +74,10 @@ std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op) {
           compare_with_oracle(device, op, sample, DataType::Bfloat16, {.deterministic = true},
                               std::max(sample.tolerance, kBfloat16Tolerance)));
     }
+    if (!op.overwrites.empty()) {
+      add("CUDA, fp32, no shared memory",
+          compare_with_oracle(device, op, sample, DataType::Float32, {.share_aliases = false}, least));
+    }
     if (!device.can_record()) return;
     add("CUDA, replayed", compare_with_oracle(device, op, sample, DataType::Float32, {.replays = 2}, least));
   });

@@ -259,11 +259,13 @@ Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<Tenso
   std::vector<void*> out_pointers;
   std::vector<int> shared_with(output_types.size(), -1);
   if (options.share_aliases) {
-    for (const auto& pairs : {node.op->aliases, node.op->overwrites}) {
-      for (const auto& [output, input] : pairs) {
-        const bool given = size_t(input) < inputs.size() && inputs[size_t(input)].type.dtype != DataType::Token;
-        if (given && size_t(output) < shared_with.size()) shared_with[size_t(output)] = input;
-      }
+    for (const auto& [output, input] : node.op->aliases) {
+      const bool given = size_t(input) < inputs.size() && inputs[size_t(input)].type.dtype != DataType::Token;
+      if (given && size_t(output) < shared_with.size()) shared_with[size_t(output)] = input;
+    }
+    for (const auto& [output, input] : node.op->overwrites) {
+      if (size_t(input) >= inputs.size() || size_t(output) >= shared_with.size()) continue;
+      if (inputs[size_t(input)].type == output_types[size_t(output)]) shared_with[size_t(output)] = input;
     }
   }
   for (const Tensor& tensor : inputs) {

@@ -21,7 +21,7 @@ void overwrite_dead(const Graph& graph, std::vector<View>& storage) {
     bool aside = false;
   };
   std::vector<Use> uses(graph.values.size());  // by base
-  const auto base_of = [&](ValueId value) -> ValueId& { return storage[size_t(value)].base; };
+  const auto base_of = [&](ValueId value) { return storage[size_t(value)].base; };
   const auto is_own = [&](ValueId value) {
     return value != kNone && base_of(value) == value && graph.values[size_t(value)].role == Role::Activation;
   };

@@ -110,8 +110,8 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 
 // Parts that phases share.
 
-// For each value the base whose memory it shares: through views, in-place outputs and carries, and where
-// an output is written over an input that nothing reads afterwards.
+// For each value the base whose memory it shares: through views, in-place outputs and carries, and where an
+// output is written over an input that nothing reads afterwards.
 std::vector<View> shared_storage(const Graph& graph);
 
 // source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Double buffering and

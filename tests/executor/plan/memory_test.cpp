@@ -310,7 +310,7 @@ TEST_CASE("a batch norm's gradients are written over what nothing reads afterwar
   CHECK(kept([](Graph& graph, size_t n) { graph.nodes[n].inputs.push_back(graph.nodes[n].inputs[1]); }));
 }
 
-TEST_CASE("values of a step that are needed at the same node do not share memory, unless one is written over the other") {
+TEST_CASE("values of a step that are needed at the same node share memory only where one is written over the other") {
   for (const Precision precision : {Precision::Fp32, Precision::Bf16}) {
     const Prepared ready = prepared(residual_net(), precision);
     const Step step(ready.program);

@@ -27,6 +27,7 @@ constexpr int64_t kThinChannels = 16;  // that the kernels of conv_thin.h begin 
 // y: (rows, C), bias: (C) or nothing; in place. NaN stays NaN.
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads) add_bias_kernel(int64_t count, int packs, const float* bias, T* y) {
+  wait_for_dependencies();
   for (int64_t i = thread_index(); i < count / W; i += thread_count()) {
     const int channel = (i <= INT32_MAX ? int(uint32_t(i) % uint32_t(packs)) : int(i % packs)) * W;
     Pack<T, W> pack = load<W>(y + i * W);
@@ -44,10 +45,11 @@ template <bool Relu, typename T>
 void add_bias(cudaStream_t stream, int multiprocessors, int64_t count, int channels, const float* bias, T* y) {
   constexpr int W = 16 / sizeof(T);
   if (channels % W == 0 && aligned(y)) {
-    add_bias_kernel<W, Relu>
-        <<<blocks_for(count / W, multiprocessors), kThreads, 0, stream>>>(count, channels / W, bias, y);
+    launch_dependent(add_bias_kernel<W, Relu, T>, blocks_for(count / W, multiprocessors), kThreads, 0, stream, count,
+                     channels / W, bias, y);
   } else {
-    add_bias_kernel<1, Relu><<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, channels, bias, y);
+    launch_dependent(add_bias_kernel<1, Relu, T>, blocks_for(count, multiprocessors), kThreads, 0, stream, count,
+                     channels, bias, y);
   }
   check_launch("conv bias");
 }

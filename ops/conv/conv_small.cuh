@@ -195,6 +195,7 @@ __global__ void __launch_bounds__(kThreads)
     const int tap = i / tiling.pitch;
     offsets[i] = i < numbers ? tiling.offset_of(window, tap) + i - tap * tiling.pitch : 0;
   }
+  wait_for_dependencies();
   __syncthreads();
   copy_small_filter(form, pitch, w, filter);
 

@@ -35,6 +35,7 @@ struct SmallGradientForm {
 template <int M, bool Unfolded>
 __global__ void __launch_bounds__(kThreads) small_filter_gradient_kernel(SmallGradientForm form, const __nv_bfloat16* x,
                                                                          const __nv_bfloat16* dy, float* partials) {
+  wait_for_dependencies();
   extern __shared__ __align__(16) unsigned char small_memory[];
   const SmallWindow& window = form.window;
   const SmallTiling& tiling = form.tiling;

@@ -155,8 +155,8 @@ std::unique_ptr<Kernel> statistics(const KernelRequest& request) {
       conv->run(c);
       const T* y = output<T>(c, 0);
       with_columns<T>(image, chunk_pixels, aligned(y), [&](auto width, const Columns& columns) {
-        statistics_kernel<decltype(width)::value>
-            <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, y, output<Partial>(c, 1));
+        launch_dependent(statistics_kernel<decltype(width)::value, T>, columns.grid(), kThreads, 0, stream_of(c),
+                         columns, y, output<Partial>(c, 1));
         check_launch("statistics of a convolution");
       });
     };
@@ -214,8 +214,8 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
       with_mask(mask, two, [&](auto kind, auto sum) {
         with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
           constexpr bool kStays = kind.value != Mask::Y && !sum.value;  // g is not stored again
-          gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, !kStays>
-              <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, of, g, output<Partial>(c, 1));
+          launch_dependent(gradient_sums_kernel<decltype(width)::value, kind.value, sum.value, !kStays, T>,
+                           columns.grid(), kThreads, 0, stream_of(c), columns, of, g, output<Partial>(c, 1));
           check_launch("gradient sums of a convolution");
         });
       });

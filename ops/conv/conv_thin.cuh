@@ -176,6 +176,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
   const RowWalk walk(tiling.width * (C / 8));
   const int pixels = tiling.rows * tiling.width;
 
+  wait_for_dependencies();
   copy_image<C, C>(tiling, walk, first_tile, x, images);
   Filter::copy(w, first_channel, filter);
   commit_copies();
@@ -270,8 +271,8 @@ void launch_thin_form(const Shape& image, cudaStream_t stream, const __nv_bfloat
   const auto kernel = thin_convolution_kernel<C, Out, M, Along, Across, Transposed, Epilogue>;
   const int shared = thin_shared_bytes<C, Out, Transposed>(tiling);
   if (!allow_shared(kernel, shared)) throw RunError("convolutions of few channels: too little shared memory");
-  kernel<<<dim3(unsigned(tiling.blocks), C / Out), 32 * Along * Across, size_t(shared), stream>>>(tiling, x, w, y,
-                                                                                                  epilogue);
+  launch_dependent(kernel, dim3(unsigned(tiling.blocks), C / Out), 32 * Along * Across, size_t(shared), stream, tiling,
+                   x, w, y, epilogue);
   check_launch("convolution of few channels");
 }
 

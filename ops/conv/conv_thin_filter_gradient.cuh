@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     commit_copies();
   };
+  wait_for_dependencies();
   copy(first_tile, 0);
   for (int i = thread; i < padded_pixels; i += int(blockDim.x)) {
     const int pixel = min(i, tile_pixels - 1), row = pixel / tiling.width;

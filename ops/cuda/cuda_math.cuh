@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "graph/op.h"
 #include "ops/cuda/cuda_context.h"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace arbalest::cuda {
 
@@ -140,6 +141,7 @@ struct Same {
 template <int W, typename Function, typename Out, typename... In>
 __global__ void __launch_bounds__(kThreads)
     elementwise_kernel(int64_t count, Function function, Out* out, const In*... in) {
+  wait_for_dependencies();
   const int64_t packs = count / W;
   for (int64_t i = thread_index(); i < packs; i += thread_count()) {
     const auto apply = [&](const Pack<In, W>&... pack) {
@@ -160,10 +162,11 @@ void launch_elementwise(const char* name, cudaStream_t stream, int multiprocesso
   if (count == 0) return;
   constexpr int W = int(16 / std::min({sizeof(Out), sizeof(In)...}));
   if (aligned(out) && (aligned(in) && ...)) {
-    elementwise_kernel<W>
-        <<<blocks_for((count + W - 1) / W, multiprocessors), kThreads, 0, stream>>>(count, function, out, in...);
+    launch_dependent(elementwise_kernel<W, Function, Out, In...>, blocks_for((count + W - 1) / W, multiprocessors),
+                     kThreads, 0, stream, count, function, out, in...);
   } else {
-    elementwise_kernel<1><<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, function, out, in...);
+    launch_dependent(elementwise_kernel<1, Function, Out, In...>, blocks_for(count, multiprocessors), kThreads, 0,
+                     stream, count, function, out, in...);
   }
   check_launch(name);
 }

@@ -8,6 +8,7 @@ namespace arbalest::cuda {
 // partials: (blocks, count). Four neighbours by each of eight lanes, which share the blocks.
 static __global__ void __launch_bounds__(kThreads)
     sum_partials_kernel(int blocks, int count, const float* partials, float* out) {
+  wait_for_dependencies();
   const int item = int(thread_index() / 8), part = int(threadIdx.x) % 8;
   float4 total = {0, 0, 0, 0};
   if (item < count / 4) {
@@ -32,7 +33,8 @@ static __global__ void __launch_bounds__(kThreads)
 
 // `count` is a multiple of 4.
 inline void sum_partials(cudaStream_t stream, int blocks, int count, const float* partials, float* out) {
-  sum_partials_kernel<<<(count * 2 + kThreads - 1) / kThreads, kThreads, 0, stream>>>(blocks, count, partials, out);
+  launch_dependent(sum_partials_kernel, (count * 2 + kThreads - 1) / kThreads, kThreads, 0, stream, blocks, count,
+                   partials, out);
   check_launch("sums of partial sums");
 }
 
@@ -45,6 +47,7 @@ struct TotalsOf {
 static __global__ void __launch_bounds__(32 * kTotalRows)
     column_totals_kernel(int64_t columns, int chunks, const float* partials, float scale, TotalsOf totals) {
   __shared__ float sums[kTotalRows][33];
+  wait_for_dependencies();
   const int row = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   const int64_t first = int64_t(blockIdx.x) * 32;
   const float* from = partials + int64_t(blockIdx.y) * chunks * columns + first + lane;
@@ -63,8 +66,8 @@ static __global__ void __launch_bounds__(32 * kTotalRows)
 // Of one matrix of partials, or of two that follow each other.
 inline void column_totals(cudaStream_t stream, int64_t columns, int chunks, const float* partials, float scale,
                           TotalsOf totals, int matrices) {
-  column_totals_kernel<<<dim3(unsigned((columns + 31) / 32), unsigned(matrices)), 32 * kTotalRows, 0, stream>>>(
-      columns, chunks, partials, scale, totals);
+  launch_dependent(column_totals_kernel, dim3(unsigned((columns + 31) / 32), unsigned(matrices)), 32 * kTotalRows, 0,
+                   stream, columns, chunks, partials, scale, totals);
   check_launch("totals of partial sums");
 }
 

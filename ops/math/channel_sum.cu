@@ -13,6 +13,7 @@ namespace {
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     relu_grad_sums_kernel(Columns columns, const T* dy, const T* y, T* dx, float* partials) {
+  wait_for_dependencies();
   const Place<W> place(columns);
   float sums[1][W] = {};
   for_rows(
@@ -43,8 +44,8 @@ Columns relu_grad_columns(int64_t rows, int64_t channels, int width, int64_t byt
 template <int W, typename T>
 void relu_grad_sums(const KernelContext& c, const Columns& columns) {
   float *const sums = output<float>(c, 1), *const first = columns.chunks == 1 ? sums : static_cast<float*>(c.workspace);
-  relu_grad_sums_kernel<W>
-      <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, input<T>(c, 0), input<T>(c, 1), output<T>(c, 0), first);
+  launch_dependent(relu_grad_sums_kernel<W, T>, columns.grid(), kThreads, 0, stream_of(c), columns, input<T>(c, 0),
+                   input<T>(c, 1), output<T>(c, 0), first);
   check_launch("gradient of relu, with partial sums");
   if (columns.chunks == 1) return;
   column_totals(stream_of(c), columns.channels, columns.chunks, first, 1.0f, {sums, nullptr}, 1);

@@ -9,6 +9,7 @@ namespace arbalest::cuda {
 // partials: (chunks, channels).
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads) partial_sums_kernel(Columns columns, const T* x, float* partials) {
+  wait_for_dependencies();
   const Place<W> place(columns);
   float sums[1][W] = {};
   for_rows(
@@ -29,7 +30,8 @@ void column_sum(const KernelContext& c, const Columns& columns, float scale) {
   // The sums of a single chunk are the result, but for the scale, which the second kernel applies.
   const bool direct = columns.chunks == 1 && scale == 1.0f;
   float* first = direct ? output<float>(c, 0) : static_cast<float*>(c.workspace);
-  partial_sums_kernel<W><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, input<T>(c, 0), first);
+  launch_dependent(partial_sums_kernel<W, T>, columns.grid(), kThreads, 0, stream_of(c), columns, input<T>(c, 0),
+                   first);
   check_launch("column sum: partial sums");
   if (direct) return;
   column_totals(stream_of(c), columns.channels, columns.chunks, first, scale, {output<float>(c, 0), nullptr}, 1);

@@ -30,6 +30,7 @@ __device__ inline void find_offsets(const Strided& walk, bool small, int64_t ind
 template <int W, typename T, typename Function, typename... In>
 __global__ void __launch_bounds__(kThreads)
     strided_kernel(int64_t count, Strided walk, bool small, Function function, T* out, const In*... in) {
+  wait_for_dependencies();
   constexpr int N = int(sizeof...(In));
   for (int64_t i = thread_index() * W; i < count; i += thread_count() * W) {
     int64_t offset[N];
@@ -82,11 +83,11 @@ void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, 
   }
   const bool small = count < (int64_t{1} << 31);
   if (packs_fit(walk, tensors, W) && aligned(out) && (aligned(in) && ...)) {
-    strided_kernel<W>
-        <<<blocks_for(count / W, multiprocessors), kThreads, 0, stream>>>(count, walk, small, function, out, in...);
+    launch_dependent(strided_kernel<W, T, Function, In...>, blocks_for(count / W, multiprocessors), kThreads, 0, stream,
+                     count, walk, small, function, out, in...);
   } else {
-    strided_kernel<1>
-        <<<blocks_for(count, multiprocessors), kThreads, 0, stream>>>(count, walk, small, function, out, in...);
+    launch_dependent(strided_kernel<1, T, Function, In...>, blocks_for(count, multiprocessors), kThreads, 0, stream,
+                     count, walk, small, function, out, in...);
   }
   check_launch(name);
 }

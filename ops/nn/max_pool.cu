@@ -102,8 +102,8 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
       T* y = output<T>(c, 0);
       with_packs<T>(pool, aligned(x) && aligned(y), [&](auto pack) {
         with_taps(pool, [&](auto taps) {
-          max_pool_kernel<taps.value, pack.value>
-              <<<blocks_for(count / pack.value, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, x, y);
+          launch_dependent(max_pool_kernel<taps.value, pack.value, T>, blocks_for(count / pack.value, multiprocessors),
+                           kThreads, 0, stream_of(c), pool, x, y);
         });
       });
       check_launch("max_pool");
@@ -130,24 +130,23 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
         with_packs<T>(pool, all_aligned, [&](auto pack) {
           with_taps(pool, [&](auto taps) {
             if constexpr (taps.value > 0) {
-              max_pool_apart_gradient_kernel<taps.value, pack.value>
-                  <<<blocks_for(count / (taps.value * taps.value * pack.value), multiprocessors), kThreads, 0,
-                     stream_of(c)>>>(pool, dy, x, dx);
+              launch_dependent(max_pool_apart_gradient_kernel<taps.value, pack.value, T>,
+                               blocks_for(count / (taps.value * taps.value * pack.value), multiprocessors), kThreads, 0,
+                               stream_of(c), pool, dy, x, dx);
             }
           });
         });
       } else if (wide && tiles.fits(pool, kWide, sizeof(T))) {
         with_taps(pool, [&](auto taps) {
-          max_pool_tile_gradient_kernel<taps.value, kWide>
-              <<<unsigned(tiles.blocks(pool)), kThreads, tiles.shared_bytes(kWide, sizeof(T)), stream_of(c)>>>(
-                  pool, tiles, dy, x, dx);
+          launch_dependent(max_pool_tile_gradient_kernel<taps.value, kWide, T>, unsigned(tiles.blocks(pool)), kThreads,
+                           tiles.shared_bytes(kWide, sizeof(T)), stream_of(c), pool, tiles, dy, x, dx);
         });
       } else if (wide) {
-        max_pool_gradient_kernel<kWide>
-            <<<blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, dy, x, y, dx);
+        launch_dependent(max_pool_gradient_kernel<kWide, T>, blocks_for(count / kWide, multiprocessors), kThreads, 0,
+                         stream_of(c), pool, dy, x, y, dx);
       } else {
-        max_pool_gradient_kernel<1>
-            <<<blocks_for(count, multiprocessors), kThreads, 0, stream_of(c)>>>(pool, dy, x, y, dx);
+        launch_dependent(max_pool_gradient_kernel<1, T>, blocks_for(count, multiprocessors), kThreads, 0, stream_of(c),
+                         pool, dy, x, y, dx);
       }
       check_launch("max_pool gradient");
     });

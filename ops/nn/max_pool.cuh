@@ -152,6 +152,7 @@ __device__ Maxima<W, T> find_maxima(const Pool& pool, const T* image, int row, i
 
 template <int K, int W, typename T>
 __global__ void __launch_bounds__(kThreads) max_pool_kernel(Pool pool, const T* x, T* y) {
+  wait_for_dependencies();
   const int packs = pool.channels / W;
   const int64_t count = pool.images * pool.out_height * pool.out_width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
@@ -186,6 +187,7 @@ struct WindowRange {
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     max_pool_gradient_kernel(Pool pool, const T* dy, const T* x, const T* y, T* dx) {
+  wait_for_dependencies();
   const int packs = pool.channels / W;
   const int64_t count = pool.images * pool.height * pool.width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
@@ -263,6 +265,7 @@ struct PoolTiles {
 template <int K, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     max_pool_tile_gradient_kernel(Pool pool, PoolTiles tiles, const T* dy, const T* x, T* dx) {
+  wait_for_dependencies();
   constexpr int kPacks = PoolTiles::kPacks;
   extern __shared__ __align__(16) unsigned char shared[];
   auto* const gradients = reinterpret_cast<Pack<T, W>*>(shared);
@@ -328,6 +331,7 @@ __global__ void __launch_bounds__(kThreads)
 // The gradient where windows share an image out among them, each K × K: a thread takes a window.
 template <int K, int W, typename T>
 __global__ void __launch_bounds__(kThreads) max_pool_apart_gradient_kernel(Pool pool, const T* dy, const T* x, T* dx) {
+  wait_for_dependencies();
   const int packs = pool.channels / W;
   const int64_t count = pool.images * pool.out_height * pool.out_width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {

@@ -96,14 +96,14 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                           constexpr int W = decltype(width)::value;
                           const Columns& reduced = given ? chunks : own;
                           if (!given) {
-                            statistics_kernel<W>
-                                <<<own.grid(), kThreads, 0, stream_of(c)>>>(own, x, static_cast<Partial*>(c.workspace));
+                            launch_dependent(statistics_kernel<W, T>, own.grid(), kThreads, 0, stream_of(c), own, x,
+                                             static_cast<Partial*>(c.workspace));
                             check_launch("batch_norm statistics");
                           }
                           with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
-                            normalize_kernel<W, with_relu.value, with_residual.value>
-                                <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, reduced, statistics, partials,
-                                                                                x, added, y);
+                            launch_dependent(normalize_kernel<W, with_relu.value, with_residual.value, T>,
+                                             columns.grid(), kThreads, 0, stream_of(c), columns, reduced, statistics,
+                                             partials, x, added, y);
                           });
                           check_launch("batch_norm normalize");
                         });
@@ -120,16 +120,16 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
     return make_kernel([=](const KernelContext& c) {
       const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
       T* y = output<T>(c, 0);
-      with_width<T>(
-          shapes, aligned(x) && aligned(y) && aligned(added), [&](auto width, const Columns&, const Columns& columns) {
-            constexpr int W = decltype(width)::value;
-            with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
-              normalize_again_kernel<W, with_relu.value, with_residual.value>
-                  <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, input<float>(c, 1), input<float>(c, 2),
-                                                                  input<float>(c, 3), input<float>(c, 4), added, y);
-            });
-            check_launch("batch_norm normalize again");
-          });
+      with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
+                    [&](auto width, const Columns&, const Columns& columns) {
+                      constexpr int W = decltype(width)::value;
+                      with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
+                        launch_dependent(normalize_again_kernel<W, with_relu.value, with_residual.value, T>,
+                                         columns.grid(), kThreads, 0, stream_of(c), columns, x, input<float>(c, 1),
+                                         input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), added, y);
+                      });
+                      check_launch("batch_norm normalize again");
+                    });
     });
   });
 }
@@ -181,13 +181,14 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
           with_width<T>(shapes, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
             constexpr int W = decltype(width)::value;
             const auto sums = [&](auto kind, auto sum, auto keep) {
-              gradient_sums_kernel<W, kind.value, sum.value, keep.value>
-                  <<<reduced.grid(), kThreads, 0, stream_of(c)>>>(reduced, from, kept, partials);
+              launch_dependent(gradient_sums_kernel<W, kind.value, sum.value, keep.value, T>, reduced.grid(), kThreads,
+                               0, stream_of(c), reduced, from, kept, partials);
               check_launch("batch_norm gradient sums");
             };
             const auto write = [&](auto kind, auto sum, const GradientOf<T>& of) {
-              gradient_kernel<W, kind.value, sum.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
-                  columns, given ? chunks : reduced, given ? input<Partial>(c, 8) : partials, of, dx, dscale, dbias);
+              launch_dependent(gradient_kernel<W, kind.value, sum.value, T>, columns.grid(), kThreads, 0, stream_of(c),
+                               columns, given ? chunks : reduced, given ? input<Partial>(c, 8) : partials, of, dx,
+                               dscale, dbias);
               check_launch("batch_norm gradient");
             };
             with_mask(mask, two, [&](auto kind, auto sum) {

@@ -19,6 +19,7 @@ __device__ inline int64_t rows_in_chunk(const Columns& columns, int64_t chunk) {
 // precision.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, const T* x, Partial* partials) {
+  wait_for_dependencies();
   const Place<W> place(columns);
   float sums[2][W] = {};
   if (place.active) {
@@ -150,6 +151,7 @@ __global__ void __launch_bounds__(kThreads)
                      const T* residual, T* y) {
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
+  wait_for_dependencies();
   const Partial merged = merge_partials(reduced, place, partials);
   const int channel = total_channel(columns, place);
   if (channel >= 0) take_statistics(statistics, merged, float(columns.rows), channel, terms);
@@ -174,6 +176,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
   const int channel = total_channel(columns, place);
+  wait_for_dependencies();
   if (channel >= 0) take_saved(scale, bias, saved_mean, saved_inv_std, channel, terms);
   __syncthreads();
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
@@ -270,6 +273,7 @@ __device__ void for_gradient_rows(const Columns& columns, const Place<W>& place,
 template <int W, Mask kMask, bool kTwo, bool kKept, typename T>
 __global__ void __launch_bounds__(kThreads)
     gradient_sums_kernel(Columns columns, GradientOf<T> from, T* kept, Partial* partials) {
+  wait_for_dependencies();
   const Place<W> place(columns);
   float sums[2][W] = {}, mean[W];
 #pragma unroll
@@ -310,6 +314,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Col
   __shared__ float slopes[kSliceChannels];
   const Place<W> place(columns);
   float total[2];
+  wait_for_dependencies();
   total_partials(reduced, place, partials, total);
   const int t = int(threadIdx.x), own = total_channel(columns, place);
   if (own >= 0) {

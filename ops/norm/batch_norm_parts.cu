@@ -102,11 +102,12 @@ std::unique_ptr<Kernel> channel_statistics(const KernelRequest& request) {
         constexpr int W = decltype(width)::value;
         const Columns& columns = W == widest_packs ? wide : narrow;
         const bool whole = columns.chunks == 1;  // partials of one chunk are the statistics
-        statistics_kernel<W><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, x, whole ? statistics : partials);
+        launch_dependent(statistics_kernel<W, T>, columns.grid(), kThreads, 0, stream_of(c), columns, x,
+                         whole ? statistics : partials);
         check_launch("channel statistics");
         if (whole) return;
-        merge_statistics_kernel<W>
-            <<<unsigned(columns.slices), kThreads, 0, stream_of(c)>>>(columns, partials, statistics);
+        launch_dependent(merge_statistics_kernel<W>, unsigned(columns.slices), kThreads, 0, stream_of(c), columns,
+                         partials, statistics);
         check_launch("merged channel statistics");
       });
     };
@@ -145,8 +146,8 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
       with_width_and_relu<T>(all_aligned ? tables.width : 1, relu, [&](auto width, auto with_relu) {
         constexpr int W = decltype(width)::value;
         of.table = tables.of_width(W);
-        normalize_parts_kernel<W, with_relu.value>
-            <<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(of, statistics, y);
+        launch_dependent(normalize_parts_kernel<W, with_relu.value, T>, of.table.all.grid(), kThreads, 0, stream_of(c),
+                         of, statistics, y);
         check_launch("batch_norm of parts");
       });
     });
@@ -166,8 +167,9 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
       with_width_and_relu<T>(all_aligned ? tables.width : 1, relu, [&](auto width, auto with_relu) {
         constexpr int W = decltype(width)::value;
         of.table = tables.of_width(W);
-        normalize_parts_again_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
-            of, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3), input<float>(c, 4), y);
+        launch_dependent(normalize_parts_again_kernel<W, with_relu.value, T>, of.table.all.grid(), kThreads, 0,
+                         stream_of(c), of, input<float>(c, 1), input<float>(c, 2), input<float>(c, 3),
+                         input<float>(c, 4), y);
         check_launch("batch_norm of parts, again");
       });
     });
@@ -225,11 +227,12 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
         constexpr int W = decltype(width)::value;
         of.table = sums.of_width(W);
         const int reduced_chunks = of.table.all.chunks;
-        part_gradient_sums_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(of, partials);
+        launch_dependent(part_gradient_sums_kernel<W, with_relu.value, T>, of.table.all.grid(), kThreads, 0,
+                         stream_of(c), of, partials);
         check_launch("batch_norm gradient sums of parts");
         of.table = writes.of_width(W);
-        part_gradient_kernel<W, with_relu.value><<<of.table.all.grid(), kThreads, 0, stream_of(c)>>>(
-            of, reduced_chunks, partials, output<float>(c, 0), output<float>(c, 1));
+        launch_dependent(part_gradient_kernel<W, with_relu.value, T>, of.table.all.grid(), kThreads, 0, stream_of(c),
+                         of, reduced_chunks, partials, output<float>(c, 0), output<float>(c, 1));
         check_launch("batch_norm gradient of parts");
       });
     };

@@ -86,6 +86,7 @@ __device__ ThreadRows<T> rows_of_all(const PartTable& table, const PartPlace<W>&
 template <int W>
 __global__ void __launch_bounds__(kThreads)
     merge_statistics_kernel(Columns reduced, const Partial* partials, Partial* statistics) {
+  wait_for_dependencies();
   const Place<W> place(reduced);
   const Partial merged = merge_partials(reduced, place, partials);
   const int channel = total_channel(reduced, place);
@@ -127,6 +128,7 @@ __device__ void normalize_part(const NormalizedParts<T>& parts, const PartPlace<
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_parts_kernel(const __grid_constant__ NormalizedParts<T> parts, Statistics statistics, T* y) {
+  wait_for_dependencies();
   __shared__ SliceTerms terms;
   const PartPlace<W> at(parts.table);
   const int channel = total_channel(at.columns, at.place);
@@ -143,6 +145,7 @@ template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_parts_again_kernel(const __grid_constant__ NormalizedParts<T> parts, const float* scale,
                                  const float* bias, const float* saved_mean, const float* saved_inv_std, T* y) {
+  wait_for_dependencies();
   __shared__ SliceTerms terms;
   const PartPlace<W> at(parts.table);
   const int channel = total_channel(at.columns, at.place);
@@ -216,6 +219,7 @@ __device__ inline int64_t first_partial(const PartTable& table, int first_channe
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     part_gradient_sums_kernel(const __grid_constant__ GradientOfParts<T> from, Partial* partials) {
+  wait_for_dependencies();
   const PartPlace<W> at(from.table);
   float sums[2][W] = {}, mean[W];
 #pragma unroll
@@ -237,6 +241,7 @@ template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     part_gradient_kernel(const __grid_constant__ GradientOfParts<T> from, int reduced_chunks, const Partial* partials,
                          float* dscale, float* dbias) {
+  wait_for_dependencies();
   __shared__ SliceTerms terms;  // dX = gain · g + (x − mean) · slope + bias, the slope below
   __shared__ float slopes[kSliceChannels];
   const PartPlace<W> at(from.table);

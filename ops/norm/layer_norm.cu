@@ -56,15 +56,15 @@ std::unique_ptr<Kernel> normalize(const KernelRequest& request) {
       const bool packed = aligned(x) && aligned(y) && aligned(scale) && aligned(bias);
       constexpr int kWide = 16 / sizeof(T);
       const auto held = [&](auto packs) {
-        normalize_held_kernel<decltype(packs)::value, kWide>
-            <<<blocks_for(rows.rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(rows, x, scale, bias, y, mean,
-                                                                                         inv_std);
+        launch_dependent(normalize_held_kernel<decltype(packs)::value, kWide, T>,
+                         blocks_for(rows.rows * 32, multiprocessors), kThreads, 0, stream_of(c), rows, x, scale, bias,
+                         y, mean, inv_std);
         check_launch("layer_norm");
       };
       if (packed && with_held<kWide>(rows, held)) return;
       with_group<T>(rows, multiprocessors, packed, [&](auto group, auto width, unsigned blocks) {
-        normalize_kernel<decltype(group)::value, decltype(width)::value>
-            <<<blocks, kThreads, 0, stream_of(c)>>>(rows, x, scale, bias, y, mean, inv_std);
+        launch_dependent(normalize_kernel<decltype(group)::value, decltype(width)::value, T>, blocks, kThreads, 0,
+                         stream_of(c), rows, x, scale, bias, y, mean, inv_std);
       });
       check_launch("layer_norm");
     });
@@ -102,8 +102,8 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       const bool packed = aligned(dy) && aligned(x) && aligned(dx) && aligned(scale);
       const auto held = [&](auto packs) {
         const size_t shared = sums ? size_t(2 * rows.length) * sizeof(float) : 0;
-        gradient_held_kernel<decltype(packs)::value, kWide>
-            <<<unsigned(held_blocks), kThreads, shared, stream_of(c)>>>(rows, dy, x, scale, dx, partial);
+        launch_dependent(gradient_held_kernel<decltype(packs)::value, kWide, T>, unsigned(held_blocks), kThreads,
+                         shared, stream_of(c), rows, dy, x, scale, dx, partial);
         check_launch("layer_norm gradient");
       };
       if (packed && with_held<kWide>(rows, held)) {
@@ -112,8 +112,8 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       }
       if (rows.rows > 0) {
         with_group<T>(rows, multiprocessors, packed, [&](auto group, auto width, unsigned blocks) {
-          normalize_gradient_kernel<decltype(group)::value, decltype(width)::value>
-              <<<blocks, kThreads, 0, stream_of(c)>>>(rows, dy, x, scale, dx, statistics);
+          launch_dependent(normalize_gradient_kernel<decltype(group)::value, decltype(width)::value, T>, blocks,
+                           kThreads, 0, stream_of(c), rows, dy, x, scale, dx, statistics);
         });
         check_launch("layer_norm gradient");
       }
@@ -121,10 +121,11 @@ std::unique_ptr<Kernel> normalize_gradient(const KernelRequest& request) {
       const bool packs = packed && rows.length % kWide == 0;
       const Columns& columns = packs ? wide : narrow;
       if (packs) {
-        parameter_sums_kernel<kWide>
-            <<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, dy, x, statistics, partial);
+        launch_dependent(parameter_sums_kernel<kWide, T>, columns.grid(), kThreads, 0, stream_of(c), columns, dy, x,
+                         statistics, partial);
       } else {
-        parameter_sums_kernel<1><<<columns.grid(), kThreads, 0, stream_of(c)>>>(columns, dy, x, statistics, partial);
+        launch_dependent(parameter_sums_kernel<1, T>, columns.grid(), kThreads, 0, stream_of(c), columns, dy, x,
+                         statistics, partial);
       }
       check_launch("layer_norm gradient: partial sums");
       totals(columns.chunks);

@@ -63,6 +63,7 @@ __device__ inline Pack<float, W> parameters(const float* from, int64_t k, float 
 template <int G, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean, float* inv_std) {
+  wait_for_dependencies();
   for_each_row<G>(rows.rows, [&](int64_t row, int lane) {
     const T* from = x + row * rows.length;
     const float2 s = statistics_of<G, W>(rows, from, lane);
@@ -85,6 +86,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int G, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_gradient_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float2* statistics) {
+  wait_for_dependencies();
   for_each_row<G>(rows.rows, [&](int64_t row, int lane) {
     const T *from = x + row * rows.length, *gradients = dy + row * rows.length;
     const float2 s = statistics_of<G, W>(rows, from, lane);
@@ -168,6 +170,7 @@ template <int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,
                           float* inv_std) {
+  wait_for_dependencies();
   const int packs = int(rows.length / W);
   for_each_row<32>(rows.rows, [&](int64_t row, int lane) {
     const HeldRow<P, W, T> held(x + row * rows.length, lane, packs);
@@ -193,6 +196,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
     gradient_held_kernel(Rows rows, const T* dy, const T* x, const float* scale, T* dx, float* partial) {
+  wait_for_dependencies();
   extern __shared__ float totals[];  // (2, length)
   const int packs = int(rows.length / W), lane = int(threadIdx.x) % 32, length = int(rows.length);
   float sums[2][P][W] = {};
@@ -251,6 +255,7 @@ __global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     parameter_sums_kernel(Columns columns, const T* dy, const T* x, const float2* statistics, float* partial) {
+  wait_for_dependencies();
   const Place<W> place(columns);
   float sums[2][W] = {};
   for_rows(

@@ -68,6 +68,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     fence_barriers();
   }
   __syncthreads();
+  wait_for_dependencies();
 
   FoldedRows next = {first_tile, 0, last_tile};
   const auto fill = [&](int stage) {
@@ -172,6 +173,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   }
   fence_writes();
   __syncthreads();
+  wait_for_dependencies();
 
   FoldedRows next = {first_tile, 0, last_tile};
   int next_result = first_tile;

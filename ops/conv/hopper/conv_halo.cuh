@@ -53,8 +53,8 @@ HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) 
 }
 
 // block.x: kColumns channels of the result, block.y: a chunk of tiles. Transposed: the gradient of images, which sums
-// over the filter's rows. kHalves: of 64 places, in a tile. kParts: of 16 channels, of the kHaloInner that are fetched at
-// a time, that are summed over. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
+// over the filter's rows. kHalves: of 64 places, in a tile. kParts: of 16 channels, of the kHaloInner that are fetched
+// at a time, that are summed over. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
 template <int kColumns, int kHalves, bool kTransposed, int kParts, typename Epilogue>
 __global__ void __launch_bounds__(kHaloThreads, 1)
     halo_kernel(const __grid_constant__ CUtensorMap images, const __grid_constant__ CUtensorMap filters,
@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
   }
   fence_writes();
   __syncthreads();
+  wait_for_dependencies();
 
   if (threadIdx.x >= kTileThreads) {
     if (threadIdx.x != kTileThreads) return;
@@ -227,6 +228,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
       writer.write(sum[half], pixel, pair == first_tile && half == 0);
     }
   }
+  launch_dependents();
   if constexpr (kPartials) {
     const int tile_pixels = tiling.tile_images * tiling.tile_rows * tiling.tile_width;
     const int all = tiling.images * tiling.height * tiling.width;

@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     fence_barriers();
   }
   __syncthreads();
+  wait_for_dependencies();
 
   // The first thread has the copy engine fill stages, as far ahead as there are any.
   const uint32_t filters_at = shared_address(filter_memory);
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     const int first_pixel = tile * kTilePixels + group * 64;
     writer.write(sum, PixelRows{first_pixel, min(first_pixel + 64, tiling.pixels)}, tile == first_tile);
   }
+  launch_dependents();
   writer.finish(int(blockIdx.y), min(last_tile * kTilePixels, tiling.pixels) - first_tile * kTilePixels);
 }
 

@@ -1,0 +1,54 @@
+#pragma once
+// Programmatic dependent launch: kernels whose blocks may start before the kernel ahead of them in the stream has
+// ended, and wait there for its results. That hides what a launch costs, 0.5 to 1 µs of each.
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#programmatic-dependent-launch-and-synchronization
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+namespace arbalest::cuda {
+
+// Whether all of this build's code knows the instructions below. Where some does not, launches are ordinary ones.
+#ifdef __CUDA_ARCH_LIST__
+inline constexpr int kBuiltFor[] = {__CUDA_ARCH_LIST__};  // 10 times the compute capability each, ascending
+inline constexpr bool kDependentLaunches = kBuiltFor[0] >= 900;
+#else
+inline constexpr bool kDependentLaunches = false;
+#endif
+
+// Until the kernels ahead in the stream have ended, and what they wrote can be read. A kernel that is launched by
+// launch_dependent() calls it, with every thread that is going to touch global memory, before that. Without effect in
+// one that is launched otherwise.
+__device__ inline void wait_for_dependencies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The kernel behind may start once all blocks have called this or ended. Too early, its blocks take the places of this
+// kernel's own that are still to come; so a block calls it late.
+__device__ inline void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// kernel<<<grid, threads, shared, stream>>>(arguments...) of a kernel that calls wait_for_dependencies().
+template <typename... Parameters, typename... Arguments>
+void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
+                      Arguments&&... arguments) {
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(unsigned(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = kDependentLaunches ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);  // check_launch() has its error
+}
+
+}  // namespace arbalest::cuda

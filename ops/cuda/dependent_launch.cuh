@@ -11,7 +11,7 @@ namespace arbalest::cuda {
 
 // Whether all of this build's code knows the instructions below. Where some does not, launches are ordinary ones.
 #ifdef __CUDA_ARCH_LIST__
-inline constexpr int kBuiltFor[] = {__CUDA_ARCH_LIST__};  // 10 times the compute capability each, ascending
+inline constexpr int kBuiltFor[] = {__CUDA_ARCH_LIST__};  // 100 times each compute capability, ascending
 inline constexpr bool kDependentLaunches = kBuiltFor[0] >= 900;
 #else
 inline constexpr bool kDependentLaunches = false;

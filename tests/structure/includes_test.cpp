@@ -4,32 +4,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/structure/sources.h"
+
+using namespace arbalest::test;
+
 namespace {
-
-namespace fs = std::filesystem;
-
-fs::path root() {
-  const char* folder = std::getenv("ARBALEST_SOURCE");
-  return folder ? folder : ".";
-}
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path);
-  REQUIRE_MESSAGE(file.good(), path.string());
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 struct Folder {
   size_t order = 0;  // of its line in the table
@@ -47,11 +32,6 @@ std::map<std::string, Folder> read_table(const std::string& text) {
     CHECK_MESSAGE(table.emplace((*i)[1], folder).second, "the table lists '", (*i)[1].str(), "' twice");
   }
   return table;
-}
-
-bool is_source(const fs::path& path) {
-  const std::string extension = path.extension();
-  return extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh" || extension == ".in";
 }
 
 struct Include {

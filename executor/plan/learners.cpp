@@ -245,7 +245,8 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
   if (!memory.models.empty()) {
     // Averaging n reads z_n and makes z_n+1 in the place of z_n−1, which updates still read.
     const BufferId models = memory.models[size_t(device)];
-    given = {{loop.arenas.average, {models, 0, 1}}, {loop.arenas.averaged, {models, 0, 0}}};
+    given = {{loop.arenas.average, {models, 0, 1}}};
+    if (loop.arenas.averaged != kNone) given.emplace_back(loop.arenas.averaged, Operand{models, 0, 0});
   }
   memory.place_frozen(loop, device, given);
   replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, origin), given,

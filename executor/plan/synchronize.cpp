@@ -2,7 +2,8 @@
 //
 // Averaging n of SMA follows the updates of group n of `every` iterations and runs while group n + 1 begins: forward
 // and backward go on, and only the first update of that group waits for it. It reads w_j, z_n and z_n−1 and puts z_n+1
-// into the place of z_n−1; the update reads z_n.
+// into the place of z_n−1; the update reads z_n. Between devices w_j are read when the device's own sum is made, and
+// the update waits no longer than for that and for z_n, unless it may have to start again from z_n+1.
 
 #include <fmt/format.h>
 
@@ -36,15 +37,18 @@ int32_t batches_averaged(const SynchronisationInputs& given) {
   return given.cut.accumulate == kNone ? 1 : int32_t(given.in.program.accumulate);
 }
 
+struct Averaged {
+  std::vector<TaskId> reads, writes;  // by device: the task that reads its replicas, and the one that has the whole sum
+};
+
 // Share · Σ w_j over all learners, as tasks at the ticks of averaging: one a device that reads its replicas; or a sum
 // on each device, an all-reduce, and one a device that reads the whole. `write` adds the node that makes something of
-// it. Returns, by device, the task that does so.
-std::vector<TaskId> sum_models(const SynchronisationInputs& given, const std::string& name, double share,
-                               const SumWriter& write) {
+// it.
+Averaged sum_models(const SynchronisationInputs& given, const std::string& name, double share, const SumWriter& write) {
   const TensorType type = given.in.type_of(given.in.training().arenas.weights);
   const bool alone = given.in.devices() == 1;
   std::vector<Term> sums;
-  std::vector<TaskId> averaged;  // by device
+  std::vector<TaskId> reads;
   for (int32_t d = 0; d < given.in.devices(); ++d) {
     std::vector<Term> models;
     for (const Replica* replica : on_device(given.learners, d)) models.push_back(weights_of(given, *replica));
@@ -63,21 +67,21 @@ std::vector<TaskId> sum_models(const SynchronisationInputs& given, const std::st
     for (const Replica* replica : on_device(given.learners, d)) {
       given.builder.add_edge(replica->update(), task, 0, Needs::Issued, Why::Data, "weights");
     }
-    averaged.push_back(task);
+    reads.push_back(task);
   }
-  if (alone) return averaged;
+  if (alone) return {reads, reads};
   const TaskId all = add_all_reduce(given.builder, given.lanes, "all-reduce models", given.clocks.sync, sums, false);
+  std::vector<TaskId> writes;
   for (int32_t d = 0; d < given.in.devices(); ++d) {
     const TaskId task = given.builder.add_task(Task::Kind::Average, given.in.device_name(d) + "/" + name,
                                                given.lanes.averaging[size_t(d)], given.clocks.sync);
     write(task, d, {sums[size_t(d)]}, {1.0});
-    TaskId& summed = averaged[size_t(d)];
-    given.builder.add_edge(summed, all, 0, Needs::Issued, Why::Data, "sum of models");
+    given.builder.add_edge(reads[size_t(d)], all, 0, Needs::Issued, Why::Data, "sum of models");
     given.builder.add_edge(all, task, 0, Needs::Issued, Why::Data, "sum of models");
-    given.builder.add_edge(task, summed, 1, Needs::Issued, Why::Reuse, "sum of models");
-    summed = task;
+    given.builder.add_edge(task, reads[size_t(d)], 1, Needs::Issued, Why::Reuse, "sum of models");
+    writes.push_back(task);
   }
-  return averaged;
+  return {reads, writes};
 }
 
 // z' = z + β (mean w_j − z) + μ (z − z_prev), as one sum of arrays.
@@ -92,12 +96,19 @@ std::vector<TaskId> average_models(const SynchronisationInputs& given) {
                            {{"coefficients", coefficients}});
     add_moving_average(given.builder, given.in, given.memory, d, task, other);
   };
-  const std::vector<TaskId> averaged =
+  const auto [reads, writes] =
       sum_models(given, "average", given.in.strategy().beta / double(given.in.learners()), write);
+  const bool restarts = given.in.training().arenas.averaged != kNone;
   for (const Replica& replica : given.learners) {
-    given.builder.add_edge(averaged[size_t(replica.device)], replica.update(), 1, Needs::Issued, Why::Reuse, "average");
+    const TaskId read = reads[size_t(replica.device)], written = writes[size_t(replica.device)];
+    if (restarts || read == written) {
+      given.builder.add_edge(written, replica.update(), 1, Needs::Issued, Why::Reuse, "average");
+    } else {
+      given.builder.add_edge(read, replica.update(), 1, Needs::Issued, Why::Reuse, "weights");
+      given.builder.add_edge(written, replica.update(), 2, Needs::Issued, Why::Data, "average");
+    }
   }
-  return averaged;
+  return writes;
 }
 
 // Where bucket `index` of a device's gradients lies and the task that completes it: the step of its only learner, or
@@ -174,11 +185,12 @@ std::vector<TaskId> replace_models(const SynchronisationInputs& given) {
                            {{"coefficients", coefficients}, {"lowered", count}});
     add_moving_average(given.builder, given.in, given.memory, d, task, masters.front());
   };
-  const std::vector<TaskId> averaged = sum_models(given, "replace models", 1.0 / double(given.in.learners()), write);
+  const std::vector<TaskId> replaced =
+      sum_models(given, "replace models", 1.0 / double(given.in.learners()), write).writes;
   for (const Replica& replica : given.learners) {
-    given.builder.add_edge(averaged[size_t(replica.device)], replica.first(), 1, Needs::Issued, Why::Data, "weights");
+    given.builder.add_edge(replaced[size_t(replica.device)], replica.first(), 1, Needs::Issued, Why::Data, "weights");
   }
-  return averaged;
+  return replaced;
 }
 
 void add_frozen(PlanBuilder& builder, const PlanInputs& in, SharedMemory& memory) {

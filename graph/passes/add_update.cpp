@@ -268,11 +268,10 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
     inputs[place.kFirstSlot + k] = arenas.slots.back().value;
   }
   if (options.averaging) {
-    arenas.average = flat_state(graph, "average", elements);
-    arenas.averaged = flat_state(graph, "averaged", elements);
-    inputs[place.average()] = arenas.average;
-    inputs[place.averaged()] = arenas.averaged;
+    inputs[place.average()] = arenas.average = flat_state(graph, "average", elements);
   }
+  const bool restarts = options.averaging && options.restarts;
+  if (restarts) inputs[place.averaged()] = arenas.averaged = flat_state(graph, "averaged", elements);
   Attributes attributes;
   for (const AttributeSpec& spec : rule.attributes) {
     if (const Attribute* value = train.attributes.find(spec.name)) attributes.set(spec.name, *value);
@@ -285,7 +284,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   inputs[place.groups()] = groups.apply(graph, elements, attributes);
   if (rule.optimizer->per_tensor) inputs[place.tensors()] = groups.tensors(graph);
   while (inputs.back() == kNone) inputs.pop_back();
-  const size_t outputs = options.averaging ? place.outputs() : place.lowered();
+  const size_t outputs = restarts ? place.outputs() : place.lowered();
   const NodeId update =
       add_update_node(graph, rule, "update", std::move(inputs), int(outputs), std::move(attributes), train.where);
   auto& next = graph.nodes[size_t(update)].outputs;
@@ -293,7 +292,7 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   for (size_t k = 0; k < arenas.slots.size(); ++k) {
     graph.carries.push_back({arenas.slots[k].value, next[place.kFirstNewSlot + k]});
   }
-  if (options.averaging) {
+  if (restarts) {
     graph.carries.push_back({arenas.average, next[place.restarted()]});
     next[place.lowered()] = kNone;  // weights of a lower precision: lower_precision asks for them
   }

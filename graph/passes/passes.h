@@ -50,6 +50,10 @@ void fuse_gradient_sums(Graph& graph);
 // saves a pass over images.
 void fuse_statistics(Graph& graph);
 
+// Two batch norms whose sum goes through Relu, as where a block projects its input, become one node, and so do their
+// gradients. Each saves passes over images.
+void fuse_batch_norm_pairs(Graph& graph);
+
 // Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
 // batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
 // running statistics from now on.
@@ -95,7 +99,8 @@ struct ArenaValues {
   ValueId weights_lowered = kNone;            // bfloat16[P]: what bf16 kernels read
   ValueId frozen = kNone;                     // float[F]: what never changes, the same for all replicas of a device
   ValueId frozen_lowered = kNone;             // bfloat16[F]
-  ValueId average = kNone, averaged = kNone;  // float[P]: the model of all learners before and after its last averaging
+  // float[P]: the model of all learners before its last averaging, and after, which only restarts read.
+  ValueId average = kNone, averaged = kNone;
   ValueId tally = kNone;                      // double[1 + metrics], or 2 more (add_tally)
   ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only where updates may be skipped
 
@@ -112,6 +117,7 @@ ArenaValues add_weight_arenas(Graph& graph);
 
 struct UpdateOptions {
   bool averaging = false;  // the update corrects towards an average that others compute
+  bool restarts = false;   // and may start again from it
   int64_t accumulate = 1;  // batches whose gradients make one update
   bool skips = false;      // an update whose loss or gradients are not finite leaves everything as it is
 };

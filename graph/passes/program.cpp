@@ -178,10 +178,11 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {
-      "expand_layers",   "fuse_batch_norm", "fuse_relu",      "fuse_attention", "freeze",
-      "place_layouts",   "fuse_concats",    "fold_constants", "add_update",     "fuse_gradient_sums",
-      "lower_precision", "fuse_statistics", "remove_dead",    "recompute"};
+  static const std::vector<std::string> names = {"expand_layers",         "fuse_batch_norm", "fuse_relu",
+                                                 "fuse_attention",        "freeze",          "place_layouts",
+                                                 "fuse_concats",          "fold_constants",  "add_update",
+                                                 "fuse_gradient_sums",    "lower_precision", "fuse_statistics",
+                                                 "fuse_batch_norm_pairs", "remove_dead",     "recompute"};
   return names;
 }
 
@@ -237,7 +238,10 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     reported.push_back(accuracy);
   }
   program.skips = options.skips;
-  const UpdateOptions update{.averaging = options.averaging, .accumulate = program.accumulate, .skips = options.skips};
+  const UpdateOptions update{.averaging = options.averaging,
+                             .restarts = options.restarts,
+                             .accumulate = program.accumulate,
+                             .skips = options.skips};
   training.arenas =
       options.trains ? add_update(training.graph, loss, train, update) : add_weight_arenas(training.graph);
   if (recalibrate > 0) {
@@ -266,6 +270,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("lower_precision", program.training().graph);
   if (options.fuse_statistics) fuse_statistics(program.training().graph);
   after("fuse_statistics", program.training().graph);
+  if (options.fuse_statistics) fuse_batch_norm_pairs(program.training().graph);
+  after("fuse_batch_norm_pairs", program.training().graph);
   for (Loop& loop : program.loops) finish(loop);
   after("remove_dead", program.training().graph);
   return program;

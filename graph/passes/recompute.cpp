@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/op.h"
+#include "graph/passes/batch_norm_pair.h"
 #include "graph/passes/batch_norm_parts.h"
 #include "graph/passes/passes.h"
 
@@ -25,6 +26,22 @@ Repetition normalised_again(const Node& node) {
     again.inputs.push_back(node.inputs[kResidual]);
   }
   again.attributes = {{"relu", int_attribute(node, "relu")}};
+  again.outputs = {node.outputs[0]};
+  return again;
+}
+
+Repetition pair_normalised_again(const Node& node) {
+  Repetition again;
+  for (const size_t of : {size_t{0}, size_t{1}}) {
+    for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+      again.inputs.push_back(node.inputs[pair_training_input(of, i)]);
+    }
+    for (const size_t i : {size_t{2}, size_t{3}}) {
+      again.inputs.push_back(node.outputs[pair_training_statistics(of, i)]);
+    }
+  }
+  if (std::count(again.inputs.begin(), again.inputs.end(), kNone) > 0) return {};
+  again.op = &builtin_ops().get("arbalest.BatchNormPairAgain");
   again.outputs = {node.outputs[0]};
   return again;
 }
@@ -63,6 +80,7 @@ Repetition Repetitions::of_node(const Node& node, const std::vector<bool>& outli
   if (node.stage != Stage::Forward || node.op->side_effect || node.op->collective || node.op->prepare) return {};
   const std::string op = node.op->qualified_name();
   if (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormPartsTraining") return normalised_again(node);
+  if (op == "arbalest.BatchNormPairTraining") return pair_normalised_again(node);
   if (op == "Dropout" && int_attribute(node, "training_mode") != 0) {
     return dropped_again(node, "arbalest.DropoutGrad");
   }

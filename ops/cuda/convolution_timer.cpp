@@ -10,10 +10,11 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-constexpr int kRepetitions = 4;  // timings; the least counts
-constexpr int kCallsPerTiming = 8;
-constexpr double kLongCall = 300;  // µs, from which on one call is enough to tell
-constexpr double kHopeless = 2;    // times the best: such a long call is timed by itself only
+constexpr int kRepetitions = 4;      // timings; the least counts
+constexpr int kCallsPerTiming = 8;   // at most
+constexpr double kLongTiming = 300;  // µs of calls, from which on more would tell no more
+constexpr double kHopeless = 2;      // times the best: so long a call is timed by itself only
+constexpr double kLaunching = 40;    // µs that a call by itself may take longer than one of several
 
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;
@@ -82,11 +83,11 @@ double ConvolutionTimer::time(const Call& call, double best) {
   RecordedGraph recorded;
   try {
     call(copies_[0], stream);  // loads what the engine needs
-    const double hopeless = best > 0 ? std::max(kLongCall, kHopeless * best * double(copies_.size())) : HUGE_VAL;
+    const double hopeless = best > 0 ? kLaunching + kHopeless * best * double(copies_.size()) : HUGE_VAL;
     double alone = one_call(call);
     if (alone > hopeless) alone = std::min(alone, one_call(call));  // whatever else held up the first
     if (alone > hopeless) return alone;
-    const int calls = alone > kLongCall ? 1 : kCallsPerTiming;
+    const int calls = std::clamp(int(kLongTiming / std::max(alone, 1.0)), 1, kCallsPerTiming);
     if (!record(call, calls, recorded)) return 0;
     CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
     double least = 0;

@@ -1,45 +1,12 @@
 // CUDA side of batch normalisation: which of the kernels in batch_norm.cuh run, and over what layout.
 
-#include "graph/passes/statistics_chunks.h"
-#include "ops/norm/batch_norm.cuh"
+#include "ops/norm/batch_norm_launch.cuh"
 
 namespace arbalest {
 
 using namespace cuda;
 
 namespace {
-
-// Layouts for 16-byte packs and for single elements.
-struct Shapes {
-  Columns wide_reduction, wide_broadcast, reduction, broadcast;
-  int64_t rows = 0, channels = 0;
-  int width = 1;  // of a 16-byte pack
-
-  explicit Shapes(const KernelRequest& request, const TensorType& x) {
-    const int multiprocessors = cuda_context(request).multiprocessors;
-    channels = x.shape[1];
-    rows = channels == 0 ? 0 : x.elements() / channels;
-    width = int(16 / size_of(x.dtype));
-    wide_reduction = reduction_columns(rows, channels, width, x.bytes(), multiprocessors);
-    wide_broadcast = broadcast_columns(rows, channels, width, x.bytes(), multiprocessors);
-    reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
-    broadcast = broadcast_columns(rows, channels, 1, x.bytes(), multiprocessors);
-  }
-  int64_t workspace_bytes() const {
-    return std::max(wide_reduction.chunks, reduction.chunks) * channels * int64_t(sizeof(Partial));
-  }
-};
-
-// Of partials that a convolution has left behind.
-Columns chunks_of(const KernelRequest& request, const TensorType& x) {
-  const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(request.node, "chunk_pixels"));
-  Columns columns;
-  columns.rows = x.elements() / x.shape[1];
-  columns.channels = int(x.shape[1]);
-  columns.chunk_rows = chunks.pixels;
-  columns.chunks = int(chunks.chunks);
-  return columns;
-}
 
 // function(std::bool_constant)
 template <typename Function>
@@ -51,19 +18,8 @@ void with_flags(bool first, bool second, Function function) {
   with_flag(first, [&](auto one) { with_flag(second, [&](auto two) { function(one, two); }); });
 }
 
-// function(W, reduction layout, broadcast layout): wide where the channels and every pointer allow.
-template <typename T, typename Function>
-void with_width(const Shapes& shapes, bool all_aligned, Function function) {
-  if (shapes.rows == 0 || shapes.channels == 0) return;
-  if (all_aligned && shapes.channels % shapes.width == 0) {
-    function(std::integral_constant<int, int(16 / sizeof(T))>{}, shapes.wide_reduction, shapes.wide_broadcast);
-  } else {
-    function(std::integral_constant<int, 1>{}, shapes.reduction, shapes.broadcast);
-  }
-}
-
 std::unique_ptr<Kernel> training(const KernelRequest& request) {
-  Shapes shapes(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
@@ -91,7 +47,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                                       epsilon,
                                       momentum,
                                       correction};
-          with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
+          with_width<T>(layouts, aligned(x) && aligned(y) && aligned(added),
                         [&](auto width, const Columns& own, const Columns& columns) {
                           constexpr int W = decltype(width)::value;
                           const Columns& reduced = given ? chunks : own;
@@ -108,19 +64,19 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
                           check_launch("batch_norm normalize");
                         });
         },
-        given ? 0 : shapes.workspace_bytes());
+        given ? 0 : layouts.workspace_bytes());
   });
 }
 
 std::unique_ptr<Kernel> again(const KernelRequest& request) {
-  Shapes shapes(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
       const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
       T* y = output<T>(c, 0);
-      with_width<T>(shapes, aligned(x) && aligned(y) && aligned(added),
+      with_width<T>(layouts, aligned(x) && aligned(y) && aligned(added),
                     [&](auto width, const Columns&, const Columns& columns) {
                       constexpr int W = decltype(width)::value;
                       with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
@@ -135,7 +91,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> inference(const KernelRequest& request) {
-  Shapes shapes(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
@@ -144,7 +100,7 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
       const T *x = input<T>(c, 0), *added = residual ? input<T>(c, 5) : nullptr;
       T* y = output<T>(c, 0);
       with_width<T>(
-          shapes, aligned(x) && aligned(y) && aligned(added), [&](auto width, const Columns&, const Columns& columns) {
+          layouts, aligned(x) && aligned(y) && aligned(added), [&](auto width, const Columns&, const Columns& columns) {
             constexpr int W = decltype(width)::value;
             with_flags(relu, residual, [&](auto with_relu, auto with_residual) {
               inference_kernel<W, with_relu.value, with_residual.value><<<columns.grid(), kThreads, 0, stream_of(c)>>>(
@@ -158,7 +114,7 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
-  Shapes shapes(request, request.inputs[1]);
+  const NormLayouts layouts(request, request.inputs[1]);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
   const bool two = request.has_input(7), given = request.has_input(8);
   const Columns chunks = given ? chunks_of(request, request.inputs[1]) : Columns();
@@ -178,7 +134,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
           auto* partials = static_cast<Partial*>(c.workspace);  // where none are given
           const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.x) && aligned(from.y) &&
                                    aligned(dx) && aligned(kept);
-          with_width<T>(shapes, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
+          with_width<T>(layouts, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
             constexpr int W = decltype(width)::value;
             const auto sums = [&](auto kind, auto sum, auto keep) {
               launch_dependent(gradient_sums_kernel<W, kind.value, sum.value, keep.value, T>, reduced.grid(), kThreads,
@@ -206,12 +162,12 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
             });
           });
         },
-        given ? 0 : shapes.workspace_bytes());
+        given ? 0 : layouts.workspace_bytes());
   });
 }
 
 std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
-  Shapes shapes(request, request.inputs[1]);
+  const NormLayouts layouts(request, request.inputs[1]);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
@@ -224,7 +180,7 @@ std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
           float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
           const float *scale = input<float>(c, 2), *mean = input<float>(c, 3), *var = input<float>(c, 4);
           auto* partials = static_cast<Partial*>(c.workspace);
-          with_width<T>(shapes, aligned(dy) && aligned(x) && aligned(dx),
+          with_width<T>(layouts, aligned(dy) && aligned(x) && aligned(dx),
                         [&](auto width, const Columns& reduced, const Columns&) {
                           constexpr int W = decltype(width)::value;
                           inference_gradient_kernel<W><<<reduced.grid(), kThreads, 0, stream_of(c)>>>(
@@ -236,7 +192,7 @@ std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
                           check_launch("batch_norm frozen parameter gradients");
                         });
         },
-        shapes.workspace_bytes());
+        layouts.workspace_bytes());
   });
 }
 

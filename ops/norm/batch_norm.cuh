@@ -306,44 +306,67 @@ __device__ void total_partials(const Columns& reduced, const Place<W>& place, co
   fold_groups(place.slice_channels, scratch, total);
 }
 
-// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. dx may be null.
+// What a slice's gradient is made with: dX = gain · g + (x − mean) · slope + bias.
+struct GradientTerms {
+  SliceTerms of;
+  float slope[kSliceChannels];
+};
+
+// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. `total`: Σ g and Σ g · (x − mean)
+// of channel `channel`, thread t's of its slice. The first chunk's blocks leave dscale and dbias, which may be null.
+__device__ inline void take_gradient_terms(const float* mean, const float* inv_std, const float* scale,
+                                           const float (&total)[2], float rows, int channel, float* dscale,
+                                           float* dbias, GradientTerms& terms) {
+  const int t = int(threadIdx.x);
+  const float deviation = inv_std[channel], gain = scale[channel] * deviation;
+  terms.of.mean[t] = mean[channel];
+  terms.of.gain[t] = gain;
+  terms.of.bias[t] = -gain * (total[0] / rows);
+  terms.slope[t] = -gain * deviation * deviation * (total[1] / rows);
+  if (blockIdx.y == 0 && dbias != nullptr) dbias[channel] = total[0];
+  if (blockIdx.y == 0 && dscale != nullptr) dscale[channel] = total[1] * deviation;
+}
+
+// The terms of a thread's W channels, in registers.
+template <int W>
+struct OwnGradientTerms {
+  float mean[W], gain[W], bias[W], slope[W];
+
+  __device__ OwnGradientTerms(const Place<W>& place, const GradientTerms& terms) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const int channel = place.active ? place.lane * W + w : 0;
+      mean[w] = terms.of.mean[channel];
+      gain[w] = terms.of.gain[channel];
+      bias[w] = terms.of.bias[channel];
+      slope[w] = terms.slope[channel];
+    }
+  }
+  __device__ float operator()(float g, float x, int w) const {
+    return gain[w] * g + ((x - mean[w]) * slope[w] + bias[w]);
+  }
+};
+
+// dx may be null.
 template <int W, Mask kMask, bool kTwo, typename T>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Columns reduced, const Partial* partials,
                                                             GradientOf<T> from, T* dx, float* dscale, float* dbias) {
-  __shared__ SliceTerms terms;  // dX = gain · g + (x − mean) · slope + bias, the slope below
-  __shared__ float slopes[kSliceChannels];
+  __shared__ GradientTerms terms;
   const Place<W> place(columns);
   float total[2];
   wait_for_dependencies();
   total_partials(reduced, place, partials, total);
-  const int t = int(threadIdx.x), own = total_channel(columns, place);
+  const int own = total_channel(columns, place);
   if (own >= 0) {
-    const float inv_std = from.inv_std[own], gain = from.scale[own] * inv_std, rows = float(columns.rows);
-    terms.mean[t] = from.mean[own];
-    terms.gain[t] = gain;
-    terms.bias[t] = -gain * (total[0] / rows);
-    slopes[t] = -gain * inv_std * inv_std * (total[1] / rows);
-    if (blockIdx.y == 0 && dbias != nullptr) dbias[own] = total[0];
-    if (blockIdx.y == 0 && dscale != nullptr) dscale[own] = total[1] * inv_std;
+    take_gradient_terms(from.mean, from.inv_std, from.scale, total, float(columns.rows), own, dscale, dbias, terms);
   }
   __syncthreads();
   if (dx == nullptr) return;
-  float mean[W], gain[W], bias[W], slope[W];
-#pragma unroll
-  for (int w = 0; w < W; ++w) {
-    const int channel = place.active ? place.lane * W + w : 0;
-    mean[w] = terms.mean[channel];
-    gain[w] = terms.gain[channel];
-    bias[w] = terms.bias[channel];
-    slope[w] = slopes[channel];
-  }
+  const OwnGradientTerms<W> made(place, terms);
   const auto write = [&](int64_t at, const float(&g)[W], const Pack<T, W>& value) {
     Pack<T, W> result;
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      const float deviation = widen(value.element[w]) - mean[w];
-      result.element[w] = narrow<T>(gain[w] * g[w] + (deviation * slope[w] + bias[w]));
-    }
+    for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(made(g[w], widen(value.element[w]), w));
     store(dx + at, result);
   };
   for_gradient_rows<W, kMask, kTwo>(columns, place, from, write);

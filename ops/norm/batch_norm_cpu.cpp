@@ -6,33 +6,20 @@
 #include <cmath>
 #include <limits>
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
-#include "ops/norm/moments_cpu.h"
+#include "ops/norm/batch_statistics_cpu.h"
 
 namespace arbalest {
 namespace {
 
 struct Norm {
   Rows size;
-  double epsilon, momentum = 0;
+  double epsilon;
   bool relu = false;
 
   int64_t chunks() const { return row_chunks(size); }
 };
-
-// What a convolution has left behind, (chunks, channels, 2).
-template <typename W>
-MergedMoments merge_partials(const Norm& norm, const PixelChunks& chunks, const W* partials, int64_t channel) {
-  MergedMoments merged;
-  for (int64_t chunk = 0; chunk < chunks.chunks; ++chunk) {
-    const W* moments = partials + (chunk * norm.size.channels + channel) * 2;
-    const int64_t rows = std::min(chunks.pixels, norm.size.rows - chunk * chunks.pixels);
-    merged.add(double(rows), double(moments[0]), double(moments[1]));
-  }
-  return merged;
-}
 
 // y = [relu]((x − mean) · factor + bias [+ residual]), each per channel.
 template <typename T>
@@ -127,17 +114,6 @@ void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sum
   }
 }
 
-// The same totals of what a convolution has left behind, (chunks, channels, 2).
-template <typename W>
-void add_partials(int64_t chunks, int64_t channels, const W* partials, W* sums) {
-  for (int64_t i = 0; i < 2 * channels; ++i) {
-    double total = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk)
-      total += partials[chunk * channels * 2 + i % channels * 2 + i / channels];
-    sums[i] = W(total);
-  }
-}
-
 // dx = (g − a − (x − mean)·b) · factor, and g itself into d_residual where that is asked for.
 template <Mask kMask, bool kMore, typename T>
 void input_gradient(const Norm& norm, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
@@ -171,43 +147,26 @@ W* array(const KernelContext& context, int64_t offset) {
 template <typename T>
 std::unique_ptr<Kernel> training(const KernelRequest& request) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"),
-                  float_attribute(request.node, "momentum"), int_attribute(request.node, "relu") != 0};
-  const int64_t channels = norm.size.channels, partial = norm.chunks() * channels;
+  const BatchStatistics<T> statistics(request, request.has_input(6), "chunk_pixels");
+  const Norm norm{statistics.size(), 0, int_attribute(request.node, "relu") != 0};
   const bool residual = request.has_input(5);
-  const double correction = double(int_attribute(request.node, "correction"));
-  const bool given = request.has_input(6);  // partials
-  const PixelChunks chunks =
-      given ? pixel_chunks(request.inputs[0].shape, int_attribute(request.node, "chunk_pixels")) : PixelChunks();
   auto run = [=](const KernelContext& context) {
-    const W *scale = input<W>(context, 1), *bias = input<W>(context, 2);
-    const W *old_mean = input<W>(context, 3), *old_variance = input<W>(context, 4);
-    W *new_mean = output<W>(context, 1), *new_variance = output<W>(context, 2);
-    W *saved_mean = output<W>(context, 3), *saved_inv_std = output<W>(context, 4);
-    W *means = array<W>(context, 0), *squares = array<W>(context, partial), *factor = array<W>(context, 2 * partial);
-    if (!given) chunk_moments(norm.size, input<T>(context, 0), means, squares);
-    const double rows = double(norm.size.rows), corrected = rows / std::max(rows - correction, 1.0);
-    for (int64_t c = 0; c < channels; ++c) {
-      const MergedMoments moments =
-          given ? merge_partials(norm, chunks, input<W>(context, 6), c) : merge_moments(norm.size, means, squares, c);
-      saved_mean[c] = W(moments.mean());
-      saved_inv_std[c] = W(1 / std::sqrt(moments.variance() + norm.epsilon));
-      factor[c] = scale[c] * saved_inv_std[c];
-      new_mean[c] = W((1 - norm.momentum) * double(old_mean[c]) + norm.momentum * moments.mean());
-      new_variance[c] =
-          W((1 - norm.momentum) * double(old_variance[c]) + norm.momentum * moments.variance() * corrected);
-    }
-    normalise(norm, input<T>(context, 0), saved_mean, factor, bias, residual ? input<T>(context, 5) : nullptr,
-              output<T>(context, 0));
+    W* factor = array<W>(context, 0);
+    statistics.take(input<T>(context, 0), statistics.given() ? input<W>(context, 6) : nullptr,
+                    {input<W>(context, 1), input<W>(context, 3), input<W>(context, 4), output<W>(context, 1),
+                     output<W>(context, 2), output<W>(context, 3), output<W>(context, 4)},
+                    factor);
+    normalise(norm, input<T>(context, 0), output<W>(context, 3), factor, input<W>(context, 2),
+              residual ? input<T>(context, 5) : nullptr, output<T>(context, 0));
   };
-  return make_kernel(run, (2 * partial + channels) * int64_t(sizeof(W)));
+  return make_kernel(run, statistics.workspace() * int64_t(sizeof(W)));
 }
 
 // Y of training once more, to the same bits: the same sums by the same function, of what training has saved.
 template <typename T>
 std::unique_ptr<Kernel> again(const KernelRequest& request) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[0]), 0, 0, int_attribute(request.node, "relu") != 0};
+  const Norm norm{rows_of(request.inputs[0]), 0, int_attribute(request.node, "relu") != 0};
   const bool residual = request.has_input(5);
   auto run = [=](const KernelContext& context) {
     const W *scale = input<W>(context, 1), *bias = input<W>(context, 2), *mean = input<W>(context, 3),
@@ -223,7 +182,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
 template <typename T>
 std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[1]), 0, 0, int_attribute(request.node, "relu") != 0};
+  const Norm norm{rows_of(request.inputs[1]), 0, int_attribute(request.node, "relu") != 0};
   const int64_t channels = norm.size.channels, partial = 2 * norm.chunks() * channels;
   const bool residual = request.has_output(3), more = request.has_input(7), given = request.has_input(8);
   const int64_t chunks = given ? request.inputs[8].shape[0] : 0;
@@ -264,7 +223,7 @@ std::unique_ptr<Kernel> training_grad(const KernelRequest& request) {
 template <typename T>
 std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   using W = Wide<T>;
-  const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"), 0,
+  const Norm norm{rows_of(request.inputs[0]), float_attribute(request.node, "epsilon"),
                   int_attribute(request.node, "relu") != 0};
   const bool residual = request.has_input(5);
   auto run = [=](const KernelContext& context) {

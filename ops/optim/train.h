@@ -14,8 +14,9 @@ class LearningRate {
  public:
   explicit LearningRate(const Node& train);
   double rate(double epochs_seen, double total_epochs) const;
-  // How often the rate has dropped in a step by then (step and multistep schedules; others change smoothly).
+  // How often the rate has dropped in a step by then; 0 unless the schedule drops in steps, others change smoothly.
   int64_t drops(double epochs_seen) const;
+  bool drops_in_steps() const { return schedule_ == Schedule::Step || schedule_ == Schedule::Multistep; }
 
  private:
   enum class Schedule : uint8_t { Constant, Step, Multistep, Cosine, Linear, Polynomial, Exponential, OneCycle };

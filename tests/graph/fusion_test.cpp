@@ -147,6 +147,53 @@ const Node& reader_of(const Graph& graph, ValueId value) {
 
 }  // namespace
 
+TEST_CASE("two batch norms whose sum goes through Relu become one node, and so do their gradients") {
+  const auto block = [](const std::string& projection, const std::string& end) {
+    return fused_step(
+        "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)\n"
+        "b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], relu = 0> (a)\n" +
+        projection + "s = Add (b, p)\nr = Relu (s)\n" + end + kHead);
+  };
+  const std::string projected = "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n";
+  const std::string pooled = "h = GlobalAveragePool (r)\n";
+  const auto is_weight = [](const Graph& step, ValueId id, const char* name) { return id == step.find_value(name); };
+  const Graph plain = block(projected, pooled);
+  const Node& pair = only(plain, "arbalest.BatchNormPairTraining");
+  CHECK(count_ops(plain, "arbalest.BatchNormTraining") == 1);  // that of `a`
+  const bool right_first = is_weight(plain, pair.inputs[1], "p.bn.weight");
+  CHECK(is_weight(plain, pair.inputs[right_first ? 6 : 1], "b.bn.weight"));
+  CHECK(is_weight(plain, pair.inputs[right_first ? 1 : 6], "p.bn.weight"));
+  CHECK((pair.inputs[10] != kNone) + (pair.inputs[11] != kNone) == 1);  // the 3 × 3 leaves partials
+  CHECK(pair.outputs[0] == plain.find_value("r"));
+  const Node& grad = only(plain, "arbalest.BatchNormPairGrad");
+  CHECK(count_ops(plain, "arbalest.BatchNormGrad") == 1);
+  CHECK(grad.inputs[1] == plain.find_value("r"));
+  CHECK(grad.inputs[3] == kNone);
+  for (const size_t i : {1, 2, 5, 6}) {
+    CHECK(std::any_of(plain.carries.begin(), plain.carries.end(),
+                      [&](const Carry& carry) { return carry.next == pair.outputs[i]; }));
+  }
+
+  const Graph left = block(projected,
+                           "d = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (r)\n"
+                           "t = Add (d, r)\nh = GlobalAveragePool (t)\n");
+  const Node& of_sums = only(left, "arbalest.BatchNormPairGrad");
+  CHECK(of_sums.inputs[1] == kNone);
+  CHECK(of_sums.inputs[3] != kNone);
+
+  // A residual that is no batch norm's, or that something else reads.
+  for (const std::string& other :
+       {std::string("p = arbalest.Conv <filters = 16, kernel_shape = [1, 1]> (x)\n"),
+        std::string("q = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\np = Sigmoid (q)\n"),
+        std::string("p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1]> (x)\n")}) {
+    INFO(other);
+    CHECK(count_ops(block(other, pooled), "arbalest.BatchNormPairTraining") == 0);
+  }
+  const Graph read = block(projected, "g = Add (r, p)\nh = GlobalAveragePool (g)\n");
+  CHECK(count_ops(read, "arbalest.BatchNormPairTraining") == 0);
+  CHECK(count_ops(read, "arbalest.BatchNormPairGrad") == 0);
+}
+
 TEST_CASE("convolutions of few channels leave statistics and sums to batch norms, others do not") {
   const auto block = [](const std::string& conv) {
     return "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)\n"

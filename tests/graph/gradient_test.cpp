@@ -167,6 +167,26 @@ TEST_CASE("gradients are the loss's differences where convolutions leave statist
   CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
 }
 
+TEST_CASE("gradients are the loss's differences where two batch norms are one node, and losses agree") {
+  const std::string projected =
+      "a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)\n"
+      "b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], relu = 0> (a)\n"
+      "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n"
+      "s = Add (b, p)\nr = Relu (s)\n";
+  ProgramOptions fused;
+  fused.fuse_statistics = true;
+  // What flows back: one gradient, two, or what a convolution leaves with sums.
+  for (const std::string end : {"h = GlobalAveragePool (r)\n",
+                                "m = MaxPool <kernel_shape = [2, 2]> (r)\nd = GlobalAveragePool (m)\n"
+                                "e = GlobalAveragePool (r)\nh = Add (d, e)\n",
+                                "d = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (r)\nt = Add (d, r)\nh "
+                                "= GlobalAveragePool (t)\n"}) {
+    INFO(end);
+    const std::string body = projected + end + kHead;
+    CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("gradients of convolutions, pools and sums are the loss's differences") {
   check_gradients(
       "a = arbalest.Conv <filters = 3, kernel_shape = [3, 3]> (x)\n"

@@ -58,6 +58,23 @@ TEST_CASE("a batch norm is computed again by what it has saved, for those that r
   for (const ValueId input : copy.inputs) CHECK(graph.values[size_t(input)].role != Role::State);
 }
 
+TEST_CASE("two batch norms as one node are computed again by what both have saved") {
+  ProgramOptions options;
+  options.fuse_statistics = true;
+  const Graph before = make_program(net("b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], relu = 0> (x)\n"
+                                        "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n"
+                                        "s = Add (b, p)\nr = Relu (s)\nh = GlobalAveragePool (r)\n" +
+                                        kHead),
+                                    options)
+                           .training()
+                           .graph;
+  const Graph graph = again(before, {"r"});
+  const Node& copy = only(graph, "arbalest.BatchNormPairAgain");
+  CHECK(copy.inputs.size() == 10);
+  CHECK(only(graph, "arbalest.BatchNormPairGrad").inputs[1] == copy.outputs[0]);
+  CHECK(graph.carries.size() == before.carries.size());
+}
+
 TEST_CASE("what is computed again reads what is computed again") {
   const Graph graph = again(step_of(kResidual), {"a", "h"});  // h adds a
   const NodeId last = value(graph, "h again").producer;

@@ -162,14 +162,15 @@ TEST_CASE("plans are live for all combinations of options") {
   TinyNet with, without;
   without.validate = "";
   with.layers = without.layers = "h = arbalest.ConvBnRelu <filters = 4, kernel_shape = [3, 3]> (x)\n";
-  // Without validation, with it, recalibrating; for updates of their own, or towards an average; by batches of an
-  // update.
-  Program programs[3][2][3];
+  // Without validation, with it, recalibrating; for updates of their own, towards an average, or from which they may
+  // start again; by batches of an update.
+  Program programs[3][3][3];
   for (int64_t batches = 1; batches <= 3; ++batches) {
-    with.train = without.train = fmt::format("lr = 0.1, accumulate = {}", batches);
-    for (int averaging = 0; averaging < 2; ++averaging) {
+    for (int averaging = 0; averaging < 3; ++averaging) {
       const auto made = [&](int kind) -> Program& { return programs[kind][averaging][batches - 1]; };
-      base.learners.per_device = 1 + averaging;
+      with.train = without.train =
+          fmt::format("lr = 0.1, accumulate = {}{}", batches, averaging == 2 ? ", schedule = \"step\"" : "");
+      base.learners.per_device = 1 + (averaging > 0);
       made(0) = prepare(tiny(without), base).program;
       made(1) = prepare(tiny(with), base).program;
       base.rules.recalibrate = 3;
@@ -188,7 +189,7 @@ TEST_CASE("plans are live for all combinations of options") {
     Strategy strategy{
         .kind = Strategy::Kind(digit(59, 4)), .every = 1 + digit(61, 4), .bucket_bytes = 1 + digit(67, 900)};
     strategy = resolved(strategy, learners, programs[0][0][0].train);
-    const bool averaging = strategy.kind == Strategy::Kind::Sma;
+    const int64_t averaging = strategy.kind == Strategy::Kind::Sma ? 1 + digit(79, 2) : 0;
     Program& program = programs[std::min<int64_t>(2, digit(7, 4))][averaging][digit(71, 3)];
     request.strategy = strategy;
     program.validate_every = 1 + digit(3, 3);
@@ -256,6 +257,34 @@ TEST_CASE("a pass that hands out values of the batch itself keeps the batch unti
       CHECK(Races(plan).first() != "");
     }
   }
+}
+
+TEST_CASE("an update waits for the average of all devices only where it may start again from it") {
+  SessionOptions options = on_cpus(2, 2);
+  TinyNet net;
+  net.synchronize = "strategy = \"sma\"";
+  // Tasks of averaging that an update waits for, and of how many groups before its own.
+  const auto waits = [&](const char* train, int64_t plateau) {
+    net.train = train;
+    options.rules.plateau = plateau;
+    const Plan plan = plan_of(tiny(net), options);
+    REQUIRE(Races(plan).first() == "");
+    std::map<std::string, int64_t> found;
+    for (const Edge& edge : plan.edges) {
+      const Task& from = plan.tasks[size_t(edge.from)];
+      if (from.kind == Task::Kind::Average && plan.tasks[size_t(edge.to)].name == "cpu:0/learner 0/update") {
+        found[from.name] = edge.distance;
+      }
+    }
+    return found;
+  };
+  using Waits = std::map<std::string, int64_t>;
+  const Waits lasting = {{"cpu:0/average", 1}}, smooth = {{"cpu:0/sum", 1}, {"cpu:0/average", 2}};
+  CHECK(waits("lr = 0.1, schedule = \"cosine\", epochs = 2.0", 0) == smooth);
+  CHECK(waits("lr = 0.1", 0) == smooth);
+  CHECK(waits("lr = 0.1", 3) == lasting);
+  CHECK(waits("lr = 0.1, schedule = \"step\"", 0) == lasting);
+  CHECK(waits("lr = 0.1, schedule = \"multistep\", milestones = [1]", 0) == lasting);
 }
 
 TEST_CASE("plans of learners on two devices have no races, and have them without edges of reuse") {

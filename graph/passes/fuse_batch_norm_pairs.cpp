@@ -1,0 +1,149 @@
+#include "graph/passes/batch_norm_pair.h"
+
+#include <numeric>
+
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+// Of BatchNormTraining and BatchNormGrad.
+constexpr size_t kResidual = 5, kTrainingPartials = 6, kSavedMean = 3;
+constexpr size_t kOfX = 1, kOfY = 2, kOfScale = 3, kOfMean = 4, kOfBias = 6, kOfSecond = 7, kOfPartials = 8;
+constexpr size_t kResidualGradient = 3;
+
+ValueId input_of(const Node& node, size_t i) {
+  return i < node.inputs.size() ? node.inputs[i] : kNone;
+}
+
+class Fusion {
+ public:
+  explicit Fusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+    std::iota(key_.begin(), key_.end(), int64_t{0});
+  }
+
+  void run() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].op->qualified_name() == "arbalest.BatchNormTraining") fuse(NodeId(n));
+    }
+    reorder_nodes(graph_, key_);
+  }
+
+ private:
+  const Node& node(NodeId id) const { return graph_.nodes[size_t(id)]; }
+  const Value& value(ValueId id) const { return graph_.values[size_t(id)]; }
+
+  // Whether `reader` is all that reads the value, which is no part of another.
+  bool read_only_by(ValueId id, NodeId reader) const {
+    return readers_[size_t(id)] == std::vector<NodeId>{reader} && value(id).view.base == kNone;
+  }
+
+  // The batch norm that makes the residual of `norm`, and nothing else; kNone where none does.
+  NodeId projection_of(NodeId norm) const {
+    const ValueId residual = input_of(node(norm), kResidual);
+    if (residual == kNone || int_attribute(node(norm), "relu") == 0 || !read_only_by(residual, norm)) return kNone;
+    const NodeId producer = value(residual).producer;
+    if (producer == kNone || node(producer).op != node(norm).op) return kNone;
+    const bool plain = node(producer).outputs[0] == residual && input_of(node(producer), kResidual) == kNone &&
+                       int_attribute(node(producer), "relu") == 0;
+    const auto same = [&](auto attribute, const char* name) {
+      return attribute(node(producer), name) == attribute(node(norm), name);
+    };
+    const bool alike =
+        same(float_attribute, "epsilon") && same(float_attribute, "momentum") && same(int_attribute, "correction");
+    return plain && alike && value(residual).type.shape.size() == 4 ? producer : kNone;
+  }
+
+  // The gradient of a batch norm, which is what reads its mean; kNone where something else does as well.
+  NodeId gradient_of(NodeId norm) const {
+    const ValueId mean = node(norm).outputs[kSavedMean];
+    if (mean == kNone || readers_[size_t(mean)].empty()) return kNone;
+    NodeId found = kNone;
+    for (const NodeId reader : readers_[size_t(mean)]) {
+      // A convolution that leaves sums for the gradient reads the mean too.
+      if (node(reader).op->qualified_name() == "arbalest.ConvGradInputSums") continue;
+      if (found != kNone || node(reader).op->qualified_name() != "arbalest.BatchNormGrad") return kNone;
+      found = reader;
+    }
+    return found;
+  }
+
+  // Whether `second` is the gradient of a batch norm of what flows back through the Relu of `first`.
+  bool goes_on(NodeId first, NodeId second) const {
+    const Node &one = node(first), &other = node(second);
+    for (const size_t i : {kOfY, kOfBias, kOfSecond, kOfPartials}) {
+      if (input_of(other, i) != kNone) return false;
+    }
+    if (one.outputs[0] == kNone || other.outputs[0] == kNone || other.outputs.size() > kResidualGradient) return false;
+    if (input_of(one, kOfPartials) != kNone) return other.inputs[0] == one.inputs[0] && input_of(one, kOfBias) == kNone;
+    return input_of(one, kOfY) != kNone && one.outputs.size() > kResidualGradient &&
+           other.inputs[0] == one.outputs[kResidualGradient] && read_only_by(other.inputs[0], second);
+  }
+
+  void fuse(NodeId norm) {
+    const NodeId projection = projection_of(norm);
+    if (projection == kNone) return;
+    const NodeId first = gradient_of(norm), second = gradient_of(projection);
+    if (first == kNone || second == kNone || !goes_on(first, second)) return;
+    fuse_training(norm, projection);
+    fuse_gradient(first, second);
+  }
+
+  void take_over(NodeId from, NodeId to) {
+    for (const ValueId output : node(to).outputs) {
+      if (output != kNone) graph_.values[size_t(output)].producer = to;
+    }
+    key_[size_t(from)] = -1;
+  }
+
+  void fuse_training(NodeId norm, NodeId projection) {
+    const Node second = node(projection);
+    Node& fused = graph_.nodes[size_t(norm)];
+    const Node first = fused;
+    fused.op = &builtin_ops().get("arbalest.BatchNormPairTraining");
+    fused.inputs.assign(first.inputs.begin(), first.inputs.begin() + kResidual);
+    fused.inputs.insert(fused.inputs.end(), second.inputs.begin(), second.inputs.begin() + kResidual);
+    fused.outputs.insert(fused.outputs.end(), second.outputs.begin() + 1, second.outputs.end());
+    fused.attributes = {};
+    for (const char* name : {"epsilon", "momentum"}) fused.attributes.set(name, float_attribute(first, name));
+    fused.attributes.set("correction", int_attribute(first, "correction"));
+    for (const size_t of : {size_t{0}, size_t{1}}) {
+      const Node& one = of == 0 ? first : second;
+      fused.inputs.push_back(input_of(one, kTrainingPartials));
+      fused.attributes.set(kPairChunkPixels[of], int_attribute(one, "chunk_pixels"));
+    }
+    graph_.values[size_t(second.outputs[0])].producer = kNone;
+    take_over(projection, norm);
+  }
+
+  void fuse_gradient(NodeId first_id, NodeId second_id) {
+    const Node first = node(first_id), second = node(second_id);
+    const bool given = input_of(first, kOfPartials) != kNone;
+    Node& fused = graph_.nodes[size_t(first_id)];
+    fused.op = &builtin_ops().get("arbalest.BatchNormPairGrad");
+    fused.inputs = {first.inputs[0], given ? kNone : first.inputs[kOfY], input_of(first, kOfSecond),
+                    input_of(first, kOfPartials)};
+    fused.outputs.clear();
+    for (const Node* one : {&first, &second}) {
+      fused.inputs.push_back(one->inputs[kOfX]);
+      fused.inputs.insert(fused.inputs.end(), one->inputs.begin() + kOfScale, one->inputs.begin() + kOfBias);
+      fused.outputs.insert(fused.outputs.end(), one->outputs.begin(), one->outputs.begin() + kResidualGradient);
+    }
+    fused.attributes = {{kPairChunkPixels[0], int_attribute(first, "chunk_pixels")}};
+    if (!given) graph_.values[size_t(first.outputs[kResidualGradient])].producer = kNone;
+    take_over(second_id, first_id);
+  }
+
+  Graph& graph_;
+  const std::vector<std::vector<NodeId>> readers_;  // as they were before
+  std::vector<int64_t> key_;
+};
+
+}  // namespace
+
+void fuse_batch_norm_pairs(Graph& graph) {
+  Fusion(graph).run();
+}
+
+}  // namespace arbalest

@@ -1,0 +1,53 @@
+#pragma once
+// What launchers of batch norms share: which layouts their kernels run over.
+
+#include <algorithm>
+
+#include "graph/passes/statistics_chunks.h"
+#include "ops/norm/batch_norm.cuh"
+
+namespace arbalest::cuda {
+
+// Layouts for 16-byte packs and for single elements.
+struct NormLayouts {
+  Columns wide_reduction, wide_broadcast, reduction, broadcast;
+  int64_t rows = 0, channels = 0;
+  int width = 1;  // of a 16-byte pack
+
+  NormLayouts(const KernelRequest& request, const TensorType& x) {
+    const int multiprocessors = cuda_context(request).multiprocessors;
+    channels = x.shape[1];
+    rows = channels == 0 ? 0 : x.elements() / channels;
+    width = int(16 / size_of(x.dtype));
+    wide_reduction = reduction_columns(rows, channels, width, x.bytes(), multiprocessors);
+    wide_broadcast = broadcast_columns(rows, channels, width, x.bytes(), multiprocessors);
+    reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
+    broadcast = broadcast_columns(rows, channels, 1, x.bytes(), multiprocessors);
+  }
+  int64_t partials() const { return std::max(wide_reduction.chunks, reduction.chunks) * channels; }  // of one reduction
+  int64_t workspace_bytes() const { return partials() * int64_t(sizeof(Partial)); }
+};
+
+// Of partials of the images `x` that a convolution has left behind; `attribute` has the pixels of a chunk.
+inline Columns chunks_of(const KernelRequest& request, const TensorType& x, const char* attribute = "chunk_pixels") {
+  const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(request.node, attribute));
+  Columns columns;
+  columns.rows = x.elements() / x.shape[1];
+  columns.channels = int(x.shape[1]);
+  columns.chunk_rows = chunks.pixels;
+  columns.chunks = int(chunks.chunks);
+  return columns;
+}
+
+// function(W, reduction layout, broadcast layout): wide where the channels and every pointer allow.
+template <typename T, typename Function>
+void with_width(const NormLayouts& layouts, bool all_aligned, Function function) {
+  if (layouts.rows == 0 || layouts.channels == 0) return;
+  if (all_aligned && layouts.channels % layouts.width == 0) {
+    function(std::integral_constant<int, int(16 / sizeof(T))>{}, layouts.wide_reduction, layouts.wide_broadcast);
+  } else {
+    function(std::integral_constant<int, 1>{}, layouts.reduction, layouts.broadcast);
+  }
+}
+
+}  // namespace arbalest::cuda

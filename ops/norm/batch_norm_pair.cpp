@@ -1,0 +1,218 @@
+// Two batch norms whose sum goes through Relu, as one node. The pass fuse_batch_norm_pairs makes these of
+// BatchNormTraining and BatchNormGrad (batch_norm.cpp); what they read and write is in graph/passes/batch_norm_pair.h.
+
+#include "graph/passes/batch_norm_pair.h"
+
+#include <fmt/format.h>
+
+#include "graph/passes/statistics_chunks.h"
+#include "ops/definition.h"
+#include "ops/norm/batch_norm_pair_cpu.h"
+
+namespace arbalest {
+namespace {
+
+// Both inputs X, of which `at` says where they are, and `parameters` (C) each behind them.
+template <typename At>
+TensorType check_pair(InferContext& context, At at, size_t parameters) {
+  const TensorType x = floating_input(context, at(0, 0), {4});
+  if (rows_of(x).rows == 0) context.fail(fmt::format("input 'X' is {}: nothing to normalise", to_string(x)));
+  const TensorType channels{master_type(x.dtype), {x.shape[1]}};
+  expect_input(context, at(1, 0), x, "the type of 'X'");
+  for (size_t of : {0, 1}) {
+    for (size_t i = 1; i <= parameters; ++i) {
+      expect_input(context, at(of, i), channels, fmt::format("since input 'X' has {} channels", x.shape[1]));
+    }
+  }
+  return x;
+}
+
+void check_partials(InferContext& context, size_t input, const char* chunk_pixels, const TensorType& x) {
+  if (!context.has_input(input)) return;
+  const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(context.node(), chunk_pixels));
+  expect_input(context, input, {master_type(x.dtype), {chunks.chunks, x.shape[1], 2}},
+               "two numbers a chunk and channel");
+}
+
+void infer_training(InferContext& context) {
+  const TensorType x = check_pair(context, pair_training_input, 4);
+  if (!(float_attribute(context.node(), "epsilon") > 0)) context.fail("attribute 'epsilon' is not more than 0");
+  for (size_t of : {0, 1}) check_partials(context, pair_training_partials(of), kPairChunkPixels[of], x);
+  context.set_output(0, x);
+  for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
+void infer_again(InferContext& context) {
+  context.set_output(0, check_pair(context, pair_again_input, 4));
+}
+
+void infer_grad(InferContext& context) {
+  const TensorType x = check_pair(context, pair_grad_input, 3);
+  expect_input(context, 0, x, "the type of 'X'");
+  const bool given = context.has_input(kPairGradPartials);
+  if (given == context.has_input(kPairGradY)) context.fail("expected one of the inputs 'Y' and 'partials'");
+  if (given && context.has_input(kPairGradSecond)) context.fail("with 'partials' there is one gradient");
+  if (!given) expect_input(context, kPairGradY, x, "the type of 'X'");
+  if (context.has_input(kPairGradSecond)) expect_input(context, kPairGradSecond, x, "the type of 'X'");
+  check_partials(context, kPairGradPartials, kPairChunkPixels[0], x);
+  for (size_t of : {0, 1}) {
+    context.set_output(pair_grad_output(of, 0), x);
+    for (size_t i : {1, 2}) context.set_output(pair_grad_output(of, i), {master_type(x.dtype), {x.shape[1]}});
+  }
+}
+
+// With less than a pack of channels, an odd number of them, and many chunks.
+const std::vector<Shape>& sample_shapes() {
+  static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
+  return shapes;
+}
+Sample::Input tensor(const Shape& shape, double low, double high) {
+  return {{DataType::Float32, shape}, low, high, false};
+}
+Sample::Input channels(const Shape& shape, double low, double high) {
+  return tensor({shape[1]}, low, high);
+}
+Sample::Input nothing() {
+  return {{DataType::Token, {}}, 0, 0, false};
+}
+// Random ones, which need not be those of X.
+Sample::Input partials(const Shape& shape, int64_t chunk_pixels) {
+  return tensor({pixel_chunks(shape, chunk_pixels).chunks, shape[1], 2}, 0.5, 2);
+}
+
+// Large means have what one rounding of x is of a deviation for their tolerance.
+constexpr double kTolerance = 2e-5, kOfLargeMean = 2e-3;
+
+std::vector<Sample> training_samples() {
+  std::vector<Sample> samples;
+  const auto add = [&](std::string name, const Shape& shape, double mean, bool first, bool second) {
+    Sample sample{.name = std::move(name),
+                  .output_count = 9,
+                  .attributes = {{"epsilon", 1e-5}, {"momentum", 0.3}, {"correction", int64_t{first}}},
+                  .tolerance = mean > 100 ? kOfLargeMean : kTolerance};
+    for (const double shift : {mean, -mean / 2}) {
+      sample.inputs.insert(sample.inputs.end(),
+                           {tensor(shape, shift - 2, shift + 2), channels(shape, 0.5, 2), channels(shape, -1, 1),
+                            channels(shape, -1, 1), channels(shape, 0.5, 2)});
+    }
+    sample.inputs.push_back(first ? partials(shape, 128) : nothing());
+    sample.inputs.push_back(second ? partials(shape, 0) : nothing());
+    sample.attributes.set(kPairChunkPixels[0], int64_t{first ? 128 : 0});
+    samples.push_back(std::move(sample));
+  };
+  for (const Shape& shape : sample_shapes()) {
+    for (const bool first : {false, true}) {
+      for (const bool second : {false, true}) {
+        add(fmt::format("{}{}{}", to_string(shape), first ? ", partials" : "",
+                        second ? ", partials of the second" : ""),
+            shape, 0, first, second);
+      }
+    }
+  }
+  add("large mean", {8, 8, 12, 12}, 1000, false, false);
+  return samples;
+}
+
+std::vector<Sample> again_samples() {
+  std::vector<Sample> samples;
+  for (const Shape& shape : sample_shapes()) {
+    Sample& sample = samples.emplace_back(Sample{.name = to_string(shape), .tolerance = kTolerance});
+    for (size_t of = 0; of < 2; ++of) {
+      sample.inputs.insert(sample.inputs.end(), {tensor(shape, -2, 2), channels(shape, 0.5, 2), channels(shape, -1, 1),
+                                                 channels(shape, -2, 2), channels(shape, 0.5, 2)});
+    }
+  }
+  return samples;
+}
+
+std::vector<Sample> grad_samples() {
+  std::vector<Sample> samples;
+  enum class Of { One, Two, Partials };
+  for (const Shape& shape : sample_shapes()) {
+    for (const Of of : {Of::One, Of::Two, Of::Partials}) {
+      constexpr const char* kNames[] = {"one gradient", "two gradients", "partials"};
+      Sample sample{.name = fmt::format("{}, {}", to_string(shape), kNames[int(of)]),
+                    .inputs = {tensor(shape, -1, 1), of == Of::Partials ? nothing() : tensor(shape, -1, 1),
+                               of == Of::Two ? tensor(shape, -1, 1) : nothing(),
+                               of == Of::Partials ? partials(shape, 128) : nothing()},
+                    .output_count = 6,
+                    .attributes = {{kPairChunkPixels[0], int64_t{128}}},
+                    .tolerance = kTolerance};
+      for (int i = 0; i < 2; ++i) {
+        sample.inputs.insert(sample.inputs.end(), {tensor(shape, -2, 2), channels(shape, 0.5, 2),
+                                                   channels(shape, -1, 1), channels(shape, 0.5, 2)});
+      }
+      samples.push_back(std::move(sample));
+    }
+  }
+  return samples;
+}
+
+OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
+  return {.name = std::move(name), .arity = arity, .lowered = true};
+}
+OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
+  return {.name = std::move(name), .arity = arity};
+}
+
+AttributeSpec chunk_pixels_spec(size_t of) {
+  return int_spec(kPairChunkPixels[of], 0, kChunkPixelsDoc);
+}
+
+}  // namespace
+
+void register_norm_batch_norm_pair(OpRegistry& registry) {
+  using enum OperandSpec::Arity;
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormPairTraining",
+       .doc = "Relu of the sum of two BatchNormTraining, of X and of X2",
+       .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("running_mean"), plain("running_var"),
+                  lowered("X2"), plain("scale2"), plain("bias2"), plain("running_mean2"), plain("running_var2"),
+                  plain("partials", Optional), plain("partials2", Optional)},
+       .outputs = {lowered("Y"), plain("new_mean"), plain("new_var"), plain("saved_mean"), plain("saved_inv_std"),
+                   plain("new_mean2"), plain("new_var2"), plain("saved_mean2"), plain("saved_inv_std2")},
+       .attributes = {float_spec("epsilon", 1e-5, "added to the variance"),
+                      float_spec("momentum", 0.1, "weight of the batch, as in PyTorch"),
+                      int_spec("correction", 1, "as BatchNormTraining has it"), chunk_pixels_spec(0),
+                      chunk_pixels_spec(1)},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_training,
+       .cost = elementwise_cost(16),
+       .samples = training_samples,
+       .aliases = {{1, 3}, {2, 4}, {5, 8}, {6, 9}},
+       .cpu = batch_norm_pair_training_cpu});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormPairAgain",
+       .doc = "Y of BatchNormPairTraining once more, to the same bits, by the statistics that it has saved",
+       .inputs = {lowered("X"), plain("scale"), plain("bias"), plain("saved_mean"), plain("saved_inv_std"),
+                  lowered("X2"), plain("scale2"), plain("bias2"), plain("saved_mean2"), plain("saved_inv_std2")},
+       .outputs = {lowered("Y")},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_again,
+       .cost = elementwise_cost(6),
+       .samples = again_samples,
+       .cpu = batch_norm_pair_again_cpu});
+  registry.add(
+      {.domain = "arbalest",
+       .name = "BatchNormPairGrad",
+       .doc = "the gradients of BatchNormPairTraining for dY + dY2; or with partials of the first for dY, of "
+              "which only what Relu has let pass is there",
+       .inputs = {lowered("dY"), lowered("Y", Optional), lowered("dY2", Optional), plain("partials", Optional),
+                  lowered("X"), plain("scale"), plain("saved_mean"), plain("saved_inv_std"), lowered("X2"),
+                  plain("scale2"), plain("saved_mean2"), plain("saved_inv_std2")},
+       .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dX2"), plain("dscale2"), plain("dbias2")},
+       .attributes = {chunk_pixels_spec(0)},
+       .internal = true,
+       .layout = Layout::ChannelsLast,
+       .infer = infer_grad,
+       .cost = elementwise_cost(20),
+       .samples = grad_samples,
+       .overwrites = {{int(pair_grad_output(0, 0)), int(pair_grad_input(0, 0))}, {int(pair_grad_output(1, 0)), 0}},
+       .cpu = batch_norm_pair_grad_cpu});
+}
+
+}  // namespace arbalest

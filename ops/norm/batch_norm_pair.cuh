@@ -1,0 +1,193 @@
+#pragma once
+// Kernels of two batch norms whose sum goes through Relu: as those of one (batch_norm.cuh), with both tensors in every
+// pass.
+
+#include "ops/norm/batch_norm.cuh"
+
+namespace arbalest::cuda {
+
+// One of the two in training: its input, and partials of it over `reduced`.
+template <typename T>
+struct NormalizedOf {
+  const T* x;
+  const Partial* partials;
+  Columns reduced;
+  Statistics statistics;
+};
+
+// What a thread's W channels are normalised with, in registers.
+template <int W>
+struct OwnTerms {
+  float mean[W], gain[W], bias[W];
+
+  __device__ OwnTerms(const Place<W>& place, const SliceTerms& terms) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const int channel = place.active ? place.lane * W + w : 0;
+      mean[w] = terms.mean[channel];
+      gain[w] = terms.gain[channel];
+      bias[w] = terms.bias[channel];
+    }
+  }
+  __device__ float operator()(float x, int w) const {
+    return normalized(x, mean[w], gain[w], bias[w]);
+  }
+};
+
+template <int W, typename T>
+__device__ void normalize_pair_rows(const Columns& columns, const Place<W>& place, const SliceTerms (&terms)[2],
+                                    const T* x, const T* x2, T* y) {
+  const OwnTerms<W> first(place, terms[0]), second(place, terms[1]);
+  for_rows(
+      columns, place,
+      [&](int64_t at, const Pack<T, W>& pack, const Pack<T, W>& other) {
+        Pack<T, W> result;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          const float sum = first(widen(pack.element[w]), w) + second(widen(other.element[w]), w);
+          result.element[w] = narrow<T>(sum < 0 ? 0.0f : sum);  // NaN stays NaN
+        }
+        store(y + at, result);
+      },
+      x, x2);
+}
+
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_pair_kernel(Columns columns, NormalizedOf<T> first, NormalizedOf<T> second, T* y) {
+  __shared__ SliceTerms terms[2];
+  const Place<W> place(columns);
+  wait_for_dependencies();
+  const int channel = total_channel(columns, place);
+  const auto take = [&](const NormalizedOf<T>& of, SliceTerms& to) {
+    const Partial merged = merge_partials(of.reduced, place, of.partials);
+    if (channel >= 0) take_statistics(of.statistics, merged, float(columns.rows), channel, to);
+  };
+  take(first, terms[0]);
+  take(second, terms[1]);
+  __syncthreads();
+  normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
+}
+
+// One of the two by statistics that training has saved.
+template <typename T>
+struct SavedOf {
+  const T* x;
+  const float *scale, *bias, *mean, *inv_std;
+};
+
+// What normalize_pair_kernel wrote, once more.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    normalize_pair_again_kernel(Columns columns, SavedOf<T> first, SavedOf<T> second, T* y) {
+  __shared__ SliceTerms terms[2];
+  const Place<W> place(columns);
+  const int channel = total_channel(columns, place);
+  wait_for_dependencies();
+  if (channel >= 0) {
+    take_saved(first.scale, first.bias, first.mean, first.inv_std, channel, terms[0]);
+    take_saved(second.scale, second.bias, second.mean, second.inv_std, channel, terms[1]);
+  }
+  __syncthreads();
+  normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
+}
+
+// What flows back into the sum: dy + dy2 where Relu has let y pass.
+template <typename T>
+struct PairGradientOf {
+  const T *dy, *dy2, *y;
+};
+
+// Partials of Σ g and Σ g · (x − mean) with each of the two; g itself is `kept`, which may be dy.
+template <int W, bool kTwo, typename T>
+__global__ void __launch_bounds__(kThreads, 2)
+    pair_gradient_sums_kernel(Columns columns, PairGradientOf<T> from, const T* x, const T* x2, const float* means,
+                              const float* means2, T* kept, Partial* partials, Partial* partials2) {
+  wait_for_dependencies();
+  const Place<W> place(columns);
+  float sums[3][W] = {}, mean[W], mean2[W];
+#pragma unroll
+  for (int w = 0; w < W; ++w) {
+    mean[w] = place.active ? means[place.channel + w] : 0.0f;
+    mean2[w] = place.active ? means2[place.channel + w] : 0.0f;
+  }
+  using Packs = Pack<T, W>;
+  const auto add = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& result, const Packs& value,
+                       const Packs& value2) {
+    Packs passed;
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      float g = widen(gradient.element[w]);
+      if constexpr (kTwo) g += widen(more.element[w]);
+      if (!(widen(result.element[w]) > 0)) g = 0;
+      sums[0][w] += g;
+      sums[1][w] += g * (widen(value.element[w]) - mean[w]);
+      sums[2][w] += g * (widen(value2.element[w]) - mean2[w]);
+      passed.element[w] = narrow<T>(g);
+    }
+    store(kept + at, passed);
+  };
+  if constexpr (kTwo) {
+    for_rows(columns, place, add, from.dy, from.dy2, from.y, x, x2);
+  } else {
+    const auto one = [&](int64_t at, const Packs& gradient, const Packs& result, const Packs& value,
+                         const Packs& value2) { add(at, gradient, gradient, result, value, value2); };
+    for_rows(columns, place, one, from.dy, from.y, x, x2);
+  }
+  float total[3];
+  sum_rows(place, sums, total);
+  const int channel = total_channel(columns, place);
+  if (channel < 0) return;
+  const int64_t at = int64_t(blockIdx.y) * columns.channels + channel;
+  partials[at] = make_float2(total[0], total[1]);
+  partials2[at] = make_float2(total[0], total[2]);
+}
+
+// One of the two in the backward pass: partials of g with it over `reduced`, and its gradients. dscale and dbias may be
+// null.
+template <typename T>
+struct PairGradient {
+  const T* x;
+  const float *scale, *mean, *inv_std;
+  const Partial* partials;
+  Columns reduced;
+  T* dx;
+  float *dscale, *dbias;
+};
+
+// g: what pair_gradient_sums_kernel has kept, or a convolution's gradient has left. Either dx may be g, and the first
+// the first x.
+template <int W, typename T>
+__global__ void __launch_bounds__(kThreads, 2)
+    pair_gradient_kernel(Columns columns, const T* g, PairGradient<T> first, PairGradient<T> second) {
+  __shared__ GradientTerms terms[2];
+  const Place<W> place(columns);
+  wait_for_dependencies();
+  const int channel = total_channel(columns, place);
+  const auto take = [&](const PairGradient<T>& of, GradientTerms& to) {
+    float total[2];
+    total_partials(of.reduced, place, of.partials, total);
+    if (channel < 0) return;
+    take_gradient_terms(of.mean, of.inv_std, of.scale, total, float(columns.rows), channel, of.dscale, of.dbias, to);
+  };
+  take(first, terms[0]);
+  take(second, terms[1]);
+  __syncthreads();
+  const OwnGradientTerms<W> made(place, terms[0]), made2(place, terms[1]);
+  for_rows(
+      columns, place,
+      [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value, const Pack<T, W>& value2) {
+        Pack<T, W> result, result2;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          const float passed = widen(gradient.element[w]);
+          result.element[w] = narrow<T>(made(passed, widen(value.element[w]), w));
+          result2.element[w] = narrow<T>(made2(passed, widen(value2.element[w]), w));
+        }
+        store(first.dx + at, result);
+        store(second.dx + at, result2);
+      },
+      g, first.x, second.x);
+}
+
+}  // namespace arbalest::cuda

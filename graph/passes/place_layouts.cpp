@@ -25,9 +25,13 @@ void lay_out_stored_values(Graph& graph) {
   }
 }
 
-// A transposition that moves no element becomes one that shares its input's memory.
-void share_transposed(const Graph& graph, Node& node) {
-  if (node.op->qualified_name() != "Transpose") return;
+// A transposition, or Flatten, that moves no element becomes one that shares its input's memory.
+void share_unmoved(const Graph& graph, Node& node) {
+  const std::string op = node.op->qualified_name();
+  if (op == "Flatten" && graph.values[size_t(node.inputs[0])].type.lies_as(Layout::RowMajor)) {
+    node.op = &builtin_ops().get("arbalest.FlattenInPlace");
+  }
+  if (op != "Transpose") return;
   const auto layout_of = [&](ValueId value) { return graph.values[size_t(value)].type.layout; };
   if (keeps_memory(ints_attribute(node, "perm"), layout_of(node.inputs[0]), layout_of(node.outputs[0]))) {
     node.op = &builtin_ops().get("arbalest.TransposeInPlace");
@@ -53,7 +57,7 @@ void place_layouts(Graph& graph) {
       graph.nodes[n].inputs[i] = fitting;
     }
     infer(graph, NodeId(n));  // what an operator makes may be laid out as what it reads
-    share_transposed(graph, graph.nodes[n]);
+    share_unmoved(graph, graph.nodes[n]);
   }
   reorder_nodes(graph, key);
 }

@@ -69,9 +69,6 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
 }
-inline Columns broadcast_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
-  return make_columns(rows, channels, width, broadcast_limits(bytes, multiprocessors));
-}
 
 // Where a thread stands; W channels a pack.
 template <int W>

@@ -28,10 +28,20 @@ class ConvolutionTimer {
 
   // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
   // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
-  // convolution is shorter than its launch. Where one by itself takes much longer than `best` (0: none yet): that time.
-  double time(const Call& call, double best);
+  // convolution is shorter than its launch.
+  double time(const Call& call) { return time(call, 0, kRepetitions); }
+
+  // Which of the calls is the fastest, and its µs. All are timed once, and those that come near the best once more,
+  // with repetitions: noise decides between them, if anything.
+  struct Fastest {
+    int64_t index = -1;  // none runs
+    double microseconds = 0;
+  };
+  Fastest fastest(const std::vector<Call>& calls);
 
  private:
+  static constexpr int kRepetitions = 4;  // timings; the least counts
+
   struct Destroy {
     void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
     void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
@@ -42,6 +52,8 @@ class ConvolutionTimer {
 
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
+  // Where a call by itself takes much longer than `best` (0: none yet): that time.
+  double time(const Call& call, double best, int repetitions);
   double one_call(const Call& call);
   bool record(const Call& call, int calls, RecordedGraph& recorded);
   double microseconds();

@@ -34,21 +34,39 @@ __device__ inline void launch_dependents() {
 #endif
 }
 
+struct Launch {
+  dim3 grid;
+  int threads;
+  size_t shared;  // bytes
+  cudaStream_t stream;
+  bool early = true;  // false: as an ordinary launch
+};
+
 // kernel<<<grid, threads, shared, stream>>>(arguments...) of a kernel that calls wait_for_dependencies().
 template <typename... Parameters, typename... Arguments>
-void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
-                      Arguments&&... arguments) {
+void launch_dependent(void (*kernel)(Parameters...), const Launch& launch, Arguments&&... arguments) {
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(unsigned(threads));
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
+  config.gridDim = launch.grid;
+  config.blockDim = dim3(unsigned(launch.threads));
+  config.dynamicSmemBytes = launch.shared;
+  config.stream = launch.stream;
   config.attrs = &early;
-  config.numAttrs = kDependentLaunches ? 1 : 0;
+  config.numAttrs = kDependentLaunches && launch.early ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);  // check_launch() has its error
+}
+template <typename... Parameters, typename... Arguments>
+void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
+                      Arguments&&... arguments) {
+  launch_dependent(kernel, Launch{grid, threads, shared, stream}, std::forward<Arguments>(arguments)...);
+}
+
+// Whether pooling, and sums for biases, of a tensor of so many bytes are worth an early launch: large ones take the
+// places of what still runs.
+inline bool is_small(int64_t bytes) {
+  return bytes <= int64_t{16} << 20;
 }
 
 }  // namespace arbalest::cuda

@@ -87,15 +87,12 @@ ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& p
     for (const ProductAlgorithm& each : proposed) workspace = std::max(workspace, each.workspace_bytes);
     const ConvolutionProblem same = as_convolution(problem);
     ConvolutionTimer timer(context, same, workspace);
-    ConvolutionChoice best;
-    for (size_t i = 0; i < proposed.size(); ++i) {
-      const auto call = [&](const ConvolutionOperands& with, cudaStream_t stream) { run(proposed[i], with, stream); };
-      const double microseconds = timer.time(call, best.microseconds);
-      if (microseconds > 0 && (best.index < 0 || microseconds < best.microseconds)) {
-        best = {int64_t(i), proposed[i].name(), microseconds};
-      }
+    std::vector<ConvolutionTimer::Call> calls;
+    for (const auto& algorithm : proposed) {
+      calls.push_back([&](const ConvolutionOperands& with, cudaStream_t stream) { run(algorithm, with, stream); });
     }
-    return best;
+    const auto [place, microseconds] = timer.fastest(calls);
+    return place < 0 ? ConvolutionChoice() : ConvolutionChoice{place, proposed[size_t(place)].name(), microseconds};
   };
   try {
     const ConvolutionChoice choice = ConvolutionChoices::of_process().find(choice_key(context, problem), fits, choose);

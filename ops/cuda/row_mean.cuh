@@ -2,6 +2,7 @@
 // The mean over the valid rows of a batch of a value that a warp computes for each row: losses and accuracies.
 
 #include "ops/cuda/cuda_math.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace arbalest::cuda {
 
@@ -42,6 +43,7 @@ template <typename Value>
 __global__ void __launch_bounds__(1024)
     row_mean_kernel(int64_t rows, const StepScalars* scalars, Value value, Means means) {
   const int lane = int(threadIdx.x) % 32, warps = int(blockDim.x) / 32;
+  wait_for_dependencies();
   const int64_t valid = valid_rows(scalars, rows);
   typename Value::Result sum = {};
   for (int64_t row = threadIdx.x / 32; row < valid; row += warps) {
@@ -56,6 +58,7 @@ template <typename Value>
 __global__ void __launch_bounds__(kThreads)
     row_values_kernel(int64_t rows, const StepScalars* scalars, Value value, typename Value::Result* values) {
   const int lane = int(threadIdx.x) % 32;
+  wait_for_dependencies();
   const int64_t valid = valid_rows(scalars, rows);
   for (int64_t row = thread_index() / 32; row < valid; row += thread_count() / 32) {
     const auto x = value(row, lane);
@@ -66,6 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Result>
 __global__ void __launch_bounds__(1024)
     mean_kernel(int64_t rows, const StepScalars* scalars, const Result* values, Means means) {
+  wait_for_dependencies();
   const int64_t valid = valid_rows(scalars, rows);
   Result sum = {};
   for (int64_t row = threadIdx.x; row < valid; row += blockDim.x) sum = plus(sum, values[row]);
@@ -87,16 +91,16 @@ template <typename Value>
 void launch_row_mean(const char* name, const KernelContext& c, int multiprocessors, int64_t rows, int64_t classes,
                      Value value, Means means) {
   if (fits_one_block(rows, classes)) {
-    const unsigned threads = unsigned(std::clamp<int64_t>(rows, 1, 32) * 32);
-    row_mean_kernel<<<1, threads, 0, stream_of(c)>>>(rows, c.scalars, value, means);
+    const int threads = int(std::clamp<int64_t>(rows, 1, 32) * 32);
+    launch_dependent(row_mean_kernel<Value>, 1, threads, 0, stream_of(c), rows, c.scalars, value, means);
     check_launch(name);
     return;
   }
   auto* values = static_cast<typename Value::Result*>(c.workspace);
-  row_values_kernel<<<blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(rows, c.scalars, value,
-                                                                                           values);
+  launch_dependent(row_values_kernel<Value>, blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c), rows,
+                   c.scalars, value, values);
   check_launch(name);
-  mean_kernel<<<1, 1024, 0, stream_of(c)>>>(rows, c.scalars, values, means);
+  launch_dependent(mean_kernel<typename Value::Result>, 1, 1024, 0, stream_of(c), rows, c.scalars, values, means);
   check_launch(name);
 }
 

@@ -129,9 +129,10 @@ struct RowLoss {
 // dlogits = (softmax · Σ target − target) · dloss / Σ weight; rows past the valid ones get 0, those with a label out of
 // range NaN.
 template <typename T, typename Of>
-__global__ void __launch_bounds__(kThreads)
-    gradient_kernel(int64_t rows, Of of, const StepScalars* scalars, const float* dloss, const T* logits, T* dlogits) {
+__global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows, Of of, const StepScalars* scalars,
+                                                                    const float* dloss, const T* logits, T* dlogits) {
   const int lane = int(threadIdx.x) % 32;
+  wait_for_dependencies();
   const int64_t valid = valid_rows(scalars, rows);
   float weight = float(valid);
   if (std::is_same_v<Of, Classes> && of.weights != nullptr) {
@@ -201,8 +202,8 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
     return with_labels(request, 2, [=](auto of) {
       return make_kernel([=](const KernelContext& c) {
         if (rows == 0) return;
-        gradient_kernel<<<blocks_for(rows * 32, multiprocessors), kThreads, 0, stream_of(c)>>>(
-            rows, of(c), c.scalars, input<float>(c, 0), input<T>(c, 1), output<T>(c, 0));
+        launch_dependent(softmax_gradient_kernel<T, decltype(of(c))>, blocks_for(rows * 32, multiprocessors), kThreads,
+                         0, stream_of(c), rows, of(c), c.scalars, input<float>(c, 0), input<T>(c, 1), output<T>(c, 0));
         check_launch("softmax_cross_entropy gradient");
       });
     });

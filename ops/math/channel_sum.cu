@@ -44,8 +44,9 @@ Columns relu_grad_columns(int64_t rows, int64_t channels, int width, int64_t byt
 template <int W, typename T>
 void relu_grad_sums(const KernelContext& c, const Columns& columns) {
   float *const sums = output<float>(c, 1), *const first = columns.chunks == 1 ? sums : static_cast<float*>(c.workspace);
-  launch_dependent(relu_grad_sums_kernel<W, T>, columns.grid(), kThreads, 0, stream_of(c), columns, input<T>(c, 0),
-                   input<T>(c, 1), output<T>(c, 0), first);
+  const bool small = is_small(columns.rows * columns.channels * int64_t(sizeof(T)));
+  launch_dependent(relu_grad_sums_kernel<W, T>, Launch{columns.grid(), kThreads, 0, stream_of(c), small}, columns,
+                   input<T>(c, 0), input<T>(c, 1), output<T>(c, 0), first);
   check_launch("gradient of relu, with partial sums");
   if (columns.chunks == 1) return;
   column_totals(stream_of(c), columns.channels, columns.chunks, first, 1.0f, {sums, nullptr}, 1);

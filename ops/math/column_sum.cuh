@@ -30,8 +30,9 @@ void column_sum(const KernelContext& c, const Columns& columns, float scale) {
   // The sums of a single chunk are the result, but for the scale, which the second kernel applies.
   const bool direct = columns.chunks == 1 && scale == 1.0f;
   float* first = direct ? output<float>(c, 0) : static_cast<float*>(c.workspace);
-  launch_dependent(partial_sums_kernel<W, T>, columns.grid(), kThreads, 0, stream_of(c), columns, input<T>(c, 0),
-                   first);
+  const bool small = is_small(columns.rows * columns.channels * int64_t(sizeof(T)));
+  launch_dependent(partial_sums_kernel<W, T>, Launch{columns.grid(), kThreads, 0, stream_of(c), small}, columns,
+                   input<T>(c, 0), first);
   check_launch("column sum: partial sums");
   if (direct) return;
   column_totals(stream_of(c), columns.channels, columns.chunks, first, scale, {output<float>(c, 0), nullptr}, 1);

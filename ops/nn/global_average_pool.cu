@@ -12,6 +12,7 @@ namespace {
 // x: (N,H,W,C) → y: (N,C). Block (slice of channels, image): each image is a matrix of its own, in one chunk.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads) average_kernel(Columns columns, int64_t images, const T* x, T* y) {
+  wait_for_dependencies();
   const Place<W> place(columns);
   for (int64_t image = blockIdx.z; image < images; image += gridDim.z) {
     float sums[1][W] = {};
@@ -35,6 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     average_gradient_kernel(int64_t images, int64_t pixels, int channels, const T* dy, T* dx) {
   const int packs = channels / W;
   const float share = 1.0f / float(pixels);
+  wait_for_dependencies();
   for (int64_t image = blockIdx.z; image < images; image += gridDim.z) {
     for (int64_t i = thread_index(); i < pixels * packs; i += thread_count()) {
       const int64_t pack = i < INT32_MAX ? int64_t(uint32_t(i) % uint32_t(packs)) : i % packs;
@@ -75,10 +77,10 @@ std::unique_ptr<Kernel> average(const KernelRequest& request) {
       T* y = output<T>(c, 0);
       if (size.channels % kWide == 0 && aligned(x)) {
         const dim3 grid(unsigned(wide.slices), 1, size.grid_images);
-        average_kernel<kWide><<<grid, kThreads, 0, stream_of(c)>>>(wide, size.images, x, y);
+        launch_dependent(average_kernel<kWide, T>, grid, kThreads, 0, stream_of(c), wide, size.images, x, y);
       } else {
         const dim3 grid(unsigned(narrow.slices), 1, size.grid_images);
-        average_kernel<1><<<grid, kThreads, 0, stream_of(c)>>>(narrow, size.images, x, y);
+        launch_dependent(average_kernel<1, T>, grid, kThreads, 0, stream_of(c), narrow, size.images, x, y);
       }
       check_launch("global_average_pool");
     });
@@ -98,11 +100,11 @@ std::unique_ptr<Kernel> average_gradient(const KernelRequest& request) {
       const int64_t items = size.pixels * size.channels / (packed ? kWide : 1);
       const dim3 grid(unsigned(std::clamp<int64_t>((items + kThreads - 1) / kThreads, 1, 64)), 1, size.grid_images);
       if (packed) {
-        average_gradient_kernel<kWide>
-            <<<grid, kThreads, 0, stream_of(c)>>>(size.images, size.pixels, int(size.channels), dy, dx);
+        launch_dependent(average_gradient_kernel<kWide, T>, grid, kThreads, 0, stream_of(c), size.images, size.pixels,
+                         int(size.channels), dy, dx);
       } else {
-        average_gradient_kernel<1>
-            <<<grid, kThreads, 0, stream_of(c)>>>(size.images, size.pixels, int(size.channels), dy, dx);
+        launch_dependent(average_gradient_kernel<1, T>, grid, kThreads, 0, stream_of(c), size.images, size.pixels,
+                         int(size.channels), dy, dx);
       }
       check_launch("global_average_pool gradient");
     });

@@ -92,6 +92,7 @@ bool are_apart(const Pool& pool) {
 std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
   if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
   const Pool pool = make_pool(sliding_window(request.node, request.inputs[0], request.outputs[0]), request.inputs[0]);
+  const bool small = is_small(request.inputs[0].bytes());
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[0].dtype, [=](auto element) {
@@ -102,8 +103,9 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
       T* y = output<T>(c, 0);
       with_packs<T>(pool, aligned(x) && aligned(y), [&](auto pack) {
         with_taps(pool, [&](auto taps) {
-          launch_dependent(max_pool_kernel<taps.value, pack.value, T>, blocks_for(count / pack.value, multiprocessors),
-                           kThreads, 0, stream_of(c), pool, x, y);
+          const dim3 blocks = blocks_for(count / pack.value, multiprocessors);
+          launch_dependent(max_pool_kernel<taps.value, pack.value, T>, Launch{blocks, kThreads, 0, stream_of(c), small},
+                           pool, x, y);
         });
       });
       check_launch("max_pool");
@@ -114,6 +116,7 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
 std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
   if (request.inputs[1].shape.size() > 4) return plain_max_pool_gradient(request);
   const Pool pool = make_pool(sliding_window(request.node, request.inputs[1], request.inputs[2]), request.inputs[1]);
+  const bool small = is_small(request.inputs[1].bytes());
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[1].dtype, [=](auto element) {
@@ -130,23 +133,27 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
         with_packs<T>(pool, all_aligned, [&](auto pack) {
           with_taps(pool, [&](auto taps) {
             if constexpr (taps.value > 0) {
+              const dim3 blocks = blocks_for(count / (taps.value * taps.value * pack.value), multiprocessors);
               launch_dependent(max_pool_apart_gradient_kernel<taps.value, pack.value, T>,
-                               blocks_for(count / (taps.value * taps.value * pack.value), multiprocessors), kThreads, 0,
-                               stream_of(c), pool, dy, x, dx);
+                               Launch{blocks, kThreads, 0, stream_of(c), small}, pool, dy, x, dx);
             }
           });
         });
       } else if (wide && tiles.fits(pool, kWide, sizeof(T))) {
         with_taps(pool, [&](auto taps) {
-          launch_dependent(max_pool_tile_gradient_kernel<taps.value, kWide, T>, unsigned(tiles.blocks(pool)), kThreads,
-                           tiles.shared_bytes(kWide, sizeof(T)), stream_of(c), pool, tiles, dy, x, dx);
+          const size_t shared = tiles.shared_bytes(kWide, sizeof(T));
+          launch_dependent(max_pool_tile_gradient_kernel<taps.value, kWide, T>,
+                           Launch{unsigned(tiles.blocks(pool)), kThreads, shared, stream_of(c), small}, pool, tiles, dy,
+                           x, dx);
         });
       } else if (wide) {
-        launch_dependent(max_pool_gradient_kernel<kWide, T>, blocks_for(count / kWide, multiprocessors), kThreads, 0,
-                         stream_of(c), pool, dy, x, y, dx);
+        launch_dependent(max_pool_gradient_kernel<kWide, T>,
+                         Launch{blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c), small}, pool, dy,
+                         x, y, dx);
       } else {
-        launch_dependent(max_pool_gradient_kernel<1, T>, blocks_for(count, multiprocessors), kThreads, 0, stream_of(c),
-                         pool, dy, x, y, dx);
+        launch_dependent(max_pool_gradient_kernel<1, T>,
+                         Launch{blocks_for(count, multiprocessors), kThreads, 0, stream_of(c), small}, pool, dy, x, y,
+                         dx);
       }
       check_launch("max_pool gradient");
     });

@@ -14,15 +14,18 @@ struct NormLayouts {
   int64_t rows = 0, channels = 0;
   int width = 1;  // of a 16-byte pack
 
-  NormLayouts(const KernelRequest& request, const TensorType& x) {
+  // `norms`: whose partials each block of a broadcast reads; of several, fewer blocks do.
+  NormLayouts(const KernelRequest& request, const TensorType& x, int norms = 1) {
     const int multiprocessors = cuda_context(request).multiprocessors;
+    ColumnLimits limits = broadcast_limits(x.bytes(), multiprocessors);
+    if (limits.blocks > 2 * multiprocessors) limits.blocks /= norms;
     channels = x.shape[1];
     rows = channels == 0 ? 0 : x.elements() / channels;
     width = int(16 / size_of(x.dtype));
     wide_reduction = reduction_columns(rows, channels, width, x.bytes(), multiprocessors);
-    wide_broadcast = broadcast_columns(rows, channels, width, x.bytes(), multiprocessors);
+    wide_broadcast = make_columns(rows, channels, width, limits);
     reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
-    broadcast = broadcast_columns(rows, channels, 1, x.bytes(), multiprocessors);
+    broadcast = make_columns(rows, channels, 1, limits);
   }
   int64_t partials() const { return std::max(wide_reduction.chunks, reduction.chunks) * channels; }  // of one reduction
   int64_t workspace_bytes() const { return partials() * int64_t(sizeof(Partial)); }

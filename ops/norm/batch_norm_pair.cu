@@ -83,7 +83,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
-  const NormLayouts layouts(request, type);
+  const NormLayouts layouts(request, type, 2);
   const bool two = request.has_input(kPairGradSecond), given = request.has_input(kPairGradPartials);
   const Columns chunks = given ? chunks_of(request, type) : Columns();
   std::array<bool, 6> has{};

@@ -52,19 +52,47 @@ __device__ void normalize_pair_rows(const Columns& columns, const Place<W>& plac
       x, x2);
 }
 
+// The means of both and their sums of squared deviations, as merge_partials() has them of one; partials of both are
+// read at once.
+template <int W, typename T>
+__device__ void merge_pair(const NormalizedOf<T>& first, const NormalizedOf<T>& second, const Place<W>& place,
+                           Partial (&merged)[2]) {
+  __shared__ float scratch[4 * kThreads];
+  float sums[4] = {};
+  const auto add = [&](const NormalizedOf<T>& of, float* to) {
+    for_partials(of.reduced, place, [&](int chunk, int channel) {
+      const Partial partial = of.partials[int64_t(chunk) * of.reduced.channels + channel];
+      const float count = float(rows_in_chunk(of.reduced, chunk)), deviation = partial.x - of.partials[channel].x;
+      to[0] += count * deviation;
+      to[1] += partial.y + count * deviation * deviation;
+    });
+  };
+  add(first, sums);
+  add(second, sums + 2);
+  fold_groups(place.slice_channels, scratch, sums);
+  const int channel = total_channel(first.reduced, place);
+  if (channel < 0) return;
+  const auto merge = [&](const NormalizedOf<T>& of, const float* from) {
+    const float shift = from[0] / float(of.reduced.rows);
+    return make_float2(of.partials[channel].x + shift, fmaxf(from[1] - from[0] * shift, 0.0f));
+  };
+  merged[0] = merge(first, sums);
+  merged[1] = merge(second, sums + 2);
+}
+
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_pair_kernel(Columns columns, NormalizedOf<T> first, NormalizedOf<T> second, T* y) {
   __shared__ SliceTerms terms[2];
   const Place<W> place(columns);
   wait_for_dependencies();
+  Partial merged[2];
+  merge_pair(first, second, place, merged);
   const int channel = total_channel(columns, place);
-  const auto take = [&](const NormalizedOf<T>& of, SliceTerms& to) {
-    const Partial merged = merge_partials(of.reduced, place, of.partials);
-    if (channel >= 0) take_statistics(of.statistics, merged, float(columns.rows), channel, to);
-  };
-  take(first, terms[0]);
-  take(second, terms[1]);
+  if (channel >= 0) {
+    take_statistics(first.statistics, merged[0], float(columns.rows), channel, terms[0]);
+    take_statistics(second.statistics, merged[1], float(columns.rows), channel, terms[1]);
+  }
   __syncthreads();
   normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
 }
@@ -155,25 +183,65 @@ struct PairGradient {
   float *dscale, *dbias;
 };
 
+// What a slice's gradients are made with: dX = gain · g + slope · x + bias.
+struct PairSlopes {
+  float gain[kSliceChannels], slope[kSliceChannels], bias[kSliceChannels];
+};
+
+// The terms of a thread's W channels, in registers.
+template <int W>
+struct OwnSlopes {
+  float gain[W], slope[W], bias[W];
+
+  __device__ OwnSlopes(const Place<W>& place, const PairSlopes& of) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const int channel = place.active ? place.lane * W + w : 0;
+      gain[w] = of.gain[channel];
+      slope[w] = of.slope[channel];
+      bias[w] = of.bias[channel];
+    }
+  }
+  __device__ float operator()(float g, float x, int w) const {
+    return fmaf(gain[w], g, fmaf(slope[w], x, bias[w]));
+  }
+};
+
 // g: what pair_gradient_sums_kernel has kept, or a convolution's gradient has left. Either dx may be g, and the first
 // the first x.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     pair_gradient_kernel(Columns columns, const T* g, PairGradient<T> first, PairGradient<T> second) {
-  __shared__ GradientTerms terms[2];
+  __shared__ GradientTerms terms;
+  __shared__ PairSlopes slopes[2];
+  __shared__ float scratch[4 * kThreads];
   const Place<W> place(columns);
   wait_for_dependencies();
-  const int channel = total_channel(columns, place);
-  const auto take = [&](const PairGradient<T>& of, GradientTerms& to) {
-    float total[2];
-    total_partials(of.reduced, place, of.partials, total);
-    if (channel < 0) return;
-    take_gradient_terms(of.mean, of.inv_std, of.scale, total, float(columns.rows), channel, of.dscale, of.dbias, to);
+  float totals[4] = {};  // partials of both are read at once
+  const auto add = [&](const PairGradient<T>& of, float* to) {
+    for_partials(of.reduced, place, [&](int chunk, int channel) {
+      const Partial partial = of.partials[int64_t(chunk) * of.reduced.channels + channel];
+      to[0] += partial.x;
+      to[1] += partial.y;
+    });
   };
-  take(first, terms[0]);
-  take(second, terms[1]);
+  add(first, totals);
+  add(second, totals + 2);
+  fold_groups(place.slice_channels, scratch, totals);
+  const int channel = total_channel(columns, place), t = int(threadIdx.x);
+  const auto take = [&](const PairGradient<T>& of, const float* from, PairSlopes& to) {
+    const float total[2] = {from[0], from[1]};
+    take_gradient_terms(of.mean, of.inv_std, of.scale, total, float(columns.rows), channel, of.dscale, of.dbias, terms);
+    to.gain[t] = terms.of.gain[t];
+    to.slope[t] = terms.slope[t];
+    to.bias[t] = fmaf(-terms.of.mean[t], terms.slope[t], terms.of.bias[t]);
+  };
+  if (channel >= 0) {
+    take(first, totals, slopes[0]);
+    take(second, totals + 2, slopes[1]);
+  }
   __syncthreads();
-  const OwnGradientTerms<W> made(place, terms[0]), made2(place, terms[1]);
+  const OwnSlopes<W> made(place, slopes[0]), made2(place, slopes[1]);
   for_rows(
       columns, place,
       [&](int64_t at, const Pack<T, W>& gradient, const Pack<T, W>& value, const Pack<T, W>& value2) {

@@ -31,6 +31,12 @@ void infer_unflatten(InferContext& context) {
   context.set_output(0, {dy.dtype, x.shape, x.layout});
 }
 
+void infer_flatten_in_place(InferContext& context) {
+  infer_flatten(context);
+  if (context.input(0).lies_as(Layout::RowMajor)) return;
+  context.fail(fmt::format("input 'X' is {}, whose elements would move", to_string(context.input(0))));
+}
+
 std::vector<Sample> flatten_samples() {
   std::vector<Sample> samples;
   for (const Shape& shape : {Shape{1, 1, 1, 1}, Shape{2, 3, 5, 7}, Shape{3, 16, 1, 1}, Shape{2, 1, 4, 5}, Shape{4, 6},
@@ -66,41 +72,65 @@ std::vector<Sample> unflatten_samples() {
   return samples;
 }
 
+// Those whose elements stay where they are, of the tensor that input `image` is.
+std::vector<Sample> in_place(std::vector<Sample> samples, size_t image) {
+  std::erase_if(samples, [&](const Sample& s) { return !s.inputs[image].type.lies_as(Layout::RowMajor); });
+  return samples;
+}
+
+// `unflatten`: the operator that brings what flows back into the shape of the input.
+std::function<void(GradContext&)> flatten_gradient(const char* unflatten) {
+  return [unflatten](GradContext& c) {
+    if (!c.needs_gradient(0)) return;
+    c.set_input_gradient(0, c.add(unflatten, "grad_input", {c.output_gradient(0), c.input(0)}, 1)[0]);
+  };
+}
+
 }  // namespace
 
 void register_shape_flatten(OpRegistry& registry) {
-  registry.add(
-      {.domain = "",
-       .name = "Flatten",
-       .doc = "X as a matrix: the axes before `axis` by those from it on, in logical (N, C, H, W) order",
-       .inputs = {{.name = "X", .lowered = true}},
-       .outputs = {{.name = "Y", .lowered = true}},
-       .attributes = {int_spec("axis", 1, "the first axis of the second extent; negative counts from the end")},
-       .layout = std::nullopt,
-       .infer = infer_flatten,
-       .grad =
-           [](GradContext& c) {
-             if (!c.needs_gradient(0)) return;
-             c.set_input_gradient(0,
-                                  c.add("arbalest.Unflatten", "grad_input", {c.output_gradient(0), c.input(0)}, 1)[0]);
-           },
-       .cost = elementwise_cost(0),
-       .samples = flatten_samples,
-       .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], Layout::RowMajor); }});
-  registry.add({.domain = "arbalest",
-                .name = "Unflatten",
-                .doc = "dY in the shape of X: the inverse of Flatten; X is not read",
-                .inputs = {{.name = "dY", .lowered = true}, {.name = "X", .lowered = true}},
-                .outputs = {{.name = "dX", .lowered = true}},
-                .internal = true,
+  Op flatten = {.domain = "",
+                .name = "Flatten",
+                .doc = "X as a matrix: the axes before `axis` by those from it on, in logical (N, C, H, W) order",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = {int_spec("axis", 1,
+                                        "the first axis of the second extent; negative counts from the end")},
                 .layout = std::nullopt,
-                .infer = infer_unflatten,
+                .infer = infer_flatten,
+                .grad = flatten_gradient("arbalest.Unflatten"),
                 .cost = elementwise_cost(0),
-                .samples = unflatten_samples,
-                .cpu = [](const KernelRequest& r) {
-                  const TensorType& x = r.outputs[0];
-                  return reorder_cpu({x.dtype, x.shape}, x.layout);
-                }});
+                .samples = flatten_samples,
+                .cpu = [](const KernelRequest& r) { return reorder_cpu(r.inputs[0], Layout::RowMajor); }};
+  Op unflatten = {.domain = "arbalest",
+                  .name = "Unflatten",
+                  .doc = "dY in the shape of X: the inverse of Flatten; X is not read",
+                  .inputs = {{.name = "dY", .lowered = true}, {.name = "X", .lowered = true}},
+                  .outputs = {{.name = "dX", .lowered = true}},
+                  .internal = true,
+                  .layout = std::nullopt,
+                  .infer = infer_unflatten,
+                  .cost = elementwise_cost(0),
+                  .samples = unflatten_samples,
+                  .cpu = [](const KernelRequest& r) {
+                    const TensorType& x = r.outputs[0];
+                    return reorder_cpu({x.dtype, x.shape}, x.layout);
+                  }};
+  registry.add(flatten);
+  registry.add(unflatten);
+  flatten.domain = "arbalest";
+  flatten.name = "FlattenInPlace";
+  flatten.doc = "Flatten of a tensor whose elements lie in logical order, and stay where they are in memory";
+  flatten.internal = true;
+  flatten.infer = infer_flatten_in_place;
+  flatten.grad = flatten_gradient("arbalest.UnflattenInPlace");
+  flatten.samples = [] { return in_place(flatten_samples(), 0); };
+  unflatten.name = "UnflattenInPlace";
+  unflatten.doc = "the inverse of FlattenInPlace; X is not read";
+  unflatten.samples = [] { return in_place(unflatten_samples(), 1); };
+  flatten.aliases = unflatten.aliases = {{0, 0}};
+  registry.add(std::move(flatten));
+  registry.add(std::move(unflatten));
 }
 
 }  // namespace arbalest

@@ -55,7 +55,7 @@ inline std::unique_ptr<Kernel> make_reorder(const KernelRequest& request, const 
   const int64_t bytes = type.bytes();
   if (bytes == 0 || order.copies()) {
     return make_kernel([bytes](const KernelContext& c) {
-      if (bytes == 0) return;
+      if (bytes == 0 || c.outputs[0] == c.inputs[0]) return;
       CUDA_CHECK(cudaMemcpyAsync(c.outputs[0], c.inputs[0], size_t(bytes), cudaMemcpyDeviceToDevice, stream_of(c)));
     });
   }

@@ -11,7 +11,8 @@ template <typename T>
 void reorder(const Reordering& order, const T* x, T* y) {
   const int64_t rows = order.rows, columns = order.columns, matrix = rows * columns;
   if (order.copies()) {
-    if (const int64_t count = order.batch * matrix; count > 0) std::memcpy(y, x, size_t(count) * sizeof(T));
+    const int64_t count = order.batch * matrix;
+    if (count > 0 && y != x) std::memcpy(y, x, size_t(count) * sizeof(T));
     return;
   }
   parallel_for(order.batch, matrix * 2, [=](int64_t begin, int64_t end) {

@@ -25,7 +25,7 @@ std::set<std::string> launched_as_dependents(const std::string& text, const std:
   for (std::sregex_iterator i(text.begin(), text.end(), launch), end; i != end; ++i) {
     if ((*i)[1] == "kernel") {
       by_local = true;
-    } else if ((*i)[1] != "void") {  // its definition
+    } else {
       names.insert((*i)[1]);
     }
   }
@@ -70,6 +70,7 @@ TEST_CASE("kernels that are launched as dependents wait for what they depend on"
     if (!entry.is_regular_file() || !is_source(entry.path())) continue;
     const std::string file = fs::relative(entry.path(), root()), text = content(entry.path());
     kernels.merge(kernels_of(text, file));
+    if (entry.path().filename() == "dependent_launch.cuh") continue;  // where launch_dependent() itself is
     if (auto names = launched_as_dependents(text, file); !names.empty()) launched[file] = names;
   }
   size_t checked = 0;

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "executor/devices/nvtx.h"
@@ -235,10 +236,10 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({}, "run");
 }
 
-TEST_CASE("more learners than the driver has queues for get one each, unless the environment says otherwise") {
+TEST_CASE("learners that the driver has too few queues for get more, unless the environment says otherwise") {
   constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
-  const auto queues = [&](int learners) {
-    give_learners_queues(learners);
+  const auto queues = [&](int learners, const char* devices = "cuda:0") {
+    give_learners_queues(learners, devices);
     const char* found = std::getenv(kName);
     return std::string(found != nullptr ? found : "");
   };
@@ -249,7 +250,13 @@ TEST_CASE("more learners than the driver has queues for get one each, unless the
   CHECK(queues(8) == "");
   CHECK(queues(12) == "12");
   CHECK(queues(16) == "12");  // what the environment says stays
-  unsetenv(kName);
-  CHECK(queues(64) == "32");
+  for (const auto& [learners, devices, expected] :
+       {std::tuple(64, "cuda:0", "32"), std::tuple(4, "cuda:0-1", ""), std::tuple(8, "auto", ""),
+        std::tuple(5, "cuda:0-1", "10"), std::tuple(8, "cuda:0,cuda:2", "16"), std::tuple(0, "cuda:0-7", "16"),
+        std::tuple(24, "cuda:0-1", "32")}) {
+    INFO(learners, " on ", std::string(devices));
+    unsetenv(kName);
+    CHECK(queues(learners, devices) == expected);
+  }
   kept.empty() ? unsetenv(kName) : setenv(kName, kept.c_str(), 1);
 }

@@ -28,7 +28,7 @@ void print(const std::string& text) {
 }  // namespace
 
 int command_bench_scaling(const ScalingOptions& options) {
-  give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()));
+  give_learners_queues(*std::max_element(options.learners.begin(), options.learners.end()), options.devices);
   SessionOptions session = session_options(options);
   const std::vector<PlanDevice> pool = session.learners.devices;
   const std::vector<int> counts = device_counts(options.device_counts, pool.size());

@@ -68,15 +68,19 @@ void tell_of_fresh_weights(const FileOptions& files) {
   }
 }
 
-void give_learners_queues(int learners) {
+void give_learners_queues(int learners, const std::string& devices) {
   constexpr int kUsual = 8, kMost = 32;  // of the driver
-  if (learners <= kUsual) return;
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(std::min(learners, kMost)).c_str(), 0);
+  constexpr int kFew = 4;                // whose own lanes and those of averaging have a queue each
+  const bool several = parse_devices(devices, [] { return std::vector<PlanDevice>(); }).size() > 1;
+  const int asked = learners > 0 ? learners : kUsual;
+  const int queues = several && asked > kFew ? 2 * asked : learners;
+  if (queues <= kUsual) return;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(std::min(queues, kMost)).c_str(), 0);
 }
 
 SessionOptions session_options(const GraphOptions& options) {
   SessionOptions session = options.session;
-  give_learners_queues(session.learners.per_device);
+  give_learners_queues(session.learners.per_device, options.devices);
   session.learners.devices = parse_devices(options.devices, default_devices);
   return session;
 }

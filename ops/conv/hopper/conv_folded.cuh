@@ -137,8 +137,10 @@ struct FoldedGradientMemory {
       : slot_bytes((tile_pixels + 15) / 16 * 2048), stages(std::min(kTileBytes / slot_bytes - kOfResult, 6)) {}
 };
 
-// block.x: 64 channels of the result, block.y: tiles_per_block tiles. Each group of warps makes the products of two
-// rows of taps: partials (block.y, K, kFoldedTaps · 64).
+// block.x: 64 channels of the result, block.y: tiles_per_block tiles, of kParts times sixteen pixels. Each group of
+// warps makes the products of two rows of taps: partials (block.y, K, kFoldedTaps · 64). With a number of parts that is
+// not known when it is compiled, the compiler has the products wait for each other.
+template <int kParts>
 __global__ void __launch_bounds__(kTileThreads, 2)
     folded_gradient_kernel(const __grid_constant__ CUtensorMap images, const __grid_constant__ CUtensorMap gradients,
                            const __grid_constant__ FoldedTiling tiling,
@@ -211,7 +213,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     for (int i = 0; i < 2; ++i) {
       const int stage = first.after(group * 2 + i, memory.stages).stage;
       const uint64_t rows = descriptor(images_at + stage * memory.slot_bytes, 16);
-      for (int part = 0; part < memory.slot_bytes / 2048; ++part) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
         multiply<true, true>(sum[i], dy + part * 128, rows + part * 128);
       }
     }

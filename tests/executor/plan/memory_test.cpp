@@ -8,6 +8,7 @@
 #include <random>
 
 #include "executor/plan/make_plan.h"
+#include "executor/plan/phases.h"
 #include "executor/run/binding.h"
 #include "tests/executor/fixture.h"
 
@@ -444,7 +445,7 @@ TEST_CASE("on a GPU with few learners gradients of parameters run aside, and wha
           return Range{begin, begin + bytes_of(v)};
         };
         const Range read = range_of(step.operand(i, int32_t(input)), value);
-        for (int32_t later = i + 1; later <= i + 12 && later < step.task->launches; ++later) {
+        for (int32_t later = i + 1; later <= i + kLinger && later < step.task->launches; ++later) {
           const auto& outputs = step.node(later).outputs;
           for (size_t o = 0; o < outputs.size(); ++o) {
             if (outputs[o] == kNone) continue;

@@ -38,12 +38,16 @@ std::vector<int> first_gpus(int count) {
 struct Training {
   Strategy strategy;
   double momentum = 0.9;
+  bool drops = true;  // the rate does, at which SMA restarts; where it never does, updates wait for less
 };
 
 const std::vector<Training> kTrainings = {{{.kind = Strategy::Kind::Ssgd}},
                                           {{.kind = Strategy::Kind::Sma, .momentum = 0}},
                                           {{.kind = Strategy::Kind::Sma, .momentum = 0.9}, 0},
                                           {{.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0}},
+                                          {{.kind = Strategy::Kind::Sma, .momentum = 0}, 0.9, false},
+                                          {{.kind = Strategy::Kind::Sma, .momentum = 0.9}, 0, false},
+                                          {{.kind = Strategy::Kind::Sma, .every = 4, .momentum = 0}, 0.9, false},
                                           {{.kind = Strategy::Kind::Local, .every = 4}}};
 
 Setting setting_of(const Training& training, const std::vector<int>& gpus, int learners) {
@@ -56,7 +60,7 @@ Setting setting_of(const Training& training, const std::vector<int>& gpus, int l
   setting.rate = training.momentum > 0 ? 0.01 : 0.05;
   setting.decay = 0.02;
   setting.hidden = 12;
-  setting.milestones = {2.4};
+  if (training.drops) setting.milestones = {2.4};
   return setting;
 }
 

@@ -101,12 +101,10 @@ std::vector<TaskId> average_models(const SynchronisationInputs& given) {
   const bool restarts = given.in.training().arenas.averaged != kNone;
   for (const Replica& replica : given.learners) {
     const TaskId read = reads[size_t(replica.device)], written = writes[size_t(replica.device)];
-    if (restarts || read == written) {
-      given.builder.add_edge(written, replica.update(), 1, Needs::Issued, Why::Reuse, "average");
-    } else {
-      given.builder.add_edge(read, replica.update(), 1, Needs::Issued, Why::Reuse, "weights");
-      given.builder.add_edge(written, replica.update(), 2, Needs::Issued, Why::Data, "average");
-    }
+    // What made z_n precedes the sum that follows it.
+    const bool whole = restarts || read == written;
+    given.builder.add_edge(whole ? written : read, replica.update(), 1, Needs::Issued, Why::Reuse,
+                           whole ? "average" : "weights");
   }
   return writes;
 }

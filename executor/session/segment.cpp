@@ -330,6 +330,9 @@ StepScalars Segment::scalars_of(int64_t tick, int64_t learner) const {
   const int64_t group = sync->coarse_of(tick), begin = first_of(*sync, group);
   if (tick != begin + accumulate - 1) return scalars;
   scalars.restart = restarts(group);
+  if (scalars.restart != 0 && training().arenas.averaged == kNone) {
+    throw std::logic_error("averaging starts again, and the program was made for a rate without steps");
+  }
   scalars.correction = float(group > 0 ? prepared_.request.strategy.alpha : corrections_[size_t(learner)]);
   return scalars;
 }

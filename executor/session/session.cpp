@@ -137,8 +137,8 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   set_precision(passes, options);
   passes.skips = options.divergence.then == OnDivergence::Skip;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
-  const Node* train = prepared.graph.find_op("arbalest.Train");
-  passes.restarts = options.rules.plateau > 0 || (train && LearningRate(*train).drops_in_steps());
+  const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
+  passes.restarts = options.rules.plateau > 0 || rate.drops_in_steps();
   passes.validators = validator_count(request);
   passes.validation_samples = prepared.validation ? prepared.validation->size() : 0;
   passes.after = after;

@@ -1,7 +1,7 @@
 #pragma once
 // Two batch norms whose sum goes through Relu, as where a block of a residual network projects its input: one node,
-// which reads both inputs as the convolutions left them. Where the operands are of arbalest.BatchNormPairTraining,
-// …Grad and …Again, which the pass fuse_batch_norm_pairs makes.
+// which reads both inputs as the convolutions left them. This says at which places arbalest.BatchNormPairTraining,
+// …Grad and …Again have their operands; the pass fuse_batch_norm_pairs makes these nodes.
 
 #include <cstddef>
 

@@ -28,6 +28,10 @@ class Fusion {
       if (graph_.nodes[n].op->qualified_name() == "arbalest.BatchNormTraining") fuse(NodeId(n));
     }
     reorder_nodes(graph_, key_);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {  // refuses what the operators do not take
+      const std::string op = graph_.nodes[n].op->qualified_name();
+      if (op == "arbalest.BatchNormPairTraining" || op == "arbalest.BatchNormPairGrad") infer(graph_, NodeId(n));
+    }
   }
 
  private:
@@ -69,8 +73,8 @@ class Fusion {
     return found;
   }
 
-  // Whether `second` is the gradient of a batch norm of what flows back through the Relu of `first`.
-  bool goes_on(NodeId first, NodeId second) const {
+  // Whether the gradient `second` is of what flows back through the Relu of the gradient `first`.
+  bool is_behind_relu(NodeId first, NodeId second) const {
     const Node &one = node(first), &other = node(second);
     for (const size_t i : {kOfY, kOfBias, kOfSecond, kOfPartials}) {
       if (input_of(other, i) != kNone) return false;
@@ -85,7 +89,7 @@ class Fusion {
     const NodeId projection = projection_of(norm);
     if (projection == kNone) return;
     const NodeId first = gradient_of(norm), second = gradient_of(projection);
-    if (first == kNone || second == kNone || !goes_on(first, second)) return;
+    if (first == kNone || second == kNone || !is_behind_relu(first, second)) return;
     fuse_training(norm, projection);
     fuse_gradient(first, second);
   }

@@ -78,7 +78,7 @@ ConvolutionOperands ConvolutionTimer::operands(int64_t workspace_bytes) {
 }
 
 ConvolutionTimer::Fastest ConvolutionTimer::fastest(const std::vector<Call>& calls) {
-  constexpr double kNear = 1.1;  // times the best
+  constexpr double kNear = 1.25;  // times the best
   Fastest best, again;
   const auto take = [](Fastest& of, size_t i, double microseconds) {
     if (microseconds > 0 && (of.index < 0 || microseconds < of.microseconds)) of = {int64_t(i), microseconds};

@@ -31,8 +31,8 @@ class ConvolutionTimer {
   // convolution is shorter than its launch.
   double time(const Call& call) { return time(call, 0, kRepetitions); }
 
-  // Which of the calls is the fastest, and its µs. All are timed once, and those that come near the best once more,
-  // with repetitions: noise decides between them, if anything.
+  // Which of the calls is the fastest, and its µs. All are timed once, and those that come near the best again, with
+  // repetitions, so that no single timing decides.
   struct Fastest {
     int64_t index = -1;  // none runs
     double microseconds = 0;
@@ -40,7 +40,7 @@ class ConvolutionTimer {
   Fastest fastest(const std::vector<Call>& calls);
 
  private:
-  static constexpr int kRepetitions = 4;  // timings; the least counts
+  static constexpr int kRepetitions = 3;  // timings; the least counts
 
   struct Destroy {
     void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }

@@ -26,7 +26,7 @@ using Kind = ConvolutionProblem::Kind;
 // Identifiers of the operands in every graph.
 enum Uid : int64_t { kA = 1, kB = 2, kBias = 3, kResult = 4 };
 
-constexpr int kCandidates = 8;  // engines tried, in the heuristics' order: those behind them are hardly ever the best
+constexpr int kCandidates = 8;  // engines tried, in the heuristics' order
 
 fe::DataType_t frontend_type(DataType type) {
   switch (type) {

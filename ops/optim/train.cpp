@@ -298,9 +298,8 @@ double LearningRate::one_cycle(double passed) const {
 }
 
 int64_t LearningRate::drops(double epochs_seen) const {
-  if (epochs_seen < warmup_) return 0;
+  if (!drops_in_steps() || epochs_seen < warmup_) return 0;
   if (schedule_ == Schedule::Step) return int64_t(std::floor(epochs_seen / step_size_));
-  if (schedule_ != Schedule::Multistep) return 0;
   return std::count_if(milestones_.begin(), milestones_.end(), [&](double at) { return at <= epochs_seen; });
 }
 

@@ -181,11 +181,13 @@ TEST_CASE("two batch norms whose sum goes through Relu become one node, and so d
   CHECK(of_sums.inputs[1] == kNone);
   CHECK(of_sums.inputs[3] != kNone);
 
-  // A residual that is no batch norm's, or that something else reads.
+  // Another epsilon; a residual that is no batch norm's, or that something else reads.
   for (const std::string& other :
        {std::string("p = arbalest.Conv <filters = 16, kernel_shape = [1, 1]> (x)\n"),
         std::string("q = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\np = Sigmoid (q)\n"),
-        std::string("p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1]> (x)\n")}) {
+        std::string("p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1]> (x)\n"),
+        std::string("q = arbalest.Conv <filters = 16, kernel_shape = [1, 1], bias = 0> (x)\n"
+                    "p = arbalest.BatchNorm <epsilon = 0.001> (q)\n")}) {
     INFO(other);
     CHECK(count_ops(block(other, pooled), "arbalest.BatchNormPairTraining") == 0);
   }

@@ -66,6 +66,22 @@ TEST_CASE("filters that another operator wants row-major are laid out for the fi
   CHECK(count_ops(graph, "arbalest.ChangeLayout") == 0);  // Transpose takes what there is
 }
 
+TEST_CASE("Flatten of one pixel shares its input's memory, and of several moves elements") {
+  const auto step_of = [](const std::string& pool) {
+    return program_of_net("c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\n" + pool + "h = Flatten (p)\n" +
+                          kHead)
+        .training()
+        .graph;
+  };
+  const Graph one = step_of("p = GlobalAveragePool (c)\n");
+  CHECK(count_ops(one, "arbalest.FlattenInPlace") == 1);
+  CHECK(count_ops(one, "arbalest.UnflattenInPlace") == 1);
+  CHECK(count_ops(one, "Flatten") == 0);
+  const Graph several = step_of("p = MaxPool <kernel_shape = [2, 2]> (c)\n");
+  CHECK(count_ops(several, "arbalest.FlattenInPlace") == 0);
+  CHECK(count_ops(several, "Flatten") == 1);
+}
+
 TEST_CASE("an image that is transposed to have its channels last, and back, stays where it is") {
   const Program program = program_of_net(
       "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\n"

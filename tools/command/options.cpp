@@ -338,7 +338,9 @@ class CommandLine {
     scaling_command_->footer(
         "Validation is left out, and the learning rate is 1e-6 unless --set says otherwise: noise could make a loss "
         "diverge.\nA cell that fails says why and the others go on; the exit status is 1 where all "
-        "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners.");
+        "failed.\nSpeed-up is against the first cell, efficiency against one device with as many learners. All cells "
+        "have as many "
+        "hardware queues as the most learners on all devices get; CUDA_DEVICE_MAX_CONNECTIONS says otherwise.");
   }
 
   void declare_tracing() {

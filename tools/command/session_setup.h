@@ -29,8 +29,8 @@ Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch
 
 // A GPU runs streams through 8 hardware queues unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and streams that
 // share one wait for each other: with more learners than that on a device there are as many queues as learners, and
-// where more than four on each of several devices average with each other twice as many, up to 32. `learners`: 0 for
-// auto; `devices`: as --devices takes them, of which "auto" counts as one, since to count them would be to call CUDA.
+// where there are more than four on each of several devices twice as many, up to 32. `learners`: 0 for auto;
+// `devices`: as --devices takes them, of which "auto" counts as one, since to count them would be to call CUDA.
 // Has to be called before CUDA is; what the environment says stays. Throws GraphError for a wrong list of devices.
 void give_learners_queues(int learners, const std::string& devices);
 

@@ -63,8 +63,8 @@ void launch_dependent(void (*kernel)(Parameters...), dim3 grid, int threads, siz
   launch_dependent(kernel, Launch{grid, threads, shared, stream}, std::forward<Arguments>(arguments)...);
 }
 
-// Whether pooling, and sums for biases, of a tensor of so many bytes are worth an early launch: large ones take the
-// places of what still runs.
+// Whether pooling, and sums for biases, of a tensor of so many bytes are launched early: for large ones that brought
+// nothing.
 inline bool is_small(int64_t bytes) {
   return bytes <= int64_t{16} << 20;
 }

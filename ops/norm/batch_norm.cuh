@@ -57,18 +57,29 @@ struct SliceTerms {
   float mean[kSliceChannels], gain[kSliceChannels], bias[kSliceChannels];
 };
 
+// What a thread's W channels are normalised with, in registers.
+template <int W>
+struct OwnTerms {
+  float mean[W], gain[W], bias[W];
+
+  __device__ OwnTerms(const Place<W>& place, const SliceTerms& terms) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) {
+      const int channel = place.active ? place.lane * W + w : 0;
+      mean[w] = terms.mean[channel];
+      gain[w] = terms.gain[channel];
+      bias[w] = terms.bias[channel];
+    }
+  }
+  __device__ float operator()(float x, int w) const {
+    return normalized(x, mean[w], gain[w], bias[w]);
+  }
+};
+
 template <int W, bool Relu, bool Residual, typename T>
 __device__ void normalize_rows(const Columns& columns, const Place<W>& place, const SliceTerms& terms, const T* x,
                                const T* residual, T* y) {
-  float mean[W], gain[W], bias[W];
-#pragma unroll
-  for (int w = 0; w < W; ++w) {
-    const int channel = place.active ? place.lane * W + w : 0;
-    mean[w] = terms.mean[channel];
-    gain[w] = terms.gain[channel];
-    bias[w] = terms.bias[channel];
-  }
-  const auto normalize = [&](float value, int w) { return normalized(value, mean[w], gain[w], bias[w]); };
+  const OwnTerms<W> normalize(place, terms);
   const auto activate = [](float value) { return Relu && value < 0 ? 0.0f : value; };  // NaN stays NaN
   if constexpr (Residual) {
     for_rows(

@@ -15,25 +15,6 @@ struct NormalizedOf {
   Statistics statistics;
 };
 
-// What a thread's W channels are normalised with, in registers.
-template <int W>
-struct OwnTerms {
-  float mean[W], gain[W], bias[W];
-
-  __device__ OwnTerms(const Place<W>& place, const SliceTerms& terms) {
-#pragma unroll
-    for (int w = 0; w < W; ++w) {
-      const int channel = place.active ? place.lane * W + w : 0;
-      mean[w] = terms.mean[channel];
-      gain[w] = terms.gain[channel];
-      bias[w] = terms.bias[channel];
-    }
-  }
-  __device__ float operator()(float x, int w) const {
-    return normalized(x, mean[w], gain[w], bias[w]);
-  }
-};
-
 template <int W, typename T>
 __device__ void normalize_pair_rows(const Columns& columns, const Place<W>& place, const SliceTerms (&terms)[2],
                                     const T* x, const T* x2, T* y) {

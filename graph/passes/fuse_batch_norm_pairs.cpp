@@ -1,4 +1,4 @@
-#include "graph/passes/batch_norm_pair.h"
+#include "graph/passes/batch_norms.h"
 
 #include <numeric>
 
@@ -135,8 +135,29 @@ class Fusion {
       fused.outputs.insert(fused.outputs.end(), one->outputs.begin(), one->outputs.begin() + kResidualGradient);
     }
     fused.attributes = {{kPairChunkPixels[0], int_attribute(first, "chunk_pixels")}};
+    if (given) fuse_sums(fused, second);
     if (!given) graph_.values[size_t(first.outputs[kResidualGradient])].producer = kNone;
     take_over(second_id, first_id);
+  }
+
+  // The convolution that leaves the first batch norm's sums leaves those of the second as well where its kernel can:
+  // where it is pointwise, and adds two gradients.
+  void fuse_sums(Node& fused, const Node& second) {
+    const ValueId partials = fused.inputs[kPairGradPartials];
+    const NodeId id = value(partials).producer;
+    const Node& conv = node(id);
+    const Shape& filter = value(conv.inputs[1]).type.shape;
+    if (filter[2] != 1 || filter[3] != 1 || input_of(conv, kSumsY) == kNone || input_of(conv, kSumsSecond) == kNone) {
+      return;
+    }
+    const ValueId added = graph_.add_value(value(partials).name + " of the second", value(partials).type);
+    graph_.values[size_t(added)].producer = id;
+    Node& sums = graph_.nodes[size_t(id)];
+    sums.inputs.resize(kSumsX2, kNone);
+    sums.inputs.insert(sums.inputs.end(), {second.inputs[kOfX], second.inputs[kOfMean]});
+    sums.outputs.push_back(added);
+    infer(graph_, id);
+    fused.inputs.push_back(added);
   }
 
   Graph& graph_;

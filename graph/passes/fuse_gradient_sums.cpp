@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "graph/op.h"
-#include "graph/passes/batch_norm_parts.h"
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/passes.h"
 
 namespace arbalest {

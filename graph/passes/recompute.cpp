@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "graph/op.h"
-#include "graph/passes/batch_norm_pair.h"
-#include "graph/passes/batch_norm_parts.h"
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/passes.h"
 
 namespace arbalest {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_statistics_cpu.h"
 #include "ops/conv/conv_type.h"
@@ -36,9 +37,16 @@ void infer_gradient_sums(InferContext& context) {
   for (const size_t i : {size_t{4}, size_t{5}, size_t{6}, size_t{7}}) {
     if (context.has_input(i)) expect_input(context, i, channels, "a number a channel of 'X'");
   }
+  const bool pair = context.has_input(kSumsX2);
+  if (pair) {
+    if (!context.has_input(3) || !context.has_input(8)) context.fail("'X2' is there without 'Y' or 'dY2'");
+    expect_input(context, kSumsX2, x, "the type of 'X'");
+    expect_input(context, kSumsMean2, channels, "a number a channel of 'X'");
+  }
   if (context.has_input(3) && context.has_input(7)) context.fail("inputs 'Y' and 'bias' are both there; expected one");
   context.set_output(0, x);
   context.set_output(1, partials_type(context, x));
+  if (pair) context.set_output(2, partials_type(context, x));
 }
 
 Sample::Input tensor(const Shape& shape, double low = -1, double high = 1) {
@@ -145,6 +153,11 @@ void add_gradient_sums(std::vector<Sample>& samples, std::string_view name, cons
                     .output_count = 2,
                     .attributes = attributes};
       if (two) sample.inputs.push_back(tensor(image));
+      samples.push_back(sample);
+      if (!two || !by_y) continue;
+      sample.name += ", of a pair";
+      sample.inputs.insert(sample.inputs.end(), {tensor(image), tensor(channels)});
+      sample.output_count = 3;
       samples.push_back(std::move(sample));
     }
   }
@@ -194,11 +207,13 @@ void register_conv_conv_statistics(OpRegistry& registry) {
        .name = "ConvGradInputSums",
        .doc = "the gradient g of a batch norm's normalised X, of Conv's gradient [+ dY2], where Relu lets it "
               "pass: where Y is above 0, or, with a bias, where what X is normalised to is. And of each chunk "
-              "of its pixels and each channel the sums of g and of g * (X - mean). With a bias and without dY2 "
-              "what Relu does not let pass stays in the result, though not in the sums",
+              "of its pixels and each channel the sums of g and of g * (X - mean), and, where Relu has a second batch "
+              "norm's result added, of g and of g * (X2 - mean2). With a bias and without dY2 what Relu does not let "
+              "pass stays in the result, though not in the sums",
        .inputs = {lowered("dY"), lowered("W"), lowered("X"), lowered("Y", Optional), plain("scale"),
-                  plain("saved_mean"), plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional)},
-       .outputs = {lowered("g"), plain("partials")},
+                  plain("saved_mean"), plain("saved_inv_std"), plain("bias", Optional), lowered("dY2", Optional),
+                  lowered("X2", Optional), plain("saved_mean2", Optional)},
+       .outputs = {lowered("g"), plain("partials"), plain("partials2", Optional)},
        .attributes = fused_specs(),
        .internal = true,
        .layout = Layout::ChannelsLast,

@@ -1,6 +1,7 @@
 // Convolutions with partial statistics: in one kernel for few channels, for the stem, or where the convolution is
 // pointwise or of 3 × 3 and that is faster; else the convolution and a pass over its result.
 
+#include "graph/passes/batch_norms.h"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_thin.cuh"
@@ -10,6 +11,7 @@
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/tensor_map.h"
+#include "ops/norm/batch_norm_pair.cuh"
 
 namespace arbalest {
 
@@ -173,11 +175,55 @@ GradientOf<T> gradient_of(const KernelContext& c, Mask mask, bool two) {
           input<float>(c, 4), mask == Mask::X ? input<float>(c, 7) : nullptr};
 }
 
+template <typename T>
+PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
+  return {output<T>(c, 0),
+          input<T>(c, 8),
+          input<T>(c, 3),
+          input<T>(c, 2),
+          input<T>(c, kSumsX2),
+          input<float>(c, 5),
+          input<float>(c, kSumsMean2)};
+}
+
+// Of a pointwise convolution, whose gradient goes to two batch norms: a kernel of ours, or the convolution and a pass.
+std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const ConvolutionProblem& problem,
+                                           int64_t chunk_pixels) {
+  const int64_t bytes = request.outputs[0].bytes();
+  const bool own = is_pointwise(problem) &&
+                   best_own_kernel(cuda_context(request), problem, chunk_pixels, 4 * bytes, 6 * bytes).name != nullptr;
+  if (own) {
+    return make_fused_kernel("pointwise, gradient sums of a pair", [=](const KernelContext& c) {
+      const auto of = pair_gradient_of<__nv_bfloat16>(c);
+      require_alignment("convolution", {c.inputs[0], c.inputs[1], c.outputs[0], of.x, of.x2, of.dy2, of.y});
+      run_pointwise_pair_gradient_sums(problem, chunk_pixels, stream_of(c), c.inputs[0], c.inputs[1], of, c.outputs[0],
+                                       c.outputs[1], c.outputs[2]);
+    });
+  }
+  const std::shared_ptr<Kernel> conv = conv_grad_input_cuda(request);
+  return with_type(request, request.outputs[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto run = [=, image = request.outputs[0].shape](const KernelContext& c) {
+      conv->run(c);
+      T* g = output<T>(c, 0);
+      const PairGradientOf<T> of = pair_gradient_of<T>(c);
+      const bool all_aligned = aligned(g) && aligned(of.x) && aligned(of.x2) && aligned(of.dy2) && aligned(of.y);
+      with_columns<T>(image, chunk_pixels, all_aligned, [&](auto width, const Columns& columns) {
+        launch_dependent(pair_gradient_sums_kernel<decltype(width)::value, true, T>, columns.grid(), kThreads, 0,
+                         stream_of(c), columns, of, g, output<Partial>(c, 1), output<Partial>(c, 2));
+        check_launch("gradient sums of a convolution, of a pair");
+      });
+    };
+    return make_kernel(run, conv->workspace_bytes());
+  });
+}
+
 std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
   const Shape image = request.outputs[0].shape;
   const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels"), bytes = request.outputs[0].bytes();
   const ConvolutionProblem problem =
       convolution_problem(request, Kind::GradInput, image, request.inputs[1].shape, request.inputs[0].shape);
+  if (request.has_input(kSumsX2)) return pair_gradient_sums(request, problem, chunk_pixels);
   const bool two = request.has_input(8);
   const Mask mask = request.has_input(3) ? Mask::Y : request.has_input(7) ? Mask::X : Mask::None;
   if (chunk_pixels == 0 && is_thin(problem) && can_run_thin(cuda_context(request))) {

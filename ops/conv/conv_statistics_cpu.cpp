@@ -1,5 +1,6 @@
 #include "ops/conv/conv_statistics_cpu.h"
 
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_cpu.h"
 #include "ops/cpu.h"
@@ -51,20 +52,22 @@ void write_statistics(const Chunks& chunks, const T* y, Wide<T>* partials) {
 // The batch norm's operands, by channel and by element; null where they are left out.
 template <typename T>
 struct Norm {
-  const T *x, *y, *dy2;
-  const Wide<T>*scale, *mean, *inv_std, *bias;
+  const T *x, *y, *dy2, *x2;
+  const Wide<T>*scale, *mean, *inv_std, *bias, *mean2;
 };
 
 // `g`: the convolution's gradient before, g afterwards, but where Relu's mask follows from X and nothing is added: as
-// it was.
+// it was. `partials2`: of the second batch norm, where there is one.
 template <typename T>
-void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T>* partials) {
+void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T>* partials, Wide<T>* partials2) {
   using W = Wide<T>;
   const int64_t channels = chunks.channels;
   const bool stays = norm.bias != nullptr && norm.dy2 == nullptr;
   chunks.for_each([&](int64_t chunk, int64_t begin, int64_t end) {
     W* sums = partials + chunk * channels * 2;
+    W* sums2 = norm.x2 ? partials2 + chunk * channels * 2 : nullptr;
     std::fill(sums, sums + channels * 2, W(0));
+    if (sums2) std::fill(sums2, sums2 + channels * 2, W(0));
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t c = 0; c < channels; ++c) {
         const int64_t at = row * channels + c;
@@ -75,6 +78,9 @@ void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T
         if (!stays) g[at] = narrow<T>(value);
         sums[2 * c] += value;
         sums[2 * c + 1] += value * deviation;
+        if (!sums2) continue;
+        sums2[2 * c] += value;
+        sums2[2 * c + 1] += value * (widen(norm.x2[at]) - norm.mean2[c]);
       }
     }
   });
@@ -104,6 +110,7 @@ std::unique_ptr<Kernel> conv_grad_input_sums_cpu(const KernelRequest& request) {
   const std::shared_ptr<Kernel> conv = conv_grad_input_cpu(plain);
   const Chunks chunks(request);
   const bool by_y = request.has_input(3), by_x = request.has_input(7), two = request.has_input(8);
+  const bool pair = request.has_input(kSumsX2);
   return dispatch_floating(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     using W = Wide<T>;
@@ -112,11 +119,13 @@ std::unique_ptr<Kernel> conv_grad_input_sums_cpu(const KernelRequest& request) {
       const Norm<T> norm{input<T>(c, 2),
                          by_y ? input<T>(c, 3) : nullptr,
                          two ? input<T>(c, 8) : nullptr,
+                         pair ? input<T>(c, kSumsX2) : nullptr,
                          input<W>(c, 4),
                          input<W>(c, 5),
                          input<W>(c, 6),
-                         by_x ? input<W>(c, 7) : nullptr};
-      write_gradient_sums(chunks, norm, output<T>(c, 0), output<W>(c, 1));
+                         by_x ? input<W>(c, 7) : nullptr,
+                         pair ? input<W>(c, kSumsMean2) : nullptr};
+      write_gradient_sums(chunks, norm, output<T>(c, 0), output<W>(c, 1), pair ? output<W>(c, 2) : nullptr);
     };
     return make_kernel(run, conv->workspace_bytes());
   });

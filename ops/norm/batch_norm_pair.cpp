@@ -1,7 +1,7 @@
 // Two batch norms whose sum goes through Relu, as one node. The pass fuse_batch_norm_pairs makes these of
-// BatchNormTraining and BatchNormGrad (batch_norm.cpp); what they read and write is in graph/passes/batch_norm_pair.h.
+// BatchNormTraining and BatchNormGrad (batch_norm.cpp); what they read and write is in graph/passes/batch_norms.h.
 
-#include "graph/passes/batch_norm_pair.h"
+#include "graph/passes/batch_norms.h"
 
 #include <fmt/format.h>
 
@@ -54,7 +54,8 @@ void infer_grad(InferContext& context) {
   if (given && context.has_input(kPairGradSecond)) context.fail("with 'partials' there is one gradient");
   if (!given) expect_input(context, kPairGradY, x, "the type of 'X'");
   if (context.has_input(kPairGradSecond)) expect_input(context, kPairGradSecond, x, "the type of 'X'");
-  check_partials(context, kPairGradPartials, kPairChunkPixels[0], x);
+  if (context.has_input(kPairGradPartials2) && !given) context.fail("'partials2' is there without 'partials'");
+  for (const size_t i : {kPairGradPartials, kPairGradPartials2}) check_partials(context, i, kPairChunkPixels[0], x);
   for (size_t of : {0, 1}) {
     context.set_output(pair_grad_output(of, 0), x);
     for (size_t i : {1, 2}) context.set_output(pair_grad_output(of, i), {master_type(x.dtype), {x.shape[1]}});
@@ -127,25 +128,28 @@ std::vector<Sample> again_samples() {
 
 std::vector<Sample> grad_samples() {
   std::vector<Sample> samples;
-  enum class Of { One, Two, Partials };
+  enum class Of { One, Two, Partials, BothPartials };
   const auto add = [&](std::string name, const Shape& shape, Of of, double mean) {
-    Sample sample{.name = std::move(name),
-                  .inputs = {tensor(shape, -1, 1), of == Of::Partials ? nothing() : tensor(shape, -1, 1),
-                             of == Of::Two ? tensor(shape, -1, 1) : nothing(),
-                             of == Of::Partials ? partials(shape, 128) : nothing()},
-                  .output_count = 6,
-                  .attributes = {{kPairChunkPixels[0], int64_t{128}}},
-                  .tolerance = mean > 100 ? kOfLargeMean : kTolerance};
+    const bool given = of == Of::Partials || of == Of::BothPartials;
+    Sample sample{
+        .name = std::move(name),
+        .inputs = {tensor(shape, -1, 1), given ? nothing() : tensor(shape, -1, 1),
+                   of == Of::Two ? tensor(shape, -1, 1) : nothing(), given ? partials(shape, 128) : nothing()},
+        .output_count = 6,
+        .attributes = {{kPairChunkPixels[0], int64_t{128}}},
+        .tolerance = mean > 100 ? kOfLargeMean : kTolerance};
     for (int i = 0; i < 2; ++i) {
       sample.inputs.insert(sample.inputs.end(), {tensor(shape, mean - 2, mean + 2), channels(shape, 0.5, 2),
                                                  channels(shape, mean - 1, mean + 1), channels(shape, 0.5, 2)});
     }
+    if (of == Of::BothPartials) sample.inputs.push_back(partials(shape, 128));
     samples.push_back(std::move(sample));
   };
   for (const Shape& shape : sample_shapes()) {
     add(to_string(shape) + ", one gradient", shape, Of::One, 0);
     add(to_string(shape) + ", two gradients", shape, Of::Two, 0);
     add(to_string(shape) + ", partials", shape, Of::Partials, 0);
+    add(to_string(shape) + ", partials of both", shape, Of::BothPartials, 0);
   }
   add("large mean", {8, 8, 12, 12}, Of::One, 1000);
   return samples;
@@ -202,11 +206,11 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
   registry.add(
       {.domain = "arbalest",
        .name = "BatchNormPairGrad",
-       .doc = "the gradients of BatchNormPairTraining for dY + dY2; or with partials of the first for dY, of "
-              "which only what Relu has let pass is there",
+       .doc = "the gradients of BatchNormPairTraining for dY + dY2; or with partials of the first, or of both, "
+              "for dY, of which only what Relu has let pass is there",
        .inputs = {lowered("dY"), lowered("Y", Optional), lowered("dY2", Optional), plain("partials", Optional),
                   lowered("X"), plain("scale"), plain("saved_mean"), plain("saved_inv_std"), lowered("X2"),
-                  plain("scale2"), plain("saved_mean2"), plain("saved_inv_std2")},
+                  plain("scale2"), plain("saved_mean2"), plain("saved_inv_std2"), plain("partials2", Optional)},
        .outputs = {lowered("dX"), plain("dscale"), plain("dbias"), lowered("dX2"), plain("dscale2"), plain("dbias2")},
        .attributes = {chunk_pixels_spec(0)},
        .internal = true,

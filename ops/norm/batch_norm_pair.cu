@@ -1,6 +1,6 @@
 // CUDA side of two batch norms whose sum goes through Relu: which of the kernels in batch_norm_pair.cuh run.
 
-#include "graph/passes/batch_norm_pair.h"
+#include "graph/passes/batch_norms.h"
 #include "ops/norm/batch_norm_launch.cuh"
 #include "ops/norm/batch_norm_pair.cuh"
 
@@ -85,6 +85,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
   const NormLayouts layouts(request, type, 2);
   const bool two = request.has_input(kPairGradSecond), given = request.has_input(kPairGradPartials);
+  const bool both_given = request.has_input(kPairGradPartials2);
   const Columns chunks = given ? chunks_of(request, type) : Columns();
   std::array<bool, 6> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
@@ -92,8 +93,6 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
     using T = decltype(element);
     const auto run = [=](const KernelContext& c) {
       auto* workspace = static_cast<Partial*>(c.workspace);
-      const PairGradientOf<T> from{input<T>(c, 0), two ? input<T>(c, kPairGradSecond) : nullptr,
-                                   given ? nullptr : input<T>(c, kPairGradY)};
       const auto take = [&](size_t of) {
         const auto in = [&](size_t i) { return input<float>(c, pair_grad_input(of, i)); };
         const auto out = [&](size_t i) {
@@ -104,26 +103,33 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
                                output<T>(c, pair_grad_output(of, 0)), out(1), out(2)};
       };
       PairGradient<T> first = take(0), second = take(1);
+      const PairGradientOf<T> from{input<T>(c, 0),
+                                   two ? input<T>(c, kPairGradSecond) : nullptr,
+                                   given ? nullptr : input<T>(c, kPairGradY),
+                                   first.x,
+                                   second.x,
+                                   first.mean,
+                                   second.mean};
       const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.y) && aligned(first.x) &&
                                aligned(second.x) && aligned(first.dx) && aligned(second.dx);
       with_width<T>(layouts, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {
         constexpr int W = decltype(width)::value;
         first.reduced = given ? chunks : reduced;
-        second.reduced = reduced;
+        second.reduced = both_given ? chunks : reduced;
         first.partials = given ? input<Partial>(c, kPairGradPartials) : workspace;
         Partial* partials2 = workspace + (given ? 0 : layouts.partials());
-        second.partials = partials2;
+        second.partials = both_given ? input<Partial>(c, kPairGradPartials2) : partials2;
         const T* g = from.dy;
-        if (given) {
+        if (given && !both_given) {
           const GradientOf<T> of{from.dy,     nullptr,        second.x,     nullptr,
                                  second.mean, second.inv_std, second.scale, nullptr};
           launch_dependent(gradient_sums_kernel<W, Mask::None, false, false, T>, reduced.grid(), kThreads, 0,
                            stream_of(c), reduced, of, static_cast<T*>(nullptr), partials2);
-        } else {
+        } else if (!given) {
           g = second.dx;  // where g is until it becomes that
           const auto kernel = two ? pair_gradient_sums_kernel<W, true, T> : pair_gradient_sums_kernel<W, false, T>;
-          launch_dependent(kernel, reduced.grid(), kThreads, 0, stream_of(c), reduced, from, first.x, second.x,
-                           first.mean, second.mean, second.dx, workspace, partials2);
+          launch_dependent(kernel, reduced.grid(), kThreads, 0, stream_of(c), reduced, from, second.dx, workspace,
+                           partials2);
         }
         check_launch("batch_norm pair gradient sums");
         launch_dependent(pair_gradient_kernel<W, T>, columns.grid(), kThreads, 0, stream_of(c), columns, g, first,
@@ -131,7 +137,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
         check_launch("batch_norm pair gradient");
       });
     };
-    return make_kernel(run, (given ? 1 : 2) * layouts.workspace_bytes());
+    return make_kernel(run, (both_given ? 0 : given ? 1 : 2) * layouts.workspace_bytes());
   });
 }
 

@@ -101,24 +101,17 @@ __global__ void __launch_bounds__(kThreads)
   normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
 }
 
-// What flows back into the sum: dy + dy2 where Relu has let y pass.
-template <typename T>
-struct PairGradientOf {
-  const T *dy, *dy2, *y;
-};
-
 // Partials of Σ g and Σ g · (x − mean) with each of the two; g itself is `kept`, which may be dy.
 template <int W, bool kTwo, typename T>
 __global__ void __launch_bounds__(kThreads, 2)
-    pair_gradient_sums_kernel(Columns columns, PairGradientOf<T> from, const T* x, const T* x2, const float* means,
-                              const float* means2, T* kept, Partial* partials, Partial* partials2) {
+    pair_gradient_sums_kernel(Columns columns, PairGradientOf<T> from, T* kept, Partial* partials, Partial* partials2) {
   wait_for_dependencies();
   const Place<W> place(columns);
   float sums[3][W] = {}, mean[W], mean2[W];
 #pragma unroll
   for (int w = 0; w < W; ++w) {
-    mean[w] = place.active ? means[place.channel + w] : 0.0f;
-    mean2[w] = place.active ? means2[place.channel + w] : 0.0f;
+    mean[w] = place.active ? from.mean[place.channel + w] : 0.0f;
+    mean2[w] = place.active ? from.mean2[place.channel + w] : 0.0f;
   }
   using Packs = Pack<T, W>;
   const auto add = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& result, const Packs& value,
@@ -137,11 +130,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     store(kept + at, passed);
   };
   if constexpr (kTwo) {
-    for_rows(columns, place, add, from.dy, from.dy2, from.y, x, x2);
+    for_rows(columns, place, add, from.dy, from.dy2, from.y, from.x, from.x2);
   } else {
     const auto one = [&](int64_t at, const Packs& gradient, const Packs& result, const Packs& value,
                          const Packs& value2) { add(at, gradient, gradient, result, value, value2); };
-    for_rows(columns, place, one, from.dy, from.y, x, x2);
+    for_rows(columns, place, one, from.dy, from.y, from.x, from.x2);
   }
   float total[3];
   sum_rows(place, sums, total);

@@ -2,7 +2,7 @@
 
 #include "ops/norm/batch_norm_pair_cpu.h"
 
-#include "graph/passes/batch_norm_pair.h"
+#include "graph/passes/batch_norms.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
 #include "ops/norm/batch_statistics_cpu.h"
@@ -145,6 +145,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   const Rows size = rows_of(request.inputs[0]);
   const int64_t channels = size.channels, sums_size = 2 * row_chunks(size) * channels;
   const bool two = request.has_input(kPairGradSecond), given = request.has_input(kPairGradPartials);
+  const bool both_given = request.has_input(kPairGradPartials2);
   const int64_t chunks = given ? request.inputs[kPairGradPartials].shape[0] : 0;
   std::array<bool, 6> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);
@@ -170,7 +171,11 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
       gradient_sums(size, from, first, sums);
     }
     take_terms(size, first, sums, terms);
-    gradient_sums(size, from, second, sums);
+    if (both_given) {
+      add_partials(chunks, channels, input<W>(context, kPairGradPartials2), sums);
+    } else {
+      gradient_sums(size, from, second, sums);
+    }
     take_terms(size, second, sums, terms2);
     parallel_for(size.rows, 6 * channels, [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {

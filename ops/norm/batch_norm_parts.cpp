@@ -1,8 +1,8 @@
 // Batch normalisation of tensors that lie beside each other along the channels: what follows Concat in a graph file.
 // The pass fuse_concats makes these of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes they
-// have; where operands are is in graph/passes/batch_norm_parts.h.
+// have; where operands are is in graph/passes/batch_norms.h.
 
-#include "graph/passes/batch_norm_parts.h"
+#include "graph/passes/batch_norms.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 // channels of all parts, of part i's tensors its own. A slice of channels lies in one part. Otherwise as in
 // batch_norm.cuh.
 
-#include "graph/passes/batch_norm_parts.h"
+#include "graph/passes/batch_norms.h"
 #include "ops/norm/batch_norm.cuh"
 
 namespace arbalest::cuda {

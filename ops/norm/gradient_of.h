@@ -16,4 +16,12 @@ struct GradientOf {
   const float *mean, *inv_std, *scale, *bias;  // by channel; the last with Mask::X
 };
 
+// Of two batch norms whose sum goes through Relu: g = dY + dY2 where Relu lets y pass, and what sums with both inputs
+// are made of.
+template <typename T>
+struct PairGradientOf {
+  const T *dy, *dy2, *y, *x, *x2;
+  const float *mean, *mean2;  // by channel
+};
+
 }  // namespace arbalest::cuda

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "graph/field.h"
-#include "graph/passes/batch_norm_parts.h"
+#include "graph/passes/batch_norms.h"
 #include "tests/graph/passes_fixture.h"
 
 using namespace arbalest;

@@ -180,6 +180,22 @@ TEST_CASE("two batch norms whose sum goes through Relu become one node, and so d
   const Node& of_sums = only(left, "arbalest.BatchNormPairGrad");
   CHECK(of_sums.inputs[1] == kNone);
   CHECK(of_sums.inputs[3] != kNone);
+  CHECK(of_sums.inputs.size() == 12);
+
+  // A pointwise convolution that adds two gradients leaves sums of both batch norms.
+  const Graph both = block(projected,
+                           "d = arbalest.ConvBnRelu <filters = 8, kernel_shape = [1, 1]> (r)\n"
+                           "e = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (d)\n"
+                           "t = Add (e, r)\nu = Relu (t)\nh = GlobalAveragePool (u)\n");
+  const Node& of_both = only(both, "arbalest.BatchNormPairGrad");
+  REQUIRE(of_both.inputs.size() == 13);
+  const Node& conv = both.nodes[size_t(both.values[size_t(of_both.inputs[3])].producer)];
+  CHECK(conv.op->name == "ConvGradInputSums");
+  REQUIRE(conv.inputs.size() == 11);
+  REQUIRE(conv.outputs.size() == 3);
+  CHECK(conv.outputs[2] == of_both.inputs[12]);
+  CHECK(conv.inputs[9] == of_both.inputs[8]);    // X2
+  CHECK(conv.inputs[10] == of_both.inputs[10]);  // its mean
 
   // Another epsilon; a residual that is no batch norm's, or that something else reads.
   for (const std::string& other :

@@ -82,4 +82,11 @@ void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chun
   });
 }
 
+void run_pointwise_pair_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
+                                      const void* dy, const void* filter, const PairGradientOf<__nv_bfloat16>& from,
+                                      void* g, void* partials, void* partials2) {
+  launch<true>(problem, chunk_pixels, stream, dy, filter, g,
+               TilePairGradientSums{from, static_cast<Partial*>(partials), static_cast<Partial*>(partials2)});
+}
+
 }  // namespace arbalest

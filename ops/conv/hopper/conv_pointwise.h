@@ -29,4 +29,10 @@ void run_pointwise_gradient_sums(const ConvolutionProblem& problem, int64_t chun
                                  const void* dy, const void* filter, const cuda::GradientOf<__nv_bfloat16>& from,
                                  cuda::Mask mask, bool two, void* g, void* partials);
 
+// The same where two batch norms are before: see pair_gradient_sums_kernel().
+void run_pointwise_pair_gradient_sums(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,
+                                      const void* dy, const void* filter,
+                                      const cuda::PairGradientOf<__nv_bfloat16>& from, void* g, void* partials,
+                                      void* partials2);
+
 }  // namespace arbalest

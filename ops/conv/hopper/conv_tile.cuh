@@ -48,6 +48,8 @@ __device__ inline void store_eight(void* to, const Eight& value) {
 struct TileStatistics {
   Partial* partials;                      // (chunks, channels)
   static constexpr bool kShifted = true;  // sums are relative to the chunk's first pixel
+  static constexpr int kSums = 2;         // of a channel
+  static constexpr int kTogether = 4;     // pixels whose operands a thread reads before it uses the first
 
   struct Terms {
     float shift[8];
@@ -68,9 +70,10 @@ struct TileStatistics {
       sums[1][c] += deviation * deviation;
     }
   }
-  __device__ Partial partial(float2 total, float shift, int pixels) const {
-    const float mean = total.x / float(pixels);
-    return make_float2(shift + mean, fmaxf(total.y - total.x * mean, 0.0f));
+  // `at`: of a chunk and channel in the partials.
+  __device__ void leave(int64_t at, const float (&total)[2], float shift, int pixels) const {
+    const float mean = total[0] / float(pixels);
+    partials[at] = make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
   }
 };
 
@@ -79,6 +82,7 @@ template <bool kRelu>
 struct TileResult {
   const float* bias;
   static constexpr bool kShifted = false;
+  static constexpr int kSums = 0, kTogether = 4;
 
   struct Terms {
     __device__ Terms(const TileResult&, int, const float*) {}
@@ -86,7 +90,7 @@ struct TileResult {
   using Operands = char;
   __device__ Operands operands(int64_t) const { return 0; }
 
-  __device__ void add(const Terms&, const Operands&, Eight& value, float (&)[2][8]) const {
+  __device__ void add(const Terms&, const Operands&, Eight& value, float (&)[1][8]) const {
     if constexpr (kRelu) {
 #pragma unroll
       for (int c = 0; c < 8; c += 2) {
@@ -106,6 +110,7 @@ struct TileGradientSums {
   GradientOf<__nv_bfloat16> from;
   Partial* partials;
   static constexpr bool kShifted = false;
+  static constexpr int kSums = 2, kTogether = 4;
 
   struct Terms {
     float mean[8], gain[8], bias[8];
@@ -149,8 +154,50 @@ struct TileGradientSums {
       for (int c = 0; c < 8; c += 2) value.set(c, g[c], g[c + 1]);
     }
   }
-  __device__ Partial partial(float2 total, float, int) const {
-    return total;
+  __device__ void leave(int64_t at, const float (&total)[2], float, int) const {
+    partials[at] = make_float2(total[0], total[1]);
+  }
+};
+
+// The same of two batch norms whose sum has gone through Relu, as by pair_gradient_sums_kernel(): the product and dy2
+// are two gradients of that.
+struct TilePairGradientSums {
+  PairGradientOf<__nv_bfloat16> from;
+  Partial *partials, *partials2;
+  static constexpr bool kShifted = false;
+  static constexpr int kSums = 3, kTogether = 2;
+
+  struct Terms {
+    float mean[8], mean2[8];
+    __device__ Terms(const TilePairGradientSums& of, int channel, const float*) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        mean[c] = of.from.mean[channel + c];
+        mean2[c] = of.from.mean2[channel + c];
+      }
+    }
+  };
+  struct Operands {
+    Eight x, x2, more, y;
+  };
+  __device__ Operands operands(int64_t at) const {
+    return {load_eight(from.x + at), load_eight(from.x2 + at), load_eight(from.dy2 + at), load_eight(from.y + at)};
+  }
+  __device__ void add(const Terms& terms, const Operands& read, Eight& value, float (&sums)[3][8]) const {
+    float g[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      g[c] = read.y[c] > 0 ? value[c] + read.more[c] : 0;
+      sums[0][c] += g[c];
+      sums[1][c] += g[c] * (read.x[c] - terms.mean[c]);
+      sums[2][c] += g[c] * (read.x2[c] - terms.mean2[c]);
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c += 2) value.set(c, g[c], g[c + 1]);
+  }
+  __device__ void leave(int64_t at, const float (&total)[3], float, int) const {
+    partials[at] = make_float2(total[0], total[1]);
+    partials2[at] = make_float2(total[0], total[2]);
   }
 };
 
@@ -226,34 +273,36 @@ class TileWriter {
   // The partials of the chunk, which has so many pixels.
   __device__ void finish(int chunk, int pixels) {
     const int lane = t() % 32, warp = int(threadIdx.x) / 32;
-    auto* const totals = reinterpret_cast<float2*>(staging_ - group() * (kStagingBytes / 2));  // (warps, kColumns)
+    // (warps, kColumns, kSums)
+    auto* const totals = reinterpret_cast<float*>(staging_ - group() * (kStagingBytes / 2));
     hopper::meet<kTileThreads>(3);
     // Lanes apart by the packs of a pixel hold the same channels; then the eight warps in order.
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      float2 value = make_float2(sums_[0][c], sums_[1][c]);
 #pragma unroll
-      for (int offset = kPacks; offset < 32; offset *= 2) {
-        value.x += __shfl_xor_sync(0xffffffffu, value.x, offset);
-        value.y += __shfl_xor_sync(0xffffffffu, value.y, offset);
+      for (int s = 0; s < kSums; ++s) {
+        float value = sums_[s][c];
+#pragma unroll
+        for (int offset = kPacks; offset < 32; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+        if (lane < kPacks) totals[(warp * kColumns + lane * 8 + c) * kSums + s] = value;
       }
-      if (lane < kPacks) totals[warp * kColumns + lane * 8 + c] = value;
     }
     hopper::meet<kTileThreads>(3);
     const int c = int(threadIdx.x);
     if (c >= kColumns || first_channel_ + c >= channels_) return;
-    float2 total = make_float2(0, 0);
+    float total[kSums] = {};
 #pragma unroll
     for (int w = 0; w < kTileThreads / 32; ++w) {
-      total.x += totals[w * kColumns + c].x;
-      total.y += totals[w * kColumns + c].y;
+#pragma unroll
+      for (int s = 0; s < kSums; ++s) total[s] += totals[(w * kColumns + c) * kSums + s];
     }
-    epilogue_.partials[int64_t{chunk} * channels_ + first_channel_ + c] = epilogue_.partial(total, shifts_[c], pixels);
+    epilogue_.leave(int64_t{chunk} * channels_ + first_channel_ + c, total, shifts_[c], pixels);
   }
 
  private:
   static constexpr int kPacks = kColumns / 8;  // of a pixel
-  static constexpr int kTogether = 4;          // pixels whose operands a thread reads before it uses the first
+  static constexpr int kTogether = Epilogue::kTogether;
+  static constexpr int kSums = Epilogue::kSums;
 
   static __device__ int t() {
     return int(threadIdx.x) % 128;
@@ -267,7 +316,7 @@ class TileWriter {
   float* const shifts_;
   __nv_bfloat16* const y_;
   const int channels_, first_channel_;
-  float sums_[2][8] = {};
+  float sums_[kSums == 0 ? 1 : kSums][8] = {};
 };
 
 }  // namespace arbalest::cuda

@@ -12,6 +12,7 @@ using namespace cuda;
 namespace {
 
 constexpr int kChannels = 16;
+constexpr int kRounds = 4;  // of a block, so that drawing for its sample is a small part of its work
 
 // y = x · scale + shift = (x / 255 − mean) / deviation
 struct Scales {
@@ -32,46 +33,51 @@ struct Scales {
   }
 };
 
-// Pixels are only placed. Block (chunk of a sample, ·, sample). A thread writes W neighbouring elements, which 16 bytes
-// hold.
+// Pixels are only placed. Block (chunk of a sample, ·, sample): its first thread draws for the sample. A thread writes
+// W neighbouring elements of a row, which 16 bytes hold.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales,
                  const StepScalars* scalars, const uint8_t* images, T* out) {
   __shared__ float scale[kChannels], shift[kChannels];
+  __shared__ alignas(16) unsigned char memory[sizeof(Placement)];
+  const Placement& place = *reinterpret_cast<const Placement*>(memory);
   if (threadIdx.x < kChannels) {
     scale[threadIdx.x] = scales.scale[threadIdx.x];
     shift[threadIdx.x] = scales.shift[threadIdx.x];
   }
-  __syncthreads();
-  const int64_t count = int64_t(a.crop_height) * a.crop_width * a.channels;
+  const unsigned channels = unsigned(a.channels), row_packs = unsigned(a.crop_width) * channels / W;
+  const unsigned packs = unsigned(a.crop_height) * row_packs, step = unsigned(thread_count());
   for (int64_t sample = blockIdx.z; sample < a.batch; sample += gridDim.z) {
-    const Placement place(a, SampleDraws(a, *scalars, sample));
+    __syncthreads();  // all have read the placement of the sample before
+    if (threadIdx.x == 0) new (memory) Placement(a, SampleDraws(a, *scalars, sample));
+    __syncthreads();
     const uint8_t* image = images + sample * a.height * a.width * a.channels;
-    for (int64_t i = thread_index() * W; i < count; i += thread_count() * W) {
-      const int64_t pixel = i / a.channels;
-      int channel = int(i - pixel * a.channels), row = int(pixel / a.crop_width);
-      int column = int(pixel - int64_t(row) * a.crop_width);
+    T* to = out + sample * packs * W;
+    const int column_step = place.mirrored ? -1 : 1;
+    const int pixel_step =
+        column_step * a.channels - (a.channels - 1);  // from a pixel's last channel to the next's first
+    for (unsigned i = unsigned(thread_index()); i < packs; i += step) {
+      const unsigned row = i / row_packs, first = (i - row * row_packs) * W, pixel = first / channels;
+      unsigned channel = first - pixel * channels;
+      const int from_row = int(place.upside_down ? a.crop_height - 1 - row : row) + place.top;
+      int from_column = int(place.mirrored ? a.crop_width - 1 - pixel : pixel) + place.left;
+      const bool in_image = from_row >= 0 && from_row < a.height;
+      const uint8_t* from = image + (int64_t(from_row) * a.width + from_column) * a.channels + channel;
       Pack<T, W> result;
 #pragma unroll
       for (int w = 0; w < W; ++w) {
-        const int from_row = (place.upside_down ? a.crop_height - 1 - row : row) + place.top;
-        const int from_column = (place.mirrored ? a.crop_width - 1 - column : column) + place.left;
         float value = 0;
-        if (from_row >= 0 && from_row < a.height && from_column >= 0 && from_column < a.width) {
-          const uint8_t x = image[(int64_t(from_row) * a.width + from_column) * a.channels + channel];
-          value = float(x) * scale[channel] + shift[channel];
+        if (in_image && unsigned(from_column) < unsigned(a.width)) {
+          value = float(*from) * scale[channel] + shift[channel];
         }
         result.element[w] = narrow<T>(value);
-        if (++channel == a.channels) {
-          channel = 0;
-          if (++column == a.crop_width) {
-            column = 0;
-            ++row;
-          }
-        }
+        const bool last = ++channel == channels;
+        channel = last ? 0 : channel;
+        from_column += last ? column_step : 0;
+        from += last ? pixel_step : 1;
       }
-      store(out + sample * count + i, result);
+      store(to + int64_t(i) * W, result);
     }
   }
 }
@@ -130,20 +136,21 @@ dim3 grid_of(const Augmentation& a, int64_t items) {
 template <typename T>
 void launch_place(const Augmentation& a, const Scales& scales, const KernelContext& c) {
   constexpr int kWide = 16 / sizeof(T);
-  const int64_t count = int64_t(a.crop_height) * a.crop_width * a.channels;
+  const int64_t row = int64_t(a.crop_width) * a.channels, count = a.crop_height * row;
   const uint8_t* images = input<uint8_t>(c, 0);
   T* out = output<T>(c, 0);
-  if (count % kWide == 0 && aligned(out)) {
-    place_kernel<kWide><<<grid_of(a, count / kWide), kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
+  if (row % kWide == 0 && aligned(out)) {
+    const dim3 grid = grid_of(a, (count / kWide + kRounds - 1) / kRounds);
+    place_kernel<kWide><<<grid, kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
   } else {
-    place_kernel<1><<<grid_of(a, count), kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
+    const dim3 grid = grid_of(a, (count + kRounds - 1) / kRounds);
+    place_kernel<1><<<grid, kThreads, 0, stream_of(c)>>>(a, scales, c.scalars, images, out);
   }
 }
 
 template <int C, typename T>
 void launch_pixels(const Augmentation& a, const Scales& scales, const KernelContext& c) {
   constexpr int kPixels = 16 / sizeof(T);  // whose elements are whole packs of 16 bytes, whatever C
-  constexpr int kRounds = 4;               // of a block, so that drawing for its sample is a small part of its work
   const int64_t count = int64_t(a.crop_height) * a.crop_width;
   const uint8_t* images = input<uint8_t>(c, 0);
   T* out = output<T>(c, 0);

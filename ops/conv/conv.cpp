@@ -160,6 +160,7 @@ const std::vector<Case>& cases() {
                                           {"3-D, stride 2", {2, 3, 5, 6, 7}, 8, 2, 2, 0, 2, 1, false, "NOTSET", 1},
                                           {"LeNet 1", {64, 1, 28, 28}, 20, 5, 1, 0, 1, 1, true},
                                           {"LeNet 2", {16, 20, 12, 12}, 50, 5, 1, 0, 1, 1, true},
+                                          {"colours", {2, 3, 19, 37}, 64, 3, 1, 1, 1, 1, true},
                                           {"ResNet stage 1", {8, 16, 32, 32}, 16, 3, 1, 1, 1, 1, false},
                                           {"ResNet stage 2", {4, 16, 32, 32}, 32, 3, 2, 1, 1, 1, false},
                                           {"ResNet stage 3", {8, 64, 8, 8}, 64, 3, 1, 1, 1, 1, false}};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "graph/passes/statistics_chunks.h"
+#include "ops/conv/conv_colours.h"
 #include "ops/conv/conv_direct.cuh"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
@@ -114,7 +115,7 @@ int64_t aligned_bytes(const Shape& shape, DataType type) {
 
 // How a problem is solved: a plan or a kernel of ours, and the passes around it.
 struct Solution {
-  enum class Own : uint8_t { None, Thin, Small, FoldedRows, Halo };  // kernels of ours
+  enum class Own : uint8_t { None, Thin, Small, Colours, FoldedRows, Halo };  // kernels of ours
 
   std::shared_ptr<const ConvolutionPlan> plan;
   Own own = Own::None;
@@ -130,6 +131,7 @@ struct Solution {
     switch (own) {
       case Own::Thin: return "thin";
       case Own::Small: return "small";
+      case Own::Colours: return "colours";
       case Own::FoldedRows: return "folded rows";
       case Own::Halo: return "3 x 3";
       case Own::None: break;
@@ -194,6 +196,15 @@ Solution solve_small(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
+// With its bias and Relu.
+Solution solve_colours(CudaContext& context, const ConvolutionProblem& problem) {
+  Solution solution;
+  if (!is_of_colours(problem) || !can_run_colours(context)) return solution;
+  if (!problem.deterministic) solution.microseconds = colours_microseconds(context, problem);
+  if (problem.deterministic || solution.microseconds > 0) solution.own = Solution::Own::Colours;
+  return solution;
+}
+
 // The stem's filter gradient: these kernels were faster than plans wherever they were timed.
 Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
@@ -233,9 +244,9 @@ Solution solve(CudaContext& context, const ConvolutionProblem& problem) {
     return best_of(context, problem, solve_thinly, solve_folded_rows, solve_small, solve_gradient_by_plan);
   }
   if (problem.kind != Kind::ForwardBias && !problem.relu) {
-    return best_of(context, problem, solve_thinly, solve_halo, solve_small, solve_by_plan);
+    return best_of(context, problem, solve_thinly, solve_halo, solve_small, solve_colours, solve_by_plan);
   }
-  const Solution fused = best_of(context, problem, solve_halo, solve_small, solve_by_plan);
+  const Solution fused = best_of(context, problem, solve_halo, solve_small, solve_colours, solve_by_plan);
   if (fused.found() && problem.deterministic) return fused;
   ConvolutionProblem plain = problem;
   plain.kind = Kind::Forward;
@@ -272,6 +283,7 @@ class ConvolutionKernel final : public Kernel {
       case Solution::Own::FoldedRows:
         workspace_bytes_ += folded_gradient_workspace(problem_, context_.multiprocessors);
         break;
+      case Solution::Own::Colours:
       case Solution::Own::Halo: break;
       case Solution::Own::None: workspace_bytes_ += solution_.plan->workspace_bytes();
     }
@@ -337,6 +349,10 @@ class ConvolutionKernel final : public Kernel {
       case Solution::Own::Small:
         run_small_convolution(problem_, context_.multiprocessors, stream, a, b, solution_.bias_apart ? nullptr : bias,
                               result, workspace);
+        break;
+      case Solution::Own::Colours:
+        run_colours_convolution(problem_, context_.multiprocessors, stream, a, b, solution_.bias_apart ? nullptr : bias,
+                                result);
         break;
       case Solution::Own::FoldedRows:
         run_folded_gradient(problem_, context_.multiprocessors, stream, a, b, result, workspace);

@@ -65,7 +65,7 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
 }
 
 // Parts of the parameters, each to be updated as soon as its gradients are there and nothing reads its weights any
-// more: sixteen at most, of 16 MiB at least, since each is a launch. Empty where an update needs all gradients at once
+// more: some sixteen, of 16 MiB at least, since each is a launch. Empty where an update needs all gradients at once
 // (clipping, rates by norms), sums of several batches, or an average.
 std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
@@ -107,9 +107,14 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   }
   if (together) return {};
 
-  // A part ends where a layer does: its memory is free then for the gradients of the next.
+  // A part ends where a layer does: its memory is free then for the gradients of the next. What is made later than the
+  // next one's is a part by itself where it is large enough: see delay_gradients().
   const int64_t all = in.type_of(loop.arenas.weights).elements();
   const int64_t least = std::max(kLeast, (all + kMost - 1) / kMost);
+  const auto is_apart = [&](auto member) {
+    if (member == members.end() || std::next(member) == members.end()) return false;
+    return member->second.elements >= least && member->second.made > std::next(member)->second.made;
+  };
   std::vector<UpdatePart> found;
   UpdatePart open;
   for (auto member = members.begin(); member != members.end(); ++member) {
@@ -118,7 +123,8 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
     open.elements = end - open.offset;
     open.after = std::max(open.after, member->second.last);
     open.padded = open.padded || member->first + member->second.elements < end;
-    const bool complete = next == members.end() || (open.elements >= least && next->second.made > open.after);
+    const bool complete = next == members.end() || (open.elements >= least && next->second.made > open.after) ||
+                          is_apart(member) || is_apart(next);
     if (!complete) continue;
     found.push_back(open);
     open = UpdatePart{.offset = end};
@@ -250,7 +256,7 @@ Replica add_learner(PlanBuilder& builder, const PlanInputs& in, const Clocks& cl
   }
   memory.place_frozen(loop, device, given);
   replica.placement = place(builder.plan, loop, prefix, device, replica.slots, batch_layout(loop, origin), given,
-                            has_branches(in, device) ? kLinger : 0, cut.updates);
+                            has_branches(in, device), cut.updates);
   add_step(builder, in, cut, memory, prefix, replica);
   add_read_back(builder, lanes, loop, prefix, clocks.report, replica);
   for (const TaskId task : replica.step) builder.task(task).learner = learner;

@@ -142,6 +142,10 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
 // gradients and master weights stay float.
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
+// Puts nodes that make large gradients of parameters, parts of `gradients`, behind others of the backward pass, where
+// activations have left room for them: 400 MB of VGG-16 come otherwise where the most activations are there.
+void delay_gradients(Graph& graph, ValueId gradients);
+
 // Drops nodes that nothing asked for needs, and values nobody uses. Renumbers both; `keep` is updated along.
 void remove_dead(Graph& graph, ArenaValues& keep);
 

@@ -178,11 +178,22 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {"expand_layers",         "fuse_batch_norm", "fuse_relu",
-                                                 "fuse_attention",        "freeze",          "place_layouts",
-                                                 "fuse_concats",          "fold_constants",  "add_update",
-                                                 "fuse_gradient_sums",    "lower_precision", "fuse_statistics",
-                                                 "fuse_batch_norm_pairs", "remove_dead",     "recompute"};
+  static const std::vector<std::string> names = {"expand_layers",
+                                                 "fuse_batch_norm",
+                                                 "fuse_relu",
+                                                 "fuse_attention",
+                                                 "freeze",
+                                                 "place_layouts",
+                                                 "fuse_concats",
+                                                 "fold_constants",
+                                                 "add_update",
+                                                 "fuse_gradient_sums",
+                                                 "lower_precision",
+                                                 "fuse_statistics",
+                                                 "fuse_batch_norm_pairs",
+                                                 "delay_gradients",
+                                                 "remove_dead",
+                                                 "recompute"};
   return names;
 }
 
@@ -272,6 +283,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("fuse_statistics", program.training().graph);
   if (options.fuse_statistics) fuse_batch_norm_pairs(program.training().graph);
   after("fuse_batch_norm_pairs", program.training().graph);
+  if (options.late_gradients) delay_gradients(program.training().graph, program.training().arenas.gradients);
+  after("delay_gradients", program.training().graph);
   for (Loop& loop : program.loops) finish(loop);
   after("remove_dead", program.training().graph);
   return program;

@@ -26,6 +26,20 @@ TinyNet large(const std::string& train) {
   return net;
 }
 
+// Activations of 4 MiB, 14 times, and behind them a layer whose gradient takes 32 MiB.
+TinyNet wide() {
+  TinyNet net;
+  net.batch = 32;
+  net.layers = "r0 = arbalest.Conv <filters = 128, kernel_shape = [1, 1]> (x)\n";
+  for (int i = 0; i < 7; ++i) {
+    net.layers += fmt::format(
+        "c{0} = arbalest.Conv <filters = 128, kernel_shape = [1, 1]> (r{1})\nr{0} = Sigmoid (c{0})\n", i + 1, i);
+  }
+  net.layers += "f = Flatten (r7)\nh = arbalest.Linear <units = 256> (f)\n";
+  net.train = "lr = 0.01, momentum = 0.9";
+  return net;
+}
+
 constexpr const char* kWhole = ", clip_norm = 1e30";  // a norm of all gradients: one update; its factor is 1
 
 SessionOptions short_run(Precision precision = Precision::Fp32) {
@@ -130,6 +144,33 @@ TEST_CASE("an update in parts is in the step where its gradients are there, with
   }
 }
 
+TEST_CASE("a large gradient comes where activations have left room for it, and is updated apart") {
+  const Prepared ready = prepare(tiny(wide()), short_run());
+  const Program early = make_program(ready.graph, {});
+  const auto makes_it = [](const Program& program) {
+    const Graph& graph = program.training().graph;
+    const NodeId maker = graph.values[size_t(graph.find_value("h.weight.gradient"))].producer;
+    const auto last = std::find_if(graph.nodes.rbegin(), graph.nodes.rend(),
+                                   [](const Node& node) { return node.stage == Stage::Backward; });
+    REQUIRE(maker != kNone);
+    return std::pair(maker, NodeId(graph.nodes.rend() - last) - 1);  // and the last of the backward pass
+  };
+  CHECK(makes_it(early).first < makes_it(early).second - 14);
+  CHECK(makes_it(ready.program).first > makes_it(early).first + 6);
+  CHECK(makes_it(ready.program).first < makes_it(ready.program).second);  // no later than need be
+  const StepCut cut = cut_step({ready.program, ready.request});
+  const auto& values = ready.program.training().graph.values;
+  const Value& gradient = values[size_t(ready.program.training().graph.find_value("h.weight.gradient"))];
+  const auto part = std::find_if(cut.updates.begin(), cut.updates.end(),
+                                 [&](const UpdatePart& each) { return each.holds(gradient.view.offset_bytes); });
+  REQUIRE(part != cut.updates.end());
+  CHECK(part->offset * 4 == gradient.view.offset_bytes);
+  CHECK(part->elements == gradient.type.elements());
+  Plan late = make_plan(ready.program, ready.request);
+  CHECK(Races(late).first() == "");
+  CHECK(planned_bytes(late, 0) < planned_bytes(make_plan(early, ready.request), 0) - (24 << 20));
+}
+
 TEST_CASE("small models, norms of all gradients, several batches and averaging leave the update whole") {
   CHECK(Step(plan_of(TinyNet())).count() == 1);
   CHECK(Step(plan_of(large("optimizer = \"lars\", momentum = 0.9"))).count() == 1);
@@ -141,6 +182,11 @@ TEST_CASE("small models, norms of all gradients, several batches and averaging l
 }
 
 TEST_CASE("an update in parts changes no bit") {
+  TinyNet one = wide(), other = wide();
+  other.train += kWhole;
+  SessionOptions few = short_run();
+  few.length.iterations = 2;
+  CHECK(run(tiny(one), few).reports.back().loss == run(tiny(other), few).reports.back().loss);
   for (const std::string train :
        {"momentum = 0.9, weight_decay = 0.01", "optimizer = \"adamw\", weight_decay = 0.1, decay_norms = 0",
         "optimizer = \"rmsprop\", no_decay = [\"h2*\"], weight_decay = 0.1, ema = 0.9"}) {

@@ -1,0 +1,87 @@
+#include <algorithm>
+
+#include "graph/op.h"
+#include "graph/passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+// Of a step, in the order of its nodes.
+class Delays {
+ public:
+  Delays(Graph& graph, ValueId gradients) : graph_(graph), gradients_(gradients) {}
+
+  void run() {
+    std::vector<int64_t> key(graph_.nodes.size());
+    for (size_t n = 0; n < key.size(); ++n) key[n] = 2 * int64_t(n);
+    NodeId end = NodeId(graph_.nodes.size());  // of the backward pass: what updates make lies where it was
+    while (end > 0 && graph_.nodes[size_t(end) - 1].stage != Stage::Backward) --end;
+    if (end == 0) return;
+    const std::vector<int64_t> live = live_bytes();
+    const int64_t peak = *std::max_element(live.begin(), live.begin() + end);
+    for (NodeId n = 0; n < end; ++n) {
+      const int64_t bytes = gradient_bytes(graph_.nodes[size_t(n)]);
+      if (bytes < kLarge) continue;
+      NodeId at = end;  // the first from which on there is room
+      while (at > n && live[size_t(at) - 1] + bytes <= peak) --at;
+      if (at > n) key[size_t(n)] = 2 * int64_t(at) - 1;
+    }
+    reorder_nodes(graph_, key);
+  }
+
+ private:
+  static constexpr int64_t kLarge = 32 << 20;  // bytes
+
+  // Bytes that the node writes of gradients of parameters, where it writes nothing else and reads little: inputs wait
+  // for it. 0 otherwise.
+  int64_t gradient_bytes(const Node& node) const {
+    if (node.stage != Stage::Backward) return 0;
+    int64_t bytes = 0, read = 0;
+    for (const ValueId output : node.outputs) {
+      if (output == kNone) continue;
+      if (storage_of(graph_, output).base != gradients_ || output == gradients_) return 0;
+      bytes += graph_.values[size_t(output)].type.bytes();
+    }
+    for (const ValueId input : node.inputs) read += input == kNone ? 0 : graph_.values[size_t(input)].type.bytes();
+    return read <= bytes / 4 ? bytes : 0;
+  }
+
+  // Of activations, by node; those that are written over others count twice.
+  std::vector<int64_t> live_bytes() const {
+    constexpr NodeId kNever = -1;
+    const size_t count = graph_.nodes.size();
+    std::vector<NodeId> first(graph_.values.size(), kNever), last(graph_.values.size(), kNever);
+    const auto touch = [&](ValueId value, NodeId node) {
+      if (value == kNone) return;
+      const auto base = size_t(storage_of(graph_, value).base);
+      if (graph_.values[base].role != Role::Activation || ValueId(base) == gradients_) return;
+      if (first[base] == kNever) first[base] = node;
+      last[base] = node;
+    };
+    for (size_t n = 0; n < count; ++n) {
+      for (const ValueId input : graph_.nodes[n].inputs) touch(input, NodeId(n));
+      for (const ValueId output : graph_.nodes[n].outputs) touch(output, NodeId(n));
+    }
+    for (const ValueId output : graph_.outputs) touch(output, NodeId(count) - 1);
+    std::vector<int64_t> live(count + 1, 0);  // changes, until they are added up
+    for (size_t v = 0; v < first.size(); ++v) {
+      if (first[v] == kNever) continue;
+      const int64_t bytes = graph_.values[v].type.bytes();
+      live[size_t(first[v])] += bytes;
+      live[size_t(last[v]) + 1] -= bytes;
+    }
+    for (size_t n = 1; n <= count; ++n) live[n] += live[n - 1];
+    return live;
+  }
+
+  Graph& graph_;
+  const ValueId gradients_;
+};
+
+}  // namespace
+
+void delay_gradients(Graph& graph, ValueId gradients) {
+  if (!graph.nodes.empty() && gradients != kNone) Delays(graph, gradients).run();
+}
+
+}  // namespace arbalest

@@ -114,10 +114,10 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   if (peak_of(plan) <= most) return {.limit = limit.bytes};
 
   const PlanInputs in{program, request};
-  int32_t linger = 0;
-  for (int32_t d = 0; d < in.devices(); ++d) linger = std::max(linger, has_branches(in, d) ? kLinger : 0);
+  bool branch = false;
+  for (int32_t d = 0; d < in.devices(); ++d) branch = branch || has_branches(in, d);
   // Of the step as it is: with nodes that are made again parts may end later. What is found is planned to be sure.
-  RecomputationSearch search(program.training(), linger, cut_step(in).updates, limit.operations_per_byte);
+  RecomputationSearch search(program.training(), branch, cut_step(in).updates, limit.operations_per_byte);
   const auto planned = [&](const Choice& choice) { return make_plan(with_again(program, choice), request); };
   const auto needs = [&](const Choice& choice) { return peak_of(planned(choice)); };
   const auto fits = [&](const Choice& choice) { return needs(choice) <= most; };

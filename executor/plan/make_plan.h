@@ -94,6 +94,10 @@ struct Packing {
 };
 Packing pack(const std::vector<Lifetime>& lifetimes);
 
+// Offsets for what comes beside lifetimes that have their place already, below `limit` bytes; −1 for what finds none.
+std::vector<int64_t> pack_into_gaps(const std::vector<Lifetime>& placed, const std::vector<int64_t>& offsets,
+                                    const std::vector<Lifetime>& added, int64_t limit);
+
 // Parameters that follow each other in the flat arenas and are updated together, once node `after` has run.
 struct UpdatePart {
   int64_t offset = 0, elements = 0;  // of the arenas
@@ -111,12 +115,18 @@ struct UpdatePart {
 };
 
 // Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
-// live elsewhere already. What launches aside read stays for `linger` more nodes, so that these need not wait,
-// gradients of `updates` included: these are packed with the activations, each part for as long as it is needed, unless
-// it is padded.
+// live elsewhere already. Where the lane has a `branch`, what launches aside read lingers, gradients of `updates`
+// included: these are packed with the activations, each part for as long as it is needed, unless it is padded.
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
                 const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {},
-                int32_t linger = 0, const std::vector<UpdatePart>& updates = {});
+                bool branch = false, const std::vector<UpdatePart>& updates = {});
+
+// For how many nodes more what a launch aside reads stays, so that these need not wait: two layers or so. Where it is
+// large nodes take longer, and memory is worth more.
+inline int32_t linger_of(int64_t bytes) {
+  constexpr int64_t kSmall = 2 << 20;
+  return bytes <= kSmall ? 8 : 4;
+}
 
 // Whether a node is small, and its results are gradients of parameters and nothing else: the rest of the backward pass
 // needs none of them.

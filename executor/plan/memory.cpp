@@ -145,7 +145,7 @@ BatchLayout batch_layout(const Loop& loop, BatchOrigin origin) {
 }
 
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
-                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given, int32_t linger,
+                const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given, bool branch,
                 const std::vector<UpdatePart>& updates) {
   const Graph& graph = loop.graph;
   check_carries(graph);
@@ -169,12 +169,13 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
     for (const ValueId input : graph.nodes[n].inputs) touch(input, n);
     for (const ValueId output : graph.nodes[n].outputs) touch(output, n);
   }
-  for (size_t n = 0; n < graph.nodes.size() && linger > 0; ++n) {
+  for (size_t n = 0; n < graph.nodes.size() && branch; ++n) {
     if (!can_run_aside(graph, graph.nodes[n])) continue;
     for (const ValueId input : graph.nodes[n].inputs) {
       if (input == kNone) continue;
-      int32_t& until = last[size_t(storage[size_t(input)].base)];
-      until = std::max(until, std::min(int32_t(n) + linger, int32_t(graph.nodes.size())));
+      const auto base = size_t(storage[size_t(input)].base);
+      const int32_t linger = linger_of(graph.values[base].type.bytes());
+      last[base] = std::max(last[base], std::min(int32_t(n) + linger, int32_t(graph.nodes.size())));
     }
   }
 
@@ -190,6 +191,7 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
     return size_t(part - updates.begin());  // what has no elements may lie behind all of them
   };
   for (const UpdatePart& part : updates) {
+    const int32_t linger = branch ? linger_of(part.bytes()) : 0;
     const int32_t end = std::min(part.after + linger, int32_t(graph.nodes.size()));
     lifetimes.push_back({part.padded ? 0 : part.bytes(), end, end});
   }
@@ -225,7 +227,8 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
   plan.arenas[size_t(activations)].bytes = packing.bytes;
   const auto add_packed = [&](const std::string& name, size_t i) {
     const int64_t bytes = lifetimes[i].bytes;
-    plan.buffers.push_back({prefix + "/" + name, activations, packing.offsets[i], bytes, aligned(bytes), 1, kNone});
+    plan.buffers.push_back({prefix + "/" + name, activations, packing.offsets[i], bytes, aligned(bytes), 1, kNone,
+                            lifetimes[i].first, lifetimes[i].last});
     return Operand{BufferId(plan.buffers.size() - 1), 0, 0};
   };
   std::vector<Operand> gradient_parts;
@@ -241,6 +244,7 @@ Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t
   }
 
   Placement placement;
+  placement.activations = activations;
   placement.of.resize(graph.values.size());
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const bool in_part = storage[v].base == gradients && ValueId(v) != gradients && gradients != kNone;

@@ -85,9 +85,7 @@ class Union {
 
 class LifetimeTree {
  public:
-  explicit LifetimeTree(const std::vector<Lifetime>& lifetimes) {
-    int32_t last = 0;
-    for (const Lifetime& life : lifetimes) last = std::max(last, life.last);
+  explicit LifetimeTree(int32_t last) {  // the last position of all lifetimes
     leaves_ = std::bit_ceil(size_t(last) + 1);
     spanning_.resize(2 * leaves_);
     within_.resize(2 * leaves_);
@@ -131,17 +129,27 @@ class LifetimeTree {
   std::vector<Ranges> within_;    // of lifetimes with a part in this subtree
 };
 
+int32_t last_position(const std::vector<Lifetime>& lifetimes) {
+  int32_t last = 0;
+  for (const Lifetime& life : lifetimes) last = std::max(last, life.last);
+  return last;
+}
+
+std::vector<size_t> largest_first(const std::vector<Lifetime>& lifetimes) {
+  std::vector<size_t> order(lifetimes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
+  return order;
+}
+
 }  // namespace
 
 Packing pack(const std::vector<Lifetime>& lifetimes) {
   Packing packing;
   packing.offsets.assign(lifetimes.size(), 0);
-  std::vector<size_t> by_size(lifetimes.size());
-  std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(),
-                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
-  LifetimeTree placed(lifetimes);
-  for (const size_t item : by_size) {
+  LifetimeTree placed(last_position(lifetimes));
+  for (const size_t item : largest_first(lifetimes)) {
     const Lifetime& life = lifetimes[item];
     if (life.bytes == 0) break;  // and all that follow
     const int64_t size = aligned(life.bytes), offset = placed.taken_during(life).gap(size);
@@ -151,6 +159,24 @@ Packing pack(const std::vector<Lifetime>& lifetimes) {
     placed.add(life, {offset, end});
   }
   return packing;
+}
+
+std::vector<int64_t> pack_into_gaps(const std::vector<Lifetime>& placed, const std::vector<int64_t>& offsets,
+                                    const std::vector<Lifetime>& added, int64_t limit) {
+  LifetimeTree taken(std::max(last_position(placed), last_position(added)));
+  for (size_t i = 0; i < placed.size(); ++i) {
+    if (placed[i].bytes > 0) taken.add(placed[i], {offsets[i], offsets[i] + aligned(placed[i].bytes)});
+  }
+  std::vector<int64_t> found(added.size(), -1);
+  for (const size_t item : largest_first(added)) {
+    const Lifetime& life = added[item];
+    if (life.bytes > limit) continue;
+    const int64_t size = aligned(life.bytes), offset = taken.taken_during(life).gap(size);
+    if (offset > limit - life.bytes) continue;
+    found[item] = offset;
+    taken.add(life, {offset, offset + size});
+  }
+  return found;
 }
 
 }  // namespace arbalest

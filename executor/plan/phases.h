@@ -30,7 +30,6 @@ void check(const PlanInputs& in);
 
 // Whether compute lanes of a device have a branch: on a GPU that its learners leave room on.
 bool has_branches(const PlanInputs& in, int32_t device);
-inline constexpr int32_t kLinger = 12;  // nodes, which are two layers or so: see place()
 
 // kNone where the plan has no such clock.
 struct Clocks {

@@ -98,6 +98,8 @@ struct Buffer {
   int64_t stride = 0;
   int32_t slots = 1;
   ClockId clock = kNone;  // whose ticks choose the slot; kNone where slots = 1
+  // Where memory is packed by lifetime: the positions of nodes in their graph, inclusive, between which it is in use.
+  int32_t first = kNone, last = kNone;
 };
 
 struct Operand {
@@ -112,6 +114,10 @@ struct Launch {
   NodeId node = kNone;
   int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
   bool aside = false;  // on the lane's branch: beside the launches behind it, as far as memory allows
+  // The arena, packed by lifetime, that has room for its workspace where nothing is in use from its node to position
+  // `until`. kNone: none has.
+  ArenaId gaps = kNone;
+  int32_t until = kNone;
 };
 
 // Instances of a host task that may run at once, at most: of so many the dependencies keep which have ended.
@@ -155,7 +161,8 @@ inline bool has_work(int64_t instance, int32_t every) {
 
 // Where each value of a loop's graph lives; buffer kNone for values without memory of their own.
 struct Placement {
-  std::vector<Operand> of;  // one a value
+  std::vector<Operand> of;      // one a value
+  ArenaId activations = kNone;  // the arena that is packed by lifetime
 };
 
 // A loop's graph on a device with memory of its own, what brings it batches and what reads its sums: a learner's

@@ -9,10 +9,10 @@
 
 namespace arbalest {
 
-RecomputationSearch::RecomputationSearch(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates,
+RecomputationSearch::RecomputationSearch(const Loop& loop, bool branch, const std::vector<UpdatePart>& updates,
                                          double operations_per_byte)
     : graph_(loop.graph),
-      step_(loop, linger, updates),
+      step_(loop, branch, updates),
       operations_per_byte_(operations_per_byte),
       readers_(graph_.consumers()),
       work_(graph_.nodes.size(), 0) {

@@ -17,8 +17,8 @@ class RecomputationSearch {
  public:
   using Choice = std::vector<bool>;  // by node: whether it is computed again
 
-  // `linger` and `updates`: as place() has them.
-  RecomputationSearch(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates,
+  // `branch` and `updates`: as place() has them.
+  RecomputationSearch(const Loop& loop, bool branch, const std::vector<UpdatePart>& updates,
                       double operations_per_byte);
 
   // Choices for less and less memory: as long as moves help, each for somewhat less than the one before.

@@ -7,10 +7,10 @@
 
 namespace arbalest {
 
-StepMemory::StepMemory(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates)
+StepMemory::StepMemory(const Loop& loop, bool branch, const std::vector<UpdatePart>& updates)
     : graph_(loop.graph),
       repetitions_(graph_),
-      linger_(linger),
+      branch_(branch),
       storage_(graph_.values.size(), kNone),
       bytes_(graph_.values.size(), 0),
       read_later_(graph_.values.size(), false) {
@@ -25,7 +25,7 @@ StepMemory::StepMemory(const Loop& loop, int32_t linger, const std::vector<Updat
     nodes_.push_back(packed(*node.op, node.inputs, node.outputs));
     const Repetition& again = repetitions_.of(NodeId(n));
     again_.push_back(again.op ? packed(*again.op, again.inputs, again.outputs) : Operands{});
-    aside_.push_back(linger > 0 && can_run_aside(graph_, node));
+    aside_.push_back(branch && can_run_aside(graph_, node));
     if (node.stage == Stage::Forward) continue;
     for (const ValueId input : nodes_[n].inputs) read_later_[size_t(storage_[size_t(input)])] = true;
   }
@@ -88,9 +88,7 @@ class StepMemory::Walk {
     for (size_t base = 0; base < lives_.size(); ++base) {
       const Life& life = lives_[base];
       if (life.first < 0) continue;
-      const size_t values = step_.bytes_.size();
-      const int64_t bytes =
-          base < 2 * values ? step_.bytes_[base % values] : aligned(step_.gradients_[base - 2 * values].bytes);
+      const int64_t bytes = bytes_of(ValueId(base));
       changes[size_t(life.first)] += bytes;
       changes[size_t(std::min(life.last, position_)) + 1] -= bytes;
     }
@@ -98,6 +96,11 @@ class StepMemory::Walk {
   }
 
  private:
+  int64_t bytes_of(ValueId base) const {
+    const size_t values = step_.bytes_.size();
+    return size_t(base) < 2 * values ? step_.bytes_[size_t(base) % values]
+                                     : aligned(step_.gradients_[size_t(base) - 2 * values].bytes);
+  }
   void touch(ValueId base, int32_t linger = 0) {
     if (base == kNone) return;
     Life& life = lives_[size_t(base)];
@@ -112,13 +115,16 @@ class StepMemory::Walk {
     for (const auto& [output, input] : operands.views) {
       if (!forward) later_[size_t(output)] = later_[size_t(input)];
     }
-    const int32_t linger = step_.aside_[node] ? step_.linger_ : 0;
-    for (const ValueId input : operands.inputs) touch(where[size_t(input)], linger);
+    for (const ValueId input : operands.inputs) {
+      const ValueId base = where[size_t(input)];
+      touch(base, step_.aside_[node] ? linger_of(bytes_of(base)) : 0);
+    }
     for (const ValueId output : operands.outputs) touch(where[size_t(output)]);
     for (size_t i = 0; i < step_.gradients_.size(); ++i) {
       const auto base = ValueId(2 * step_.storage_.size() + i);
       if (step_.gradients_[i].first == NodeId(node)) touch(base);
-      if (step_.gradients_[i].last == NodeId(node)) touch(base, step_.linger_);
+      if (step_.gradients_[i].last == NodeId(node))
+        touch(base, step_.branch_ ? linger_of(step_.gradients_[i].bytes) : 0);
     }
     ++position_;
   }

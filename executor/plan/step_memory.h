@@ -15,8 +15,8 @@ namespace arbalest {
 
 class StepMemory {
  public:
-  // `linger` and `updates`: as place() has them.
-  StepMemory(const Loop& loop, int32_t linger, const std::vector<UpdatePart>& updates);
+  // `branch` and `updates`: as place() has them.
+  StepMemory(const Loop& loop, bool branch, const std::vector<UpdatePart>& updates);
 
   struct Need {
     int64_t peak = 0;   // bytes that live at once, at most
@@ -49,7 +49,7 @@ class StepMemory {
 
   const Graph& graph_;
   const Repetitions repetitions_;
-  const int32_t linger_;
+  const bool branch_;
   std::vector<ValueId> storage_;         // by value
   std::vector<int64_t> bytes_;           // by value: of bases, with what is left free behind them
   std::vector<bool> read_later_;         // by base

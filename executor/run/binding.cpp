@@ -136,12 +136,7 @@ void BoundLaunch::run_on(void* stream) const {
 
 Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::unique_ptr<Device>> devices,
                  std::unique_ptr<Queues> collectives, const BindOptions& options)
-    : plan_(plan),
-      calls_(std::move(calls)),
-      devices_(std::move(devices)),
-      collectives_(std::move(collectives)),
-      workspace_(plan.lanes.size(), kNone),
-      aside_workspace_(plan.lanes.size(), kNone) {
+    : plan_(plan), calls_(std::move(calls)), devices_(std::move(devices)), collectives_(std::move(collectives)) {
   for (const auto& device : devices_) all_queues_.push_back(device.get());
   if (collectives_) all_queues_.push_back(collectives_.get());
   check_free_memory(*options.kept);
@@ -188,6 +183,7 @@ Queues& Binding::queues_of(LaneId lane) const {
 
 void Binding::make_kernels(const BindOptions& options) {
   kernels_.resize(plan_.launches.size());
+  std::vector<int64_t> workspaces(plan_.launches.size(), 0);  // bytes
   for (const Task& task : plan_.tasks) {
     if (task.launches == 0) continue;
     Queues& queues = queues_of(task.lane);
@@ -196,30 +192,17 @@ void Binding::make_kernels(const BindOptions& options) {
     const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
       return lane.kind == Lane::Kind::Compute && lane.device == task.device;
     });
-    int64_t workspace = 0, aside = 0;  // bytes
     queues.run_there([&] {
       for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
         const Launch& launch = plan_.launches[size_t(i)];
         const Graph& graph = plan_.graphs[size_t(launch.program)];
         kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
                                               queues.context(task.lane), std::max(1, int(learners)));
-        int64_t& bytes = launch.aside ? aside : workspace;
-        bytes = std::max(bytes, kernels_[size_t(i)]->workspace_bytes());
+        workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
       }
     });
-    add_workspace(task, workspace_[size_t(task.lane)], "workspace", workspace);
-    add_workspace(task, aside_workspace_[size_t(task.lane)], "workspace aside", aside);
   }
-}
-
-void Binding::add_workspace(const Task& task, ArenaId& arena, const char* name, int64_t bytes) {
-  if (bytes == 0) return;
-  if (arena == kNone) {
-    plan_.arenas.push_back(
-        {fmt::format("{}/{}", plan_.lanes[size_t(task.lane)].name, name), task.device, Arena::Memory::Device, 0});
-    arena = ArenaId(plan_.arenas.size() - 1);
-  }
-  plan_.arenas[size_t(arena)].bytes = std::max(plan_.arenas[size_t(arena)].bytes, bytes);
+  workspaces_ = place_workspaces(plan_, workspaces);
 }
 
 // Takes the memory anew where what was kept has another size.
@@ -355,12 +338,12 @@ void Binding::bind_variant(const Task& task, BoundTask::Variant& variant,
     ready.node = &plan_.graphs[size_t(launch.program)].nodes[size_t(launch.node)];
     ready.launch = i;
     ready.aside = launch.aside;
-    const ArenaId workspace = (launch.aside ? aside_workspace_ : workspace_)[size_t(task.lane)];
+    const Workspace& workspace = workspaces_[size_t(i)];
     const auto operand = [&](int32_t o) { return at(plan_.operands[size_t(launch.first_operand + o)]); };
     for (int32_t o = 0; o < launch.inputs; ++o) ready.inputs.push_back(operand(o));
     for (int32_t o = 0; o < launch.outputs; ++o) ready.outputs.push_back(operand(launch.inputs + o));
     ready.context.stream = queues_of(task.lane).stream(task.lane);
-    ready.context.workspace = workspace == kNone ? nullptr : arenas_[size_t(workspace)];
+    if (workspace.arena != kNone) ready.context.workspace = arenas_[size_t(workspace.arena)] + workspace.offset;
     ready.context.scalars = reinterpret_cast<const StepScalars*>(at({task.scalars, 0, 0}));
     variant.launches.push_back(std::move(ready));
   }

@@ -10,6 +10,7 @@
 #include "executor/devices/call_watch.h"
 #include "executor/devices/device.h"
 #include "executor/plan/plan.h"
+#include "executor/run/workspaces.h"
 
 namespace arbalest {
 
@@ -38,8 +39,8 @@ void check_memory(const Plan& plan, const std::vector<int64_t>& free);
 class Binding {
  public:
   // `calls` watches what the devices call; they are parallel to plan.devices. `collectives` runs the lanes that span
-  // them, nullptr where there are none. Adds the workspaces' arenas to the plan. Throws RunError, naming the largest
-  // arenas, where a device lacks memory: before the first allocation.
+  // them, nullptr where there are none. Adds arenas for workspaces that find no gap to the plan. Throws RunError,
+  // naming the largest arenas, where a device lacks memory: before the first allocation.
   Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::unique_ptr<Device>> devices,
           std::unique_ptr<Queues> collectives, const BindOptions& options);
 
@@ -67,7 +68,6 @@ class Binding {
   void choose_slots(const Task& task, BoundTask& bound, std::vector<ClockId>& clocks) const;
   void bind_variant(const Task& task, BoundTask::Variant& variant, const std::function<std::byte*(const Operand&)>& at);
   void make_kernels(const BindOptions& options);
-  void add_workspace(const Task& task, ArenaId& arena, const char* name, int64_t bytes);
   void check_free_memory(const KeptArenas& kept) const;
   void allocate(KeptArenas& kept);
   std::byte* kept_memory(const Arena& arena, KeptArenas& kept);
@@ -81,8 +81,7 @@ class Binding {
   std::vector<std::byte*> arenas_;
   std::vector<std::shared_ptr<std::byte>> kept_;  // those of them that outlive this
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
-  std::vector<ArenaId> workspace_;                // one a lane
-  std::vector<ArenaId> aside_workspace_;          // likewise, of its branch
+  std::vector<Workspace> workspaces_;             // likewise
   std::vector<BoundTask> tasks_;
 };
 

@@ -28,6 +28,8 @@ MemoryUse memory_use(const Plan& plan, const BoundLaunch& launch) {
   };
   MemoryUse use;
   use.aside = launch.aside;
+  const auto* workspace = static_cast<const std::byte*>(launch.context.workspace);
+  use.writes.emplace_back(workspace, workspace + (workspace == nullptr ? 0 : launch.kernel->workspace_bytes()));
   for (size_t i = 0; i < launch.inputs.size(); ++i) {
     use.reads.push_back(range(launch.inputs[i], launch.node->inputs[i]));
   }

@@ -9,6 +9,7 @@
 
 #include "executor/plan/make_plan.h"
 #include "executor/run/binding.h"
+#include "executor/run/workspaces.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;
@@ -256,6 +257,117 @@ TEST_CASE("packing uses the gap that fits and the memory of what has ended") {
   CHECK(chain.bytes == 2048);
   CHECK(pack({{256, 0, 0}, {256, 1, 1}, {256, 2, 2}}).bytes == 256);
   CHECK(pack({{256, 0, 2}, {256, 1, 1}, {256, 2, 2}}).bytes == 512);
+}
+
+TEST_CASE("what is packed into gaps overlaps nothing, takes the lowest gap, and has no place where there is none") {
+  std::mt19937 random(11);
+  const auto pick = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+  int64_t fitted = 0, refused = 0;
+  for (int round = 0; round < 300; ++round) {
+    const int length = pick(1, 40);
+    const auto draw = [&](int most, int longest) {
+      std::vector<Lifetime> lifetimes(size_t(pick(0, most)));
+      for (Lifetime& life : lifetimes) {
+        life = {pick(0, 9) == 0 ? 0 : pick(1, 5000), pick(0, length), 0};
+        life.last = std::min(length, life.first + pick(0, longest));
+      }
+      return lifetimes;
+    };
+    const std::vector<Lifetime> placed = draw(60, 20), added = draw(20, 3);
+    const Packing packing = pack(placed);
+    const std::vector<int64_t> found = pack_into_gaps(placed, packing.offsets, added, packing.bytes);
+    REQUIRE(found.size() == added.size());
+
+    std::vector<size_t> order(added.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return added[a].bytes > added[b].bytes; });
+    std::vector<std::pair<Lifetime, int64_t>> there;
+    for (size_t i = 0; i < placed.size(); ++i) there.emplace_back(placed[i], packing.offsets[i]);
+    for (const size_t item : order) {
+      std::sort(there.begin(), there.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+      int64_t offset = 0;
+      for (const auto& [life, at] : there) {
+        if (life.bytes == 0 || !together(life, added[item])) continue;
+        if (offset + rounded(added[item].bytes) <= at) break;
+        offset = std::max(offset, at + rounded(life.bytes));
+      }
+      const bool fits = offset + added[item].bytes <= packing.bytes;
+      REQUIRE(found[item] == (fits ? offset : -1));
+      ++(fits ? fitted : refused);
+      if (fits) there.emplace_back(added[item], offset);
+    }
+  }
+  CHECK(fitted > 500);
+  CHECK(refused > 500);
+}
+
+TEST_CASE("kernels work in gaps of the activations, and in memory of their lane where there are none") {
+  const Prepared ready = prepared(residual_net(), Precision::Bf16);
+  std::mt19937 random(13);
+  const size_t first = size_t(Step(ready.program, {PlanDevice::Kind::Cuda, 0}).task->first_launch);
+  int in_gaps = 0, apart = 0, in_gaps_aside = 0, apart_aside = 0;
+  for (int round = 0; round < 60; ++round) {
+    Step step(ready.program, {PlanDevice::Kind::Cuda, 0});
+    const Plan& plan = step.plan;
+    const size_t arenas = plan.arenas.size();
+    const ArenaId activations = plan.launches[first].gaps;
+    REQUIRE(activations != kNone);
+    const int64_t all = plan.arenas[size_t(activations)].bytes;
+    std::vector<int64_t> bytes(plan.launches.size(), 0);
+    for (int64_t& each : bytes) {
+      if (random() % 2) each = std::uniform_int_distribution<int64_t>(1, round % 2 ? all / 16 : all / 4)(random);
+    }
+    const bool one_is_large = round % 4 == 3;
+    if (one_is_large) bytes[first] = 3 * all;
+    const std::vector<Workspace> places = place_workspaces(step.plan, bytes);
+    REQUIRE(places.size() == bytes.size());
+    if (one_is_large) REQUIRE(places[first].arena >= ArenaId(arenas));
+
+    std::vector<std::pair<size_t, Range>> taken;  // launches in gaps
+    for (const Task& task : plan.tasks) {
+      for (int32_t n = task.first_launch; n < task.first_launch + task.launches; ++n) {
+        const auto i = size_t(n);
+        const Launch& launch = plan.launches[i];
+        const Workspace& place = places[i];
+        REQUIRE((place.arena == kNone) == (bytes[i] == 0));
+        if (bytes[i] == 0) continue;
+        const Arena& arena = plan.arenas[size_t(place.arena)];
+        const Range mine{place.offset, place.offset + bytes[i]};
+        REQUIRE(place.offset % 256 == 0);
+        REQUIRE(mine.end <= arena.bytes);
+        REQUIRE(arena.device == task.device);
+        if (place.arena >= ArenaId(arenas)) {  // launches beside each other work apart
+          REQUIRE(contains(arena.name, "workspace aside") == launch.aside);
+          ++(launch.aside ? apart_aside : apart);
+          continue;
+        }
+        REQUIRE(place.arena == launch.gaps);
+        ++(launch.aside ? in_gaps_aside : in_gaps);
+        const auto life = [&](const Launch& of) { return Lifetime{1, of.node, of.until}; };
+        for (const Buffer& buffer : plan.buffers) {
+          const bool meets = buffer.arena == place.arena && together({1, buffer.first, buffer.last}, life(launch));
+          REQUIRE_FALSE((meets && overlap(mine, {buffer.offset, buffer.offset + buffer.bytes})));
+        }
+        for (const auto& [other, range] : taken) {
+          const bool meets = places[other].arena == place.arena && together(life(plan.launches[other]), life(launch));
+          REQUIRE_FALSE((meets && overlap(mine, range)));
+        }
+        taken.emplace_back(i, mine);
+      }
+    }
+  }
+  CHECK(in_gaps > 100);
+  CHECK(apart > 100);
+  CHECK(in_gaps_aside > 5);
+  CHECK(apart_aside > 10);
+
+  // Nothing is added where all find a gap.
+  Step small(ready.program, {PlanDevice::Kind::Cuda, 0});
+  const size_t arenas = small.plan.arenas.size();
+  std::vector<int64_t> few(small.plan.launches.size(), 0);
+  few[first] = 256;
+  CHECK(place_workspaces(small.plan, few)[first].arena == small.plan.launches[first].gaps);
+  CHECK(small.plan.arenas.size() == arenas);
 }
 
 TEST_CASE("a batch norm's gradients are written over what nothing reads afterwards") {

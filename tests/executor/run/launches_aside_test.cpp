@@ -33,6 +33,21 @@ TEST_CASE("a launch waits for one aside where they share memory that one of them
   CHECK(!waits(use(false, {{9, 9}}, {{1, 1}})));    // empty
 }
 
+TEST_CASE("a launch writes where it works") {
+  Plan plan;
+  plan.graphs.emplace_back();
+  plan.launches.emplace_back();
+  const std::unique_ptr<Kernel> kernel = make_kernel([](const KernelContext&) {}, 16);
+  BoundLaunch launch;
+  launch.launch = 0;
+  launch.kernel = kernel.get();
+  launch.context.workspace = memory + 8;
+  CHECK(memory_use(plan, launch).conflicts_with(use(true, {{20, 30}}, {})));
+  CHECK_FALSE(memory_use(plan, launch).conflicts_with(use(true, {{24, 30}}, {})));
+  launch.context.workspace = nullptr;
+  CHECK_FALSE(memory_use(plan, launch).conflicts_with(use(true, {{0, 64}}, {})));
+}
+
 TEST_CASE("whatever is aside, each conflict is waited for by then, and nothing else is but what is old") {
   std::mt19937 random(7);
   const auto draw = [&](int below) { return int(random() % unsigned(below)); };

@@ -564,7 +564,9 @@ TEST_CASE("on a GPU with few learners gradients of parameters run aside, and wha
           return Range{begin, begin + bytes_of(v)};
         };
         const Range read = range_of(step.operand(i, int32_t(input)), value);
-        for (int32_t later = i + 1; later <= i + 12 && later < step.task->launches; ++later) {
+        const Buffer& buffer = step.plan.buffers[size_t(step.operand(i, int32_t(input)).buffer)];
+        const int32_t until = std::min(i + linger_of(buffer.bytes) + 1, step.task->launches);
+        for (int32_t later = i + 1; later < until; ++later) {
           const auto& outputs = step.node(later).outputs;
           for (size_t o = 0; o < outputs.size(); ++o) {
             if (outputs[o] == kNone) continue;

@@ -24,7 +24,8 @@ class Delays {
       if (bytes < kLarge) continue;
       NodeId at = end;  // the first from which on there is room
       while (at > n && live[size_t(at) - 1] + bytes <= peak) --at;
-      if (at > n) key[size_t(n)] = 2 * int64_t(at) - 1;
+      at = std::min(at, first_over_inputs(n));
+      if (at > n + 1) key[size_t(n)] = 2 * int64_t(at) - 1;
     }
     reorder_nodes(graph_, key);
   }
@@ -44,6 +45,28 @@ class Delays {
     }
     for (const ValueId input : node.inputs) read += input == kNone ? 0 : graph_.values[size_t(input)].type.bytes();
     return read <= bytes / 4 ? bytes : 0;
+  }
+
+  // The first node behind `node` that may write where one of its inputs lies (Op::aliases).
+  NodeId first_over_inputs(NodeId node) const {
+    std::vector<ValueId> memory(graph_.values.size());  // by value: the one whose memory it has
+    for (size_t v = 0; v < memory.size(); ++v) memory[v] = storage_of(graph_, ValueId(v)).base;
+    const std::vector<ValueId>& inputs = graph_.nodes[size_t(node)].inputs;
+    const auto count = NodeId(graph_.nodes.size());
+    for (NodeId n = 0; n < count; ++n) {
+      const Node& other = graph_.nodes[size_t(n)];
+      for (const auto& [output, input] : other.op->aliases) {
+        if (size_t(output) >= other.outputs.size() || size_t(input) >= other.inputs.size()) continue;
+        const ValueId to = other.outputs[size_t(output)], from = other.inputs[size_t(input)];
+        if (to == kNone || from == kNone) continue;
+        memory[size_t(to)] = memory[size_t(from)];
+        const auto is_there = [&](ValueId value) {
+          return value != kNone && memory[size_t(value)] == memory[size_t(from)];
+        };
+        if (n > node && std::any_of(inputs.begin(), inputs.end(), is_there)) return n;
+      }
+    }
+    return count;
   }
 
   // Of activations, by node; those that are written over others count twice.

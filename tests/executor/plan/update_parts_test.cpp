@@ -5,6 +5,8 @@
 #include <set>
 
 #include "executor/plan/phases.h"
+#include "graph/op.h"
+#include "graph/passes/passes.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/plan/races.h"
 
@@ -169,6 +171,31 @@ TEST_CASE("a large gradient comes where activations have left room for it, and i
   Plan late = make_plan(ready.program, ready.request);
   CHECK(Races(late).first() == "");
   CHECK(planned_bytes(late, 0) < planned_bytes(make_plan(early, ready.request), 0) - (24 << 20));
+}
+
+TEST_CASE("a large gradient does not come behind what may write over its operands") {
+  const Prepared ready = prepare(tiny(wide()), short_run());
+  const auto moved = [&](bool written) {
+    Program program = make_program(ready.graph, {});
+    Graph& graph = program.training().graph;
+    const auto maker = [&] { return graph.values[size_t(graph.find_value("h.weight.gradient"))].producer; };
+    std::vector<int64_t> key(graph.nodes.size());
+    for (size_t n = 0; n < key.size(); ++n) key[n] = 10 * int64_t(n);
+    const NodeId made = maker();
+    const ValueId read = graph.nodes[size_t(made)].inputs[1];
+    const NodeId other = graph.add_node(builtin_ops().get(written ? "arbalest.FlattenInPlace" : "Flatten"), "other",
+                                        {read}, 1, {{"axis", int64_t{1}}});
+    graph.nodes[size_t(other)].stage = Stage::Backward;
+    infer(graph, other);
+    key.push_back(key[size_t(made) + 3] + 1);
+    reorder_nodes(graph, key);
+    const NodeId before = graph.find_node("other");
+    REQUIRE(maker() < before);
+    delay_gradients(graph, program.training().arenas.gradients);
+    return maker() > graph.find_node("other");
+  };
+  CHECK(moved(false));
+  CHECK_FALSE(moved(true));
 }
 
 TEST_CASE("small models, norms of all gradients, several batches and averaging leave the update whole") {

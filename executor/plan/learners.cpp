@@ -65,18 +65,13 @@ std::vector<Bucket> find_buckets(const PlanInputs& in) {
 }
 
 // Parts of the parameters, each to be updated as soon as its gradients are there and nothing reads its weights any
-// more: some sixteen, of 16 MiB at least, since each is a launch. Empty where an update needs all gradients at once
-// (clipping, rates by norms), sums of several batches, or an average.
+// more: some sixteen, of 16 MiB at least, since each is a launch. Empty where the update is whole.
 std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
   const Loop& loop = in.training();
   const Graph& graph = loop.graph;
   const Node& whole = graph.nodes[size_t(update)];
-  const UpdateOperands place(*whole.op->optimizer);
-  const auto has = [&](size_t input) { return input < whole.inputs.size() && whole.inputs[input] != kNone; };
-  const bool needs_others = whole.op->optimizer->per_tensor || has(place.average()) || has(place.averaged()) ||
-                            has(place.clip()) || whole.inputs[place.kGradients] != loop.arenas.gradients;
-  if (needs_others) return {};
+  if (!updates_in_parts(whole, loop.arenas)) return {};
 
   struct Member {
     NodeId made = kNone, last = kNone;  // what makes its gradient; the last that uses its gradient or its weights
@@ -107,13 +102,14 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   }
   if (together) return {};
 
-  // A part ends where a layer does: its memory is free then for the gradients of the next. What is made later than the
-  // next one's is a part by itself where it is large enough: see delay_gradients().
+  // A part ends where a layer does: its memory is free then for the gradients of the next. A large one that is made
+  // later than the next is a part by itself: see delay_gradients().
   const int64_t all = in.type_of(loop.arenas.weights).elements();
   const int64_t least = std::max(kLeast, (all + kMost - 1) / kMost);
   const auto is_apart = [&](auto member) {
     if (member == members.end() || std::next(member) == members.end()) return false;
-    return member->second.elements >= least && member->second.made > std::next(member)->second.made;
+    const int64_t bytes = member->second.elements * int64_t(sizeof(float));
+    return bytes >= kLargeGradient && member->second.made > std::next(member)->second.made;
   };
   std::vector<UpdatePart> found;
   UpdatePart open;

@@ -117,8 +117,7 @@ void add_launches(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, 
     const Node& node = loop.graph.nodes[size_t(n)];
     const bool aside = branches && can_run_aside(loop.graph, node);
     plan.launches.push_back({in.graph_of(loop), n, int32_t(plan.operands.size()), int32_t(node.inputs.size()),
-                             int32_t(node.outputs.size()), aside, placement.activations,
-                             n + (aside ? linger_of(0) : 0)});
+                             int32_t(node.outputs.size()), aside, placement.activations});
     for (const ValueId v : node.inputs) plan.operands.push_back(place_of(v));
     for (const ValueId v : node.outputs) plan.operands.push_back(place_of(v));
   }

@@ -114,10 +114,7 @@ struct Launch {
   NodeId node = kNone;
   int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
   bool aside = false;  // on the lane's branch: beside the launches behind it, as far as memory allows
-  // The arena, packed by lifetime, that has room for its workspace where nothing is in use from its node to position
-  // `until`. kNone: none has.
-  ArenaId gaps = kNone;
-  int32_t until = kNone;
+  ArenaId gaps = kNone;  // the arena, packed by lifetime, in whose gaps it may have its workspace; kNone: in none
 };
 
 // Instances of a host task that may run at once, at most: of so many the dependencies keep which have ended.

@@ -4,8 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "executor/plan/make_plan.h"
-
 namespace arbalest {
 namespace {
 
@@ -22,7 +20,7 @@ std::vector<Workspace> find_gaps(const Plan& plan, const std::vector<int64_t>& b
     const Launch& launch = plan.launches[i];
     if (bytes[i] == 0 || launch.gaps == kNone) continue;
     Gaps& gaps = arenas[launch.gaps];
-    gaps.workspaces.push_back({bytes[i], launch.node, launch.until});
+    gaps.workspaces.push_back(life_of(launch, bytes[i]));
     gaps.launches.push_back(i);
   }
   for (const Buffer& buffer : plan.buffers) {
@@ -43,6 +41,10 @@ std::vector<Workspace> find_gaps(const Plan& plan, const std::vector<int64_t>& b
 }
 
 }  // namespace
+
+Lifetime life_of(const Launch& launch, int64_t workspace) {
+  return {workspace, launch.node, launch.node + (launch.aside ? linger_of(workspace) : 0)};
+}
 
 std::vector<Workspace> place_workspaces(Plan& plan, const std::vector<int64_t>& bytes) {
   std::vector<Workspace> places = find_gaps(plan, bytes);

@@ -353,4 +353,11 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
   return adopted;
 }
 
+bool updates_in_parts(const Node& update, const ArenaValues& arenas) {
+  const UpdateOperands place(*update.op->optimizer);
+  const auto has = [&](size_t input) { return input < update.inputs.size() && update.inputs[input] != kNone; };
+  return !update.op->optimizer->per_tensor && !has(place.average()) && !has(place.averaged()) && !has(place.clip()) &&
+         update.inputs[place.kGradients] == arenas.gradients;
+}
+
 }  // namespace arbalest

@@ -9,7 +9,7 @@ namespace {
 // Of a step, in the order of its nodes.
 class Delays {
  public:
-  Delays(Graph& graph, ValueId gradients) : graph_(graph), gradients_(gradients) {}
+  Delays(Graph& graph, ValueId gradients) : graph_(graph), gradients_(gradients), readers_(graph.consumers()) {}
 
   void run() {
     std::vector<int64_t> key(graph_.nodes.size());
@@ -17,21 +17,23 @@ class Delays {
     NodeId end = NodeId(graph_.nodes.size());  // of the backward pass: what updates make lies where it was
     while (end > 0 && graph_.nodes[size_t(end) - 1].stage != Stage::Backward) --end;
     if (end == 0) return;
-    const std::vector<int64_t> live = live_bytes();
+    std::vector<int64_t> live = live_bytes();
     const int64_t peak = *std::max_element(live.begin(), live.begin() + end);
     for (NodeId n = 0; n < end; ++n) {
       const int64_t bytes = gradient_bytes(graph_.nodes[size_t(n)]);
-      if (bytes < kLarge) continue;
+      if (bytes < kLargeGradient) continue;
       NodeId at = end;  // the first from which on there is room
       while (at > n && live[size_t(at) - 1] + bytes <= peak) --at;
-      at = std::min(at, first_over_inputs(n));
-      if (at > n + 1) key[size_t(n)] = 2 * int64_t(at) - 1;
+      const NodeId latest = std::min(first_reader(n), first_over_inputs(n));
+      if (at == end || at <= n + 1 || at > latest) continue;
+      key[size_t(n)] = 2 * int64_t(at) - 1;
+      for (NodeId later = at; later < std::min(at + kLives, end); ++later) live[size_t(later)] += bytes;
     }
     reorder_nodes(graph_, key);
   }
 
  private:
-  static constexpr int64_t kLarge = 32 << 20;  // bytes
+  static constexpr NodeId kLives = 5;  // nodes, until it has been updated
 
   // Bytes that the node writes of gradients of parameters, where it writes nothing else and reads little: inputs wait
   // for it. 0 otherwise.
@@ -45,6 +47,16 @@ class Delays {
     }
     for (const ValueId input : node.inputs) read += input == kNone ? 0 : graph_.values[size_t(input)].type.bytes();
     return read <= bytes / 4 ? bytes : 0;
+  }
+
+  // The first that reads what `node` makes, updates apart: these come when all is there.
+  NodeId first_reader(NodeId node) const {
+    NodeId first = NodeId(graph_.nodes.size());
+    for (const ValueId output : graph_.nodes[size_t(node)].outputs) {
+      if (output == kNone) continue;
+      for (const NodeId reader : readers_[size_t(output)]) first = std::min(first, reader);
+    }
+    return first;
   }
 
   // The first node behind `node` that may write where one of its inputs lies (Op::aliases).
@@ -99,12 +111,15 @@ class Delays {
 
   Graph& graph_;
   const ValueId gradients_;
+  const std::vector<std::vector<NodeId>> readers_;
 };
 
 }  // namespace
 
-void delay_gradients(Graph& graph, ValueId gradients) {
-  if (!graph.nodes.empty() && gradients != kNone) Delays(graph, gradients).run();
+void delay_gradients(Graph& graph, const ArenaValues& arenas) {
+  const auto update = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                                   [](const Node& node) { return node.op->optimizer.has_value(); });
+  if (update != graph.nodes.end() && updates_in_parts(*update, arenas)) Delays(graph, arenas.gradients).run();
 }
 
 }  // namespace arbalest

@@ -142,9 +142,15 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
 // gradients and master weights stay float.
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
-// Puts nodes that make large gradients of parameters, parts of `gradients`, behind others of the backward pass, where
-// activations have left room for them: 400 MB of VGG-16 come otherwise where the most activations are there.
-void delay_gradients(Graph& graph, ValueId gradients);
+// Whether the node, which updates the parameters, does so element by element: parts of the arenas can be updated as soon
+// as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need all.
+bool updates_in_parts(const Node& update, const ArenaValues& arenas);
+
+// Puts nodes that make large gradients of parameters behind others of the backward pass, where activations have left
+// room for them: 400 MB of VGG-16 come otherwise where the most activations are there. Leaves the graph as it is where
+// its update is not one in parts.
+void delay_gradients(Graph& graph, const ArenaValues& arenas);
+inline constexpr int64_t kLargeGradient = 32 << 20;  // bytes
 
 // Drops nodes that nothing asked for needs, and values nobody uses. Renumbers both; `keep` is updated along.
 void remove_dead(Graph& graph, ArenaValues& keep);

@@ -142,10 +142,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        uint32_t a[4];
+        uint32_t a[4];  // pixels group and group + 8, of the step's first pairs and of its second
 #pragma unroll
-        for (int i = 0; i < 4;
-             ++i) {  // pixels group and group + 8 of the pairs of this step's first half, of its second
+        for (int i = 0; i < 4; ++i) {
           const int q = step * 2 + i / 2, pixel = from + group + i % 2 * 8, odd = pixel & 1;
           const int at = row * kPitch + pixel * kColours + pairs[q] - odd;
           const uint32_t word = *reinterpret_cast<const uint32_t*>(&held[odd][at]);

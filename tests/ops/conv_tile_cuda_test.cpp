@@ -193,6 +193,43 @@ void check_gradient_sums(const ConvolutionProblem& problem, const Operands& oper
   }
 }
 
+// Of two batch norms: as of either alone.
+void check_pair_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels) {
+  using T = __nv_bfloat16;
+  const Shape image = problem.output_shape(), of_partials = {pixel_chunks(image, chunk_pixels).chunks, image[1], 2};
+  const test::LoweredTensor x = test::lowered_noise(image, 3), x2 = test::lowered_noise(image, 4);
+  const test::LoweredTensor y = test::lowered_noise(image, 5), second = test::lowered_noise(image, 6);
+  const DeviceBuffer mean = test::noise({image[1]}, 7), mean2 = test::noise({image[1]}, 8);
+  const auto tensor = [](const test::LoweredTensor& of) { return static_cast<const T*>(of.lowered.data()); };
+  const auto floats = [](const DeviceBuffer& of) { return static_cast<const float*>(of.data()); };
+  std::vector<float> g;
+  const auto sums_of = [&](const test::LoweredTensor& input, const DeviceBuffer& its_mean) {
+    const cuda::GradientOf<T> from = {nullptr,          tensor(second), tensor(input), tensor(y),
+                                      floats(its_mean), nullptr,        nullptr,       nullptr};
+    const DeviceBuffer result = test::room_for(image), sums = test::room_for(of_partials);
+    run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
+                                from, cuda::Mask::Y, true, result.data(), sums.data());
+    g = test::content(result, image, DataType::Bfloat16);
+    return test::content(sums, of_partials);
+  };
+  const std::vector<float> first = sums_of(x, mean), other = sums_of(x2, mean2);
+  std::vector<std::vector<float>> found[2];
+  for (std::vector<std::vector<float>>& each : found) {
+    const DeviceBuffer result = test::room_for(image), sums = test::room_for(of_partials);
+    const DeviceBuffer sums2 = test::room_for(of_partials);
+    const cuda::PairGradientOf<T> from = {nullptr,    tensor(second), tensor(y),    tensor(x),
+                                          tensor(x2), floats(mean),   floats(mean2)};
+    run_pointwise_pair_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
+                                     operands.b.lowered.data(), from, result.data(), sums.data(), sums2.data());
+    each = {test::content(result, image, DataType::Bfloat16), test::content(sums, of_partials),
+            test::content(sums2, of_partials)};
+  }
+  CHECK(found[0] == found[1]);
+  CHECK(found[0][0] == g);
+  CHECK(test::worst_share(found[0][1], first, chunk_pixels) < 1);
+  CHECK(test::worst_share(found[0][2], other, chunk_pixels) < 1);
+}
+
 }  // namespace
 
 TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain loops, with the same bits each time") {
@@ -224,6 +261,7 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
                               run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
                                                           operands.b.lowered.data(), from, mask, two, result, partials);
                             });
+        check_pair_sums(problem, operands, chunk_pixels);
       }
     }
   }

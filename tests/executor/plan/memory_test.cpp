@@ -343,13 +343,14 @@ TEST_CASE("kernels work in gaps of the activations, and in memory of their lane 
         }
         REQUIRE(place.arena == launch.gaps);
         ++(launch.aside ? in_gaps_aside : in_gaps);
-        const auto life = [&](const Launch& of) { return Lifetime{1, of.node, of.until}; };
         for (const Buffer& buffer : plan.buffers) {
-          const bool meets = buffer.arena == place.arena && together({1, buffer.first, buffer.last}, life(launch));
+          const bool meets =
+              buffer.arena == place.arena && together({1, buffer.first, buffer.last}, life_of(launch, bytes[i]));
           REQUIRE_FALSE((meets && overlap(mine, {buffer.offset, buffer.offset + buffer.bytes})));
         }
         for (const auto& [other, range] : taken) {
-          const bool meets = places[other].arena == place.arena && together(life(plan.launches[other]), life(launch));
+          const bool meets = places[other].arena == place.arena &&
+                             together(life_of(plan.launches[other], bytes[other]), life_of(launch, bytes[i]));
           REQUIRE_FALSE((meets && overlap(mine, range)));
         }
         taken.emplace_back(i, mine);

@@ -137,7 +137,7 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   set_precision(passes, options);
   passes.skips = options.divergence.then == OnDivergence::Skip;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
-  passes.late_gradients = request.strategy.kind == Strategy::Kind::None;
+  passes.delay_gradients = request.strategy.kind == Strategy::Kind::None;
   const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
   passes.restarts = options.rules.plateau > 0 || rate.drops_in_steps();
   passes.validators = validator_count(request);

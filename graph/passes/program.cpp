@@ -283,7 +283,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("fuse_statistics", program.training().graph);
   if (options.fuse_statistics) fuse_batch_norm_pairs(program.training().graph);
   after("fuse_batch_norm_pairs", program.training().graph);
-  if (options.late_gradients) delay_gradients(program.training().graph, program.training().arenas);
+  if (options.delay_gradients) delay_gradients(program.training().graph, program.training().arenas);
   after("delay_gradients", program.training().graph);
   for (Loop& loop : program.loops) finish(loop);
   after("remove_dead", program.training().graph);

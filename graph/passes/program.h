@@ -19,7 +19,7 @@ struct ProgramOptions {
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
   bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
   bool restarts = false;             // of averaging: the rate may drop in a step, and learners start again from it
-  bool late_gradients = false;       // nothing but an update waits for a gradient: large ones come where there is room
+  bool delay_gradients = false;      // nothing but an update waits for a gradient: large ones come where there is room
   int64_t validators = 1;            // devices that share validation's work
   int64_t validation_samples = 0;    // for metrics that keep a row of each; 0: as many as one batch of each device
   bool measures = true;              // whether the validation loop computes metrics

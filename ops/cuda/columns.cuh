@@ -21,8 +21,10 @@ struct Columns {
   int lanes = 1;  // packs of a slice's row
   int slices = 1;
   int chunks = 1;  // all of them hold rows; at least one even where rows = 0
+  int shares = 1;  // blocks that take turns at a chunk: each takes so many batches on
+  bool backwards = false;
 
-  dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
+  dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks * shares)); }
 };
 
 struct ColumnLimits {
@@ -70,6 +72,21 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
 }
 
+// For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs `resident`
+// blocks at once: with more there would be a last wave of few, and partials would be read more often. Its blocks take
+// turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these write last
+// the next one reads first (docs/notes.md, "Back and forth").
+inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
+                              int resident) {
+  const bool large = bytes > (int64_t{16} << 20);
+  Columns columns = make_columns(rows, channels, width, {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1});
+  const int64_t batch = int64_t(kThreads / columns.lanes) * kUnroll, batches = (rows + batch - 1) / batch;
+  const int64_t blocks = int64_t(multiprocessors) * (large ? resident : std::min(resident, 2));
+  columns.shares = int(std::clamp<int64_t>(batches, 1, std::max<int64_t>(1, blocks / columns.slices)));
+  columns.backwards = true;
+  return columns;
+}
+
 // Where a thread stands; W channels a pack.
 template <int W>
 struct Place {
@@ -78,6 +95,7 @@ struct Place {
   int first;             // channel of the slice
   int channel;           // the first of the thread's W
   bool active;
+  int share;           // which of the chunk's blocks
   int64_t begin, end;  // rows of the chunk
 
   __device__ explicit Place(const Columns& columns, int slice = int(blockIdx.x)) {
@@ -88,7 +106,8 @@ struct Place {
     first = slice * slice_channels;
     channel = first + lane * W;
     active = row < depth && channel < columns.channels;
-    begin = int64_t(blockIdx.y) * columns.chunk_rows;
+    share = int(blockIdx.y) % columns.shares;
+    begin = int64_t(int(blockIdx.y) / columns.shares) * columns.chunk_rows;
     end = min(begin + columns.chunk_rows, columns.rows);
   }
 };
@@ -98,23 +117,25 @@ struct RowPacks {
   Pack<T, W> pack[kUnroll];
 };
 
-// f(offset in elements, packs of each tensor there) for the thread's rows of the chunk, in order; the loads of kUnroll
-// rows are issued before the first is used.
+// f(offset in elements, packs of each tensor there) for the thread's rows of the chunk, those of the block's share; the
+// loads of kUnroll rows, a batch, are issued before the first is used. Rows behind the last whole batch come in the end.
 template <int W, typename Function, typename... T>
 __device__ inline void for_rows(const Columns& columns, const Place<W>& place, Function f, const T*... tensor) {
   if (!place.active) return;
   const int64_t step = int64_t(place.depth) * columns.channels;
-  int64_t row = place.begin + place.row, at = row * columns.channels + place.channel;
-  const auto batch = [&](RowPacks<T, W>... rows) {
+  const int rows = int((place.end - place.begin - place.row + place.depth - 1) / place.depth), batches = rows / kUnroll;
+  const int64_t begin = (place.begin + place.row) * columns.channels + place.channel;
+  const auto batch = [&](int64_t at, RowPacks<T, W>... rows) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) ((rows.pack[u] = load<W>(tensor + at + u * step)), ...);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) f(at + u * step, rows.pack[u]...);
   };
-  for (; row + (kUnroll - 1) * place.depth < place.end; row += kUnroll * place.depth, at += kUnroll * step) {
-    batch(RowPacks<T, W>()...);
-  }
-  for (; row < place.end; row += place.depth, at += step) f(at, load<W>(tensor + at)...);
+  const int64_t turn = (columns.backwards ? -1 : 1) * int64_t(columns.shares) * kUnroll * step;
+  int64_t at = begin + (columns.backwards ? batches - 1 - place.share : place.share) * kUnroll * step;
+  for (int k = place.share; k < batches; k += columns.shares, at += turn) batch(at, RowPacks<T, W>()...);
+  if (place.share != 0) return;
+  for (int k = batches * kUnroll; k < rows; ++k) f(begin + k * step, load<W>(tensor + begin + k * step)...);
 }
 
 // Thread t of the block brings what it has summed for channel t % slice_channels; thread t < slice_channels leaves with
@@ -173,14 +194,18 @@ __device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W]
   fold_groups(place.slice_channels, scratch, total);
 }
 
-// f(chunk, channel) for the thread's share of a slice's partials: channel t % slice_channels, every groups-th chunk.
-template <int W, typename Function>
-__device__ inline void for_partials(const Columns& partials, const Place<W>& place, Function f) {
+// f(chunk, channel, partial) for the thread's share of a slice's partials: channel t % slice_channels, every groups-th
+// chunk, in order.
+template <int W, typename Partial, typename Function>
+__device__ inline void for_partials(const Columns& reduced, const Place<W>& place, const Partial* partials,
+                                    Function f) {
   const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
-  const int channel = place.first + t % place.slice_channels;
-  if (t / place.slice_channels >= groups || channel >= partials.channels) return;
+  const int channel = place.first + t % place.slice_channels, group = t / place.slice_channels;
+  if (group >= groups || channel >= reduced.channels) return;
 #pragma unroll 4
-  for (int chunk = t / place.slice_channels; chunk < partials.chunks; chunk += groups) f(chunk, channel);
+  for (int chunk = group; chunk < reduced.chunks; chunk += groups) {
+    f(chunk, channel, partials[int64_t(chunk) * reduced.channels + channel]);
+  }
 }
 
 }  // namespace arbalest::cuda

@@ -8,6 +8,9 @@ using namespace cuda;
 
 namespace {
 
+// Blocks that a multiprocessor has registers for.
+constexpr int kResident = 3, kGradientResident = 2;
+
 // function(std::bool_constant)
 template <typename Function>
 void with_flag(bool flag, Function function) {
@@ -19,7 +22,7 @@ void with_flags(bool first, bool second, Function function) {
 }
 
 std::unique_ptr<Kernel> training(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0], kResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
@@ -69,7 +72,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> again(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0], kResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
@@ -91,7 +94,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> inference(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0], kResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_input(5);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
@@ -114,7 +117,7 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[1]);
+  const NormLayouts layouts(request, request.inputs[1], kGradientResident);
   const bool relu = int_attribute(request.node, "relu") != 0, residual = request.has_output(3);
   const bool two = request.has_input(7), given = request.has_input(8);
   const Columns chunks = given ? chunks_of(request, request.inputs[1]) : Columns();
@@ -167,7 +170,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> inference_gradient(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[1]);
+  const NormLayouts layouts(request, request.inputs[1], kGradientResident);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   std::array<bool, 3> has{};
   for (size_t i = 0; i < has.size(); ++i) has[i] = request.has_output(i);

@@ -120,9 +120,9 @@ template <int W>
 __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place, const Partial* partials) {
   __shared__ float scratch[2 * kThreads];
   float sums[2] = {};  // of deviations from the first chunk's mean, and of their squares
-  for_partials(reduced, place, [&](int chunk, int channel) {
-    const Partial partial = partials[int64_t(chunk) * reduced.channels + channel];
-    const float count = float(rows_in_chunk(reduced, chunk)), deviation = partial.x - partials[channel].x;
+  const float rows = float(rows_in_chunk(reduced, 0)), last_rows = float(rows_in_chunk(reduced, reduced.chunks - 1));
+  for_partials(reduced, place, partials, [&](int chunk, int channel, Partial partial) {
+    const float count = chunk + 1 < reduced.chunks ? rows : last_rows, deviation = partial.x - partials[channel].x;
     sums[0] += count * deviation;
     sums[1] += partial.y + count * deviation * deviation;
   });
@@ -133,15 +133,24 @@ __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place,
   return make_float2(partials[channel].x + shift, fmaxf(sums[1] - sums[0] * shift, 0.0f));
 }
 
+// Of a channel. What threads read before they add up partials, so that nothing waits for it afterwards.
+struct Affine {
+  float scale = 0, bias = 0;
+
+  __device__ Affine(const Statistics& statistics, int channel) {
+    if (channel >= 0) scale = statistics.scale[channel], bias = statistics.bias[channel];
+  }
+};
+
 // What thread t normalises channel t of its slice with, `channel` of all; the first chunk's blocks leave the
 // statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
-__device__ inline void take_statistics(const Statistics& statistics, Partial merged, float rows, int channel,
-                                       SliceTerms& terms) {
+__device__ inline void take_statistics(const Statistics& statistics, const Affine& affine, Partial merged, float rows,
+                                       int channel, SliceTerms& terms) {
   const int t = int(threadIdx.x);
   const float inv_std = 1.0f / sqrtf(merged.y / rows + statistics.epsilon);
   terms.mean[t] = merged.x;
-  terms.gain[t] = statistics.scale[channel] * inv_std;
-  terms.bias[t] = statistics.bias[channel];
+  terms.gain[t] = affine.scale * inv_std;
+  terms.bias[t] = affine.bias;
   if (blockIdx.y != 0) return;
   const float keep = 1.0f - statistics.momentum;
   const float variance = merged.y / fmaxf(rows - statistics.correction, 1.0f);
@@ -163,9 +172,10 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ SliceTerms terms;
   const Place<W> place(columns);
   wait_for_dependencies();
-  const Partial merged = merge_partials(reduced, place, partials);
   const int channel = total_channel(columns, place);
-  if (channel >= 0) take_statistics(statistics, merged, float(columns.rows), channel, terms);
+  const Affine affine(statistics, channel);
+  const Partial merged = merge_partials(reduced, place, partials);
+  if (channel >= 0) take_statistics(statistics, affine, merged, float(columns.rows), channel, terms);
   __syncthreads();
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
 }
@@ -309,8 +319,7 @@ __device__ void total_partials(const Columns& reduced, const Place<W>& place, co
                                float (&total)[2]) {
   __shared__ float scratch[2 * kThreads];
   total[0] = total[1] = 0;
-  for_partials(reduced, place, [&](int chunk, int channel) {
-    const Partial partial = partials[int64_t(chunk) * reduced.channels + channel];
+  for_partials(reduced, place, partials, [&](int, int, Partial partial) {
     total[0] += partial.x;
     total[1] += partial.y;
   });
@@ -323,14 +332,22 @@ struct GradientTerms {
   float slope[kSliceChannels];
 };
 
+// Of a channel. What threads read before they add up partials, so that nothing waits for it afterwards.
+struct ChannelNumbers {
+  float mean = 0, inv_std = 0, scale = 0;
+
+  __device__ ChannelNumbers(const float* means, const float* inv_stds, const float* scales, int channel) {
+    if (channel >= 0) mean = means[channel], inv_std = inv_stds[channel], scale = scales[channel];
+  }
+};
+
 // dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. `total`: Σ g and Σ g · (x − mean)
 // of channel `channel`, thread t's of its slice. The first chunk's blocks leave dscale and dbias, which may be null.
-__device__ inline void take_gradient_terms(const float* mean, const float* inv_std, const float* scale,
-                                           const float (&total)[2], float rows, int channel, float* dscale,
-                                           float* dbias, GradientTerms& terms) {
+__device__ inline void take_gradient_terms(const ChannelNumbers& of, const float (&total)[2], float rows, int channel,
+                                           float* dscale, float* dbias, GradientTerms& terms) {
   const int t = int(threadIdx.x);
-  const float deviation = inv_std[channel], gain = scale[channel] * deviation;
-  terms.of.mean[t] = mean[channel];
+  const float deviation = of.inv_std, gain = of.scale * deviation;
+  terms.of.mean[t] = of.mean;
   terms.of.gain[t] = gain;
   terms.of.bias[t] = -gain * (total[0] / rows);
   terms.slope[t] = -gain * deviation * deviation * (total[1] / rows);
@@ -366,11 +383,10 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(Columns columns, Col
   const Place<W> place(columns);
   float total[2];
   wait_for_dependencies();
-  total_partials(reduced, place, partials, total);
   const int own = total_channel(columns, place);
-  if (own >= 0) {
-    take_gradient_terms(from.mean, from.inv_std, from.scale, total, float(columns.rows), own, dscale, dbias, terms);
-  }
+  const ChannelNumbers numbers(from.mean, from.inv_std, from.scale, own);
+  total_partials(reduced, place, partials, total);
+  if (own >= 0) take_gradient_terms(numbers, total, float(columns.rows), own, dscale, dbias, terms);
   __syncthreads();
   if (dx == nullptr) return;
   const OwnGradientTerms<W> made(place, terms);

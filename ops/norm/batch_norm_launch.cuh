@@ -14,19 +14,16 @@ struct NormLayouts {
   int64_t rows = 0, channels = 0;
   int width = 1;  // of a 16-byte pack
 
-  // `norms`: whose partials each block of a broadcast reads. Of two in the backward pass half as many blocks were
-  // faster, in the forward pass not.
-  NormLayouts(const KernelRequest& request, const TensorType& x, int norms = 1) {
+  // `resident`: blocks of the broadcast's kernel that a multiprocessor runs at once.
+  NormLayouts(const KernelRequest& request, const TensorType& x, int resident) {
     const int multiprocessors = cuda_context(request).multiprocessors;
-    ColumnLimits limits = broadcast_limits(x.bytes(), multiprocessors);
-    if (limits.blocks > 2 * multiprocessors) limits.blocks /= norms;
     channels = x.shape[1];
     rows = channels == 0 ? 0 : x.elements() / channels;
     width = int(16 / size_of(x.dtype));
     wide_reduction = reduction_columns(rows, channels, width, x.bytes(), multiprocessors);
-    wide_broadcast = make_columns(rows, channels, width, limits);
+    wide_broadcast = turned_columns(rows, channels, width, x.bytes(), multiprocessors, resident);
     reduction = reduction_columns(rows, channels, 1, x.bytes(), multiprocessors);
-    broadcast = make_columns(rows, channels, 1, limits);
+    broadcast = turned_columns(rows, channels, 1, x.bytes(), multiprocessors, resident);
   }
   int64_t partials() const { return std::max(wide_reduction.chunks, reduction.chunks) * channels; }  // of one reduction
   int64_t workspace_bytes() const { return partials() * int64_t(sizeof(Partial)); }

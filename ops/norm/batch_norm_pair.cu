@@ -10,9 +10,12 @@ using namespace cuda;
 
 namespace {
 
+// Blocks that a multiprocessor has registers for.
+constexpr int kResident = 2, kGradientResident = 2;
+
 std::unique_ptr<Kernel> training(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
-  const NormLayouts layouts(request, type);
+  const NormLayouts layouts(request, type, kResident);
   const float epsilon = float(float_attribute(request.node, "epsilon"));
   const float momentum = float(float_attribute(request.node, "momentum"));
   const float correction = float(int_attribute(request.node, "correction"));
@@ -61,7 +64,7 @@ std::unique_ptr<Kernel> training(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> again(const KernelRequest& request) {
-  const NormLayouts layouts(request, request.inputs[0]);
+  const NormLayouts layouts(request, request.inputs[0], kResident);
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return make_kernel([=](const KernelContext& c) {
@@ -83,7 +86,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
   const TensorType& type = request.inputs[0];
-  const NormLayouts layouts(request, type, 2);
+  const NormLayouts layouts(request, type, kGradientResident);
   const bool two = request.has_input(kPairGradSecond), given = request.has_input(kPairGradPartials);
   const bool both_given = request.has_input(kPairGradPartials2);
   const Columns chunks = given ? chunks_of(request, type) : Columns();

@@ -41,9 +41,11 @@ __device__ void merge_pair(const NormalizedOf<T>& first, const NormalizedOf<T>& 
   __shared__ float scratch[4 * kThreads];
   float sums[4] = {};
   const auto add = [&](const NormalizedOf<T>& of, float* to) {
-    for_partials(of.reduced, place, [&](int chunk, int channel) {
-      const Partial partial = of.partials[int64_t(chunk) * of.reduced.channels + channel];
-      const float count = float(rows_in_chunk(of.reduced, chunk)), deviation = partial.x - of.partials[channel].x;
+    const float rows = float(rows_in_chunk(of.reduced, 0));
+    const float last_rows = float(rows_in_chunk(of.reduced, of.reduced.chunks - 1));
+    for_partials(of.reduced, place, of.partials, [&](int chunk, int channel, Partial partial) {
+      const float count = chunk + 1 < of.reduced.chunks ? rows : last_rows;
+      const float deviation = partial.x - of.partials[channel].x;
       to[0] += count * deviation;
       to[1] += partial.y + count * deviation * deviation;
     });
@@ -67,12 +69,13 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ SliceTerms terms[2];
   const Place<W> place(columns);
   wait_for_dependencies();
+  const int channel = total_channel(columns, place);
+  const Affine affine(first.statistics, channel), affine2(second.statistics, channel);
   Partial merged[2];
   merge_pair(first, second, place, merged);
-  const int channel = total_channel(columns, place);
   if (channel >= 0) {
-    take_statistics(first.statistics, merged[0], float(columns.rows), channel, terms[0]);
-    take_statistics(second.statistics, merged[1], float(columns.rows), channel, terms[1]);
+    take_statistics(first.statistics, affine, merged[0], float(columns.rows), channel, terms[0]);
+    take_statistics(second.statistics, affine2, merged[1], float(columns.rows), channel, terms[1]);
   }
   __syncthreads();
   normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
@@ -191,10 +194,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ float scratch[4 * kThreads];
   const Place<W> place(columns);
   wait_for_dependencies();
+  const int channel = total_channel(columns, place), t = int(threadIdx.x);
+  const ChannelNumbers numbers(first.mean, first.inv_std, first.scale, channel);
+  const ChannelNumbers numbers2(second.mean, second.inv_std, second.scale, channel);
   float totals[4] = {};  // partials of both are read at once
   const auto add = [&](const PairGradient<T>& of, float* to) {
-    for_partials(of.reduced, place, [&](int chunk, int channel) {
-      const Partial partial = of.partials[int64_t(chunk) * of.reduced.channels + channel];
+    for_partials(of.reduced, place, of.partials, [&](int, int, Partial partial) {
       to[0] += partial.x;
       to[1] += partial.y;
     });
@@ -202,17 +207,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   add(first, totals);
   add(second, totals + 2);
   fold_groups(place.slice_channels, scratch, totals);
-  const int channel = total_channel(columns, place), t = int(threadIdx.x);
-  const auto take = [&](const PairGradient<T>& of, const float* from, PairSlopes& to) {
+  const auto take = [&](const PairGradient<T>& of, const ChannelNumbers& own, const float* from, PairSlopes& to) {
     const float total[2] = {from[0], from[1]};
-    take_gradient_terms(of.mean, of.inv_std, of.scale, total, float(columns.rows), channel, of.dscale, of.dbias, terms);
+    take_gradient_terms(own, total, float(columns.rows), channel, of.dscale, of.dbias, terms);
     to.gain[t] = terms.of.gain[t];
     to.slope[t] = terms.slope[t];
     to.bias[t] = fmaf(-terms.of.mean[t], terms.slope[t], terms.of.bias[t]);
   };
   if (channel >= 0) {
-    take(first, totals, slopes[0]);
-    take(second, totals + 2, slopes[1]);
+    take(first, numbers, totals, slopes[0]);
+    take(second, numbers2, totals + 2, slopes[1]);
   }
   __syncthreads();
   const OwnSlopes<W> made(place, slopes[0]), made2(place, slopes[1]);

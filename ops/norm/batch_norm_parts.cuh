@@ -133,8 +133,9 @@ __global__ void __launch_bounds__(kThreads)
   const PartPlace<W> at(parts.table);
   const int channel = total_channel(at.columns, at.place);
   if (channel >= 0) {
-    take_statistics(statistics, parts.statistics[at.part][channel], float(at.columns.rows), at.first_channel + channel,
-                    terms);
+    const int own = at.first_channel + channel;
+    take_statistics(statistics, Affine(statistics, own), parts.statistics[at.part][channel], float(at.columns.rows),
+                    own, terms);
   }
   __syncthreads();
   normalize_part<W, Relu>(parts, at, terms, y);

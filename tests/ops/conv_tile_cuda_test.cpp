@@ -238,10 +238,11 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
     Shape x;
     int64_t filters;
   };
-  // One tile and many, filters that stay in shared memory and that do not, channels that tiles do not divide.
+  // One tile and many, the last of which are full or not, and as many in each chunk or not; filters that stay in shared
+  // memory and that do not, channels that tiles do not divide.
   for (const Extents& e :
        {Extents{{1, 8, 1, 1}, 8}, Extents{{3, 64, 14, 14}, 64}, Extents{{2, 64, 56, 56}, 256},
-        Extents{{2, 256, 28, 28}, 64}, Extents{{3, 520, 9, 7}, 200}, Extents{{2, 72, 31, 30}, 136}}) {
+        Extents{{2, 256, 28, 28}, 64}, Extents{{4, 64, 24, 24}, 72}, Extents{{3, 520, 9, 7}, 200}, Extents{{2, 72, 31, 30}, 136}}) {
     for (const Kind kind : {Kind::Forward, Kind::GradInput}) {
       for (const int64_t tiles : {1, 3}) {
         CAPTURE(to_string(e.x));
@@ -251,16 +252,23 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
         REQUIRE(is_pointwise(problem));
         const Operands operands(problem);
         const int64_t chunk_pixels = tiles * kPointwiseTilePixels;
-        check_statistics(problem, operands, chunk_pixels, [&](void* result, void* partials) {
-          run_pointwise_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
-                                   result, partials);
-        });
+        const int64_t pixels = e.x[0] * e.x[2] * e.x[3];
+        const bool in_order = tiles == 1 || pixels % kPointwiseTilePixels != 0;  // else chunks take turns
+        check_statistics(
+            problem, operands, chunk_pixels,
+            [&](void* result, void* partials) {
+              run_pointwise_statistics(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
+                                       operands.b.lowered.data(), result, partials);
+            },
+            in_order);
         if (kind == Kind::Forward) continue;
-        check_gradient_sums(problem, operands, chunk_pixels,
-                            [&](const auto& from, cuda::Mask mask, bool two, void* result, void* partials) {
-                              run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
-                                                          operands.b.lowered.data(), from, mask, two, result, partials);
-                            });
+        check_gradient_sums(
+            problem, operands, chunk_pixels,
+            [&](const auto& from, cuda::Mask mask, bool two, void* result, void* partials) {
+              run_pointwise_gradient_sums(problem, chunk_pixels, nullptr, operands.a.lowered.data(),
+                                          operands.b.lowered.data(), from, mask, two, result, partials);
+            },
+            in_order);
         check_pair_sums(problem, operands, chunk_pixels);
       }
     }
@@ -335,10 +343,13 @@ TEST_CASE("CUDA: means far from zero cost statistics of pointwise convolutions n
   const ConvolutionProblem problem = problem_of(Kind::Forward, {4, 64, 24, 24}, 128, {1, 1});
   const Operands operands(problem, 15);
   constexpr int64_t kChunkPixels = 6 * kPointwiseTilePixels;
-  check_statistics(problem, operands, kChunkPixels, [&](void* result, void* partials) {
-    run_pointwise_statistics(problem, kChunkPixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
-                             result, partials);
-  });
+  check_statistics(
+      problem, operands, kChunkPixels,
+      [&](void* result, void* partials) {
+        run_pointwise_statistics(problem, kChunkPixels, nullptr, operands.a.lowered.data(), operands.b.lowered.data(),
+                                 result, partials);
+      },
+      false);
 }
 
 TEST_CASE("CUDA: convolutions of folded images and their filters' gradients agree with plain loops") {

@@ -17,9 +17,17 @@ inline constexpr int kImageStageBytes = kTilePixels * kInner * 2;
 struct PointwiseTiling {
   int pixels = 0, channels = 0;  // of the result
   int steps = 0;                 // stages of a tile
-  int tiles_per_chunk = 0;
+  int tiles_per_chunk = 0, chunks = 0;
+  // Chunks take turns at the tiles, so that all blocks go through the image together; the last chunk, which may have
+  // fewer, in so many rounds. 0: tiles of a chunk follow each other.
+  int rounds = 0;
   bool filter_stays = false;  // in shared memory, whole; else it is fetched with each tile of pixels
   int stages = 0;
+
+  // The k-th tile of a chunk.
+  __device__ int tile(int chunk, int k) const {
+    return rounds == 0 ? chunk * tiles_per_chunk + k : k * chunks + chunk - max(0, k - rounds);
+  }
 };
 
 // Of blocks that make kColumns channels of the result.
@@ -32,6 +40,10 @@ PointwiseTiling pointwise_tiling(int64_t pixels, int64_t channels, int64_t inner
   t.channels = int(channels);
   t.steps = int((inner + kInner - 1) / kInner);
   t.tiles_per_chunk = int(chunk_pixels / kTilePixels);
+  const int tiles = int((pixels + kTilePixels - 1) / kTilePixels);
+  t.chunks = (tiles + t.tiles_per_chunk - 1) / t.tiles_per_chunk;
+  // A tile that is not full is the last of the last chunk.
+  if (pixels % kTilePixels == 0) t.rounds = tiles - (t.chunks - 1) * t.tiles_per_chunk;
   const int filter = t.steps * kFilterStage;
   t.filter_stays = filter <= kMostFilter;
   t.stages = t.filter_stays ? (kRoom - filter) / kImageStageBytes : kRoom / (kImageStageBytes + kFilterStage);
@@ -57,8 +69,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const uint32_t full = shared_address(shifts + kColumns), empty = full + kMostStages * 8;
   const uint32_t filter_full = empty + kMostStages * 8;
 
-  const int first_tile = int(blockIdx.y) * tiling.tiles_per_chunk;
-  const int last_tile = min(first_tile + tiling.tiles_per_chunk, (tiling.pixels + kTilePixels - 1) / kTilePixels);
+  const int chunk = int(blockIdx.y), first_pixel = chunk * tiling.tiles_per_chunk * kTilePixels;
+  const int pixels = min(tiling.tiles_per_chunk * kTilePixels, tiling.pixels - first_pixel);
+  const int tiles = (pixels + kTilePixels - 1) / kTilePixels;
   const int first_channel = int(blockIdx.x) * kColumns;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < tiling.stages; ++stage) {
@@ -84,22 +97,22 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       fetch(to, filters, step * kInner, first_channel, barrier);
     }
   };
-  int next_tile = first_tile, next_step = 0;
+  int next = 0, next_step = 0;
   const auto fill = [&](int stage) {
     const uint32_t barrier = full + stage * 8;
     expect_bytes(barrier, kImageStageBytes + (tiling.filter_stays ? 0 : kFilterStageBytes));
-    fetch(shared_address(image_memory) + stage * kImageStageBytes, images, next_step * kInner, next_tile * kTilePixels,
-          barrier);
+    fetch(shared_address(image_memory) + stage * kImageStageBytes, images, next_step * kInner,
+          tiling.tile(chunk, next) * kTilePixels, barrier);
     if (!tiling.filter_stays) fetch_filter(next_step, stage, barrier);
   };
   const auto advance = [&] {
-    if (++next_step == tiling.steps) next_step = 0, ++next_tile;
+    if (++next_step == tiling.steps) next_step = 0, ++next;
   };
   if (threadIdx.x == 0 && tiling.filter_stays) {
     expect_bytes(filter_full, tiling.steps * kFilterStageBytes);
     for (int step = 0; step < tiling.steps; ++step) fetch_filter(step, step, filter_full);
   }
-  for (int stage = 0; stage < tiling.stages && next_tile < last_tile; ++stage) {
+  for (int stage = 0; stage < tiling.stages && next < tiles; ++stage) {
     if (threadIdx.x == 0) fill(stage);
     advance();
   }
@@ -112,25 +125,25 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   // The stage before is free when all warps are done with it; it is filled again at once.
   const auto release = [&] {
     if (lane == 0) arrive(empty + last_stage * 8);
-    if (next_tile == last_tile) return;
+    if (next == tiles) return;
     if (threadIdx.x == 0) {
       wait(empty + last_stage * 8, last_phase);
       fill(last_stage);
     }
     advance();
   };
-  for (int tile = first_tile; tile < last_tile; ++tile) {
+  for (int k = 0; k < tiles; ++k) {
     float sum[kColumns / 2] = {};
     hold(sum);
     for (int step = 0; step < tiling.steps; ++step) {
       wait(full + stage * 8, phase);
-      const uint64_t pixels = descriptor(images_at + stage * kImageStageBytes, 16);
+      const uint64_t image = descriptor(images_at + stage * kImageStageBytes, 16);
       const uint64_t filter = descriptor(filters_at + (tiling.filter_stays ? step : stage) * kFilterStageBytes,
                                          kTransposed ? kInner * 128 : 16);
       begin_products();
 #pragma unroll
       for (int part = 0; part < kInner / 16; ++part) {
-        multiply<false, kTransposed>(sum, pixels + part * 2, filter + part * (kTransposed ? 128 : 2));
+        multiply<false, kTransposed>(sum, image + part * 2, filter + part * (kTransposed ? 128 : 2));
       }
       commit_products();
       if (step > 0) {
@@ -144,11 +157,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     hold(sum);
     release();
 
-    const int first_pixel = tile * kTilePixels + group * 64;
-    writer.write(sum, PixelRows{first_pixel, min(first_pixel + 64, tiling.pixels)}, tile == first_tile);
+    const int first = tiling.tile(chunk, k) * kTilePixels + group * 64;
+    writer.write(sum, PixelRows{first, min(first + 64, tiling.pixels)}, k == 0);
   }
   launch_dependents();
-  writer.finish(int(blockIdx.y), min(last_tile * kTilePixels, tiling.pixels) - first_tile * kTilePixels);
+  writer.finish(chunk, pixels);
 }
 
 }  // namespace arbalest::cuda

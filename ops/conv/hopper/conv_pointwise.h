@@ -17,7 +17,8 @@ bool is_pointwise(const ConvolutionProblem& problem);
 double pointwise_microseconds(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels);
 
 // All pointers are aligned to 16 bytes. Partials are of chunks of `chunk_pixels`, whole tiles (kPointwiseTilePixels):
-// (chunks, channels of the result, 2). The same bits each time. They throw RunError.
+// (chunks, channels of the result, 2); where every tile is full, chunks take turns at the tiles. The same bits each
+// time. They throw RunError.
 
 // The convolution, or the gradient of its images, of `a` and the filter, with the statistics of what is stored.
 void run_pointwise_statistics(const ConvolutionProblem& problem, int64_t chunk_pixels, cudaStream_t stream,

@@ -20,11 +20,11 @@ struct Columns {
   int channels = 0;
   int lanes = 1;  // packs of a slice's row
   int slices = 1;
-  int chunks = 1;  // all of them hold rows; at least one even where rows = 0
-  int shares = 1;  // blocks that take turns at a chunk: each takes so many batches on
-  bool backwards = false;
+  int chunks = 1;       // all of them hold rows; at least one even where rows = 0
+  bool turned = false;  // blocks have no chunks, but take turns at batches of kUnroll rows a thread, the last first
+  int batches = 0;      // whole ones; then. Rows behind them are the last block's
 
-  dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks * shares)); }
+  dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
 };
 
 struct ColumnLimits {
@@ -72,18 +72,20 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
 }
 
-// For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs `resident`
-// blocks at once: with more there would be a last wave of few, and partials would be read more often. Its blocks take
-// turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these write last
-// the next one reads first (docs/notes.md, "Back and forth").
+// For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs
+// `resident` blocks at once: with more there would be a last wave of few, and partials would be read more often. Its
+// blocks take turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these
+// write last the next one reads first (docs/notes.md, "Back and forth").
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
                               int resident) {
   const bool large = bytes > (int64_t{16} << 20);
-  Columns columns = make_columns(rows, channels, width, {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1});
-  const int64_t batch = int64_t(kThreads / columns.lanes) * kUnroll, batches = (rows + batch - 1) / batch;
   const int64_t blocks = int64_t(multiprocessors) * (large ? resident : std::min(resident, 2));
-  columns.shares = int(std::clamp<int64_t>(batches, 1, std::max<int64_t>(1, blocks / columns.slices)));
-  columns.backwards = true;
+  Columns columns = make_columns(rows, channels, width, {.slice_channels = kSliceChannels, .blocks = 1, .chunks = 1});
+  const int64_t batch = int64_t(kThreads / columns.lanes) * kUnroll;
+  columns.turned = true;
+  columns.batches = int(rows / batch);
+  columns.chunks =
+      int(std::clamp<int64_t>((rows + batch - 1) / batch, 1, std::max<int64_t>(1, blocks / columns.slices)));
   return columns;
 }
 
@@ -95,7 +97,6 @@ struct Place {
   int first;             // channel of the slice
   int channel;           // the first of the thread's W
   bool active;
-  int share;           // which of the chunk's blocks
   int64_t begin, end;  // rows of the chunk
 
   __device__ explicit Place(const Columns& columns, int slice = int(blockIdx.x)) {
@@ -106,8 +107,7 @@ struct Place {
     first = slice * slice_channels;
     channel = first + lane * W;
     active = row < depth && channel < columns.channels;
-    share = int(blockIdx.y) % columns.shares;
-    begin = int64_t(int(blockIdx.y) / columns.shares) * columns.chunk_rows;
+    begin = int64_t(blockIdx.y) * columns.chunk_rows;
     end = min(begin + columns.chunk_rows, columns.rows);
   }
 };
@@ -117,25 +117,35 @@ struct RowPacks {
   Pack<T, W> pack[kUnroll];
 };
 
-// f(offset in elements, packs of each tensor there) for the thread's rows of the chunk, those of the block's share; the
-// loads of kUnroll rows, a batch, are issued before the first is used. Rows behind the last whole batch come in the end.
+// f(offset in elements, packs of each tensor there) for the thread's rows of the chunk, in order, or of the block's
+// turns; the loads of kUnroll rows are issued before the first is used.
 template <int W, typename Function, typename... T>
 __device__ inline void for_rows(const Columns& columns, const Place<W>& place, Function f, const T*... tensor) {
   if (!place.active) return;
   const int64_t step = int64_t(place.depth) * columns.channels;
-  const int rows = int((place.end - place.begin - place.row + place.depth - 1) / place.depth), batches = rows / kUnroll;
-  const int64_t begin = (place.begin + place.row) * columns.channels + place.channel;
+  const int block = int(blockIdx.y), batch_rows = kUnroll * place.depth;
+  int64_t row = place.begin + place.row, turn = batch_rows, end = place.end;
+  int64_t last = end - (kUnroll - 1) * place.depth;  // behind the rows that a batch may begin with
+  if (columns.turned) {
+    row = int64_t(columns.batches - 1 - block) * batch_rows + place.row;
+    turn = -int64_t(columns.chunks) * batch_rows;
+    last = columns.rows;
+  }
   const auto batch = [&](int64_t at, RowPacks<T, W>... rows) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) ((rows.pack[u] = load<W>(tensor + at + u * step)), ...);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) f(at + u * step, rows.pack[u]...);
   };
-  const int64_t turn = (columns.backwards ? -1 : 1) * int64_t(columns.shares) * kUnroll * step;
-  int64_t at = begin + (columns.backwards ? batches - 1 - place.share : place.share) * kUnroll * step;
-  for (int k = place.share; k < batches; k += columns.shares, at += turn) batch(at, RowPacks<T, W>()...);
-  if (place.share != 0) return;
-  for (int k = batches * kUnroll; k < rows; ++k) f(begin + k * step, load<W>(tensor + begin + k * step)...);
+  int64_t at = row * columns.channels + place.channel;
+  for (; row >= 0 && row < last; row += turn, at += turn * columns.channels) batch(at, RowPacks<T, W>()...);
+  if (columns.turned) {
+    if (block != columns.chunks - 1) return;
+    row = int64_t(columns.batches) * batch_rows + place.row;
+    at = row * columns.channels + place.channel;
+    end = columns.rows;
+  }
+  for (; row < end; row += place.depth, at += step) f(at, load<W>(tensor + at)...);
 }
 
 // Thread t of the block brings what it has summed for channel t % slice_channels; thread t < slice_channels leaves with

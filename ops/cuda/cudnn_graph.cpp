@@ -89,12 +89,11 @@ std::string choice_key(const CudaContext& context, const ConvolutionProblem& pro
 
 }  // namespace
 
-// Makes the plan of one problem with one context, and times engines on another, which is to run them: each handle that
-// runs something takes streams of its own, and where a process uses more than sixteen, every launch takes longer.
+// Makes the plan of one problem for one context.
 class ConvolutionPlanner {
  public:
-  ConvolutionPlanner(CudaContext& context, CudaContext& runs, const ConvolutionProblem& problem)
-      : context_(context), runs_(runs), problem_(problem), plan_(std::make_shared<ConvolutionPlan>()) {}
+  ConvolutionPlanner(CudaContext& context, const ConvolutionProblem& problem)
+      : context_(context), problem_(problem), plan_(std::make_shared<ConvolutionPlan>()) {}
 
   std::shared_ptr<const ConvolutionPlan> make() {
     plan_->state_->has_bias = problem_.kind == Kind::ForwardBias;
@@ -233,12 +232,12 @@ class ConvolutionPlanner {
   ConvolutionChoice fastest(const std::vector<int64_t>& candidates) {
     int64_t workspace = 0;
     for (const int64_t index : candidates) workspace = std::max(workspace, workspace_at(index));
-    ConvolutionTimer timer(runs_, problem_, workspace);
+    ConvolutionTimer timer(context_, problem_, workspace);
     std::vector<ConvolutionTimer::Call> calls;
     for (const int64_t index : candidates) {
       calls.push_back([this, index](const ConvolutionOperands& with, cudaStream_t stream) {
         plan_->state_->index = index;
-        plan_->run(runs_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
+        plan_->run(context_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
                    with.workspace.data());
       });
     }
@@ -248,7 +247,7 @@ class ConvolutionPlanner {
     return {index, engine_at(index), microseconds};
   }
 
-  CudaContext &context_, &runs_;
+  CudaContext& context_;
   const ConvolutionProblem& problem_;
   std::shared_ptr<ConvolutionPlan> plan_;
 };
@@ -274,7 +273,7 @@ std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& contex
   const auto [entry, added] = cache.convolution_plans.try_emplace(problem.key());
   if (added) {
     try {
-      entry->second = ConvolutionPlanner(*cache.context, context, problem).make();
+      entry->second = ConvolutionPlanner(*cache.context, problem).make();
     } catch (...) {
       cache.convolution_plans.erase(entry);
       throw;

@@ -240,9 +240,9 @@ TEST_CASE("CUDA: pointwise convolutions and their statistics agree with plain lo
   };
   // One tile and many, the last of which are full or not, and as many in each chunk or not; filters that stay in shared
   // memory and that do not, channels that tiles do not divide.
-  for (const Extents& e :
-       {Extents{{1, 8, 1, 1}, 8}, Extents{{3, 64, 14, 14}, 64}, Extents{{2, 64, 56, 56}, 256},
-        Extents{{2, 256, 28, 28}, 64}, Extents{{4, 64, 24, 24}, 72}, Extents{{3, 520, 9, 7}, 200}, Extents{{2, 72, 31, 30}, 136}}) {
+  for (const Extents& e : {Extents{{1, 8, 1, 1}, 8}, Extents{{3, 64, 14, 14}, 64}, Extents{{2, 64, 56, 56}, 256},
+                           Extents{{2, 256, 28, 28}, 64}, Extents{{4, 64, 24, 24}, 72}, Extents{{3, 520, 9, 7}, 200},
+                           Extents{{2, 72, 31, 30}, 136}}) {
     for (const Kind kind : {Kind::Forward, Kind::GradInput}) {
       for (const int64_t tiles : {1, 3}) {
         CAPTURE(to_string(e.x));

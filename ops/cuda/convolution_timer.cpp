@@ -95,66 +95,65 @@ ConvolutionTimer::Fastest ConvolutionTimer::fastest(const std::vector<Call>& cal
 }
 
 double ConvolutionTimer::time(const Call& call, double best, int repetitions) {
-  RecordedGraph once, often;
-  const auto copies = double(copies_.size());
+  const cudaStream_t stream = context_.stream;
+  RecordedGraph recorded;
   try {
-    if (!record(call, 1, once)) {
-      call(copies_[0], context_.stream);  // what may not be loaded while a stream records is there now
-      CUDA_CHECK(cudaStreamSynchronize(context_.stream));
-      if (!record(call, 1, once)) return 0;
-    }
-    launch(once);  // loads what the engine needs
-    const double hopeless = best > 0 ? kLaunching + kHopeless * best * copies : HUGE_VAL;
-    double alone = launch(once);
-    if (alone > hopeless) alone = std::min(alone, launch(once));  // whatever else held up the first
-    if (alone > hopeless) return alone / copies;
+    call(copies_[0], stream);  // loads what the engine needs
+    const double hopeless = best > 0 ? kLaunching + kHopeless * best * double(copies_.size()) : HUGE_VAL;
+    double alone = one_call(call);
+    if (alone > hopeless) alone = std::min(alone, one_call(call));  // whatever else held up the first
+    if (alone > hopeless) return alone;
     const int calls = std::clamp(int(kLongTiming / std::max(alone, 1.0)), 1, kCallsPerTiming);
-    if (!record(call, calls, often)) return 0;
-    launch(often);
+    if (!record(call, calls, recorded)) return 0;
+    CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
     double least = 0;
     for (int i = 0; i < repetitions; ++i) {
-      const double each = launch(often) / double(calls) / copies;
+      CUDA_CHECK(cudaEventRecord(start_.get(), stream));
+      CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
+      CUDA_CHECK(cudaEventRecord(stop_.get(), stream));
+      const double each = microseconds() / double(calls) / double(copies_.size());
       if (i == 0 || each < least) least = each;
     }
     return least;
   } catch (const RunError&) {
+    recorded.end(stream);
     cudaGetLastError();
-    CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // a fault of the device, rather than a refusal, ends here
+    CUDA_CHECK(cudaStreamSynchronize(stream));  // a fault of the device, rather than a refusal, ends here
     return 0;
   }
 }
 
-double ConvolutionTimer::launch(const RecordedGraph& recorded) {
+// µs of a call by itself.
+double ConvolutionTimer::one_call(const Call& call) {
   CUDA_CHECK(cudaEventRecord(start_.get(), context_.stream));
-  CUDA_CHECK(cudaGraphLaunch(recorded.executable(), context_.stream));
+  call(copies_[0], context_.stream);
   CUDA_CHECK(cudaEventRecord(stop_.get(), context_.stream));
-  CUDA_CHECK(cudaEventSynchronize(stop_.get()));
-  float milliseconds = 0;
-  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()));
-  return double(milliseconds) * 1000;
+  return microseconds();
 }
 
+// All copies' calls, each copy on a stream of its own.
 bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
   const cudaStream_t stream = context_.stream;
   CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  try {
-    CUDA_CHECK(cudaEventRecord(start_.get(), stream));
-    for (size_t copy = 0; copy < copies_.size(); ++copy) {
-      const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
-      if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
-      for (int k = 0; k < calls; ++k) call(copies_[copy], own);
-      if (copy == 0) continue;
-      CUDA_CHECK(cudaEventRecord(stop_.get(), own));
-      CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
-    }
-  } catch (const RunError&) {
-    RecordedGraph().end(stream);
-    cudaGetLastError();
-    return false;
+  CUDA_CHECK(cudaEventRecord(start_.get(), stream));
+  for (size_t copy = 0; copy < copies_.size(); ++copy) {
+    const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
+    if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
+    for (int k = 0; k < calls; ++k) call(copies_[copy], own);
+    if (copy == 0) continue;
+    CUDA_CHECK(cudaEventRecord(stop_.get(), own));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
   }
   if (recorded.end(stream)) return true;
   cudaGetLastError();
   return false;
+}
+
+double ConvolutionTimer::microseconds() {
+  CUDA_CHECK(cudaEventSynchronize(stop_.get()));
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()));
+  return double(milliseconds) * 1000;
 }
 
 // Random numbers in [-1, 1): on zeros matrix units draw less power and run faster than they will.

@@ -52,11 +52,11 @@ class ConvolutionTimer {
 
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
-  // Where one call of each copy takes much longer than with `best` (0: none yet): that time.
+  // Where a call by itself takes much longer than `best` (0: none yet): that time.
   double time(const Call& call, double best, int repetitions);
-  // So many calls of each copy, each copy's on a stream of its own. False where they refuse.
+  double one_call(const Call& call);
   bool record(const Call& call, int calls, RecordedGraph& recorded);
-  double launch(const RecordedGraph& recorded);  // µs
+  double microseconds();
 
   CudaContext& context_;
   const ConvolutionProblem& problem_;

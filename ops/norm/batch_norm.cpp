@@ -222,6 +222,11 @@ const std::vector<Shape>& images_in_chunks() {
   return images;
 }
 
+// Whose rows are more than all blocks of a GPU take at once, with some behind the last whole batch.
+Shape image_in_turns() {
+  return {5, 512, 31, 29};
+}
+
 // Without and with relu and residual; `inputs` makes the operands before the residual.
 template <typename Inputs>
 std::vector<Sample> fused_samples(int outputs, const Attributes& attributes, Inputs inputs) {
@@ -252,7 +257,9 @@ std::vector<Sample> training_samples() {
                                       channels(s.shape, 0.5, 2, false)};
   };
   std::vector<Sample> samples = fused_samples(5, {{"epsilon", 1e-5}, {"momentum", 0.3}}, inputs);
-  for (const Shape& image : images_in_chunks()) {
+  std::vector<Shape> images = images_in_chunks();
+  images.push_back(image_in_turns());
+  for (const Shape& image : images) {
     for (const bool residual : {false, true}) {
       Sample sample{.name = fmt::format("{}{}", to_string(image), residual ? ", residual" : ""),
                     .inputs = inputs({"", image}),
@@ -308,7 +315,9 @@ std::vector<Sample> training_grad_samples() {
       }
     }
   }
-  for (const Shape& image : images_in_chunks()) {
+  std::vector<Shape> images = images_in_chunks();
+  images.push_back(image_in_turns());
+  for (const Shape& image : images) {
     Sample sample{.name = to_string(image),
                   .inputs = {tensor(image, -1, 1), tensor(image, -2, 2), nothing(), channels(image, 0.5, 2),
                              channels(image, -1, 1), channels(image, 0.5, 2), nothing(), nothing()},

@@ -3,9 +3,9 @@
 //
 // The tensor is a matrix (rows, channels), cut into slices of channels and chunks of rows; a block takes one of each.
 // In a block, thread t holds pack t % lanes of row t / lanes: neighbouring threads read neighbouring bytes, and a
-// thread's channels stay the same while it walks down its chunk. A first kernel writes one partial result a chunk and
-// channel; the kernel that needs the whole sums the partials itself, in every block: fewer launches than a pass of its
-// own, no atomics, and the same order, hence the same bits, each time.
+// thread's channels stay the same while it walks down its chunk, or, in a turned layout, up the whole matrix. A first
+// kernel writes one partial result a chunk and channel; the kernel that needs the whole sums the partials itself, in
+// every block: fewer launches than a pass of its own, no atomics, and the same order, hence the same bits, each time.
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -20,9 +20,10 @@ struct Columns {
   int channels = 0;
   int lanes = 1;  // packs of a slice's row
   int slices = 1;
-  int chunks = 1;       // all of them hold rows; at least one even where rows = 0
-  bool turned = false;  // blocks have no chunks, but take turns at batches of kUnroll rows a thread, the last first
-  int batches = 0;      // whole ones; then. Rows behind them are the last block's
+  int chunks = 1;  // of each slice, a block each; all hold rows, at least one even where rows = 0
+  bool turned =
+      false;  // blocks have no chunk, but take turns at batches of kUnroll rows a thread, from the last to the first
+  int batches = 0;  // if turned: whole batches; rows behind them go to the last block
 
   dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
 };
@@ -75,7 +76,7 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
 // For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs
 // `resident` blocks at once: with more there would be a last wave of few, and partials would be read more often. Its
 // blocks take turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these
-// write last the next one reads first (docs/notes.md, "Back and forth").
+// write last the next one reads first (docs/notes.md, "Back and forth"). Such a kernel has no use for a place's rows.
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
                               int resident) {
   const bool large = bytes > (int64_t{16} << 20);
@@ -206,9 +207,8 @@ __device__ inline void sum_rows(const Place<W>& place, const float (&sums)[Q][W]
 
 // f(chunk, channel, partial) for the thread's share of a slice's partials: channel t % slice_channels, every groups-th
 // chunk, in order.
-template <int W, typename Partial, typename Function>
-__device__ inline void for_partials(const Columns& reduced, const Place<W>& place, const Partial* partials,
-                                    Function f) {
+template <int W, typename T, typename Function>
+__device__ inline void for_partials(const Columns& reduced, const Place<W>& place, const T* partials, Function f) {
   const int t = int(threadIdx.x), groups = kThreads / place.slice_channels;
   const int channel = place.first + t % place.slice_channels, group = t / place.slice_channels;
   if (group >= groups || channel >= reduced.channels) return;

@@ -8,7 +8,7 @@ using namespace cuda;
 
 namespace {
 
-// Blocks that a multiprocessor has registers for.
+// Blocks that a multiprocessor has registers for, of kernels for packs of eight bfloat16.
 constexpr int kResident = 3, kGradientResident = 2;
 
 // function(std::bool_constant)

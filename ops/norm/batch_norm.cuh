@@ -142,8 +142,8 @@ struct Affine {
   }
 };
 
-// What thread t normalises channel t of its slice with, `channel` of all; the first chunk's blocks leave the
-// statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
+// What thread t normalises channel t of its slice with, `channel` of all; blocks of the first row of the grid
+// leave the statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
 __device__ inline void take_statistics(const Statistics& statistics, const Affine& affine, Partial merged, float rows,
                                        int channel, SliceTerms& terms) {
   const int t = int(threadIdx.x);
@@ -342,7 +342,8 @@ struct ChannelNumbers {
 };
 
 // dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. `total`: Σ g and Σ g · (x − mean)
-// of channel `channel`, thread t's of its slice. The first chunk's blocks leave dscale and dbias, which may be null.
+// of channel `channel`, thread t's of its slice. Blocks of the first row of the grid leave dscale and dbias, which may
+// be null.
 __device__ inline void take_gradient_terms(const ChannelNumbers& of, const float (&total)[2], float rows, int channel,
                                            float* dscale, float* dbias, GradientTerms& terms) {
   const int t = int(threadIdx.x);

@@ -67,6 +67,10 @@ const std::vector<Shape>& sample_shapes() {
   static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
   return shapes;
 }
+// Whose rows are more than all blocks of a GPU take at once, with some behind the last whole batch.
+Shape image_in_turns() {
+  return {5, 512, 31, 29};
+}
 Sample::Input tensor(const Shape& shape, double low, double high) {
   return {{DataType::Float32, shape}, low, high, false};
 }
@@ -111,6 +115,7 @@ std::vector<Sample> training_samples() {
     }
   }
   add("large mean", {8, 8, 12, 12}, 1000, false, false);
+  add("rows in turns", image_in_turns(), 0, true, true);
   return samples;
 }
 
@@ -152,6 +157,7 @@ std::vector<Sample> grad_samples() {
     add(to_string(shape) + ", partials of both", shape, Of::BothPartials, 0);
   }
   add("large mean", {8, 8, 12, 12}, Of::One, 1000);
+  add("rows in turns", image_in_turns(), Of::BothPartials, 0);
   return samples;
 }
 

@@ -10,7 +10,7 @@ using namespace cuda;
 
 namespace {
 
-// Blocks that a multiprocessor has registers for.
+// Blocks that a multiprocessor has registers for, of kernels for packs of eight bfloat16.
 constexpr int kResident = 2, kGradientResident = 2;
 
 std::unique_ptr<Kernel> training(const KernelRequest& request) {

@@ -39,8 +39,8 @@ PointwiseTiling pointwise_tiling(int64_t pixels, int64_t channels, int64_t inner
   t.pixels = int(pixels);
   t.channels = int(channels);
   t.steps = int((inner + kInner - 1) / kInner);
-  t.tiles_per_chunk = int(chunk_pixels / kTilePixels);
   const int tiles = int((pixels + kTilePixels - 1) / kTilePixels);
+  t.tiles_per_chunk = int(std::min<int64_t>(chunk_pixels / kTilePixels, tiles));
   t.chunks = (tiles + t.tiles_per_chunk - 1) / t.tiles_per_chunk;
   // A tile that is not full is the last of the last chunk.
   if (pixels % kTilePixels == 0) t.rounds = tiles - (t.chunks - 1) * t.tiles_per_chunk;

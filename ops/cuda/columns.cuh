@@ -21,9 +21,10 @@ struct Columns {
   int lanes = 1;  // packs of a slice's row
   int slices = 1;
   int chunks = 1;  // of each slice, a block each; all hold rows, at least one even where rows = 0
-  bool turned =
-      false;  // blocks have no chunk, but take turns at batches of kUnroll rows a thread, from the last to the first
-  int batches = 0;  // if turned: whole batches; rows behind them go to the last block
+  // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
+  // to the first; rows behind them go to the last block.
+  bool turned = false;
+  int batches = 0;
 
   dim3 grid() const { return dim3(unsigned(slices), unsigned(chunks)); }
 };

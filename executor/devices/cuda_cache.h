@@ -12,7 +12,7 @@
 namespace arbalest {
 
 struct DeviceCache {
-  std::map<int, std::shared_ptr<CudaKernelCache>> kernels;                     // by ordinal
+  std::map<int, std::shared_ptr<CudaContext>> contexts;                        // by ordinal
   std::map<std::vector<int>, std::shared_ptr<CollectiveContext>> collectives;  // by ordinals, in a plan's order
 };
 

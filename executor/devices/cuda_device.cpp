@@ -57,12 +57,11 @@ std::shared_ptr<DeviceCache> make_device_cache() {
 
 namespace {
 
-constexpr int kEagerRuns = 2;  // before a variant is recorded: libraries load modules at first use
+constexpr int kTries = 3;  // at recording a variant, which runs launch by launch until one succeeds
 
-// One lane: its stream, its kernels' handles, and what it has under way.
+// One lane: its stream, and what it has under way.
 struct Stream {
   cudaStream_t stream = nullptr;
-  std::unique_ptr<CudaContext> context;
   cudaStream_t branch = nullptr;   // for launches aside; nullptr: there are none
   cudaEvent_t forked = nullptr;    // where the branch begins
   std::vector<cudaEvent_t> aside;  // ends of launches aside, by their place
@@ -86,12 +85,13 @@ class Recorded {
   // Nothing has been recorded yet. Passes on what `work` throws.
   void record(cudaStream_t stream, const std::function<void()>& work) {
     cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));  // libraries load modules at first use
     try {
       work();
     } catch (...) {
       cudaStreamEndCapture(stream, &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();
       throw;
     }
     CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
@@ -108,7 +108,7 @@ class Recorded {
 // Recorded work of one task, by variant.
 struct Recording {
   std::vector<Recorded> recorded;
-  std::vector<int> runs;
+  std::vector<int> tries;
 };
 
 class CudaDevice final : public Device {
@@ -123,9 +123,9 @@ class CudaDevice final : public Device {
           fmt::format("cuda:{} is not there: {} CUDA device{} found", index, present, present == 1 ? "" : "s"));
     }
     make_context();
-    std::shared_ptr<CudaKernelCache>& ours = cache.kernels[index];
-    if (!ours) ours = std::make_shared<CudaKernelCache>(index);
-    cache_ = ours;
+    std::shared_ptr<CudaContext>& ours = cache.contexts[index];
+    if (!ours) ours = std::make_shared<CudaContext>(index);
+    context_ = ours;
   }
 
   ~CudaDevice() override {
@@ -138,7 +138,6 @@ class CudaDevice final : public Device {
     for (auto& stream : streams_) {
       if (!stream) continue;
       const CallWatch::Call call(caller_);
-      stream->context.reset();
       if (stream->branch != nullptr) cudaStreamDestroy(stream->branch);
       cudaStreamDestroy(stream->stream);
     }
@@ -217,11 +216,13 @@ class CudaDevice final : public Device {
                          : kind == Lane::Kind::Compute ? std::min(least, greatest + 1)
                                                        : greatest;
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
-    const bool copies = kind == Lane::Kind::CopyIn || kind == Lane::Kind::CopyOut;
-    if (!copies) stream->context = std::make_unique<CudaContext>(index_, cache_);
     streams_[size_t(lane)] = std::move(stream);
   }
-  DeviceContext* context(LaneId lane) override { return streams_[size_t(lane)]->context.get(); }
+  void kernels_are_made() override {
+    enter();
+    context_->handles.trim();
+  }
+  DeviceContext* context(LaneId) override { return context_.get(); }
   void* stream(LaneId lane) override { return streams_[size_t(lane)]->stream; }
   void run_there(const std::function<void()>& function) override {
     enter();
@@ -242,7 +243,7 @@ class CudaDevice final : public Device {
       if (plan.on_host(task.id) || !own(task.id)) continue;
       Recording& recording = recordings_[size_t(task.id)];
       recording.recorded.resize(task.variants.size());
-      recording.runs.resize(task.variants.size());
+      recording.tries.resize(task.variants.size());
       make_branch(task, *streams_[size_t(plan.tasks[size_t(task.id)].lane)]);
       events_->ring[size_t(task.id)].events = make_events(size_t(task.events));
     }
@@ -350,8 +351,18 @@ class CudaDevice final : public Device {
     }
     return memory;
   }
-  static void set_zero(void* memory, int64_t bytes) {
-    CUDA_CHECK(cudaMemset(memory, 0, size_t(bytes)));
+  // Recorded, since what is not takes launch memory: docs/design.md.
+  void set_zero(void* memory, int64_t bytes) const {
+    constexpr int64_t kMost = 1 << 30;  // bytes of one call
+    const cudaStream_t stream = context_->stream;
+    Recorded zeros;
+    zeros.record(stream, [&] {
+      for (int64_t from = 0; from < bytes; from += kMost) {
+        const int64_t count = std::min(kMost, bytes - from);
+        CUDA_CHECK(cudaMemsetAsync(static_cast<std::byte*>(memory) + from, 0, size_t(count), stream));
+      }
+    });
+    CUDA_CHECK(cudaGraphLaunch(zeros.graph(), stream));
     CUDA_CHECK(cudaDeviceSynchronize());
   }
 
@@ -416,18 +427,28 @@ class CudaDevice final : public Device {
     const BoundTask::Variant& variant = task.variants[index];
     Recording& recording = recordings_[size_t(task.id)];
     Recorded& recorded = recording.recorded[index];
-    int& runs = recording.runs[index];
     if (recorded.graph() == nullptr) {
-      const bool first = runs < kEagerRuns, records = task.capture && !variant.launches.empty();
-      if (!first && !records) return run_eagerly(variant, lane);
+      const bool records = task.capture && !variant.launches.empty();
+      int& tries = recording.tries[index];
+      if (!records && tries > 0) return run_eagerly(variant, lane);
       const CallWatch::Loading loading(lane.caller);
-      if (first) {
-        ++runs;
-        return run_eagerly(variant, lane);
-      }
-      recorded.record(lane.stream, [&] { run_eagerly(variant, lane); });
+      ++tries;
+      if (!records || !record(variant, lane, recorded, tries == kTries)) return run_eagerly(variant, lane);
     }
     CUDA_CHECK(cudaGraphLaunch(recorded.graph(), lane.stream));
+  }
+
+  // Before anything runs launch by launch, which takes launch memory: docs/design.md. False: a library does something
+  // at its first use that cannot be recorded.
+  bool record(const BoundTask::Variant& variant, Stream& lane, Recorded& recorded, bool last_try) {
+    const std::scoped_lock lock(recording_);
+    try {
+      recorded.record(lane.stream, [&] { run_eagerly(variant, lane); });
+      return true;
+    } catch (const RunError&) {
+      if (last_try) throw;
+      return false;
+    }
   }
 
   void run_eagerly(const BoundTask::Variant& variant, Stream& lane) {
@@ -477,7 +498,8 @@ class CudaDevice final : public Device {
   CallWatch::Caller* looking_ = nullptr;  // the poller's
   int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
-  std::shared_ptr<CudaKernelCache> cache_;
+  std::shared_ptr<CudaContext> context_;
+  std::mutex recording_;  // by one lane at a time: recordings of two would meet in what a library's handle runs aside
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
   CudaEventList event_list_;

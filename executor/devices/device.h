@@ -124,6 +124,7 @@ class Queues {
   // An in-order queue; `lane` numbers the plan's lanes. The context is for making kernels of that lane.
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
   virtual DeviceContext* context(LaneId lane) = 0;
+  virtual void kernels_are_made() {}      // a plan's: what only making them needs may go
   virtual void* stream(LaneId lane) = 0;  // cudaStream_t; nullptr on CPUs
   // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over.
   virtual void run_there(const std::function<void()>& function) = 0;

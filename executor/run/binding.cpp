@@ -9,6 +9,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/plan/make_plan.h"
 #include "executor/run/launches_aside.h"
+#include "graph/in_threads.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -182,26 +183,34 @@ Queues& Binding::queues_of(LaneId lane) const {
 }
 
 void Binding::make_kernels(const BindOptions& options) {
+  constexpr int kMostThreads = 4;  // each takes handles of the libraries, and those launch memory: docs/design.md
   kernels_.resize(plan_.launches.size());
   std::vector<int64_t> workspaces(plan_.launches.size(), 0);  // bytes
+  std::vector<std::pair<const Task*, int32_t>> launches;
   for (const Task& task : plan_.tasks) {
-    if (task.launches == 0) continue;
-    Queues& queues = queues_of(task.lane);
-    const PlanDevice::Kind kind = plan_.devices[task.device == kNone ? 0 : size_t(task.device)].kind;
-    // Validation too runs beside the learners.
-    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
-      return lane.kind == Lane::Kind::Compute && lane.device == task.device;
-    });
-    queues.run_there([&] {
-      for (int32_t i = task.first_launch; i < task.first_launch + task.launches; ++i) {
-        const Launch& launch = plan_.launches[size_t(i)];
-        const Graph& graph = plan_.graphs[size_t(launch.program)];
-        kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
-                                              queues.context(task.lane), std::max(1, int(learners)));
-        workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
-      }
-    });
+    for (int32_t i = 0; i < task.launches; ++i) launches.emplace_back(&task, task.first_launch + i);
   }
+  const auto make = [&](size_t place) {
+    const auto [task, i] = launches[place];
+    const Launch& launch = plan_.launches[size_t(i)];
+    const Graph& graph = plan_.graphs[size_t(launch.program)];
+    const PlanDevice::Kind kind = plan_.devices[task->device == kNone ? 0 : size_t(task->device)].kind;
+    // Validation too runs beside the learners.
+    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [task = task](const Lane& lane) {
+      return lane.kind == Lane::Kind::Compute && lane.device == task->device;
+    });
+    Queues& queues = queues_of(task->lane);
+    queues.run_there([&, task = task, i = i] {
+      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
+                                            queues.context(task->lane), std::max(1, int(learners)));
+      workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
+    });
+  };
+  // Those of GPUs by several threads: cuDNN takes milliseconds to propose and to build an engine.
+  const bool gpus = std::all_of(plan_.devices.begin(), plan_.devices.end(),
+                                [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
+  in_threads(launches.size(), size_t(gpus ? std::clamp(options.threads, 1, kMostThreads) : 1), make);
+  for (const auto& device : devices_) device->kernels_are_made();
   workspaces_ = place_workspaces(plan_, workspaces);
 }
 
@@ -313,9 +322,7 @@ void Binding::bind(TaskId id, const BindOptions& options) {
   bound.every = task.every;
   if (task.every > 1) bound.variants.emplace_back();
   // Collectives over several GPUs of a process are never recorded.
-  // Nor is a copy's one launch, which would be issued no sooner.
-  const bool recorded = task.kind != Task::Kind::Collective && task.kind != Task::Kind::CopyIn;
-  bound.capture = options.capture && task.launches > 0 && recorded;
+  bound.capture = options.capture && task.launches > 0 && task.kind != Task::Kind::Collective;
   for (const Edge& edge : plan_.edges) {
     const bool other_lane = plan_.tasks[size_t(edge.from)].lane != task.lane;
     if (edge.to == id && edge.needs == Edge::Needs::Issued && other_lane && !covered(plan_, edge)) {

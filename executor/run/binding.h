@@ -27,6 +27,7 @@ struct BindOptions {
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
   int64_t workspace_limit = 64 << 20;  // bytes per compute lane
+  int threads = 1;                     // that make kernels of GPUs
   bool nvtx = false;                   // each launch is an NvtxRange, while it is recorded as well
   bool capture = true;                 // record steps and replay them, where the device can
   std::shared_ptr<KeptArenas> kept = std::make_shared<KeptArenas>();

@@ -71,13 +71,16 @@ int64_t Segment::workspace_bytes() const {
   return most;
 }
 
-InitialValues Segment::initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
-                               const WeightsFile* file) const {
-  return initial_values(loop, source, {options_.numerics.seed, file, threads_}, without);
+InitialValues initial_values(const Prepared& prepared, const SessionOptions& options, const WeightsFile* file) {
+  return initial_values(prepared.program.training(), *prepared.training,
+                        {options.numerics.seed, file, thread_count(options)});
 }
 
-void Segment::start_from_initializers(const WeightsFile* file) {
-  InitialValues content = initial(training(), *prepared_.training, {}, file);
+InitialValues Segment::initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without) const {
+  return initial_values(loop, source, {options_.numerics.seed, nullptr, threads_}, without);
+}
+
+void Segment::start_from(InitialValues content) {
   if (training().arenas.frozen != kNone) frozen_ = content.at(training().arenas.frozen);
   add_frozen(training(), content);
   corrections_.assign(size_t(learners_), 0);

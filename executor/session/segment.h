@@ -46,6 +46,10 @@ struct SegmentSnapshot {
 // that make no update yet, tallies.
 std::vector<ValueId> kept_values(const Loop& training);
 
+// Of the learners' memory, before a run's first segment: it may be drawn while the segment is made.
+InitialValues initial_values(const Prepared& prepared, const SessionOptions& options,
+                             const WeightsFile* file = nullptr);
+
 class Segment {
  public:
   // `prepared` has the request for this segment: learners, rounds and iterations from `from` on.
@@ -60,7 +64,7 @@ class Segment {
   int64_t workspace_bytes() const;  // of the device whose kernels need most
 
   // One of these before run().
-  void start_from_initializers(const WeightsFile* file);
+  void start_from(InitialValues values);
   void start_from(const RunState& state);
   // Throws GraphError where the plan ends before the snapshot, RunError where it cannot be one of this plan.
   void start_from(const SegmentSnapshot& snapshot);
@@ -125,8 +129,7 @@ class Segment {
  private:
   const Loop& training() const { return prepared_.program.training(); }
   const Loop& validation() const { return *prepared_.program.find(LoopRole::Validate); }
-  InitialValues initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without,
-                        const WeightsFile* file = nullptr) const;
+  InitialValues initial(const Loop& loop, const Source& source, const std::vector<ValueId>& without) const;
   const std::vector<Replica>& learner_replicas() const { return plan_.handles.loops.front().replicas; }
   bool bring_split(bool validation, const std::atomic<bool>& interrupted);
   void make_host_tasks();

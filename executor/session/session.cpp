@@ -334,6 +334,7 @@ BindOptions bind_options(const Prepared& prepared, const SessionOptions& options
   bind.deterministic = options.numerics.deterministic;
   bind.nvtx = options.execution.nvtx;
   bind.workspace_limit = prepared.request.workspace_limit;
+  bind.threads = thread_count(options);
   if (prepared.kept_arenas) bind.kept = prepared.kept_arenas;
   return bind;
 }

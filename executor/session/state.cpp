@@ -6,9 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <system_error>
-#include <thread>
 
+#include "graph/in_threads.h"
 #include "graph/plain_message.h"
 #include "graph/random.h"
 #include "io/formats/layout.h"
@@ -56,19 +55,13 @@ void fill(const Value& value, uint64_t key, int threads, std::vector<std::byte>&
   constexpr int64_t kLeast = 1 << 14;  // elements worth a thread: some 1 ms of normal draws
   auto* const elements = reinterpret_cast<T*>(bytes.data());
   const int64_t count = value.type.elements(), parts = std::clamp<int64_t>(count / kLeast, 1, threads);
-  const auto draw_part = [&value, key, elements, count, parts](int64_t part) {
+  const auto draw_part = [&value, key, elements, count, parts](size_t place) {
+    const auto part = int64_t(place);
     for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
       elements[i] = T(draw(value.initializer, key, uint64_t(i)));
     }
   };
-  std::vector<std::jthread> others;
-  int64_t part = 1;
-  try {
-    for (; part < parts; ++part) others.emplace_back(draw_part, part);
-  } catch (const std::system_error&) {  // no more threads: this one draws what is left
-  }
-  draw_part(0);
-  for (; part < parts; ++part) draw_part(part);
+  in_threads(size_t(parts), size_t(parts), draw_part);
 }
 
 // Logical row-major bytes of one value.
@@ -84,6 +77,11 @@ std::vector<std::byte> drawn(const Value& value, uint64_t seed, int threads) {
     default: break;  // bfloat16 state is made from its master; the rest starts as zeros
   }
   return bytes;
+}
+
+bool starts_as_zeros(const Value& value) {
+  const Initializer& initializer = value.initializer;
+  return initializer.kind == Initializer::Kind::Constant && initializer.a == 0 && !std::signbit(initializer.a);
 }
 
 void put(const Value& value, const std::byte* row_major, std::byte* memory) {
@@ -105,9 +103,11 @@ bool all_finite(std::span<const std::byte> content) {
 std::vector<std::byte> initial_content(const Graph& graph, ValueId base, uint64_t seed, int threads) {
   const Value& arena = graph.values[size_t(base)];
   std::vector<std::byte> content(size_t(arena.type.bytes()));
-  put(arena, drawn(arena, seed, threads).data(), content.data());
+  const bool zeros = starts_as_zeros(arena);
+  if (!zeros) put(arena, drawn(arena, seed, threads).data(), content.data());
   for (const ValueId member : members(graph, base)) {
     const Value& value = graph.values[size_t(member)];
+    if (zeros && starts_as_zeros(value)) continue;
     put(value, drawn(value, seed, threads).data(), content.data() + value.view.offset_bytes);
   }
   return content;

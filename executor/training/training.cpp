@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <future>
 
 #include "executor/devices/sampler.h"
 #include "executor/run/task_error.h"
@@ -47,8 +48,6 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
     traced_.begins = "resumed";
     return;
   }
-  make_segment({});
-  check_rules();
   start();
 }
 
@@ -132,7 +131,14 @@ void Training::start() {
     check_inputs_kept(shards, {{"--save", options_.files.save}, {"--save-best", options_.files.save_best}});
     check_weights(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
-  segment_->start_from_initializers(file ? &*file : nullptr);
+  // Drawn while kernels are made, but for a memory limit, for which the program may change meanwhile.
+  const auto drawn =
+      options_.execution.memory_limit > 0 ? std::launch::deferred : std::launch::async | std::launch::deferred;
+  std::future<InitialValues> values =
+      std::async(drawn, [&] { return initial_values(prepared_, options_, file ? &*file : nullptr); });
+  make_segment({});
+  check_rules();
+  segment_->start_from(values.get());
 }
 
 RunFinished Training::run(const std::atomic<bool>& interrupted, double setup_seconds) {

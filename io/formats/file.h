@@ -10,6 +10,8 @@
 
 namespace arbalest {
 
+inline constexpr size_t kFilesAtOnce = 8;  // that threads look at, where the disk is waited for
+
 // "which holds a, b, c and 4 more", "which is empty", "which does not exist", "which is not a folder".
 std::string describe_folder(const std::filesystem::path& folder);
 

@@ -8,7 +8,8 @@
 #include <cstring>
 
 #include "graph/error.h"
-#include "io/photos/in_threads.h"
+#include "graph/in_threads.h"
+#include "io/formats/file.h"
 
 namespace arbalest {
 
@@ -20,7 +21,7 @@ void FileSource::check_files(int64_t count, const std::function<int64_t(int64_t)
   constexpr size_t kShown = 5;
   constexpr int64_t kPart = 1000;  // of the files, that one thread looks at
   std::vector<std::vector<int64_t>> faulty(size_t((count + kPart - 1) / kPart));
-  in_threads(faulty.size(), [&](size_t part) {
+  in_threads(faulty.size(), kFilesAtOnce, [&](size_t part) {
     const int64_t first = int64_t(part) * kPart;
     for (int64_t i = first; i < std::min(first + kPart, count); ++i) {
       if (!fault(sample(i)).empty()) faulty[part].push_back(sample(i));

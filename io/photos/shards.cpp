@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "graph/error.h"
+#include "graph/in_threads.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
-#include "io/photos/in_threads.h"
 #include "io/photos/shard_names.h"
 
 namespace arbalest {
@@ -34,7 +34,7 @@ Names existing(const std::string& pattern) {
 
 std::vector<ShardIndex> index_shards(const SourceSpec& spec, const Names& paths) {
   std::vector<ShardIndex> indexes(paths.size());
-  in_threads(paths.size(), [&](size_t i) { indexes[i] = index_shard(paths[i]); });
+  in_threads(paths.size(), kFilesAtOnce, [&](size_t i) { indexes[i] = index_shard(paths[i]); });
   const auto is_kept = [](const ShardIndex& index) { return index.not_kept.empty(); };
   if (const auto first = std::find_if_not(indexes.begin(), indexes.end(), is_kept); first != indexes.end()) {
     warn(fmt::format("source '{}': indexes of shards cannot be kept beside them, and are made anew each time: {}",

@@ -196,8 +196,8 @@ Solution solve_small(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
-// With its bias and Relu. A choice that is to be the same each time cannot rest on timings: with 64 filters the kernel was
-// faster than plans.
+// With its bias and Relu. A choice that is to be the same each time cannot rest on timings: with 64 filters the kernel
+// was faster than plans.
 Solution solve_colours(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
   if (!is_of_colours(problem) || !can_run_colours(context)) return solution;
@@ -361,7 +361,7 @@ class ConvolutionKernel final : public Kernel {
         break;
       case Solution::Own::Halo: run_halo_convolution(problem_, stream, a, b, bias, result); break;
       case Solution::Own::None:
-        solution_.plan->run(context_.cudnn, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);
+        solution_.plan->run(context_, stream, a, b, solution_.bias_apart ? nullptr : bias, result, workspace);
     }
     finish(c, stream, result);
     if (solution_.bias_apart) add_bias(c, stream, bias);

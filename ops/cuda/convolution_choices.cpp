@@ -82,21 +82,35 @@ ConvolutionChoice ConvolutionChoices::find(const std::string& key,
                                            const std::function<bool(const ConvolutionChoice&)>& fits,
                                            const std::function<ConvolutionChoice()>& choose) {
   std::optional<ConvolutionChoice> refused;
+  std::unique_lock lock(mutex_);
   for (;;) {
-    ConvolutionChoice choice;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = known_.find(key);
-      if (found == known_.end() || found->second == refused) {
-        choice = known_[key] = choose();
-        keep(key, choice);
-        return choice;
-      }
-      choice = found->second;
-    }
+    chosen_.wait(lock, [&] { return !choosing_.contains(key); });
+    const auto found = known_.find(key);
+    if (found == known_.end() || found->second == refused) break;
+    const ConvolutionChoice choice = found->second;
+    lock.unlock();
     if (choice.index < 0 || fits(choice)) return choice;
     refused = choice;
+    lock.lock();
   }
+  choosing_.insert(key);
+  lock.unlock();
+  std::optional<ConvolutionChoice> choice;
+  const auto end = [&] {
+    lock.lock();
+    choosing_.erase(key);
+    chosen_.notify_all();
+  };
+  try {
+    choice = choose();
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+  known_[key] = *choice;
+  keep(key, *choice);
+  return *choice;
 }
 
 }  // namespace arbalest

@@ -1,12 +1,14 @@
 #pragma once
 // Which engine was found to be the fastest for which convolution, for a process and those after it.
 
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace arbalest {
 
@@ -31,9 +33,8 @@ class ConvolutionChoices {
   double known_microseconds(const std::string& key);
 
   // The choice that is known for `key` where `fits` accepts it; else what `choose` finds, which is kept in its place.
-  // `choose` runs for one caller at a time, as concurrent timings would disturb each other, and what others have found
-  // meanwhile is looked at first. `fits` may run for several at once. What they throw is passed on, and nothing is
-  // kept.
+  // `choose` runs for one caller at a time of those with the same key, and what others have found meanwhile is looked
+  // at first. What they throw is passed on, and nothing is kept.
   ConvolutionChoice find(const std::string& key, const std::function<bool(const ConvolutionChoice&)>& fits,
                          const std::function<ConvolutionChoice()>& choose);
 
@@ -41,7 +42,9 @@ class ConvolutionChoices {
   void keep(const std::string& key, const ConvolutionChoice& choice) const;
 
   const std::filesystem::path file_;
-  std::mutex mutex_;  // held while choosing
+  std::mutex mutex_;
+  std::condition_variable chosen_;
+  std::unordered_set<std::string> choosing_;  // the keys that somebody chooses for
   std::unordered_map<std::string, ConvolutionChoice> known_;
 };
 

@@ -1,5 +1,7 @@
 #include "ops/cuda/convolution_timer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +15,7 @@ using Kind = ConvolutionProblem::Kind;
 constexpr int kCallsPerTiming = 8;   // at most
 constexpr double kLongTiming = 300;  // µs of calls, from which on more would tell no more
 constexpr double kHopeless = 2;      // times the best: so long a call is timed by itself only
-constexpr double kLaunching = 40;    // µs that a call by itself may take longer than one of several
+constexpr double kLaunching = 40;    // µs that a recording of one call may take longer than a call in one of several
 
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;
@@ -29,7 +31,7 @@ cudaEvent_t make_event() {
 
 }  // namespace
 
-// What a stream records between the start of a capture and end().
+// Work that a stream has recorded, to be launched as a whole.
 class ConvolutionTimer::RecordedGraph {
  public:
   RecordedGraph() = default;
@@ -40,12 +42,22 @@ class ConvolutionTimer::RecordedGraph {
   RecordedGraph(const RecordedGraph&) = delete;
   RecordedGraph& operator=(const RecordedGraph&) = delete;
 
-  // False where the stream was not recording, or something in between cannot be recorded.
-  bool end(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone &&
-           cudaStreamEndCapture(stream, &graph_) == cudaSuccess && graph_ != nullptr &&
-           cudaGraphInstantiate(&executable_, graph_, 0) == cudaSuccess;
+  // Nothing has been recorded yet. False where something in it cannot be. Passes on what `work` throws.
+  bool record(cudaStream_t stream, const std::function<void()>& work) {
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));  // engines load modules at first use
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph_);
+      cudaGetLastError();
+      throw;
+    }
+    if (cudaStreamEndCapture(stream, &graph_) == cudaSuccess && graph_ != nullptr &&
+        cudaGraphInstantiate(&executable_, graph_, 0) == cudaSuccess) {
+      return true;
+    }
+    cudaGetLastError();
+    return false;
   }
   cudaGraphExec_t executable() const { return executable_; }
 
@@ -53,6 +65,8 @@ class ConvolutionTimer::RecordedGraph {
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
 };
+
+std::mutex ConvolutionTimer::of_process;
 
 ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes)
     : context_(context), problem_(problem), start_(make_event()), stop_(make_event()) {
@@ -96,64 +110,57 @@ ConvolutionTimer::Fastest ConvolutionTimer::fastest(const std::vector<Call>& cal
 
 double ConvolutionTimer::time(const Call& call, double best, int repetitions) {
   const cudaStream_t stream = context_.stream;
-  RecordedGraph recorded;
+  const double copies = double(copies_.size());
+  RecordedGraph once, recorded;
   try {
-    call(copies_[0], stream);  // loads what the engine needs
-    const double hopeless = best > 0 ? kLaunching + kHopeless * best * double(copies_.size()) : HUGE_VAL;
-    double alone = one_call(call);
-    if (alone > hopeless) alone = std::min(alone, one_call(call));  // whatever else held up the first
-    if (alone > hopeless) return alone;
-    const int calls = std::clamp(int(kLongTiming / std::max(alone, 1.0)), 1, kCallsPerTiming);
+    if (!record(call, 1, once)) return 0;
+    launch(once);  // the first time what it needs is brought to the device
+    const double hopeless = best > 0 ? kLaunching + kHopeless * best * copies : HUGE_VAL;
+    double alone = launch(once);
+    if (alone > hopeless) alone = std::min(alone, launch(once));  // whatever else held up the first
+    if (alone > hopeless) return alone / copies;
+    const int calls = std::clamp(int(kLongTiming * copies / std::max(alone, 1.0)), 1, kCallsPerTiming);
     if (!record(call, calls, recorded)) return 0;
-    CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
+    CUDA_CHECK(cudaGraphUpload(recorded.executable(), stream));
     double least = 0;
     for (int i = 0; i < repetitions; ++i) {
-      CUDA_CHECK(cudaEventRecord(start_.get(), stream));
-      CUDA_CHECK(cudaGraphLaunch(recorded.executable(), stream));
-      CUDA_CHECK(cudaEventRecord(stop_.get(), stream));
-      const double each = microseconds() / double(calls) / double(copies_.size());
+      const double each = launch(recorded) / double(calls) / copies;
       if (i == 0 || each < least) least = each;
     }
     return least;
   } catch (const RunError&) {
-    recorded.end(stream);
     cudaGetLastError();
     CUDA_CHECK(cudaStreamSynchronize(stream));  // a fault of the device, rather than a refusal, ends here
     return 0;
   }
 }
 
-// µs of a call by itself.
-double ConvolutionTimer::one_call(const Call& call) {
+// Its µs.
+double ConvolutionTimer::launch(const RecordedGraph& recorded) {
   CUDA_CHECK(cudaEventRecord(start_.get(), context_.stream));
-  call(copies_[0], context_.stream);
+  CUDA_CHECK(cudaGraphLaunch(recorded.executable(), context_.stream));
   CUDA_CHECK(cudaEventRecord(stop_.get(), context_.stream));
-  return microseconds();
-}
-
-// All copies' calls, each copy on a stream of its own.
-bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
-  const cudaStream_t stream = context_.stream;
-  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_CHECK(cudaEventRecord(start_.get(), stream));
-  for (size_t copy = 0; copy < copies_.size(); ++copy) {
-    const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
-    if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
-    for (int k = 0; k < calls; ++k) call(copies_[copy], own);
-    if (copy == 0) continue;
-    CUDA_CHECK(cudaEventRecord(stop_.get(), own));
-    CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
-  }
-  if (recorded.end(stream)) return true;
-  cudaGetLastError();
-  return false;
-}
-
-double ConvolutionTimer::microseconds() {
   CUDA_CHECK(cudaEventSynchronize(stop_.get()));
   float milliseconds = 0;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_.get(), stop_.get()));
   return double(milliseconds) * 1000;
+}
+
+// All copies' calls, each copy on a stream of its own. Nothing is called outside of a recording, which would take
+// launch memory that training is faster without: docs/design.md.
+bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
+  const cudaStream_t stream = context_.stream;
+  return recorded.record(stream, [&] {
+    CUDA_CHECK(cudaEventRecord(start_.get(), stream));
+    for (size_t copy = 0; copy < copies_.size(); ++copy) {
+      const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
+      if (copy > 0) CUDA_CHECK(cudaStreamWaitEvent(own, start_.get(), 0));
+      for (int k = 0; k < calls; ++k) call(copies_[copy], own);
+      if (copy == 0) continue;
+      CUDA_CHECK(cudaEventRecord(stop_.get(), own));
+      CUDA_CHECK(cudaStreamWaitEvent(stream, stop_.get(), 0));
+    }
+  });
 }
 
 // Random numbers in [-1, 1): on zeros matrix units draw less power and run faster than they will.
@@ -173,14 +180,20 @@ DeviceBuffer ConvolutionTimer::noise(int64_t elements, DataType type) {
   const void* from = type == DataType::Bfloat16 ? static_cast<const void*>(lowered.data()) : values.data();
   const auto size = int64_t(size_of(type));
   auto* memory = static_cast<char*>(buffer.data());
-  int64_t filled = int64_t(values.size());
-  CUDA_CHECK(cudaMemcpyAsync(memory, from, size_t(filled * size), cudaMemcpyHostToDevice, context_.stream));
-  for (; filled < elements; filled *= 2) {
-    const int64_t count = std::min(filled, elements - filled);
-    CUDA_CHECK(cudaMemcpyAsync(memory + filled * size, memory, size_t(count * size), cudaMemcpyDeviceToDevice,
-                               context_.stream));
-  }
-  CUDA_CHECK(cudaStreamSynchronize(context_.stream));  // `values` goes away
+  const auto drawn = int64_t(values.size());
+  const cudaStream_t stream = context_.stream;
+  CUDA_CHECK(cudaMemcpyAsync(memory, from, size_t(drawn * size), cudaMemcpyHostToDevice, stream));
+  RecordedGraph repeats;
+  const bool recorded = repeats.record(stream, [&] {
+    for (int64_t filled = drawn; filled < elements; filled *= 2) {
+      const int64_t count = std::min(filled, elements - filled);
+      CUDA_CHECK(
+          cudaMemcpyAsync(memory + filled * size, memory, size_t(count * size), cudaMemcpyDeviceToDevice, stream));
+    }
+  });
+  if (!recorded) throw RunError(fmt::format("cuda:{}: copies cannot be recorded", context_.device));
+  CUDA_CHECK(cudaGraphLaunch(repeats.executable(), stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));  // `values` goes away
   return buffer;
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <type_traits>
 #include <vector>
 
@@ -22,8 +23,8 @@ class ConvolutionTimer {
  public:
   using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;
 
-  // Where the device is too full for as many as are concurrent, fewer are timed. Throws RunError where it lacks memory
-  // for one. `problem` outlives the timer.
+  // One lives at a time. Where the device is too full for as many as are concurrent, fewer are timed. Throws RunError
+  // where it lacks memory for one. `problem` outlives the timer.
   ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
 
   // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
@@ -54,10 +55,12 @@ class ConvolutionTimer {
   DeviceBuffer noise(int64_t elements, DataType type);
   // Where a call by itself takes much longer than `best` (0: none yet): that time.
   double time(const Call& call, double best, int repetitions);
-  double one_call(const Call& call);
   bool record(const Call& call, int calls, RecordedGraph& recorded);
-  double microseconds();
+  double launch(const RecordedGraph& recorded);
 
+  static std::mutex of_process;
+
+  const std::scoped_lock<std::mutex> alone_{of_process};  // others would disturb what is timed
   CudaContext& context_;
   const ConvolutionProblem& problem_;
   std::vector<ConvolutionOperands> copies_;

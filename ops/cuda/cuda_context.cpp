@@ -48,34 +48,55 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
-CudaKernelCache::CudaKernelCache(int device_ordinal) : context(std::make_unique<CudaContext>(device_ordinal)) {}
-CudaKernelCache::~CudaKernelCache() = default;
-
-CudaContext::CudaContext(int device_ordinal, std::shared_ptr<CudaKernelCache> shared)
-    : device(device_ordinal), cache(std::move(shared)) {
+LibraryHandles::LibraryHandles() {
+  CUDNN_CHECK(cudnnCreate(&cudnn));
   try {
-    CUDA_CHECK(cudaSetDevice(device));
-    cudaDeviceProp properties;
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-    multiprocessors = properties.multiProcessorCount;
-    device_name = properties.name;
-    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    CUDNN_CHECK(cudnnCreate(&cudnn));
     CUBLAS_CHECK(cublasLtCreate(&cublas_lt));
   } catch (...) {
-    release();
+    cudnnDestroy(cudnn);
     throw;
   }
 }
 
-CudaContext::~CudaContext() {
-  release();
+LibraryHandles::~LibraryHandles() {
+  cublasLtDestroy(cublas_lt);
+  cudnnDestroy(cudnn);
 }
 
-void CudaContext::release() noexcept {
-  if (cublas_lt != nullptr) cublasLtDestroy(cublas_lt);
-  if (cudnn != nullptr) cudnnDestroy(cudnn);
-  if (stream != nullptr) cudaStreamDestroy(stream);
+std::unique_ptr<LibraryHandles> HandlePool::take() {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!unused_.empty()) {
+      std::unique_ptr<LibraryHandles> handles = std::move(unused_.back());
+      unused_.pop_back();
+      return handles;
+    }
+  }
+  return std::make_unique<LibraryHandles>();
+}
+
+void HandlePool::give_back(std::unique_ptr<LibraryHandles> handles) noexcept {
+  const std::scoped_lock lock(mutex_);
+  unused_.push_back(std::move(handles));
+}
+
+void HandlePool::trim() {
+  const std::scoped_lock lock(mutex_);
+  if (unused_.size() > 1) unused_.resize(1);
+}
+
+CudaContext::CudaContext(int device_ordinal) : device(device_ordinal) {
+  CUDA_CHECK(cudaSetDevice(device));
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  multiprocessors = properties.multiProcessorCount;
+  device_name = properties.name;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+}
+
+CudaContext::~CudaContext() {
+  cudaSetDevice(device);
+  cudaStreamDestroy(stream);
 }
 
 CudaContext& cuda_context(const KernelRequest& request) {

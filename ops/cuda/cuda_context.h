@@ -1,19 +1,21 @@
 #pragma once
-// What the CUDA kernels of one lane share: library handles, device facts, a stream to time on while kernels are made.
+// What the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while kernels are
+// made.
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
 #include <initializer_list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "graph/error.h"
 #include "graph/kernel.h"
+#include "ops/cuda/plan_cache.h"
 
 namespace arbalest {
 
@@ -66,23 +68,49 @@ class FusedAttentionPlan;  // ops/cuda/cudnn_attention.h
 // The opaque type of graph/kernel.h: what it is on CUDA.
 struct DeviceContext {};
 
-struct CudaContext;
+// Handles of the libraries, for one thread at a time.
+struct LibraryHandles {
+  LibraryHandles();
+  ~LibraryHandles();
+  LibraryHandles(const LibraryHandles&) = delete;
+  LibraryHandles& operator=(const LibraryHandles&) = delete;
 
-// What making kernels finds out about a device: shared by its lanes, and by plans that follow each other.
-struct CudaKernelCache {
-  explicit CudaKernelCache(int device_ordinal);
-  ~CudaKernelCache();
-
-  std::mutex mutex;                      // held while plans are made and timed
-  std::unique_ptr<CudaContext> context;  // that they are made with: it lives as long as they do
-  // By problem. A null plan: no engine supports it.
-  std::map<std::string, std::shared_ptr<const ConvolutionPlan>> convolution_plans;
-  std::map<std::string, std::shared_ptr<const FusedAttentionPlan>> attention_plans;
+  cudnnHandle_t cudnn = nullptr;
+  cublasLtHandle_t cublas_lt = nullptr;
 };
 
-// One a lane. Made and destroyed with its device current; the kernels made with it run on one thread at a time.
+// As many as threads use at the same time. Lanes have none of their own: each takes some 9 MiB of the device, and a
+// part of the launch memory that docs/design.md tells of.
+class HandlePool {
+ public:
+  // Handles for as long as it lives.
+  class Lease {
+   public:
+    explicit Lease(HandlePool& pool) : pool_(pool), handles_(pool.take()) {}
+    ~Lease() { pool_.give_back(std::move(handles_)); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    const LibraryHandles* operator->() const { return handles_.get(); }
+
+   private:
+    HandlePool& pool_;
+    std::unique_ptr<LibraryHandles> handles_;
+  };
+
+  // Destroys what nobody uses, but for one.
+  void trim();
+
+ private:
+  std::unique_ptr<LibraryHandles> take();
+  void give_back(std::unique_ptr<LibraryHandles> handles) noexcept;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<LibraryHandles>> unused_;
+};
+
+// One a device: of all its lanes, and of programs that follow each other there. It outlives the kernels made with it.
 struct CudaContext : DeviceContext {
-  explicit CudaContext(int device_ordinal, std::shared_ptr<CudaKernelCache> shared = nullptr);
+  explicit CudaContext(int device_ordinal);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
@@ -91,12 +119,10 @@ struct CudaContext : DeviceContext {
   int multiprocessors = 0;
   std::string device_name;
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
-  cudnnHandle_t cudnn = nullptr;
-  cublasLtHandle_t cublas_lt = nullptr;
-  std::shared_ptr<CudaKernelCache> cache;
-
- private:
-  void release() noexcept;
+  HandlePool handles;
+  // By problem. A null plan: no engine supports it.
+  PlanCache<ConvolutionPlan> convolution_plans;
+  PlanCache<FusedAttentionPlan> attention_plans;
 };
 
 // The request's context; throws RunError where it has none.

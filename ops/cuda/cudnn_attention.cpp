@@ -36,8 +36,7 @@ struct FusedAttentionPlan::State {
 FusedAttentionPlan::FusedAttentionPlan() : state_(std::make_unique<State>()) {}
 FusedAttentionPlan::~FusedAttentionPlan() = default;
 
-void FusedAttentionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const Operands& with, void* workspace) const {
-  CUDNN_CHECK(cudnnSetStream(handle, stream));
+void FusedAttentionPlan::run(CudaContext& context, cudaStream_t stream, const Operands& with, void* workspace) const {
   std::unordered_map<int64_t, void*> operands = {{kQ, const_cast<void*>(with.q)},
                                                  {kK, const_cast<void*>(with.k)},
                                                  {kV, const_cast<void*>(with.v)},
@@ -48,8 +47,10 @@ void FusedAttentionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const Op
   }
   if (with.bias != nullptr) operands.insert({kBias, const_cast<void*>(with.bias)});
   if (with.dbias != nullptr) operands.insert({kDbias, with.dbias});
+  const HandlePool::Lease handles(context.handles);
+  CUDNN_CHECK(cudnnSetStream(handles->cudnn, stream));
   const std::scoped_lock lock(state_->mutex);
-  auto status = state_->graph.execute(handle, operands, workspace);
+  auto status = state_->graph.execute(handles->cudnn, operands, workspace);
   if (status.is_bad()) throw RunError(fmt::format("cuDNN attention: {}", status.get_message()));
 }
 
@@ -65,7 +66,8 @@ class FusedAttentionPlanner {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     problem_.gradient ? add_gradient() : add_forward();
-    if (graph().validate().is_bad() || graph().build_operation_graph(context_.cudnn).is_bad() ||
+    const HandlePool::Lease handles(context_.handles);
+    if (graph().validate().is_bad() || graph().build_operation_graph(handles->cudnn).is_bad() ||
         graph().create_execution_plans({fe::HeurMode_t::A}).is_bad()) {
       return nullptr;
     }
@@ -133,19 +135,7 @@ class FusedAttentionPlanner {
 
 std::shared_ptr<const FusedAttentionPlan> find_attention_plan(CudaContext& context,
                                                               const FusedAttentionProblem& problem) {
-  if (!context.cache) context.cache = std::make_shared<CudaKernelCache>(context.device);
-  CudaKernelCache& cache = *context.cache;
-  const std::scoped_lock lock(cache.mutex);
-  const auto [entry, added] = cache.attention_plans.try_emplace(problem.key());
-  if (added) {
-    try {
-      entry->second = FusedAttentionPlanner(*cache.context, problem).make();
-    } catch (...) {
-      cache.attention_plans.erase(entry);
-      throw;
-    }
-  }
-  return entry->second;
+  return context.attention_plans.find(problem.key(), [&] { return FusedAttentionPlanner(context, problem).make(); });
 }
 
 }  // namespace arbalest

@@ -44,8 +44,8 @@ class FusedAttentionPlan {
     const void* bias = nullptr;
     void* dbias = nullptr;
   };
-  // Any thread may call it. Throws RunError.
-  void run(cudnnHandle_t handle, cudaStream_t stream, const Operands& operands, void* workspace) const;
+  // With the context that it was made with. Any thread may call it. Throws RunError.
+  void run(CudaContext& context, cudaStream_t stream, const Operands& operands, void* workspace) const;
 
  private:
   friend class FusedAttentionPlanner;
@@ -54,7 +54,7 @@ class FusedAttentionPlan {
   int64_t workspace_bytes_ = 0;
 };
 
-// The plan for a problem, shared by all kernels of the context's cache; nullptr where no engine supports it. Throws
+// The plan for a problem, shared by all kernels of the context; nullptr where no engine supports it. Throws
 // RunError where the device fails.
 std::shared_ptr<const FusedAttentionPlan> find_attention_plan(CudaContext& context,
                                                               const FusedAttentionProblem& problem);

@@ -70,14 +70,15 @@ struct ConvolutionPlan::State {
 ConvolutionPlan::ConvolutionPlan() : state_(std::make_unique<State>()) {}
 ConvolutionPlan::~ConvolutionPlan() = default;
 
-void ConvolutionPlan::run(cudnnHandle_t handle, cudaStream_t stream, const void* a, const void* b, const void* bias,
+void ConvolutionPlan::run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias,
                           void* result, void* workspace) const {
-  CUDNN_CHECK(cudnnSetStream(handle, stream));
   std::unordered_map<int64_t, void*> operands = {
       {kA, const_cast<void*>(a)}, {kB, const_cast<void*>(b)}, {kResult, result}};
   if (state_->has_bias) operands.emplace(kBias, const_cast<void*>(bias));
+  const HandlePool::Lease handles(context.handles);
+  CUDNN_CHECK(cudnnSetStream(handles->cudnn, stream));
   const std::scoped_lock lock(state_->mutex);
-  auto status = state_->graph.execute_plan_at_index(handle, operands, workspace, state_->index);
+  auto status = state_->graph.execute_plan_at_index(handles->cudnn, operands, workspace, state_->index);
   if (status.is_bad()) throw RunError(fmt::format("cuDNN convolution ({}): {}", engine_, status.get_message()));
 }
 
@@ -192,7 +193,7 @@ class ConvolutionPlanner {
         .set_dim(problem_.output_shape())
         .set_stride(channels_last_strides(problem_.output_shape()))
         .set_data_type(frontend_type(problem_.output_type));
-    if (graph().validate().is_bad() || graph().build_operation_graph(context_.cudnn).is_bad() ||
+    if (graph().validate().is_bad() || graph().build_operation_graph(handles_->cudnn).is_bad() ||
         graph().create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) {
       return false;
     }
@@ -237,7 +238,7 @@ class ConvolutionPlanner {
     for (const int64_t index : candidates) {
       calls.push_back([this, index](const ConvolutionOperands& with, cudaStream_t stream) {
         plan_->state_->index = index;
-        plan_->run(context_.cudnn, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
+        plan_->run(context_, stream, with.a.data(), with.b.data(), with.bias.data(), with.result.data(),
                    with.workspace.data());
       });
     }
@@ -248,6 +249,7 @@ class ConvolutionPlanner {
   }
 
   CudaContext& context_;
+  const HandlePool::Lease handles_{context_.handles};
   const ConvolutionProblem& problem_;
   std::shared_ptr<ConvolutionPlan> plan_;
 };
@@ -267,19 +269,7 @@ double known_convolution_microseconds(const CudaContext& context, const Convolut
 }
 
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem) {
-  if (!context.cache) context.cache = std::make_shared<CudaKernelCache>(context.device);
-  CudaKernelCache& cache = *context.cache;
-  const std::scoped_lock lock(cache.mutex);
-  const auto [entry, added] = cache.convolution_plans.try_emplace(problem.key());
-  if (added) {
-    try {
-      entry->second = ConvolutionPlanner(*cache.context, problem).make();
-    } catch (...) {
-      cache.convolution_plans.erase(entry);
-      throw;
-    }
-  }
-  return entry->second;
+  return context.convolution_plans.find(problem.key(), [&] { return ConvolutionPlanner(context, problem).make(); });
 }
 
 }  // namespace arbalest

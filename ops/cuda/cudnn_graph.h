@@ -52,8 +52,8 @@ class ConvolutionPlan {
   const std::string& engine() const { return engine_; }
 
   // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.
-  // Any thread may call it. Throws RunError.
-  void run(cudnnHandle_t handle, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
+  // With the context that it was made with. Any thread may call it. Throws RunError.
+  void run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
            void* workspace) const;
 
  private:
@@ -68,7 +68,7 @@ class ConvolutionPlan {
 // µs of the engine that was chosen for a problem before, in this process or an earlier one; 0: none is known.
 double known_convolution_microseconds(const CudaContext& context, const ConvolutionProblem& problem);
 
-// The plan for a problem, shared by all kernels of the context's cache; nullptr where no engine supports it. Throws
+// The plan for a problem, shared by all kernels of the context; nullptr where no engine supports it. Throws
 // RunError where the device fails.
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem);
 

@@ -32,10 +32,11 @@ ConvolutionProblem as_convolution(const ProductProblem& p) {
 
 constexpr int kMostTimed = 12;
 
-std::vector<ProductAlgorithm> proposed_algorithms(const CudaContext& context, const ProductDescription& d, int most) {
+std::vector<ProductAlgorithm> proposed_algorithms(CudaContext& context, const ProductDescription& d, int most) {
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context.cublas_lt, d.product, d.a, d.b, d.y, d.y,
+  const HandlePool::Lease handles(context.handles);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handles->cublas_lt, d.product, d.a, d.b, d.y, d.y,
                                                                d.preference, most, found.data(), &count);
   std::vector<ProductAlgorithm> proposed;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
@@ -70,7 +71,7 @@ std::string ProductAlgorithm::name() const {
   return name;
 }
 
-ProductAlgorithm first_algorithm(const CudaContext& context, const ProductDescription& description) {
+ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription& description) {
   const std::vector<ProductAlgorithm> proposed = proposed_algorithms(context, description, 1);
   return proposed.empty() ? ProductAlgorithm() : proposed[0];
 }

@@ -38,7 +38,7 @@ using RunAlgorithm =
     std::function<void(const ProductAlgorithm& algorithm, const ConvolutionOperands& with, cudaStream_t stream)>;
 
 // The heuristics' first.
-ProductAlgorithm first_algorithm(const CudaContext& context, const ProductDescription& description);
+ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription& description);
 // The fastest of several; the first where the device has no memory to time them.
 ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
                                    const ProductDescription& description, const RunAlgorithm& run);

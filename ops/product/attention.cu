@@ -253,7 +253,7 @@ std::unique_ptr<Kernel> attention_cuda(const KernelRequest& request) {
     const int64_t bytes = plan->workspace_bytes();
     return make_kernel(
         [plan = std::move(plan), &device = cuda_context(request), p](const KernelContext& c) {
-          plan->run(device.cudnn, stream_of(c),
+          plan->run(device, stream_of(c),
                     {.q = operand_at(c.inputs[0], p.q),
                      .k = operand_at(c.inputs[p.at.k], p.k),
                      .v = operand_at(c.inputs[p.at.v], p.v),
@@ -325,7 +325,7 @@ std::unique_ptr<Kernel> attention_grad_cuda(const KernelRequest& request) {
     const int64_t bytes = found.plan->workspace_bytes();
     return make_kernel(
         [e, p, processors, own_of_bias, found, &device = cuda_context(request)](const KernelContext& c) {
-          found.plan->run(device.cudnn, stream_of(c),
+          found.plan->run(device, stream_of(c),
                           {.q = operand_at(c.inputs[0], p.q),
                            .k = operand_at(c.inputs[p.at.k], p.k),
                            .v = operand_at(c.inputs[p.at.v], p.v),

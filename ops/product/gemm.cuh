@@ -158,7 +158,8 @@ class GemmKernel final : public Kernel {
   void launch(const ProductAlgorithm& algorithm, const void* a, const void* b, const float* addend, void* y,
               void* workspace, cudaStream_t stream) const {
     const float alpha = problem_.alpha, beta = addend != nullptr ? problem_.beta : 0.0f;
-    CUBLAS_CHECK(cublasLtMatmul(context_.cublas_lt, descriptor_.get(), &alpha, b, left_.get(), a, right_.get(), &beta,
+    const HandlePool::Lease handles(context_.handles);
+    CUBLAS_CHECK(cublasLtMatmul(handles->cublas_lt, descriptor_.get(), &alpha, b, left_.get(), a, right_.get(), &beta,
                                 addend != nullptr ? static_cast<const void*>(addend) : y, result_.get(), y,
                                 result_.get(), &algorithm.algorithm, workspace, size_t(algorithm.workspace_bytes),
                                 stream));

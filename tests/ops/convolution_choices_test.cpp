@@ -1,14 +1,16 @@
-// Engines that were found for convolutions: found once, kept, for later processes too, and found anew, one at a time,
-// where they do not fit.
+// Engines that were found for convolutions: found once, kept, for later processes too, and found anew where they do not
+// fit.
 
 #include "ops/cuda/convolution_choices.h"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <semaphore>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -55,7 +57,7 @@ TEST_CASE("a failure to choose is passed on, and nothing is kept of it") {
   CHECK(choices.find("a", any, [] { return ConvolutionChoice{4, "engine", 5}; }).index == 4);
 }
 
-TEST_CASE("engines are timed one at a time, where they are chosen anew as well") {
+TEST_CASE("for a convolution one caller chooses, where it is chosen anew as well") {
   ConvolutionChoices choices;
   std::atomic<int> timing{0}, most{0}, chosen{0};
   const auto choose = [&] {
@@ -73,6 +75,39 @@ TEST_CASE("engines are timed one at a time, where they are chosen anew as well")
   threads.clear();
   CHECK(most == 1);
   CHECK(chosen == 1);  // the others took what the first had found
+}
+
+TEST_CASE("for different convolutions callers choose at the same time, and a failure of one lets the others choose") {
+  ConvolutionChoices choices;
+  std::counting_semaphore<2> here(0), there(0);
+  const auto meet = [](std::counting_semaphore<2>& mine, std::counting_semaphore<2>& other) {
+    mine.release();
+    CHECK(other.try_acquire_for(std::chrono::seconds(20)));
+    return ConvolutionChoice{1, "engine", 5};
+  };
+  {
+    const std::jthread beside([&] { choices.find("a", any, [&] { return meet(here, there); }); });
+    choices.find("b", any, [&] { return meet(there, here); });
+  }
+  std::atomic<int> failures{0}, chosen{0};
+  const auto first_fails = [&]() -> ConvolutionChoice {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (failures == 0) throw std::runtime_error("failure " + std::to_string(++failures));
+    return {++chosen, "engine", 5};
+  };
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      try {
+        CHECK(choices.find("c", any, first_fails).index == 1);
+      } catch (const std::runtime_error& error) {
+        CHECK(std::string(error.what()) == "failure 1");
+      }
+    });
+  }
+  threads.clear();
+  CHECK(failures == 1);
+  CHECK(chosen == 1);
 }
 
 TEST_CASE("choices are kept in a file, which later processes know from the start") {

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <set>
 
 #include "ops/check/check_operator.h"
 #include "ops/check/harness.h"
+#include "tests/ops/part.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -121,13 +121,8 @@ TEST_CASE("CUDA kernels agree with double on the CPU, also when recorded and rep
     MESSAGE("SKIP: " << why_not);
     return;
   }
-  // For compute-sanitizer, whose runs take hours in one process: every Nth sample from the Kth on with
-  // ARBALEST_PART=K/N, and those of one operator alone with ARBALEST_OPERATOR=NAME.
-  size_t part = 0, parts = 1, number = 0;
-  if (const char* given = std::getenv("ARBALEST_PART")) {
-    REQUIRE(std::sscanf(given, "%zu/%zu", &part, &parts) == 2);
-    REQUIRE(part < parts);
-  }
+  test::Part part;  // of the samples
+  // For compute-sanitizer too: those of one operator alone.
   const char* only = std::getenv("ARBALEST_OPERATOR");
   if (only != nullptr) REQUIRE(builtin_ops().find(only) != nullptr);
   int collective = 0;
@@ -140,7 +135,7 @@ TEST_CASE("CUDA kernels agree with double on the CPU, also when recorded and rep
     REQUIRE_MESSAGE(op.cuda, op.qualified_name(), ": no kernel for CUDA");
     std::vector<Sample> chosen;
     for (Sample& sample : op.samples()) {
-      if (number++ % parts == part) chosen.push_back(std::move(sample));
+      if (part.has_next()) chosen.push_back(std::move(sample));
     }
     if (chosen.empty()) continue;
     Op with_chosen = op;

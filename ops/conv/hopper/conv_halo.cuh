@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
         const int channel = first_channel + j * 8 + lane % 4 * 2;
-        if (epilogue.bias == nullptr || channel >= tiling.channels) break;
-        const float even = epilogue.bias[channel], odd = epilogue.bias[channel + 1];
+        const bool biased = epilogue.bias != nullptr && channel < tiling.channels;
+        const float even = biased ? epilogue.bias[channel] : 0, odd = biased ? epilogue.bias[channel + 1] : 0;
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           sum[half][j * 4] = sum[half][j * 4 + 2] = even;

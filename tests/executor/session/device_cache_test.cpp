@@ -236,7 +236,7 @@ TEST_CASE("device cache: a segment that follows takes the samples as they are") 
     Monitor monitor(prepared.program, options.rules, story);
     prepared.request.iterations = 12;
     Segment first(prepared, options, {}, monitor);
-    first.start_from_initializers(nullptr);
+    first.start_from(initial_values(prepared, options));
     first.run(std::atomic<bool>(false), nullptr);
     Segment second(prepared, options, first.cursor(), monitor);
     second.start_from(first.state());
@@ -291,7 +291,7 @@ TEST_CASE("device cache: a read that takes too long ends the run") {
   Told story;
   Monitor monitor(prepared.program, options.rules, story);
   Segment segment(prepared, options, {}, monitor);
-  segment.start_from_initializers(nullptr);
+  segment.start_from(initial_values(prepared, options));
   const std::string error = message_of([&] { segment.run(std::atomic<bool>(false), nullptr); });
   CHECK(contains(error, "reading has not ended for 0.3 s"));
 }

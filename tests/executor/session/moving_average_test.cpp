@@ -180,7 +180,7 @@ TEST_CASE("where the number of learners changes the moving average goes on") {
   Monitor monitor(alone.program, options.rules, story);
   alone.request.iterations = 5;
   Segment first(alone, options, {}, monitor);
-  first.start_from_initializers(nullptr);
+  first.start_from(initial_values(alone, options));
   first.run(std::atomic<bool>(false), nullptr);
   const MovingAverage before = first.state().moving_average;
   CHECK(before.updates == 5);

@@ -73,7 +73,7 @@ Ended trained(const Case& of, const std::vector<int64_t>& rests) {
     if (known) monitor.restore(*known);
     Segment segment(prepared, options, {}, monitor);
     if (snapshot) segment.start_from(*snapshot);
-    if (!snapshot) segment.start_from_initializers(nullptr);
+    if (!snapshot) segment.start_from(initial_values(prepared, options));
     snapshot.reset();
     if (part < rests.size()) {
       segment.first_rest = rests[part];

@@ -46,7 +46,7 @@ std::vector<double> in_segments(const Setting& setting, const std::vector<int64_
   for (const int64_t length : lengths) {
     prepared.request.iterations = length;
     Segment segment(prepared, options, from, monitor);
-    if (state.learners.empty()) segment.start_from_initializers(nullptr);
+    if (state.learners.empty()) segment.start_from(initial_values(prepared, options));
     if (!state.learners.empty()) segment.start_from(state);
     segment.run(std::atomic<bool>(false), nullptr);
     REQUIRE(segment.complete());
@@ -123,7 +123,7 @@ TEST_CASE("a plan that ends within an epoch leaves the rest of its batches to th
   Monitor monitor(prepared.program, options.rules, story);
   prepared.request.iterations = 5;
   Segment segment(prepared, options, {}, monitor);
-  segment.start_from_initializers(nullptr);
+  segment.start_from(initial_values(prepared, options));
   segment.run(std::atomic<bool>(false), nullptr);
   const Cursor cursor = segment.cursor();  // the fifth iteration's batches made no update yet
   CHECK(cursor.epoch == 0);

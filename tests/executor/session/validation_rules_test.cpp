@@ -71,7 +71,7 @@ Finished finished(Graph graph, SessionOptions options) {
   segment.on_validated = [&](const Monitor::Verdict&, const ModelState& model, const RunPosition&) {
     end.validated = model;
   };
-  segment.start_from_initializers(nullptr);
+  segment.start_from(initial_values(prepared, options));
   monitor.begin();
   segment.run(std::atomic<bool>(false), nullptr);
   end.state = segment.state();

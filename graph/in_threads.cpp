@@ -1,16 +1,16 @@
-#include "io/photos/in_threads.h"
+#include "graph/in_threads.h"
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace arbalest {
 
-void in_threads(size_t count, const std::function<void(size_t)>& work) {
-  constexpr size_t kThreads = 8;
+void in_threads(size_t count, size_t threads, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next{0};
   std::exception_ptr fault;
   std::mutex mutex;  // of the fault
@@ -24,8 +24,11 @@ void in_threads(size_t count, const std::function<void(size_t)>& work) {
     }
   };
   {
-    std::vector<std::jthread> threads;
-    while (threads.size() + 1 < std::min(kThreads, count)) threads.emplace_back(run);
+    std::vector<std::jthread> others;
+    try {
+      while (others.size() + 1 < std::min(threads, count)) others.emplace_back(run);
+    } catch (const std::system_error&) {  // no more threads
+    }
     run();
   }
   if (fault) std::rethrow_exception(fault);

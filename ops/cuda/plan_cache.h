@@ -1,0 +1,41 @@
+#pragma once
+// What is made once, whichever thread asks first.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace arbalest {
+
+// Plans by key. Others that ask for one that is being made wait; those that ask for another one do not.
+template <typename Plan>
+class PlanCache {
+ public:
+  // Passes on what `make` throws, and then has nothing.
+  template <typename Make>
+  std::shared_ptr<const Plan> find(const std::string& key, const Make& make) {
+    std::shared_ptr<Entry> entry;
+    {
+      const std::scoped_lock lock(mutex_);
+      std::shared_ptr<Entry>& known = entries_[key];
+      if (!known) known = std::make_shared<Entry>();
+      entry = known;
+    }
+    const std::scoped_lock lock(entry->mutex);
+    if (!entry->made) entry->plan = make();
+    entry->made = true;
+    return entry->plan;
+  }
+
+ private:
+  struct Entry {
+    std::mutex mutex;  // held while the plan is made
+    bool made = false;
+    std::shared_ptr<const Plan> plan;
+  };
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace arbalest

@@ -1,0 +1,28 @@
+#pragma once
+// A part of what a test checks, for compute-sanitizer, whose runs take hours in one process: every Nth check from the
+// Kth on with ARBALEST_PART=K/N in the environment, all without it.
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace arbalest::test {
+
+class Part {
+ public:
+  Part() {
+    const char* given = std::getenv("ARBALEST_PART");
+    if (given == nullptr) return;
+    REQUIRE(std::sscanf(given, "%zu/%zu", &part_, &parts_) == 2);
+    REQUIRE(part_ < parts_);
+  }
+
+  // Of the next check.
+  bool has_next() { return next_++ % parts_ == part_; }
+
+ private:
+  size_t part_ = 0, parts_ = 1, next_ = 0;
+};
+
+}  // namespace arbalest::test

@@ -43,7 +43,7 @@ struct KernelContext {
 // fp32: IEEE single throughout. tf32: matrix units may round operands to 10 bits of mantissa (CUDA only).
 enum class MathMode : uint8_t { Fp32, Tf32 };
 
-// Handles that kernels of one lane share; on CUDA a CudaContext (ops/cuda/cuda_context.h), for collectives a
+// Handles that kernels of a device share; on CUDA a CudaContext (ops/cuda/cuda_context.h), for collectives a
 // CollectiveContext (ops/replicas/collective_context.h), else nullptr.
 struct DeviceContext;
 

@@ -1,5 +1,5 @@
 // A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N, and the fault comes with the Nth
-// recorded step that is launched on that device, counted from 0.
+// recording that is launched on that device, those of set-up among them, counted from 0.
 //   kernel:D:N   a kernel beside the step writes to where no memory is
 //   endless:D:N  a kernel before the step never ends
 //   lost:D:N     from then on every call for the device is an error, as where it has fallen off the bus

@@ -53,7 +53,7 @@ class CudaCollectives final : public Queues {
   ~CudaCollectives() override { stop(drain_deadline()); }
 
   void make_queue(LaneId, Lane::Kind) override {}
-  DeviceContext* context(LaneId) override { return context_.get(); }
+  DeviceContext* context() override { return context_.get(); }
   void* stream(LaneId) override { return nullptr; }  // the context has one a device
   void run_there(const std::function<void()>& function) override {
     enter(0);

@@ -91,7 +91,6 @@ class Recorded {
     } catch (...) {
       cudaStreamEndCapture(stream, &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
-      cudaGetLastError();
       throw;
     }
     CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
@@ -218,11 +217,7 @@ class CudaDevice final : public Device {
     CUDA_CHECK(cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, priority));
     streams_[size_t(lane)] = std::move(stream);
   }
-  void kernels_are_made() override {
-    enter();
-    context_->handles.trim();
-  }
-  DeviceContext* context(LaneId) override { return context_.get(); }
+  DeviceContext* context() override { return context_.get(); }
   void* stream(LaneId lane) override { return streams_[size_t(lane)]->stream; }
   void run_there(const std::function<void()>& function) override {
     enter();
@@ -432,6 +427,7 @@ class CudaDevice final : public Device {
       int& tries = recording.tries[index];
       if (!records && tries > 0) return run_eagerly(variant, lane);
       const CallWatch::Loading loading(lane.caller);
+      const std::scoped_lock lock(recording_);
       ++tries;
       if (!records || !record(variant, lane, recorded, tries == kTries)) return run_eagerly(variant, lane);
     }
@@ -440,18 +436,18 @@ class CudaDevice final : public Device {
 
   // Before anything runs launch by launch, which takes launch memory: docs/design.md. False: a library does something
   // at its first use that cannot be recorded.
-  bool record(const BoundTask::Variant& variant, Stream& lane, Recorded& recorded, bool last_try) {
-    const std::scoped_lock lock(recording_);
+  static bool record(const BoundTask::Variant& variant, Stream& lane, Recorded& recorded, bool last_try) {
     try {
       recorded.record(lane.stream, [&] { run_eagerly(variant, lane); });
       return true;
     } catch (const RunError&) {
       if (last_try) throw;
+      cudaGetLastError();
       return false;
     }
   }
 
-  void run_eagerly(const BoundTask::Variant& variant, Stream& lane) {
+  static void run_eagerly(const BoundTask::Variant& variant, Stream& lane) {
     for (const BoundCopy& copy : variant.copies) {
       CUDA_CHECK(cudaMemcpyAsync(copy.to, copy.from, size_t(copy.bytes), cudaMemcpyDefault, lane.stream));
     }
@@ -485,7 +481,7 @@ class CudaDevice final : public Device {
   }
 
   // On the branch, behind everything before it. `place`: in its variant.
-  void run_aside(const BoundLaunch& launch, Stream& lane, size_t place) {
+  static void run_aside(const BoundLaunch& launch, Stream& lane, size_t place) {
     CUDA_CHECK(cudaEventRecord(lane.forked, lane.stream));
     CUDA_CHECK(cudaStreamWaitEvent(lane.branch, lane.forked, 0));
     launch.run_on(lane.branch);
@@ -499,7 +495,8 @@ class CudaDevice final : public Device {
   int32_t device_ = 0;                    // its place in the plan
   std::shared_ptr<CudaEvents> events_;
   std::shared_ptr<CudaContext> context_;
-  std::mutex recording_;  // by one lane at a time: recordings of two would meet in what a library's handle runs aside
+  // First runs, by one lane at a time: recordings of two would meet in what a library's handle runs aside.
+  std::mutex recording_;
   std::vector<std::unique_ptr<Stream>> streams_;  // by lane
   std::vector<Recording> recordings_;             // by task
   CudaEventList event_list_;

@@ -121,12 +121,12 @@ class Queues {
  public:
   virtual ~Queues() = default;
 
-  // An in-order queue; `lane` numbers the plan's lanes. The context is for making kernels of that lane.
+  // An in-order queue; `lane` numbers the plan's lanes.
   virtual void make_queue(LaneId lane, Lane::Kind kind) = 0;
-  virtual DeviceContext* context(LaneId lane) = 0;
-  virtual void kernels_are_made() {}      // a plan's: what only making them needs may go
+  virtual DeviceContext* context() = 0;   // for making kernels
   virtual void* stream(LaneId lane) = 0;  // cudaStream_t; nullptr on CPUs
-  // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over.
+  // Runs something that needs the device's thread, such as making and timing kernels; here, once a run is over. On GPUs
+  // several threads may call it at the same time.
   virtual void run_there(const std::function<void()>& function) = 0;
 
   // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).

@@ -201,16 +201,16 @@ void Binding::make_kernels(const BindOptions& options) {
     });
     Queues& queues = queues_of(task->lane);
     queues.run_there([&, task = task, i = i] {
-      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options,
-                                            queues.context(task->lane), std::max(1, int(learners)));
+      kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(),
+                                            std::max(1, int(learners)));
       workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();
     });
   };
-  // Those of GPUs by several threads: cuDNN takes milliseconds to propose and to build an engine.
+  // Those of GPUs by several threads: cuDNN takes milliseconds to propose and to build an engine. CPU devices have one
+  // thread to make them on.
   const bool gpus = std::all_of(plan_.devices.begin(), plan_.devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
   in_threads(launches.size(), size_t(gpus ? std::clamp(options.threads, 1, kMostThreads) : 1), make);
-  for (const auto& device : devices_) device->kernels_are_made();
   workspaces_ = place_workspaces(plan_, workspaces);
 }
 

@@ -131,9 +131,13 @@ void Training::start() {
     check_inputs_kept(shards, {{"--save", options_.files.save}, {"--save-best", options_.files.save_best}});
     check_weights(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
-  // Drawn while kernels are made, but for a memory limit, for which the program may change meanwhile.
+  // Drawn while kernels are made, but for a memory limit, for which the program may change meanwhile, and for CPUs,
+  // where what is free is looked at meanwhile.
+  const std::vector<PlanDevice>& devices = prepared_.request.devices;
+  const bool gpus = std::all_of(devices.begin(), devices.end(),
+                                [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cuda; });
   const auto drawn =
-      options_.execution.memory_limit > 0 ? std::launch::deferred : std::launch::async | std::launch::deferred;
+      gpus && options_.execution.memory_limit == 0 ? std::launch::async | std::launch::deferred : std::launch::deferred;
   std::future<InitialValues> values =
       std::async(drawn, [&] { return initial_values(prepared_, options_, file ? &*file : nullptr); });
   make_segment({});

@@ -12,10 +12,11 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-constexpr int kCallsPerTiming = 8;   // at most
-constexpr double kLongTiming = 300;  // µs of calls, from which on more would tell no more
-constexpr double kHopeless = 2;      // times the best: so long a call is timed by itself only
-constexpr double kLaunching = 40;    // µs that a recording of one call may take longer than a call in one of several
+constexpr int kCallsPerTiming = 8;    // at most
+constexpr double kLongTiming = 300;   // µs of calls, from which on more would tell no more
+constexpr double kHopeless = 2;       // times the best: of so slow a call one is timed only
+constexpr int kFirstRepetitions = 2;  // since other threads may hold up one
+constexpr double kLaunching = 40;     // µs that a recording of one call may take longer than a call in one of several
 
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;
@@ -66,8 +67,6 @@ class ConvolutionTimer::RecordedGraph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-std::mutex ConvolutionTimer::of_process;
-
 ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes)
     : context_(context), problem_(problem), start_(make_event()), stop_(make_event()) {
   copies_.push_back(operands(workspace_bytes));
@@ -97,18 +96,30 @@ ConvolutionTimer::Fastest ConvolutionTimer::fastest(const std::vector<Call>& cal
   const auto take = [](Fastest& of, size_t i, double microseconds) {
     if (microseconds > 0 && (of.index < 0 || microseconds < of.microseconds)) of = {int64_t(i), microseconds};
   };
-  std::vector<double> once;
+  std::vector<double> first;
   for (size_t i = 0; i < calls.size(); ++i) {
-    once.push_back(time(calls[i], best.microseconds, 1));
-    take(best, i, once[i]);
+    first.push_back(time(calls[i], best.microseconds, kFirstRepetitions));
+    take(best, i, first[i]);
   }
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (once[i] > 0 && once[i] <= kNear * best.microseconds) take(again, i, time(calls[i]));
+    if (first[i] > 0 && first[i] <= kNear * best.microseconds) take(again, i, time(calls[i]));
   }
   return again.index >= 0 ? again : best;
 }
 
 double ConvolutionTimer::time(const Call& call, double best, int repetitions) {
+  if (const double microseconds = try_time(call, best, repetitions); microseconds > 0) return microseconds;
+  try {
+    call(copies_[0], context_.stream);
+  } catch (const RunError&) {
+    cudaGetLastError();
+    return 0;
+  }
+  CUDA_CHECK(cudaStreamSynchronize(context_.stream));
+  return try_time(call, best, repetitions);
+}
+
+double ConvolutionTimer::try_time(const Call& call, double best, int repetitions) {
   const cudaStream_t stream = context_.stream;
   const double copies = double(copies_.size());
   RecordedGraph once, recorded;
@@ -146,8 +157,8 @@ double ConvolutionTimer::launch(const RecordedGraph& recorded) {
   return double(milliseconds) * 1000;
 }
 
-// All copies' calls, each copy on a stream of its own. Nothing is called outside of a recording, which would take
-// launch memory that training is faster without: docs/design.md.
+// All copies' calls, each copy on a stream of its own. Calls outside of a recording would take launch memory, without
+// which training is faster: docs/design.md.
 bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
   const cudaStream_t stream = context_.stream;
   return recorded.record(stream, [&] {

@@ -23,8 +23,8 @@ class ConvolutionTimer {
  public:
   using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;
 
-  // One lives at a time. Where the device is too full for as many as are concurrent, fewer are timed. Throws RunError
-  // where it lacks memory for one. `problem` outlives the timer.
+  // One of a context lives at a time. Where the device is too full for as many as are concurrent, fewer are timed.
+  // Throws RunError where it lacks memory for one. `problem` outlives the timer.
   ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
 
   // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
@@ -32,8 +32,8 @@ class ConvolutionTimer {
   // convolution is shorter than its launch.
   double time(const Call& call) { return time(call, 0, kRepetitions); }
 
-  // Which of the calls is the fastest, and its µs. All are timed once, and those that come near the best again, with
-  // repetitions, so that no single timing decides.
+  // Which of the calls is the fastest, and its µs. All are timed briefly, and those that come near the best again,
+  // so that no single timing decides.
   struct Fastest {
     int64_t index = -1;  // none runs
     double microseconds = 0;
@@ -53,15 +53,15 @@ class ConvolutionTimer {
 
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
-  // Where a call by itself takes much longer than `best` (0: none yet): that time.
+  // Where a recording of one call takes much longer than `best` (0: none yet): its share of that time. try_time() is 0
+  // also where something is done at the engine's first use that cannot be recorded.
   double time(const Call& call, double best, int repetitions);
+  double try_time(const Call& call, double best, int repetitions);
   bool record(const Call& call, int calls, RecordedGraph& recorded);
   double launch(const RecordedGraph& recorded);
 
-  static std::mutex of_process;
-
-  const std::scoped_lock<std::mutex> alone_{of_process};  // others would disturb what is timed
   CudaContext& context_;
+  const std::scoped_lock<std::mutex> alone_{context_.timing};
   const ConvolutionProblem& problem_;
   std::vector<ConvolutionOperands> copies_;
   std::vector<Stream> beside_;  // of the copies but the first

@@ -71,6 +71,7 @@ std::unique_ptr<LibraryHandles> HandlePool::take() {
       unused_.pop_back();
       return handles;
     }
+    unused_.reserve(++made_);
   }
   return std::make_unique<LibraryHandles>();
 }
@@ -78,11 +79,6 @@ std::unique_ptr<LibraryHandles> HandlePool::take() {
 void HandlePool::give_back(std::unique_ptr<LibraryHandles> handles) noexcept {
   const std::scoped_lock lock(mutex_);
   unused_.push_back(std::move(handles));
-}
-
-void HandlePool::trim() {
-  const std::scoped_lock lock(mutex_);
-  if (unused_.size() > 1) unused_.resize(1);
 }
 
 CudaContext::CudaContext(int device_ordinal) : device(device_ordinal) {

@@ -79,8 +79,8 @@ struct LibraryHandles {
   cublasLtHandle_t cublas_lt = nullptr;
 };
 
-// As many as threads use at the same time. Lanes have none of their own: each takes some 9 MiB of the device, and a
-// part of the launch memory that docs/design.md tells of.
+// As many as threads have used at the same time: they live as long as the plans made with them. Lanes have none of
+// their own: each takes some 9 MiB of the device, and a part of the launch memory that docs/design.md tells of.
 class HandlePool {
  public:
   // Handles for as long as it lives.
@@ -97,15 +97,13 @@ class HandlePool {
     std::unique_ptr<LibraryHandles> handles_;
   };
 
-  // Destroys what nobody uses, but for one.
-  void trim();
-
  private:
   std::unique_ptr<LibraryHandles> take();
   void give_back(std::unique_ptr<LibraryHandles> handles) noexcept;
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<LibraryHandles>> unused_;
+  size_t made_ = 0;
+  std::vector<std::unique_ptr<LibraryHandles>> unused_;  // with room for all that were made
 };
 
 // One a device: of all its lanes, and of programs that follow each other there. It outlives the kernels made with it.
@@ -120,6 +118,7 @@ struct CudaContext : DeviceContext {
   std::string device_name;
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
   HandlePool handles;
+  std::mutex timing;  // held while something is timed, which others would disturb
   // By problem. A null plan: no engine supports it.
   PlanCache<ConvolutionPlan> convolution_plans;
   PlanCache<FusedAttentionPlan> attention_plans;

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -41,5 +42,18 @@ TEST_CASE("a fault in a thread is passed on, and what has not begun is left") {
   };
   CHECK_THROWS_WITH(in_threads(1000, 1, work), "part 3");
   CHECK(done == 3);
-  CHECK_THROWS_WITH(in_threads(1000, 4, work), "part 3");
+  done = 0;
+  std::atomic<bool> thrown{false};
+  const auto behind = [&](size_t part) {
+    if (part == 3) {
+      thrown = true;
+      thrown.notify_all();
+      throw std::runtime_error("part 3");
+    }
+    thrown.wait(false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ++done;
+  };
+  CHECK_THROWS_WITH(in_threads(1000, 4, behind), "part 3");
+  CHECK(done < 999);
 }

@@ -125,3 +125,30 @@ TEST_CASE("a large parameter is drawn as a small one of its name is, all of it")
   CHECK(std::abs(sum / 200'000) < 0.01);
   CHECK(squares / 200'000 == doctest::Approx(0.25).epsilon(0.02));
 }
+
+TEST_CASE(
+    "what starts as zeros is zeros, beside parameters that do not, also where the rest of their memory does not") {
+  const auto content = [](double rest, double first, double second) {
+    Graph graph;
+    const ValueId arena = graph.add_value("arena", {DataType::Float32, {6}}, Role::Parameter);
+    graph.values[size_t(arena)].initializer = {Initializer::Kind::Constant, rest, nullptr};
+    int64_t offset = 0;
+    for (const double value : {first, second}) {
+      const ValueId member =
+          graph.add_value("member" + std::to_string(offset), {DataType::Float32, {2}}, Role::Parameter);
+      graph.values[size_t(member)].view = {arena, offset};
+      graph.values[size_t(member)].initializer = {Initializer::Kind::Constant, value, nullptr};
+      offset += 2 * int64_t(sizeof(float));
+    }
+    const std::vector<std::byte> bytes = initial_content(graph, arena, 1);
+    std::vector<float> values(6, -9);
+    REQUIRE(bytes.size() == values.size() * sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  CHECK(content(0, 0, 3) == std::vector<float>{0, 0, 3, 3, 0, 0});
+  CHECK(content(5, 0, 3) == std::vector<float>{0, 0, 3, 3, 5, 5});
+  CHECK(std::signbit(content(0, -0.0, 3)[1]));
+  CHECK(std::signbit(content(-0.0, 1, 3)[5]));
+  CHECK_FALSE(std::signbit(content(-0.0, 0, 3)[0]));
+}

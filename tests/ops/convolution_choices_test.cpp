@@ -99,7 +99,8 @@ TEST_CASE("for different convolutions callers choose at the same time, and a fai
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       try {
-        CHECK(choices.find("c", any, first_fails).index == 1);
+        const ConvolutionChoice found = choices.find("c", any, first_fails);
+        CHECK(found.index == 1);
       } catch (const std::runtime_error& error) {
         CHECK(std::string(error.what()) == "failure 1");
       }

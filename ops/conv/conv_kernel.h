@@ -15,7 +15,4 @@ std::unique_ptr<Kernel> conv_grad_input_cuda(const KernelRequest& request);
 ConvolutionProblem convolution_problem(const KernelRequest& request, ConvolutionProblem::Kind kind, const Shape& x,
                                        const Shape& w, const Shape& y);
 
-// What a pass of its own takes in µs: the launch, and its bytes at about the memory's rate.
-double pass_microseconds(int64_t bytes);
-
 }  // namespace arbalest

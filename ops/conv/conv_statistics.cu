@@ -4,6 +4,7 @@
 #include "graph/passes/batch_norms.h"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
+#include "ops/conv/conv_solution.h"
 #include "ops/conv/conv_thin.cuh"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/conv_thin_epilogue.cuh"

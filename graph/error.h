@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace arbalest {
 
@@ -26,6 +27,32 @@ class GraphError : public std::runtime_error {
 class RunError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// The errors of a graph, collected so that all of them are told at once.
+class ErrorList {
+ public:
+  // Runs `check`. False where it throws a GraphError, which is kept; of several about one place the first.
+  template <typename Check>
+  bool attempt(const Check& check) {
+    try {
+      check();
+    } catch (const GraphError& error) {
+      add(error.what());
+      return false;
+    }
+    return true;
+  }
+
+  // Throws one GraphError with all that were kept, a line each, in the order of their places in the file: at most
+  // twenty, and how many more there are. Does nothing where there are none. attempt() throws it once it has kept a
+  // thousand, since a hostile file may have any number of errors.
+  void throw_if_any() const;
+
+ private:
+  void add(std::string message);
+
+  std::vector<std::string> messages_;
 };
 
 // `text` as a terminal may show it: control characters, escapes among them, and bytes that are no UTF-8 become "\x1b".

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "graph/constants.h"
-#include "graph/error_list.h"
+#include "graph/error.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -12,7 +12,7 @@
 #include "executor/inference/fields_without_data.h"
 #include "executor/session/state.h"
 #include "graph/constants.h"
-#include "graph/error_list.h"
+#include "graph/error.h"
 #include "graph/op.h"
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"

@@ -30,7 +30,7 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <limits>
 #include <unordered_set>
 
-#include "graph/error_list.h"
+#include "graph/error.h"
 #include "graph/file/external_data.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"

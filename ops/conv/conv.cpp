@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "ops/conv/conv_cpu.h"
 #include "ops/conv/conv_type.h"
+#include "ops/conv/cpu/conv_cpu.h"
 #include "ops/relu.h"
 
 namespace arbalest {

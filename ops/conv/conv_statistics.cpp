@@ -5,8 +5,8 @@
 
 #include "graph/passes/batch_norms.h"
 #include "graph/passes/statistics_chunks.h"
-#include "ops/conv/conv_statistics_cpu.h"
 #include "ops/conv/conv_type.h"
+#include "ops/conv/cpu/conv_statistics_cpu.h"
 
 namespace arbalest {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv/cpu/conv_cpu.h"
 #include "ops/definition.h"
 
 namespace arbalest {

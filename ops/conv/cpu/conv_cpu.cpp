@@ -1,6 +1,6 @@
 // Plain loops for convolution: the oracle in double, and what runs where oneDNN is missing.
 
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv/cpu/conv_cpu.h"
 
 #include "ops/definition.h"
 #include "ops/nn/window_cpu.h"

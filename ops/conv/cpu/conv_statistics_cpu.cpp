@@ -1,8 +1,8 @@
-#include "ops/conv/conv_statistics_cpu.h"
+#include "ops/conv/cpu/conv_statistics_cpu.h"
 
 #include "graph/passes/batch_norms.h"
 #include "graph/passes/statistics_chunks.h"
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv/cpu/conv_cpu.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
 

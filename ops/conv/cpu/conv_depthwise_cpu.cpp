@@ -1,7 +1,7 @@
 // Depthwise convolution on the CPU: each channel has one filter of its own, so that the loops run over channels, which
 // are innermost in memory. Filters (C, 1, …) are turned to (taps, C) first.
 
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv/cpu/conv_cpu.h"
 #include "ops/nn/window_cpu.h"
 
 namespace arbalest {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "ops/conv/conv_cpu.h"
+#include "ops/conv/cpu/conv_cpu.h"
 #include "ops/onednn/onednn.h"
 
 namespace arbalest {

@@ -134,20 +134,27 @@ void check_output_paths(const NamedPaths& files) {
   check_distinct_paths(files);
 }
 
-std::vector<std::string> other_places(const std::string& path) {
+std::string free_path(const std::string& path) {
   namespace fs = std::filesystem;
   constexpr int kMostNames = 1000;
+  const fs::path whole(path);
+  fs::path free = whole;
+  std::error_code error;
+  const auto taken = [&] { return fs::symlink_status(free, error).type() != fs::file_type::not_found; };
+  for (int n = 1; n < kMostNames && taken(); ++n) {
+    free.replace_filename(fmt::format("{}-{}{}", whole.stem().string(), n, whole.extension().string()));
+  }
+  return taken() ? "" : free.string();
+}
+
+std::vector<std::string> other_places(const std::string& path) {
+  namespace fs = std::filesystem;
   std::vector<std::string> places;
   const fs::path file = fs::path(path).filename();
   std::error_code error;
   for (const fs::path& folder : {fs::current_path(error), fs::temp_directory_path(error)}) {
     if (folder.empty()) continue;
-    fs::path free = folder / file;
-    const auto taken = [&] { return fs::symlink_status(free, error).type() != fs::file_type::not_found; };
-    for (int n = 1; n < kMostNames && taken(); ++n) {
-      free = folder / fmt::format("{}-{}{}", file.stem().string(), n, file.extension().string());
-    }
-    if (!taken()) places.push_back(free.string());
+    if (std::string free = free_path((folder / file).string()); !free.empty()) places.push_back(std::move(free));
   }
   return places;
 }

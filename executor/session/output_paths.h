@@ -41,6 +41,10 @@ void check_output_paths(const NamedPaths& files);
 // folder for temporary files, as far as there are such.
 std::vector<std::string> other_places(const std::string& path);
 
+// The path itself where nothing is there, else the first that is free of NAME-1.EXTENSION, NAME-2.EXTENSION and so on;
+// "" where a thousand are taken.
+std::string free_path(const std::string& path);
+
 // `text`, which may be anything, as the name of a file in the folder where it is written: letters, digits, '-', '_',
 // '.' and what is not ASCII stay, other bytes become '_', dots in front too; at most 100 bytes. "unnamed" for "".
 std::string file_name_of(const std::string& text);

@@ -203,7 +203,11 @@ void Training::save_last(RunFinished& end) {
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
   std::string path = options_.files.save;
   const bool kept = !end.checkpoint.empty() && end.checkpoint_error.empty();
-  if (path.empty() && interrupted && !kept) path = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
+  if (path.empty() && interrupted && !kept) {
+    const std::string name = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
+    path = free_path(name);  // an earlier run's file stays
+    if (path.empty()) path = name;
+  }
   if (path.empty()) return;
   // Where a validation ended the run, the model that it measured is saved, not the one some iterations later. Where
   // validation recalibrates, its model of the last iteration has the better statistics.

@@ -108,7 +108,8 @@ class CommandLine {
         ->check(not_empty());
     run_command_->footer(
         "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
-        "GRAPH.interrupted.safetensors in the working directory. A second one stops at once, without saving.\n"
+        "GRAPH.interrupted.safetensors in the working directory, or GRAPH.interrupted-1.safetensors and so on where\n"
+        "there is one. A second one stops at once, without saving.\n"
         "With --checkpoint it ends with a checkpoint instead, as SIGTERM does, and leaves a validation that is under\n"
         "way to the run that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'.");
   }

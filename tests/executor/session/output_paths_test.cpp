@@ -57,3 +57,14 @@ TEST_CASE("a graph of any name gives the name of one file in one folder") {
   const std::string cut = file_name_of(std::string(99, 'n') + "\u00fc");
   CHECK(cut == std::string(99, 'n'));
 }
+
+TEST_CASE("a name that is taken gets a number, and what is there stays") {
+  TestFolder folder;
+  const auto at = [&](const char* name) { return (folder / name).string(); };
+  CHECK(free_path(at("net.interrupted.safetensors")) == at("net.interrupted.safetensors"));
+  folder.write("net.interrupted.safetensors", std::string("first"));
+  CHECK(free_path(at("net.interrupted.safetensors")) == at("net.interrupted-1.safetensors"));
+  std::filesystem::create_symlink("nowhere", folder / "net.interrupted-1.safetensors");
+  CHECK(free_path(at("net.interrupted.safetensors")) == at("net.interrupted-2.safetensors"));
+  CHECK(free_path(at("none/net")) == at("none/net"));
+}

@@ -17,6 +17,7 @@
 #include "executor/devices/nvml.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/cuda/cuda_context.h"
+#include "ops/cuda/recorded_graph.h"
 
 namespace arbalest {
 
@@ -72,41 +73,9 @@ struct Stream {
   explicit Stream(CallWatch::Caller& caller) : caller(caller) {}
 };
 
-// Work that a stream has recorded, to be launched as a whole.
-class Recorded {
- public:
-  Recorded() = default;
-  Recorded(Recorded&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
-  Recorded& operator=(Recorded&&) = delete;
-  ~Recorded() {
-    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
-  }
-
-  // Nothing has been recorded yet. Passes on what `work` throws.
-  void record(cudaStream_t stream, const std::function<void()>& work) {
-    cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));  // libraries load modules at first use
-    try {
-      work();
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph);
-      if (graph != nullptr) cudaGraphDestroy(graph);
-      throw;
-    }
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    CUDA_CHECK(made);
-  }
-  cudaGraphExec_t graph() const { return graph_; }  // nullptr: nothing is recorded
-
- private:
-  cudaGraphExec_t graph_ = nullptr;
-};
-
 // Recorded work of one task, by variant.
 struct Recording {
-  std::vector<Recorded> recorded;
+  std::vector<RecordedGraph> recorded;
   std::vector<int> tries;
 };
 
@@ -282,8 +251,9 @@ class CudaDevice final : public Device {
   int64_t time_alone(const BoundTask& task) override {
     constexpr int kRepeats = 5;
     enter();
-    const std::vector<Recorded>& variants = recordings_[size_t(task.id)].recorded;
-    const auto variant = std::find_if(variants.begin(), variants.end(), [](const Recorded& v) { return v.graph(); });
+    const std::vector<RecordedGraph>& variants = recordings_[size_t(task.id)].recorded;
+    const auto variant =
+        std::find_if(variants.begin(), variants.end(), [](const RecordedGraph& v) { return v.graph(); });
     if (variant == variants.end()) return -1;
     const cudaStream_t stream = streams_[size_t(plan_->tasks[size_t(task.id)].lane)]->stream;
     CudaEventList list;
@@ -311,7 +281,7 @@ class CudaDevice final : public Device {
     const auto mark = [&](size_t i) {
       CUDA_CHECK(cudaEventRecordWithFlags(marks[i], stream, cudaEventRecordExternal));
     };
-    Recorded recorded;
+    RecordedGraph recorded;
     recorded.record(stream, [&] {
       mark(0);
       for (size_t i = 0; i < launches.size(); ++i) {
@@ -350,7 +320,7 @@ class CudaDevice final : public Device {
   void set_zero(void* memory, int64_t bytes) const {
     constexpr int64_t kMost = 1 << 30;  // bytes of one call
     const cudaStream_t stream = context_->stream;
-    Recorded zeros;
+    RecordedGraph zeros;
     zeros.record(stream, [&] {
       for (int64_t from = 0; from < bytes; from += kMost) {
         const int64_t count = std::min(kMost, bytes - from);
@@ -421,7 +391,7 @@ class CudaDevice final : public Device {
     const size_t index = task.variant_of(instance);
     const BoundTask::Variant& variant = task.variants[index];
     Recording& recording = recordings_[size_t(task.id)];
-    Recorded& recorded = recording.recorded[index];
+    RecordedGraph& recorded = recording.recorded[index];
     if (recorded.graph() == nullptr) {
       const bool records = task.capture && !variant.launches.empty();
       int& tries = recording.tries[index];
@@ -436,7 +406,7 @@ class CudaDevice final : public Device {
 
   // Before anything runs launch by launch, which takes launch memory: docs/design.md. False: a library does something
   // at its first use that cannot be recorded.
-  static bool record(const BoundTask::Variant& variant, Stream& lane, Recorded& recorded, bool last_try) {
+  static bool record(const BoundTask::Variant& variant, Stream& lane, RecordedGraph& recorded, bool last_try) {
     try {
       recorded.record(lane.stream, [&] { run_eagerly(variant, lane); });
       return true;

@@ -191,16 +191,17 @@ void Binding::make_kernels(const BindOptions& options) {
     for (int32_t i = 0; i < task.launches; ++i) launches.emplace_back(&task, task.first_launch + i);
   }
   const auto make = [&](size_t place) {
-    const auto [task, i] = launches[place];
+    const Task* const task = launches[place].first;
+    const int32_t i = launches[place].second;
     const Launch& launch = plan_.launches[size_t(i)];
     const Graph& graph = plan_.graphs[size_t(launch.program)];
     const PlanDevice::Kind kind = plan_.devices[task->device == kNone ? 0 : size_t(task->device)].kind;
     // Validation too runs beside the learners.
-    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [task = task](const Lane& lane) {
+    const auto learners = std::count_if(plan_.lanes.begin(), plan_.lanes.end(), [&](const Lane& lane) {
       return lane.kind == Lane::Kind::Compute && lane.device == task->device;
     });
     Queues& queues = queues_of(task->lane);
-    queues.run_there([&, task = task, i = i] {
+    queues.run_there([&] {
       kernels_[size_t(i)] = make_kernel_for(graph, graph.nodes[size_t(launch.node)], kind, options, queues.context(),
                                             std::max(1, int(learners)));
       workspaces[size_t(i)] = kernels_[size_t(i)]->workspace_bytes();

@@ -1,11 +1,10 @@
 #include "ops/cuda/convolution_timer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cuda/convolution_choices.h"
+#include "ops/cuda/recorded_graph.h"
 
 namespace arbalest {
 namespace {
@@ -31,41 +30,6 @@ cudaEvent_t make_event() {
 }
 
 }  // namespace
-
-// Work that a stream has recorded, to be launched as a whole.
-class ConvolutionTimer::RecordedGraph {
- public:
-  RecordedGraph() = default;
-  ~RecordedGraph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  RecordedGraph(const RecordedGraph&) = delete;
-  RecordedGraph& operator=(const RecordedGraph&) = delete;
-
-  // Nothing has been recorded yet. False where something in it cannot be. Passes on what `work` throws.
-  bool record(cudaStream_t stream, const std::function<void()>& work) {
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));  // engines load modules at first use
-    try {
-      work();
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph_);
-      cudaGetLastError();
-      throw;
-    }
-    if (cudaStreamEndCapture(stream, &graph_) == cudaSuccess && graph_ != nullptr &&
-        cudaGraphInstantiate(&executable_, graph_, 0) == cudaSuccess) {
-      return true;
-    }
-    cudaGetLastError();
-    return false;
-  }
-  cudaGraphExec_t executable() const { return executable_; }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
 
 ConvolutionTimer::ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes)
     : context_(context), problem_(problem), start_(make_event()), stop_(make_event()) {
@@ -124,15 +88,15 @@ double ConvolutionTimer::try_time(const Call& call, double best, int repetitions
   const double copies = double(copies_.size());
   RecordedGraph once, recorded;
   try {
-    if (!record(call, 1, once)) return 0;
+    record(call, 1, once);
     launch(once);  // the first time what it needs is brought to the device
     const double hopeless = best > 0 ? kLaunching + kHopeless * best * copies : HUGE_VAL;
     double alone = launch(once);
     if (alone > hopeless) alone = std::min(alone, launch(once));  // whatever else held up the first
     if (alone > hopeless) return alone / copies;
     const int calls = std::clamp(int(kLongTiming * copies / std::max(alone, 1.0)), 1, kCallsPerTiming);
-    if (!record(call, calls, recorded)) return 0;
-    CUDA_CHECK(cudaGraphUpload(recorded.executable(), stream));
+    record(call, calls, recorded);
+    CUDA_CHECK(cudaGraphUpload(recorded.graph(), stream));
     double least = 0;
     for (int i = 0; i < repetitions; ++i) {
       const double each = launch(recorded) / double(calls) / copies;
@@ -149,7 +113,7 @@ double ConvolutionTimer::try_time(const Call& call, double best, int repetitions
 // Its µs.
 double ConvolutionTimer::launch(const RecordedGraph& recorded) {
   CUDA_CHECK(cudaEventRecord(start_.get(), context_.stream));
-  CUDA_CHECK(cudaGraphLaunch(recorded.executable(), context_.stream));
+  CUDA_CHECK(cudaGraphLaunch(recorded.graph(), context_.stream));
   CUDA_CHECK(cudaEventRecord(stop_.get(), context_.stream));
   CUDA_CHECK(cudaEventSynchronize(stop_.get()));
   float milliseconds = 0;
@@ -159,9 +123,9 @@ double ConvolutionTimer::launch(const RecordedGraph& recorded) {
 
 // All copies' calls, each copy on a stream of its own. Calls outside of a recording would take launch memory, without
 // which training is faster: docs/design.md.
-bool ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
+void ConvolutionTimer::record(const Call& call, int calls, RecordedGraph& recorded) {
   const cudaStream_t stream = context_.stream;
-  return recorded.record(stream, [&] {
+  recorded.record(stream, [&] {
     CUDA_CHECK(cudaEventRecord(start_.get(), stream));
     for (size_t copy = 0; copy < copies_.size(); ++copy) {
       const cudaStream_t own = copy == 0 ? stream : beside_[copy - 1].get();
@@ -195,15 +159,14 @@ DeviceBuffer ConvolutionTimer::noise(int64_t elements, DataType type) {
   const cudaStream_t stream = context_.stream;
   CUDA_CHECK(cudaMemcpyAsync(memory, from, size_t(drawn * size), cudaMemcpyHostToDevice, stream));
   RecordedGraph repeats;
-  const bool recorded = repeats.record(stream, [&] {
+  repeats.record(stream, [&] {
     for (int64_t filled = drawn; filled < elements; filled *= 2) {
       const int64_t count = std::min(filled, elements - filled);
       CUDA_CHECK(
           cudaMemcpyAsync(memory + filled * size, memory, size_t(count * size), cudaMemcpyDeviceToDevice, stream));
     }
   });
-  if (!recorded) throw RunError(fmt::format("cuda:{}: copies cannot be recorded", context_.device));
-  CUDA_CHECK(cudaGraphLaunch(repeats.executable(), stream));
+  CUDA_CHECK(cudaGraphLaunch(repeats.graph(), stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));  // `values` goes away
   return buffer;
 }

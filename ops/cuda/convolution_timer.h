@@ -11,6 +11,8 @@
 
 namespace arbalest {
 
+class RecordedGraph;  // ops/cuda/recorded_graph.h
+
 // Of one call, as ConvolutionPlan::run() takes them.
 struct ConvolutionOperands {
   DeviceBuffer a, b, bias, result, workspace;
@@ -49,7 +51,6 @@ class ConvolutionTimer {
   };
   using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy>;
   using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
-  class RecordedGraph;
 
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
@@ -57,7 +58,7 @@ class ConvolutionTimer {
   // also where something is done at the engine's first use that cannot be recorded.
   double time(const Call& call, double best, int repetitions);
   double try_time(const Call& call, double best, int repetitions);
-  bool record(const Call& call, int calls, RecordedGraph& recorded);
+  void record(const Call& call, int calls, RecordedGraph& recorded);
   double launch(const RecordedGraph& recorded);
 
   CudaContext& context_;

@@ -299,11 +299,13 @@ std::shared_ptr<DeviceCache> make_device_cache() {
 }
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, CallWatch&,
                                          const std::shared_ptr<DeviceCache>&) {
-  throw RunError(fmt::format("cuda:{}: this build has no CUDA", index));
+  throw RunError(fmt::format(
+      "cuda:{}: this build has no CUDA; expected cpu:0, or a build with -Dcuda=enabled, which needs what README lists",
+      index));
 }
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, CallWatch&,
                                               const std::shared_ptr<DeviceCache>&) {
-  throw RunError("collectives over GPUs: this build has no CUDA");
+  throw RunError("collectives over GPUs: this build has no CUDA; expected one with -Dcuda=enabled");
 }
 int cuda_device_count() {
   return 0;

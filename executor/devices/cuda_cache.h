@@ -1,6 +1,7 @@
 #pragma once
 // What plans that follow each other on the same GPUs share.
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace arbalest {
 
 struct DeviceCache {
+  std::map<int, int64_t> free_bytes;                                           // by ordinal, before all else
   std::map<int, std::shared_ptr<CudaContext>> contexts;                        // by ordinal
   std::map<std::vector<int>, std::shared_ptr<CollectiveContext>> collectives;  // by ordinals, in a plan's order
 };

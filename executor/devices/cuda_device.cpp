@@ -91,6 +91,7 @@ class CudaDevice final : public Device {
           fmt::format("cuda:{} is not there: {} CUDA device{} found", index, present, present == 1 ? "" : "s"));
     }
     make_context();
+    free_at_first_ = cache.free_bytes.try_emplace(index, free_bytes()).first->second;
     std::shared_ptr<CudaContext>& ours = cache.contexts[index];
     if (!ours) ours = std::make_shared<CudaContext>(index);
     context_ = ours;
@@ -171,6 +172,8 @@ class CudaDevice final : public Device {
     cudaSetDevice(index_);
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? int64_t(free) : 0;
   }
+
+  int64_t taken_bytes() const override { return free_at_first_ - free_bytes(); }
 
   void make_queue(LaneId lane, Lane::Kind kind) override {
     enter();
@@ -459,6 +462,7 @@ class CudaDevice final : public Device {
   }
 
   const int index_;
+  int64_t free_at_first_ = 0;  // bytes, before all that its DeviceCache was used for
   CallWatch& calls_;
   CallWatch::Caller& caller_;             // of what is called before and after a run, and while it rests
   CallWatch::Caller* looking_ = nullptr;  // the poller's

@@ -93,10 +93,10 @@ std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t 
                                const MemoryLimit& limit, const Recomputation& cost) {
   const int32_t device = fullest(least);
   const int64_t bytes = planned_bytes(least, device) + limit.workspace;
-  const std::string sentence =
-      fmt::format("a memory limit of {} is too low: {} needs at least {}{}, where {}", size_text(limit.bytes),
-                  to_string(least.devices[size_t(device)]), size_text(bytes),
-                  limit.workspace > 0 ? "" : ", workspace apart", to_string(cost));
+  const std::string sentence = fmt::format(
+      "a memory limit of {} is too low: {} needs at least {}{}, {}", size_text(limit.bytes),
+      to_string(least.devices[size_t(device)]), size_text(bytes), limit.workspace > 0 ? "" : ", workspace apart",
+      cost.values == 0 ? "and computing values again saves nothing" : "where " + to_string(cost));
   std::string parts = "; what takes it:";
   for (const auto& [part, what] : parts_of(least, device, program.training(), request.learners)) {
     parts += fmt::format("\n  {:>12}  {}", size_text(part), what);

@@ -42,6 +42,7 @@ struct RunStarted {
   int64_t iterations = 0;                                     // in all; 0: unknown
   int64_t classes = 0;                                        // that samples are of; 0: of none
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
+  bool validates = false;                                     // the graph has a Validate node
   Recomputation recomputation;                                // what a memory limit costs
   double setup_seconds = 0;
   std::string note;               // what is probably not meant; "": nothing

@@ -445,6 +445,7 @@ void Training::announce(double setup_seconds) {
   event.iterations = segment_->from().iteration + segment_->plan().clocks[0].ticks;
   for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
   event.class_names = prepared_.training->class_names();
+  event.validates = prepared_.validation != nullptr;
   event.setup_seconds = setup_seconds;
   if (const auto& from = options_.checkpoints.from) {
     event.resumed = from->path;

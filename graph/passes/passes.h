@@ -45,6 +45,10 @@ void fuse_concats(Graph& graph);
 // memory.
 void fuse_gradient_sums(Graph& graph);
 
+// A MaxPool of images with a gradient keeps, a byte each, where its windows' maxima are. The gradient reads these
+// instead of the images before and behind it, which may go.
+void keep_maxima(Graph& graph);
+
 // Of convolutions of few channels, pointwise ones and the stem: one that a batch norm reads leaves the batch norm
 // partial statistics, and the gradient of one that reads a batch norm leaves that one's gradient partial sums. Each
 // saves a pass over images.

@@ -188,6 +188,7 @@ const std::vector<std::string>& pass_names() {
                                                  "fold_constants",
                                                  "add_update",
                                                  "fuse_gradient_sums",
+                                                 "keep_maxima",
                                                  "lower_precision",
                                                  "fuse_statistics",
                                                  "fuse_batch_norm_pairs",
@@ -266,6 +267,8 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("add_update", training.graph);
   fuse_gradient_sums(training.graph);
   after("fuse_gradient_sums", training.graph);
+  keep_maxima(training.graph);
+  after("keep_maxima", training.graph);
   if (validation) {
     const ValueId tally = validation->arenas.tally;
     validation->arenas = adopt_arenas(validation->graph, training.graph, training.arenas);

@@ -1,8 +1,10 @@
-// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. And
+// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. What training
+// makes of them (keep_maxima() in graph/passes/passes.h), MaxPoolTaps, which keeps where each is, and its gradient. And
 // GlobalMaxPool, which is a MaxPool of one window.
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "ops/definition.h"
@@ -56,6 +58,26 @@ void pool_block_indexed(const Pool& pool, const T* x, const Pixels& at, int64_t 
   });
 }
 
+// The same, and in `taps` the element of the window that each maximum is. A NaN is one, the first of them.
+template <typename T>
+void pool_block_taps(const Pool& pool, const T* x, const Pixels& at, int64_t count, T* y, uint8_t* taps) {
+  using W = Wide<T>;
+  W best[kBlock];
+  int32_t places[kBlock];
+  bool first = true;
+  pool.for_each_input(at, [&](int64_t tap, int64_t pixel) {
+    const T* from = x + pixel * pool.channels;
+    for (int64_t c = 0; c < count; ++c) {
+      const W value = widen(from[c]);
+      const bool greater = first || (!(value <= best[c]) && best[c] == best[c]);
+      best[c] = greater ? value : best[c];
+      places[c] = greater ? int32_t(tap) : places[c];
+    }
+    first = false;
+  });
+  for (int64_t c = 0; c < count; ++c) y[c] = narrow<T>(best[c]), taps[c] = uint8_t(places[c]);
+}
+
 // From pixels of an image to elements of the whole of X: row-major, or with the first spatial axis innermost.
 struct IndexOrder {
   Pixels in;
@@ -66,6 +88,25 @@ struct IndexOrder {
     return columns_first ? d + in[0] * (h + in[1] * w) : at;
   }
 };
+
+std::unique_ptr<Kernel> taps_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const Pool pool(request.node, request.inputs[0].shape, request.outputs[0].shape);
+  return make_kernel([=](const KernelContext& context) {
+    const T* x = input<T>(context, 0);
+    T* y = output<T>(context, 0);
+    uint8_t* taps = output<uint8_t>(context, 1);
+    for_each_row(pool.batch, pool.out, pool.channels * pool.taps(), [=, &pool](int64_t n, Pixels at, int64_t first) {
+      const T* image = x + n * pool.image();
+      for (at[2] = 0; at[2] < pool.out[2]; ++at[2]) {
+        const int64_t to = (first + at[2]) * pool.channels;
+        for (int64_t c = 0; c < pool.channels; c += kBlock) {
+          pool_block_taps(pool, image + c, at, std::min(kBlock, pool.channels - c), y + to + c, taps + to + c);
+        }
+      }
+    });
+  });
+}
 
 std::unique_ptr<Kernel> pool_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
@@ -113,38 +154,45 @@ void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, const Pix
   });
 }
 
-// dX of one sample, summed in `sums` (pixels · channels).
+// The same where the maxima are known.
 template <typename T>
-void sample_gradient(const Pool& pool, const T* dy, const T* x, const T* y, Wide<T>* sums) {
-  std::fill(sums, sums + pool.image(), Wide<T>(0));
-  int64_t out = 0;
-  Pixels at;
-  for (at[0] = 0; at[0] < pool.out[0]; ++at[0]) {
-    for (at[1] = 0; at[1] < pool.out[1]; ++at[1]) {
-      for (at[2] = 0; at[2] < pool.out[2]; ++at[2], out += pool.channels) {
-        for (int64_t c = 0; c < pool.channels; c += kBlock) {
-          grad_block(pool, dy + out + c, x + c, y + out + c, at, std::min(kBlock, pool.channels - c), sums + c);
-        }
-      }
-    }
-  }
+void taps_grad_block(const Pool& pool, const T* dy, const uint8_t* taps, const Pixels& at, int64_t count, Wide<T>* dx) {
+  using W = Wide<T>;
+  W gradient[kBlock];
+  int32_t places[kBlock];
+  for (int64_t c = 0; c < count; ++c) gradient[c] = widen(dy[c]), places[c] = taps[c];
+  pool.for_each_input(at, [&](int64_t tap, int64_t pixel) {
+    W* to = dx + pixel * pool.channels;
+    for (int64_t c = 0; c < count; ++c) to[c] += places[c] == int32_t(tap) ? gradient[c] : W(0);
+  });
 }
 
-std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
-  using T = decltype(element);
+// dX as the sum over windows of what `add(context, image's first element in X, window's in Y, window, channels, sums)`
+// adds to the sums of the image, from the window's first channel on.
+template <typename T, typename Add>
+std::unique_ptr<Kernel> sum_over_windows(const Pool& pool, Add add) {
   using W = Wide<T>;
   constexpr bool kDirect = std::is_same_v<T, W>;
-  const Pool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
   const int64_t image = pool.image(), out_image = pool.out_image();
   return make_kernel(
       [=](const KernelContext& context) {
-        const T *dy = input<T>(context, 0), *x = input<T>(context, 1), *y = input<T>(context, 2);
         T* dx = output<T>(context, 0);
         W* all_sums = static_cast<W*>(kDirect ? static_cast<void*>(dx) : context.workspace);
         parallel_for(pool.batch, 2 * out_image * pool.taps() + image, [=, &pool](int64_t begin, int64_t end) {
           for (int64_t n = begin; n < end; ++n) {
             W* sums = all_sums + n * image;
-            sample_gradient(pool, dy + n * out_image, x + n * image, y + n * out_image, sums);
+            std::fill(sums, sums + image, W(0));
+            int64_t out = n * out_image;
+            Pixels at;
+            for (at[0] = 0; at[0] < pool.out[0]; ++at[0]) {
+              for (at[1] = 0; at[1] < pool.out[1]; ++at[1]) {
+                for (at[2] = 0; at[2] < pool.out[2]; ++at[2], out += pool.channels) {
+                  for (int64_t c = 0; c < pool.channels; c += kBlock) {
+                    add(context, n * image + c, out + c, at, std::min(kBlock, pool.channels - c), sums + c);
+                  }
+                }
+              }
+            }
             if constexpr (!kDirect) {
               for (int64_t i = 0; i < image; ++i) dx[n * image + i] = narrow<T>(sums[i]);
             }
@@ -152,6 +200,24 @@ std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
         });
       },
       kDirect ? 0 : pool.batch * image * int64_t(sizeof(W)));
+}
+
+std::unique_ptr<Kernel> grad_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const Pool pool(request.node, request.inputs[1].shape, request.inputs[0].shape);
+  return sum_over_windows<T>(
+      pool, [pool](const KernelContext& c, int64_t x, int64_t out, const Pixels& at, int64_t count, Wide<T>* sums) {
+        grad_block(pool, input<T>(c, 0) + out, input<T>(c, 1) + x, input<T>(c, 2) + out, at, count, sums);
+      });
+}
+
+std::unique_ptr<Kernel> taps_grad_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  const Pool pool(request.node, request.outputs[0].shape, request.inputs[0].shape);
+  return sum_over_windows<T>(
+      pool, [pool](const KernelContext& c, int64_t, int64_t out, const Pixels& at, int64_t count, Wide<T>* sums) {
+        taps_grad_block(pool, input<T>(c, 0) + out, input<uint8_t>(c, 1) + out, at, count, sums);
+      });
 }
 
 void check_attributes(const Node& node, const Window& window) {
@@ -184,6 +250,34 @@ void infer_grad(InferContext& context) {
   const TensorType y = pooled_type(context.node(), x);
   expect_input(context, 0, y, "the type of MaxPool's output");
   expect_input(context, 2, y, "the type of MaxPool's output");
+  context.set_output(0, x);
+}
+
+// Of MaxPoolTaps for an image of type `x`: numbers of taps are bytes.
+TensorType taps_type(const InferContext& context, const TensorType& x) {
+  constexpr int64_t kMostTaps = 255;
+  const int64_t taps = SlidingWindow{{}, {}, window_of(context.node(), x.shape)}.taps();
+  if (taps > kMostTaps) {
+    context.fail(fmt::format("attribute 'kernel_shape' has {} elements; expected at most {}", taps, kMostTaps));
+  }
+  return {DataType::Uint8, pooled_type(context.node(), x).shape};
+}
+
+void infer_taps(InferContext& context) {
+  const TensorType& x = floating_input(context, 0, {3, 4});
+  context.set_output(0, pooled_type(context.node(), x));
+  context.set_output(1, taps_type(context, x));
+}
+
+void infer_taps_grad(InferContext& context) {
+  const TensorType& dy = floating_input(context, 0, {3, 4});
+  TensorType x = {dy.dtype, {dy.shape[0], dy.shape[1]}};
+  for (const int64_t extent : ints_attribute(context.node(), "image")) x.shape.push_back(extent);
+  if (x.shape.size() != dy.shape.size()) {
+    context.fail(fmt::format("attribute 'image' has {} extents; expected {}", x.shape.size() - 2, dy.shape.size() - 2));
+  }
+  expect_input(context, 0, pooled_type(context.node(), x), "the type of MaxPoolTaps' output");
+  expect_input(context, 1, taps_type(context, x), "as MaxPoolTaps makes them");
   context.set_output(0, x);
 }
 
@@ -246,6 +340,43 @@ std::vector<Sample> grad_samples() {
   return samples;
 }
 
+bool are_images(const PoolCase& c) {
+  return c.shape.size() <= 4;
+}
+
+std::vector<Sample> taps_samples() {
+  std::vector<Sample> samples;
+  for (const PoolCase& c : cases()) {
+    if (!are_images(c)) continue;
+    for (const bool ties : {false, true}) {  // all elements alike: the first of each window is its maximum
+      samples.push_back(
+          {.name = c.name + (ties ? ", ties" : ""),
+           .inputs = {{.type = {DataType::Float32, c.shape}, .low = ties ? 1.0 : -1.0, .high = 1, .distinct = !ties}},
+           .output_count = 2,
+           .attributes = c.attributes(),
+           .tolerance = 0});
+      if (ties) samples.back().inputs[0].differentiable = false;  // there is no derivative
+    }
+  }
+  return samples;
+}
+
+// Taps are drawn, also such as lie in the padding or in no window: nothing flows back there.
+std::vector<Sample> taps_grad_samples() {
+  std::vector<Sample> samples;
+  for (const PoolCase& c : cases()) {
+    if (!are_images(c)) continue;
+    const Shape y = c.pooled();
+    const double taps = std::pow(double(c.kernel), double(c.shape.size() - 2));
+    samples.push_back({.name = c.name,
+                       .inputs = {{{DataType::Float32, y}}, {{DataType::Uint8, y}, 0, taps}},
+                       .attributes = c.attributes(),
+                       .tolerance = 1e-6});
+    samples.back().attributes.set("image", Shape(c.shape.begin() + 2, c.shape.end()));
+  }
+  return samples;
+}
+
 std::vector<AttributeSpec> specs() {
   return pool_specs(
       int_spec("storage_order", 0, "how Indices counts pixels: 0: row by row; 1: the first spatial axis is innermost"));
@@ -285,6 +416,32 @@ void register_nn_max_pool(OpRegistry& registry) {
        .cost = elementwise_cost(1),
        .samples = grad_samples,
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); })});
+  registry.add({.domain = "arbalest",
+                .name = "MaxPoolTaps",
+                .doc = "MaxPool of images that also tells where in its window each maximum is: row-major, from 0",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}, {.name = "Taps"}},
+                .attributes = specs(),
+                .internal = true,
+                .layout = Layout::ChannelsLast,
+                .infer = infer_taps,
+                .cost = pool_cost,
+                .samples = taps_samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return taps_cpu(r, t); })});
+  Op taps_grad{.domain = "arbalest",
+               .name = "MaxPoolTapsGrad",
+               .doc = "each window's dY at the element that Taps names",
+               .inputs = {{.name = "dY", .lowered = true}, {.name = "Taps"}},
+               .outputs = {{.name = "dX", .lowered = true}},
+               .attributes = specs(),
+               .internal = true,
+               .layout = Layout::ChannelsLast,
+               .infer = infer_taps_grad,
+               .cost = elementwise_cost(1),
+               .samples = taps_grad_samples,
+               .cpu = floating_kernel([](const KernelRequest& r, auto t) { return taps_grad_cpu(r, t); })};
+  taps_grad.attributes.push_back(required_spec("image", AttributeKind::Ints, "extents of X along the spatial axes"));
+  registry.add(std::move(taps_grad));
   registry.add({.domain = "",
                 .name = "GlobalMaxPool",
                 .doc = "the greatest value of each channel's pixels, as (N, C, 1, …)",

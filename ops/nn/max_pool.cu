@@ -81,16 +81,24 @@ void with_packs(const Pool& pool, bool all_aligned, Function function) {
   function(std::integral_constant<int, 1>{});
 }
 
-// Whether windows share the image out among them, each a square that with_taps() knows.
-bool are_apart(const Pool& pool) {
-  const int k = pool.kernel_height;
-  return (k == 2 || k == 3) && pool.kernel_width == k && pool.stride_height == k && pool.stride_width == k &&
-         pool.dilation_height == 1 && pool.dilation_width == 1 && pool.pad_top == 0 && pool.pad_left == 0 &&
-         pool.out_height * k == pool.height && pool.out_width * k == pool.width;
+// function(std::integral_constant K, std::integral_constant S) where max_pool_cells_gradient_kernel<K, S> is there for
+// the window; returns whether it is.
+template <typename Function>
+bool with_cells(const Pool& pool, Function function) {
+  const auto is = [&](int kernel, int stride) {
+    return pool.kernel_height == kernel && pool.kernel_width == kernel && pool.stride_height == stride &&
+           pool.stride_width == stride && pool.dilation_height == 1 && pool.dilation_width == 1;
+  };
+  using Two = std::integral_constant<int, 2>;
+  using Three = std::integral_constant<int, 3>;
+  if (is(2, 2)) return function(Two{}, Two{}), true;
+  if (is(3, 2)) return function(Three{}, Two{}), true;
+  if (is(3, 3)) return function(Three{}, Three{}), true;
+  return false;
 }
 
-std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
-  if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
+// Y, and with `kept` the taps of the maxima.
+std::unique_ptr<Kernel> windows_maxima(const KernelRequest& request, bool kept) {
   const Pool pool = make_pool(sliding_window(request.node, request.inputs[0], request.outputs[0]), request.inputs[0]);
   const bool small = is_small(request.inputs[0].bytes());
   const int64_t count = request.outputs[0].elements();
@@ -101,16 +109,26 @@ std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
       if (count == 0) return;
       const T* x = input<T>(c, 0);
       T* y = output<T>(c, 0);
-      with_packs<T>(pool, aligned(x) && aligned(y), [&](auto pack) {
-        with_taps(pool, [&](auto taps) {
+      uint8_t* taps = kept ? output<uint8_t>(c, 1) : nullptr;
+      with_packs<T>(pool, aligned(x) && aligned(y) && aligned(taps), [&](auto pack) {
+        with_taps(pool, [&](auto taps_of) {
           const dim3 blocks = blocks_for(count / pack.value, multiprocessors);
-          launch_dependent(max_pool_kernel<taps.value, pack.value, T>, Launch{blocks, kThreads, 0, stream_of(c), small},
-                           pool, x, y);
+          launch_dependent(max_pool_kernel<taps_of.value, pack.value, T>,
+                           Launch{blocks, kThreads, 0, stream_of(c), small}, pool, x, y, taps);
         });
       });
       check_launch("max_pool");
     });
   });
+}
+
+std::unique_ptr<Kernel> max_pool(const KernelRequest& request) {
+  if (request.inputs[0].shape.size() > 4 || request.has_output(1)) return plain_max_pool(request);
+  return windows_maxima(request, false);
+}
+
+std::unique_ptr<Kernel> max_pool_taps(const KernelRequest& request) {
+  return windows_maxima(request, request.has_output(1));
 }
 
 std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
@@ -121,40 +139,47 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
   const int multiprocessors = cuda_context(request).multiprocessors;
   return with_type(request, request.inputs[1].dtype, [=](auto element) {
     using T = decltype(element);
-    constexpr int kWide = 16 / sizeof(T);
-    const PoolTiles tiles(pool, pool.channels / kWide);
     return make_kernel([=](const KernelContext& c) {
       if (count == 0) return;
       const T *dy = input<T>(c, 0), *x = input<T>(c, 1), *y = input<T>(c, 2);
       T* dx = output<T>(c, 0);
-      const bool all_aligned = aligned(dy) && aligned(x) && aligned(y) && aligned(dx);
-      const bool wide = pool.channels % kWide == 0 && all_aligned;
-      if (are_apart(pool)) {
-        with_packs<T>(pool, all_aligned, [&](auto pack) {
-          with_taps(pool, [&](auto taps) {
-            if constexpr (taps.value > 0) {
-              const dim3 blocks = blocks_for(count / (taps.value * taps.value * pack.value), multiprocessors);
-              launch_dependent(max_pool_apart_gradient_kernel<taps.value, pack.value, T>,
-                               Launch{blocks, kThreads, 0, stream_of(c), small}, pool, dy, x, dx);
-            }
-          });
+      with_packs<T>(pool, aligned(dy) && aligned(x) && aligned(y) && aligned(dx), [&](auto pack) {
+        const dim3 blocks = blocks_for(count / pack.value, multiprocessors);
+        launch_dependent(max_pool_gradient_kernel<pack.value, T>, Launch{blocks, kThreads, 0, stream_of(c), small},
+                         pool, dy, x, y, dx);
+      });
+      check_launch("max_pool gradient");
+    });
+  });
+}
+
+std::unique_ptr<Kernel> max_pool_taps_gradient(const KernelRequest& request) {
+  const Pool pool = make_pool(sliding_window(request.node, request.outputs[0], request.inputs[0]), request.outputs[0]);
+  const bool small = is_small(request.outputs[0].bytes());
+  const int64_t count = request.outputs[0].elements();
+  const int multiprocessors = cuda_context(request).multiprocessors;
+  return with_type(request, request.inputs[0].dtype, [=](auto element) {
+    using T = decltype(element);
+    return make_kernel([=](const KernelContext& c) {
+      if (count == 0) return;
+      const T* dy = input<T>(c, 0);
+      const uint8_t* taps = input<uint8_t>(c, 1);
+      T* dx = output<T>(c, 0);
+      with_packs<T>(pool, aligned(dy) && aligned(taps) && aligned(dx), [&](auto pack) {
+        const auto launch = [&](int64_t threads) {
+          return Launch{blocks_for(threads, multiprocessors), kThreads, 0, stream_of(c), small};
+        };
+        const bool by_cells = with_cells(pool, [&](auto k, auto stride) {
+          const PoolCells cells(pool, stride.value);
+          launch_dependent(max_pool_cells_gradient_kernel<k.value, stride.value, pack.value, T>,
+                           launch(pool.images * cells.rows * cells.columns * (pool.channels / pack.value)), pool, cells,
+                           dy, taps, dx);
         });
-      } else if (wide && tiles.fits(pool, kWide, sizeof(T))) {
-        with_taps(pool, [&](auto taps) {
-          const size_t shared = tiles.shared_bytes(kWide, sizeof(T));
-          launch_dependent(max_pool_tile_gradient_kernel<taps.value, kWide, T>,
-                           Launch{unsigned(tiles.blocks(pool)), kThreads, shared, stream_of(c), small}, pool, tiles, dy,
-                           x, dx);
-        });
-      } else if (wide) {
-        launch_dependent(max_pool_gradient_kernel<kWide, T>,
-                         Launch{blocks_for(count / kWide, multiprocessors), kThreads, 0, stream_of(c), small}, pool, dy,
-                         x, y, dx);
-      } else {
-        launch_dependent(max_pool_gradient_kernel<1, T>,
-                         Launch{blocks_for(count, multiprocessors), kThreads, 0, stream_of(c), small}, pool, dy, x, y,
-                         dx);
-      }
+        if (!by_cells) {
+          launch_dependent(max_pool_taps_gradient_kernel<pack.value, T>, launch(count / pack.value), pool, dy, taps,
+                           dx);
+        }
+      });
       check_launch("max_pool gradient");
     });
   });
@@ -165,6 +190,8 @@ std::unique_ptr<Kernel> max_pool_gradient(const KernelRequest& request) {
 void register_nn_max_pool_cuda(OpRegistry& registry) {
   registry.find("MaxPool")->cuda = max_pool;
   registry.find("arbalest.MaxPoolGrad")->cuda = max_pool_gradient;
+  registry.find("arbalest.MaxPoolTaps")->cuda = max_pool_taps;
+  registry.find("arbalest.MaxPoolTapsGrad")->cuda = max_pool_taps_gradient;
 }
 
 }  // namespace arbalest

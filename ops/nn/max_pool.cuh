@@ -61,29 +61,26 @@ __device__ inline uint32_t& bits(__nv_bfloat162& pair) {
   return reinterpret_cast<uint32_t&>(pair);
 }
 
-// The first maxima of a window, by channel, and at which taps they are: numbers that T holds exactly. A NaN is a
-// maximum, the first of them.
+// The first maxima of a window, by channel, and at which taps they are. A NaN is a maximum, the first of them.
 template <int W, typename T>
 struct Maxima {
-  Pack<T, W> value, tap;
+  Pack<T, W> value;
 
   __device__ explicit Maxima(int first_tap) {
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
-      value.element[w] = narrow<T>(-INFINITY);
-      tap.element[w] = narrow<T>(float(first_tap));
-    }
+    for (int w = 0; w < W; ++w) value.element[w] = narrow<T>(-INFINITY);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) tap_[i] = uint32_t(first_tap) * kOfAll;
   }
 
-  __device__ void look_at(Pack<T, W> found, float at) {
+  __device__ void look_at(Pack<T, W> found, int at) {
     if constexpr (kPaired<T, W>) {
-      const __nv_bfloat162 both = __float2bfloat162_rn(at);
 #pragma unroll
       for (int i = 0; i < W / 2; ++i) {
-        __nv_bfloat162 &best = pair(value, i), &best_tap = pair(tap, i), mine = pair(found, i), my_tap = both;
+        __nv_bfloat162 &best = pair(value, i), mine = pair(found, i);
         const uint32_t greater = __hgtu2_mask(mine, best) & __heq2_mask(best, best);
         bits(best) = (bits(mine) & greater) | (bits(best) & ~greater);
-        bits(best_tap) = (bits(my_tap) & greater) | (bits(best_tap) & ~greater);
+        tap_[i] = (uint32_t(at) * kOfAll & greater) | (tap_[i] & ~greater);
       }
     } else {
 #pragma unroll
@@ -91,28 +88,72 @@ struct Maxima {
         const float mine = widen(found.element[w]), best = widen(value.element[w]);
         if (!(mine > best || (mine != mine && best == best))) continue;
         value.element[w] = found.element[w];
-        tap.element[w] = narrow<T>(at);
+        tap_[w] = uint32_t(at);
       }
     }
   }
+
+  __device__ Pack<uint8_t, W> taps() const {
+    Pack<uint8_t, W> taps;
+#pragma unroll
+    for (int w = 0; w < W; ++w) taps.element[w] = uint8_t(tap_[w / kInWord] >> (16 * (w % kInWord)));
+    return taps;
+  }
+
+ private:
+  static constexpr int kInWord = kPaired<T, W> ? 2 : 1, kWords = W / kInWord;
+  static constexpr uint32_t kOfAll = kInWord == 2 ? 0x10001 : 1;  // a number in each part of a word
+  uint32_t tap_[kWords];
 };
 
-// sum += `gradient` where `tap` is `at`.
+// The gradients of a window, and the taps that they go to.
 template <int W, typename T>
-__device__ void add_where(Pack<T, W> tap, float at, Pack<T, W> gradient, float (&sum)[W]) {
-  if constexpr (kPaired<T, W>) {
-    const __nv_bfloat162 both = __float2bfloat162_rn(at);
+struct WindowGradient {
+  Pack<T, W> gradient;
+
+  // Of a window that is not there: it has no tap.
+  __device__ WindowGradient() { set_taps(Pack<uint8_t, W>{}, true); }
+  __device__ WindowGradient(Pack<T, W> gradient, Pack<uint8_t, W> taps) : gradient(gradient) { set_taps(taps, false); }
+
+  // sum += the gradients of tap `at`, which is below 127.
+  __device__ void add(int at, float (&sum)[W]) const {
+    if constexpr (kPaired<T, W>) {
+      uint32_t wanted = kBase | uint32_t(at) * 0x10001;
 #pragma unroll
-    for (int i = 0; i < W / 2; ++i) {
-      const uint32_t own = bits(pair(gradient, i)) & __heq2_mask(pair(tap, i), both);
-      sum[2 * i] += __uint_as_float(own << 16);
-      sum[2 * i + 1] += __uint_as_float(own & 0xffff0000u);
+      for (int i = 0; i < W / 2; ++i) {
+        Pack<T, W> mine = gradient;
+        uint32_t tap = taps_[i];
+        const uint32_t own = bits(pair(mine, i)) & __heq2_mask(reinterpret_cast<__nv_bfloat162&>(tap),
+                                                               reinterpret_cast<__nv_bfloat162&>(wanted));
+        sum[2 * i] += __uint_as_float(own << 16);
+        sum[2 * i + 1] += __uint_as_float(own & 0xffff0000u);
+      }
+    } else {
+#pragma unroll
+      for (int w = 0; w < W; ++w) sum[w] += taps_[w] == uint32_t(at) ? widen(gradient.element[w]) : 0.0f;
     }
-  } else {
-#pragma unroll
-    for (int w = 0; w < W; ++w) sum[w] += widen(tap.element[w]) == at ? widen(gradient.element[w]) : 0.0f;
   }
-}
+
+ private:
+  // Pairs of bfloat16 that are 128 and the tap, which are compared in one instruction.
+  static constexpr uint32_t kBase = 0x43004300, kNone = 127;
+  static constexpr int kWords = kPaired<T, W> ? W / 2 : W;
+
+  __device__ void set_taps(Pack<uint8_t, W> taps, bool none) {
+    if constexpr (kPaired<T, W>) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const uint32_t first = none ? kNone : taps.element[2 * i], second = none ? kNone : taps.element[2 * i + 1];
+        taps_[i] = kBase | first | second << 16;
+      }
+    } else {
+#pragma unroll
+      for (int w = 0; w < W; ++w) taps_[w] = none ? kNone : taps.element[w];
+    }
+  }
+
+  uint32_t taps_[kWords];
+};
 
 // Of the window that begins at (row, column). K × K taps without dilation are loaded before the first is looked at; K
 // = 0: any window.
@@ -130,7 +171,7 @@ __device__ Maxima<W, T> find_maxima(const Pool& pool, const T* image, int row, i
     }
 #pragma unroll
     for (int tap = 0; tap < K * K; ++tap) {
-      if (inside(row + tap / K, column + tap % K)) maxima.look_at(taps[tap], float(tap));
+      if (inside(row + tap / K, column + tap % K)) maxima.look_at(taps[tap], tap);
     }
     return maxima;
   } else {
@@ -143,24 +184,26 @@ __device__ Maxima<W, T> find_maxima(const Pool& pool, const T* image, int row, i
       for (int tap_column = first_column; tap_column < pool.kernel_width; ++tap_column) {
         const int v = column + tap_column * pool.dilation_width;
         if (v >= pool.width) break;
-        maxima.look_at(pack_at(h, v), float(tap_row * pool.kernel_width + tap_column));
+        maxima.look_at(pack_at(h, v), tap_row * pool.kernel_width + tap_column);
       }
     }
     return maxima;
   }
 }
 
+// `taps`: where each maximum is, unless nullptr.
 template <int K, int W, typename T>
-__global__ void __launch_bounds__(kThreads) max_pool_kernel(Pool pool, const T* x, T* y) {
+__global__ void __launch_bounds__(kThreads) max_pool_kernel(Pool pool, const T* x, T* y, uint8_t* taps) {
   wait_for_dependencies();
   const int packs = pool.channels / W;
   const int64_t count = pool.images * pool.out_height * pool.out_width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const Position at(i, pool.out_height, pool.out_width, packs);
     const T* image = x + at.image * pool.height * pool.width * pool.channels + at.pack * W;
-    store(y + i * W, find_maxima<K, W>(pool, image, at.row * pool.stride_height - pool.pad_top,
-                                       at.column * pool.stride_width - pool.pad_left)
-                         .value);
+    const Maxima<W, T> maxima = find_maxima<K, W>(pool, image, at.row * pool.stride_height - pool.pad_top,
+                                                  at.column * pool.stride_width - pool.pad_left);
+    store(y + i * W, maxima.value);
+    if (taps != nullptr) store(taps + i * W, maxima.taps());
   }
 }
 
@@ -236,118 +279,95 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The gradient, tile by tile of the image: a block first finds where each window that touches its tile has its first
-// maximum, so that X is read once, and keeps that and the window's gradient in shared memory. Sums are as above.
-struct PoolTiles {
-  static constexpr int kRows = 16, kColumns = 16, kPacks = 8;
-
-  int rows, columns, groups;        // tiles of an image; groups of packs
-  int window_rows, window_columns;  // that may touch a tile, at most
-
-  explicit PoolTiles(const Pool& pool, int packs)
-      : rows((pool.height + kRows - 1) / kRows),
-        columns((pool.width + kColumns - 1) / kColumns),
-        groups((packs + kPacks - 1) / kPacks),
-        window_rows((kRows + pool.dilation_height * (pool.kernel_height - 1)) / pool.stride_height + 1),
-        window_columns((kColumns + pool.dilation_width * (pool.kernel_width - 1)) / pool.stride_width + 1) {}
-
-  int64_t blocks(const Pool& pool) const { return pool.images * rows * columns * groups; }
-  // Of packs of `width` elements: their gradient, and where each has its maximum.
-  size_t shared_bytes(int width, size_t size) const {
-    return size_t(window_rows) * size_t(window_columns) * kPacks * size_t(width) * 2 * size;
-  }
-  bool fits(const Pool& pool, int width, size_t size) const {
-    return pool.kernel_height * pool.kernel_width <= 255 && shared_bytes(width, size) <= 48 << 10 &&
-           blocks(pool) <= INT32_MAX;
-  }
-};
-
-template <int K, int W, typename T>
+// The gradient by taps: each position of dx gathers from the windows that hold it, in their order.
+template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
-    max_pool_tile_gradient_kernel(Pool pool, PoolTiles tiles, const T* dy, const T* x, T* dx) {
+    max_pool_taps_gradient_kernel(Pool pool, const T* dy, const uint8_t* taps, T* dx) {
   wait_for_dependencies();
-  constexpr int kPacks = PoolTiles::kPacks;
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto* const gradients = reinterpret_cast<Pack<T, W>*>(shared);
-  auto* const places = gradients + (tiles.window_rows * tiles.window_columns * kPacks);
-
-  unsigned block = blockIdx.x;
-  const int group = int(block % unsigned(tiles.groups));
-  block /= unsigned(tiles.groups);
-  const int left = int(block % unsigned(tiles.columns)) * PoolTiles::kColumns;
-  block /= unsigned(tiles.columns);
-  const int top = int(block % unsigned(tiles.rows)) * PoolTiles::kRows;
-  const int64_t image = block / unsigned(tiles.rows);
-  const int bottom = min(top + PoolTiles::kRows, pool.height) - 1;
-  const int right = min(left + PoolTiles::kColumns, pool.width) - 1;
-  const WindowRange out_rows(top, bottom, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
-  const WindowRange out_columns(left, right, pool.pad_left, pool.span_width(), pool.stride_width, pool.out_width);
-  const int window_columns = out_columns.last - out_columns.first + 1;
-  const int windows = (out_rows.last - out_rows.first + 1) * window_columns;
-  const int lane = int(threadIdx.x) % kPacks, first = int(threadIdx.x) / kPacks;
-  constexpr int kStep = kThreads / kPacks;
-  const int channel = (group * kPacks + lane) * W;
-  const bool active = channel < pool.channels;
-  const T* const image_x = x + image * pool.height * pool.width * pool.channels + channel;
-  const T* const image_dy = dy + image * pool.out_height * pool.out_width * pool.channels + channel;
-
-  for (int window = first; active && window < windows; window += kStep) {
-    const int out_row = out_rows.first + window / window_columns;
-    const int out_column = out_columns.first + window % window_columns;
-    const int row = out_row * pool.stride_height - pool.pad_top;
-    const int column = out_column * pool.stride_width - pool.pad_left;
-    const Maxima<W, T> maxima = find_maxima<K, W>(pool, image_x, row, column);
-    places[window * kPacks + lane] = maxima.tap;
-    gradients[window * kPacks + lane] =
-        load<W>(image_dy + (int64_t(out_row) * pool.out_width + out_column) * pool.channels);
-  }
-  __syncthreads();
-
-  for (int position = first; active && position < PoolTiles::kRows * PoolTiles::kColumns; position += kStep) {
-    const int h = top + position / PoolTiles::kColumns, v = left + position % PoolTiles::kColumns;
-    if (h > bottom || v > right) continue;
-    const WindowRange rows(h, h, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
-    const WindowRange columns(v, v, pool.pad_left, pool.span_width(), pool.stride_width, pool.out_width);
+  const int packs = pool.channels / W;
+  const int64_t count = pool.images * pool.height * pool.width * packs;
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const Position at(i, pool.height, pool.width, packs);
+    const WindowRange rows(at.row, at.row, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
+    const WindowRange columns(at.column, at.column, pool.pad_left, pool.span_width(), pool.stride_width,
+                              pool.out_width);
     float sum[W] = {};
     for (int out_row = rows.first; out_row <= rows.last; ++out_row) {
-      const int below = h + pool.pad_top - out_row * pool.stride_height;
-      if (K == 0 && below % pool.dilation_height != 0) continue;  // the window steps over this position
-      const int tap_row = K > 0 ? below : below / pool.dilation_height;
+      const int below = at.row + pool.pad_top - out_row * pool.stride_height;
+      if (below % pool.dilation_height != 0) continue;  // the window steps over this position
       for (int out_column = columns.first; out_column <= columns.last; ++out_column) {
-        const int beside = v + pool.pad_left - out_column * pool.stride_width;
-        if (K == 0 && beside % pool.dilation_width != 0) continue;
-        const int tap = tap_row * pool.kernel_width + (K > 0 ? beside : beside / pool.dilation_width);
-        const int window = (out_row - out_rows.first) * window_columns + out_column - out_columns.first;
-        add_where(places[window * kPacks + lane], float(tap), gradients[window * kPacks + lane], sum);
+        const int beside = at.column + pool.pad_left - out_column * pool.stride_width;
+        if (beside % pool.dilation_width != 0) continue;
+        const int tap = below / pool.dilation_height * pool.kernel_width + beside / pool.dilation_width;
+        const int64_t out = ((at.image * pool.out_height + out_row) * pool.out_width + out_column) * packs + at.pack;
+        const Pack<uint8_t, W> found = load<W>(taps + out * W);
+        const Pack<T, W> gradient = load<W>(dy + out * W);
+#pragma unroll
+        for (int w = 0; w < W; ++w) sum[w] += found.element[w] == tap ? widen(gradient.element[w]) : 0.0f;
       }
     }
     Pack<T, W> result;
 #pragma unroll
     for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(sum[w]);
-    store(dx + ((image * pool.height + h) * pool.width + v) * pool.channels + channel, result);
+    store(dx + i * W, result);
   }
 }
 
-// The gradient where windows share an image out among them, each K × K: a thread takes a window.
-template <int K, int W, typename T>
-__global__ void __launch_bounds__(kThreads) max_pool_apart_gradient_kernel(Pool pool, const T* dy, const T* x, T* dx) {
+// Of an image, S × S positions from one window's begin to the next one's; padding is cut off.
+struct PoolCells {
+  int first_row, first_column, rows, columns;
+
+  PoolCells(const Pool& pool, int stride)
+      : first_row(pool.pad_top / stride),
+        first_column(pool.pad_left / stride),
+        rows((pool.pad_top + pool.height - 1) / stride - first_row + 1),
+        columns((pool.pad_left + pool.width - 1) / stride - first_column + 1) {}
+};
+
+// The same of windows of K × K, S apart, where S <= K <= 2 S and K <= 11: a thread takes a cell, which only the window
+// that begins there and, where K > S, those before it hold. So each window is read by four threads at most.
+template <int K, int S, int W, typename T>
+__global__ void __launch_bounds__(kThreads)
+    max_pool_cells_gradient_kernel(Pool pool, PoolCells cells, const T* dy, const uint8_t* taps, T* dx) {
+  static_assert(S <= K && K <= 2 * S && K <= 11);
   wait_for_dependencies();
+  constexpr int kBefore = K > S ? 1 : 0;
   const int packs = pool.channels / W;
-  const int64_t count = pool.images * pool.out_height * pool.out_width * packs;
+  const int64_t count = pool.images * cells.rows * cells.columns * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
-    const Position at(i, pool.out_height, pool.out_width, packs);
-    const int row = at.row * K, column = at.column * K;
-    const int64_t image = at.image * pool.height * pool.width * pool.channels + at.pack * W;
-    const Maxima<W, T> maxima = find_maxima<K, W>(pool, x + image, row, column);
-    const Pack<T, W> gradient = load<W>(dy + i * W);
+    const Position at(i, cells.rows, cells.columns, packs);
+    const int row = cells.first_row + at.row, column = cells.first_column + at.column;
+    WindowGradient<W, T> windows[kBefore + 1][kBefore + 1];
 #pragma unroll
-    for (int tap = 0; tap < K * K; ++tap) {
-      float sum[W] = {};
-      add_where(maxima.tap, float(tap), gradient, sum);
-      Pack<T, W> result;
+    for (int a = 0; a <= kBefore; ++a) {
 #pragma unroll
-      for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(sum[w]);
-      store(dx + image + (int64_t(row + tap / K) * pool.width + column + tap % K) * pool.channels, result);
+      for (int b = 0; b <= kBefore; ++b) {
+        const int out_row = row - kBefore + a, out_column = column - kBefore + b;
+        if (out_row < 0 || out_row >= pool.out_height || out_column < 0 || out_column >= pool.out_width) continue;
+        const int64_t out = ((at.image * pool.out_height + out_row) * pool.out_width + out_column) * packs + at.pack;
+        windows[a][b] = {load<W>(dy + out * W), load<W>(taps + out * W)};
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < S; ++r) {
+#pragma unroll
+      for (int c = 0; c < S; ++c) {
+        const int h = row * S + r - pool.pad_top, v = column * S + c - pool.pad_left;
+        if (h < 0 || h >= pool.height || v < 0 || v >= pool.width) continue;
+        float sum[W] = {};
+#pragma unroll
+        for (int a = 0; a <= kBefore; ++a) {
+#pragma unroll
+          for (int b = 0; b <= kBefore; ++b) {
+            const int tap_row = r + S * (kBefore - a), tap_column = c + S * (kBefore - b);
+            if (tap_row < K && tap_column < K) windows[a][b].add(tap_row * K + tap_column, sum);
+          }
+        }
+        Pack<T, W> result;
+#pragma unroll
+        for (int w = 0; w < W; ++w) result.element[w] = narrow<T>(sum[w]);
+        store(dx + (((at.image * pool.height + h) * pool.width + v) * packs + at.pack) * W, result);
+      }
     }
   }
 }

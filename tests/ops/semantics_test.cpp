@@ -280,6 +280,17 @@ TEST_CASE("max pool: NaN wins, the first of equal maxima gets the gradient") {
   CHECK(std::isnan(run("MaxPool", {floats({1, 1, 2, 2}, {1, nan, 3, 2})}, 1, window)[0][0]));
   const Tensor x = floats({1, 1, 2, 2}, {1, 5, 5, 2}), y = floats({1, 1, 1, 1}, {5}), dy = floats({1, 1, 1, 1}, {7});
   check_values(run("arbalest.MaxPoolGrad", {dy, x, y}, 1, window)[0], {0, 7, 0, 0});
+  const auto taps = [&](const std::vector<double>& image) {
+    return run("arbalest.MaxPoolTaps", {floats({1, 1, 2, 2}, image)}, 2, window)[1][0];
+  };
+  constexpr double kLeast = -std::numeric_limits<double>::infinity();
+  CHECK(taps({1, 5, 5, 2}) == 1);
+  CHECK(taps({9, nan, 3, nan}) == 1);
+  CHECK(taps({kLeast, kLeast, kLeast, kLeast}) == 0);
+  Attributes whole = window;
+  whole.set("image", std::vector<int64_t>{2, 2});
+  const Tensor tap = make_tensor({DataType::Uint8, {1, 1, 1, 1}}, {2});
+  check_values(run("arbalest.MaxPoolTapsGrad", {dy, tap}, 1, whole)[0], {0, 0, 7, 0});
 }
 
 TEST_CASE("elementwise operators broadcast as ONNX and NumPy do") {

@@ -64,6 +64,9 @@ TEST_CASE("profile times every node of a step") {
 
   options.set = {"train.lr=1e30"};
   CHECK_THROWS_WITH_AS(command_profile(options), doctest::Contains("no longer finite"), RunError);
+  options.set.clear();
+  options.session.execution.memory_limit = 1 << 10;  // as run and check tell it
+  CHECK_THROWS_WITH_AS(command_profile(options), doctest::Contains("what takes it:\n"), GraphError);
 }
 
 TEST_CASE("views of memory are no nodes of a profile") {
@@ -116,6 +119,11 @@ TEST_CASE("a profile is told by stage, by operator, by layer and by what is lost
   CHECK(has("c                            2.000      1.000   12.5 %       memory  engine 7\n"));
   CHECK_FALSE(has("update                       1.000      1.000"));  // two are listed
   CHECK(profile_text(run, 0, false).find("furthest") == std::string::npos);
+  CHECK(profile_record(run).at("taken_bytes").is_null());
+  run.planned_peak_bytes = 3 << 20;
+  run.step.taken_bytes = 7 << 19;
+  CHECK(profile_text(run, 0, false).find("images/s, planned peak 3.0 MiB, taken 3.5 MiB\n") != std::string::npos);
+  CHECK(profile_record(run).at("taken_bytes") == 7 << 19);
   run.step.limits = {};  // not to be had
   CHECK(profile_text(run, 2, true).find("nan") == std::string::npos);
 }

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -231,7 +232,10 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   }
   const std::string text = content(file);
   std::fclose(file);
-  CHECK(std::count(text.begin(), text.end(), '\n') == 8);  // start, samples, at 0, 10 and 20 s, end, weights
+  // The start, samples, at 0, 10 and 20 s, the end, what training had reached, weights.
+  CHECK(std::count(text.begin(), text.end(), '\n') == 9);
+  CHECK(contains(text, "\n  training, by iteration 250: loss 0.1235\n"));
+  CHECK_FALSE(contains(text, "nothing was validated"));  // nor does the graph say that anything is
   CHECK(contains(text, "\nreading samples of train: 77 %, 10.0k of 13.0k\n"));
   CHECK(contains(text, "\n13.0k samples of train stay on cpu:0, 3.0 MiB, read in 12.5 s\n"));
   CHECK(text.find('\r') == std::string::npos);
@@ -252,6 +256,47 @@ TEST_CASE("the first line has devices in ranges, and a note behind it") {
   CHECK(text.find(" on cuda:0-2, cuda:5, cuda:10, 5 learners") != std::string::npos);
   CHECK(text.ends_with("\nnote: probably not meant\n"));
   std::fclose(file);
+}
+
+TEST_CASE("the end tells what was reached, and where nothing was validated") {
+  const auto told = [](const std::function<void(ProgressLine&, RunFinished&)>& run) {
+    std::FILE* file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    ProgressLine line(file);
+    RunStarted start = ten_epochs();
+    start.validates = true;
+    line.started(start);
+    RunFinished end;
+    end.reason = "complete";
+    run(line, end);
+    line.finished(end);
+    std::string text = content(file);
+    std::fclose(file);
+    return text;
+  };
+  constexpr const char* kNothing =
+      "  nothing was validated: the run ended before an epoch that validation follows did\n";
+  CHECK(contains(told([](ProgressLine& line, RunFinished&) { line.progress(some_progress()); }),
+                 std::string("\n  training, by iteration 250: loss 0.1235\n") + kNothing));
+  const std::string whole = told([](ProgressLine& line, RunFinished& end) {
+    line.progress(some_progress());
+    line.epoch({3, 300, 36, 12345, 0.1235, {}, true});
+    end.validated = true;
+    end.last.epoch = 3;
+    end.best = {{"loss", 0.25}, {"accuracy", 0.975}};
+    end.best_metric = "accuracy";
+    end.best_epoch = 2;
+  });
+  CHECK_FALSE(contains(whole, "training, by"));
+  CHECK_FALSE(contains(whole, kNothing));
+  CHECK(contains(whole, "\n  best accuracy: 0.9750, epoch 2\n"));
+  // What a rollback undid is no end of an epoch any more.
+  CHECK(contains(told([](ProgressLine& line, RunFinished&) {
+                   line.epoch({3, 300, 36, 12345, 0.1235, {}, true});
+                   line.rolled_back({.reason = "nan", .path = "c", .iteration = 200});
+                   line.progress(some_progress());
+                 }),
+                 "  training, by iteration 250: "));
 }
 
 TEST_CASE("what a memory limit costs is told behind the first line") {

@@ -73,11 +73,14 @@ int command_resume(const ResumeOptions& options) {
   if (!file) throw GraphError(fmt::format("{}: the folder has no checkpoint to go on from", options.folder));
   const std::string folder = std::filesystem::absolute(options.folder, error).string();
   const Checkpoint& checkpoint = file->checkpoint;
+  const std::filesystem::path here = std::filesystem::current_path(error);
   std::filesystem::current_path(checkpoint.folder, error);
   if (error) {
     throw RunError(
         fmt::format("{}: the run's working directory '{}': {}", file->path, checkpoint.folder, error.message()));
   }
+  if (here != std::filesystem::current_path(error))
+    warn(fmt::format("paths are as seen from '{}', where the run began", checkpoint.folder));
   std::vector<const char*> words;
   for (const std::string& word : checkpoint.command) words.push_back(word.c_str());
   const Command command = parse_command_line(int(words.size()), words.data());

@@ -303,7 +303,9 @@ class CommandLine {
         "each node of a learner's step in its order, while nothing else runs. The limit of a node is the longer of "
         "the\n"
         "times that its bytes (each operand once) and its operations take at the rates that a Relu and a product of\n"
-        "large matrices reach.");
+        "large matrices reach: a node whose operands still lie in a cache takes less, and is above 100 % of it.\n"
+        "What is taken of a GPU's memory is what was planned, and what libraries, their code and recorded steps take\n"
+        "besides, and other processes meanwhile.");
   }
 
   void declare_bench() {

@@ -145,6 +145,7 @@ ScalingCell measure_cell(const Graph& graph, SessionOptions session, const Windo
     if (!observer.complete()) cell.error = "interrupted";
   } catch (const std::exception& error) {
     cell.error = on_one_line(error.what());
+    cell.failure = std::current_exception();
   }
   cell.windows = observer.images_per_second();
   return cell;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -54,7 +55,8 @@ struct ScalingCell {
   std::vector<double> windows;       // images/s over all devices
   int64_t planned_peak_bytes = 0;    // of the device that needs most
   double setup_seconds = 0;
-  std::string error;  // one line; "" where measured
+  std::string error;           // one line; "" where measured
+  std::exception_ptr failure;  // what it tells of; nullptr where measured or interrupted
 
   bool measured() const { return error.empty(); }
 };

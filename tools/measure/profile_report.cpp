@@ -80,12 +80,14 @@ std::string profile_text(const ProfiledRun& run, int slowest, bool layers) {
   Total all;
   for (const NodeProfile& node : step.nodes) all.add(node, limits);
   std::string text = fmt::format(
-      "{} on {}: {}, batch {}: {:.1f} images/s, planned peak {:.1f} MiB\n"
+      "{} on {}: {}, batch {}: {:.1f} images/s, planned peak {:.1f} MiB{}\n"
       "a step takes {:.3f} ms by itself; its {} nodes, one after the other, {:.3f} ms; their limits are {:.3f} ms\n"
       "limits of the device, measured: {}/s, {}/s\n",
       run.graph, run.device, run.precision, run.batch, run.images_per_second,
-      double(run.planned_peak_bytes) / (1 << 20), step.seconds * 1e3, step.nodes.size(), all.seconds * 1e3,
-      all.limit * 1e3, scaled(limits.bytes_per_second, "B"), scaled(limits.flops_per_second, "FLOP"));
+      double(run.planned_peak_bytes) / (1 << 20),
+      step.taken_bytes < 0 ? "" : fmt::format(", taken {:.1f} MiB", double(step.taken_bytes) / (1 << 20)),
+      step.seconds * 1e3, step.nodes.size(), all.seconds * 1e3, all.limit * 1e3, scaled(limits.bytes_per_second, "B"),
+      scaled(limits.flops_per_second, "FLOP"));
   text += table("stage", totals(step, [](const NodeProfile& node) { return name_of(node.stage); }), all.seconds);
   std::vector<Total> operators = totals(step, [](const NodeProfile& node) { return node.op; });
   std::sort(operators.begin(), operators.end(), [](const Total& a, const Total& b) { return a.seconds > b.seconds; });
@@ -121,6 +123,7 @@ nlohmann::ordered_json profile_record(const ProfiledRun& run) {
                  {"batch", run.batch},
                  {"images_per_second", run.images_per_second},
                  {"planned_peak_bytes", run.planned_peak_bytes},
+                 {"taken_bytes", run.step.taken_bytes < 0 ? Json() : Json(run.step.taken_bytes)},
                  {"step_seconds", run.step.seconds},
                  {"bytes_per_second", run.step.limits.bytes_per_second},
                  {"flops_per_second", run.step.limits.flops_per_second},

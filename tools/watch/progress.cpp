@@ -267,6 +267,7 @@ void ProgressLine::validating(const ValidationProgress& event) {
 }
 
 void ProgressLine::epoch(const EpochEnded& event) {
+  ended_ = event.iteration;
   print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event.loss, event.metrics),
                     short_count(event.images_per_second), clock_time(event.seconds)));
 }
@@ -293,6 +294,7 @@ void ProgressLine::checkpoint(const CheckpointSaved& event) {
 }
 
 void ProgressLine::rolled_back(const RolledBack& event) {
+  ended_ = std::min(ended_, event.iteration);
   std::istringstream reason(event.reason);  // --find-nan tells of inputs in lines of their own
   for (std::string line; std::getline(reason, line);) print(line);
   print(fmt::format("back to iteration {}, from {}, with the learning rate x {:g} (rollback {} of at most {})",
@@ -312,6 +314,9 @@ void ProgressLine::finished(const RunFinished& event) {
                                                          : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
+  if (last_.iteration > ended_) {
+    print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_.loss, last_.metrics)));
+  }
   if (event.skipped_updates > 0) {
     print(fmt::format("  {}, since losses or gradients were not finite", updates_skipped(event.skipped_updates)));
   }
@@ -321,9 +326,14 @@ void ProgressLine::finished(const RunFinished& event) {
     print(fmt::format("  last validation (epoch {}):{}{}", event.last.epoch,
                       loss_and_metrics(event.last.loss, event.last.metrics), left_out_text(event.last)));
     for (const std::string& line : parts_lines(event.last.parts)) print(line);
+  } else if (run_.validates) {
+    print("  nothing was validated: the run ended before an epoch that validation follows did");
   }
   if (event.best_epoch > 0 && event.best_epoch != event.last.epoch) {
-    print(fmt::format("  best {}: epoch {}", event.best_metric, event.best_epoch));
+    for (const auto& [name, value] : event.best) {
+      if (name == event.best_metric)
+        print(fmt::format("  best {}: {}, epoch {}", printable(name), measured(value), event.best_epoch));
+    }
   }
   for (const TargetReached& target : event.targets) {
     print(target.seconds < 0 ? fmt::format("  {}: not reached", target.target)

@@ -1,5 +1,5 @@
 #pragma once
-// What operators that end in Relu share: the pass graph/passes/fuse_relu.cpp makes them.
+// What operators that end in Relu share: the pass graph/passes/fuse/relu.cpp makes them.
 
 #include <memory>
 

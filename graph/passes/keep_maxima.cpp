@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "graph/op.h"
 #include "graph/passes/passes.h"
 
@@ -19,28 +21,82 @@ bool can_keep(const Graph& graph, const Node& pool) {
   return graph.values[size_t(pool.inputs[0])].type.shape.size() <= kAxes;
 }
 
-}  // namespace
+class Keeping {
+ public:
+  explicit Keeping(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+    for (size_t n = 0; n < key_.size(); ++n) key_[n] = 2 * int64_t(n);
+  }
 
-void keep_maxima(Graph& graph) {
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (graph.nodes[n].op->qualified_name() != "arbalest.MaxPoolGrad") continue;
-    const NodeId producer = graph.values[size_t(graph.nodes[n].inputs[2])].producer;
-    if (producer == kNone || !can_keep(graph, graph.nodes[size_t(producer)])) continue;
-    const Value y = graph.values[size_t(graph.nodes[size_t(producer)].outputs[0])];
+  void run() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].op->qualified_name() != "arbalest.MaxPoolGrad") continue;
+      const NodeId pool = graph_.values[size_t(graph_.nodes[n].inputs[2])].producer;
+      if (pool == kNone || !can_keep(graph_, graph_.nodes[size_t(pool)])) continue;
+      const ValueId x = graph_.nodes[n].inputs[1], y = graph_.nodes[n].inputs[2];
+      keep(graph_.nodes[size_t(pool)], graph_.nodes[n]);
+      take_from_windows(NodeId(n), x, y);
+    }
+    reorder_nodes(graph_, key_);
+  }
+
+ private:
+  void keep(Node& pool, Node& gradient) {
+    const Value y = graph_.values[size_t(pool.outputs[0])];
     TensorType type = y.type;
     type.dtype = DataType::Uint8;
-    const ValueId taps = graph.add_value(y.name + ".taps", type);
-    Node& pool = graph.nodes[size_t(producer)];
+    const ValueId taps = graph_.add_value(y.name + ".taps", type);
+    graph_.values[size_t(taps)].producer = y.producer;
     pool.op = &builtin_ops().get("arbalest.MaxPoolTaps");
     pool.outputs.resize(1);
     pool.outputs.push_back(taps);
-    graph.values[size_t(taps)].producer = producer;
-    Node& gradient = graph.nodes[n];
-    const Shape& x = graph.values[size_t(gradient.inputs[1])].type.shape;
+    const Shape& x = graph_.values[size_t(gradient.inputs[1])].type.shape;
     gradient.op = &builtin_ops().get("arbalest.MaxPoolTapsGrad");
     gradient.inputs = {gradient.inputs[0], taps};
     gradient.attributes.set("image", Shape(x.begin() + 2, x.end()));
   }
+
+  // All of a window's gradient goes to one element of X, which is Y. So the sums for a bias are those over windows, and
+  // the gradient of the Relu that made X may come first, by Y: both of images that are smaller by the stride's square,
+  // and X is needed no more.
+  void take_from_windows(NodeId id, ValueId x, ValueId y) {
+    Node& gradient = graph_.nodes[size_t(id)];
+    const ValueId dy = gradient.inputs[0], dx = gradient.outputs[0];
+    std::vector<NodeId> others;
+    for (const NodeId reader : readers_[size_t(dx)]) {
+      Node& node = graph_.nodes[size_t(reader)];
+      if (node.op->qualified_name() == "arbalest.ChannelSum") {
+        node.inputs[0] = dy;
+      } else {
+        others.push_back(reader);
+      }
+    }
+    if (others.size() != 1) return;
+    Node& relu = graph_.nodes[size_t(others[0])];
+    const std::string op = relu.op->qualified_name();
+    const bool masks = (op == "arbalest.ReluGrad" || op == "arbalest.ReluGradSums") && relu.inputs[0] == dx;
+    if (!masks || relu.inputs[1] != x) return;
+    const ValueId masked = relu.outputs[0];
+    const ValueId windows =
+        graph_.add_value(graph_.values[size_t(masked)].name + ".windows", graph_.values[size_t(dy)].type);
+    relu.inputs = {dy, y};
+    relu.outputs[0] = windows;
+    gradient.inputs[0] = windows;
+    gradient.outputs[0] = masked;
+    graph_.values[size_t(windows)].producer = others[0];
+    graph_.values[size_t(masked)].producer = id;
+    graph_.values[size_t(dx)].producer = kNone;
+    key_[size_t(others[0])] = key_[size_t(id)] - 1;
+  }
+
+  Graph& graph_;
+  const std::vector<std::vector<NodeId>> readers_;  // as they were before
+  std::vector<int64_t> key_;
+};
+
+}  // namespace
+
+void keep_maxima(Graph& graph) {
+  Keeping(graph).run();
 }
 
 }  // namespace arbalest

@@ -1,6 +1,6 @@
 #pragma once
 // The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a
-// pass; make_program() in graph/passes/program.h calls them in order.
+// pass, those that fuse nodes in graph/passes/fuse; make_program() in graph/passes/program.h calls them in order.
 
 #include <string>
 #include <vector>
@@ -46,7 +46,8 @@ void fuse_concats(Graph& graph);
 void fuse_gradient_sums(Graph& graph);
 
 // A MaxPool of images with a gradient keeps, a byte each, where its windows' maxima are. The gradient reads these
-// instead of the images before and behind it, which may go.
+// instead of the images before and behind it; and that of a Relu before it comes first, by windows, so that the image
+// before the pool may go.
 void keep_maxima(Graph& graph);
 
 // Of convolutions of few channels, pointwise ones and the stem: one that a batch norm reads leaves the batch norm

@@ -50,6 +50,36 @@ TEST_CASE("a max-pool keeps where its maxima are, and no image for its gradient"
   CHECK(readers_behind(step, step.find_value("c")) == 0);
 }
 
+TEST_CASE("a Relu before a max-pool masks windows, and the image between is not kept") {
+  for (const int bias : {0, 1}) {
+    INFO(bias);
+    const std::string conv =
+        fmt::format("c = arbalest.Conv <filters = 4, kernel_shape = [3, 3], bias = {}> (x)\nr = Relu (c)\n", bias);
+    const std::string pool = "h = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (r)\n";
+    const Graph step = program_of_net(conv + pool + kHead).training().graph;
+    check_sound(step);
+    const Node& relu = only(step, bias == 1 ? "arbalest.ReluGradSums" : "arbalest.ReluGrad");
+    const Node& gradient = only(step, "arbalest.MaxPoolTapsGrad");
+    CHECK(relu.inputs[1] == step.find_value("h"));
+    CHECK(gradient.inputs[0] == relu.outputs[0]);
+    CHECK(step.values[size_t(relu.outputs[0])].type == value(step, "h").type);
+    CHECK(step.values[size_t(gradient.outputs[0])].type == value(step, "r").type);
+    CHECK(only(step, "arbalest.ConvGradWeight").inputs[1] == gradient.outputs[0]);
+    CHECK(readers_behind(step, step.find_value("r")) == 0);
+  }
+}
+
+TEST_CASE("a Relu with another reader masks its own image, and sums for a bias are over windows") {
+  const Graph shared = step_of("r = Relu (c)\nq = MaxPool <kernel_shape = [1, 1]> (r)\nh = Add (q, r)\n");
+  CHECK(only(shared, "arbalest.MaxPoolTapsGrad").outputs[0] != kNone);
+  CHECK(readers_behind(shared, shared.find_value("r")) == 1);
+  const Graph plain = step_of("h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)\n");
+  const ValueId windows = only(plain, "arbalest.MaxPoolTapsGrad").inputs[0];
+  CHECK(std::any_of(plain.nodes.begin(), plain.nodes.end(), [&](const Node& node) {
+    return node.op->qualified_name() == "arbalest.ChannelSum" && node.inputs[0] == windows;
+  }));
+}
+
 TEST_CASE("maxima are found again where a byte cannot number them, or the graph reads their indices") {
   for (const char* pool : {"h = MaxPool <kernel_shape = [16, 16], pads = [8, 8, 8, 8]> (c)\n",
                            "h, places = MaxPool <kernel_shape = [2, 2]> (c)\nread = Cast <to = 1> (places)\n"}) {

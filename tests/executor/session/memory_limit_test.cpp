@@ -59,7 +59,8 @@ TinyNet dropping() {
       "g = Add (f, d)\n"
       "i = arbalest.Conv <filters = 16, kernel_shape = [3, 3]> (g)\n"
       "j = Relu (i)\n"
-      "h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (j)\n";
+      "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (j)\n"
+      "h = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (p)\n";
   return net;
 }
 

@@ -57,7 +57,8 @@ TinyNet dropping() {
       "e = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (d)\n"
       "f = arbalest.StochasticDepth <ratio = 0.2> (e)\n"
       "g = Add (f, d)\n"
-      "i = arbalest.Conv <filters = 16, kernel_shape = [3, 3]> (g)\n"
+      "k = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (g)\n"
+      "i = arbalest.Conv <filters = 16, kernel_shape = [3, 3]> (k)\n"
       "j = Relu (i)\n"
       "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (j)\n"
       "h = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (p)\n";

@@ -173,7 +173,10 @@ class CudaDevice final : public Device {
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? int64_t(free) : 0;
   }
 
-  int64_t taken_bytes() const override { return free_at_first_ - free_bytes(); }
+  int64_t taken_bytes() const override {
+    const int64_t free = free_bytes();
+    return free > 0 && free <= free_at_first_ ? free_at_first_ - free : -1;
+  }
 
   void make_queue(LaneId lane, Lane::Kind kind) override {
     enter();

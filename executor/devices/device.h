@@ -155,8 +155,9 @@ class Device : public Queues {
   virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
   virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
   virtual int64_t free_bytes() const = 0;
-  // What of its memory is no longer free since the first device of a DeviceCache was made here: what was allocated, and
-  // what libraries, their code and recordings take besides; other processes' too. −1 where that cannot be told.
+  // What of its memory is no longer free since the first device of a DeviceCache was made here, which is after CUDA's
+  // context: what was allocated, and what libraries, their code and recordings take besides; other processes' too. −1
+  // where that cannot be told.
   virtual int64_t taken_bytes() const { return -1; }
   // After a run: ns that a task's work takes while nothing else runs here; −1 where that cannot be told. Does the work
   // again, so what the task writes is of no use afterwards.

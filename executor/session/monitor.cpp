@@ -321,6 +321,7 @@ RunFinished Monitor::finish(const RunPosition& at, double trained_seconds, std::
   end.best = state_.best;
   end.best_epoch = state_.best_epoch;
   end.best_metric = best_metric_;
+  end.best_value = state_.best_value;
   end.targets = state_.targets;
   end.skipped_updates = state_.skipped;
   return end;

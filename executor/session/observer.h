@@ -156,6 +156,7 @@ struct RunFinished {
   Metrics best;            // per metric, over validations
   int64_t best_epoch = 0;  // of the metric that decides, where there is one
   std::string best_metric;
+  double best_value = 0;  // of it, in that epoch
   int learners = 1;     // per device, at the end
   bool tuning = false;  // learners were still being tried
   std::vector<TargetReached> targets;

@@ -12,13 +12,14 @@ bool can_keep(const Graph& graph, const Node& pool) {
   constexpr size_t kAxes = 4;  // of an image, at most
   constexpr int64_t kTaps = 255;
   if (pool.op->qualified_name() != "MaxPool" || (pool.outputs.size() > 1 && pool.outputs[1] != kNone)) return false;
+  if (graph.values[size_t(pool.inputs[0])].type.shape.size() > kAxes) return false;
   int64_t taps = 1;
   for (const int64_t extent : ints_attribute(pool, "kernel_shape")) {
     if (extent > kTaps) return false;
     taps *= extent;  // at most two of them
     if (taps > kTaps) return false;
   }
-  return graph.values[size_t(pool.inputs[0])].type.shape.size() <= kAxes;
+  return true;
 }
 
 class Keeping {
@@ -57,14 +58,16 @@ class Keeping {
 
   // All of a window's gradient goes to one element of X, which is Y. So the sums for a bias are those over windows, and
   // the gradient of the Relu that made X may come first, by Y: both of images that are smaller by the stride's square,
-  // and X is needed no more.
+  // and X is needed no more. Dilated windows may miss the image altogether: no sum has what flows back into these.
   void take_from_windows(NodeId id, ValueId x, ValueId y) {
     Node& gradient = graph_.nodes[size_t(id)];
     const ValueId dy = gradient.inputs[0], dx = gradient.outputs[0];
+    const std::vector<int64_t> dilations = ints_attribute(gradient, "dilations");
+    const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t by) { return by != 1; });
     std::vector<NodeId> others;
     for (const NodeId reader : readers_[size_t(dx)]) {
       Node& node = graph_.nodes[size_t(reader)];
-      if (node.op->qualified_name() == "arbalest.ChannelSum") {
+      if (node.op->qualified_name() == "arbalest.ChannelSum" && !dilated) {
         node.inputs[0] = dy;
       } else {
         others.push_back(reader);

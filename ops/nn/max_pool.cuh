@@ -212,13 +212,12 @@ __device__ inline bool is_maximum(float x, float best) {
   return x == best || (x != x && best != best);
 }
 
-// The windows that hold position `at` of an axis, or one of `at` to `last`.
+// The windows that hold position `at` of an axis.
 struct WindowRange {
   int first, last;
 
-  __device__ WindowRange(int at, int last_at, int pad, int span, int stride, int out)
-      : first(max(0, quotient(at + pad - span + stride, stride))),
-        last(min(out - 1, quotient(last_at + pad, stride))) {}
+  __device__ WindowRange(int at, int pad, int span, int stride, int out)
+      : first(max(0, quotient(at + pad - span + stride, stride))), last(min(out - 1, quotient(at + pad, stride))) {}
 
  private:
   // Of what is at least 1 − span + stride; below 0 rounded either way. Division takes as long as the rest together.
@@ -235,9 +234,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t count = pool.images * pool.height * pool.width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const Position at(i, pool.height, pool.width, packs);
-    const WindowRange rows(at.row, at.row, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
-    const WindowRange columns(at.column, at.column, pool.pad_left, pool.span_width(), pool.stride_width,
-                              pool.out_width);
+    const WindowRange rows(at.row, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
+    const WindowRange columns(at.column, pool.pad_left, pool.span_width(), pool.stride_width, pool.out_width);
     const T* image = x + at.image * pool.height * pool.width * pool.channels + at.pack * W;
     const Pack<T, W> own = load<W>(x + i * W);
     float sum[W] = {};
@@ -288,9 +286,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t count = pool.images * pool.height * pool.width * packs;
   for (int64_t i = thread_index(); i < count; i += thread_count()) {
     const Position at(i, pool.height, pool.width, packs);
-    const WindowRange rows(at.row, at.row, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
-    const WindowRange columns(at.column, at.column, pool.pad_left, pool.span_width(), pool.stride_width,
-                              pool.out_width);
+    const WindowRange rows(at.row, pool.pad_top, pool.span_height(), pool.stride_height, pool.out_height);
+    const WindowRange columns(at.column, pool.pad_left, pool.span_width(), pool.stride_width, pool.out_width);
     float sum[W] = {};
     for (int out_row = rows.first; out_row <= rows.last; ++out_row) {
       const int below = at.row + pool.pad_top - out_row * pool.stride_height;

@@ -71,7 +71,9 @@ TEST_CASE("a Relu before a max-pool masks windows, and the image between is not 
 
 TEST_CASE("a Relu with another reader masks its own image, and sums for a bias are over windows") {
   const Graph shared = step_of("r = Relu (c)\nq = MaxPool <kernel_shape = [1, 1]> (r)\nh = Add (q, r)\n");
-  CHECK(only(shared, "arbalest.MaxPoolTapsGrad").outputs[0] != kNone);
+  const Node& relu = only(shared, "arbalest.ReluGradSums");
+  CHECK(relu.inputs[1] == shared.find_value("r"));
+  CHECK(only(shared, "arbalest.MaxPoolTapsGrad").inputs[0] != relu.outputs[0]);
   CHECK(readers_behind(shared, shared.find_value("r")) == 1);
   const Graph plain = step_of("h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)\n");
   const ValueId windows = only(plain, "arbalest.MaxPoolTapsGrad").inputs[0];

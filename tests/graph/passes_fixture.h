@@ -51,6 +51,14 @@ inline void check_sound(const Graph& graph) {
       defined[size_t(output)] = true;
     }
   }
+  for (const Node& node : graph.nodes) {
+    INFO("node ", node.name);
+    for (const ValueId input : node.inputs) {
+      if (input == kNone) continue;
+      const Value& read = graph.values[size_t(input)];
+      CHECK((read.role != Role::Activation || read.producer != kNone || read.view.base != kNone));
+    }
+  }
   for (const Value& v : graph.values) CHECK((v.view.base == kNone || size_t(v.view.base) < graph.values.size()));
 }
 

@@ -293,6 +293,35 @@ TEST_CASE("max pool: NaN wins, the first of equal maxima gets the gradient") {
   check_values(run("arbalest.MaxPoolTapsGrad", {dy, tap}, 1, whole)[0], {0, 0, 7, 0});
 }
 
+TEST_CASE("max pool: a Relu's mask and sums over windows are those over the image") {
+  // Numbers that meet, some below 0 and all alike in places; windows that overlap, touch and leave gaps.
+  std::vector<double> image;
+  for (int i = 0; i < 2 * 3 * 7 * 6; ++i) image.push_back(std::max(0, i * 7919 % 11 - 6));
+  const Tensor x = floats({2, 3, 7, 6}, image);
+  for (const int64_t kernel : {2, 3}) {
+    for (const int64_t stride : {1, 2, 3}) {
+      Attributes window{{"kernel_shape", std::vector<int64_t>{kernel, kernel}},
+                        {"strides", std::vector<int64_t>{stride, stride}},
+                        {"pads", std::vector<int64_t>{1, 0, 1, 1}}};
+      const std::vector<std::vector<double>> pooled = run("arbalest.MaxPoolTaps", {x}, 2, window);
+      const Shape shape = {2, 3, (9 - kernel) / stride + 1, (7 - kernel) / stride + 1};
+      REQUIRE(int64_t(pooled[0].size()) == shape[0] * shape[1] * shape[2] * shape[3]);
+      std::vector<double> flowing;
+      for (size_t i = 0; i < pooled[0].size(); ++i) flowing.push_back(double(i * 31 % 17) - 8);
+      const Tensor y = floats(shape, pooled[0]), dy = floats(shape, flowing);
+      const auto image_gradient = run("arbalest.MaxPoolGrad", {dy, x, y}, 1, window);
+      const auto expected = run("arbalest.ReluGradSums", {floats({2, 3, 7, 6}, image_gradient[0]), x}, 2);
+      const auto windows = run("arbalest.ReluGradSums", {dy, y}, 2);
+      Attributes whole = window;
+      whole.set("image", std::vector<int64_t>{7, 6});
+      const Tensor taps = make_tensor({DataType::Uint8, shape}, pooled[1]);
+      const auto found = run("arbalest.MaxPoolTapsGrad", {floats(shape, windows[0]), taps}, 1, whole);
+      CHECK(found[0] == expected[0]);
+      CHECK(windows[1] == expected[1]);
+    }
+  }
+}
+
 TEST_CASE("elementwise operators broadcast as ONNX and NumPy do") {
   const Tensor rows = floats({2, 3}, {1, 2, 3, 4, 5, 6});
   check_values(run("Add", {rows, floats({3}, {10, 20, 30})}, 1)[0], {11, 22, 33, 14, 25, 36});

@@ -274,29 +274,36 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
     std::fclose(file);
     return text;
   };
-  constexpr const char* kNothing =
-      "  nothing was validated: the run ended before an epoch that validation follows did\n";
-  CHECK(contains(told([](ProgressLine& line, RunFinished&) { line.progress(some_progress()); }),
-                 std::string("\n  training, by iteration 250: loss 0.1235\n") + kNothing));
+  const std::string kNothing = "  nothing was validated: the run ended before its first validation did\n";
+  CHECK(contains(told([](ProgressLine& line, RunFinished& end) {
+                   line.progress(some_progress());
+                   end.iteration = 260;
+                 }),
+                 "\n  training, by iteration 250: loss 0.1235\n" + kNothing));
   const std::string whole = told([](ProgressLine& line, RunFinished& end) {
     line.progress(some_progress());
     line.epoch({3, 300, 36, 12345, 0.1235, {}, true});
+    end.iteration = 300;
     end.validated = true;
     end.last.epoch = 3;
-    end.best = {{"loss", 0.25}, {"accuracy", 0.975}};
-    end.best_metric = "accuracy";
+    end.best = {{"accuracy", 0.975}};  // never of the loss
+    end.best_metric = "loss";
+    end.best_value = 0.25;
     end.best_epoch = 2;
   });
   CHECK_FALSE(contains(whole, "training, by"));
   CHECK_FALSE(contains(whole, kNothing));
-  CHECK(contains(whole, "\n  best accuracy: 0.9750, epoch 2\n"));
-  // What a rollback undid is no end of an epoch any more.
-  CHECK(contains(told([](ProgressLine& line, RunFinished&) {
-                   line.epoch({3, 300, 36, 12345, 0.1235, {}, true});
-                   line.rolled_back({.reason = "nan", .path = "c", .iteration = 200});
-                   line.progress(some_progress());
-                 }),
-                 "  training, by iteration 250: "));
+  CHECK(contains(whole, "\n  best loss: 0.2500, epoch 2\n"));
+  // A rollback undoes an epoch's end, and what was reported behind it.
+  for (const int64_t iteration : {200, 260}) {
+    const std::string back = told([&](ProgressLine& line, RunFinished& end) {
+      line.epoch({2, 240, 36, 12345, 0.1235, {}, true});
+      line.progress(some_progress());
+      line.rolled_back({.reason = "nan", .path = "c", .iteration = 200});
+      end.iteration = iteration;
+    });
+    CHECK(contains(back, "  training, by iteration 250: ") == (iteration == 260));
+  }
 }
 
 TEST_CASE("what a memory limit costs is told behind the first line") {

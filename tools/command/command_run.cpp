@@ -80,7 +80,7 @@ int command_resume(const ResumeOptions& options) {
         fmt::format("{}: the run's working directory '{}': {}", file->path, checkpoint.folder, error.message()));
   }
   if (here != std::filesystem::current_path(error))
-    warn(fmt::format("paths are as seen from '{}', where the run began", checkpoint.folder));
+    warn(fmt::format("relative paths are taken from '{}', where the run began", checkpoint.folder));
   std::vector<const char*> words;
   for (const std::string& word : checkpoint.command) words.push_back(word.c_str());
   const Command command = parse_command_line(int(words.size()), words.data());

@@ -314,7 +314,7 @@ void ProgressLine::finished(const RunFinished& event) {
                                                          : "done";
   print(fmt::format("{} after {} iteration{} in {} ({} images/s)", how, event.iteration,
                     event.iteration == 1 ? "" : "s", clock_time(event.seconds), short_count(event.images_per_second)));
-  if (last_.iteration > ended_) {
+  if (last_.iteration > ended_ && last_.iteration <= event.iteration) {  // not what a rollback undid
     print(fmt::format("  training, by iteration {}:{}", last_.iteration, loss_and_metrics(last_.loss, last_.metrics)));
   }
   if (event.skipped_updates > 0) {
@@ -327,13 +327,11 @@ void ProgressLine::finished(const RunFinished& event) {
                       loss_and_metrics(event.last.loss, event.last.metrics), left_out_text(event.last)));
     for (const std::string& line : parts_lines(event.last.parts)) print(line);
   } else if (run_.validates) {
-    print("  nothing was validated: the run ended before an epoch that validation follows did");
+    print("  nothing was validated: the run ended before its first validation did");
   }
   if (event.best_epoch > 0 && event.best_epoch != event.last.epoch) {
-    for (const auto& [name, value] : event.best) {
-      if (name == event.best_metric)
-        print(fmt::format("  best {}: {}, epoch {}", printable(name), measured(value), event.best_epoch));
-    }
+    print(fmt::format("  best {}: {}, epoch {}", printable(event.best_metric), measured(event.best_value),
+                      event.best_epoch));
   }
   for (const TargetReached& target : event.targets) {
     print(target.seconds < 0 ? fmt::format("  {}: not reached", target.target)

@@ -57,7 +57,7 @@ class ProgressLine : public RunObserver {
   double last_plain_ = -1e9;  // seconds of the last progress shown as a plain line
   RunStarted run_;
   RunProgress last_;
-  int64_t ended_ = 0;      // iterations by the end of the epoch before
+  int64_t ended_ = 0;      // iterations that an epoch's line has told of
   double validated_ = -1;  // of the validation that goes on
 };
 

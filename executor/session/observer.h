@@ -157,8 +157,8 @@ struct RunFinished {
   int64_t best_epoch = 0;  // of the metric that decides, where there is one
   std::string best_metric;
   double best_value = 0;  // of it, in that epoch
-  int learners = 1;     // per device, at the end
-  bool tuning = false;  // learners were still being tried
+  int learners = 1;       // per device, at the end
+  bool tuning = false;    // learners were still being tried
   std::vector<TargetReached> targets;
   std::string weights, best_weights, trace;  // files written, or ""
   std::string best_error;                    // why the best weights are not in their file, or ""

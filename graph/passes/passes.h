@@ -97,16 +97,16 @@ struct ArenaValues {
     std::string name;  // as OptimizerSpec::slots has it
     ValueId value = kNone;
   };
-  ValueId weights = kNone;                    // float[P]
-  ValueId gradients = kNone;                  // float[P]
-  std::vector<Slot> slots;                    // float[P] each: the optimiser's, in its order
-  ValueId statistics = kNone;                 // float[S]: running means, then the variances in the same order
-  ValueId weights_lowered = kNone;            // bfloat16[P]: what bf16 kernels read
-  ValueId frozen = kNone;                     // float[F]: what never changes, the same for all replicas of a device
-  ValueId frozen_lowered = kNone;             // bfloat16[F]
+  ValueId weights = kNone;          // float[P]
+  ValueId gradients = kNone;        // float[P]
+  std::vector<Slot> slots;          // float[P] each: the optimiser's, in its order
+  ValueId statistics = kNone;       // float[S]: running means, then the variances in the same order
+  ValueId weights_lowered = kNone;  // bfloat16[P]: what bf16 kernels read
+  ValueId frozen = kNone;           // float[F]: what never changes, the same for all replicas of a device
+  ValueId frozen_lowered = kNone;   // bfloat16[F]
   // float[P]: the model of all learners before its last averaging, and after, which only restarts read.
   ValueId average = kNone, averaged = kNone;
-  ValueId tally = kNone;                      // double[1 + metrics], or 2 more (add_tally)
+  ValueId tally = kNone;   // double[1 + metrics], or 2 more (add_tally)
   ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only where updates may be skipped
 
   std::vector<ValueId*> all() {
@@ -147,8 +147,9 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
 // gradients and master weights stay float.
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
-// Whether the node, which updates the parameters, does so element by element: parts of the arenas can be updated as soon
-// as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need all.
+// Whether the node, which updates the parameters, does so element by element: parts of the arenas can be updated as
+// soon as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need
+// all.
 bool updates_in_parts(const Node& update, const ArenaValues& arenas);
 
 // Puts nodes that make large gradients of parameters behind others of the backward pass, where activations have left

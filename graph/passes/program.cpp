@@ -178,23 +178,12 @@ Loop* Program::find(LoopRole role) {
 }
 
 const std::vector<std::string>& pass_names() {
-  static const std::vector<std::string> names = {"expand_layers",
-                                                 "fuse_batch_norm",
-                                                 "fuse_relu",
-                                                 "fuse_attention",
-                                                 "freeze",
-                                                 "place_layouts",
-                                                 "fuse_concats",
-                                                 "fold_constants",
-                                                 "add_update",
-                                                 "fuse_gradient_sums",
-                                                 "keep_maxima",
-                                                 "lower_precision",
-                                                 "fuse_statistics",
-                                                 "fuse_batch_norm_pairs",
-                                                 "delay_gradients",
-                                                 "remove_dead",
-                                                 "recompute"};
+  static const std::vector<std::string> names = {
+      "expand_layers",   "fuse_batch_norm",       "fuse_relu",       "fuse_attention",
+      "freeze",          "place_layouts",         "fuse_concats",    "fold_constants",
+      "add_update",      "fuse_gradient_sums",    "keep_maxima",     "lower_precision",
+      "fuse_statistics", "fuse_batch_norm_pairs", "delay_gradients", "remove_dead",
+      "recompute"};
   return names;
 }
 

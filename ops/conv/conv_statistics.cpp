@@ -39,7 +39,8 @@ void infer_gradient_sums(InferContext& context) {
   }
   const bool pair = context.has_input(kSumsX2);
   if (pair) {
-    if (!context.has_input(kSumsY) || !context.has_input(kSumsSecond)) context.fail("'X2' is there without 'Y' or 'dY2'");
+    if (!context.has_input(kSumsY) || !context.has_input(kSumsSecond))
+      context.fail("'X2' is there without 'Y' or 'dY2'");
     expect_input(context, kSumsX2, x, "the type of 'X'");
     expect_input(context, kSumsMean2, channels, "a number a channel of 'X'");
   }

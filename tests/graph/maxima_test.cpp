@@ -75,11 +75,16 @@ TEST_CASE("a Relu with another reader masks its own image, and sums for a bias a
   CHECK(relu.inputs[1] == shared.find_value("r"));
   CHECK(only(shared, "arbalest.MaxPoolTapsGrad").inputs[0] != relu.outputs[0]);
   CHECK(readers_behind(shared, shared.find_value("r")) == 1);
-  const Graph plain = step_of("h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)\n");
-  const ValueId windows = only(plain, "arbalest.MaxPoolTapsGrad").inputs[0];
-  CHECK(std::any_of(plain.nodes.begin(), plain.nodes.end(), [&](const Node& node) {
-    return node.op->qualified_name() == "arbalest.ChannelSum" && node.inputs[0] == windows;
-  }));
+  for (const int dilation : {1, 2}) {  // dilated windows may miss the image
+    INFO(dilation);
+    const Graph plain = step_of(
+        fmt::format("h = MaxPool <kernel_shape = [2, 2], strides = [2, 2], dilations = [{0}, {0}]> (c)\n", dilation));
+    const Node& gradient = only(plain, "arbalest.MaxPoolTapsGrad");
+    const ValueId summed = dilation == 1 ? gradient.inputs[0] : gradient.outputs[0];
+    CHECK(std::any_of(plain.nodes.begin(), plain.nodes.end(), [&](const Node& node) {
+      return node.op->qualified_name() == "arbalest.ChannelSum" && node.inputs[0] == summed;
+    }));
+  }
 }
 
 TEST_CASE("maxima are found again where a byte cannot number them, or the graph reads their indices") {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "executor/plan/phases.h"
 #include "graph/op.h"
@@ -70,8 +71,6 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   constexpr int64_t kLeast = 4 << 20, kMost = 16;  // elements; parts
   const Loop& loop = in.training();
   const Graph& graph = loop.graph;
-  const Node& whole = graph.nodes[size_t(update)];
-  if (!updates_in_parts(whole, loop.arenas)) return {};
 
   struct Member {
     NodeId made = kNone, last = kNone;  // what makes its gradient; the last that uses its gradient or its weights
@@ -129,11 +128,12 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   return found;
 }
 
-// A part of the graph's update node, at the end of what `replica`'s step has so far.
+// A part of the graph's update node, at the end of what `replica`'s step has so far. `gradients`: where those of the
+// part lie, if not in the arena.
 void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, size_t index,
-                     const Replica& replica) {
+                     const UpdatePart& part_of_all, const Placement& placement, const Replica& replica,
+                     std::optional<Operand> gradients = {}) {
   const Node& whole = in.training().graph.nodes[size_t(cut.update)];
-  const UpdatePart& part_of_all = cut.updates[index];
   const int64_t all = in.type_of(in.training().arenas.weights).elements();
   const auto term = [&](ValueId value) {
     if (value == kNone) return Term{{}, {DataType::Token, {}}};
@@ -141,23 +141,25 @@ void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& 
     const TensorType& type = in.type_of(value);
     const int64_t of_element = all / type.elements(), bytes = int64_t(size_of(type.dtype));
     const int64_t count = (part_of_all.elements + of_element - 1) / of_element;
-    return part(replica.placement.of[size_t(value)], type.dtype, part_of_all.offset / of_element * bytes,
-                count * bytes);
+    return part(placement.of[size_t(value)], type.dtype, part_of_all.offset / of_element * bytes, count * bytes);
   };
   std::vector<Term> inputs, outputs;
   for (const ValueId input : whole.inputs) inputs.push_back(term(input));
   for (const ValueId output : whole.outputs) outputs.push_back(term(output));
-  // Its gradients have memory of their own.
+  if (gradients) inputs[UpdateOperands::kGradients].operand = *gradients;
+  builder.add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index), inputs,
+                   outputs, whole.attributes);
+}
+
+// Where the gradients of a part lie, which has memory of its own.
+Operand gradients_of(const PlanInputs& in, const UpdatePart& part, const Placement& placement) {
   const ValueId gradients = in.training().arenas.gradients;
   const std::vector<Value>& values = in.training().graph.values;
   const auto first = std::find_if(values.begin(), values.end(), [&](const Value& value) {
-    const int64_t bytes = part_of_all.offset * int64_t(sizeof(float));
+    const int64_t bytes = part.offset * int64_t(sizeof(float));
     return value.view.base == gradients && value.view.offset_bytes == bytes;
   });
-  inputs[UpdateOperands::kGradients].operand = replica.placement.of[size_t(first - values.begin())];
-  builder.add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index), inputs,
-                   outputs, whole.attributes);
-  builder.plan.launches.back().aside = has_branches(in, replica.device);
+  return placement.of[size_t(first - values.begin())];
 }
 
 // One task: the step with its update in parts, each where it may come.
@@ -180,7 +182,10 @@ void add_step_with_updates(PlanBuilder& builder, const PlanInputs& in, const Ste
   };
   for (const size_t index : order) {
     run_until(after(index) + 1);
-    add_update_part(builder, in, cut, index, replica);
+    const UpdatePart& part = cut.updates[index];
+    add_update_part(builder, in, cut, index, part, replica.placement, replica,
+                    gradients_of(in, part, replica.placement));
+    builder.plan.launches.back().aside = has_branches(in, replica.device);
   }
   run_until(NodeId(loop.graph.nodes.size()));
 }
@@ -196,6 +201,19 @@ void add_accumulation(PlanBuilder& builder, const PlanInputs& in, const StepCut&
   };
   builder.add_node(replica.step.back(), whole.op->qualified_name(), fmt::format("{} {}", whole.name, index),
                    {term(whole.inputs[0]), term(whole.inputs[1])}, {term(whole.outputs[0])}, whole.attributes);
+}
+
+// The nodes from `begin` on, where the step's parts end, with the update in two tasks: the first need not wait for the
+// last bucket.
+void add_update_in_two(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, const Placement& placement,
+                       const std::string& prefix, NodeId begin, Replica& replica) {
+  const Loop& loop = in.training();
+  const int64_t all = in.type_of(loop.arenas.weights).elements();
+  add_part(builder, in, loop, placement, prefix + "/update 0", begin, cut.update, replica);
+  add_update_part(builder, in, cut, 0, {.elements = cut.early}, placement, replica);
+  add_part(builder, in, loop, placement, prefix + "/update 1", cut.update, cut.update, replica);
+  add_update_part(builder, in, cut, 1, {.offset = cut.early, .elements = all - cut.early}, placement, replica);
+  add_launches(builder, in, loop, placement, replica.step.back(), cut.update + 1, NodeId(loop.graph.nodes.size()));
 }
 
 // The parts of the step, each on the nodes up to a cut, then the update.
@@ -218,7 +236,11 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
       for_update.of[size_t(cut.averaged_gradients(loop))] = {memory.gradients[size_t(replica.device)], 0, 0};
     }
     const NodeId until = cut.accumulate == kNone ? end : cut.accumulate;
-    add_part(builder, in, loop, for_update, prefix + "/update", begin, until, replica);
+    if (cut.early > 0) {
+      add_update_in_two(builder, in, cut, for_update, prefix, begin, replica);
+    } else {
+      add_part(builder, in, loop, for_update, prefix + "/update", begin, until, replica);
+    }
     if (cut.accumulate != kNone) {
       add_launches(builder, in, loop, for_update, replica.step.back(), cut.accumulate + 1, end);
     }
@@ -269,16 +291,16 @@ ValueId StepCut::averaged_gradients(const Loop& training) const {
 StepCut cut_step(const PlanInputs& in) {
   StepCut cut;
   const std::vector<Node>& nodes = in.training().graph.nodes;
+  const auto is_rule = [](const Node& node) { return node.op->optimizer.has_value(); };
+  const auto update = std::find_if(nodes.begin(), nodes.end(), is_rule);
+  const bool in_parts = update != nodes.end() && updates_in_parts(*update, in.training().arenas);
   switch (in.strategy().kind) {
-    case Strategy::Kind::None: {
+    case Strategy::Kind::None:
       cut.ends = {NodeId(nodes.size())};
-      const auto is_rule = [](const Node& node) { return node.op->optimizer.has_value(); };
-      const auto update = std::find_if(nodes.begin(), nodes.end(), is_rule);
-      if (update == nodes.end()) break;
+      if (!in_parts) break;
       cut.update = NodeId(update - nodes.begin());
       cut.updates = find_updates(in, cut.update);
       break;
-    }
     case Strategy::Kind::Local: cut.ends = {NodeId(nodes.size())}; break;
     case Strategy::Kind::Sma: {
       const auto is_update = [](const Node& node) { return node.stage == Stage::Update; };
@@ -289,6 +311,9 @@ StepCut cut_step(const PlanInputs& in) {
       cut.buckets = find_buckets(in);
       cut.accumulate = find_accumulate(in);
       for (const Bucket& bucket : cut.buckets) cut.ends.push_back(bucket.last + 1);
+      if (!in_parts || in.devices() == 1 || cut.buckets.size() == 1) break;
+      cut.update = NodeId(update - nodes.begin());
+      cut.early = cut.buckets.back().offset / int64_t(sizeof(float));
       break;
   }
   return cut;

@@ -60,9 +60,12 @@ struct StepCut {
   std::vector<NodeId> ends;     // of the parts but the update, which may be empty
   std::vector<Bucket> buckets;  // Ssgd: one a part
   NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
-  // None, where an update may be made in parts: the update node and, in the order of the arenas, what takes its place.
+  // Where an update may be made in parts: the update node, and what takes its place. None: in the order of the arenas,
+  // each as soon as its gradients are there. Ssgd between devices, which has none of these: so many elements while the
+  // last bucket travels, then the others.
   NodeId update = kNone;
   std::vector<UpdatePart> updates;
+  int64_t early = 0;
 
   // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
   ValueId averaged_gradients(const Loop& training) const;

@@ -224,6 +224,61 @@ TEST_CASE("small models, norms of all gradients, several batches and averaging l
   CHECK(cut_step({ready.program, ready.request}).updates.empty());
 }
 
+TEST_CASE("between devices what the last bucket of gradients lacks is updated while that travels, to the same bits") {
+  const auto net_of = [](const std::string& more) {
+    TinyNet net;  // with several buckets of 16 KiB or more, and a small one at last
+    net.layers =
+        "n0 = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], strides = [2, 2]> (x)\n"
+        "h0 = arbalest.Linear <units = 32> (n0)\nr0 = Relu (h0)\n"
+        "h1 = arbalest.Linear <units = 256> (r0)\nr1 = Relu (h1)\n"
+        "h2 = arbalest.Linear <units = 48> (r1)\nh = Relu (h2)\n";
+    net.train += more;
+    net.synchronize = fmt::format("strategy = \"ssgd\", bucket_mib = {}", 16.0 / 1024);
+    return net;
+  };
+  for (const int learners : {1, 2}) {
+    CAPTURE(learners);
+    SessionOptions options = on_cpus(2, learners);
+    options.length.iterations = 6;
+    options.execution.report_every = 1;
+    const Prepared ready = prepare(tiny(net_of("")), options);
+    const StepCut cut = cut_step({ready.program, ready.request});
+    REQUIRE(cut.buckets.size() > 2);
+    CHECK(cut.early * int64_t(sizeof(float)) == cut.buckets.back().offset);
+    Plan plan = make_plan(ready.program, ready.request);
+    CHECK(Races(plan).first() == "");
+    const auto task = [&](const std::string& name) {
+      const auto found =
+          std::find_if(plan.tasks.begin(), plan.tasks.end(), [&](const Task& each) { return each.name == name; });
+      REQUIRE(found != plan.tasks.end());
+      return TaskId(found - plan.tasks.begin());
+    };
+    const auto waits = [&](TaskId of, size_t bucket) {
+      const TaskId all = task(fmt::format("all-reduce gradients {}", bucket));
+      return std::any_of(plan.edges.begin(), plan.edges.end(),
+                         [&](const Edge& edge) { return edge.from == all && edge.to == of && edge.distance == 0; });
+    };
+    for (const Replica& replica : plan.handles.loops.front().replicas) {
+      const std::string prefix = fmt::format("cpu:{}/learner {}/update ", replica.device, replica.learner);
+      const TaskId first = task(prefix + "0"), second = task(prefix + "1");
+      CHECK(second == replica.update());
+      for (size_t bucket = 0; bucket < cut.buckets.size(); ++bucket) {
+        CHECK(waits(first, bucket) == (bucket + 1 < cut.buckets.size()));
+        CHECK(waits(second, bucket) == (bucket + 1 == cut.buckets.size()));
+      }
+    }
+    const Prepared clipped = prepare(tiny(net_of(kWhole)), options);
+    CHECK(cut_step({clipped.program, clipped.request}).early == 0);
+    for (const std::string train : {"", ", weight_decay = 0.01, ema = 0.9"}) {
+      const Recorder two = run(tiny(net_of(train)), options), whole = run(tiny(net_of(train + kWhole)), options);
+      REQUIRE(two.reports.size() == 6);
+      REQUIRE(whole.reports.size() == 6);
+      for (size_t i = 0; i < 6; ++i) CHECK(two.reports[i].loss == whole.reports[i].loss);
+      CHECK(two.reports.front().loss != two.reports.back().loss);
+    }
+  }
+}
+
 TEST_CASE("an update in parts changes no bit") {
   TinyNet one = wide(), other = wide();
   other.train += kWhole;

@@ -143,6 +143,7 @@ Binding::Binding(Plan& plan, std::unique_ptr<CallWatch> calls, std::vector<std::
   check_free_memory(*options.kept);
   make_queues();
   make_kernels(options);
+  measure_libraries(*options.kept);
   check_free_memory(*options.kept);
   allocate(*options.kept);
   tasks_.resize(plan_.tasks.size());
@@ -166,6 +167,15 @@ void Binding::check_free_memory(const KeptArenas& kept) const {
     }
   }
   check_memory(plan_, free);
+}
+
+// Of the plan only what was kept from an earlier one is there yet.
+void Binding::measure_libraries(const KeptArenas& kept) {
+  for (const auto& device : devices_) library_bytes_.push_back(device->taken_bytes());
+  for (const Arena& arena : plan_.arenas) {
+    int64_t& taken = library_bytes_[size_t(arena.device)];
+    if (is_there(arena, kept) && taken >= 0) taken = std::max<int64_t>(0, taken - arena.bytes);
+  }
 }
 
 void Binding::make_queues() {

@@ -61,6 +61,9 @@ class Binding {
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
   int64_t peak_bytes(int32_t device) const;
+  // What libraries had taken of a device's memory when all kernels were made, with the kernels' code: it comes on top
+  // of the plan. −1 where that cannot be told. Recordings and what is loaded at a first use come later.
+  int64_t library_bytes(int32_t device) const { return library_bytes_[size_t(device)]; }
 
  private:
   Queues& queues_of(LaneId lane) const;
@@ -70,6 +73,7 @@ class Binding {
   void bind_variant(const Task& task, BoundTask::Variant& variant, const std::function<std::byte*(const Operand&)>& at);
   void make_kernels(const BindOptions& options);
   void check_free_memory(const KeptArenas& kept) const;
+  void measure_libraries(const KeptArenas& kept);
   void allocate(KeptArenas& kept);
   std::byte* kept_memory(const Arena& arena, KeptArenas& kept);
   void bind(TaskId task, const BindOptions& options);
@@ -84,6 +88,7 @@ class Binding {
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
   std::vector<Workspace> workspaces_;             // likewise
   std::vector<BoundTask> tasks_;
+  std::vector<int64_t> library_bytes_;  // by device
 };
 
 }  // namespace arbalest

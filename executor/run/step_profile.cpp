@@ -115,6 +115,7 @@ StepProfile profile_step(const Binding& binding, const BindOptions& options, Dat
   const Replica& learner = plan.handles.loops.front().replicas.front();
   Device& device = binding.device(learner.device);
   StepProfile profile;
+  profile.library_bytes = binding.library_bytes(learner.device);
   profile.taken_bytes = device.taken_bytes();
   std::map<int32_t, int64_t> ns_of;  // by launch
   for (const NodeTime& node : time_nodes(binding)) ns_of[node.launch] = node.ns;

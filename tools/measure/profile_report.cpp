@@ -57,6 +57,15 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
 }
 
+std::string memory_text(const char* what, int64_t bytes) {
+  return bytes < 0 ? "" : fmt::format(", {} {:.1f} MiB", what, double(bytes) / (1 << 20));
+}
+
+// Null: it cannot be told.
+nlohmann::ordered_json bytes_or_null(int64_t bytes) {
+  return bytes < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(bytes);
+}
+
 std::string line(const Total& total, double all, size_t width) {
   return fmt::format("{:{}} {:>6} {:>10.3f} {:>6.1f} % {:>10} {:>12} {:>7.0f} %\n", total.name, width, total.nodes,
                      total.seconds * 1e3, 100 * ratio(total.seconds, all), scaled(total.cost.bytes, "B"),
@@ -80,14 +89,13 @@ std::string profile_text(const ProfiledRun& run, int slowest, bool layers) {
   Total all;
   for (const NodeProfile& node : step.nodes) all.add(node, limits);
   std::string text = fmt::format(
-      "{} on {}: {}, batch {}: {:.1f} images/s, planned peak {:.1f} MiB{}\n"
+      "{} on {}: {}, batch {}: {:.1f} images/s{}{}{}\n"
       "a step takes {:.3f} ms by itself; its {} nodes, one after the other, {:.3f} ms; their limits are {:.3f} ms\n"
       "limits of the device, measured: {}/s, {}/s\n",
       run.graph, run.device, run.precision, run.batch, run.images_per_second,
-      double(run.planned_peak_bytes) / (1 << 20),
-      step.taken_bytes < 0 ? "" : fmt::format(", taken {:.1f} MiB", double(step.taken_bytes) / (1 << 20)),
-      step.seconds * 1e3, step.nodes.size(), all.seconds * 1e3, all.limit * 1e3, scaled(limits.bytes_per_second, "B"),
-      scaled(limits.flops_per_second, "FLOP"));
+      memory_text("planned peak", run.planned_peak_bytes), memory_text("libraries", step.library_bytes),
+      memory_text("taken", step.taken_bytes), step.seconds * 1e3, step.nodes.size(), all.seconds * 1e3, all.limit * 1e3,
+      scaled(limits.bytes_per_second, "B"), scaled(limits.flops_per_second, "FLOP"));
   text += table("stage", totals(step, [](const NodeProfile& node) { return name_of(node.stage); }), all.seconds);
   std::vector<Total> operators = totals(step, [](const NodeProfile& node) { return node.op; });
   std::sort(operators.begin(), operators.end(), [](const Total& a, const Total& b) { return a.seconds > b.seconds; });
@@ -123,7 +131,8 @@ nlohmann::ordered_json profile_record(const ProfiledRun& run) {
                  {"batch", run.batch},
                  {"images_per_second", run.images_per_second},
                  {"planned_peak_bytes", run.planned_peak_bytes},
-                 {"taken_bytes", run.step.taken_bytes < 0 ? Json() : Json(run.step.taken_bytes)},
+                 {"library_bytes", bytes_or_null(run.step.library_bytes)},
+                 {"taken_bytes", bytes_or_null(run.step.taken_bytes)},
                  {"step_seconds", run.step.seconds},
                  {"bytes_per_second", run.step.limits.bytes_per_second},
                  {"flops_per_second", run.step.limits.flops_per_second},

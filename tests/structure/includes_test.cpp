@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -109,18 +111,40 @@ TEST_CASE("a folder's listing fits on a screen, files are short") {
   CHECK(lines[lines.size() / 2] <= 200);
 }
 
-TEST_CASE("links between the documents and the sources lead to files that are there") {
-  const std::regex link(R"(\]\(([^)#\s]+)[^)]*\))");
-  int links = 0;
-  for (const char* name : {"README.md", "CONTRIBUTING.md", "docs/design.md", "docs/notes.md", "docs/schedule.md"}) {
+TEST_CASE("links between the documents and the sources lead to files and headings that are there") {
+  // As GitHub makes them of headings: words in lower case, joined by hyphens, without other marks.
+  const auto anchors = [](const std::string& text) {
+    std::set<std::string> found;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t level = line.find_first_not_of('#');
+      if (level == 0 || level == std::string::npos || line[level] != ' ') continue;
+      std::string anchor;
+      for (const char c : line.substr(level + 1)) {
+        if (std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_') anchor += char(std::tolower(c));
+        if (c == ' ') anchor += '-';
+      }
+      found.insert(anchor);
+    }
+    return found;
+  };
+  const std::regex link(R"(\]\(([^)#\s]*)(#([^)\s]+))?[^)]*\))");
+  int links = 0, to_headings = 0;
+  for (const std::string name : {"README.md", "CONTRIBUTING.md", "docs/design.md", "docs/models.md", "docs/notes.md",
+                                 "docs/schedule.md", "docs/tour.md"}) {
     const fs::path file = root() / name;
     const std::string text = content(file);
     for (std::sregex_iterator i(text.begin(), text.end(), link), end; i != end; ++i) {
-      const std::string target = (*i)[1];
+      const std::string target = (*i)[1], heading = (*i)[3];
       if (target.starts_with("http")) continue;
-      CHECK_MESSAGE(fs::exists(file.parent_path() / target), name, " links to ", target);
+      const fs::path there = target.empty() ? file : file.parent_path() / target;
+      CHECK_MESSAGE(fs::exists(there), name, " links to ", target);
       ++links;
+      if (heading.empty() || !fs::exists(there)) continue;
+      CHECK_MESSAGE(anchors(content(there)).contains(heading), name, " links to ", target, "#", heading);
+      ++to_headings;
     }
   }
   CHECK(links > 20);
+  CHECK(to_headings > 5);
 }

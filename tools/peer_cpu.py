@@ -1,17 +1,13 @@
 #!/usr/bin/env python3
 """LeNet and ResNet-20 on the CPU in TensorFlow and PyTorch: the peers of `arbalest bench scaling --devices cpu:0`.
 
-usage: peer_cpu.py FRAMEWORK MODEL [BATCH] [SECONDS=3]      needs: pip install tensorflow-cpu, or torch
-  FRAMEWORK  tensorflow (one compiled graph function), torch (eager) or torch-compile (TorchInductor)
-  MODEL      lenet (batch 64) or resnet20 (batch 128): the networks of examples/
-The same batch and update (SGD with momentum and weight decay), in fp32, on all cores, with oneDNN's kernels. Data already in
-memory as floats. Prints the median rate of five windows of so many seconds.
+The networks of examples/, trained by SGD with momentum and weight decay, in fp32, on all cores, with oneDNN's kernels. Data
+is in memory already, as floats. Prints the median rate of five windows.
 """
+import argparse
 import os
 import sys
 import time
-
-import numpy as np
 
 RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
 BATCHES = 8  # of data, by turns
@@ -101,31 +97,49 @@ def torch_step(name, images, labels, compiled):
     return "torch " + torch.__version__ + (", compiled" if compiled else ""), step, lambda loss: loss.item()
 
 
+def above_zero(kind):
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"found '{text}', expected a{' whole' if kind is int else ''} number above 0")
+        return value
+    return parse
+
+
 def main():
-    if len(sys.argv) < 3 or sys.argv[1] not in ("tensorflow", "torch", "torch-compile") or \
-            sys.argv[2] not in ("lenet", "resnet20"):
-        sys.exit(__doc__)
-    framework, name = sys.argv[1], sys.argv[2]
-    batch = int(sys.argv[3]) if len(sys.argv) > 3 else 64 if name == "lenet" else 128
-    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 3
-    rng = np.random.default_rng(0)
-    shape = (28, 28, 1) if name == "lenet" else (32, 32, 3)
-    images = rng.random((BATCHES, batch, *shape), dtype=np.float32)
-    labels = rng.integers(0, 10, (BATCHES, batch))
-    version, step, wait = tensorflow_step(name, images, labels) if framework == "tensorflow" else \
-        torch_step(name, images, labels, framework == "torch-compile")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("framework", choices=("tensorflow", "torch", "torch-compile"),
+                        help="one compiled graph function; eager; by TorchInductor")
+    parser.add_argument("model", choices=("lenet", "resnet20"))
+    parser.add_argument("--batch", type=above_zero(int), help="default: 64 of LeNet, 128 of ResNet-20")
+    parser.add_argument("--seconds", type=above_zero(float), default=3, help="of each window (default: 3)")
+    options = parser.parse_args()
+    batch = options.batch or (64 if options.model == "lenet" else 128)
+    try:
+        import numpy as np
+        rng = np.random.default_rng(0)
+        shape = (28, 28, 1) if options.model == "lenet" else (32, 32, 3)
+        images = rng.random((BATCHES, batch, *shape), dtype=np.float32)
+        labels = rng.integers(0, 10, (BATCHES, batch))
+        version, step, wait = tensorflow_step(options.model, images, labels) if options.framework == "tensorflow" else \
+            torch_step(options.model, images, labels, options.framework == "torch-compile")
+    except ImportError as error:
+        sys.exit(f"peer_cpu: {error}; pip install tensorflow-cpu, or torch")
     for i in range(10):
         wait(step(i))
     rates = []
     for _ in range(5):
         began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < seconds:
+        while steps == 0 or time.perf_counter() - began < options.seconds:
             loss = step(steps)
             steps += 1
         wait(loss)
         rates.append(batch * steps / (time.perf_counter() - began))
     rates.sort()
-    print(f"{version}, {name}, batch {batch}: {rates[2]:.0f} images/s (windows {rates[0]:.0f} to {rates[-1]:.0f})")
+    print(f"{version}, {options.model}, batch {batch}: {rates[2]:.0f} images/s (windows {rates[0]:.0f} to {rates[-1]:.0f})")
 
 
 if __name__ == "__main__":

@@ -329,6 +329,14 @@ std::vector<std::pair<std::string, std::string>> library_versions() {
   return versions;
 }
 
+bool cpu_has_bfloat16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return true;
+#endif
+}
+
 std::string cpu_model() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

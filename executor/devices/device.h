@@ -206,5 +206,7 @@ std::vector<std::pair<std::string, std::string>> library_versions();
 std::string cuda_device_model(int index);
 std::string cuda_bus_id(int index);  // "0000:1b:00.0"; "": no such device
 std::string cpu_model();
+// Whether the CPU multiplies bfloat16 by instructions of its own; true where that is not known.
+bool cpu_has_bfloat16();
 
 }  // namespace arbalest

@@ -128,8 +128,8 @@ std::vector<UpdatePart> find_updates(const PlanInputs& in, NodeId update) {
   return found;
 }
 
-// A part of the graph's update node, at the end of what `replica`'s step has so far. `gradients`: where those of the
-// part lie, if not in the arena.
+// A part of the graph's update node, at the end of what `replica`'s step has so far. `gradients`: where the part's lie,
+// if not in the arena of all.
 void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, size_t index,
                      const UpdatePart& part_of_all, const Placement& placement, const Replica& replica,
                      std::optional<Operand> gradients = {}) {
@@ -151,7 +151,7 @@ void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& 
                    outputs, whole.attributes);
 }
 
-// Where the gradients of a part lie, which has memory of its own.
+// Where the gradients of a part lie that have memory of their own.
 Operand gradients_of(const PlanInputs& in, const UpdatePart& part, const Placement& placement) {
   const ValueId gradients = in.training().arenas.gradients;
   const std::vector<Value>& values = in.training().graph.values;
@@ -311,7 +311,7 @@ StepCut cut_step(const PlanInputs& in) {
       cut.buckets = find_buckets(in);
       cut.accumulate = find_accumulate(in);
       for (const Bucket& bucket : cut.buckets) cut.ends.push_back(bucket.last + 1);
-      if (!in_parts || in.devices() == 1 || cut.buckets.size() == 1) break;
+      if (!in_parts || cut.accumulate != kNone || in.devices() == 1 || cut.buckets.size() == 1) break;
       cut.update = NodeId(update - nodes.begin());
       cut.early = cut.buckets.back().offset / int64_t(sizeof(float));
       break;

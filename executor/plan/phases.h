@@ -55,17 +55,20 @@ struct Bucket {
 };
 
 // How a training step is cut into tasks, so that others can come in between: parts of forward and backward, then the
-// update.
+// update, in one task or two.
 struct StepCut {
   std::vector<NodeId> ends;     // of the parts but the update, which may be empty
   std::vector<Bucket> buckets;  // Ssgd: one a part
   NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
-  // Where an update may be made in parts: the update node, and what takes its place. None: in the order of the arenas,
-  // each as soon as its gradients are there. Ssgd between devices, which has none of these: so many elements while the
-  // last bucket travels, then the others.
-  NodeId update = kNone;
+  NodeId update = kNone;        // the update node, where it is made in parts, which take its place
+  // None: the parts, in the order of the arenas, each as soon as its gradients are there.
   std::vector<UpdatePart> updates;
+  // Ssgd between devices: the first so many elements are updated while the last bucket travels; 0: the update is one
+  // task.
   int64_t early = 0;
+
+  // Ssgd: the task, by its place in Replica::step, that reads the averaged gradients of a bucket.
+  size_t reader_of(size_t bucket) const { return buckets.size() + size_t(early > 0 && bucket + 1 == buckets.size()); }
 
   // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
   ValueId averaged_gradients(const Loop& training) const;

@@ -181,7 +181,7 @@ struct Replica {
   std::vector<BufferId> outputs;  // what it reads: pinned, in slots of the step's clock
 
   TaskId first() const { return step.front(); }
-  TaskId update() const { return step.back(); }
+  TaskId update() const { return step.back(); }  // the last task of it, where it is in several
 };
 
 struct LoopPlan {

@@ -158,10 +158,9 @@ void average_gradients(const SynchronisationInputs& given) {
       ready.assign(ready.size(), all);
     }
     if (given.in.learners() == 1) continue;  // the step itself makes what its update reads
-    const bool early = given.cut.early > 0 && b + 1 < given.cut.buckets.size();
     for (const Replica& replica : given.learners) {
-      const TaskId update = early ? replica.step[given.cut.buckets.size()] : replica.update();
-      given.builder.add_edge(ready[size_t(replica.device)], update, 0, Needs::Issued, Why::Data, "mean gradients");
+      given.builder.add_edge(ready[size_t(replica.device)], replica.step[given.cut.reader_of(b)], 0, Needs::Issued,
+                             Why::Data, "mean gradients");
     }
   }
   if (last_collective != first_collective)

@@ -169,12 +169,14 @@ void Binding::check_free_memory(const KeptArenas& kept) const {
   check_memory(plan_, free);
 }
 
-// Of the plan only what was kept from an earlier one is there yet.
+// Of the plan nothing has been allocated yet; what an earlier one has left for it is there.
 void Binding::measure_libraries(const KeptArenas& kept) {
   for (const auto& device : devices_) library_bytes_.push_back(device->taken_bytes());
   for (const Arena& arena : plan_.arenas) {
+    const auto found = arena.kept ? kept.find(arena.name) : kept.end();
+    if (found == kept.end() || library_bytes_[size_t(arena.device)] < 0) continue;
     int64_t& taken = library_bytes_[size_t(arena.device)];
-    if (is_there(arena, kept) && taken >= 0) taken = std::max<int64_t>(0, taken - arena.bytes);
+    taken = std::max<int64_t>(0, taken - found->second.bytes);
   }
 }
 

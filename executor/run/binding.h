@@ -61,8 +61,8 @@ class Binding {
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
   int64_t peak_bytes(int32_t device) const;
-  // What libraries had taken of a device's memory when all kernels were made, with the kernels' code: it comes on top
-  // of the plan. −1 where that cannot be told. Recordings and what is loaded at a first use come later.
+  // Bytes that were taken of a device's memory when all kernels were made and nothing of the plan was allocated:
+  // handles and code of libraries, queues, NCCL's connections, and other processes' too. −1 where that cannot be told.
   int64_t library_bytes(int32_t device) const { return library_bytes_[size_t(device)]; }
 
  private:

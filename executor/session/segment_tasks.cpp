@@ -190,12 +190,14 @@ std::string Segment::name_of(const Replica& learner) const {
 }
 
 InputReport Segment::input_between(const ReadSoFar& from, const ReadSoFar& to) const {
+  constexpr int64_t kFewest = 4;  // batches of a learner that tell whether training waits, where it has just begun
   InputReport report;
   // The first batches cannot but be late and do not count; some of iterations to come may be counted already.
   const int64_t first = from.iterations == at_.iterations ? learners_ : 0;
   const int64_t late = to.late - from.late - first;
   const int64_t batches = (to.iterations - from.iterations) * learners_ - first;
-  report.late = batches > 0 ? std::clamp(double(late) / double(batches), 0.0, 1.0) : 0;
+  const int64_t needed = first > 0 ? kFewest * learners_ : 1;
+  report.late = batches >= needed ? std::clamp(double(late) / double(batches), 0.0, 1.0) : 0;
   const double samples = std::max(1.0, double(to.times.samples - from.times.samples)) * 1e-6;
   report.read = (to.times.read - from.times.read) / samples;
   report.decode = (to.times.decode - from.times.decode) / samples;

@@ -48,6 +48,7 @@ class Training {
   void keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at);
   std::string why_ended() const;
   std::string schedule_note() const;
+  std::string precision_note() const;
   double bring_samples(const std::atomic<bool>& interrupted);
   void save_last(RunFinished& end);
   void save_somewhere(const std::string& path, const Snapshot& last, RunFinished& end);

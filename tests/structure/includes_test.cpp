@@ -116,7 +116,10 @@ TEST_CASE("links between the documents and the sources lead to files and heading
   const auto anchors = [](const std::string& text) {
     std::set<std::string> found;
     std::istringstream lines(text);
+    bool code = false;
     for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("```")) code = !code;
+      if (code) continue;
       const size_t level = line.find_first_not_of('#');
       if (level == 0 || level == std::string::npos || line[level] != ' ') continue;
       std::string anchor;

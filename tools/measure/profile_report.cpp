@@ -89,11 +89,11 @@ std::string profile_text(const ProfiledRun& run, int slowest, bool layers) {
   Total all;
   for (const NodeProfile& node : step.nodes) all.add(node, limits);
   std::string text = fmt::format(
-      "{} on {}: {}, batch {}: {:.1f} images/s{}{}{}\n"
+      "{} on {}: {}, batch {}: {:.1f} images/s, planned peak {:.1f} MiB{}{}\n"
       "a step takes {:.3f} ms by itself; its {} nodes, one after the other, {:.3f} ms; their limits are {:.3f} ms\n"
       "limits of the device, measured: {}/s, {}/s\n",
       run.graph, run.device, run.precision, run.batch, run.images_per_second,
-      memory_text("planned peak", run.planned_peak_bytes), memory_text("libraries", step.library_bytes),
+      double(run.planned_peak_bytes) / (1 << 20), memory_text("libraries", step.library_bytes),
       memory_text("taken", step.taken_bytes), step.seconds * 1e3, step.nodes.size(), all.seconds * 1e3, all.limit * 1e3,
       scaled(limits.bytes_per_second, "B"), scaled(limits.flops_per_second, "FLOP"));
   text += table("stage", totals(step, [](const NodeProfile& node) { return name_of(node.stage); }), all.seconds);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "executor/devices/device.h"
 #include "executor/trace/trace_file.h"
 #include "io/formats/safetensors.h"
 #include "tests/executor/fixture.h"
@@ -370,6 +371,16 @@ TEST_CASE("a schedule that ends before the run is noted") {
   options.length.epochs = 4;
   net.train = "lr = 0.1, schedule = \"linear\"";
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
+}
+
+TEST_CASE("bf16 on a CPU without instructions for it is noted") {
+  SessionOptions options = on_cpus();
+  options.length.iterations = 1;
+  CHECK(run(tiny({}), options).starts.at(0).note.empty());
+  options.numerics.precision = Precision::Bf16;
+  const std::string note = run(tiny({}), options).starts.at(0).note;
+  CHECK(contains(note, "no instructions for bf16") == !cpu_has_bfloat16());
+  CHECK(note.empty() == cpu_has_bfloat16());
 }
 
 TEST_CASE("a target that is met ends the run") {

@@ -116,6 +116,9 @@ TEST_CASE("a run says whether it waited for its input") {
   const Recorder waited = run(tiny(slow), on_cpus());
   CHECK(waited.ends.at(0).input.bound());
   CHECK(waited.ends.at(0).input.decode == 0);
+  SessionOptions brief = on_cpus();
+  brief.length.iterations = 3;  // all of which may be late because reading begins with them
+  CHECK_FALSE(run(tiny(slow), brief).ends.at(0).input.bound());
   const Recorder fed = run(tiny(convolutional()), on_cpus());
   CHECK(fed.ends.at(0).input.late < 0.5);
 

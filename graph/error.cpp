@@ -8,6 +8,7 @@
 #include <charconv>
 #include <numeric>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace arbalest {
@@ -28,18 +29,18 @@ std::string with_place(const Position& where, const std::string& whole) {
   return where.file.empty() ? message : fmt::format("{}: {}", where.file, message);
 }
 
-// Levenshtein's distance, letters compared without case.
+// Letters that are put in, left out, replaced, or exchanged with their neighbour; compared without case.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
+  const auto same = [&](size_t i, size_t j) { return std::tolower(uint8_t(a[i])) == std::tolower(uint8_t(b[j])); };
+  std::vector<size_t> row(b.size() + 1), before, before_that;
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
+    before_that = std::exchange(before, row);
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const bool same = std::tolower(uint8_t(a[i - 1])) == std::tolower(uint8_t(b[j - 1]));
-      const size_t replaced = diagonal + (same ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+      row[j] = std::min({before[j - 1] + (same(i - 1, j - 1) ? 0 : 1), before[j] + 1, row[j - 1] + 1});
+      const bool exchanged = i > 1 && j > 1 && same(i - 1, j - 2) && same(i - 2, j - 1);
+      if (exchanged) row[j] = std::min(row[j], before_that[j - 2] + 1);
     }
   }
   return row[b.size()];

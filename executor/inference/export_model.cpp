@@ -222,10 +222,19 @@ class Exporter {
     const FileOptions& files = options_.files;
     std::optional<WeightsFile> file;
     if (!files.weights.empty()) file.emplace(files.weights, files.weights_map);
+    const std::vector<ValueId> stored = stored_values();
+    const auto is_fresh = [&](ValueId id) {
+      return first_fit(graph_.values[size_t(id)].name, files.fresh) < files.fresh.size();
+    };
+    std::vector<std::string> read;
+    for (const ValueId id : stored) {
+      if (!is_fresh(id)) read.push_back(graph_.values[size_t(id)].name);
+    }
+    if (file) file->require(read);
     std::vector<std::string> faults;
-    for (const ValueId id : stored_values()) {
+    for (const ValueId id : stored) {
       Value& value = graph_.values[size_t(id)];
-      const bool fresh = first_fit(value.name, files.fresh) < files.fresh.size();
+      const bool fresh = is_fresh(id);
       std::vector<std::byte> bytes;
       try {
         bytes = file && !fresh ? file->read(value)

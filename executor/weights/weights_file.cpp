@@ -172,17 +172,21 @@ void WeightsFile::check(const std::vector<std::string>& names) const {
     throw GraphError(
         fmt::format("--fresh '{}': the graph has no such parameter{}", pattern, did_you_mean(pattern, names)));
   }
-  std::vector<std::string> missing;
-  for (const std::string& name : names) {
-    if (!tensors_.count(name) && !is_fresh(name)) missing.push_back(name);
-  }
-  if (!missing.empty()) fail_missing(missing);
+  require(names);
   if (mapped_ || !fresh_.empty()) return;
   const std::vector<std::string> unknown = left(names);
   if (unknown.empty()) return;
   const std::vector<std::string> others(unknown.begin() + 1, unknown.end());
   throw RunError(fmt::format("{}: tensor '{}' is not in the graph{}{}", path(), unknown[0],
                              did_you_mean(unknown[0], names), others.empty() ? "" : "; nor are: " + listed(others)));
+}
+
+void WeightsFile::require(const std::vector<std::string>& names) const {
+  std::vector<std::string> missing;
+  for (const std::string& name : names) {
+    if (!tensors_.count(name) && !is_fresh(name)) missing.push_back(name);
+  }
+  if (!missing.empty()) fail_missing(missing);
 }
 
 std::string WeightsFile::summary(const std::vector<std::string>& names) const {

@@ -33,6 +33,8 @@ class WeightsFile {
   // Throws RunError unless the file has all `names` but those that start anew, and, where there is neither a map nor
   // such a pattern, nothing else: all that are missing or unknown. GraphError for a pattern that fits no name.
   void check(const std::vector<std::string>& names) const;
+  // Only the first of these: what the file has besides does not matter.
+  void require(const std::vector<std::string>& names) const;
   // What became of the tensors and names: "w.safetensors: 60 tensors taken; 2 left: fc.weight, fc.bias; 2 start anew:
   // …".
   // "" where every name has its tensor and every tensor its name.

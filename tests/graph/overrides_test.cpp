@@ -88,5 +88,6 @@ TEST_CASE("attributes of augmentation under the names of others") {
   CHECK(nearest_name("rotation", names) == "rotate");
   CHECK(nearest_name("scale", names) == "area");
   CHECK(nearest_name("ration", names) == "ratio");
+  CHECK(nearest_name("rnu", std::vector<std::string>{"run", "ops"}) == "run");
   CHECK(nearest_name("scale", std::vector<std::string>{"lr"}).empty());
 }

@@ -235,13 +235,12 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
     if (!memory.gradients.empty()) {
       for_update.of[size_t(cut.averaged_gradients(loop))] = {memory.gradients[size_t(replica.device)], 0, 0};
     }
-    const NodeId until = cut.accumulate == kNone ? end : cut.accumulate;
     if (cut.early > 0) {
       add_update_in_two(builder, in, cut, for_update, prefix, begin, replica);
+    } else if (cut.accumulate == kNone) {
+      add_part(builder, in, loop, for_update, prefix + "/update", begin, end, replica);
     } else {
-      add_part(builder, in, loop, for_update, prefix + "/update", begin, until, replica);
-    }
-    if (cut.accumulate != kNone) {
+      add_part(builder, in, loop, for_update, prefix + "/update", begin, cut.accumulate, replica);
       add_launches(builder, in, loop, for_update, replica.step.back(), cut.accumulate + 1, end);
     }
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "graph/file/graph_file.h"
@@ -231,6 +232,23 @@ class Parser : private LiteralReader {
   std::string producer_;
 };
 
+// "; did you mean 'examples/lenet.onnxtxt'?" or "": of the graph files in the folder of one that is not there.
+std::string suggested_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(path).parent_path();
+  std::map<std::string, fs::path> graphs;  // by names without extensions, which would make all alike
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder.empty() ? "." : folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const fs::path file = entry->path().filename();
+    if (file.extension() == ".onnxtxt" || file.extension() == ".onnx") graphs[file.stem().string()] = file;
+  }
+  for (const auto& [name, file] : graphs) names.push_back(name);
+  const std::string nearest = nearest_name(fs::path(path).stem().string(), names);
+  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", (folder / graphs.at(nearest)).string());
+}
+
 }  // namespace
 
 Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch,
@@ -251,7 +269,9 @@ std::string read_whole_file(const std::string& path) {
   std::ostringstream content;
   if (file && file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
   if (!file.is_open() || file.bad() || content.fail()) {
-    throw GraphError(Position{path, 0, 0}, fmt::format("cannot read the file: {}", std::strerror(errno)));
+    const int reason = errno;
+    throw GraphError(Position{path, 0, 0}, fmt::format("cannot be read: {}{}", std::strerror(reason),
+                                                       reason == ENOENT ? suggested_file(path) : ""));
   }
   return std::move(content).str();
 }

@@ -26,7 +26,7 @@ using nlohmann::json;
 class TraceText : public std::streambuf {
  public:
   explicit TraceText(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb"), gzclose) {
-    if (!file_) throw RunError(fmt::format("{}: cannot open: {}", path, std::strerror(errno ? errno : ENOMEM)));
+    if (!file_) fail_file("opened", path);
     gzbuffer(file_.get(), 1 << 18);
     std::error_code error;
     const bool regular = std::filesystem::is_regular_file(path, error);
@@ -56,13 +56,13 @@ class TraceText : public std::streambuf {
     if (got < 0 || (status != Z_OK && status != Z_STREAM_END)) {
       std::string_view why = status == Z_ERRNO ? std::strerror(errno) : message;
       if (why.substr(0, path_.size() + 2) == path_ + ": ") why.remove_prefix(path_.size() + 2);  // zlib's own prefix
-      throw RunError(fmt::format("{}: cannot read: {}", path_, why));
+      throw RunError(fmt::format("{}: cannot be read: {}", path_, why));
     }
     at_end_ = size_t(got) < piece_.size();
     setg(piece_.data(), piece_.data(), piece_.data() + got);
     if (before_ + size_t(got) > most_) {
-      throw RunError(fmt::format("{}: cannot read: it holds more than {} MiB, which no trace of this size does", path_,
-                                 most_ >> 20));
+      throw RunError(fmt::format("{}: cannot be read: it holds more than {} MiB, which no trace of this size does",
+                                 path_, most_ >> 20));
     }
     return got == 0 ? traits_type::eof() : traits_type::to_int_type(*gptr());
   }

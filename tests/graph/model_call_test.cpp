@@ -567,7 +567,7 @@ TEST_CASE("model: faults of calls are told at their place") {
   CHECK(has(files.fault("y, a, b = model.net (x)", net), "3 results are asked of model 'net'"));
   CHECK(has(files.fault("y = model.net (z)", net), "input 'z' is not defined"));
   CHECK(has(files.fault("y = model.net (x) y = Relu (x)", net), "'y' is defined twice"));
-  CHECK(has(files.fault("y = model.net (x)", {{"", files.file("none.onnx")}}), "none.onnx: cannot read the file"));
+  CHECK(has(files.fault("y = model.net (x)", {{"", files.file("none.onnx")}}), "none.onnx: cannot be read"));
   CHECK(has(files.fault("y = model.net (x)", {{"", "/dev/zero"}}), "/dev/zero: found a device, expected a file"));
   const std::string large = files.file("large.onnx");
   std::ofstream(large) << "";

@@ -215,6 +215,8 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"trace", "t", "--save", "x"}, "unknown option '--save'");
   says({"run", "g", "h"}, "unexpected argument 'h'");
   says({"run"}, "GRAPH is missing");
+  says({"run", "g.onnxtxt", "--epochs"}, "--epochs: found no value, expected one");
+  says({"run", "g.onnxtxt", "--set"}, "--set: found no value, expected one");
   says({"run", "g", "--fresh", "fc.*"}, "--fresh needs --weights");
   says({"evaluate", "g", "--weights-map", "m"}, "--weights-map needs --weights");
   says({"run", "g", "--model", "net="}, "--model: found 'net=', expected NAME=FILE or FILE");

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "graph/error.h"
 #include "io/formats/file.h"
@@ -19,8 +16,6 @@ ClassNames::ClassNames(const std::string& path, const std::vector<std::string>& 
     }
     return;
   }
-  if (!std::ifstream(path))
-    throw GraphError(fmt::format("--class-names {}: cannot open: {}", path, std::strerror(errno)));
   names_ = read_lines(path);
   if (int64_t(names_.size()) == classes) return;
   throw GraphError(fmt::format("--class-names {}: found {} names, expected one for each of the {} classes", path,

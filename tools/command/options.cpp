@@ -75,6 +75,12 @@ class CommandLine {
       return Exit{kDone, app_.help()};  // the chosen subcommand's
     } catch (const CLI::CallForVersion&) {
       return Exit{kDone, fmt::format("arbalest {}\n", ARBALEST_VERSION)};
+    } catch (const CLI::ArgumentMismatch& error) {
+      // "--epochs: 1 required N missing"
+      const std::string what = error.what();
+      const bool lacks_value = what.ends_with(" missing");
+      return wrong(lacks_value ? fmt::format("{}: found no value, expected one", what.substr(0, what.find(':')))
+                               : what);
     } catch (const CLI::ParseError& error) {
       return wrong(error.what());
     } catch (const GraphError& error) {
@@ -400,7 +406,10 @@ class CommandLine {
       reject(app_, rest);
     }
     CLI::App* command = parsed.front();
-    if (const auto rest = command->remaining(); !rest.empty()) reject(*command, rest);
+    if (const auto rest = command->remaining(); !rest.empty()) {
+      if (command == resume_command_) reject_changes(rest);
+      reject(*command, rest);
+    }
     if (const auto inner = command->get_subcommands(); !inner.empty()) {
       command = inner.front();
       if (const auto rest = command->remaining(); !rest.empty()) reject(*command, rest);
@@ -525,6 +534,18 @@ class CommandLine {
     for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
     if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
+  }
+
+  // resume's command line is the run's.
+  void reject_changes(const std::vector<std::string>& rest) const {
+    for (const std::string& word : rest) {
+      const std::string name = word.substr(0, word.find('='));
+      if (!name.starts_with("--") || run_command_->get_option_no_throw(name) == nullptr) continue;
+      throw GraphError(
+          fmt::format("resume takes no {}: it goes on with the run's own command line; with another, use "
+                      "'arbalest run' with all of it and --resume",
+                      name));
+    }
   }
 
   static Exit wrong(const std::string& message) { return {kWrong, shown_message(message)}; }

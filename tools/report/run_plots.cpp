@@ -12,6 +12,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "io/formats/file.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {
@@ -65,7 +66,7 @@ int count_in(const json& cell, const char* name) {
 
 std::vector<Cell> cells_in(const std::string& file) {
   std::ifstream in(file);
-  if (!in) throw RunError(fmt::format("{}: cannot open", file));
+  if (!in) fail_file("opened", file);
   std::vector<Cell> cells;
   int number = 0;
   for (std::string line; std::getline(in, line);) {

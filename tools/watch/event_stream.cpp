@@ -14,7 +14,7 @@ namespace arbalest {
 
 EventStream::EventStream(const std::string& path, std::string what, bool goes_on)
     : path_(path), what_(std::move(what)), file_(std::fopen(path.c_str(), goes_on ? "a" : "w"), std::fclose) {
-  if (!file_) throw RunError(fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
+  if (!file_) throw RunError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
 void EventStream::cut(int64_t bytes) {
@@ -25,7 +25,8 @@ void EventStream::cut(int64_t bytes) {
 void EventStream::write(std::string_view bytes) {
   if (!file_) return;
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0) return;
-  warn(fmt::format("{}: cannot write: {}; the {} ends here, training goes on", path_, std::strerror(errno), what_));
+  warn(
+      fmt::format("{}: cannot be written: {}; the {} ends here, training goes on", path_, std::strerror(errno), what_));
   file_.reset();
 }
 

@@ -10,6 +10,7 @@
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/reference.h"
 #include "tests/io/test_folder.h"
+#include "tests/ops/part.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -82,11 +83,13 @@ TEST_CASE("learners on several GPUs train as the equations say") {
 
 TEST_CASE("AdamW, clipping, parameter groups and frozen layers on several GPUs train as the equations say") {
   if (lacks_gpus()) return;
+  Part part;
   for (const Training& training : kTrainings) {
     if (training.momentum == 0) continue;
     for (const auto& [gpus, learners] :
          std::vector<std::pair<std::vector<int>, int>>{{{0}, 2}, {{0, 1}, 1}, {{0, 1}, 2}}) {
       for (const bool adamw : {false, true}) {
+        if (!part.has_next()) continue;
         Setting setting = setting_of(training, gpus, learners);
         setting.adamw = adamw;
         setting.nesterov = !adamw;
@@ -124,9 +127,11 @@ TEST_CASE("gradients travel between GPUs in buckets, also of several batches") {
 
 TEST_CASE("moving averages on several GPUs are as the equations say") {
   if (lacks_gpus()) return;
+  Part part;
   for (const Training& training : kTrainings) {
     for (const auto& [gpus, learners] :
          std::vector<std::pair<std::vector<int>, int>>{{{0}, 1}, {{0}, 2}, {{0, 1}, 1}, {{1, 0}, 2}}) {
+      if (!part.has_next()) continue;
       Setting setting = setting_of(training, gpus, learners);
       setting.ema = 0.9;
       setting.accumulate = learners;
@@ -152,7 +157,9 @@ TEST_CASE("all GPUs validate one model") {
 
 TEST_CASE("deterministic learners on GPUs give the same bits each time, and others with another seed") {
   if (lacks_gpus()) return;
+  Part part;
   for (const Training& training : kTrainings) {
+    if (!part.has_next()) continue;
     SessionOptions options = on_cpus();
     options.learners.devices.clear();
     for (const int gpu : first_gpus(gpu_count())) options.learners.devices.push_back({PlanDevice::Kind::Cuda, gpu});

@@ -115,7 +115,7 @@ TEST_CASE("a trace that is empty or cut off says so") {
   CHECK(message_of<GraphError>([&] { read_trace(empty); }) ==
         empty + ": found an empty file, expected a trace that run --trace wrote");
   const std::string cut = folder.write("t.json.gz", std::string("\x1f\x8b"));
-  CHECK(message_of<RunError>([&] { read_trace(cut); }) == cut + ": cannot read: unexpected end of file");
+  CHECK(message_of<RunError>([&] { read_trace(cut); }) == cut + ": cannot be read: unexpected end of file");
 }
 
 TEST_CASE("a place in a long trace is told by line and column") {

@@ -48,6 +48,35 @@ TEST_CASE("every learner's nodes take what the first learner's were timed to tak
   CHECK(times.size() == planned);
 }
 
+TEST_CASE("what libraries take of a GPU's memory is told apart from what is planned") {
+  SessionOptions options = on_cpus();
+  const auto bound = [&](auto&& look) {
+    TinyNet net = convolutional(8192);
+    net.batch = 4096;
+    const Prepared prepared = prepare(tiny(net), options);
+    Plan plan = make_plan(prepared.program, prepared.request);
+    look(*bind_plan(plan, 2, 60, bind_options(prepared, options), make_device_cache()));
+  };
+  bound([](const Binding& binding) {
+    CHECK(binding.library_bytes(0) == -1);
+    CHECK(binding.device(0).taken_bytes() == -1);
+  });
+  if (cuda_device_count() == 0) {
+    MESSAGE("SKIP: no CUDA device");
+    return;
+  }
+  options.learners.devices = {{PlanDevice::Kind::Cuda, 0}};
+  bound([](const Binding& binding) {
+    constexpr int64_t kUnit = 2 << 20;  // bytes that CUDA takes at a time, of which others may use the rest
+    const int64_t planned = binding.peak_bytes(0),
+                  allocated = binding.device(0).taken_bytes() - binding.library_bytes(0);
+    CHECK(planned > 64 << 20);
+    CHECK(binding.library_bytes(0) > 0);
+    CHECK(allocated >= planned - kUnit);
+    CHECK(allocated < planned + planned / 4);
+  });
+}
+
 TEST_CASE("a trace of a GPU knows the layers of its steps") {
   if (cuda_device_count() == 0) {
     MESSAGE("SKIP: no CUDA device");

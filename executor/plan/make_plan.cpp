@@ -37,11 +37,13 @@ int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accu
   const int64_t update = checked_multiply(learners, of_learner, what);
   if (update < 1) throw GraphError(fmt::format("{}: {}, expected at least 1", what, update));
   if (samples < update) {
-    const int64_t most = samples / of_learner;
-    throw GraphError(fmt::format(
-        "{} training samples, and one update of {} learner{} takes {}: a batch of {} each{}{}", samples, learners,
-        learners == 1 ? "" : "s", update, batch, accumulate == 1 ? "" : fmt::format(", {} times", accumulate),
-        most == 0 ? "; arbalest.Prefetch's attribute 'batch' sets it" : fmt::format("; there is enough for {}", most)));
+    const int64_t enough = samples / of_learner, batches = samples / accumulate;
+    const std::string instead = enough > 0    ? fmt::format("; there is enough for {}", enough)
+                                : batches > 0 ? fmt::format("; arbalest.Prefetch's 'batch' may be {} at most", batches)
+                                              : "";
+    throw GraphError(fmt::format("{} training samples, and one update of {} learner{} takes {}: a batch of {} each{}{}",
+                                 samples, learners, learners == 1 ? "" : "s", update, batch,
+                                 accumulate == 1 ? "" : fmt::format(", {} times", accumulate), instead));
   }
   return rounds_per_epoch(samples, learners, of_learner) * accumulate;
 }

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <set>
 #include <sstream>
 
 #include "graph/file/graph_file.h"
@@ -232,21 +232,30 @@ class Parser : private LiteralReader {
   std::string producer_;
 };
 
-// "; did you mean 'examples/lenet.onnxtxt'?" or "": of the graph files in the folder of one that is not there.
+// "; did you mean 'examples/lenet.onnxtxt'?" or "": of the graph files in the folder of one that is not there. What
+// follows a name's last dot says little: with it all names would be alike.
 std::string suggested_file(const std::string& path) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(path).parent_path();
-  std::map<std::string, fs::path> graphs;  // by names without extensions, which would make all alike
+  std::set<fs::path> graphs;
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator entry(folder.empty() ? "." : folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const fs::path file = entry->path().filename();
-    if (file.extension() == ".onnxtxt" || file.extension() == ".onnx") graphs[file.stem().string()] = file;
+    std::error_code broken;  // a link that leads nowhere
+    if ((file.extension() != ".onnxtxt" && file.extension() != ".onnx") || !entry->is_regular_file(broken)) continue;
+    graphs.insert(file);
+    names.push_back(file.stem().string());
   }
-  for (const auto& [name, file] : graphs) names.push_back(name);
+  std::sort(names.begin(), names.end());
   const std::string nearest = nearest_name(fs::path(path).stem().string(), names);
-  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", (folder / graphs.at(nearest)).string());
+  for (const std::string& extension :
+       {fs::path(path).extension().string(), std::string(".onnxtxt"), std::string(".onnx")}) {
+    if (!graphs.contains(nearest + extension)) continue;
+    return fmt::format("; did you mean '{}'?", (folder / (nearest + extension)).string());
+  }
+  return "";
 }
 
 }  // namespace

@@ -25,7 +25,9 @@ using nlohmann::json;
 // The text of a file, piece by piece; gzread passes through what is not gzipped.
 class TraceText : public std::streambuf {
  public:
-  explicit TraceText(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb"), gzclose) {
+  explicit TraceText(const std::string& path) : path_(path), file_(nullptr, gzclose) {
+    errno = 0;
+    file_.reset(gzopen(path.c_str(), "rb"));
     if (!file_) fail_file("opened", path);
     gzbuffer(file_.get(), 1 << 18);
     std::error_code error;
@@ -78,7 +80,7 @@ class TraceText : public std::streambuf {
   }
 
   const std::string path_;
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
   uint64_t most_ = UINT64_MAX;  // bytes
   std::string piece_ = std::string(1 << 20, '\0');
   bool at_end_ = false;

@@ -271,6 +271,13 @@ TEST_CASE("graph file: files are written whole, and errors name the path") {
   CHECK(refusal(folder.file("modle.onnxtxt")) ==
         folder.file("modle.onnxtxt") + missing + "; did you mean '" + path + "'?");
   CHECK(refusal(folder.file("model")) == folder.file("model") + missing + "; did you mean '" + path + "'?");
+  CHECK(refusal(folder.file("model.onnx")) == folder.file("model.onnx") + missing + "; did you mean '" + path + "'?");
+  write_graph_file(graph, folder.file("model.onnx"));
+  CHECK(refusal(folder.file("modle.onnx")).ends_with("; did you mean '" + folder.file("model.onnx") + "'?"));
+  CHECK(refusal(folder.file("modle.onnxtxt")).ends_with("; did you mean '" + path + "'?"));
+  std::filesystem::create_symlink("nowhere", folder.file("link.onnxtxt"));
+  std::filesystem::create_directory(folder.file("lonk.onnxtxt"));
+  CHECK(refusal(folder.file("link.onnxtxt")) == folder.file("link.onnxtxt") + missing);
   CHECK(refusal(folder.path.string() + "/").find("cannot be read: Is a directory") != std::string::npos);
 }
 

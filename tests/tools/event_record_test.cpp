@@ -264,7 +264,7 @@ TEST_CASE("event files that cannot be created or written") {
   CHECK(full.failed());
   const std::vector<std::string> lines = said.lines();
   REQUIRE(lines.size() == 1);
-  check_parts(lines[0], {"/dev/full: cannot write", "the event file ends here, training goes on"});
+  check_parts(lines[0], {"/dev/full: cannot be written: ", "the event file ends here, training goes on"});
 }
 
 TEST_CASE("a second run in a folder is warned of") {

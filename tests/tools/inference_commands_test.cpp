@@ -135,6 +135,10 @@ TEST_CASE("classes have the names of a file, which has one for each") {
   const auto csv = trained.lines({"predict", "--format", "csv", "--class-names", names.c_str()});
   CHECK(contains(csv[1], "0,zero,"));
   CHECK(contains(csv[2], "1,\"one, or uno\","));
+  CHECK(contains(message_of<RunError>([&] {
+                   trained.lines({"evaluate", "--class-names", "nowhere.txt"});
+                 }),
+                 "nowhere.txt: cannot be opened: No such file or directory"));
   std::ofstream(names) << "zero\none\n";
   CHECK(contains(message_of<GraphError>([&] {
                    trained.lines({"evaluate", "--class-names", names.c_str()});

@@ -216,6 +216,7 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "h"}, "unexpected argument 'h'");
   says({"run"}, "GRAPH is missing");
   says({"run", "g.onnxtxt", "--epochs"}, "--epochs: found no value, expected one");
+  says({"run", "g.onnxtxt", "--epochs", "1", "--epochs", "2"}, "--epochs: found more than one value, expected one");
   says({"run", "g.onnxtxt", "--set"}, "--set: found no value, expected one");
   says({"run", "g", "--fresh", "fc.*"}, "--fresh needs --weights");
   says({"evaluate", "g", "--weights-map", "m"}, "--weights-map needs --weights");

@@ -203,6 +203,8 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
   CHECK(of("--time-limit", "nan").find("as in 90m or 2h") != std::string::npos);
   CHECK(fault({"run", "g", "--resume"}) == "arbalest: --resume needs --checkpoint DIR\n");
   CHECK(fault({"resume", "c", "--epochs", "3"}).find("resume takes no --epochs: ") != std::string::npos);
+  CHECK(fault({"resume", "c", "--resume"}) ==
+        "arbalest: resume takes no --resume: it repeats the run's own command line\n");
   CHECK(fault({"resume", "c", "--lerners"}).find("unknown option '--lerners'") != std::string::npos);
   const Command command = parse({"run", "g", "--checkpoint", "c", "--checkpoint-every", "2ep", "--time-limit", "1.5h"});
   REQUIRE(std::holds_alternative<RunOptions>(command));

@@ -60,7 +60,7 @@ void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   // Why it could not be written earlier is not known any more.
   throw RunError(errno == 0 ? std::string("standard output: not all of it could be written")
-                            : fmt::format("standard output: cannot write: {}", std::strerror(errno)));
+                            : fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
 }
 
 }  // namespace

@@ -76,11 +76,10 @@ class CommandLine {
     } catch (const CLI::CallForVersion&) {
       return Exit{kDone, fmt::format("arbalest {}\n", ARBALEST_VERSION)};
     } catch (const CLI::ArgumentMismatch& error) {
-      // "--epochs: 1 required N missing"
+      // "--epochs: 1 required N missing", or "--epochs: At Most 1 required but received 2"
       const std::string what = error.what();
-      const bool lacks_value = what.ends_with(" missing");
-      return wrong(lacks_value ? fmt::format("{}: found no value, expected one", what.substr(0, what.find(':')))
-                               : what);
+      const char* found = what.ends_with(" missing") ? "no value" : "more than one value";
+      return wrong(fmt::format("{}: found {}, expected one", what.substr(0, what.find(':')), found));
     } catch (const CLI::ParseError& error) {
       return wrong(error.what());
     } catch (const GraphError& error) {
@@ -536,15 +535,15 @@ class CommandLine {
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }
 
-  // resume's command line is the run's.
+  // Options of run, which resume has none of.
   void reject_changes(const std::vector<std::string>& rest) const {
     for (const std::string& word : rest) {
       const std::string name = word.substr(0, word.find('='));
       if (!name.starts_with("--") || run_command_->get_option_no_throw(name) == nullptr) continue;
+      const bool of_folder = name == "--checkpoint" || name == "--resume";
       throw GraphError(
-          fmt::format("resume takes no {}: it goes on with the run's own command line; with another, use "
-                      "'arbalest run' with all of it and --resume",
-                      name));
+          fmt::format("resume takes no {}: it repeats the run's own command line{}", name,
+                      of_folder ? "" : "; to change that, give 'arbalest run' the whole of it, with --resume"));
     }
   }
 

@@ -28,7 +28,7 @@ double now() {
 void make_folder(const std::string& folder, bool goes_on) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw RunError(fmt::format("{}: cannot create the folder: {}", folder, error.message()));
+  if (error) throw RunError(fmt::format("{}: the folder cannot be created: {}", folder, error.message()));
   if (access(folder.c_str(), W_OK) != 0) throw RunError(fmt::format("{}: the folder is read-only", folder));
   if (goes_on) return;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

@@ -9,15 +9,12 @@
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
-#include "io/formats/file.h"
 
 namespace arbalest {
 
 EventStream::EventStream(const std::string& path, std::string what, bool goes_on)
-    : path_(path), what_(std::move(what)), file_(nullptr, std::fclose) {
-  errno = 0;
-  file_.reset(std::fopen(path.c_str(), goes_on ? "a" : "w"));
-  if (!file_) fail_file("written", path);
+    : path_(path), what_(std::move(what)), file_(std::fopen(path.c_str(), goes_on ? "a" : "w"), std::fclose) {
+  if (!file_) throw RunError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
 void EventStream::cut(int64_t bytes) {

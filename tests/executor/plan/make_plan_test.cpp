@@ -326,7 +326,7 @@ TEST_CASE("make_plan refuses what cannot be planned") {
   CHECK(contains(refusal([](PlanRequest& r) { r.validation_samples = 0; }), "validation split holds no samples"));
   CHECK(contains(refusal([](PlanRequest& r) { r.training_samples = 7; }),
                  "7 training samples, and one update of 1 learner takes 8: a batch of 8 each; arbalest.Prefetch's "
-                 "attribute 'batch' sets it"));
+                 "'batch' may be 7 at most"));
   CHECK(contains(
       refusal([](PlanRequest& r) { r.learners = 13; }),
       "96 training samples, and one update of 13 learners takes 104: a batch of 8 each; there is enough for 12"));

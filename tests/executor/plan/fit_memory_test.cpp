@@ -5,8 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 
 #include "executor/plan/phases.h"
@@ -164,13 +164,13 @@ TEST_CASE("choosing what to compute again takes no longer than a plan is worth w
   for (const char* name : {"resnet50", "densenet121"}) {
     const Prepared kept = example(name, PlanDevice::Kind::Cpu, "3x224x224");
     const int64_t limit = peak_of(kept) * 6 / 10;
-    const auto began = std::chrono::steady_clock::now();
+    const std::clock_t began = std::clock();  // of this process alone: the machine may be busy
     Program program = kept.program;
     const Recomputation told = fit_memory(program, kept.request, {limit, 0, 10});
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const double seconds = double(std::clock() - began) / CLOCKS_PER_SEC;
     CHECK(told.values > 10);
     INFO(std::string(name));
-    CHECK(seconds < 30);  // it takes 0.05 and 0.25 s
+    CHECK(seconds < 60);  // it takes 0.05 and 0.25 s, under sanitizers a hundred times as long
   }
 }
 

@@ -297,3 +297,39 @@ TEST_CASE("safetensors: time grows with the number of tensors, not with its squa
   INFO(few, " s, and ", many, " s of four times as many");
   CHECK(many < 9 * few);  // their square would take 16 times as long
 }
+
+TEST_CASE("safetensors: shards are read as one file") {
+  const TestFolder folder;
+  const auto one = [](const std::string& name, float number) {
+    return NamedTensor{name, DataType::Float32, {1}, bytes_of<float>({number})};
+  };
+  write_safetensors(folder / "m-1.safetensors", {{one("a", 1), one("b", 2)}, {{"format", "pt"}}});
+  write_safetensors(folder / "m-2.safetensors", {{one("c", 3)}, {}});
+  const std::string index = (folder / "m.safetensors.index.json").string();
+  const auto read = [&](const std::string& text) {
+    std::ofstream(index) << text;
+    return read_safetensors(index);
+  };
+  const std::string sound =
+      R"({"metadata": {"total_size": 12},
+          "weight_map": {"c": "m-2.safetensors", "a": "m-1.safetensors", "b": "m-1.safetensors"}})";
+  const TensorFile file = read(sound);
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(file.find("a")->bytes == bytes_of<float>({1}));
+  CHECK(file.find("b")->bytes == bytes_of<float>({2}));
+  CHECK(file.find("c")->bytes == bytes_of<float>({3}));
+  CHECK(file.metadata.at("format") == "pt");
+
+  const auto refuses = [&](const std::string& text, const std::vector<std::string>& parts) {
+    check_parts(message_of<RunError>([&] { read(text); }), parts);
+  };
+  refuses("{}", {"m.safetensors.index.json: index: expected an object 'weight_map'"});
+  refuses("{\"weight_map\"", {"header: expected JSON"});
+  refuses(R"({"weight_map": {"a": "../m-1.safetensors"}})", {"weight_map of 'a': expected a file beside the index"});
+  refuses(R"({"weight_map": {"a": 3}})", {"weight_map of 'a'", "found 3"});
+  refuses(R"({"weight_map": {"a": "m-3.safetensors"}})", {"m-3.safetensors: cannot be opened"});
+  refuses(R"({"weight_map": {"a": "m-2.safetensors"}})", {"weight_map of 'a': expected a file that has it"});
+  refuses(R"({"weight_map": {"d": "m-1.safetensors"}})", {"weight_map of 'd'"});
+  write_safetensors(folder / "m-2.safetensors", {{one("a", 3), one("c", 3)}, {}});
+  refuses(sound, {"m-2.safetensors: tensor 'a': expected a name that no other shard has", "m-1.safetensors"});
+}

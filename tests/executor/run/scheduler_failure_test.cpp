@@ -176,7 +176,7 @@ TEST_CASE("with too little address space for its threads a run ends with an erro
 #endif
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   // For none or some of the 64 host threads and the 64 of kernels, each of which takes 8 MiB of stack.
-  for (const char* room : {"45", "300", "700"}) {
+  for (const char* room : {"45", "300", "700", "760"}) {
     CAPTURE(room);
     const TestFolder folder;
     const std::string said = (folder / "said").string();

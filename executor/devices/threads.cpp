@@ -25,6 +25,13 @@ size_t stack_bytes() {
   return stack + guard;
 }
 
+[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+  throw RunError(
+      fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
+                  "address space (ulimit -v) count threads too, and --threads asks for fewer",
+                  what, why));
+}
+
 }  // namespace
 
 std::thread start_std_thread(std::function<void()> work) {
@@ -35,10 +42,7 @@ std::thread start_thread(const std::string& what, std::function<void()> work, co
   try {
     return starter(std::move(work));
   } catch (const std::system_error& error) {
-    throw RunError(
-        fmt::format("no thread could be started for {}: {}; the limits on processes (ulimit -u) and on "
-                    "address space (ulimit -v) count threads too, and --threads asks for fewer",
-                    what, error.code().message()));
+    refuse(what, error.code().message());
   }
 }
 
@@ -60,7 +64,12 @@ void expect_threads(int count, const std::string& what, const ThreadStarter& sta
     }
   }
   // A thread that ends may leave an arena of the allocator behind, 64 MiB where its stack was.
-  const AddressSpace stacks(size_t(count) * stack_bytes());
+  const size_t bytes = size_t(count) * stack_bytes();
+  try {
+    const AddressSpace stacks(bytes);
+  } catch (const RunError&) {
+    refuse(what, fmt::format("there is no room for stacks of {} MiB", bytes >> 20));
+  }
 }
 
 }  // namespace arbalest

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "executor/devices/threads.h"
 #include "graph/plain_message.h"
 #include "tests/executor/run/child_process.h"
 #include "tests/executor/run/passing_device.h"
@@ -148,6 +150,33 @@ size_t address_space() {
   size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * size_t(sysconf(_SC_PAGESIZE));
+}
+
+// A system whose threads, as they end, take the address space that is left.
+std::thread start_greedy_thread(std::function<void()> work) {
+  return std::thread([work = std::move(work)] {
+    work();
+    while (mmap(nullptr, size_t{4} << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) continue;
+  });
+}
+
+TEST_CASE("child: threads that leave no address space behind them" * doctest::skip()) {
+  const size_t most = address_space() + (size_t{1} << 30);
+  const rlimit memory{most, most};
+  REQUIRE(setrlimit(RLIMIT_AS, &memory) == 0);
+  std::fprintf(stderr, "told: %s\n", message_of([] { expect_threads(8, "kernels", start_greedy_thread); }).c_str());
+}
+
+// The allocator does as much: a thread takes 64 MiB of it unless one that has ended left some.
+TEST_CASE("threads are refused where those that were tried leave no room for them") {
+#ifdef __SANITIZE_THREAD__
+  MESSAGE("SKIP: ThreadSanitizer itself needs the address space that is kept from threads");
+  return;
+#endif
+  const ChildProcess child = run_child("child: threads that leave no address space behind them");
+  INFO(child.said);
+  CHECK(contains(child.said, "told: no thread could be started for kernels: there is no room for stacks of "));
+  CHECK(contains(child.said, "--threads asks for fewer"));
 }
 
 TEST_CASE("child: a run of this process" * doctest::skip()) {

@@ -1,7 +1,9 @@
 #include "ops/address_space.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "graph/error.h"
 
@@ -18,6 +20,13 @@ AddressSpace::AddressSpace(size_t bytes)
 
 AddressSpace::~AddressSpace() {
   munmap(begin_, bytes_);
+}
+
+void share_arenas() {
+#ifdef M_ARENA_MAX
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
+#endif
 }
 
 }  // namespace arbalest

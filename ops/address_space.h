@@ -18,4 +18,9 @@ class AddressSpace {
   void* const begin_;
 };
 
+// glibc's allocator maps 64 MiB for each thread that uses it, and keeps them when the thread ends: address space in
+// which other threads have no room for their stacks. Where there is a limit on it (ulimit -v), threads that allocate
+// for the first time after this share what there is (glibc's manual, M_ARENA_MAX).
+void share_arenas();
+
 }  // namespace arbalest

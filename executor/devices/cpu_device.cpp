@@ -192,7 +192,7 @@ class CpuDevice final : public Device {
   // OpenMP ends the process where it cannot start a thread. So the threads of its teams are started here, once it is
   // known that they are to be had.
   static std::shared_ptr<void> idle_threads(int index, int threads) {
-    const AddressSpace room(size_t{128} << 20);  // for arenas of the allocator, which the two teams' first threads take
+    const AddressSpace room(size_t{64} << 20);  // for what threads take besides their stacks
 #ifdef _OPENMP
     const int idle = omp_get_num_procs() + 1;  // those of let_idle_threads_sleep()
     expect_threads(idle + threads, fmt::format("kernels on cpu:{}", index));

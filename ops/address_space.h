@@ -18,9 +18,9 @@ class AddressSpace {
   void* const begin_;
 };
 
-// glibc's allocator maps 64 MiB for each thread that uses it, and keeps them when the thread ends: address space in
-// which other threads have no room for their stacks. Where there is a limit on it (ulimit -v), threads that allocate
-// for the first time after this share what there is (glibc's manual, M_ARENA_MAX).
+// glibc's allocator maps 64 MiB ("arena") for each thread that allocates, and keeps them when the thread ends, so that
+// other threads have less room for their stacks. Where the process' address space is limited (ulimit -v), threads that
+// allocate for the first time after this call share the arenas that there are (glibc's manual, M_ARENA_MAX).
 void share_arenas();
 
 }  // namespace arbalest

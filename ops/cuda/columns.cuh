@@ -77,7 +77,7 @@ inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
 // For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs
 // `resident` blocks at once: with more there would be a last wave of few, and partials would be read more often. Its
 // blocks take turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these
-// write last the next one reads first (docs/notes.md, "Back and forth"). Such a kernel has no use for a place's rows.
+// write last the next one reads first (docs/design.md, Devices). Such a kernel has no use for a place's rows.
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
                               int resident) {
   const bool large = bytes > (int64_t{16} << 20);

@@ -1,6 +1,6 @@
 #pragma once
 // Programmatic dependent launch: kernels whose blocks may start before the kernel ahead of them in the stream has
-// ended, and wait there for its results. That hides 0.7 µs of what a launch costs (docs/notes.md).
+// ended, and wait there for its results. That hides 0.7 µs of what a launch costs.
 // https://docs.nvidia.com/cuda/cuda-c-programming-guide/#programmatic-dependent-launch-and-synchronization
 
 #include <cuda_runtime.h>

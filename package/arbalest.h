@@ -2,6 +2,7 @@
 // Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may be
 // added to both (operators, sources, observers).
 
+#include "executor/console/console_observer.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/export_model.h"
 #include "executor/inference/inference.h"

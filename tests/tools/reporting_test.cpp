@@ -18,6 +18,9 @@
 #include <regex>
 #include <sstream>
 
+#include "executor/console/console_observer.h"
+#include "executor/console/progress_text.h"
+#include "executor/console/terminal.h"
 #include "executor/plan/make_plan.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/what_if.h"
@@ -29,8 +32,6 @@
 #include "tools/command/plan_summary.h"
 #include "tools/watch/fitted_text.h"
 #include "tools/watch/log.h"
-#include "tools/watch/progress.h"
-#include "tools/watch/terminal.h"
 
 using namespace arbalest;
 using test::contains;
@@ -151,7 +152,7 @@ class Terminal {
 // What a run shows on a terminal so wide.
 std::string shown_on(uint16_t columns) {
   const Terminal terminal(columns);
-  ProgressLine line(terminal.out());
+  ConsoleObserver line(terminal.out());
   RunStarted run = ten_epochs();
   run.note = "what is probably not meant, which takes more than one line on a narrow terminal";
   line.started(run);
@@ -215,7 +216,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
   {
-    ProgressLine line(file);
+    ConsoleObserver line(file);
     line.started(ten_epochs());
     for (int i = 0; i < 13; ++i) line.kept({"train", 1000 * i, 13000, 3 << 20, double(i)});
     line.kept({"train", 13000, 13000, 3 << 20, 12.5});
@@ -247,7 +248,7 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, not too many") 
 TEST_CASE("the first line has devices in ranges, and a note behind it") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
-  ProgressLine line(file);
+  ConsoleObserver line(file);
   RunStarted run = ten_epochs();
   run.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:5", "cuda:10"};
   run.note = "probably not meant";
@@ -259,10 +260,10 @@ TEST_CASE("the first line has devices in ranges, and a note behind it") {
 }
 
 TEST_CASE("the end tells what was reached, and where nothing was validated") {
-  const auto told = [](const std::function<void(ProgressLine&, RunFinished&)>& run) {
+  const auto told = [](const std::function<void(ConsoleObserver&, RunFinished&)>& run) {
     std::FILE* file = std::tmpfile();
     REQUIRE(file != nullptr);
-    ProgressLine line(file);
+    ConsoleObserver line(file);
     RunStarted start = ten_epochs();
     start.validates = true;
     line.started(start);
@@ -275,12 +276,12 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
     return text;
   };
   const std::string kNothing = "  nothing was validated: the run ended before its first validation did\n";
-  CHECK(contains(told([](ProgressLine& line, RunFinished& end) {
+  CHECK(contains(told([](ConsoleObserver& line, RunFinished& end) {
                    line.progress(some_progress());
                    end.iteration = 260;
                  }),
                  "\n  training, by iteration 250: loss 0.1235\n" + kNothing));
-  const std::string whole = told([](ProgressLine& line, RunFinished& end) {
+  const std::string whole = told([](ConsoleObserver& line, RunFinished& end) {
     line.progress(some_progress());
     line.epoch({3, 300, 36, 12345, 0.1235, {}, true});
     end.iteration = 300;
@@ -296,7 +297,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
   CHECK(contains(whole, "\n  best loss: 0.2500, epoch 2\n"));
   // A rollback undoes an epoch's end, and what was reported behind it.
   for (const int64_t iteration : {200, 260}) {
-    const std::string back = told([&](ProgressLine& line, RunFinished& end) {
+    const std::string back = told([&](ConsoleObserver& line, RunFinished& end) {
       line.epoch({2, 240, 36, 12345, 0.1235, {}, true});
       line.progress(some_progress());
       line.rolled_back({.reason = "nan", .path = "c", .iteration = 200});
@@ -309,7 +310,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
 TEST_CASE("what a memory limit costs is told behind the first line") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
-  ProgressLine line(file);
+  ConsoleObserver line(file);
   RunStarted run = ten_epochs();
   run.planned_peak_bytes = (int64_t{5} << 30) + (int64_t{921} << 20);
   run.recomputation = {int64_t{6} << 30, 31, 4404019200, 0.094};
@@ -323,7 +324,7 @@ TEST_CASE("what a memory limit costs is told behind the first line") {
 TEST_CASE("a rollback is told behind its reason, which may have several lines") {
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
-  ProgressLine line(file);
+  ConsoleObserver line(file);
   line.rolled_back({.reason = "node 'a' makes 'a'\n  of 'x'",
                     .path = "c/35.safetensors",
                     .iteration = 35,
@@ -341,7 +342,7 @@ TEST_CASE("a pipe that nobody reads is waited for once; what it does not take is
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   fcntl(ends[1], F_SETPIPE_SZ, 4096);
   std::FILE* const out = fdopen(ends[1], "w");
-  ProgressLine line(out);
+  ConsoleObserver line(out);
   const auto began = std::chrono::steady_clock::now();
   CheckpointSaved saved;
   for (int i = 0; i < 500; ++i) {
@@ -370,7 +371,7 @@ TEST_CASE("progress that cannot be written ends nothing") {
     MESSAGE("SKIP: no /dev/full to fail on");
     return;
   }
-  ProgressLine line(file);
+  ConsoleObserver line(file);
   CHECK_NOTHROW(line.started(ten_epochs()));
   CHECK_NOTHROW(line.progress(some_progress()));
   CHECK_NOTHROW(line.finished({}));
@@ -524,7 +525,7 @@ TEST_CASE("names from files reach the terminal without control characters") {
 
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);
-  ProgressLine line(file);
+  ConsoleObserver line(file);
   RunStarted run = ten_epochs();
   run.graph = "\033]0;owned\007.onnxtxt";
   line.started(run);

@@ -8,6 +8,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "executor/console/progress_text.h"
+#include "executor/console/terminal.h"
 #include "executor/session/session.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
@@ -19,8 +21,6 @@
 #include "tools/data/pack.h"
 #include "tools/data/survey.h"
 #include "tools/data/survey_text.h"
-#include "tools/watch/progress.h"
-#include "tools/watch/terminal.h"
 
 namespace arbalest {
 namespace {

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "executor/console/console_observer.h"
 #include "executor/session/output_paths.h"
 #include "executor/training/checkpoint_folder.h"
 #include "graph/plain_message.h"
@@ -16,7 +17,6 @@
 #include "tools/command/run_settings.h"
 #include "tools/command/session_setup.h"
 #include "tools/watch/log.h"
-#include "tools/watch/progress.h"
 #include "tools/watch/tensorboard_log.h"
 
 namespace arbalest {
@@ -110,7 +110,7 @@ int command_run(const RunOptions& options) {
   std::optional<TensorBoardLog> tensorboard;
   if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, run_settings(options, graph), goes_on);
   if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph), goes_on);
-  ProgressLine progress(stderr);
+  ConsoleObserver progress;
   std::vector<RunObserver*> watching = {&progress};
   if (log) watching.push_back(&*log);
   if (tensorboard) watching.push_back(&*tensorboard);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/watch/terminal.h"
+#include "executor/console/terminal.h"
 
 namespace arbalest {
 namespace {
@@ -190,26 +190,6 @@ class Fitting {
 };
 
 }  // namespace
-
-std::string wrapped(const std::string& text, size_t width, size_t indent) {
-  const std::string blanks(indent, ' ');
-  width = std::max(width, 2 * indent + 2);
-  std::string lines;
-  std::string_view rest = text;
-  while (columns_of(rest) > width - (lines.empty() ? 0 : blanks.size())) {
-    if (!lines.empty()) lines += blanks;
-    const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : blanks.size()));
-    // Behind the last blank that fits; a word longer than a line is cut.
-    const size_t blank = rest.substr(0, fits.size() + 1).rfind(' ');
-    const bool indented_only = blank == rest.npos || rest.substr(0, blank).find_first_not_of(' ') == rest.npos;
-    const size_t end = indented_only ? fits.size() : blank;
-    lines += rest.substr(0, rest.substr(0, end).find_last_not_of(' ') + 1);
-    lines += '\n';
-    rest.remove_prefix(end);
-    rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
-  }
-  return lines + (lines.empty() || rest.empty() ? "" : blanks) + std::string(rest);
-}
 
 std::string fitted(const std::string& report, size_t width) {
   return Fitting(width).run(report);

@@ -6,9 +6,6 @@
 
 namespace arbalest {
 
-// Lines of no more than `width` columns, those after the first indented.
-std::string wrapped(const std::string& text, size_t width, size_t indent = 4);
-
 // A report in which no line is wider than that. A table that does not fit has narrower columns and its text below the
 // rows, or where that is too wide as well, each row's name in a line of its own and the other cells below; other lines
 // are wrapped. Tables have a heading that is not indented, cells that are right-aligned below its words, and may end in

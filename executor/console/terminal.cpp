@@ -1,4 +1,4 @@
-#include "tools/watch/terminal.h"
+#include "executor/console/terminal.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -35,6 +35,26 @@ std::string_view first_columns(std::string_view text, size_t count) {
     if ((uint8_t(text[end]) & 0xc0) != 0x80 && taken++ == count) break;
   }
   return text.substr(0, end);
+}
+
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  const std::string blanks(indent, ' ');
+  width = std::max(width, 2 * indent + 2);
+  std::string lines;
+  std::string_view rest = text;
+  while (columns_of(rest) > width - (lines.empty() ? 0 : blanks.size())) {
+    if (!lines.empty()) lines += blanks;
+    const std::string_view fits = first_columns(rest, width - (lines.empty() ? 0 : blanks.size()));
+    // Behind the last blank that fits; a word longer than a line is cut.
+    const size_t blank = rest.substr(0, fits.size() + 1).rfind(' ');
+    const bool indented_only = blank == rest.npos || rest.substr(0, blank).find_first_not_of(' ') == rest.npos;
+    const size_t end = indented_only ? fits.size() : blank;
+    lines += rest.substr(0, rest.substr(0, end).find_last_not_of(' ') + 1);
+    lines += '\n';
+    rest.remove_prefix(end);
+    rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(' ')));
+  }
+  return lines + (lines.empty() || rest.empty() ? "" : blanks) + std::string(rest);
 }
 
 std::string shaded(std::string_view text, Shade shade) {

@@ -1,4 +1,4 @@
-#include "tools/watch/progress.h"
+#include "executor/console/console_observer.h"
 
 #include <fmt/format.h>
 
@@ -9,42 +9,15 @@
 #include <string_view>
 #include <vector>
 
+#include "executor/console/progress_text.h"
+#include "executor/console/terminal.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
-#include "tools/watch/fitted_text.h"
-#include "tools/watch/terminal.h"
 
 namespace arbalest {
 namespace {
 
-constexpr size_t kNarrowestBar = 6, kWidestBar = 30;  // columns, its ends included
-constexpr const char* kInputBound = "input-bound";
 constexpr double kPlainInterval = 10;  // seconds between progress lines where they are not redrawn
-
-struct Part {
-  std::string text;
-  int importance = 0;  // the least goes first
-};
-
-std::string join(const std::vector<Part>& parts) {
-  std::string line;
-  for (const Part& part : parts) line += (line.empty() ? "" : "  ") + part.text;
-  return line;
-}
-
-// "[====>     ]"
-std::string bar(double share, size_t width) {
-  const size_t inner = width - 2, done = std::min(inner, size_t(share * double(inner)));
-  const bool whole = done == inner;
-  return '[' + std::string(done, '=') + (whole ? "" : ">") + std::string(whole ? 0 : inner - done - 1, ' ') + ']';
-}
-
-// Of what is not a number the sign has no meaning. A loss that grows without bound does not fill the line.
-std::string measured(double value) {
-  constexpr double kLong = 1e6;
-  if (std::isnan(value)) return "nan";
-  return std::abs(value) < kLong ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
-}
 
 std::string join(const Metrics& metrics) {
   std::string text;
@@ -54,10 +27,6 @@ std::string join(const Metrics& metrics) {
 
 std::string loss_and_metrics(double loss, const Metrics& metrics) {
   return (std::isnan(loss) && !metrics.empty() ? std::string() : " loss " + measured(loss)) + join(metrics);
-}
-
-std::string updates_skipped(int64_t count) {
-  return fmt::format("{} update{} skipped", count, count == 1 ? "" : "s");
 }
 
 std::string left_out_text(const Validated& event) {
@@ -103,22 +72,6 @@ std::string ranges(const std::vector<std::string>& devices) {
   return text;
 }
 
-}  // namespace
-
-std::string short_count(double value) {
-  if (!(value >= 0)) return "?";
-  if (value < 1e3) return fmt::format("{:.0f}", value);
-  if (value < 1e6) return fmt::format("{:.1f}k", value / 1e3);
-  return fmt::format("{:.2f}M", value / 1e6);
-}
-
-std::string clock_time(double seconds) {
-  if (!(seconds >= 0 && seconds < 1e9)) return "?";
-  const auto whole = std::llround(seconds);
-  const auto hours = whole / 3600, minutes = whole / 60 % 60, rest = whole % 60;
-  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, rest) : fmt::format("{}:{:02}", minutes, rest);
-}
-
 std::string input_text(const InputReport& input) {
   std::string text = fmt::format("training waited for {:.0f} % of its batches", 100 * input.late);
   const double all = input.read + input.decode + input.scale;
@@ -130,64 +83,28 @@ std::string input_text(const InputReport& input) {
   return text;
 }
 
-std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout) {
-  const size_t width = layout.width;
-  const std::string validating =
-      layout.validated < 0 ? "" : fmt::format("validating {:2.0f} %", 100 * layout.validated);
-  if (progress.iteration == 0) return std::string(first_columns(validating, width));  // nothing else is known yet
-  std::vector<Part> parts;
-  const int64_t per_epoch = run.iterations_per_epoch;
-  const int64_t epochs = per_epoch > 0 ? (run.iterations + per_epoch - 1) / per_epoch : 0;
-  parts.push_back(
-      {epochs > 0 ? fmt::format("epoch {}/{}", progress.epoch, epochs) : fmt::format("epoch {}", progress.epoch), 9});
-  const double within = std::clamp(progress.epochs - double(progress.epoch - 1) + 1e-11, 0.0, 1.0);
-  if (progress.epochs > 0) {
-    if (layout.bar) parts.push_back({bar(within, kNarrowestBar), 2});
-    parts.push_back({fmt::format("{:2} %", int(within * 100)), 4});
-  }
-  parts.push_back({"loss " + measured(progress.loss), 8});
-  for (const auto& [name, value] : progress.metrics) {
-    parts.push_back({fmt::format("{} {}", printable(name), measured(value)), 3});
-  }
-  parts.push_back({fmt::format("lr {:.3g}", progress.learning_rate), 1});
-  parts.push_back({short_count(progress.images_per_second) + " images/s", 6});
-  if (progress.skipped_updates > 0) parts.push_back({updates_skipped(progress.skipped_updates), 7});
-  if (progress.input.bound()) parts.push_back({kInputBound, 6});
-  if (!validating.empty()) parts.push_back({validating, 7});
-  if (run.iterations > progress.iteration && progress.iteration > 0) {
-    const double each = progress.seconds / double(progress.iteration);
-    parts.push_back({"ETA " + clock_time(each * double(run.iterations - progress.iteration)), 5});
-  }
-  while (parts.size() > 1 && columns_of(join(parts)) > width) {
-    const auto least = [](const Part& a, const Part& b) { return a.importance < b.importance; };
-    parts.erase(std::min_element(parts.begin(), parts.end(), least));
-  }
-  const size_t taken = columns_of(join(parts));
-  for (Part& part : parts) {
-    if (part.text[0] == '[') part.text = bar(within, std::min(kNarrowestBar + width - taken, kWidestBar));
-  }
-  return std::string(first_columns(join(parts), width));
-}
+}  // namespace
 
-ProgressLine::ProgressLine(std::FILE* out) : out_(out), terminal_(can_redraw(out)), colours_(shows_colours(out)) {}
+ConsoleObserver::ConsoleObserver(std::FILE* out)
+    : out_(out), terminal_(can_redraw(out)), colours_(shows_colours(out)) {}
 
-size_t ProgressLine::width() const {
+size_t ConsoleObserver::width() const {
   return std::max<size_t>(2, terminal_width(out_)) - 1;  // the last column would wrap the cursor
 }
 
 // Errors are ignored: training goes on where the terminal is gone. One that takes nothing is waited for once, and then
 // only asked: what it does not take is left out.
-void ProgressLine::put(const std::string& text) {
+void ConsoleObserver::put(const std::string& text) {
   taken_ = put_within(std::chrono::milliseconds(taken_ ? 1000 : 0), out_, (taken_ ? "" : "\n") + text);
 }
 
-void ProgressLine::clear() {
+void ConsoleObserver::clear() {
   if (!drawn_) return;
   put("\r\033[K");
   drawn_ = false;
 }
 
-void ProgressLine::draw() {
+void ConsoleObserver::draw() {
   std::string line = progress_text(run_, last_, {width(), true, validated_});
   if (colours_) {
     const size_t first = line.find('=');
@@ -200,12 +117,12 @@ void ProgressLine::draw() {
   draw(line);
 }
 
-void ProgressLine::draw(const std::string& line) {
+void ConsoleObserver::draw(const std::string& line) {
   put("\r" + line + "\033[K");
   drawn_ = true;
 }
 
-void ProgressLine::print(const std::string& line) {
+void ConsoleObserver::print(const std::string& line) {
   clear();
   const std::string shown = printable(line);
   std::string text = terminal_ ? wrapped(shown, width()) : shown;
@@ -213,7 +130,7 @@ void ProgressLine::print(const std::string& line) {
   put(text + "\n");
 }
 
-void ProgressLine::started(const RunStarted& event) {
+void ConsoleObserver::started(const RunStarted& event) {
   run_ = event;
   const int64_t learners = event.learners * int64_t(event.devices.size());
   std::string who = fmt::format("{} learner{}", learners, learners == 1 ? "" : "s");
@@ -231,7 +148,7 @@ void ProgressLine::started(const RunStarted& event) {
   if (!event.note.empty()) print("note: " + event.note);
 }
 
-void ProgressLine::kept(const SamplesKept& event) {
+void ConsoleObserver::kept(const SamplesKept& event) {
   const std::string split = printable(event.split);
   if (event.samples == event.all) {
     last_plain_ = -1e9;  // training's seconds begin at 0
@@ -248,7 +165,7 @@ void ProgressLine::kept(const SamplesKept& event) {
   print(text);
 }
 
-void ProgressLine::progress(const RunProgress& event) {
+void ConsoleObserver::progress(const RunProgress& event) {
   missed_ += event.missed;
   last_ = event;
   if (terminal_) return draw();
@@ -258,7 +175,7 @@ void ProgressLine::progress(const RunProgress& event) {
 }
 
 // The share stands behind the progress of training, which may go on meanwhile.
-void ProgressLine::validating(const ValidationProgress& event) {
+void ConsoleObserver::validating(const ValidationProgress& event) {
   validated_ = event.share;
   if (terminal_) return draw();
   if (event.seconds - last_plain_ < kPlainInterval) return;
@@ -266,13 +183,13 @@ void ProgressLine::validating(const ValidationProgress& event) {
   print(progress_text(run_, last_, {.validated = validated_}));
 }
 
-void ProgressLine::epoch(const EpochEnded& event) {
+void ConsoleObserver::epoch(const EpochEnded& event) {
   ended_ = event.iteration;
   print(fmt::format("epoch {}:{}  {} images/s  {}", event.epoch, loss_and_metrics(event.loss, event.metrics),
                     short_count(event.images_per_second), clock_time(event.seconds)));
 }
 
-void ProgressLine::validation(const Validated& event) {
+void ConsoleObserver::validation(const Validated& event) {
   validated_ = -1;
   const bool drops = event.rate_factor != rate_factor_;
   rate_factor_ = event.rate_factor;
@@ -281,7 +198,7 @@ void ProgressLine::validation(const Validated& event) {
       drops ? fmt::format("  no better for a while: learning rate x {:g} from now on", rate_factor_) : ""));
 }
 
-void ProgressLine::tuned(const Tuned& event) {
+void ConsoleObserver::tuned(const Tuned& event) {
   run_.iterations = event.iterations;
   run_.iterations_per_epoch = event.iterations_per_epoch;
   print(fmt::format(
@@ -289,11 +206,11 @@ void ProgressLine::tuned(const Tuned& event) {
       event.images_per_second > 0 ? fmt::format(" ({} images/s)", short_count(event.images_per_second)) : ""));
 }
 
-void ProgressLine::checkpoint(const CheckpointSaved& event) {
+void ConsoleObserver::checkpoint(const CheckpointSaved& event) {
   if (!event.whole) print(fmt::format("saved {}", event.path));
 }
 
-void ProgressLine::rolled_back(const RolledBack& event) {
+void ConsoleObserver::rolled_back(const RolledBack& event) {
   ended_ = std::min(ended_, event.iteration);
   std::istringstream reason(event.reason);  // --find-nan tells of inputs in lines of their own
   for (std::string line; std::getline(reason, line);) print(line);
@@ -301,11 +218,11 @@ void ProgressLine::rolled_back(const RolledBack& event) {
                     event.iteration, event.path, event.rate_factor, event.times, event.most));
 }
 
-void ProgressLine::skipped(const SampleSkipped& event) {
+void ConsoleObserver::skipped(const SampleSkipped& event) {
   print(fmt::format("skipped {}: {}", printable(event.place), printable(event.fault)));
 }
 
-void ProgressLine::finished(const RunFinished& event) {
+void ConsoleObserver::finished(const RunFinished& event) {
   const std::string by = event.interrupted_by.empty() ? "" : " by " + event.interrupted_by;
   const std::string how = event.reason == "interrupted"  ? "interrupted" + by
                           : event.reason == "time limit" ? "out of time"
@@ -353,7 +270,7 @@ void ProgressLine::finished(const RunFinished& event) {
 }
 
 // The message itself is printed once, where the error ends up.
-void ProgressLine::failed(const RunFailed& event) {
+void ConsoleObserver::failed(const RunFailed& event) {
   clear();
   if (!event.trace.empty()) print(fmt::format("the run failed; its trace: {}", event.trace));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What a run shows while it runs: on a terminal one line redrawn in place, elsewhere plain lines.
+// Shows a run while it runs, as `arbalest run` does: on a terminal one line redrawn in place, elsewhere plain lines.
 
 #include <cstdio>
 #include <string>
@@ -8,24 +8,11 @@
 
 namespace arbalest {
 
-// "epoch 3/10  [===>      ]  37 %  loss 0.1234  accuracy 0.9612  12.3k images/s  ETA 1:23", no longer than `width`
-// columns: what matters least (learning rate, bar, metrics, the share of the epoch) goes first, and the bar takes what
-// is left. `validated`: the share of a validation that goes on; below 0: none does.
-struct ProgressLayout {
-  size_t width = std::string::npos;
-  bool bar = false;
-  double validated = -1;
-};
-std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout);
-
-std::string short_count(double value);   // "950", "12.3k", "1.20M"
-std::string clock_time(double seconds);  // "0:07", "1:02:03"
-
-class ProgressLine : public RunObserver {
+class ConsoleObserver : public RunObserver {
  public:
   // Redraws where `out` is a terminal that can; `out` must outlive this.
-  explicit ProgressLine(std::FILE* out);
-  ~ProgressLine() override { clear(); }
+  explicit ConsoleObserver(std::FILE* out = stderr);
+  ~ConsoleObserver() override { clear(); }
 
   void started(const RunStarted& event) override;
   void kept(const SamplesKept& event) override;

@@ -22,6 +22,9 @@ size_t columns_of(std::string_view text);
 // The beginning of the text that takes so many columns.
 std::string_view first_columns(std::string_view text, size_t columns);
 
+// Lines of no more than `width` columns, those after the first indented.
+std::string wrapped(const std::string& text, size_t width, size_t indent = 4);
+
 // Text within an escape sequence that a terminal shows as a colour, and its end.
 enum class Shade : uint8_t { Bold = 1, Red = 31, Green = 32, Yellow = 33, Cyan = 36 };
 std::string shaded(std::string_view text, Shade shade);

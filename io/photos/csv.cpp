@@ -186,8 +186,6 @@ std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table, c
   return rows;
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
   CsvReader reader(spec.path);
   const CsvColumns columns = find_columns(spec, reader);
@@ -205,6 +203,39 @@ std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
                         [&](size_t i) { return table.labels->stratum(rows[i]); });
   return std::make_unique<CsvSource>(spec.path, root ? *root : fs::path(spec.path).parent_path().string(),
                                      std::move(table), std::move(rows), spec.label(), check);
+}
+
+}  // namespace
+
+DescribedScheme csv_scheme() {
+  return described(
+      {.name = "csv", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_csv},
+      {.path = "FILE",
+       .text = "photos that a table lists, with a class or several labels for each",
+       .more = "The table has the names of its columns in the first line, and commas between cells (RFC "
+               "4180). Classes that are names are numbered in byte order. Several labels are a float for "
+               "each, -1 where nothing is said. The table lists files; numbers to train on come as npy: or "
+               "tensors:.",
+       .options =
+           {{"path", "COLUMN", "the photo's file", "path, file, filename, image, 'Image Index' and the like"},
+            {"root", "DIR", "the folder that relative files are in", "the table's"},
+            {"label", "COLUMN", "the photo's class: a name, or a whole number from 0", "label or class"},
+            {"classes", "K", "how many classes there are, where they are numbers and not each is in the table"},
+            {"labels", "COLUMN,COLUMN,…",
+             "instead of a class several labels: 0 or 1 (0.0, 1.0, false, true); * stands for all columns besides "
+             "path, split and group"},
+            {"missing", "TEXT", "a cell of labels that says nothing, as an empty one does"},
+            {"list", "COLUMN", "instead of a class a list of the labels that hold"},
+            {"separator", "TEXT", "what divides the list", "|"},
+            {"none", "TEXT", "a list that holds no label, as an empty one does"},
+            {"split", "COLUMN", "train, test or validation", "split, where it is there"},
+            held_out_part_option(),
+            held_out_seed_option(),
+            {"group", "COLUMN",
+             "what stays in one split together, such as a patient's photos: whole groups are held "
+             "out then, not parts of classes"},
+            {"check", "0", "0: runs do not look first whether all files are there", "1"}},
+       .example = "csv:data/xrays/labels.csv?labels=pneumonia,virus&group=patient"});
 }
 
 }  // namespace arbalest

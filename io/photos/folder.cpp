@@ -152,8 +152,6 @@ std::string describe(const SourceSpec& spec, const Split& split, int64_t photos,
                      others > 0 ? fmt::format("; {} other file{} ignored", others, others == 1 ? "" : "s") : "");
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
   const Split split = find_split(spec);
   const HeldOut part = held_out_option(spec);
@@ -197,6 +195,23 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
   return std::make_unique<FolderSource>(spec.label(), PhotoFiles(split.root.string(), std::move(photos)),
                                         std::move(missing_here), split.classes, std::move(class_ends),
                                         std::move(description));
+}
+
+}  // namespace
+
+DescribedScheme folder_scheme() {
+  return described(
+      {.name = "folder", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_folder},
+      {.path = "DIR",
+       .text = "photos (JPEG, PNG, WebP) in a folder for each class",
+       .more = "Classes are numbered by the names of their folders in byte order, and photos may lie at any "
+               "depth below these. The splits are the folders train (or training) and test (testing), "
+               "validation, val or valid of DIR, in letters of any case, with the classes of train; test and "
+               "validation stand for what is there. Without them all of DIR is divided: at least one photo "
+               "of two is held out, by the seed and the names of files. A link that leads nowhere is an "
+               "image that is missing.",
+       .options = {held_out_part_option(), held_out_seed_option()},
+       .example = "folder:data/photos?test=0.1"});
 }
 
 }  // namespace arbalest

@@ -173,8 +173,6 @@ bool fits_memory(const Names& paths) {
   return bytes < memory / 2;
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_tar(const SourceSpec& spec) {
   const Names paths = shards_of(spec, spec.split);
   check_shards(spec, paths);
@@ -193,6 +191,24 @@ std::unique_ptr<Source> open_tar(const SourceSpec& spec) {
   if (label >= 0)
     throw RunError(fmt::format("{}: found class {}, expected 0 to {}", source->locate(at), label, classes - 1));
   return source;
+}
+
+}  // namespace
+
+DescribedScheme tar_scheme() {
+  return described(
+      {.name = "tar", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_tar},
+      {.path = "PATTERN",
+       .text = "photos in tar archives, as WebDataset and 'arbalest data pack' write them",
+       .more = "A sample is a member NAME.jpg, .jpeg, .png or .webp, and the number of its class in NAME.cls "
+               "beside it. In PATTERN * stands for anything, {0000..0099} for numbers, {a,b} for either and "
+               "{split} for the split's name. Classes have the names that classes.txt beside the shards "
+               "lists, where it is there. An index is kept beside each shard, SHARD.tar.index.",
+       .options = {{"test", "PATTERN", "the shards of the other split, where the pattern has no {split}"},
+                   {"classes", "K", "how many classes there are", "the lines of classes.txt, or what is found"},
+                   {"keep", "0", "0: what was read is let go of; 1: it stays in memory",
+                    "1, or 0 where the shards take half of the memory or more"}},
+       .example = "tar:shards/{split}-*.tar"});
 }
 
 }  // namespace arbalest

@@ -74,8 +74,6 @@ std::unique_ptr<Source> open_cifar(const SourceSpec& spec, const CifarLayout& la
                       read_names(layout, found.parent_path() / layout.names));
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_cifar10(const SourceSpec& spec) {
   std::vector<std::string> files = {"test_batch.bin"};
   if (spec.split == "train") {
@@ -87,6 +85,27 @@ std::unique_ptr<Source> open_cifar10(const SourceSpec& spec) {
 
 std::unique_ptr<Source> open_cifar100(const SourceSpec& spec) {
   return open_cifar(spec, kCifar100, {spec.split + ".bin"});
+}
+
+}  // namespace
+
+DescribedScheme cifar10_scheme() {
+  return described(
+      {.name = "cifar10", .needs_path = true, .open = open_cifar10},
+      {.path = "DIR",
+       .text = "CIFAR-10's binary files",
+       .more = "The official binary layout, in DIR or in DIR/cifar-10-batches-bin. Classes have the names in "
+               "batches.meta.txt, where it is there.",
+       .example = "cifar10:data/cifar10"});
+}
+
+DescribedScheme cifar100_scheme() {
+  return described({.name = "cifar100", .needs_path = true, .open = open_cifar100},
+                   {.path = "DIR",
+                    .text = "CIFAR-100's binary files, with the fine labels",
+                    .more = "The official binary layout, in DIR or in DIR/cifar-100-binary. Classes have the names in "
+                            "fine_label_names.txt, where it is there.",
+                    .example = "cifar100:data/cifar100"});
 }
 
 }  // namespace arbalest

@@ -195,8 +195,6 @@ void render(uint64_t key, int side, int64_t first, int64_t last, uint8_t* images
   }
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_glyphs(const SourceSpec& spec) {
   const bool train = spec.split == "train";
   const int64_t train_size = spec.integer("train", 20000, 1, 10'000'000);
@@ -213,6 +211,18 @@ std::unique_ptr<Source> open_glyphs(const SourceSpec& spec) {
     workers.emplace_back(render, key, side, size * t / threads, size * (t + 1) / threads, images.data(), labels.data());
   workers.clear();  // joins
   return image_source(spec, {1, side, side}, kClasses, std::move(images), std::move(labels));
+}
+
+}  // namespace
+
+DescribedScheme glyphs_scheme() {
+  return described({.name = "glyphs", .open = open_glyphs},
+                   {.text = "generated digits, distorted and noisy",
+                    .more = "They need no files and are made from the run's seed, white on black, in ten classes.",
+                    .options = {{"train", "N", "digits to train on", "20000"},
+                                {"test", "N", "digits to validate on", "4000"},
+                                {"size", "PIXELS", "width and height of each, 16 to 256", "28"}},
+                    .example = "glyphs:?train=6400&test=1000"});
 }
 
 }  // namespace arbalest

@@ -79,8 +79,6 @@ std::filesystem::path find(const SourceSpec& spec, const std::string& content, c
   return find_split_file(fmt::format("source '{}': {}", spec.label(), content), folders, names);
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_mnist(const SourceSpec& spec) {
   // Both are looked for before either is read: a missing file should not take a second to be missed.
   const std::filesystem::path image_path = find(spec, "images", "idx3");
@@ -88,6 +86,19 @@ std::unique_ptr<Source> open_mnist(const SourceSpec& spec) {
   Images images = read_images(image_path);
   std::vector<int32_t> labels = read_labels(label_path, images.count);
   return image_source(spec, images.shape, kClasses, std::move(images.bytes), std::move(labels));
+}
+
+}  // namespace
+
+DescribedScheme mnist_scheme() {
+  return described(
+      {.name = "mnist", .needs_path = true, .open = open_mnist},
+      {.path = "DIR",
+       .text = "MNIST's idx files, also gzipped",
+       .more = "The files are train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+               "t10k-labels-idx1-ubyte; a dot may stand before idx, and .gz at the end. Fashion-MNIST and "
+               "others have files of the same names.",
+       .example = "mnist:data/mnist"});
 }
 
 }  // namespace arbalest

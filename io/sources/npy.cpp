@@ -32,8 +32,6 @@ std::vector<std::pair<std::string, fs::path>> arrays_in(const fs::path& folder, 
   return found;
 }
 
-}  // namespace
-
 std::unique_ptr<Source> open_npy(const SourceSpec& spec) {
   const int64_t classes = spec.integer("classes", 0, 1, kMostClasses);
   const fs::path folder = spec.path;
@@ -49,6 +47,21 @@ std::unique_ptr<Source> open_npy(const SourceSpec& spec) {
     arrays.push_back(sample_array({path.string(), field, array.dtype, array.shape, std::move(array.bytes)}, classes));
   }
   return memory_source(std::move(arrays), spec.label());
+}
+
+}  // namespace
+
+DescribedScheme npy_scheme() {
+  return described(
+      {.name = "npy", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_npy},
+      {.path = "DIR",
+       .text = "NumPy's arrays of any kind, a file for each field",
+       .more = "The files are DIR/SPLIT/FIELD.npy or DIR/SPLIT_FIELD.npy, as in train/image.npy: uint8, int32, "
+               "int64, float32 or float64 in row-major order, with samples along the first dimension. "
+               "Images are uint8 (N, C, H, W), classes int32 or int64 (N). NumPy writes such a file by "
+               "numpy.save(FILE, array).",
+       .options = {classes_option()},
+       .example = "npy:data/mine"});
 }
 
 }  // namespace arbalest

@@ -1,6 +1,6 @@
 #pragma once
-// The schemes that come with the library; each is opened in the file named after it (cifar10 and cifar100 in
-// cifar.cpp), here or in io/photos. Internal to io.
+// The schemes that come with the library; each is opened and described in the file named after it (cifar10 and cifar100
+// in cifar.cpp), here or in io/photos. Internal to io.
 
 #include <filesystem>
 #include <memory>
@@ -8,24 +8,35 @@
 #include <string>
 
 #include "io/sources/memory_source.h"
-#include "io/sources/source.h"
+#include "io/sources/source_doc.h"
 
 namespace arbalest {
 
-std::unique_ptr<Source> open_mnist(const SourceSpec& spec);
-std::unique_ptr<Source> open_cifar10(const SourceSpec& spec);
-std::unique_ptr<Source> open_cifar100(const SourceSpec& spec);
-std::unique_ptr<Source> open_synthetic(const SourceSpec& spec);
-std::unique_ptr<Source> open_glyphs(const SourceSpec& spec);
-std::unique_ptr<Source> open_tensors(const SourceSpec& spec);
-std::unique_ptr<Source> open_npy(const SourceSpec& spec);
-std::unique_ptr<Source> open_folder(const SourceSpec& spec);
-std::unique_ptr<Source> open_csv(const SourceSpec& spec);
-std::unique_ptr<Source> open_tar(const SourceSpec& spec);
+DescribedScheme mnist_scheme();
+DescribedScheme cifar10_scheme();
+DescribedScheme cifar100_scheme();
+DescribedScheme synthetic_scheme();
+DescribedScheme glyphs_scheme();
+DescribedScheme tensors_scheme();
+DescribedScheme npy_scheme();
+DescribedScheme folder_scheme();
+DescribedScheme csv_scheme();
+DescribedScheme tar_scheme();
 
 // find_file() for a file that a split cannot do without. Throws MissingSplit.
 std::filesystem::path find_split_file(const std::string& what, std::span<const std::filesystem::path> folders,
                                       std::span<const std::string> names);
+
+// Options of several schemes.
+inline SourceOption classes_option() {
+  return {"classes", "K", "how many classes 'label' has, so that numbers beyond are told; otherwise unknown", ""};
+}
+inline SourceOption held_out_part_option() {
+  return {"test", "FRACTION", "the part of each class that is held out where there are no splits", "0.2"};
+}
+inline SourceOption held_out_seed_option() {
+  return {"seed", "N", "which samples those are", "0"};
+}
 
 inline constexpr int64_t kMostClasses = 1 << 30;
 

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <stdexcept>
@@ -25,63 +26,65 @@ std::unique_ptr<Source> open_memory(const SourceSpec& spec) {
                                spec.text, spec.split));
 }
 
+// A path without its scheme, as the source that it probably is; "" where that cannot be told.
+std::string meant_by_path(const std::string& text) {
+  const std::filesystem::path path = text.substr(0, text.find('?'));
+  std::error_code error;
+  if (path.extension() == ".csv") return "csv:" + text;
+  if (path.extension() == ".tar") return "tar:" + text;
+  if (!std::filesystem::is_directory(path, error)) return "";
+  for (const std::filesystem::path& folder : {path, path / "train"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      const std::string file = entry.path().filename().string();
+      if (file.starts_with("train-images")) return "mnist:" + text;
+      if (file == "data_batch_1.bin" || file == "cifar-10-batches-bin") return "cifar10:" + text;
+      if (file == "train.safetensors") return "tensors:" + text;
+      if (file.ends_with(".npy")) return "npy:" + text;
+      if (file.ends_with(".tar")) return "tar:" + (path / "{split}-*.tar").string();
+    }
+  }
+  return "folder:" + text;
+}
+
+DescribedScheme memory_scheme() {
+  return described({.name = "memory", .open = open_memory}, {.text = "what a C++ program passes to the run",
+                                                             .more = "See DataSources in executor/session/session.h."});
+}
+
 // Known schemes, those of the library first.
 class Schemes {
  public:
-  void add(SourceScheme scheme) {
+  void add(DescribedScheme added) {
     const std::scoped_lock lock(mutex_);
-    const auto taken = std::find_if(all_.begin(), all_.end(), [&](const auto& s) { return s.name == scheme.name; });
-    if (taken != all_.end()) throw GraphError(fmt::format("the scheme '{}' of a source is taken", scheme.name));
-    all_.push_back(std::move(scheme));
+    const std::string& name = added.scheme.name;
+    const auto taken = std::find_if(all_.begin(), all_.end(), [&](const auto& s) { return s.scheme.name == name; });
+    if (taken != all_.end()) throw GraphError(fmt::format("the scheme '{}' of a source is taken", name));
+    all_.push_back(std::move(added));
+  }
+
+  std::vector<DescribedScheme> all() const {
+    const std::scoped_lock lock(mutex_);
+    return all_;
   }
 
   SourceScheme find(const std::string& text, const std::string& name) const {
     const std::scoped_lock lock(mutex_);
     std::vector<std::string> names;
-    for (const SourceScheme& scheme : all_) {
+    for (const auto& [scheme, doc] : all_) {
       if (scheme.name == name) return scheme;
       names.push_back(scheme.name);
     }
-    throw GraphError(fmt::format("source '{}': unknown scheme '{}', expected {} and a colon{}", text, name,
-                                 fmt::join(names, ", "), did_you_mean(name, names)));
+    const std::string meant = text.find(':') == text.npos ? meant_by_path(text) : "";
+    throw GraphError(
+        fmt::format("source '{}': unknown scheme '{}', expected {} and a colon{}", text, name, fmt::join(names, ", "),
+                    meant.empty() ? did_you_mean(name, names) : fmt::format("; did you mean '{}'?", meant)));
   }
 
  private:
   mutable std::mutex mutex_;
-  std::vector<SourceScheme> all_ = {
-      {.name = "mnist", .needs_path = true, .open = open_mnist},
-      {.name = "cifar10", .needs_path = true, .open = open_cifar10},
-      {.name = "cifar100", .needs_path = true, .open = open_cifar100},
-      {.name = "synthetic", .options = {"shape", "classes", "size", "test", "delay"}, .open = open_synthetic},
-      {.name = "glyphs", .options = {"train", "test", "size"}, .open = open_glyphs},
-      {.name = "tensors",
-       .needs_path = true,
-       .options = {"classes"},
-       .splits = {"train", "test", "validation"},
-       .open = open_tensors},
-      {.name = "npy",
-       .needs_path = true,
-       .options = {"classes"},
-       .splits = {"train", "test", "validation"},
-       .open = open_npy},
-      {.name = "folder",
-       .needs_path = true,
-       .options = {"test", "seed"},
-       .splits = {"train", "test", "validation"},
-       .open = open_folder},
-      {.name = "csv",
-       .needs_path = true,
-       .options = {"path", "label", "classes", "labels", "missing", "list", "separator", "none", "split", "test",
-                   "seed", "group", "root", "check"},
-       .splits = {"train", "test", "validation"},
-       .open = open_csv},
-      {.name = "tar",
-       .needs_path = true,
-       .options = {"test", "classes", "keep"},
-       .splits = {"train", "test", "validation"},
-       .open = open_tar},
-      {.name = "memory", .open = open_memory},
-  };
+  std::vector<DescribedScheme> all_ = {glyphs_scheme(),  mnist_scheme(),     cifar10_scheme(), cifar100_scheme(),
+                                       folder_scheme(),  csv_scheme(),       tar_scheme(),     npy_scheme(),
+                                       tensors_scheme(), synthetic_scheme(), memory_scheme()};
 };
 
 Schemes& schemes() {
@@ -187,7 +190,17 @@ Shape SourceSpec::image_shape(const std::string& key, Shape otherwise) const {
   return extents;
 }
 
+DescribedScheme described(SourceScheme scheme, SourceDoc doc) {
+  for (const SourceOption& option : doc.options) scheme.options.push_back(option.name);
+  return {std::move(scheme), std::move(doc)};
+}
+
 void register_source(SourceScheme scheme) {
+  register_described({std::move(scheme), {}});
+}
+
+void register_described(DescribedScheme added) {
+  const SourceScheme& scheme = added.scheme;
   const auto fits = [](char c) { return std::isalnum(uint8_t(c)) || c == '_' || c == '-' || c == '.'; };
   if (scheme.name.empty() || !std::all_of(scheme.name.begin(), scheme.name.end(), fits)) {
     throw GraphError(
@@ -195,7 +208,11 @@ void register_source(SourceScheme scheme) {
   }
   if (!scheme.open)
     throw GraphError(fmt::format("the scheme '{}' of a source has no function to open it", scheme.name));
-  schemes().add(std::move(scheme));
+  schemes().add(std::move(added));
+}
+
+std::vector<DescribedScheme> source_schemes() {
+  return schemes().all();
 }
 
 void check_source(const Source& source) {

@@ -71,10 +71,24 @@ class SyntheticSource final : public Source {
   uint64_t key_;
 };
 
-}  // namespace
-
 std::unique_ptr<Source> open_synthetic(const SourceSpec& spec) {
   return std::make_unique<SyntheticSource>(spec);
+}
+
+}  // namespace
+
+DescribedScheme synthetic_scheme() {
+  return described(
+      {.name = "synthetic", .open = open_synthetic},
+      {.text = "noise that stays on the device, for measuring",
+       .more = "There is nothing to learn in it. It stands for data that is not there, as for a model that "
+               "is exported.",
+       .options = {{"shape", "CxHxW", "channels, height and width", "3x224x224"},
+                   {"classes", "N", "of the labels", "1000"},
+                   {"size", "N", "samples to train on", "50000"},
+                   {"test", "N", "samples to validate on", "10000, or size where that is less"},
+                   {"delay", "MICROSECONDS", "batches are made anew, and each takes so long at least"}},
+       .example = "synthetic:?shape=3x32x32&classes=10"});
 }
 
 }  // namespace arbalest

@@ -9,6 +9,7 @@
 #include "io/sources/schemes.h"
 
 namespace arbalest {
+namespace {
 
 std::unique_ptr<Source> open_tensors(const SourceSpec& spec) {
   const int64_t classes = spec.integer("classes", 0, 1, kMostClasses);
@@ -23,6 +24,21 @@ std::unique_ptr<Source> open_tensors(const SourceSpec& spec) {
     arrays.push_back(sample_array(std::move(array), classes));
   }
   return memory_source(std::move(arrays), spec.label());
+}
+
+}  // namespace
+
+DescribedScheme tensors_scheme() {
+  return described(
+      {.name = "tensors", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_tensors},
+      {.path = "DIR",
+       .text = "tensors of any kind, a safetensors file for each split",
+       .more = "The files are DIR/train.safetensors, test.safetensors and validation.safetensors. Each tensor "
+               "is a field of its name, with samples along its first dimension; images are uint8 (N, C, H, "
+               "W), classes int32 or int64 (N). Python writes such a file by "
+               "safetensors.numpy.save_file({\"image\": images, \"label\": labels}, FILE).",
+       .options = {classes_option()},
+       .example = "tensors:data/mine"});
 }
 
 }  // namespace arbalest

@@ -1,0 +1,41 @@
+#pragma once
+// What `arbalest sources` says of the kinds of data sets, beside how they are opened.
+
+#include <string>
+#include <vector>
+
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+// What may follow '?' in a source, as in "folder:DIR?test=0.1".
+struct SourceOption {
+  std::string name;      // "test"
+  std::string value;     // stands for what is given: "FRACTION"
+  std::string meaning;   // one sentence without its full stop
+  std::string fallback;  // what holds where the option is left out: "0.2"; "": `meaning` says it, or nothing does
+};
+
+struct SourceDoc {
+  std::string path;  // stands for what is between ':' and '?': "DIR"; "": nothing is
+  std::string text;  // what it holds: one line without a full stop
+  std::string more;  // rules, in sentences
+  std::vector<SourceOption> options;
+  std::string example;  // a whole source
+};
+
+struct DescribedScheme {
+  SourceScheme scheme;
+  SourceDoc doc;
+};
+
+// A scheme whose options are the documented ones.
+DescribedScheme described(SourceScheme scheme, SourceDoc doc);
+
+// Makes a scheme known as register_source() of a scheme alone does, and described.
+void register_described(DescribedScheme described);
+
+// All schemes, those of the library first.
+std::vector<DescribedScheme> source_schemes();
+
+}  // namespace arbalest

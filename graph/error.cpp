@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/other_names.h"
+
 namespace arbalest {
 namespace {
 
@@ -112,13 +114,7 @@ GraphError::GraphError(const Position& where, const std::string& message)
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   constexpr size_t kLongest = 256;  // longer names are data, not typing errors
   if (name.empty() || name.size() > kLongest) return "";
-  // What others call our attributes of augmentation.
-  constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
-      {"scale", "area"}, {"degrees", "rotate"}, {"hflip", "flip"}, {"vflip", "vertical_flip"}};
-  for (const auto& [theirs, ours] : kElsewhere) {
-    if (name == theirs && std::find(candidates.begin(), candidates.end(), ours) != candidates.end())
-      return std::string(ours);
-  }
+  if (std::string own = own_name(name, candidates); !own.empty()) return own;
   size_t least = std::max<size_t>(1, (name.size() + 2) / 3) + 1, begins_alike = 0;
   std::string nearest;
   for (const std::string& candidate : candidates) {

@@ -243,11 +243,7 @@ void GraphBuilder::unknown_op(const SourceNode& node, const std::string& name, b
   for (const Op& op : registry_.all()) {
     if (!op.internal) known.push_back(op.qualified_name());
   }
-  std::string hint = did_you_mean(name, known);
-  for (const std::string& candidate : known) {  // the right name in the wrong domain is nearer than any spelling
-    if (candidate.substr(candidate.rfind('.') + 1) == node.op.text)
-      hint = fmt::format("; did you mean '{}'?", candidate);
-  }
+  const std::string hint = did_you_mean(name, known);
   if (!internal && is_onnx_operator(name)) {
     fail(node.op.place,
          fmt::format("node '{}': the ONNX operator '{}' is not supported; 'arbalest ops' lists those that "

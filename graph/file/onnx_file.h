@@ -2,6 +2,8 @@
 // Binary ONNX models, through libonnx. A build without libonnx refuses them with a clear error.
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -18,6 +20,8 @@ struct OnnxFileOptions {
   // Initialisers of 1 KiB or more go to a second file, external_data_path(); they do so anyway where the model would
   // exceed the 2 GiB that ONNX files may have. Floating constants, which are nodes, stay in the model.
   bool external_data = false;
+  // Entries of metadata_props, which other programs read: keys and values, UTF-8.
+  std::vector<std::pair<std::string, std::string>> metadata;
 };
 
 // Where external data of a model at `path` goes: "model.onnx.data". The model names that file, so both travel together.

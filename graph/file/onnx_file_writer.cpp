@@ -180,6 +180,11 @@ void write_onnx(const Graph& graph, const std::string& path, const OnnxFileOptio
     opset.set_domain(domain);
     opset.set_version(version);
   }
+  for (const auto& [key, value] : options.metadata) {
+    auto& entry = *model.add_metadata_props();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
   onnx::GraphProto& proto = *model.mutable_graph();
   proto.set_name(graph.name);
   const auto name = [&](ValueId id) { return id == kNone ? std::string() : graph.values[size_t(id)].name; };

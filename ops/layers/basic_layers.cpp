@@ -180,7 +180,12 @@ std::vector<AttributeSpec> conv_layer_specs(const char* init) {
       required_spec("kernel_shape", AttributeKind::Ints, "extents of a filter along the spatial axes"),
       int_spec("group", 1, "groups of channels that do not mix"), init_spec(init)};
   for (AttributeSpec& spec : window_specs()) {
-    if (spec.name == "pads") spec.doc += ", or as centres the window";
+    if (spec.name == "pads") {
+      spec.doc =
+          "pixels before the image along each spatial axis, then after it; default: half the filter on each side, so "
+          "that the image keeps its size at stride 1. PyTorch and Keras pad nothing unless told to: that is "
+          "pads = [0, 0, 0, 0]";
+    }
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -200,7 +205,7 @@ void register_layers_basic_layers(OpRegistry& registry) {
   conv_specs.push_back(int_spec("bias", 1, "1: a bias is added to each output channel"));
   registry.add({.domain = "arbalest",
                 .name = "Conv",
-                .doc = "a convolution with its own filters and bias",
+                .doc = "a convolution with its own filters and bias, which pads so that the image keeps its size",
                 .inputs = x,
                 .outputs = y,
                 .attributes = conv_specs,

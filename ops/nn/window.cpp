@@ -102,7 +102,7 @@ std::vector<AttributeSpec> window_specs() {
       "padding after or before it; VALID: no padding");
   auto_pad.choices = {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"};
   return {ints_spec("strides", {}, "pixels from one window to the next along each spatial axis; default: 1"),
-          ints_spec("pads", {}, "pixels before the image along each spatial axis, then after it; default: 0"),
+          ints_spec("pads", {}, "pixels before the image along each spatial axis, then after it; default: none"),
           ints_spec("dilations", {}, "pixels from one element of the window to the next; default: 1"), auto_pad};
 }
 

@@ -1,0 +1,15 @@
+#pragma once
+// What other frameworks call operators, attributes, commands, options and sources.
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace arbalest {
+
+// The first of `candidates` that is the operator of that name in another domain or other letters, or else that another
+// framework's `name` stands for: "arbalest.Linear" for "nn.Linear", "Dense" or "keras.layers.Dense", "--epochs" for
+// "--max-epochs". "": none does.
+std::string own_name(std::string_view name, std::span<const std::string> candidates);
+
+}  // namespace arbalest

@@ -12,6 +12,7 @@
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
 #include "tools/command/session_setup.h"
+#include "tools/start/describe.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -191,6 +192,79 @@ TEST_CASE("operators are described by name") {
   CHECK_THROWS_WITH_AS(describe_operators("arbalest.Trian"),
                        "unknown operator 'arbalest.Trian'; did you mean 'arbalest.Train'?; 'arbalest ops' lists them",
                        GraphError);
+}
+
+TEST_CASE("an operator is found under another framework's name, by a word, and beside its layer") {
+  const auto about = [](const char* name, const char* part) {
+    const std::string text = describe_operators(name);
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  for (const char* name : {"Dense", "nn.Linear", "keras.layers.Dense", "linear", "arbalest.Dense"}) {
+    about(name, "' is called arbalest.Linear here.\narbalest.Linear: ");
+  }
+  about("Conv2d", "'Conv2d' is called arbalest.Conv here.");
+  about("BatchNorm2d", "'BatchNorm2d' is called arbalest.BatchNorm here.");
+  about("torch.nn.CrossEntropyLoss", "is called arbalest.SoftmaxCrossEntropy here.");
+  about("DataLoader", "is called arbalest.Prefetch here.");
+  about("Conv", "\nsee also arbalest.Conv: ");
+  about("Gemm", "\nsee also arbalest.Linear: ");
+  about("BatchNormalization", "\nsee also arbalest.BatchNorm: ");
+  // What is padded where nothing is said, which is not as elsewhere.
+  about("arbalest.Conv", "so that the image keeps its size at stride 1. PyTorch and Keras pad nothing unless told to");
+  about("Conv", "default: none");
+  const std::string pools = describe_operators("pool");
+  CHECK(pools.find("MaxPool ") != std::string::npos);
+  CHECK(pools.find("GlobalAveragePool ") != std::string::npos);
+  CHECK(pools.find("Relu ") == std::string::npos);
+}
+
+TEST_CASE("help, sources and init are commands") {
+  const auto help = [](const std::vector<const char*>& words) {
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<Exit>(command));
+    CHECK(std::get<Exit>(command).status == kDone);
+    return std::get<Exit>(command).text;
+  };
+  CHECK(help({"help"}) == help({"--help"}));
+  CHECK(help({"help", "run"}) == help({"run", "--help"}));
+  CHECK(help({"help", "bench", "scaling"}) == help({"bench", "scaling", "--help"}));
+  CHECK(fault({"help", "rnu"}).find("did you mean 'run'?") != std::string::npos);
+  CHECK(std::get<SourcesOptions>(parse({"sources", "csv"})).name == "csv");
+  const auto init = std::get<StartOptions>(
+      parse({"init", "finetune", "g.onnxtxt", "--data", "folder:d", "--classes", "3", "--model", "m.onnx"}));
+  CHECK(init.name == "finetune");
+  CHECK(init.file == "g.onnxtxt");
+  CHECK(init.data == "folder:d");
+  CHECK(init.classes == 3);
+  CHECK(init.model == "m.onnx");
+}
+
+TEST_CASE("other tools' words are answered with what is meant") {
+  const auto says = [](const std::vector<const char*>& words, const char* part) {
+    const std::string text = fault(words);
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  says({"train", "g"}, "unknown command 'train'; did you mean 'run'?");
+  says({"fit", "g"}, "did you mean 'run'?");
+  says({"test", "g"}, "did you mean 'evaluate'?");
+  says({"convert", "g"}, "did you mean 'export'?");
+  says({"datasets"}, "did you mean 'sources'?");
+  says({"run", "g", "--lr", "0.1"}, "unknown option '--lr'; it is an attribute of the graph: --set train.lr=0.1");
+  says({"run", "g", "--learning-rate=0.1"}, "--set train.lr=0.1");
+  says({"run", "g", "--batch", "32"},
+       "unknown option '--batch'; it is an attribute of the graph: --set prefetch.batch=32");
+  says({"run", "g", "--batch-size", "32"}, "--set prefetch.batch=32");
+  says({"run", "g", "--weight-decay", "1e-4"}, "--set train.weight_decay=1e-4");
+  says({"run", "g", "--momentum"}, "--set train.momentum=VALUE");
+  says({"evaluate", "g", "--data", "folder:d"}, "--set prefetch.source=folder:d");
+  says({"run", "g", "--gpus", "2"}, "did you mean '--devices'?");
+  says({"run", "g", "--max-epochs", "2"}, "did you mean '--epochs'?");
+  says({"run", "g", "--output", "w"}, "did you mean '--save'?");
+  says({"run", "g", "--amp"}, "did you mean '--precision'?");
+  says({"evaluate", "g", "--top", "3"}, "unknown option '--top'; 'arbalest predict' has it");
+  says({"trace", "t", "--lr", "1"}, "unknown option '--lr'\n");  // no graph, no attribute
 }
 
 TEST_CASE("faults name what was found and the nearest valid word") {

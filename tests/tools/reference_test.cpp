@@ -1,4 +1,5 @@
-// docs/operators.md and docs/command.md are made of the operators' records and of the command line.
+// docs/operators.md, docs/sources.md, docs/command.md and README's table of sources are made of the records of
+// operators and sources, and of the command line.
 //
 // After a change of either: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_tools -tc='*reference*', then read the
 // difference.
@@ -15,7 +16,9 @@
 #include <sstream>
 
 #include "graph/op.h"
+#include "io/sources/source_doc.h"
 #include "tests/tools/command_line.h"
+#include "tools/start/describe.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -87,7 +90,7 @@ std::string command_line() {
   std::string text = fmt::format("# The command line\n\nWhat `--help` prints, command by command. {}\n", kMade);
   text += help({});
   for (const char* command : {"run", "resume", "evaluate", "predict", "export", "check", "plan", "trace", "view",
-                              "report", "profile", "ops"}) {
+                              "report", "profile", "ops", "sources", "init"}) {
     text += help({command});
   }
   text += help({"bench", "scaling"});
@@ -98,13 +101,45 @@ std::string command_line() {
   return text;
 }
 
-void check_page(const std::string& name, const std::string& expected) {
-  const char* root = std::getenv("ARBALEST_SOURCE");
-  const std::filesystem::path path = std::filesystem::path(root ? root : ".") / "docs" / name;
-  if (std::getenv("ARBALEST_UPDATE_GOLDEN")) std::ofstream(path) << expected;
+std::string sources() {
+  std::string text = fmt::format(
+      "# Sources\n\nWhat `source` of arbalest.Prefetch may be, `--set prefetch.source=…` and `arbalest data …`: a "
+      "kind, a "
+      "colon,\n"
+      "what it reads, and options behind `?` with `&` between them. `arbalest sources NAME` says the same. {}\n"
+      "Every source takes `limit=N`: so many samples of each split, to try something out.\n\n",
+      kMade);
+  for (const auto& [scheme, doc] : source_schemes()) {
+    text += fmt::format("## {}:{}\n\n{}. {} Splits: {}.", scheme.name, doc.path, doc.text, doc.more,
+                        fmt::join(scheme.splits, ", "));
+    if (!doc.example.empty()) text += fmt::format(" As in `{}`.", doc.example);
+    text += doc.options.empty() ? "\n\n" : "\n\n| option | meaning | otherwise |\n| --- | --- | --- |\n";
+    for (const SourceOption& option : doc.options) {
+      const auto cell = [](const std::string& words) { return std::regex_replace(words, std::regex("\\|"), "\\|"); };
+      text += fmt::format("| `{}={}` | {} | {} |\n", option.name, option.value, cell(option.meaning),
+                          cell(option.fallback));
+    }
+    if (!doc.options.empty()) text += "\n";
+  }
+  text.pop_back();
+  return text;
+}
+
+std::filesystem::path root() {
+  const char* source = std::getenv("ARBALEST_SOURCE");
+  return source ? source : ".";
+}
+
+std::string content(const std::filesystem::path& path) {
   std::ostringstream found;
   found << std::ifstream(path).rdbuf();
-  CHECK_MESSAGE(found.str() == expected, path.string(),
+  return found.str();
+}
+
+void check_page(const std::string& name, const std::string& expected) {
+  const std::filesystem::path path = root() / "docs" / name;
+  if (std::getenv("ARBALEST_UPDATE_GOLDEN")) std::ofstream(path) << expected;
+  CHECK_MESSAGE(content(path) == expected, path.string(),
                 " is not current: set ARBALEST_UPDATE_GOLDEN=1 once, and read the difference");
 }
 
@@ -112,6 +147,43 @@ void check_page(const std::string& name, const std::string& expected) {
 
 TEST_CASE("the reference of operators is current") {
   check_page("operators.md", operators());
+}
+
+TEST_CASE("the reference of sources is current, and README's table lists them") {
+  check_page("sources.md", sources());
+  std::string table = "| source | data | options |\n| --- | --- | --- |\n";
+  for (const auto& [scheme, doc] : source_schemes()) {
+    std::vector<std::string> options;
+    for (const SourceOption& option : doc.options) options.push_back(fmt::format("`{}`", option.name));
+    table += fmt::format("| `{}:{}` | {} | {} |\n", scheme.name, doc.path, doc.text, fmt::join(options, ", "));
+  }
+  const std::filesystem::path path = root() / "README.md";
+  std::string text = content(path);
+  const size_t begin = text.find("| source | data |"), end = text.find("\n\n", begin) + 1;
+  REQUIRE(begin != text.npos);
+  if (std::getenv("ARBALEST_UPDATE_GOLDEN")) {
+    text.replace(begin, end - begin, table);
+    std::ofstream(path) << text;
+  }
+  CHECK_MESSAGE(content(path).find("\n" + table + "\n") != text.npos, "README.md: the table of sources is not current");
+}
+
+TEST_CASE("every source says what it holds, and every option what it means") {
+  for (const auto& [scheme, doc] : source_schemes()) {
+    CAPTURE(scheme.name);
+    CHECK(!doc.text.empty());
+    CHECK(scheme.needs_path == !doc.path.empty());
+    if (scheme.name != "memory") CHECK(doc.example.starts_with(scheme.name + ":"));
+    for (const SourceOption& option : doc.options) {
+      CAPTURE(option.name);
+      CHECK(!option.meaning.empty());
+      CHECK(!option.value.empty());
+      CHECK(describe_sources(scheme.name).find("    " + option.name + "=" + option.value) != std::string::npos);
+    }
+    CHECK(describe_sources("").find(scheme.name + ":" + doc.path) != std::string::npos);
+  }
+  CHECK_THROWS_WITH_AS(describe_sources("imagefolder"), doctest::Contains("did you mean 'folder'?"), GraphError);
+  CHECK(describe_sources("csv:x.csv?labels=*") == describe_sources("csv"));
 }
 
 TEST_CASE("the reference of the command line is current") {

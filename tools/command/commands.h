@@ -24,7 +24,8 @@ int command_report(const ReportOptions& options);
 int command_data(const DataOptions& options);
 int command_pack(const PackCommandOptions& options);
 int command_ops(const OpsOptions& options);
-std::string describe_operators(const std::string& name);  // as `arbalest ops` prints it; "": the list
+int command_sources(const SourcesOptions& options);
+int command_init(const StartOptions& options);
 int command_profile(const ProfileOptions& options);
 int command_bench_scaling(const ScalingOptions& options);
 int command_bench_tracing(const TracingOptions& options);

@@ -33,6 +33,8 @@ struct Execute {
   int operator()(const DataOptions& options) const { return command_data(options); }
   int operator()(const PackCommandOptions& options) const { return command_pack(options); }
   int operator()(const OpsOptions& options) const { return command_ops(options); }
+  int operator()(const SourcesOptions& options) const { return command_sources(options); }
+  int operator()(const StartOptions& options) const { return command_init(options); }
   int operator()(const ProfileOptions& options) const { return command_profile(options); }
   int operator()(const ScalingOptions& options) const { return command_bench_scaling(options); }
   int operator()(const TracingOptions& options) const { return command_bench_tracing(options); }

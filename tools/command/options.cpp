@@ -11,6 +11,7 @@
 #include "graph/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
+#include "tools/start/unknown_option.h"
 
 namespace arbalest {
 namespace {
@@ -46,9 +47,12 @@ class CommandLine {
     app_.set_version_flag("--version", ARBALEST_VERSION);
     app_.allow_extras();
     app_.footer(
+        "To begin: 'arbalest init lenet' writes a graph file, 'arbalest run lenet.onnxtxt' trains it. What a graph\n"
+        "may have in it: 'arbalest ops' lists operators, 'arbalest sources' data sets.\n\n"
         "Exit status: 0 done, 1 the run failed or could not write its weights or its log where they were asked for,\n"
         "2 the command or the graph is wrong, 3 --until was not reached, 130 interrupted or out of time.\n"
         "'arbalest COMMAND --help' lists a command's options.");
+    declare_start();
     declare_run();
     declare_resume();
     declare_evaluate();
@@ -63,7 +67,22 @@ class CommandLine {
     declare_bench();
     declare_tracing();
     declare_data();
-    declare_ops();
+    declare_descriptions();
+  }
+
+  // Of a command, or of all.
+  std::string help(const std::vector<std::string>& words) {
+    const CLI::App* about = &app_;
+    std::string before;
+    for (const std::string& word : words) {
+      const std::vector<const CLI::App*> inner = about->get_subcommands({});
+      const auto found =
+          std::find_if(inner.begin(), inner.end(), [&](const CLI::App* each) { return each->get_name() == word; });
+      if (found == inner.end()) reject(*about, {word});
+      before += (before.empty() ? "" : " ") + about->get_name();
+      about = *found;
+    }
+    return about->help(before);
   }
 
   Command parse(int argc, const char* const* argv) {
@@ -96,6 +115,26 @@ class CommandLine {
     CLI::App* command = parent.add_subcommand(name, description);
     command->allow_extras();
     return command;
+  }
+
+  void declare_start() {
+    init_command_ = declare("init", "write a commented graph file to start from");
+    init_command_->add_option("NAME", start_.name, "lenet, cnn, photos or finetune")->type_name("");
+    init_command_->add_option("FILE", start_.file, "the graph file, which is not there yet; otherwise NAME.onnxtxt")
+        ->type_name("")
+        ->check(not_empty());
+    init_command_
+        ->add_option("--data", start_.data,
+                     "a source: what its images and labels need is written into the graph; see 'arbalest sources'")
+        ->type_name("SOURCE")
+        ->check(not_empty());
+    init_command_->add_option("--classes", start_.classes, "how many there are; otherwise as --data says")
+        ->type_name("K")
+        ->check(whole(1, INT_MAX));
+    init_command_->add_option("--model", start_.model, "finetune: the model that was trained elsewhere (.onnx)")
+        ->type_name("FILE")
+        ->check(not_empty());
+    init_command_->footer(describe_templates());
   }
 
   void declare_run() {
@@ -389,11 +428,17 @@ class CommandLine {
     bind_pack(*pack_command_, pack_);
   }
 
-  void declare_ops() {
+  void declare_descriptions() {
     ops_command_ = declare("ops", "list operators, or describe one");
-    ops_command_->add_option("OPERATOR", ops_.name, "as a graph file has it: Relu, arbalest.Train")
+    ops_command_
+        ->add_option("OPERATOR", ops_.name,
+                     "as a graph file has it (Relu, arbalest.Train) or another framework (Conv2d), or a word to find")
         ->type_name("")
         ->check(not_empty());
+    sources_command_ = declare("sources", "list kinds of data sets, or describe one with its options");
+    sources_command_->add_option("NAME", sources_.name, "as it begins: csv")->type_name("")->check(not_empty());
+    help_command_ = declare("help", "what --help says, of a command or of all");
+    help_command_->add_option("COMMAND", help_, "such as run")->type_name("");
   }
 
   // What CLI11 could not place comes back as leftovers: here they become errors that name the nearest valid word.
@@ -444,6 +489,9 @@ class CommandLine {
       return resume_;
     }
     if (command == ops_command_) return ops_;
+    if (command == sources_command_) return sources_;
+    if (command == help_command_) return Exit{kDone, CommandLine().help(help_)};
+    if (command == init_command_) return start_;
     if (command == data_command_) {
       require(data_.source, "SOURCE", *command);
       return data_;
@@ -518,16 +566,24 @@ class CommandLine {
     throw GraphError(fmt::format("{0}: {1} is missing; 'arbalest {0} --help' says more", name, what));
   }
 
+  static CommandOptions options_of(const CLI::App& command) {
+    CommandOptions found{command.get_name(), {}};
+    for (const CLI::Option* option : command.get_options()) {
+      for (const std::string& word : option->get_lnames()) found.options.push_back("--" + word);
+    }
+    return found;
+  }
+
   [[noreturn]] static void reject(const CLI::App& command, const std::vector<std::string>& rest) {
     const auto is_option = [](const std::string& word) { return word.size() > 1 && word[0] == '-'; };
     const auto option = std::find_if(rest.begin(), rest.end(), is_option);
     if (option != rest.end()) {
-      const std::string name = option->substr(0, option->find('='));
-      std::vector<std::string> known;
-      for (const CLI::Option* candidate : command.get_options()) {
-        for (const std::string& word : candidate->get_lnames()) known.push_back("--" + word);
-      }
-      throw GraphError(fmt::format("unknown option '{}'{}", name, did_you_mean(name, known)));
+      const CLI::App* root = &command;
+      while (root->get_parent() != nullptr) root = root->get_parent();
+      std::vector<CommandOptions> others;
+      for (const CLI::App* other : root->get_subcommands({})) others.push_back(options_of(*other));
+      const std::string next = option + 1 != rest.end() ? option[1] : "";
+      throw GraphError(unknown_option(*option, next, options_of(command), others));
     }
     std::vector<std::string> commands;
     for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
@@ -554,7 +610,8 @@ class CommandLine {
            *view_command_ = nullptr, *report_command_ = nullptr, *bench_command_ = nullptr, *scaling_command_ = nullptr,
            *tracing_command_ = nullptr, *ops_command_ = nullptr, *evaluate_command_ = nullptr,
            *predict_command_ = nullptr, *export_command_ = nullptr, *data_command_ = nullptr, *pack_command_ = nullptr,
-           *profile_command_ = nullptr, *resume_command_ = nullptr;
+           *profile_command_ = nullptr, *resume_command_ = nullptr, *init_command_ = nullptr,
+           *sources_command_ = nullptr, *help_command_ = nullptr;
   RunOptions run_;
   ResumeOptions resume_;
   CheckOptions check_;
@@ -568,6 +625,9 @@ class CommandLine {
   DataOptions data_;
   PackCommandOptions pack_;
   OpsOptions ops_;
+  SourcesOptions sources_;
+  StartOptions start_;
+  std::vector<std::string> help_;
   EvaluateOptions evaluate_;
   PredictOptions predict_;
   ExportCommandOptions export_;

@@ -14,7 +14,9 @@
 #include "executor/trace/what_if.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
+#include "tools/answers/prediction_lines.h"
 #include "tools/data/pack.h"
+#include "tools/start/start_graph.h"
 
 namespace arbalest {
 
@@ -124,7 +126,7 @@ struct EvaluateOptions : GraphOptions {
 };
 
 struct PredictOptions : GraphOptions {
-  enum class Format : uint8_t { Lines, Json, Csv };
+  using Format = LineFormat;
   std::string split;
   std::string class_names;
   std::string value;               // instead of classes, the numbers of this value of the graph
@@ -159,15 +161,20 @@ struct OpsOptions {
   std::string name;  // empty: all
 };
 
+struct SourcesOptions {
+  std::string name;  // empty: all
+};
+
 // The process ends with `status` after printing `text`: help on standard output (0), faults on standard error (2).
 struct Exit {
   int status = 0;
   std::string text;
 };
 
-using Command = std::variant<Exit, RunOptions, ResumeOptions, CheckOptions, PlanCommandOptions, TraceOptions,
-                             ViewOptions, ReportOptions, ProfileOptions, ScalingOptions, TracingOptions, OpsOptions,
-                             EvaluateOptions, PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions>;
+using Command =
+    std::variant<Exit, RunOptions, ResumeOptions, CheckOptions, PlanCommandOptions, TraceOptions, ViewOptions,
+                 ReportOptions, ProfileOptions, ScalingOptions, TracingOptions, OpsOptions, EvaluateOptions,
+                 PredictOptions, ExportCommandOptions, DataOptions, PackCommandOptions, SourcesOptions, StartOptions>;
 
 Command parse_command_line(int argc, const char* const* argv);
 

@@ -1,0 +1,176 @@
+// `arbalest init`: every template trains on what it says, and on data of other kinds, as it is written.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "graph/graph.h"
+#include "tests/executor/fixture.h"
+#include "tests/io/image_files.h"
+#include "tests/io/test_folder.h"
+#include "tests/tools/command_line.h"
+#include "tests/tools/redirected.h"
+#include "tools/start/templates.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// An array as numpy.save() writes it.
+template <typename T>
+std::string npy(const std::string& descr, const std::string& shape, const std::vector<T>& values) {
+  const std::string head = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
+  std::string bytes("\x93NUMPY\1\0", 8);
+  bytes += char(head.size() & 255);
+  bytes += char(head.size() >> 8);
+  bytes += head;
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  return bytes;
+}
+
+// A folder to work in, with data of several kinds: photos in two classes, a table of them with two labels each, arrays.
+struct Desk {
+  TestFolder folder;
+
+  Desk() {
+    std::string table = "file,split,bright,dark\n";
+    for (const std::string split : {"train", "test"}) {
+      for (int i = 0; i < 8; ++i) {
+        const std::string name = fmt::format("photos/{}/{}/{}.png", split, i % 2 ? "cat" : "dog", i);
+        folder.write(name, encode_png(test_image(40, 36, 3, 5, uint64_t(i + 1))));
+        table += fmt::format("{},{},{},{}\n", name, split, i % 2, 1 - i % 2);
+      }
+    }
+    folder.write("table.csv", table);
+    std::vector<int64_t> labels(24);
+    for (size_t i = 0; i < labels.size(); ++i) labels[i] = int64_t(i % 4);
+    for (const std::string split : {"train", "test"}) {
+      folder.write("bytes/" + split + "/x.npy", npy("|u1", "(24, 3, 28, 28)", std::vector<uint8_t>(24 * 3 * 784, 99)));
+      folder.write("bytes/" + split + "/y.npy", npy("<i8", "(24,)", labels));
+      folder.write("floats/" + split + "_image.npy", npy("<f4", "(24, 1, 28, 28)", std::vector<float>(24 * 784, 0.5f)));
+      folder.write("floats/" + split + "_label.npy", npy("<i8", "(24,)", labels));
+    }
+    folder.write("last/train/image.npy", npy("|u1", "(2, 28, 28, 3)", std::vector<uint8_t>(2 * 3 * 784)));
+    folder.write("last/train/label.npy", npy("<i8", "(2,)", std::vector<int64_t>{0, 1}));
+    folder.write("grey/train/image.npy", npy("|u1", "(2, 28, 28)", std::vector<uint8_t>(2 * 784)));
+    folder.write("grey/train/label.npy", npy("<i8", "(2,)", std::vector<int64_t>{0, 1}));
+  }
+
+  std::string path(const std::string& name) const { return folder / name; }
+
+  std::string init(const std::string& name, std::vector<std::string> words) const {
+    const std::string file = path(fmt::format("{}-{}.onnxtxt", name, ++made_));
+    words.insert(words.begin(), {"init", name, file});
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    const Command command = parse(pointers);
+    REQUIRE(std::holds_alternative<StartOptions>(command));
+    const Redirected output(path("out"));
+    CHECK(command_init(std::get<StartOptions>(command)) == kDone);
+    return file;
+  }
+
+  // Checks the graph and trains it for so many iterations.
+  void train(const std::string& graph, const std::string& save = "") const {
+    CAPTURE(content(graph));
+    const Redirected output(path("out")), errors(path("errors"), stderr);
+    CHECK(command_check(std::get<CheckOptions>(parse({"check", graph.c_str(), "--devices", "cpu:0"}))) == kDone);
+    std::vector<const char*> words = {"run", graph.c_str(), "--devices", "cpu:0", "--iterations", "2"};
+    if (!save.empty()) words.insert(words.end(), {"--save", save.c_str()});
+    CHECK(command_run(std::get<RunOptions>(parse(words))) == kDone);
+  }
+
+  std::string refusal(const std::string& name, std::vector<std::string> words) const {
+    words.insert(words.begin(), {"init", name, path("refused.onnxtxt")});
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    const std::string message = message_of<GraphError>([&] { command_init(std::get<StartOptions>(parse(pointers))); });
+    CHECK(!std::filesystem::exists(path("refused.onnxtxt")));
+    return message;
+  }
+
+ private:
+  mutable int made_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("init: lenet and cnn are whole as they are, and take photos, arrays and several labels") {
+  const Desk desk;
+  for (const char* name : {"lenet", "cnn"}) {
+    CAPTURE(name);
+    desk.train(desk.init(name, {"--data", "glyphs:?train=128&test=64"}));
+    const std::string photos = desk.init(name, {"--data", "folder:" + desk.path("photos")});
+    CHECK(content(photos).find("\n  pixels = arbalest.ResizeCrop") != std::string::npos);
+    CHECK(content(photos).find("logits = arbalest.Linear <units = 2>") != std::string::npos);
+    desk.train(photos);
+    // Without classes=K these are counted; fields have their places.
+    const std::string arrays = desk.init(name, {"--data", "npy:" + desk.path("bytes")});
+    CHECK(content(arrays).find("logits = arbalest.Linear <units = 4>") != std::string::npos);
+    desk.train(arrays);
+    desk.train(desk.init(name, {"--data", "npy:" + desk.path("floats")}));
+    const std::string several = desk.init(name, {"--data", "csv:" + desk.path("table.csv") + "?labels=*"});
+    CHECK(content(several).find("auc = arbalest.AUC (logits, label)") != std::string::npos);
+    desk.train(several);
+  }
+  // As it stands, without options.
+  const std::string text = content(desk.init("lenet", {}));
+  CHECK(text == kTemplates.front().text);
+}
+
+TEST_CASE("init: photos takes files, and arrays in their own size") {
+  const Desk desk;
+  const std::string photos = desk.init("photos", {"--data", "folder:" + desk.path("photos")});
+  CHECK(content(photos).find("batch = 8>") != std::string::npos);  // there are no more
+  desk.train(photos);
+  desk.train(desk.init("photos", {"--data", "npy:" + desk.path("bytes")}));
+}
+
+#ifdef ARBALEST_ONNX
+TEST_CASE("init: finetune cuts the old head off, and gives images of the model's size") {
+  const Desk desk;
+  const std::string before = desk.init("lenet", {"--data", "glyphs:?train=128&test=64"}),
+                    weights = desk.path("w.safetensors"), model = desk.path("model.onnx");
+  desk.train(before, weights);
+  {
+    const Redirected output(desk.path("out"));
+    CHECK(command_export(std::get<ExportCommandOptions>(parse(
+              {"export", before.c_str(), model.c_str(), "--weights", weights.c_str(), "--probabilities"}))) == kDone);
+  }
+  const std::string graph = desk.init("finetune", {"--model", model, "--data", "folder:" + desk.path("photos")});
+  const std::string text = content(graph);
+  CHECK(text.find("outputs = [\"hidden\"]") != std::string::npos);
+  CHECK(text.find("size = [28, 28], channels = 1") != std::string::npos);
+  CHECK(text.find("file = \"model.onnx\"") != std::string::npos);
+  CHECK(text.find("logits = arbalest.Linear <units = 2>") != std::string::npos);
+  desk.train(graph);
+  check_parts(desk.refusal("finetune", {}), {"--model FILE.onnx"});
+  check_parts(desk.refusal("lenet", {"--model", model}), {"init finetune"});
+}
+#endif
+
+TEST_CASE("init: what does not fit is refused with what would, and nothing is overwritten") {
+  const Desk desk;
+  check_parts(desk.refusal("lenett", {}),
+              {"unknown graph 'lenett'; did you mean 'lenet'?", "cnn", "photos", "finetune"});
+  check_parts(desk.refusal("cnn", {"--data", "npy:" + desk.path("last")}),
+              {"uint8[28,28,3]", "images.transpose(0, 3, 1, 2)"});
+  check_parts(desk.refusal("cnn", {"--data", "npy:" + desk.path("grey")}), {"uint8[28,28]", "images[:, None]"});
+  check_parts(desk.refusal("cnn", {"--data", desk.path("photos")}), {"did you mean 'folder:" + desk.path("photos")});
+  check_parts(desk.refusal("cnn", {"--data", desk.path("bytes")}), {"did you mean 'npy:" + desk.path("bytes")});
+  check_parts(desk.refusal("cnn", {"--data", desk.path("table.csv")}), {"did you mean 'csv:" + desk.path("table.csv")});
+  const std::string mine = desk.folder.write("mine.onnxtxt", std::string("mine"));
+  const std::string message = message_of<GraphError>([&] { write_start_graph({.name = "lenet", .file = mine}); });
+  check_parts(message, {"mine.onnxtxt' is there already"});
+  CHECK(content(mine) == "mine");
+}

@@ -1,0 +1,225 @@
+#include "tools/start/start_graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "graph/error.h"
+#include "graph/graph.h"
+#include "io/sources/source.h"
+#include "tools/start/graph_text.h"
+#include "tools/start/model_ends.h"
+#include "tools/start/templates.h"
+
+namespace arbalest {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kSeed = 1;
+
+const Template& find_template(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Template& each : kTemplates) {
+    if (each.name == name) return each;
+    names.emplace_back(each.name);
+  }
+  const std::string found = name.empty() ? "" : fmt::format("unknown graph '{}'{}; ", name, did_you_mean(name, names));
+  throw GraphError(fmt::format("init: {}expected one of\n{}", found, describe_templates()));
+}
+
+std::string file_of(const StartOptions& options) {
+  return options.file.empty() ? options.name + ".onnxtxt" : options.file;
+}
+
+// Prefetch's outputs take the field of their name, or else the one at their place.
+const Field& field_of(const std::vector<Field>& fields, const char* name, size_t place, const std::string& what) {
+  for (const Field& field : fields) {
+    if (field.name == name) return field;
+  }
+  if (place < fields.size()) return fields[place];
+  throw GraphError(fmt::format("{}: found {}, expected an image and a label", what, to_string(fields)));
+}
+
+// How arrays as others store them become [channels, height, width].
+std::string turned(const Field& image) {
+  if (image.shape.size() == 2) return "; NumPy puts grey ones so: images[:, None]";
+  const bool last = image.shape.size() == 3 && image.shape[0] > 4 && image.shape[2] <= 4;
+  return last ? "; NumPy turns channels that come last: images.transpose(0, 3, 1, 2)" : "";
+}
+
+// Files are brought to one size on the host; arrays are there in theirs, and those of floats are not augmented.
+void take_images(GraphText& graph, const Field& image, const std::string& what) {
+  const bool files = image.dtype == DataType::String, prepared = !graph.has("\n  # pixels = ");
+  const bool floats = image.dtype == DataType::Float32;
+  if (!files && ((image.dtype != DataType::Uint8 && !floats) || image.shape.size() != 3 || !turned(image).empty())) {
+    throw GraphError(
+        fmt::format("{}: found field {}, expected images: files, or [channels, height, width] of uint8 or "
+                    "float32{}",
+                    what, to_string(image), turned(image)));
+  }
+  if (files && !prepared) {
+    graph.uncomment("pixels");
+    graph.replace("> (image)\n\n", "> (pixels)\n\n");
+  } else if (!files && prepared) {
+    graph.comment_out("pixels");
+    graph.replace("> (pixels)\n\n", "> (image)\n\n");
+  }
+  if (floats) {
+    graph.comment_out("x");
+    graph.replace("(x)\n", "(image)\n");
+  }
+}
+
+// One more than the greatest label, where the source does not say how many classes there are.
+int64_t count_classes(const Source& source, size_t field) {
+  const std::vector<Field> fields = source.fields();
+  int64_t classes = 0;
+  std::vector<std::byte*> places(fields.size(), nullptr);
+  for (int64_t index = 0; index < source.size(); ++index) {
+    int32_t label = 0;
+    places[field] = reinterpret_cast<std::byte*>(&label);
+    const SampleRef sample{index, 0, uint64_t(index)};
+    source.fill({&sample, 1}, places);
+    classes = std::max<int64_t>(classes, int64_t(label) + 1);
+  }
+  return classes;
+}
+
+void take_labels(GraphText& graph, const Source& source, const Field& label, int64_t classes) {
+  const bool several = is_floating(label.dtype) && label.shape.size() == 1;
+  if (several) {
+    if (classes > 0 && classes != label.shape[0]) {
+      throw GraphError(
+          fmt::format("--classes {}: {} has {} labels a sample", classes, source.describe(), label.shape[0]));
+    }
+    classes = label.shape[0];
+    graph.replace("SoftmaxCrossEntropy", "SigmoidCrossEntropy");
+    graph.replace("accuracy = arbalest.Accuracy", "auc = arbalest.AUC");
+    graph.replace("loss, accuracy)", "loss, auc)");
+    graph.replace("A unit for each class. The loss takes these scores as they are, without a Softmax.",
+                  "A unit for each label. The loss takes these scores as they are, without a Sigmoid.");
+  } else if (label.dtype != DataType::Int32 || !label.shape.empty()) {
+    throw GraphError(
+        fmt::format("{}: field '{}' is {}, expected a class (int32 or int64), or a float for each of "
+                    "several labels",
+                    source.describe(), label.name, to_string(TensorType{label.dtype, label.shape})));
+  }
+  if (classes == 0) classes = label.classes;
+  if (classes == 0) {
+    const std::vector<Field> fields = source.fields();
+    const auto at = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == label.name; });
+    classes = count_classes(source, size_t(at - fields.begin()));
+  }
+  graph.set("logits", "units", std::to_string(classes));
+}
+
+// No batch is larger than its split.
+void take_batch(GraphText& graph, std::string_view node, int64_t usual, int64_t samples) {
+  graph.set(node, "batch", std::to_string(std::min(usual, samples)));
+}
+
+void take_validation(GraphText& graph, const std::string& data, int64_t usual_batch) {
+  for (const char* split : {"test", "validation"}) {
+    try {
+      const std::unique_ptr<Source> source = open_source(data, split, kSeed);
+      graph.set("report", "split", fmt::format("\"{}\"", split));
+      return take_batch(graph, "report", usual_batch, source->size());
+    } catch (const MissingSplit&) {  // the other, or what the run says of it
+    } catch (const GraphError&) {
+    }
+  }
+}
+
+void take_data(GraphText& graph, const StartOptions& options) {
+  const std::unique_ptr<Source> source = open_source(options.data, "train", kSeed);
+  const std::vector<Field> fields = source->fields();
+  const std::string what = source->describe();
+  graph.set("image", "source", to_string(Attribute(options.data)));
+  take_images(graph, field_of(fields, "image", 0, what), what);
+  take_labels(graph, *source, field_of(fields, "label", 1, what), options.classes);
+  take_batch(graph, "image", graph.number("image", "batch"), source->size());
+  take_validation(graph, options.data, graph.number("report", "batch"));
+}
+
+void take_model(GraphText& graph, const StartOptions& options) {
+  const ModelEnds ends = ends_of(options.model);
+  const fs::path folder = fs::absolute(file_of(options)).parent_path();
+  const std::string path = fs::proximate(fs::absolute(options.model), folder).string();
+  graph.set("features", "file", to_string(Attribute(path)));
+  if (ends.features.empty()) {
+    graph.erase("features", "outputs");
+    graph.replace("The model up to the value that its old head reads.", "The model, whose output the new head reads.");
+  } else {
+    graph.set("features", "outputs", to_string(Attribute(std::vector<std::string>{ends.features})));
+  }
+  if (ends.height > 0 && ends.width > 0) {
+    graph.set("pixels", "size", fmt::format("[{}, {}]", ends.height, ends.width));
+  }
+  graph.set("pixels", "channels", std::to_string(ends.channels));
+  if (ends.channels == 1) {
+    graph.set("x", "mean", "[0.5]");
+    graph.set("x", "std", "[0.5]");
+  }
+  if (ends.channels_last) {
+    graph.replace("> (x)\n", "> (turned)\n");
+    graph.replace("  # The model",
+                  "  # Channels come last, as the model takes them.\n"
+                  "  turned = Transpose <perm = [0, 2, 3, 1]> (x)\n  # The model");
+  }
+}
+
+}  // namespace
+
+std::string describe_templates() {
+  std::string text;
+  for (const Template& each : kTemplates) {
+    const std::string_view all = each.text;
+    const size_t begin = all.find("# ") + 2;
+    std::string line(all.substr(begin, all.find_first_of(".;\n", begin) - begin));
+    text += fmt::format("  {:<8}  {}\n", each.name, line);
+  }
+  return text;
+}
+
+std::string start_graph(const StartOptions& options) {
+  GraphText graph(find_template(options.name).text);
+  const bool calls_model = graph.has("model.trunk");
+  if (calls_model && options.model.empty()) {
+    throw GraphError(fmt::format("init {}: found no --model, expected --model FILE.onnx", options.name));
+  }
+  if (!calls_model && !options.model.empty()) {
+    throw GraphError(fmt::format("init {}: --model goes with a graph that calls one: init finetune", options.name));
+  }
+  if (calls_model) take_model(graph, options);
+  if (!options.data.empty()) {
+    take_data(graph, options);
+  } else if (options.classes > 0) {
+    graph.set("logits", "units", std::to_string(options.classes));
+  }
+  return graph.text();
+}
+
+std::string write_start_graph(const StartOptions& options) {
+  const std::string file = file_of(options);
+  find_template(options.name);
+  std::error_code error;
+  if (fs::exists(file, error)) {
+    throw GraphError(fmt::format(
+        "init: '{}' is there already and is left as it is; another name: arbalest init {} FILE", file, options.name));
+  }
+  const std::string text = start_graph(options);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(file.c_str(), "wx"), std::fclose);
+  if (!out || std::fwrite(text.data(), 1, text.size(), out.get()) != text.size() || std::fflush(out.get()) != 0) {
+    throw RunError(fmt::format("{}: cannot be written: {}", file, std::strerror(errno)));
+  }
+  return file;
+}
+
+}  // namespace arbalest

@@ -1,0 +1,15 @@
+#pragma once
+// The graph files that `arbalest init` starts from: examples/start, embedded by templates.py.
+
+#include <vector>
+
+namespace arbalest {
+
+struct Template {
+  const char* name;
+  const char* text;
+};
+
+extern const std::vector<Template> kTemplates;
+
+}  // namespace arbalest

@@ -116,6 +116,32 @@ TEST_CASE("predict on files: several labels, each with its probability, also whe
   CHECK(trained.lines({bright}) == lines);
 }
 
+TEST_CASE("predict on a split with several labels has what they are, where that is known") {
+  const TrainedOnPhotos trained(true);
+  const std::string first = (trained.folder / "test/bright/0.png").string(),
+                    second = (trained.folder / "test/dark/1.png").string();
+  trained.folder.write(
+      "table.csv", "path,split,bright,dark\n" + first + ",test,1,0\n" + second + ",test,,1\n" + first + ",test,0,1\n");
+  const auto table = trained.lines({"--format", "csv"});
+  REQUIRE(table.size() == 4);
+  CHECK(table[0] == "sample,bright,dark,label_bright,label_dark");
+  CHECK(table[1].starts_with(first + ",0.9"));
+  CHECK(table[1].ends_with(",1,0"));
+  CHECK(table[2].ends_with(",,1"));
+  CHECK(table[3].ends_with(",0,1"));
+  const auto top = trained.lines({"--format", "csv", "--top", "1"});
+  CHECK(top[0] == "sample,labels,class_1,probability_1");
+  CHECK(top[1].starts_with(first + ",bright,bright,0.9"));
+  CHECK(top[2].starts_with(second + ",dark,dark,0.9"));
+  const auto object = nlohmann::json::parse(trained.lines({"--format", "json"}).at(1));
+  CHECK(object.at("labels").at("bright").is_null());
+  CHECK(object.at("labels").at("dark") == 1);
+  const auto lines = trained.lines({});
+  CHECK(lines[0].find("(is") == std::string::npos);
+  CHECK(lines[1].find("(is") == std::string::npos);
+  CHECK(lines[2].ends_with("  (is dark)"));
+}
+
 TEST_CASE("labels have the names of a file where metrics of each are told") {
   const TrainedOnPhotos trained(true);
   std::ifstream file(trained.graph);

@@ -11,7 +11,7 @@
 
 #include "executor/inference/classification.h"
 #include "executor/inference/inference.h"
-#include "tools/command/class_names.h"
+#include "tools/answers/class_names.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"

@@ -14,9 +14,10 @@
 #include "graph/op.h"
 #include "graph/passes/passes.h"
 #include "io/photos/file_list.h"
+#include "tools/answers/class_names.h"
+#include "tools/answers/prediction_lines.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
-#include "tools/command/prediction_lines.h"
 #include "tools/command/session_setup.h"
 
 namespace arbalest {
@@ -143,20 +144,25 @@ Scores choose_values(const Graph& graph, const PredictOptions& options, Inferenc
         "with --value");
   }
   asked.outputs = {labelled->logits};
-  return Scores::OfLabels;
+  if (!options.files.empty()) return Scores::OfLabels;
+  asked.outputs.push_back(labelled->label);
+  return Scores::OfLabelsWithTruth;
 }
 
 std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const Inference& inference, Scores scores) {
   const TensorType first = inference.output_type(0);
-  if (!options.value.empty()) return number_lines(options, first);
+  if (!options.value.empty()) return number_lines(options.format, options.value, first);
   const bool one_class = scores != Scores::OfClassesWithLabel ||
                          (inference.output_type(1).shape.empty() && inference.output_type(1).dtype == DataType::Int32);
   if (first.shape.size() != 1 || !one_class) {
-    const bool labels = scores == Scores::OfLabels;
+    const bool labels = scores == Scores::OfLabels || scores == Scores::OfLabelsWithTruth;
     throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample; name a value with --value",
                                  labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class"));
   }
-  return class_lines(options, inference.class_names(), first.shape[0], scores);
+  ClassFormat format = {options.format, options.top, {}, DataType::Int32};
+  format.names = ClassNames(options.class_names, inference.class_names(), first.shape[0]).all();
+  if (scores != Scores::OfClasses && scores != Scores::OfLabels) format.label = inference.output_type(1).dtype;
+  return class_lines(std::move(format), scores);
 }
 
 bool has_files(const Source& source) {

@@ -1,4 +1,4 @@
-#include "tools/command/class_names.h"
+#include "tools/answers/class_names.h"
 
 #include <fmt/format.h>
 

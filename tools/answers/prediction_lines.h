@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "executor/inference/inference.h"
-#include "tools/command/options.h"
+#include "graph/types.h"
 
 namespace arbalest {
+
+enum class LineFormat : uint8_t { Lines, Json, Csv };
 
 struct PredictedSample {
   int64_t index = 0;  // in the split
@@ -21,6 +23,15 @@ enum class Scores : uint8_t {
   OfClasses,           // one class a sample, the first of InferredBatch::values
   OfClassesWithLabel,  // and the second has the sample's class
   OfLabels,            // labels of which each is decided by itself
+  OfLabelsWithTruth,   // and the second has what they are
+};
+
+// How classes or labels are written.
+struct ClassFormat {
+  LineFormat format = LineFormat::Lines;
+  int top = 0;                       // classes a sample; 0: one, or all labels where there are several a sample
+  std::vector<std::string> names;    // of all of them
+  DataType label = DataType::Int32;  // of the second value, where there is one
 };
 
 class PredictionLines {
@@ -31,10 +42,9 @@ class PredictionLines {
   virtual std::string line(const PredictedSample& sample, const InferredBatch& batch, int64_t n) const = 0;
 };
 
-// The most probable of so many classes or labels. Throws GraphError where --class-names does not fit.
-std::unique_ptr<PredictionLines> class_lines(const PredictOptions& options, const std::vector<std::string>& names,
-                                             int64_t classes, Scores scores);
+// The most probable classes or labels.
+std::unique_ptr<PredictionLines> class_lines(ClassFormat format, Scores scores);
 // The numbers of a value.
-std::unique_ptr<PredictionLines> number_lines(const PredictOptions& options, const TensorType& of_sample);
+std::unique_ptr<PredictionLines> number_lines(LineFormat format, const std::string& value, const TensorType& of_sample);
 
 }  // namespace arbalest

@@ -10,21 +10,21 @@ __device__ inline int64_t valid_rows(const StepScalars* scalars, int64_t rows) {
   return max(int64_t{0}, min(int64_t(scalars->valid), rows));
 }
 
-// What is averaged of a row below (Value::Result): a number, or a number times the row's weight, that weight, and a
-// second number, which is not weighted.
+// What is averaged of a row below (Value::Result): a number, or a number times the row's weight, that weight, a second
+// number, and the weight of that one.
 struct Weighted {
-  float value = 0, weight = 0, second = 0;
+  float value = 0, weight = 0, second = 0, second_weight = 0;
 };
 __device__ inline float plus(float a, float b) {
   return a + b;
 }
 __device__ inline Weighted plus(Weighted a, Weighted b) {
-  return {a.value + b.value, a.weight + b.weight, a.second + b.second};
+  return {a.value + b.value, a.weight + b.weight, a.second + b.second, a.second_weight + b.second_weight};
 }
 
-// Where the means go; `second`, which may be null, is for Weighted.
+// Where the means go, and of Weighted the weights that they are divided by; all but the first may be null.
 struct Means {
-  float *first, *second = nullptr;
+  float *first, *second = nullptr, *weight = nullptr, *second_weight = nullptr;
 };
 
 // The means over `valid` rows from the sums of a block's threads.
@@ -32,10 +32,16 @@ __device__ inline void write_means(float sum, int64_t valid, Means means) {
   sum = block_sum(sum);
   if (threadIdx.x == 0) *means.first = valid > 0 ? sum / float(valid) : 0.0f;
 }
-__device__ inline void write_means(Weighted sum, int64_t valid, Means means) {
-  const float value = block_sum(sum.value), weight = block_sum(sum.weight);
-  if (threadIdx.x == 0) *means.first = weight > 0 ? value / weight : 0.0f;
-  if (means.second != nullptr) write_means(sum.second, valid, {means.second});
+__device__ inline void write_mean(float sum, float weights, float* mean, float* weight_of_mean) {
+  const float value = block_sum(sum), weight = block_sum(weights);
+  if (threadIdx.x != 0) return;
+  if (mean != nullptr) *mean = weight > 0 ? value / weight : 0.0f;
+  if (weight_of_mean != nullptr) *weight_of_mean = weight;
+}
+__device__ inline void write_means(Weighted sum, int64_t, Means means) {
+  write_mean(sum.value, sum.weight, means.first, means.weight);
+  if (means.second == nullptr && means.second_weight == nullptr) return;
+  write_mean(sum.second, sum.second_weight, means.second, means.second_weight);
 }
 
 // One block for all rows. value(row, lane): called by all lanes of a warp, the same result in each.

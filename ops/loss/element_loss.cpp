@@ -123,7 +123,7 @@ template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
   using W = Wide<T>;
   const Extents extents(request.inputs[0]);
-  const bool weighted = request.has_input(kWeights);
+  const bool weighted = request.has_input(kWeights), weighs = request.has_output(1);
   auto run = [=](const KernelContext& context) {
     const T* x = input<T>(context, 0);
     const Target* targets = input<Target>(context, kTarget);
@@ -136,6 +136,7 @@ std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
       to.weight += 1;
     });
     *output<W>(context, 0) = sum.weight > 0 ? W(sum.value / sum.weight) : W(0);
+    if (weighs) *output<W>(context, 1) = W(sum.weight / double(std::max<int64_t>(1, extents.per_row)));
   };
   return make_kernel(run, workspace_of(extents));
 }
@@ -210,6 +211,7 @@ std::vector<Sample> samples(const std::vector<Case>& cases, double range, bool g
     if (c.weighted) inputs.push_back({{DataType::Float32, {c.predictions.at(1)}}, 0.2, 4, false});
     if (gradient) inputs.insert(inputs.begin(), {{DataType::Float32, {}}, 0.5, 2});
     samples.push_back({.name = c.name, .inputs = inputs, .tolerance = 1e-5, .scalars = {.valid = c.valid}});
+    if (!gradient && c.low < 0 && range > 3) samples.back().output_count = 2;  // some labels are missing
   }
   return samples;
 }
@@ -265,7 +267,9 @@ void grad_distance(GradContext& c) {
 void expand_weights(ExpandContext& c) {
   const ValueId weights =
       c.constant("pos_weight", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "pos_weight"));
-  c.replace_output(0, c.add("arbalest.SigmoidCrossEntropy", "", {c.input(0), c.input(kTarget), weights}, 1)[0]);
+  const std::vector<ValueId> made =
+      c.add("arbalest.SigmoidCrossEntropy", "", {c.input(0), c.input(kTarget), weights}, int(c.node().outputs.size()));
+  for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
 }
 
 // A loss and its gradient, without kernels and gradient.
@@ -278,7 +282,9 @@ Op loss_op(std::string name, std::string doc, std::vector<OperandSpec> operands)
           .infer =
               [](InferContext& c) {
                 check_operands(c, 0);
-                c.set_output(0, {master_type(c.input(0).dtype), {}});
+                const TensorType scalar{master_type(c.input(0).dtype), {}};
+                c.set_output(0, scalar);
+                c.set_output(1, scalar);  // of SigmoidCrossEntropy
               },
           .cost =
               [](const Graph& graph, const Node& node) {
@@ -312,11 +318,13 @@ void register_loss_element_loss(OpRegistry& registry) {
   Op sigmoid = loss_op(
       "SigmoidCrossEntropy",
       "the mean of −pos_weight · label · log σ(logits) − (1 − label) · log(1 − σ(logits)) over the "
-      "labels of the valid samples; labels of -1 (255 in uint8, or NaN) are missing and take no part",
+      "labels of the valid samples; labels of -1 (255 in uint8, or NaN) are missing and take no part; and the "
+      "number of those that are not missing, over the labels of a sample",
       {{.name = "logits", .lowered = true}, {.name = "label"}, {.name = "pos_weight", .arity = OperandSpec::Optional}});
   Op sigmoid_grad = gradient_op(sigmoid, "the gradient of SigmoidCrossEntropy; of missing labels it is 0");
   sigmoid.attributes = {
       floats_spec("pos_weight", {}, "for each label (axis 1): the weight of positives; none: all are 1")};
+  sigmoid.outputs.push_back({.name = "loss_weight", .arity = OperandSpec::Optional});
   sigmoid.grad = grad_sigmoid;
   sigmoid.expand = expand_weights;
   sigmoid.expands = [](const InferContext& c) { return !floats_attribute(c.node(), "pos_weight").empty(); };

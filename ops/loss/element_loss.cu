@@ -50,12 +50,13 @@ struct ElementCount {
   }
 };
 
-// Where the sums go: the mean, the weight; either may be null.
+// Where the sums go: the mean, and the weight in units of `unit` elements; either may be null.
 struct SumOutputs {
   float *mean, *weight;
+  float unit = 1;
   __device__ void write(float value_sum, float weight_sum) const {
     if (mean != nullptr) *mean = weight_sum > 0 ? value_sum / weight_sum : 0.0f;
-    if (weight != nullptr) *weight = weight_sum;
+    if (weight != nullptr) *weight = weight_sum / unit;
   }
 };
 
@@ -149,10 +150,13 @@ class Elements {
 template <typename Rule, typename T, typename Target>
 std::unique_ptr<Kernel> loss_kernel(const KernelRequest& request) {
   const Elements elements(request, 0);
+  const bool weighs = request.has_output(1);
   return make_kernel(
       [=](const KernelContext& c) {
         const ElementLoss<Rule, T, Target> element{input<T>(c, 0), input<Target>(c, 1), elements.weights(c)};
-        elements.sum(c, c.workspace, element, {output<float>(c, 0), nullptr});
+        elements.sum(c, c.workspace, element,
+                     {output<float>(c, 0), weighs ? output<float>(c, 1) : nullptr,
+                      float(std::max<int64_t>(1, elements.per_row()))});
       },
       elements.workspace_bytes());
 }

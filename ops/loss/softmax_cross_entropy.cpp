@@ -1,21 +1,24 @@
 // SoftmaxCrossEntropy and its gradient, as in PyTorch. With smoothing s the target of class k is
 // t_k = (1 − s)·[k = label] + s / K, or (1 − s)·label_k + s / K where labels are rows of K numbers; a row's loss is
-// −Σ w_k t_k log softmax(logits)_k with the class weights w. The mean weighs a row by w_label, and one whose label is a
-// row by 1.
+// −Σ w_k t_k log softmax(logits)_k with the class weights w. The mean weighs a row by w_label, one whose label is a row
+// by 1, and one whose label is ignored by 0.
 
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/ignored_label.h"
 
 namespace arbalest {
 namespace {
 
 constexpr size_t kLabel = 1, kWeights = 2;  // after the logits
+constexpr size_t kMean = 0, kAccuracy = 1, kMeanWeight = 2, kAccuracyWeight = 3;
 
 // Whether labels are rows of numbers, not classes.
 bool is_soft(const TensorType& label) {
@@ -25,11 +28,13 @@ bool is_soft(const TensorType& label) {
 struct Loss {
   int64_t batch, classes;
   double smoothing;
+  IgnoredLabel ignored;
 
   explicit Loss(const KernelRequest& request, size_t logits)
       : batch(request.inputs[logits].shape[0]),
         classes(request.inputs[logits].shape[1]),
-        smoothing(float_attribute(request.node, "label_smoothing")) {}
+        smoothing(float_attribute(request.node, "label_smoothing")),
+        ignored(ignored_label(request.node)) {}
 };
 
 void check_weights(InferContext& context, size_t logits) {
@@ -74,6 +79,9 @@ void check_operands(InferContext& context, size_t logits) {
   if (!(smoothing >= 0 && smoothing <= 1)) {
     context.fail(fmt::format("attribute 'label_smoothing' is {}; expected 0 to 1", smoothing));
   }
+  if (ignored_label(context.node()).any && is_soft(context.input(logits + kLabel))) {
+    context.fail("attribute 'ignore_index' is for labels that are classes; input 'label' has a target for each class");
+  }
   check_weights(context, logits);
 }
 
@@ -84,17 +92,23 @@ struct Classes {
   const W* weights;
   int64_t classes;
   W kept, spread;  // 1 − s, s / K
+  IgnoredLabel ignored;
 
   Classes(const Loss& loss, const int32_t* labels, const W* class_weights)
       : label(labels),
         weights(class_weights),
         classes(loss.classes),
         kept(W(1 - loss.smoothing)),
-        spread(W(loss.smoothing / double(loss.classes))) {}
+        spread(W(loss.smoothing / double(loss.classes))),
+        ignored(loss.ignored) {}
 
+  bool takes_part(int64_t row) const { return !ignored.holds(label[row]); }
   bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
   // Of a sound row; what is not sound makes the loss NaN, so it has to count.
-  W weight(int64_t row) const { return weights && is_sound(row) ? weights[label[row]] : W(1); }
+  W weight(int64_t row) const {
+    if (!takes_part(row)) return 0;
+    return weights && is_sound(row) ? weights[label[row]] : W(1);
+  }
   // w_k t_k
   W target(int64_t row, int64_t k) const {
     return (weights ? weights[k] : W(1)) * ((k == label[row] ? kept : W(0)) + spread);
@@ -114,6 +128,7 @@ struct Targets {
         kept(W(1 - loss.smoothing)),
         spread(W(loss.smoothing / double(loss.classes))) {}
 
+  bool takes_part(int64_t) const { return true; }
   bool is_sound(int64_t) const { return true; }
   W weight(int64_t) const { return 1; }
   W target(int64_t row, int64_t k) const {
@@ -135,6 +150,7 @@ std::pair<Wide<T>, Wide<T>> log_sum(const T* row, int64_t classes) {
 // A target of 0 adds nothing, also where the logit is −∞.
 template <typename T, typename Of>
 double row_loss(const Of& of, const T* logits, int64_t row) {
+  if (!of.takes_part(row)) return 0;
   if (!of.is_sound(row)) return std::numeric_limits<double>::quiet_NaN();
   const T* x = logits + row * of.classes;
   const auto [greatest, log_of_sum] = log_sum(x, of.classes);
@@ -158,16 +174,30 @@ bool foremost(const T* row, int64_t classes, int32_t label) {
   return true;
 }
 
+// A mean over rows, and what it is divided by.
+template <typename W>
+struct Mean {
+  W value, weight;
+
+  static Mean of(double sum, double weight) { return {weight > 0 ? W(sum / weight) : W(0), W(weight)}; }
+};
+
+// A label that is none makes it NaN.
 template <typename T>
-Wide<T> share_of_foremost(const Loss& loss, const T* logits, const int32_t* label, int64_t valid) {
-  int64_t right = 0;
-  for (int64_t n = 0; n < valid; ++n) right += foremost(logits + n * loss.classes, loss.classes, label[n]);
-  return valid ? Wide<T>(double(right) / double(valid)) : Wide<T>(0);
+Mean<Wide<T>> share_of_foremost(const Classes<Wide<T>>& of, const T* logits, int64_t valid) {
+  double right = 0, counted = 0;
+  for (int64_t n = 0; n < valid; ++n) {
+    if (!of.takes_part(n)) continue;
+    counted += 1;
+    right += of.is_sound(n) ? foremost(logits + n * of.classes, of.classes, of.label[n])
+                            : std::numeric_limits<double>::quiet_NaN();
+  }
+  return Mean<Wide<T>>::of(right, counted);
 }
 
 // The mean over the valid rows.
 template <typename T, typename Of>
-Wide<T> mean_loss(const KernelContext& context, const Of& of, const T* logits, int64_t valid) {
+Mean<Wide<T>> mean_loss(const KernelContext& context, const Of& of, const T* logits, int64_t valid) {
   double* losses = static_cast<double*>(context.workspace);
   parallel_for(valid, 16 * of.classes, [=, &of](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) losses[n] = row_loss(of, logits, n);
@@ -177,26 +207,35 @@ Wide<T> mean_loss(const KernelContext& context, const Of& of, const T* logits, i
     sum += losses[n];
     weight += of.weight(n);
   }
-  return weight > 0 ? Wide<T>(sum / weight) : Wide<T>(0);
+  return Mean<Wide<T>>::of(sum, weight);
 }
 
 std::unique_ptr<Kernel> loss_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   using W = Wide<T>;
   const bool soft = is_soft(request.inputs[kLabel]), weighted = request.has_input(kWeights);
+  const std::array<bool, 4> wanted = {true, request.has_output(kAccuracy), request.has_output(kMeanWeight),
+                                      request.has_output(kAccuracyWeight)};
   return make_kernel(
-      [=, loss = Loss(request, 0), counts = request.has_output(1)](const KernelContext& context) {
+      [=, loss = Loss(request, 0)](const KernelContext& context) {
         const T* logits = input<T>(context, 0);
         const W* weights = weighted ? input<W>(context, kWeights) : nullptr;
         const int64_t valid = valid_samples(context, loss.batch);
-        W* mean = output<W>(context, 0);
+        const auto put = [&](size_t at, W value) {
+          if (wanted[at]) *output<W>(context, at) = value;
+        };
         if (soft) {
-          *mean = mean_loss(context, Targets<W>(loss, input<W>(context, kLabel), weights), logits, valid);
+          put(kMean, mean_loss(context, Targets<W>(loss, input<W>(context, kLabel), weights), logits, valid).value);
           return;
         }
-        const int32_t* label = input<int32_t>(context, kLabel);
-        *mean = mean_loss(context, Classes<W>(loss, label, weights), logits, valid);
-        if (counts) *output<W>(context, 1) = share_of_foremost(loss, logits, label, valid);
+        const Classes<W> of(loss, input<int32_t>(context, kLabel), weights);
+        const Mean<W> mean = mean_loss(context, of, logits, valid);
+        put(kMean, mean.value);
+        put(kMeanWeight, mean.weight);
+        if (!wanted[kAccuracy] && !wanted[kAccuracyWeight]) return;
+        const Mean<W> share = share_of_foremost(of, logits, valid);
+        put(kAccuracy, share.value);
+        put(kAccuracyWeight, share.weight);
       },
       request.inputs[0].shape[0] * int64_t(sizeof(double)));
 }
@@ -207,8 +246,8 @@ void row_gradient(const Of& of, const T* logits, int64_t row, Wide<T> scale, T* 
   using W = Wide<T>;
   const T* x = logits + row * of.classes;
   T* dx = d_logits + row * of.classes;
-  if (!of.is_sound(row)) {
-    std::fill(dx, dx + of.classes, narrow<T>(std::numeric_limits<W>::quiet_NaN()));
+  if (!of.takes_part(row) || !of.is_sound(row)) {
+    std::fill(dx, dx + of.classes, narrow<T>(of.takes_part(row) ? std::numeric_limits<W>::quiet_NaN() : W(0)));
     return;
   }
   const auto [greatest, log_of_sum] = log_sum(x, of.classes);
@@ -258,6 +297,7 @@ struct Case {
   double smoothing;
   double range = 3;
   bool soft = false, weighted = false;
+  int ignored = 0;  // -1: labels are drawn from there on, and those are ignored
 };
 constexpr Case kCases[] = {
     {"digits", 64, 10, 64, 0},
@@ -272,6 +312,10 @@ constexpr Case kCases[] = {
     {"class weights, smoothed", 12, 5, 12, 0.2, 3, false, true},
     {"class weights, thousand", 40, 1000, 33, 0, 3, false, true},
     {"class weights, nothing valid", 4, 3, 0, 0.1, 3, false, true},
+    {"ignored labels", 33, 3, 31, 0, 3, false, false, -1},
+    {"ignored labels, class weights", 33, 3, 31, 0.2, 3, false, true, -1},
+    {"ignored labels, thousand", 40, 1000, 33, 0, 3, false, true, -1},
+    {"all ignored", 4, 1, 4, 0, 3, false, false, -2},
     {"soft", 17, 9, 16, 0, 3, true},
     {"soft, smoothed", 17, 9, 17, 0.1, 3, true},
     {"soft, class weights", 40, 1000, 33, 0.1, 3, true, true},
@@ -281,7 +325,10 @@ std::vector<Sample> samples(bool gradient) {
   std::vector<Sample> samples;
   for (const Case& c : kCases) {
     const TensorType logits{DataType::Float32, {c.batch, c.classes}}, classes{DataType::Int32, {c.batch}};
-    std::vector<Sample::Input> inputs = {{logits, -c.range, c.range}, {classes, 0, double(c.classes - 1), false}};
+    const bool ignores = c.ignored < 0, all = c.ignored == -2;
+    std::vector<Sample::Input> inputs = {
+        {logits, -c.range, c.range},
+        {classes, double(c.ignored), all ? double(c.ignored) : double(c.classes - 1), false}};
     if (c.soft) inputs[kLabel] = {logits, 0, 1, false};
     if (c.weighted) inputs.push_back({{DataType::Float32, {c.classes}}, 0.2, 2, false});
     if (gradient) inputs.insert(inputs.begin(), {{DataType::Float32, {}}, 0.5, 2});
@@ -290,11 +337,12 @@ std::vector<Sample> samples(bool gradient) {
                        .attributes = {{"label_smoothing", c.smoothing}},
                        .tolerance = 1e-5,
                        .scalars = {.valid = c.valid}});
+    if (ignores) samples.back().attributes.set("ignore_index", int64_t{c.ignored});
     if (gradient || c.soft || c.batch * c.classes > 1000) continue;
     Sample with_accuracy = samples.back();
     with_accuracy.name += ", accuracy";
     with_accuracy.inputs[0].distinct = true;
-    with_accuracy.output_count = 2;
+    with_accuracy.output_count = ignores ? 4 : c.weighted ? 3 : 2;
     samples.push_back(std::move(with_accuracy));
   }
   return samples;
@@ -304,23 +352,33 @@ AttributeSpec smoothing_spec() {
   return float_spec("label_smoothing", 0.0, "the share of the target spread over all classes");
 }
 
+// Where every row weighs 1 there is nothing to know but their number, so the output is no number then.
 void infer_loss(InferContext& context) {
   check_operands(context, 0);
-  const bool counts = context.output_count() > 1 && context.node().outputs[1] != kNone;
-  if (counts && is_soft(context.input(kLabel))) {
+  const bool soft = is_soft(context.input(kLabel)), ignores = ignored_label(context.node()).any;
+  const bool counts = context.output_count() > kAccuracy && context.node().outputs[kAccuracy] != kNone;
+  if (counts && soft) {
     context.fail("output 'accuracy' needs classes for labels; input 'label' has a target for each class");
   }
-  const TensorType scalar{master_type(context.input(0).dtype), {}};
-  context.set_output(0, scalar);
-  context.set_output(1, scalar);
+  const bool weighted = context.has_input(kWeights) || !floats_attribute(context.node(), "class_weights").empty();
+  const TensorType scalar{master_type(context.input(0).dtype), {}}, none{DataType::Token, {}};
+  context.set_output(kMean, scalar);
+  context.set_output(kAccuracy, scalar);
+  context.set_output(kMeanWeight, ignores || (weighted && !soft) ? scalar : none);
+  context.set_output(kAccuracyWeight, ignores ? scalar : none);
+}
+
+// What the gradient's node and the one that stands for an attribute have from the loss.
+Attributes shared_attributes(const Node& node) {
+  return {{"label_smoothing", float_attribute(node, "label_smoothing")},
+          {"ignore_index", ints_attribute(node, "ignore_index")}};
 }
 
 void grad_loss(GradContext& c) {
   if (!c.needs_gradient(0)) return;
-  const Attributes attributes{{"label_smoothing", float_attribute(c.node(), "label_smoothing")}};
-  c.set_input_gradient(0,
-                       c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
-                             {c.output_gradient(0), c.input(0), c.input(kLabel), c.input(kWeights)}, 1, attributes)[0]);
+  c.set_input_gradient(0, c.add("arbalest.SoftmaxCrossEntropyGrad", "grad_logits",
+                                {c.output_gradient(0), c.input(0), c.input(kLabel), c.input(kWeights)}, 1,
+                                shared_attributes(c.node()))[0]);
 }
 
 // The attribute's weights become the operand, which kernels read.
@@ -329,7 +387,7 @@ void expand_weights(ExpandContext& c) {
       c.constant("class_weights", master_type(c.type(c.input(0)).dtype), floats_attribute(c.node(), "class_weights"));
   const int outputs = int(c.node().outputs.size());
   const std::vector<ValueId> made = c.add("arbalest.SoftmaxCrossEntropy", "", {c.input(0), c.input(kLabel), weights},
-                                          outputs, {{"label_smoothing", float_attribute(c.node(), "label_smoothing")}});
+                                          outputs, shared_attributes(c.node()));
   for (size_t i = 0; i < made.size(); ++i) c.replace_output(i, made[i]);
 }
 
@@ -346,11 +404,15 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
       {.domain = "arbalest",
        .name = "SoftmaxCrossEntropy",
        .doc = "the mean over the valid samples of −log softmax(logits)[label], weighted by the label's class, "
-              "or of −Σ label · log softmax(logits) where labels are float rows; and the fraction whose label "
-              "is the foremost class",
+              "or of −Σ label · log softmax(logits) where labels are float rows; the fraction whose label "
+              "is the foremost class; and what either is divided by, where that is not the number of samples",
        .inputs = operands(),
-       .outputs = {{.name = "loss"}, {.name = "accuracy", .arity = OperandSpec::Optional}},
-       .attributes = {smoothing_spec(), floats_spec("class_weights", {}, "a weight for each class; none: all are 1")},
+       .outputs = {{.name = "loss"},
+                   {.name = "accuracy", .arity = OperandSpec::Optional},
+                   {.name = "loss_weight", .arity = OperandSpec::Optional},
+                   {.name = "accuracy_weight", .arity = OperandSpec::Optional}},
+       .attributes = {smoothing_spec(), floats_spec("class_weights", {}, "a weight for each class; none: all are 1"),
+                      ignore_spec()},
        .infer = infer_loss,
        .grad = grad_loss,
        .expand = expand_weights,
@@ -364,23 +426,22 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return loss_cpu(r, t); })});
   std::vector<OperandSpec> inputs = operands();
   inputs.insert(inputs.begin(), {.name = "dloss"});
-  registry.add(
-      {.domain = "arbalest",
-       .name = "SoftmaxCrossEntropyGrad",
-       .doc = "(softmax · Σ target − target) · dloss / weight of the valid rows; rows that are not valid are 0",
-       .inputs = std::move(inputs),
-       .outputs = {{.name = "dlogits", .lowered = true}},
-       .attributes = {smoothing_spec()},
-       .internal = true,
-       .infer =
-           [](InferContext& c) {
-             check_operands(c, 1);
-             expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
-             c.set_output(0, c.input(1));
-           },
-       .cost = elementwise_cost(4),
-       .samples = [] { return samples(true); },
-       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); }, 1)});
+  registry.add({.domain = "arbalest",
+                .name = "SoftmaxCrossEntropyGrad",
+                .doc = "(softmax · Σ target − target) · dloss / weight of the valid rows; rows that take no part are 0",
+                .inputs = std::move(inputs),
+                .outputs = {{.name = "dlogits", .lowered = true}},
+                .attributes = {smoothing_spec(), ignore_spec()},
+                .internal = true,
+                .infer =
+                    [](InferContext& c) {
+                      check_operands(c, 1);
+                      expect_input(c, 0, {master_type(c.input(1).dtype), {}}, "the type of the loss");
+                      c.set_output(0, c.input(1));
+                    },
+                .cost = elementwise_cost(4),
+                .samples = [] { return samples(true); },
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return grad_cpu(r, t); }, 1)});
 }
 
 }  // namespace arbalest

@@ -1,6 +1,9 @@
 // CUDA kernels of arbalest.SoftmaxCrossEntropy and its gradient: a warp a row.
 
+#include <array>
+
 #include "ops/cuda/row_mean.cuh"
+#include "ops/ignored_label.h"
 
 namespace arbalest {
 
@@ -30,10 +33,13 @@ struct Classes {
   const float* weights;
   int classes;
   float kept, spread;  // 1 − s, s / K
+  IgnoredLabel ignored;
 
+  __device__ bool takes_part(int64_t row) const { return !ignored.holds(label[row]); }
   __device__ bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
   // What is not sound makes the loss NaN, so it has to count.
   __device__ float weight(int64_t row) const {
+    if (!takes_part(row)) return 0.0f;
     return weights != nullptr && is_sound(row) ? weights[label[row]] : 1.0f;
   }
   // w_k t_k
@@ -71,7 +77,9 @@ struct Targets {
   const float *label, *weights;
   int classes;
   float kept, spread;
+  IgnoredLabel ignored;  // none
 
+  __device__ bool takes_part(int64_t) const { return true; }
   __device__ bool is_sound(int64_t) const { return true; }
   __device__ float weight(int64_t) const { return 1.0f; }
   __device__ float target(int64_t row, int k) const {
@@ -106,7 +114,7 @@ __device__ float is_foremost(const T* x, int own, int classes, int lane) {
   return __any_sync(0xffffffffu, ahead) ? 0.0f : 1.0f;
 }
 
-// A row whose label is out of range gives NaN.
+// A row whose label is out of range gives NaN, and one whose label is ignored nothing.
 template <typename T, typename Of>
 struct RowLoss {
   using Result = Weighted;
@@ -115,10 +123,11 @@ struct RowLoss {
   bool counts;  // whether the label is foremost
 
   __device__ Weighted operator()(int64_t row, int lane) const {
-    if (!of.is_sound(row)) return {NAN, 1.0f, 0.0f};
+    if (!of.takes_part(row)) return {};
+    if (!of.is_sound(row)) return {NAN, 1.0f, NAN, 1.0f};
     const T* x = logits + row * of.classes;
     const LogSum sum(x, of.classes, lane);
-    Weighted result{of.loss(x, sum, row, lane), of.weight(row), 0.0f};
+    Weighted result{of.loss(x, sum, row, lane), of.weight(row), 0.0f, 1.0f};
     if constexpr (std::is_same_v<Of, Classes>) {
       if (counts) result.second = is_foremost(x, of.label[row], of.classes, lane);
     }
@@ -126,8 +135,8 @@ struct RowLoss {
   }
 };
 
-// dlogits = (softmax · Σ target − target) · dloss / Σ weight; rows past the valid ones get 0, those with a label out of
-// range NaN.
+// dlogits = (softmax · Σ target − target) · dloss / Σ weight; rows past the valid ones and ignored ones get 0, those
+// with a label out of range NaN.
 template <typename T, typename Of>
 __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows, Of of, const StepScalars* scalars,
                                                                     const float* dloss, const T* logits, T* dlogits) {
@@ -135,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows
   wait_for_dependencies();
   const int64_t valid = valid_rows(scalars, rows);
   float weight = float(valid);
-  if (std::is_same_v<Of, Classes> && of.weights != nullptr) {
+  if (std::is_same_v<Of, Classes> && (of.weights != nullptr || of.ignored.any)) {
     weight = 0;
     for (int64_t row = threadIdx.x; row < valid; row += kThreads) weight += of.weight(row);
     weight = block_sum(weight);
@@ -144,8 +153,9 @@ __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows
   for (int64_t row = thread_index() / 32; row < rows; row += thread_count() / 32) {
     const T* x = logits + row * of.classes;
     T* dx = dlogits + row * of.classes;
-    if (row >= valid || !of.is_sound(row)) {
-      const T fill = narrow<T>(row >= valid ? 0.0f : NAN);
+    const bool idle = row >= valid || !of.takes_part(row);
+    if (idle || !of.is_sound(row)) {
+      const T fill = narrow<T>(idle ? 0.0f : NAN);
       for (int k = lane; k < of.classes; k += 32) dx[k] = fill;
       continue;
     }
@@ -165,10 +175,15 @@ std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, 
   const int classes = int(request.inputs[label - 1].shape[1]);
   const float smoothing = float(float_attribute(request.node, "label_smoothing"));
   const bool weighted = request.has_input(label + 1);
+  const IgnoredLabel ignored = ignored_label(request.node);
   const auto bind = [=]<typename Of, typename Label>(Of, Label) {
     return [=](const KernelContext& c) {
-      return Of{input<Label>(c, label), weighted ? input<float>(c, label + 1) : nullptr, classes, 1.0f - smoothing,
-                smoothing / float(classes)};
+      return Of{input<Label>(c, label),
+                weighted ? input<float>(c, label + 1) : nullptr,
+                classes,
+                1.0f - smoothing,
+                smoothing / float(classes),
+                ignored};
     };
   };
   if (request.inputs[label].dtype == DataType::Int32) return function(bind(Classes{}, int32_t{}));
@@ -179,15 +194,16 @@ std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, 
 std::unique_ptr<Kernel> loss(const KernelRequest& request) {
   const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
   const int multiprocessors = cuda_context(request).multiprocessors;
-  const bool counts = request.has_output(1);
+  const std::array<bool, 4> wanted = {true, request.has_output(1), request.has_output(2), request.has_output(3)};
   return with_type(request, request.inputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     return with_labels(request, 1, [=](auto of) {
       return make_kernel(
           [=](const KernelContext& c) {
-            const RowLoss<T, decltype(of(c))> row{input<T>(c, 0), of(c), counts};
+            const RowLoss<T, decltype(of(c))> row{input<T>(c, 0), of(c), wanted[1]};
+            const auto to = [&](size_t i) { return wanted[i] ? output<float>(c, i) : nullptr; };
             launch_row_mean("softmax_cross_entropy", c, multiprocessors, rows, classes, row,
-                            {output<float>(c, 0), counts ? output<float>(c, 1) : nullptr});
+                            {to(0), to(1), to(2), to(3)});
           },
           row_mean_workspace<Weighted>(rows, classes));
     });

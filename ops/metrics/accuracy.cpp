@@ -1,11 +1,13 @@
-// Accuracy: the fraction of samples whose label is among the top k classes.
+// Accuracy: the fraction of samples whose label is among the top k classes. A label beyond the classes makes it NaN.
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/ignored_label.h"
 
 namespace arbalest {
 namespace {
@@ -18,14 +20,17 @@ void infer_accuracy(InferContext& context) {
     context.fail(fmt::format("attribute 'top_k' is {}; expected at most the {} classes of input 'logits'", top_k,
                              logits.shape[1]));
   }
-  context.set_output(0, {master_type(logits.dtype), {}});
+  const TensorType scalar{master_type(logits.dtype), {}};
+  context.set_output(0, scalar);
+  // Where all samples count, their number says it all.
+  context.set_output(1, ignored_label(context.node()).any ? scalar : TensorType{DataType::Token, {}});
 }
 
-// Fewer than k classes are ahead of the label: greater, or equal with a lower index. NaN is ahead of all, and a label
-// whose own logit is NaN is wrong.
+// Fewer than k classes are ahead of the label, which is one: greater, or equal with a lower index. NaN is ahead of all,
+// and a label whose own logit is NaN is wrong.
 template <typename T>
 bool among_top(const T* row, int64_t classes, int64_t label, int64_t top_k) {
-  if (label < 0 || label >= classes || std::isnan(widen(row[label]))) return false;
+  if (std::isnan(widen(row[label]))) return false;
   const Wide<T> own = widen(row[label]);
   int64_t ahead = 0;
   for (int64_t c = 0; c < label; ++c) ahead += !(widen(row[c]) < own);
@@ -37,13 +42,22 @@ std::unique_ptr<Kernel> accuracy_cpu(const KernelRequest& request, auto element)
   using T = decltype(element);
   const int64_t batch = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
   const int64_t top_k = int_attribute(request.node, "top_k");
+  const IgnoredLabel ignored = ignored_label(request.node);
+  const bool weighs = request.has_output(1);
   return make_kernel([=](const KernelContext& context) {
     const T* logits = input<T>(context, 0);
     const int32_t* label = input<int32_t>(context, 1);
     const int64_t valid = valid_samples(context, batch);
-    int64_t right = 0;
-    for (int64_t n = 0; n < valid; ++n) right += among_top(logits + n * classes, classes, label[n], top_k);
-    *output<Wide<T>>(context, 0) = valid ? Wide<T>(double(right) / double(valid)) : Wide<T>(0);
+    double right = 0, counted = 0;
+    for (int64_t n = 0; n < valid; ++n) {
+      if (ignored.holds(label[n])) continue;
+      const bool sound = label[n] >= 0 && label[n] < classes;
+      counted += 1;
+      right +=
+          sound ? among_top(logits + n * classes, classes, label[n], top_k) : std::numeric_limits<double>::quiet_NaN();
+    }
+    *output<Wide<T>>(context, 0) = counted > 0 ? Wide<T>(right / counted) : Wide<T>(0);
+    if (weighs) *output<Wide<T>>(context, 1) = Wide<T>(counted);
   });
 }
 
@@ -57,9 +71,22 @@ std::vector<Sample> samples() {
                   .tolerance = 1e-6,
                   .scalars = {.valid = valid}};
   };
-  return {sample("top 1", {64, 10}, 1, 64), sample("top 5", {33, 100}, 5, 33),
-          sample("part of the batch", {16, 4}, 1, 5), sample("nothing valid", {8, 3}, 1, 0),
-          sample("one class", {1, 1}, 1, 1)};
+  const auto ignoring = [&](std::string name, Shape shape, int64_t ignored, int32_t valid) {
+    Sample made = sample(std::move(name), std::move(shape), 1, valid);
+    made.inputs[1].low = double(std::min<int64_t>(ignored, 0));
+    made.attributes.set("ignore_index", ignored);
+    made.output_count = 2;
+    return made;
+  };
+  return {sample("top 1", {64, 10}, 1, 64),
+          sample("top 5", {33, 100}, 5, 33),
+          sample("part of the batch", {16, 4}, 1, 5),
+          sample("nothing valid", {8, 3}, 1, 0),
+          sample("one class", {1, 1}, 1, 1),
+          ignoring("ignored labels", {40, 3}, -1, 33),
+          ignoring("a class is ignored", {33, 4}, 2, 33),
+          ignoring("all ignored", {5, 1}, 0, 5),
+          ignoring("ignored labels, many", {400, 100}, 7, 399)};
 }
 
 }  // namespace
@@ -67,10 +94,12 @@ std::vector<Sample> samples() {
 void register_metrics_accuracy(OpRegistry& registry) {
   registry.add({.domain = "arbalest",
                 .name = "Accuracy",
-                .doc = "the fraction of the valid samples whose label is among the top_k classes",
+                .doc =
+                    "the fraction of the valid samples whose label is among the top_k classes; and, with ignore_index, "
+                    "the number of samples that it is of",
                 .inputs = {{.name = "logits", .lowered = true}, {.name = "label"}},
-                .outputs = {{.name = "fraction"}},
-                .attributes = {int_spec("top_k", 1, "how many of the greatest logits count as right")},
+                .outputs = {{.name = "fraction"}, {.name = "fraction_weight", .arity = OperandSpec::Optional}},
+                .attributes = {int_spec("top_k", 1, "how many of the greatest logits count as right"), ignore_spec()},
                 .infer = infer_accuracy,
                 .cost =
                     [](const Graph& graph, const Node& node) {

@@ -1,6 +1,7 @@
 // CUDA kernel of arbalest.Accuracy: a warp a row.
 
 #include "ops/cuda/row_mean.cuh"
+#include "ops/ignored_label.h"
 
 namespace arbalest {
 
@@ -9,7 +10,7 @@ using namespace cuda;
 namespace {
 
 // 1 where fewer than top_k classes are ahead of the label: greater, or equal with a lower index. NaN is ahead of all,
-// and a label whose own logit is NaN, or that is out of range, is wrong.
+// and a label whose own logit is NaN is wrong; one that is out of range makes the mean NaN.
 template <typename T>
 struct RowHit {
   using Result = float;
@@ -20,7 +21,7 @@ struct RowHit {
   __device__ float operator()(int64_t row, int lane) const {
     const T* x = logits + row * classes;
     const int own = label[row];
-    if (own < 0 || own >= classes) return 0.0f;
+    if (own < 0 || own >= classes) return NAN;
     const float value = widen(x[own]);
     if (value != value) return 0.0f;
     unsigned ahead = 0;
@@ -32,6 +33,19 @@ struct RowHit {
   }
 };
 
+// The same of the rows whose label is not ignored.
+template <typename T>
+struct CountedHit {
+  using Result = Weighted;
+  RowHit<T> hit;
+  IgnoredLabel ignored;
+
+  __device__ Weighted operator()(int64_t row, int lane) const {
+    if (ignored.holds(hit.label[row])) return {};
+    return {hit(row, lane), 1.0f};
+  }
+};
+
 }  // namespace
 
 void register_metrics_accuracy_cuda(OpRegistry& registry) {
@@ -39,14 +53,21 @@ void register_metrics_accuracy_cuda(OpRegistry& registry) {
     const int64_t rows = request.inputs[0].shape[0], classes = request.inputs[0].shape[1];
     const int top_k = int(int_attribute(request.node, "top_k"));
     const int multiprocessors = cuda_context(request).multiprocessors;
+    const IgnoredLabel ignored = ignored_label(request.node);
+    const bool weighs = request.has_output(1);
     return with_type(request, request.inputs[0].dtype, [=](auto element) {
       using T = decltype(element);
       return make_kernel(
           [=](const KernelContext& c) {
             const RowHit<T> hit{input<T>(c, 0), input<int32_t>(c, 1), int(classes), top_k};
-            launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, 0)});
+            if (ignored.any) {
+              launch_row_mean("accuracy", c, multiprocessors, rows, classes, CountedHit<T>{hit, ignored},
+                              {output<float>(c, 0), nullptr, weighs ? output<float>(c, 1) : nullptr});
+            } else {
+              launch_row_mean("accuracy", c, multiprocessors, rows, classes, hit, {output<float>(c, 0)});
+            }
           },
-          row_mean_workspace<float>(rows, classes));
+          ignored.any ? row_mean_workspace<Weighted>(rows, classes) : row_mean_workspace<float>(rows, classes));
     });
   };
 }

@@ -51,7 +51,7 @@ std::vector<double> normalisers(const ScoredRows& rows) {
 
 // The mean over the labels that have samples of both kinds, then each label's.
 std::vector<double> finish_auc(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& kept) {
-  const ScoredRows rows(inputs, kept);
+  const ScoredRows rows(node, inputs, kept);
   const int64_t scores = rows.columns().scores;
   const bool sound = rows.are_sound();
   std::vector<double> shift;
@@ -85,8 +85,10 @@ void add_auc(OpRegistry& registry) {
   Op op = scored_metric(
       "AUC",
       "the area under the ROC curve: of one score, or the mean of several labels' or classes'; of labels -1 (255 "
-      "in uint8, or NaN) is missing, of classes none may be");
-  op.attributes = {int_spec("softmax", 1, "where labels are classes: 1 compares the scores' softmax, 0 the scores")};
+      "in uint8, or NaN) is missing, of classes what ignore_index says");
+  op.attributes.insert(
+      op.attributes.begin(),
+      int_spec("softmax", 1, "where labels are classes: 1 compares the scores' softmax, 0 the scores"));
   op.infer = [infer = op.infer](InferContext& context) {
     flag_attribute(context.node(), "softmax");
     infer(context);

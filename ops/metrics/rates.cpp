@@ -84,7 +84,7 @@ double average_of(const std::string& average, const std::vector<Counts>& counts,
 
 std::vector<double> finish_rate(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& kept,
                                 Rate rate) {
-  const ScoredRows rows(inputs, kept);
+  const ScoredRows rows(node, inputs, kept);
   const auto scores = size_t(rows.columns().scores);
   if (!rows.are_sound()) return std::vector<double>(scores > 1 ? 1 + scores : 1, fraction(0, 0));
   const std::vector<Counts> counts = count_all(node, rows);
@@ -114,15 +114,16 @@ void infer_rate(const InferContext& context) {
 
 void add_rates(OpRegistry& registry) {
   const auto add = [&](const char* name, const std::string& doc, Rate rate) {
-    Op op = scored_metric(name, doc +
-                                    "; of classes, of which the greatest score counts, or of labels, by a threshold; "
-                                    "of labels -1 (255 in uint8, or NaN) is missing, of classes none may be");
+    Op op =
+        scored_metric(name, doc +
+                                "; of classes, of which the greatest score counts, or of labels, by a threshold; "
+                                "of labels -1 (255 in uint8, or NaN) is missing, of classes what ignore_index says");
     op.attributes = {
         string_spec("average", "macro",
                     "macro: the mean of classes or labels for which it is defined; weighted: by their positives; "
                     "micro: of all together"),
         float_spec("threshold", 0.5, "the probability above which a label is predicted"),
-        int_spec("logits", 1, "where labels are not classes: 1: scores are logits, 0: probabilities")};
+        int_spec("logits", 1, "where labels are not classes: 1: scores are logits, 0: probabilities"), ignore_spec()};
     op.infer = [infer = op.infer](InferContext& context) {
       infer(context);
       infer_rate(context);

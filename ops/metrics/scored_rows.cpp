@@ -27,6 +27,9 @@ void infer_scored(InferContext& context) {
                              columns_of(scores) > 1 ? ", or a class of each sample" : ""));
   }
   const ScoredColumns columns({scores, label});
+  if (ignored_label(context.node()).any && !columns.classes()) {
+    context.fail("attribute 'ignore_index' is for labels that are classes; a label of each score is missing by -1");
+  }
   context.set_output(0, {master_type(scores.dtype), {scores.shape[0], columns.all()}});
 }
 
@@ -86,7 +89,7 @@ bool ScoredRows::is_positive(int64_t sample, int64_t column) const {
 }
 
 bool ScoredRows::is_missing(int64_t sample, int64_t column) const {
-  if (columns_.classes()) return false;
+  if (columns_.classes()) return ignored_.holds(label(sample));
   const float label = rows_.at(sample, columns_.scores + column);
   return label == -1.0f || std::isnan(label) || (bytes_ && label == 255.0f);
 }
@@ -112,6 +115,7 @@ Op scored_metric(std::string name, std::string doc) {
           .doc = std::move(doc),
           .inputs = {{.name = "scores", .lowered = true}, {.name = "label"}},
           .outputs = {{.name = "rows"}},
+          .attributes = {ignore_spec()},
           .infer = infer_scored,
           .samples = samples,
           .metric = MetricSpec{.better = MetricSpec::Better::Higher,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "ops/ignored_label.h"
 
 namespace arbalest {
 
@@ -18,11 +19,12 @@ struct ScoredColumns {
   bool classes() const { return scores > 1 && labels == 1; }
 };
 
-// The rows of all samples. Labels of -1 and NaN, or 255 in uint8, are missing, as for SigmoidCrossEntropy.
+// The rows of all samples. Labels of -1 and NaN, or 255 in uint8, are missing, as for SigmoidCrossEntropy; a class is
+// where `node` says that it is ignored.
 class ScoredRows {
  public:
-  ScoredRows(const std::vector<TensorType>& inputs, const MetricRows& rows)
-      : columns_(inputs), bytes_(inputs[1].dtype == DataType::Uint8), rows_(rows) {}
+  ScoredRows(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& rows)
+      : columns_(inputs), bytes_(inputs[1].dtype == DataType::Uint8), ignored_(ignored_label(node)), rows_(rows) {}
 
   const ScoredColumns& columns() const { return columns_; }
   int64_t samples() const { return rows_.samples(); }
@@ -36,10 +38,11 @@ class ScoredRows {
  private:
   ScoredColumns columns_;
   bool bytes_;
+  IgnoredLabel ignored_;
   MetricRows rows_;
 };
 
-// A metric's record, of scores and labels; attributes and MetricSpec::finish are the caller's.
+// A metric's record, of scores and labels, with ignore_index; other attributes and MetricSpec::finish are the caller's.
 Op scored_metric(std::string name, std::string doc);
 
 void add_auc(OpRegistry& registry);

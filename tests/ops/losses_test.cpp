@@ -150,6 +150,63 @@ TEST_CASE("SoftmaxCrossEntropy weighs classes as PyTorch does, in the mean as we
         about(kHalf));
 }
 
+// As PyTorch has it: torch.nn.functional.cross_entropy(logits, label, weight, ignore_index=-100, reduction="mean").
+TEST_CASE("SoftmaxCrossEntropy passes over labels that are ignored, in the mean as well") {
+  const char* op = "arbalest.SoftmaxCrossEntropy";
+  const Operand logits = floats({3, 2}, {0, std::log(3.0), 5, -5, 0, std::log(3.0)});
+  const Attributes ignores{{"ignore_index", int64_t{-100}}};
+  const double mean = (std::log(4.0) + std::log(4.0 / 3)) / 2;
+  CHECK(loss(op, {logits, whole(DataType::Int32, {3}, {0, -100, 1})}, ignores) == about(mean));
+  CHECK(loss(op, {logits, whole(DataType::Int32, {3}, {-100, -100, -100})}, ignores) == 0);
+  CHECK(std::isnan(loss(op, {logits, whole(DataType::Int32, {3}, {0, -1, 1})}, ignores)));
+  CHECK(std::isnan(loss(op, {logits, whole(DataType::Int32, {3}, {0, -100, 1})})));
+  // A class may be what is ignored, and the others keep their weights.
+  const Attributes weighted{{"ignore_index", int64_t{1}}, {"class_weights", std::vector<double>{2, 5}}};
+  CHECK(loss(op, {logits, whole(DataType::Int32, {3}, {0, 1, 1})}, weighted) == about(std::log(4.0)));
+  check_parts(refusal(op, {{DataType::Float32, {4, 3}}, {DataType::Float32, {4, 3}}}, ignores),
+              {"'ignore_index' is for labels that are classes"});
+  for (const std::vector<int64_t>& labels : {std::vector<int64_t>{1, 2}, {int64_t{1} << 40}}) {
+    check_parts(refusal(op, {{DataType::Float32, {4, 3}}, {DataType::Int32, {4}}}, {{"ignore_index", labels}}),
+                {"'ignore_index' is [", "expected one label, an int32"});
+  }
+}
+
+TEST_CASE("a loss says what it is a mean over") {
+  const auto outputs = [](const char* op, const std::vector<Operand>& operands, int count, const Attributes& attributes,
+                          int valid) {
+    std::vector<TensorType> types;
+    std::vector<Tensor> inputs;
+    for (const Operand& operand : operands) {
+      types.push_back(operand.type);
+      inputs.push_back(make_tensor(operand.type, operand.values));
+    }
+    const Case test(builtin_ops().get(op), types, count, attributes);
+    const auto device = make_cpu_device();
+    std::vector<double> found;
+    for (const Tensor& output :
+         run_kernel(*device, test.get(), test.output_types(), inputs, {.scalars = {.valid = valid}}).outputs) {
+      found.push_back(output.type.dtype == DataType::Token ? -1 : values_of(output)[0]);
+    }
+    return found;
+  };
+  const Operand logits = floats({4, 2}, {3, 0, 3, 0, 0, 3, 0, 3}), label = whole(DataType::Int32, {4}, {0, 7, 1, 0});
+  const Attributes ignores{{"ignore_index", int64_t{7}}};
+  const auto softmax = outputs("arbalest.SoftmaxCrossEntropy", {logits, label, floats({2}, {0.5, 3})}, 4, ignores, 4);
+  CHECK(softmax[1] == about(2.0 / 3));
+  CHECK(softmax[2] == about(4));
+  CHECK(softmax[3] == 3);
+  CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, label}, 4, ignores, 2)[2] == 1);
+  CHECK(outputs("arbalest.Accuracy", {logits, label}, 2, ignores, 4) == std::vector<double>{double(2.0f / 3), 3});
+  // Where every sample weighs 1 there is nothing to say.
+  CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 4, {}, 4)[2] ==
+        -1);
+  CHECK(outputs("arbalest.Accuracy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 2, {}, 4)[1] == -1);
+  CHECK(std::isnan(outputs("arbalest.Accuracy", {logits, label}, 1, {}, 4)[0]));
+  // In samples: three of four labels.
+  const Operand marks = whole(DataType::Int32, {4, 2}, {1, 0, -1, 1, 0, 0, 1, 1});
+  CHECK(outputs("arbalest.SigmoidCrossEntropy", {logits, marks}, 2, {}, 2)[1] == 1.5);
+}
+
 TEST_CASE("MeanSquaredError and L1Loss are means over the elements of valid samples") {
   const Operand x = floats({2, 2}, {1, 2, 3, 4}), t = floats({2, 2}, {1, 0, 6, 4});
   CHECK(loss("arbalest.MeanSquaredError", {x, t}) == about((4 + 9) / 4.0));

@@ -146,3 +146,22 @@ TEST_CASE("averages and thresholds that are none are refused") {
   CHECK(refusal(classes, averaged("macro", 0.7)).find("'threshold' has no effect") != std::string::npos);
   CHECK(refusal({DataType::Int64, {4, 3}}, {}).find("expected float, int32 or uint8") != std::string::npos);
 }
+
+TEST_CASE("metrics over classes leave out samples whose label is ignored") {
+  Rows scores = kScores, labels = kClasses, others, fewer;
+  for (size_t n = 0; n < kSamples; ++n) {
+    if (n % 4 == 1) {
+      labels[n] = {-100};
+      continue;
+    }
+    others.push_back(scores[n]);
+    fewer.push_back(labels[n]);
+  }
+  for (const char* name : {"arbalest.AUC", "arbalest.Precision", "arbalest.Recall", "arbalest.F1"}) {
+    INFO(name);
+    const std::vector<double> found = metric(name, scores, labels, {{"ignore_index", int64_t{-100}}});
+    CHECK(std::isfinite(found[0]));
+    check_same(found, metric(name, others, fewer));
+    CHECK(std::isnan(metric(name, scores, labels)[0]));
+  }
+}

@@ -8,6 +8,7 @@ namespace {
 
 bool reads_the_same(const Node& accuracy, const Node& loss) {
   return accuracy.op->qualified_name() == "arbalest.Accuracy" && int_attribute(accuracy, "top_k") == 1 &&
+         ints_attribute(accuracy, "ignore_index") == ints_attribute(loss, "ignore_index") &&
          std::equal(accuracy.inputs.begin(), accuracy.inputs.end(), loss.inputs.begin());  // class weights may follow
 }
 

@@ -1,0 +1,59 @@
+// BatchWeight: how much a batch counts where a mean is over several batches.
+
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu.h"
+#include "ops/definition.h"
+
+namespace arbalest {
+namespace {
+
+void infer_weight(InferContext& context) {
+  const DataType dtype = floating_input(context, 0).dtype;
+  for (size_t i = 0; i < context.input_count(); ++i) {
+    if (context.has_input(i)) expect_input(context, i, {master_type(dtype), {}}, "a scalar");
+  }
+  if (!(float_attribute(context.node(), "nominal") > 0)) context.fail("attribute 'nominal' is not above 0");
+  context.set_output(0, {dtype, {}});
+}
+
+std::unique_ptr<Kernel> weight_cpu(const KernelRequest& request, auto element) {
+  using T = decltype(element);
+  using W = Wide<T>;
+  const W nominal = W(float_attribute(request.node, "nominal"));
+  const bool guarded = request.has_input(1);
+  return make_kernel([=](const KernelContext& context) {
+    const bool counts = !guarded || std::isfinite(widen(*input<T>(context, 1)));
+    *output<T>(context, 0) =
+        narrow<T>(counts ? widen(*input<T>(context, 0)) / nominal : std::numeric_limits<W>::quiet_NaN());
+  });
+}
+
+std::vector<Sample> samples() {
+  const auto sample = [](std::string name, double nominal, size_t inputs) {
+    return Sample{.name = std::move(name),
+                  .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, {}}, 0, 100}),
+                  .attributes = {{"nominal", nominal}},
+                  .tolerance = 1e-6};
+  };
+  return {sample("of a batch", 49, 1), sample("with its loss", 8, 2)};
+}
+
+}  // namespace
+
+void register_loss_batch_weight(OpRegistry& registry) {
+  registry.add({.domain = "arbalest",
+                .name = "BatchWeight",
+                .doc = "the weight of a batch, which its loss is a mean over, by that of a batch whose samples weigh 1 "
+                       "each; with the loss, NaN where that is not finite",
+                .inputs = {{.name = "weight"}, {.name = "loss", .arity = OperandSpec::Optional}},
+                .outputs = {{.name = "share"}},
+                .attributes = {required_spec("nominal", AttributeKind::Float, "the samples of a batch")},
+                .internal = true,
+                .infer = infer_weight,
+                .samples = samples,
+                .cpu = floating_kernel([](const KernelRequest& r, auto t) { return weight_cpu(r, t); })});
+}
+
+}  // namespace arbalest

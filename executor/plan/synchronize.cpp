@@ -218,7 +218,8 @@ SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const
       constexpr int32_t kModels = 2;  // z and z_prev; z' takes the latter's place
       memory.models.push_back(builder.add_device_buffer(prefix + "/average", d, bytes, kModels, clocks.sync));
     } else if (in.strategy().kind == Strategy::Kind::Ssgd && in.request.learners > 1) {
-      memory.gradients.push_back(builder.add_device_buffer(prefix + "/mean gradients", d, bytes, 1, kNone));
+      const int64_t all = in.type_of(in.training().arenas.gradients).bytes();
+      memory.gradients.push_back(builder.add_device_buffer(prefix + "/mean gradients", d, all, 1, kNone));
     }
   }
   builder.plan.handles.averages = memory.models;

@@ -87,8 +87,8 @@ void BatchFiller::take_out(std::byte* slot, int64_t epoch, int64_t number) const
   std::memcpy(slot, &scalars, sizeof scalars);
 }
 
-TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t metrics)
-    : binding_(binding), last_(metrics + 1, 0) {
+TallyReader::TallyReader(const Binding& binding, const LoopPlan& loop, size_t sums)
+    : binding_(binding), last_(sums, 0) {
   const Plan& plan = binding.plan();
   for (const Replica& replica : loop.replicas) {
     sums_.push_back(plan.operands[size_t(plan.tasks[size_t(replica.read_back)].first_operand)]);

@@ -49,9 +49,9 @@ class BatchFiller {
 // Sums that devices keep growing, seen as what came since the last look.
 class TallyReader {
  public:
-  // Of all replicas of the loop; `metrics` sums follow that of valid samples.
-  TallyReader(const Binding& binding, const LoopPlan& loop, size_t metrics);
-  // Σ valid, Σ metric · valid, … over all replicas, at a tick of the clock that reads them back.
+  // Of all replicas of the loop; `sums` is their number in its tally.
+  TallyReader(const Binding& binding, const LoopPlan& loop, size_t sums);
+  // The sums (add_tally() in graph/passes/passes.h) over all replicas, at a tick of the clock that reads them back.
   std::vector<double> advance(int64_t tick);
   // The same once the run has ended, from the sums as the devices hold them.
   std::vector<double> advance_to_end();

@@ -20,6 +20,13 @@ bool keeps_rows(const LoopMetric& metric) {
   return metric.spec.keeps == MetricSpec::Keeps::Rows;
 }
 
+void add_weights(const std::vector<LoopMetric>& metrics, size_t counts, std::vector<double>& sums) {
+  const auto means = size_t(metrics.size() - size_t(std::count_if(metrics.begin(), metrics.end(), keeps_rows)));
+  const auto weights = std::count_if(metrics.begin(), metrics.end(), [](const auto& m) { return m.weight > 0; });
+  if (weights == 0 || sums.size() != 1 + means + counts) return;
+  sums.insert(sums.end() - int64_t(counts), size_t(weights), sums[0]);
+}
+
 std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector<std::string>& class_names) {
   std::vector<MeasuredMetric> all;
   for (const LoopMetric& metric : loop.metrics) {

@@ -18,12 +18,6 @@ std::vector<MeasuredMetric> validation_metrics(const Program& program, const std
   return loop ? measured_metrics(*loop, class_names) : std::vector<MeasuredMetric>{};
 }
 
-std::vector<std::string> names_of(const std::vector<LoopMetric>& metrics) {
-  std::vector<std::string> names;
-  for (const LoopMetric& metric : metrics) names.push_back(metric.name);
-  return names;
-}
-
 std::string described(const MeasuredMetric& metric) {
   if (std::isinf(metric.most)) return fmt::format("'{}' is never below {:g}", metric.name, metric.least);
   if (std::isinf(metric.least)) return fmt::format("'{}' is never above {:g}", metric.name, metric.most);
@@ -35,11 +29,11 @@ std::string described(const MeasuredMetric& metric) {
 Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
                  const std::vector<std::string>& class_names)
     : metrics_(validation_metrics(program, class_names)),
-      trained_metrics_(names_of(program.training().metrics)),
+      trained_metrics_(program.training().metrics),
       rules_(rules),
       observer_(observer),
       begun_(std::chrono::steady_clock::now()) {
-  state_.epoch_sums.assign(trained_metrics_.size() + 1, 0);
+  state_.epoch_sums.assign(program.training().sums, 0);
   for (const Target& target : rules_.targets) {
     state_.targets.push_back({to_string(target), -1});
     check(target);
@@ -50,7 +44,7 @@ Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserv
     return;
   }
   const auto first = std::find_if(metrics_.begin(), metrics_.end(), [&](const MeasuredMetric& metric) {
-    return metric.name != trained_metrics_.front();
+    return metric.name != trained_metrics_.front().name;
   });
   best_metric_ = first != metrics_.end() ? first->name : metrics_.empty() ? "" : metrics_.front().name;
 }
@@ -89,8 +83,9 @@ MonitorState Monitor::state() const {
   return state;
 }
 
-void Monitor::restore(const MonitorState& state) {
+void Monitor::restore(MonitorState state) {
   const std::scoped_lock lock(mutex_);
+  add_weights(trained_metrics_, 0, state.epoch_sums);
   if (state.epoch_sums.size() != state_.epoch_sums.size() || state.factors.empty() ||
       state.drops.size() != state.factors.size()) {
     throw RunError("the checkpoint's sums and rates are not those of such a run");
@@ -101,7 +96,7 @@ void Monitor::restore(const MonitorState& state) {
       if (known.target == target.target) target = known;
     }
   }
-  state_ = state;
+  state_ = std::move(state);
   state_.targets = std::move(targets);
   marks_.clear();
 }
@@ -165,7 +160,9 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   const double now = seconds();
   const auto means = [&](const std::vector<double>& of) {
     Metrics metrics;
-    for (size_t m = 1; m < trained_metrics_.size(); ++m) metrics.emplace_back(trained_metrics_[m], of[m + 1] / of[0]);
+    for (size_t m = 1; m < trained_metrics_.size(); ++m) {
+      metrics.emplace_back(trained_metrics_[m].name, mean_of(trained_metrics_[m], of));
+    }
     return metrics;
   };
   RunProgress progress;
@@ -175,7 +172,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   progress.images_per_second = recent_rate(now, at.images);
   progress.epochs = at.epochs;
   progress.learning_rate = learning_rate;
-  progress.loss = sums[1] / sums[0];
+  progress.loss = mean_of(trained_metrics_.front(), sums);
   progress.metrics = means(sums);
   progress.input = input;
   if (updates) {
@@ -193,7 +190,7 @@ void Monitor::report(const RunPosition& at, bool epoch_ended, bool validates, do
   if (!epoch_ended) return;
   EpochEnded end{progress.epoch, at.iteration, now};
   end.images_per_second = state_.epoch_sums[0] / std::max(1e-9, now - state_.epoch_began);
-  end.loss = state_.epoch_sums[1] / state_.epoch_sums[0];
+  end.loss = mean_of(trained_metrics_.front(), state_.epoch_sums);
   end.metrics = means(state_.epoch_sums);
   end.validates = validates;
   observer_.epoch(end);
@@ -232,7 +229,7 @@ void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Ve
 void Monitor::keep_best(const std::vector<double>& values) {
   for (size_t m = 0; m < metrics_.size(); ++m) {
     const MeasuredMetric& metric = metrics_[m];
-    if (metric.part || metric.name == trained_metrics_.front()) continue;
+    if (metric.part || metric.name == trained_metrics_.front().name) continue;
     const auto known =
         std::find_if(state_.best.begin(), state_.best.end(), [&](const auto& b) { return b.first == metric.name; });
     if (known == state_.best.end()) {
@@ -258,9 +255,10 @@ Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& me
   event.epoch = at.epoch;
   event.iteration = at.iteration;
   event.seconds = seconds();
-  tell(metrics_, trained_metrics_.front(), measured, event);
-  const auto loss = std::find_if(metrics_.begin(), metrics_.end(),
-                                 [&](const MeasuredMetric& metric) { return metric.name == trained_metrics_.front(); });
+  tell(metrics_, trained_metrics_.front().name, measured, event);
+  const auto loss = std::find_if(metrics_.begin(), metrics_.end(), [&](const MeasuredMetric& metric) {
+    return metric.name == trained_metrics_.front().name;
+  });
   if (loss != metrics_.end() && !std::isfinite(event.loss)) {
     observer_.validation(event);
     if (measured.samples == 0) {

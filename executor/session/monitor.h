@@ -78,13 +78,14 @@ class Monitor {
   // What is known by now, and a run that goes on with that. The targets are this run's: those that the state knows were
   // reached then.
   MonitorState state() const;
-  void restore(const MonitorState& state);
+  void restore(MonitorState state);
   // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on, and the best
   // validation stays the best.
   void roll_back(const MonitorState& from, double rate_factor);
   int64_t best_iteration() const;                                  // of the best validation; 0: there was none
   const std::string& best_metric() const { return best_metric_; }  // what it is judged by
-  // Σ valid and Σ metric · valid of training's metrics, the loss first, over all learners since the report before.
+  // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in
+  // graph/passes/passes.h), over all learners since the report before.
   // `updates`: where they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged where the
   // loss is not finite, which names `diverged`, the learners of which that is so; "": the only one; or where the last
   // kMostSkipped updates of each learner, by whole reports, have been skipped. `validates`: the epoch has ended, and
@@ -114,8 +115,8 @@ class Monitor {
   void judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict);
   double recent_rate(double now, int64_t images);
 
-  const std::vector<MeasuredMetric> metrics_;       // of validations
-  const std::vector<std::string> trained_metrics_;  // of training, the loss first
+  const std::vector<MeasuredMetric> metrics_;      // of validations
+  const std::vector<LoopMetric> trained_metrics_;  // of training, the loss first
   const ValidationRules rules_;
   RunObserver& observer_;
   std::string best_metric_;

@@ -45,6 +45,8 @@ struct SegmentSnapshot {
 // What a learner's memory keeps from iteration to iteration besides weights, slots and statistics: sums of gradients
 // that make no update yet, tallies.
 std::vector<ValueId> kept_values(const Loop& training);
+// How many of a kept value's last bytes are what batches weigh, which checkpoints of before lack.
+int64_t weight_bytes_of(const Loop& training, ValueId kept);
 
 // Of the learners' memory, before a run's first segment: it may be drawn while the segment is made.
 InitialValues initial_values(const Prepared& prepared, const SessionOptions& options,
@@ -169,6 +171,7 @@ class Segment {
   std::string name_of(const Replica& learner) const;
   MovingAverage moving_average() const;
   void put_moving_average(const MovingAverage& average) const;
+  SegmentSnapshot weighed(SegmentSnapshot snapshot) const;
   void put_validation(const SegmentSnapshot& snapshot) const;
   std::vector<std::byte> read(const Loop& loop, const Replica& replica, ValueId value) const;
   void put_validation_state() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "executor/run/first_not_finite.h"
 #include "executor/session/segment.h"
@@ -23,6 +24,16 @@ std::vector<ValueId> kept_values(const Loop& training) {
     if (own && std::find(elsewhere.begin(), elsewhere.end(), v) == elsewhere.end()) kept.push_back(v);
   }
   return kept;
+}
+
+int64_t weight_bytes_of(const Loop& training, ValueId kept) {
+  const ArenaValues& arenas = training.arenas;
+  if (kept == arenas.tally) return int64_t((training.sums - 1 - training.metrics.size()) * sizeof(double));
+  const auto bytes = [&](ValueId value) {
+    return value == kNone ? 0 : training.graph.values[size_t(value)].type.bytes();
+  };
+  const bool sums = training.graph.values[size_t(kept)].name == "accumulated";
+  return sums ? bytes(arenas.gradients) - bytes(arenas.weights) : 0;
 }
 
 SegmentSnapshot Segment::snapshot() const {
@@ -130,7 +141,44 @@ std::string Segment::first_not_finite(const SegmentSnapshot& before) const {
                  "between learners, or not each time";
 }
 
-void Segment::start_from(const SegmentSnapshot& snapshot) {
+// Sums of a checkpoint from before means had weights of their own get these: samples weighed 1 each.
+SegmentSnapshot Segment::weighed(SegmentSnapshot snapshot) const {
+  const Loop& loop = training();
+  const size_t counts = prepared_.program.skips ? 2 : 0;
+  add_weights(loop.metrics, counts, snapshot.trained);
+  if (validated_) {
+    add_weights(validation().metrics, 0, snapshot.validated);
+    for (std::vector<double>& sums : snapshot.tallies) add_weights(validation().metrics, 0, sums);
+  }
+  const std::vector<ValueId> kept = kept_values(loop);
+  for (auto& learner : snapshot.kept) {
+    for (size_t i = 0; i < std::min(kept.size(), learner.size()); ++i) {
+      std::vector<std::byte>& bytes = learner[i];
+      const auto whole = size_t(loop.graph.values[size_t(kept[i])].type.bytes());
+      if (bytes.size() >= whole) continue;
+      if (kept[i] == loop.arenas.tally) {
+        std::vector<double> sums(bytes.size() / sizeof(double));
+        std::memcpy(sums.data(), bytes.data(), bytes.size());
+        add_weights(loop.metrics, counts, sums);
+        bytes.resize(whole);
+        std::memcpy(bytes.data(), sums.data(), std::min(whole, sums.size() * sizeof(double)));
+        continue;
+      }
+      const int64_t accumulate = prepared_.program.accumulate, batches = snapshot.at.iterations % rounds_ % accumulate;
+      const float weight = float(batches) / float(accumulate);
+      const size_t before = bytes.size();
+      bytes.resize(whole);
+      std::memcpy(bytes.data() + before, &weight, std::min(whole - before, sizeof weight));
+    }
+  }
+  return snapshot;
+}
+
+void Segment::start_from(const SegmentSnapshot& checkpoint) {
+  const bool older = checkpoint.trained.size() < trained_->last().size() ||
+                     (validated_ && checkpoint.validated.size() < validated_->tally().last().size());
+  const std::optional<SegmentSnapshot> completed = older ? std::optional(weighed(checkpoint)) : std::nullopt;
+  const SegmentSnapshot& snapshot = completed ? *completed : checkpoint;
   if (snapshot.at.iterations > plan_.clocks[0].ticks) {
     throw GraphError(fmt::format("the checkpoint is after iteration {}, and the run ends after {}",
                                  from_.iteration + snapshot.at.iterations, from_.iteration + plan_.clocks[0].ticks));

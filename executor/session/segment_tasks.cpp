@@ -135,7 +135,7 @@ std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica,
 
 std::function<void(int64_t)> Segment::report() {
   trained_ = std::make_unique<TallyReader>(*binding_, plan_.handles.loops.front(),
-                                           training().metrics.size() + (prepared_.program.skips ? 2 : 0));
+                                           training().sums + (prepared_.program.skips ? 2 : 0));
   return [this, relation = *plan_.relation(plan_.handles.by_report)](int64_t tick) {
     const int64_t last = relation.last_of(tick);
     const bool ends_epoch = (last + 1) % rounds_ == 0;

@@ -136,6 +136,7 @@ void make_program_for(Prepared& prepared, const SessionOptions& options,
   ProgramOptions passes;
   set_precision(passes, options);
   passes.skips = options.divergence.then == OnDivergence::Skip;
+  passes.sums = request.strategy.kind == Strategy::Kind::Ssgd;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
   passes.delay_gradients = request.strategy.kind == Strategy::Kind::None;
   const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));

@@ -7,21 +7,9 @@
 #include "graph/error.h"
 
 namespace arbalest {
-namespace {
-
-size_t count_means(const Loop& loop) {
-  return loop.metrics.size() - size_t(std::count_if(loop.metrics.begin(), loop.metrics.end(), keeps_rows));
-}
-
-}  // namespace
-
 ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,
                                    LeftOut& left_out)
-    : binding_(binding),
-      loop_(loop),
-      samples_(samples),
-      left_out_(left_out),
-      tally_(binding, planned, count_means(loop)) {
+    : binding_(binding), loop_(loop), samples_(samples), left_out_(left_out), tally_(binding, planned, loop.sums) {
   for (const Replica& replica : planned.replicas) rows_.push_back(replica.rows);
 }
 
@@ -51,10 +39,10 @@ Measurement ValidationReader::read(int64_t tick) {
   Measurement result;
   result.samples = int64_t(sums[0] + 0.5);
   result.left_out = samples_ - result.samples;
-  size_t mean = 0, row = 0;
+  size_t row = 0;
   for (const LoopMetric& metric : loop_.metrics) {
     if (!keeps_rows(metric)) {
-      result.values.push_back(sums[++mean] / sums[0]);
+      result.values.push_back(mean_of(metric, sums));
       continue;
     }
     const int64_t columns = loop_.graph.values[size_t(metric.rows)].type.shape[1];

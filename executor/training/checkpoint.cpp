@@ -54,7 +54,8 @@ struct CheckpointLayout::Part {
   std::vector<std::byte>* content = nullptr;
   DataType type = DataType::Float32;
   const std::vector<ArenaMember>* members = nullptr;
-  int64_t bytes = 0;  // of the content
+  int64_t bytes = 0;   // of the content
+  int64_t before = 0;  // of a checkpoint from before means had weights of their own, which Segment::start_from() adds
 };
 
 CheckpointLayout::CheckpointLayout(const Loop& training) {
@@ -70,7 +71,8 @@ CheckpointLayout::CheckpointLayout(const Loop& training) {
   for (const ArenaValues::Slot& slot : training.arenas.slots) slots_.push_back(slot.name);
   for (const ValueId value : kept_values(training)) {
     const Value& kept = graph.values[size_t(value)];
-    kept_.push_back({kept.name, kept.type.dtype, kept.type.bytes()});
+    const int64_t bytes = kept.type.bytes();
+    kept_.push_back({kept.name, kept.type.dtype, bytes, bytes - weight_bytes_of(training, value)});
   }
 }
 
@@ -99,7 +101,7 @@ std::vector<CheckpointLayout::Part> CheckpointLayout::parts_of(Checkpoint& check
     segment.kept[j].resize(kept_.size());
     for (size_t k = 0; k < kept_.size(); ++k) {
       parts.push_back({fmt::format("{}/state/{}", prefix, kept_[k].name), &segment.kept[j][k], kept_[k].type, nullptr,
-                       kept_[k].bytes});
+                       kept_[k].bytes, kept_[k].before});
     }
   }
   add("frozen/", state.frozen, frozen_, frozen_bytes_);
@@ -177,7 +179,11 @@ void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) co
     if (optional(part)) continue;
     part.content->assign(size_t(part.bytes), std::byte{0});
     if (!part.members) {
-      std::memcpy(part.content->data(), take(part.prefix, DataType::Uint8, {part.bytes}), size_t(part.bytes));
+      const auto known = tensors.find(part.prefix);
+      const bool older = known != tensors.end() && known->second->shape == Shape{part.before};
+      part.content->resize(size_t(older ? part.before : part.bytes));
+      const auto bytes = int64_t(part.content->size());
+      std::memcpy(part.content->data(), take(part.prefix, DataType::Uint8, {bytes}), size_t(bytes));
       continue;
     }
     for (const ArenaMember& member : *part.members) {

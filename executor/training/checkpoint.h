@@ -74,7 +74,7 @@ class CheckpointLayout {
   struct Kept {
     std::string name;
     DataType type;
-    int64_t bytes;
+    int64_t bytes, before;  // as in Part
   };
   std::vector<Kept> kept_;
 };

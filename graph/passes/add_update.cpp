@@ -109,10 +109,12 @@ ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position wh
   return next;
 }
 
-// What gradients are to be multiplied by so that their norm stays within `norm`.
-ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, Position where) {
+// What gradients are to be multiplied by so that their norm stays within `norm`, if that is not 0. `weight`: the
+// element that holds what they are to be divided by; -1: none.
+ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, int64_t weight, Position where) {
   Attributes attributes = {{"norm", norm}};
   if (skips) attributes.set("skip", int64_t{1});
+  if (weight >= 0) attributes.set("weight", weight);
   const NodeId node = add_update_node(graph, builtin_ops().get("arbalest.ClipFactor"), "clip_factor", {gradients}, 1,
                                       std::move(attributes), where);
   return graph.nodes[size_t(node)].outputs[0];
@@ -128,6 +130,23 @@ ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
     return graph.nodes[size_t(node)].outputs[0];
   };
   return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
+}
+
+// What a batch weighs, where batches of an update need not weigh the same, by a batch whose samples weigh 1 each; kNone
+// otherwise.
+ValueId batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
+  if (options.accumulate == 1 && !options.sums) return kNone;
+  const ValueId weight = weight_of(graph, loss);
+  if (weight == kNone) return kNone;
+  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  std::vector<ValueId> inputs = {weight};
+  if (options.skips) inputs.push_back(loss);
+  const NodeId node = graph.add_node(builtin_ops().get("arbalest.BatchWeight"), "batch_weight", std::move(inputs), 1,
+                                     {{"nominal", double(int_attribute(prefetch, "batch"))}});
+  graph.nodes[size_t(node)].stage = Stage::Backward;
+  graph.nodes[size_t(node)].where = where;
+  infer(graph, node);
+  return graph.nodes[size_t(node)].outputs[0];
 }
 
 // Decay and rate by parameter, as Train says.
@@ -224,7 +243,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   if (parameters.empty() && !frozen.empty()) fail(train, "all parameters are frozen; there is nothing to train");
   if (parameters.empty()) fail(train, "the graph has no parameters to train");
   const size_t forward = graph.nodes.size();
-  const ValueId seed = options.skips ? guarded_seed(graph, loss, train.where) : kNone;
+  const ValueId weight = batch_weight(graph, loss, options, train.where);
+  const ValueId seed = weight == kNone && options.skips ? guarded_seed(graph, loss, train.where) : weight;
   std::vector<ValueId> gradients = add_gradients(graph, loss, parameters, seed);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (gradients[i] != kNone) continue;
@@ -247,7 +267,9 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
 
   ArenaValues arenas;
   arenas.weights = flatten_into(graph, "weights", parameter_order, Role::Parameter);
-  arenas.gradients = flatten_into(graph, "gradients", gradient_order, Role::State);
+  std::vector<ValueId> summed = gradient_order;
+  if (weight != kNone) summed.push_back(weight);
+  arenas.gradients = flatten_into(graph, "gradients", summed, Role::State);
   if (!statistics.empty()) arenas.statistics = flatten_into(graph, "statistics", statistics, Role::State);
   if (!frozen.empty()) arenas.frozen = flatten_into(graph, "frozen", frozen, Role::Frozen);
   for (size_t i = 0; i < parameter_order.size(); ++i) {
@@ -276,8 +298,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   for (const AttributeSpec& spec : rule.attributes) {
     if (const Attribute* value = train.attributes.find(spec.name)) attributes.set(spec.name, *value);
   }
-  if (const double norm = float_attribute(train, "clip_norm"); norm > 0 || options.skips) {
-    inputs[place.clip()] = clip_factor(graph, mean, norm, options.skips, train.where);
+  if (const double norm = float_attribute(train, "clip_norm"); norm > 0 || options.skips || weight != kNone) {
+    inputs[place.clip()] = clip_factor(graph, mean, norm, options.skips, weight == kNone ? -1 : elements, train.where);
     if (options.skips) arenas.factor = inputs[place.clip()];
   }
   const ParameterGroups groups(graph, parameter_order, train);

@@ -39,13 +39,26 @@ std::optional<MetricSpec::Better> direction(const Graph& graph, ValueId value) {
 
 }  // namespace
 
-ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics, ValueId factor) {
-  TensorType type{DataType::Float64, {int64_t(metrics.size()) + 1}};
-  if (factor == kNone) return add_state(graph, "tally", type, "arbalest.Tally", metrics, {});
-  type.shape[0] += 2;
-  std::vector<ValueId> inputs = metrics;
-  inputs.push_back(factor);
-  return add_state(graph, "tally", type, "arbalest.Tally", inputs, {{"skips", 1}});
+ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor) {
+  std::vector<ValueId> inputs, weights;
+  std::vector<int64_t> weighed;
+  for (const TalliedMean& metric : metrics) {
+    if (metric.weight != kNone) {
+      weighed.push_back(int64_t(inputs.size()));
+      weights.push_back(metric.weight);
+    }
+    inputs.push_back(metric.value);
+  }
+  inputs.insert(inputs.end(), weights.begin(), weights.end());
+  TensorType type{DataType::Float64, {int64_t(inputs.size()) + 1}};
+  Attributes attributes;
+  if (!weighed.empty()) attributes.set("weighed", weighed);
+  if (factor != kNone) {
+    type.shape[0] += 2;
+    inputs.push_back(factor);
+    attributes.set("skips", int64_t{1});
+  }
+  return add_state(graph, "tally", type, "arbalest.Tally", inputs, std::move(attributes));
 }
 
 ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices) {

@@ -78,10 +78,22 @@ void fold_constants(Graph& graph);
 Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,
                        int64_t batch);
 
-// Sums `metrics` (scalars) weighted by valid samples into a State named "tally": double[1 + metrics], first Σ valid.
-// With a `factor` (ArenaValues::factor) batches whose first metric is not finite are left out, and two more sums
-// follow: updates that were due, and those that were skipped. Returns that state.
-ValueId add_tally(Graph& graph, const std::vector<ValueId>& metrics, ValueId factor = kNone);
+// What the mean `value` of a batch is divided by, a scalar of the graph, where that is not the number of its valid
+// samples: the output that is named like it with "_weight" behind. Asks the node for it. A sum or a multiple of means,
+// and of what depends on no sample, has their weight where they have the same one. Otherwise, and where that is the
+// number of samples, kNone.
+ValueId weight_of(Graph& graph, ValueId value);
+
+// A scalar that a tally sums. `weight`, as weight_of() has it, kNone: the valid samples.
+struct TalliedMean {
+  ValueId value = kNone, weight = kNone;
+};
+
+// Sums `metrics` times their weights into a State named "tally": double[1 + metrics + weights], first Σ valid, then of
+// the metrics, then of the weights that they have of their own, both in the metrics' order. With a `factor`
+// (ArenaValues::factor) batches whose first metric is not finite are left out, and two more sums follow: updates that
+// were due, and those that were skipped. Returns that state.
+ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor = kNone);
 
 // Keeps `rows`, float[batch, columns], of up to `batches` batches in a State named "NAME.rows". Of an epoch's batches
 // the device has every `devices`-th one. Returns that state.
@@ -98,7 +110,7 @@ struct ArenaValues {
     ValueId value = kNone;
   };
   ValueId weights = kNone;          // float[P]
-  ValueId gradients = kNone;        // float[P]
+  ValueId gradients = kNone;        // float[P], or with the batch's weight behind them (UpdateOptions::sums)
   std::vector<Slot> slots;          // float[P] each: the optimiser's, in its order
   ValueId statistics = kNone;       // float[S]: running means, then the variances in the same order
   ValueId weights_lowered = kNone;  // bfloat16[P]: what bf16 kernels read
@@ -106,7 +118,7 @@ struct ArenaValues {
   ValueId frozen_lowered = kNone;   // bfloat16[F]
   // float[P]: the model of all learners before its last averaging, and after, which only restarts read.
   ValueId average = kNone, averaged = kNone;
-  ValueId tally = kNone;   // double[1 + metrics], or 2 more (add_tally)
+  ValueId tally = kNone;   // double[1 + metrics + weights], or 2 more (add_tally)
   ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only where updates may be skipped
 
   std::vector<ValueId*> all() {
@@ -124,11 +136,14 @@ struct UpdateOptions {
   bool averaging = false;  // the update corrects towards an average that others compute
   bool restarts = false;   // and may start again from it
   int64_t accumulate = 1;  // batches whose gradients make one update
+  bool sums = false;       // gradients of several learners are averaged before an update
   bool skips = false;      // an update whose loss or gradients are not finite leaves everything as it is
 };
 
 // Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters and
-// gradients become views of flat arenas, in the order in which backward finishes.
+// gradients become views of flat arenas, in the order in which backward finishes. Where an update is made of several
+// batches, and these need not weigh the same (weight_of()), gradients are times their batch's weight, which is behind
+// them in the arena and so summed as they are; the update divides by it.
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
 
 // Where updates may be skipped, running statistics become again what they were before the batches of a skipped one.

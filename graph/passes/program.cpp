@@ -85,7 +85,9 @@ void take_inputs(Loop& loop) {
 
 // The graph as it is before anything is lowered: finish() is told of the types that the kernel's rows are made of.
 LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
-  LoopMetric metric{graph.values[size_t(value)].name, metric_of(graph, value), {}, {}, kNone};
+  LoopMetric metric;
+  metric.name = graph.values[size_t(value)].name;
+  metric.spec = metric_of(graph, value);
   if (value == loss) metric.spec.better = MetricSpec::Better::Lower;
   if (metric.spec.keeps == MetricSpec::Keeps::Mean) return metric;
   metric.node = graph.nodes[size_t(graph.values[size_t(value)].producer)];
@@ -97,17 +99,24 @@ LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
 
 // Sums the means, and keeps rows where a metric is made of these.
 void measure(Loop& loop, std::vector<ValueId> values, ValueId loss, const ProgramOptions& options) {
-  std::vector<ValueId> means;
+  std::vector<TalliedMean> means;
   for (const ValueId value : values) {
     LoopMetric& metric = loop.metrics.emplace_back(metric_from(loop.graph, value, loss));
     if (metric.spec.keeps == MetricSpec::Keeps::Mean) {
-      means.push_back(value);
+      means.push_back({value, weight_of(loop.graph, value)});
       continue;
     }
     const int64_t batches = std::max<int64_t>(1, (options.validation_samples + loop.batch - 1) / loop.batch);
     const int64_t of_device = (batches + options.validators - 1) / options.validators;
     metric.rows = add_rows(loop.graph, value, of_device, options.validators);
   }
+  size_t mean = 0, weight = means.size();
+  for (LoopMetric& metric : loop.metrics) {
+    if (metric.spec.keeps != MetricSpec::Keeps::Mean) continue;
+    metric.weight = means[mean].weight == kNone ? 0 : ++weight;
+    metric.sum = ++mean;
+  }
+  loop.sums = 1 + weight;
   loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
 }
 
@@ -187,6 +196,11 @@ const std::vector<std::string>& pass_names() {
   return names;
 }
 
+double mean_of(const LoopMetric& metric, const std::vector<double>& sums) {
+  const double weight = sums[metric.weight];
+  return weight == 0 && sums[0] > 0 ? 0 : sums[metric.sum] / weight;
+}
+
 Program make_program(Graph graph, const ProgramOptions& options) {
   const auto after = [&](std::string_view pass, const Graph& g) {
     if (options.after) options.after(pass, g);
@@ -242,6 +256,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   const UpdateOptions update{.averaging = options.averaging,
                              .restarts = options.restarts,
                              .accumulate = program.accumulate,
+                             .sums = options.sums,
                              .skips = options.skips};
   training.arenas =
       options.trains ? add_update(training.graph, loss, train, update) : add_weight_arenas(training.graph);

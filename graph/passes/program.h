@@ -17,6 +17,7 @@ struct ProgramOptions {
   bool fuse_statistics = false;      // worth it where kernels for it are: in bfloat16 on GPUs
   bool skips = false;                // updates whose loss or gradients are not finite are skipped
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
+  bool sums = false;                 // several learners' gradients make an update (Strategy::Kind::Ssgd)
   bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
   bool restarts = false;             // of averaging: the rate may drop in a step, and learners start again from it
   bool delay_gradients = false;      // nothing but an update waits for a gradient: large ones come where there is room
@@ -34,10 +35,11 @@ enum class LoopRole : uint8_t {
   Recalibrate,  // before a validation: a training batch adds to averages of what batch norms see
 };
 
-// What a loop measures. Means are in the loop's tally, in the order of its metrics.
+// What a loop measures. Means are in the loop's tally (add_tally()), in the order of its metrics.
 struct LoopMetric {
   std::string name;  // of the graph's value
   MetricSpec spec;
+  size_t sum = 0, weight = 0;      // for MetricSpec::Keeps::Mean: the tally's sums whose quotient it is
   Node node;                       // for MetricSpec::Keeps::Rows: what spec.finish() is told of
   std::vector<TensorType> inputs;  // likewise
   ValueId rows = kNone;            // likewise: the State that keeps them, float[samples, columns]
@@ -64,6 +66,7 @@ struct Loop {
   std::vector<ValueId> fields;
   std::vector<LoopPreparation> preparations;
   std::vector<LoopMetric> metrics;
+  size_t sums = 1;               // of the tally, without counts of updates
   std::vector<ValueId> outputs;  // as ProgramOptions::outputs names them
 };
 
@@ -80,6 +83,10 @@ struct Program {
   const Loop& training() const { return loops.front(); }
   Loop& training() { return loops.front(); }
 };
+
+// A mean of the loop from its tally's sums. Where samples counted and none weighed anything, as where all labels were
+// missing, it is 0, as that of such a batch is.
+double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
 // Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,
 // or more than one Synchronize or Validate.

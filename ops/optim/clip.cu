@@ -32,16 +32,28 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// One block. `otherwise`: where the norm is not finite.
+// One block. `weight`: what gradients are to be divided by, which is 0 where they are zeros; it may be null.
 __global__ void __launch_bounds__(kThreads)
-    factor_kernel(int blocks, double bound, float otherwise, const StepScalars* scalars, const double* sums,
-                  float* factor) {
+    factor_kernel(int blocks, double bound, bool skips, const float* weight, const StepScalars* scalars,
+                  const double* sums, float* factor) {
   if (scalars->update == 0) return;
   double sum = 0;
   for (int i = int(threadIdx.x); i < blocks; i += kThreads) sum += sums[i];
   const double norm = sqrt(block_sum(sum));
   if (threadIdx.x != 0) return;
-  *factor = !isfinite(norm) ? otherwise : bound > 0 && norm > bound ? float(bound / norm) : 1.0f;
+  const double share = weight == nullptr ? 1.0 : *weight == 0.0f ? 0.0 : 1.0 / double(*weight);
+  const double clipped = bound > 0 && norm * share > bound ? bound / norm : share;
+  *factor = float(isfinite(norm) ? clipped : skips ? -1.0 : share);
+}
+
+void launch_squares(unsigned blocks, int64_t count, const float* gradients, const KernelContext& c) {
+  auto* sums = static_cast<double*>(c.workspace);
+  if (aligned(gradients)) {
+    squares_kernel<4><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
+  } else {
+    squares_kernel<1><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
+  }
+  check_launch("squares of gradients");
 }
 
 }  // namespace
@@ -49,21 +61,19 @@ __global__ void __launch_bounds__(kThreads)
 void register_optim_clip_cuda(OpRegistry& registry) {
   registry.find("arbalest.ClipFactor")->cuda = [](const KernelRequest& request) {
     if (request.inputs[0].dtype != DataType::Float32) fail_type(request, request.inputs[0].dtype, "float gradients");
-    const int64_t count = request.inputs[0].elements();
+    const int64_t weight = int_attribute(request.node, "weight");
+    const int64_t count = weight >= 0 ? weight : request.inputs[0].elements();
     const double bound = float_attribute(request.node, "norm");
-    const float otherwise = int_attribute(request.node, "skip") != 0 ? -1.0f : 1.0f;
-    const unsigned blocks = blocks_for((count + 3) / 4, cuda_context(request).multiprocessors);
+    const bool skips = int_attribute(request.node, "skip") != 0;
+    // Without a bound nothing has to be known of the norm.
+    const bool sums_squares = bound > 0 || skips;
+    const unsigned blocks = sums_squares ? blocks_for((count + 3) / 4, cuda_context(request).multiprocessors) : 0;
     auto run = [=](const KernelContext& c) {
       const float* gradients = input<float>(c, 0);
       auto* sums = static_cast<double*>(c.workspace);
-      if (aligned(gradients)) {
-        squares_kernel<4><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
-      } else {
-        squares_kernel<1><<<blocks, kThreads, 0, stream_of(c)>>>(count, c.scalars, gradients, sums);
-      }
-      check_launch("squares of gradients");
-      factor_kernel<<<1, kThreads, 0, stream_of(c)>>>(int(blocks), bound, otherwise, c.scalars, sums,
-                                                      output<float>(c, 0));
+      if (blocks > 0) launch_squares(blocks, count, gradients, c);
+      factor_kernel<<<1, kThreads, 0, stream_of(c)>>>(
+          int(blocks), bound, skips, weight >= 0 ? gradients + weight : nullptr, c.scalars, sums, output<float>(c, 0));
       check_launch("clip factor");
     };
     return make_kernel(run, int64_t(blocks) * int64_t(sizeof(double)));

@@ -37,8 +37,11 @@ void infer_tensors(const InferContext& context, const UpdateOperands& place) {
 
 void infer_update(InferContext& context) {
   const UpdateOperands place(*context.node().op->optimizer);
-  const TensorType gradients = floating_input(context, 0, {1});
+  TensorType gradients = floating_input(context, 0, {1});
   expect_input(context, 0, {master_type(gradients.dtype), gradients.shape}, "since updates are in full precision");
+  // More may follow the gradients of all weights.
+  const TensorType& weights = context.input(place.kWeights);
+  if (weights.shape.size() == 1 && weights.shape[0] < gradients.shape[0]) gradients.shape = weights.shape;
   const bool per_tensor = context.node().op->optimizer->per_tensor;
   if (per_tensor) infer_tensors(context, place);
   for (size_t i = 1; i <= place.averaged(); ++i) {
@@ -102,6 +105,7 @@ class Samples {
     const size_t plain = place_.average(), corrected = place_.averaged(), restarting = place_.clip();
     const size_t master = place_.lowered(), lowered = place_.restarted(), restarted = place_.outputs();
     add("few elements", 7, plain, master);
+    add("more behind the gradients", 1024, plain, master).inputs[0].type.shape[0] += kParameterAlignment;
     add("a large model", 100003, plain, master, {.updates = 3});
     add("with bfloat16 weights", 1001, plain, lowered, {.updates = 1});
     add("after many updates", 1000, plain, master, {.updates = 100000});

@@ -249,7 +249,7 @@ class UpdateBinding {
 // `groups_of(context)`: the Groups of an instance.
 template <bool Averaging, typename Rule, typename GroupsOf>
 std::unique_ptr<Kernel> make_update(const KernelRequest& request, GroupsOf groups_of) {
-  const int64_t count = request.inputs[0].elements();
+  const int64_t count = request.inputs[UpdateOperands::kWeights].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;
   const Rule rule = Rule::of(request.node);
   const UpdateBinding<Rule::kSlots> binding(request);

@@ -158,7 +158,7 @@ void find_trust(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, 
 template <template <typename> typename Rule, typename T>
 std::unique_ptr<Kernel> update_kernel(const KernelRequest& request) {
   constexpr int kSlots = Rule<T>::kSlots;
-  const int64_t count = request.inputs[0].elements();
+  const int64_t count = request.inputs[UpdateOperands::kWeights].elements();
   const int64_t blocks = (count + kParameterAlignment - 1) / kParameterAlignment;
   const auto rule = Rule<T>::of(request.node);
   const T decay = T(float_attribute(request.node, "weight_decay"));

@@ -1,0 +1,312 @@
+// Losses of samples that do not weigh the same: means over all of them, and the updates that follow, however samples
+// are divided into batches, accumulated batches, learners and devices. Held against sums over all samples in double.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "executor/training/checkpoint_folder.h"
+#include "io/formats/file.h"
+#include "io/sources/memory_source.h"
+#include "tests/executor/fixture.h"
+#include "tests/executor/session/slow_source.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+constexpr int64_t kSamples = 24;
+constexpr size_t kScores = 3;
+
+// Scores, a class for each sample, and a mark for each score, of which some are missing.
+struct Data {
+  std::vector<float> x;
+  std::vector<int32_t> label, marks;
+
+  explicit Data(bool missing = true) {
+    for (int64_t i = 0; i < kSamples; ++i) {
+      label.push_back(int32_t((i * i + i / 7) % 3));
+      for (size_t k = 0; k < kScores; ++k) {
+        const auto n = double(i) * double(kScores) + double(k);
+        x.push_back(float(3 * std::sin(5 * n + 1)));
+        const bool gap = missing && (i % 5 == 2 || int64_t(n) % 7 < i / 6);
+        marks.push_back(gap ? -1 : int64_t(n * n) % 3 == 1);
+      }
+    }
+  }
+  std::unique_ptr<Source> source() const {
+    return memory_source({owned_array("x", {3}, x), owned_array("label", {}, label), owned_array("marks", {3}, marks)},
+                         "scores");
+  }
+};
+
+// Where scores are x · s with s = 1: the loss, and its gradient for s.
+struct Expected {
+  double loss = 0, weight = 0;
+  double gradient[kScores] = {};
+
+  void divide() {
+    loss /= weight;
+    for (double& g : gradient) g /= weight;
+  }
+};
+
+Expected of_classes(const Data& data, const std::vector<double>& class_weights, int32_t ignored = -1) {
+  Expected sum;
+  for (size_t i = 0; i < size_t(kSamples); ++i) {
+    const auto y = size_t(data.label[i]);
+    if (data.label[i] == ignored) continue;
+    const float* x = &data.x[i * kScores];
+    double all = 0;
+    for (size_t k = 0; k < kScores; ++k) all += std::exp(double(x[k]));
+    const double w = class_weights[y];
+    sum.weight += w;
+    sum.loss += w * (std::log(all) - double(x[y]));
+    for (size_t k = 0; k < kScores; ++k) {
+      sum.gradient[k] += w * (std::exp(double(x[k])) / all - double(k == y)) * double(x[k]);
+    }
+  }
+  sum.divide();
+  return sum;
+}
+
+Expected of_marks(const Data& data) {
+  Expected sum;
+  for (size_t i = 0; i < data.x.size(); ++i) {
+    if (data.marks[i] < 0) continue;
+    const double x = data.x[i], t = data.marks[i], p = 1 / (1 + std::exp(-x));
+    sum.weight += 1;
+    sum.loss -= t * std::log(p) + (1 - t) * std::log(1 - p);
+    sum.gradient[i % kScores] += (p - t) * x;
+  }
+  sum.divide();
+  return sum;
+}
+
+struct Net {
+  std::string loss;  // nodes that make it of 'logits', 'label' and 'marks'
+  int64_t batch = 24, accumulate = 1, test_batch = 24;
+  std::string rate = "0.1", train;  // train: more attributes
+  std::string metrics = "loss";
+};
+
+Graph graph_of(const Net& net) {
+  return read_graph_text(
+      fmt::format("<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n{{\n"
+                  "x, label, marks = arbalest.Prefetch <source = \"memory:\", batch = {}> ()\n"
+                  "logits = arbalest.LayerScale <axis = 1, initial = 1.0> (x)\n{}"
+                  "trained = arbalest.Train <lr = {}, accumulate = {}{}> (loss)\n"
+                  "report = arbalest.Validate <batch = {}> (trained, {})\n}}\n",
+                  net.batch, net.loss, net.rate, net.accumulate, net.train, net.test_batch, net.metrics),
+      "net.onnxtxt", builtin_ops());
+}
+
+struct Ended {
+  Recorder story;
+  std::vector<double> weights;
+};
+
+// One epoch, whose weights are saved; `devices` and `learners` are averaged in every update.
+Ended ended(const Net& net, const Data& data, int devices = 1, int learners = 1, bool skips = false) {
+  const TestFolder folder;
+  SessionOptions options = on_cpus(devices, learners);
+  options.learners.strategy = Strategy::Kind::Ssgd;
+  options.sources = {data.source(), data.source()};
+  options.length.epochs = 1;
+  options.files.save = folder / "weights.safetensors";
+  if (skips) options.divergence.then = OnDivergence::Skip;
+  Ended end;
+  end.story = run(graph_of(net), options);
+  const TensorFile file = read_safetensors(options.files.save);
+  REQUIRE(file.tensors.size() == 1);
+  std::vector<float> floats(kScores);
+  std::memcpy(floats.data(), file.tensors[0].bytes.data(), sizeof(float) * kScores);
+  end.weights.assign(floats.begin(), floats.end());
+  return end;
+}
+
+const std::string kClasses = "loss = arbalest.SoftmaxCrossEntropy <class_weights = [0.1, 1.0, 10.0]> (logits, label)\n";
+const std::string kIgnoring = "loss = arbalest.SoftmaxCrossEntropy <ignore_index = 1> (logits, label)\n";
+const std::string kMarks = "loss = arbalest.SigmoidCrossEntropy (logits, marks)\n";
+
+struct Kind {
+  std::string loss;
+  Expected expected;
+};
+std::vector<Kind> kinds(const Data& data) {
+  return {{kClasses, of_classes(data, {0.1, 1, 10})},
+          {kIgnoring, of_classes(data, {1, 1, 1}, 1)},
+          {kMarks, of_marks(data)}};
+}
+
+// Samples of a batch, batches of an update, devices, and learners of each: one update of all samples.
+struct Division {
+  int64_t batch, accumulate;
+  int devices, learners;
+};
+constexpr Division kDivisions[] = {{24, 1, 1, 1}, {4, 6, 1, 1}, {1, 24, 1, 1}, {12, 1, 2, 1},
+                                   {4, 1, 2, 3},  {4, 2, 1, 3}, {2, 3, 2, 2}};
+
+}  // namespace
+
+TEST_CASE("a validation is the mean over all samples by their weights, whatever its batches and devices") {
+  const Data data;
+  for (const Kind& kind : kinds(data)) {
+    for (const int64_t batch : {24, 12, 7, 4, 2, 1}) {
+      for (const int devices : {1, 2}) {
+        const Ended end = ended({.loss = kind.loss, .test_batch = batch, .rate = "0.0"}, data, devices);
+        INFO(kind.loss, " in batches of ", batch, " on ", devices, " devices");
+        CHECK(end.story.validations.at(0).loss == doctest::Approx(kind.expected.loss).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("an update of all samples is the same however they are divided into batches, learners and devices") {
+  const Data data;
+  for (const Kind& kind : kinds(data)) {
+    for (const Division& by : kDivisions) {
+      for (const bool skips : {false, true}) {
+        INFO(kind.loss, " batch ", by.batch, " × ", by.accumulate, " on ", by.devices, " × ", by.learners);
+        const Ended end = ended({.loss = kind.loss, .batch = by.batch, .accumulate = by.accumulate}, data, by.devices,
+                                by.learners, skips);
+        for (size_t k = 0; k < kScores; ++k) {
+          CHECK(end.weights[k] == doctest::Approx(1 - 0.1 * kind.expected.gradient[k]).epsilon(1e-6));
+        }
+        CHECK(end.story.epochs.at(0).loss == doctest::Approx(kind.expected.loss).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients are clipped as the mean over all samples") {
+  const Data data;
+  const Expected expected = of_classes(data, {0.1, 1, 10});
+  double norm = 0;
+  for (const double g : expected.gradient) norm += g * g;
+  norm = std::sqrt(norm);
+  for (const double bound : {norm / 2, norm * 2}) {
+    const double factor = std::min(1.0, bound / norm);
+    for (const Division& by : kDivisions) {
+      const Ended end = ended({.loss = kClasses,
+                               .batch = by.batch,
+                               .accumulate = by.accumulate,
+                               .train = fmt::format(", clip_norm = {:.8f}", bound)},
+                              data, by.devices, by.learners);
+      for (size_t k = 0; k < kScores; ++k) {
+        CHECK(end.weights[k] == doctest::Approx(1 - 0.1 * factor * expected.gradient[k]).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("where nothing weighs anything the loss is 0 and the weights stay") {
+  Data data;
+  std::fill(data.marks.begin(), data.marks.end(), -1);
+  for (const Division& by : kDivisions) {
+    const Ended end = ended({.loss = kMarks, .batch = by.batch, .accumulate = by.accumulate, .test_batch = 5}, data,
+                            by.devices, by.learners);
+    CHECK(end.weights == std::vector<double>{1, 1, 1});
+    CHECK(end.story.epochs.at(0).loss == 0);
+    CHECK(end.story.validations.at(0).loss == 0);
+  }
+}
+
+TEST_CASE("a sum of losses has the weight of its parts where they weigh samples alike") {
+  const Data data;
+  const Expected one = of_classes(data, {0.1, 1, 10});
+  const std::string both =
+      "main = arbalest.SoftmaxCrossEntropy <class_weights = [0.1, 1.0, 10.0]> (logits, label)\n"
+      "second = Neg (x)\nopposite = Neg (second)\n"
+      "aside = arbalest.SoftmaxCrossEntropy <class_weights = [0.1, 1.0, 10.0]> (opposite, label)\n"
+      "third = Constant <value_float = 0.3> ()\npart = Mul (aside, third)\nloss = Add (main, part)\n";
+  for (const Division& by : kDivisions) {
+    const Ended end =
+        ended({.loss = both, .batch = by.batch, .accumulate = by.accumulate, .test_batch = 5, .metrics = "loss, main"},
+              data, by.devices, by.learners);
+    INFO("batch ", by.batch, " × ", by.accumulate, " on ", by.devices, " × ", by.learners);
+    CHECK(end.story.epochs.at(0).loss == doctest::Approx(1.3 * one.loss).epsilon(1e-6));
+    for (size_t k = 0; k < kScores; ++k) {
+      CHECK(end.weights[k] == doctest::Approx(1 - 0.1 * one.gradient[k]).epsilon(1e-6));
+    }
+    const Validated& validated = end.story.validations.at(0);
+    CHECK(validated.loss == doctest::Approx(validated.metrics.at(0).second + 0.3 * one.loss).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("accuracy is of the samples whose label is not ignored, in the loss's kernel and in its own") {
+  const Data data;
+  double right = 0, counted = 0;
+  for (size_t i = 0; i < size_t(kSamples); ++i) {
+    if (data.label[i] == 1) continue;
+    const auto best = std::max_element(&data.x[i * kScores], &data.x[i * kScores] + kScores) - &data.x[i * kScores];
+    counted += 1;
+    right += best == data.label[i];
+  }
+  const std::string nodes = kIgnoring + "accuracy = arbalest.Accuracy <ignore_index = 1> (logits, label)\n";
+  for (const int64_t batch : {24, 5, 1}) {
+    const Ended end = ended({.loss = nodes,
+                             .batch = batch == 5 ? 4 : batch,
+                             .test_batch = batch,
+                             .rate = "0.0",
+                             .metrics = "loss, accuracy"},
+                            data);
+    CHECK(end.story.epochs.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-6));
+    CHECK(end.story.validations.at(0).metrics.at(0).second == doctest::Approx(right / counted).epsilon(1e-6));
+  }
+}
+
+// What means were divided by before they had weights of their own: the numbers of samples, which those of a batch whose
+// labels are all there are as well.
+TEST_CASE("a run goes on from a checkpoint that has no weights of batches") {
+  const TestFolder folder;
+  const Data data(false);
+  const Net net{.loss = kMarks, .batch = 2, .accumulate = 3};
+  SessionOptions options = on_cpus();
+  options.numerics.deterministic = true;
+  options.sources = {std::make_shared<SlowSource>(data.source(), 10), data.source()};
+  options.length.epochs = 3;
+  options.checkpoints.folder = folder / "c";
+  options.checkpoints.resume = true;
+  options.checkpoints.iterations = 1;
+  options.checkpoints.keep = 100;
+  options.files.save = folder / "whole.safetensors";
+  run(graph_of(net), options);
+  const std::string whole = read_whole_file(options.files.save);
+
+  using Json = nlohmann::json;
+  const std::vector<std::filesystem::path> files = checkpoints_in(options.checkpoints.folder);
+  REQUIRE(files.size() > 6);
+  for (size_t n = 0; n < files.size(); ++n) {
+    if (n != 4) {  // iteration 32 of 36: two batches are accumulated
+      std::filesystem::remove(files[n]);
+      continue;
+    }
+    TensorFile file = read_safetensors(files[n]);
+    Json state = Json::parse(file.metadata.at("arbalest.checkpoint"));
+    const auto shorten = [](Json& sums) {
+      REQUIRE(sums.size() == 3);
+      sums.erase(2);
+    };
+    shorten(state.at("monitor").at("epoch_sums"));
+    for (const char* sums : {"trained", "validated"}) shorten(state.at("segment").at(sums));
+    for (Json& sums : state.at("segment").at("tallies")) shorten(sums);
+    for (NamedTensor& tensor : file.tensors) {
+      const size_t weight = tensor.name == "learner 0/state/tally"         ? sizeof(double)
+                            : tensor.name == "learner 0/state/accumulated" ? 64 * sizeof(float)
+                                                                           : 0;
+      tensor.bytes.resize(tensor.bytes.size() - weight);
+      if (weight > 0) tensor.shape = {int64_t(tensor.bytes.size())};
+    }
+    seal(file, state.dump());
+    write_safetensors(files[n], file);
+  }
+  options.files.save = folder / "resumed.safetensors";
+  const Recorder resumed = run(graph_of(net), options);
+  CHECK(read_whole_file(options.files.save) == whole);
+  CHECK(resumed.starts.at(0).resumed_iteration == 32);
+}

@@ -20,7 +20,10 @@ std::optional<ClassifiedValues> compared_by(const Graph& graph, std::string_view
   const Node* node = graph.find_op(loss);
   if (!node) return std::nullopt;
   const auto name = [&](size_t input) { return graph.values[size_t(node->inputs.at(input))].name; };
-  return ClassifiedValues{name(0), name(1)};
+  ClassifiedValues values{name(0), name(1), std::nullopt};
+  const bool ignores = node->op->attribute_spec("ignore_index") && !ints_attribute(*node, "ignore_index").empty();
+  if (ignores) values.ignored = ints_attribute(*node, "ignore_index")[0];
+  return values;
 }
 
 // Indices of the `count` greatest scores, in descending order; of equal ones the first.

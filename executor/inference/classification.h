@@ -15,6 +15,7 @@ namespace arbalest {
 // classes.
 struct ClassifiedValues {
   std::string logits, label;
+  std::optional<int64_t> ignored;  // a class whose samples take no part
 };
 std::optional<ClassifiedValues> classified_values(const Graph& graph);  // none: the graph has no such loss
 // Those of its first SigmoidCrossEntropy, which decides each label by itself: scores and targets (samples, labels).

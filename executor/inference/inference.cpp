@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "executor/inference/loaded_model.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
+#include "executor/session/data_faults.h"
 #include "executor/session/reading.h"
 #include "executor/session/validation_reader.h"
 
@@ -33,6 +35,12 @@ const Source& Inference::source() const {
 
 const std::vector<std::string>& Inference::class_names() const {
   return class_names_;
+}
+
+bool Inference::measures_loss() const {
+  const std::vector<LoopMetric>& metrics = model_->loop().metrics;
+  const std::string& loss = model_->prepared.program.training().metrics.front().name;
+  return std::any_of(metrics.begin(), metrics.end(), [&](const LoopMetric& metric) { return metric.name == loss; });
 }
 
 void Inference::name_classes(std::vector<std::string> names) {
@@ -82,6 +90,16 @@ std::function<void(int64_t)> Inference::hand_out(const Replica& replica,
   };
 }
 
+// Throws where the samples are why values are not finite. Some metrics are nan for good reasons.
+void Inference::blame_data(const Measurement& measured) const {
+  if (std::none_of(measured.values.begin(), measured.values.end(), [](double v) { return !std::isfinite(v); })) return;
+  const bool finite = all_means_finite(model_->loop(), measured);
+  const std::string split = string_attribute(*graph().find_op("arbalest.Validate"), "split");
+  const auto fault =
+      fault_in_data(model_->loop(), source(), split, finite ? LookFor::Labels : LookFor::LabelsAndNumbers);
+  if (fault) throw RunError("what is measured is not finite: " + fault->text);
+}
+
 Validated Inference::run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted) {
   if (interrupted) throw RunError("interrupted");
   const auto began = std::chrono::steady_clock::now();
@@ -101,7 +119,9 @@ Validated Inference::run(const std::function<void(const InferredBatch&)>& each, 
 
   Validated result;
   const std::string& loss = model_->prepared.program.training().metrics.front().name;
-  tell(measured_metrics(model_->loop(), class_names_), loss, reader.read(0), result);
+  const Measurement measured = reader.read(0);
+  blame_data(measured);
+  tell(measured_metrics(model_->loop(), class_names_), loss, measured, result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "executor/session/metrics.h"
 #include "executor/session/observer.h"
 #include "executor/session/session.h"
 
@@ -37,6 +38,7 @@ class Inference {
   // What classes, or several labels, are called: by the source, or else by the file of weights; empty: they are
   // numbers.
   const std::vector<std::string>& class_names() const;
+  bool measures_loss() const;  // whether Validate lists what Train is given
   // Calls them otherwise from now on: one name for each.
   void name_classes(std::vector<std::string> names);
   // Of an asked value: element type and shape of one sample.
@@ -48,6 +50,7 @@ class Inference {
   Validated run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted);
 
  private:
+  void blame_data(const Measurement& measured) const;
   std::function<void(int64_t)> fill(const Replica& replica, TaskId task) const;
   std::function<void(int64_t)> hand_out(const Replica& replica, const std::function<void(const InferredBatch&)>& each);
 

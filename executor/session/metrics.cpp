@@ -1,6 +1,8 @@
 #include "executor/session/metrics.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 namespace arbalest {
@@ -38,6 +40,16 @@ std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector
     }
   }
   return all;
+}
+
+bool all_means_finite(const Loop& loop, const Measurement& measured) {
+  const std::vector<MeasuredMetric> metrics = measured_metrics(loop, {});
+  for (size_t m = 0; m < metrics.size(); ++m) {
+    const auto is_it = [&](const LoopMetric& metric) { return !keeps_rows(metric) && metric.name == metrics[m].name; };
+    const bool mean = std::any_of(loop.metrics.begin(), loop.metrics.end(), is_it);
+    if (mean && !std::isfinite(measured.values[m])) return false;
+  }
+  return true;
 }
 
 void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, const Measurement& measured,

@@ -39,6 +39,9 @@ struct Measurement {
   int64_t left_out = 0;        // samples of the split that cannot be read
 };
 
+// Whether the values that are means are finite.
+bool all_means_finite(const Loop& loop, const Measurement& measured);
+
 // Samples and values of a validation as observers are told of them; `loss` is the name of what Train is given.
 void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, const Measurement& measured,
           Validated& event);

@@ -16,6 +16,7 @@
 #include "executor/run/step_profile.h"
 #include "executor/run/task_error.h"
 #include "executor/session/cursor.h"
+#include "executor/session/data_faults.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/monitor.h"
 #include "executor/session/run_state.h"
@@ -148,6 +149,9 @@ class Segment {
   InputReport input_since_report(int64_t iterations);
   std::function<void(int64_t)> report();
   std::optional<UpdateCount> take_updates(std::vector<double>& sums) const;
+  std::optional<DataFault> fault_in_training(int64_t from, int64_t to, LookFor what) const;
+  bool report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums);
+  Monitor::Verdict judge(const RunPosition& at, const Measurement& measured);
   std::string diverged_learners() const;
   bool watch(const std::function<void()>& look);
   void report_rest();
@@ -204,6 +208,7 @@ class Segment {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<TallyReader> trained_;         // what training has summed since the report before
   std::unique_ptr<ValidationReader> validated_;  // what the validation has that ends
+  bool sound_labels_ = false;                    // those of the validation's split are known to be
   int64_t reported_ = 0;                         // iterations that reports have told of
   ReadSoFar read_;                               // by the last report
   InputReport last_input_;                       // likewise

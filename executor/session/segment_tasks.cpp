@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "executor/run/keep_samples.h"
+#include "executor/run/task_error.h"
+#include "executor/session/data_faults.h"
 #include "executor/session/reading.h"
 #include "executor/session/segment.h"
 #include "graph/op.h"
@@ -139,15 +141,9 @@ std::function<void(int64_t)> Segment::report() {
   return [this, relation = *plan_.relation(plan_.handles.by_report)](int64_t tick) {
     const int64_t last = relation.last_of(tick);
     const bool ends_epoch = (last + 1) % rounds_ == 0;
-    const RunPosition at = position_after(last + 1);
-    reported_ = last + 1;
-    std::vector<double> sums = trained_->advance(tick);
-    const std::optional<UpdateCount> updates = take_updates(sums);
-    const bool finite = watch([&] {
-      monitor_.report(at, ends_epoch, validates_after(last), rate(last), sums, updates, diverged_learners(),
-                      input_since_report(last + 1));
-    });
-    if (finite && on_report) on_report(at);
+    const int64_t before = std::exchange(reported_, last + 1);
+    const bool finite = report_trained(before, last + 1, ends_epoch, trained_->advance(tick));
+    if (finite && on_report) on_report(position_after(last + 1));
   };
 }
 
@@ -157,6 +153,72 @@ std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) cons
   const UpdateCount updates{learners_, std::llround(sums[sums.size() - 2]), std::llround(sums.back())};
   sums.resize(sums.size() - 2);
   return updates;
+}
+
+// What is wrong with the samples of iterations `from` to `to`, exclusive, by the iterations' order of data.
+std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, LookFor what) const {
+  std::vector<int64_t> samples, batch(size_t(training().batch));
+  for (int64_t tick = std::max(from, to - prepared_.training->size()); tick < to; ++tick) {
+    for (int64_t learner = 0; learner < learners_; ++learner) {
+      const int64_t number = from_.batch + batch_number(tick % rounds_, learner, learners_);
+      order_.batch(uint64_t(from_.epoch + tick / rounds_), number, batch);
+      samples.insert(samples.end(), batch.begin(), batch.end());
+    }
+  }
+  std::sort(samples.begin(), samples.end());
+  samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
+  const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "split");
+  return fault_in_data(training(), *prepared_.training, split, what, samples);
+}
+
+// Reports of training up to iteration `to`. Where the samples are why the loss is not finite, the error says so, and
+// not that the rate is; where labels are, or are why updates were skipped, nothing helps, and the run ends.
+bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums) {
+  const std::optional<UpdateCount> updates = take_updates(sums);
+  const RunPosition at = position_after(to);
+  const auto fail_for = [&](const DataFault& fault, const std::string& what) {
+    const std::string text = fmt::format("{} after iteration {}: {}", what, at.iteration, fault.text);
+    if (fault.of_label) throw TaskError(text, at.iteration);
+    throw Diverged(text, at.iteration, Diverged::Of::Training);
+  };
+  return watch([&] {
+    try {
+      monitor_.report(at, ends_epoch, ends_epoch && validates_after(to - 1), rate(to - 1), sums, updates,
+                      diverged_learners(), input_since_report(to));
+    } catch (const Diverged&) {
+      if (const auto fault = fault_in_training(from, to, LookFor::LabelsAndNumbers)) {
+        fail_for(*fault, "the loss is no longer finite");
+      }
+      throw;
+    }
+    if (!updates || updates->skipped == 0) return;
+    if (const auto fault = fault_in_training(from, to, LookFor::Labels)) fail_for(*fault, "updates have been skipped");
+  });
+}
+
+// Judges a validation. Errors are as those of training; metrics other than the loss may be nan for good reasons.
+Monitor::Verdict Segment::judge(const RunPosition& at, const Measurement& measured) {
+  const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Validate"), "split");
+  const auto look_for = [&](LookFor what) { return fault_in_data(validation(), *prepared_.validation, split, what); };
+  const auto text = [&](const DataFault& fault) {
+    return fmt::format("the validation after iteration {} (epoch {}) is not finite: {}", at.iteration, at.epoch,
+                       fault.text);
+  };
+  Monitor::Verdict verdict;
+  try {
+    verdict = monitor_.validated(at, measured);
+  } catch (const Diverged& error) {
+    const auto fault = look_for(LookFor::LabelsAndNumbers);
+    if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
+    if (fault) throw Diverged(text(*fault), error.iteration, error.of);
+    throw;
+  }
+  const bool undefined =
+      std::any_of(measured.values.begin(), measured.values.end(), [](double value) { return std::isnan(value); });
+  if (!undefined || sound_labels_) return verdict;
+  if (const auto fault = look_for(LookFor::Labels)) throw TaskError(text(*fault), at.iteration);
+  sound_labels_ = true;
+  return verdict;
 }
 
 std::optional<Diverged> Segment::diverged() const {
@@ -218,13 +280,8 @@ InputReport Segment::input_since_report(int64_t iterations) {
 void Segment::report_rest() {
   const int64_t done = iterations();
   if (done <= reported_) return;
-  reported_ = done;
-  std::vector<double> sums = trained_->advance_to_end();
-  const std::optional<UpdateCount> updates = take_updates(sums);
-  watch([&] {
-    monitor_.report(position_after(done), false, false, rate(done - 1), sums, updates, diverged_learners(),
-                    input_since_report(done));
-  });
+  const int64_t before = std::exchange(reported_, done);
+  report_trained(before, done, false, trained_->advance_to_end());
 }
 
 // The learners whose loss was not finite when it was read last; "" where there is one learner only.
@@ -262,7 +319,7 @@ std::function<void(int64_t)> Segment::end_validation() {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
     Monitor::Verdict verdict;
-    if (!watch([&] { verdict = monitor_.validated(at, validated_->read(tick)); })) return;
+    if (!watch([&] { verdict = judge(at, validated_->read(tick)); })) return;
     if (on_validated) on_validated(verdict, validated_model(), at);
     over = verdict.stop;
     if (over) scheduler_->stop();

@@ -1,4 +1,4 @@
-// arbalest check: parse, verify, infer; what a run would take. Runs nothing.
+// arbalest check: parse, verify, infer; labels and numbers of samples; what a run would take. Runs nothing.
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "executor/session/data_faults.h"
 #include "executor/session/state.h"
 #include "graph/error.h"
 #include "graph/op.h"
@@ -27,10 +28,28 @@ bool reads_files(const Prepared& prepared) {
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
+// Throws where a sample's label is none that the graph can take, or where one of its numbers is not finite. Nothing is
+// decoded, and what takes long to make is not looked at.
+void check_samples(const Prepared& prepared) {
+  constexpr double kMostTime = 10e6;  // µs
+  const auto look = [](const Loop* loop, const std::shared_ptr<const Source>& source, const std::string& split) {
+    const std::vector<Field> fields = source->fields();
+    const bool files =
+        std::any_of(fields.begin(), fields.end(), [](const Field& f) { return f.dtype == DataType::String; });
+    if (!files && source->microseconds_per_sample() * double(source->size()) > kMostTime) return;
+    if (const auto fault = fault_in_data(*loop, *source, split, LookFor::LabelsAndNumbers)) throw RunError(fault->text);
+  };
+  const auto split = [&](const char* op) { return string_attribute(*prepared.graph.find_op(op), "split"); };
+  look(&prepared.program.training(), prepared.training, split("arbalest.Prefetch"));
+  const Loop* validation = prepared.program.find(LoopRole::Validate);
+  if (validation) look(validation, prepared.validation, split("arbalest.Validate"));
+}
+
 }  // namespace
 
 int command_check(const CheckOptions& options) {
   const Prepared prepared = prepare(load_with_overrides(options), session_options(options));
+  check_samples(prepared);
   const Plan plan = make_plan(prepared.program, prepared.request);
   const Loop& loop = prepared.program.training();
   const int64_t parameters = parameter_count(loop.graph);

@@ -47,24 +47,24 @@ void name_classes(Inference& inference, const std::string& file, std::optional<i
   inference.name_classes(ClassNames(file, {}, *classes).all());
 }
 
-void count(ConfusionMatrix& confusion, const InferredBatch& batch) {
+void count(ConfusionMatrix& confusion, std::optional<int64_t> ignored, const InferredBatch& batch) {
   const auto* logits = reinterpret_cast<const float*>(batch.values[0]);
   const auto* labels = reinterpret_cast<const int32_t*>(batch.values[1]);
-  const int64_t classes = confusion.classes();
+  const int64_t classes = confusion.classes();  // a label that is none of them is ignored, or ends the pass
   for (int64_t n = 0; n < int64_t(batch.rows.size()); ++n) {
-    if (labels[n] < 0 || labels[n] >= classes) continue;  // unlabelled
+    if (ignored == labels[n] || labels[n] < 0 || labels[n] >= classes) continue;
     const float* scores = logits + n * classes;
     confusion.add(labels[n], std::max_element(scores, scores + classes) - scores);
   }
 }
 
-Evaluated evaluate(Inference& inference, std::optional<int64_t> classes) {
+Evaluated evaluate(Inference& inference, std::optional<int64_t> classes, std::optional<int64_t> ignored) {
   Evaluated evaluated;
   if (classes) evaluated.confusion.emplace(*classes);
   const InterruptHandler interrupt;
   evaluated.measured = inference.run(
       [&](const InferredBatch& batch) {
-        if (evaluated.confusion) count(*evaluated.confusion, batch);
+        if (evaluated.confusion) count(*evaluated.confusion, ignored, batch);
       },
       InterruptHandler::requested());
   return evaluated;
@@ -172,7 +172,7 @@ void print(const Inference& inference, const Evaluated& evaluated) {
   const auto line = [&](const std::string& name, double value) {
     fmt::print("  {:<{}}  {:.6g}\n", printable(name), width, value);
   };
-  if (!std::isnan(measured.loss)) line("loss", measured.loss);
+  if (inference.measures_loss()) line("loss", measured.loss);
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
   if (!evaluated.confusion) return;
@@ -195,7 +195,7 @@ int command_evaluate(const EvaluateOptions& options) {
   const auto classes = classified ? classes_of(inference) : std::nullopt;
   if (!options.class_names.empty()) name_classes(inference, options.class_names, classes, names_labels);
   tell_of_fresh_weights(options.session.files);
-  const Evaluated evaluated = evaluate(inference, classes);
+  const Evaluated evaluated = evaluate(inference, classes, classified ? classified->ignored : std::nullopt);
   if (options.json) {
     fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {

@@ -1,0 +1,27 @@
+#pragma once
+// What is wrong with the samples of a loop whose numbers are not finite.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "graph/passes/program.h"
+#include "io/sources/source.h"
+
+namespace arbalest {
+
+enum class LookFor : uint8_t { Labels, LabelsAndNumbers };
+
+struct DataFault {
+  bool of_label = false;  // otherwise a number that is not finite
+  std::string text;       // the first such sample, value and range: "sample 7 of split 'train': 'label' is 3; node …"
+};
+
+// Reads samples once more, on the calling thread: labels that a loss or a metric of the loop cannot take, also where
+// nodes compute them of the source's fields, and, where that is asked for, floating fields that are nan or infinite. A
+// missing label is neither. `samples`: indices; none: all of the split. Throws what the source throws.
+std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,
+                                       std::span<const int64_t> samples = {});
+
+}  // namespace arbalest

@@ -1,0 +1,176 @@
+// Samples that no loss can take: what a run says of them, and what it does not blame.
+
+#include <doctest/doctest.h>
+
+#include <limits>
+
+#include "executor/inference/inference.h"
+#include "executor/session/data_faults.h"
+#include "io/sources/memory_source.h"
+#include "tests/executor/session/divergence_fixture.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+constexpr int64_t kSamples = 40;
+
+struct Data {
+  std::vector<float> x;
+  std::vector<int32_t> label, marks;
+
+  Data() {
+    for (int64_t i = 0; i < kSamples; ++i) {
+      for (int k = 0; k < 4; ++k) x.push_back(std::sin(float(i * 7 + k * 3)));
+      label.push_back(int32_t(i % 3));
+      for (int k = 0; k < 3; ++k) marks.push_back(int32_t((i + k) % 2));
+    }
+  }
+  std::unique_ptr<Source> source() const {
+    return memory_source({owned_array("x", {4}, x), owned_array("label", {}, label), owned_array("marks", {3}, marks)},
+                         "points");
+  }
+};
+
+// `loss` makes it of 'logits', 'label' and 'marks'.
+Graph graph_of(const std::string& loss, const std::string& metrics = "loss") {
+  return read_graph_text(
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n{\n"
+      "x, label, marks = arbalest.Prefetch <source = \"memory:\", batch = 8> ()\n"
+      "logits = arbalest.Linear <units = 3> (x)\n" +
+          loss +
+          "trained = arbalest.Train <lr = 0.01> (loss)\n"
+          "report = arbalest.Validate <batch = 16> (trained, " +
+          metrics + ")\n}\n",
+      "net.onnxtxt", builtin_ops());
+}
+
+const std::string kClasses = "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n";
+const std::string kMarks = "loss = arbalest.SigmoidCrossEntropy (logits, marks)\n";
+
+SessionOptions options_of(const Data& training, const Data& test, int devices = 1) {
+  SessionOptions options = on_cpus(devices);
+  options.sources = {training.source(), test.source()};
+  options.length.epochs = 2;
+  return options;
+}
+
+void blames(const std::string& error, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) CHECK_MESSAGE(contains(error, part), part, " in ", error);
+  CHECK_MESSAGE(!contains(error, "rate"), error);
+}
+
+}  // namespace
+
+TEST_CASE("a label beyond the logits ends a run, which names sample, value and range") {
+  Data bad;
+  for (const size_t i : {11, 29}) bad.label[i] = 3;
+  for (const int devices : {1, 2}) {
+    blames(outcome(graph_of(kClasses), options_of(bad, Data(), devices)).error,
+           {"the loss is no longer finite after iteration ", " of split 'train': 'label' is 3; ",
+            "node 'loss' (arbalest.SoftmaxCrossEntropy) takes 0 to 2; 'ignore_index' "});
+    blames(outcome(graph_of(kClasses), options_of(Data(), bad, devices)).error,
+           {"the validation after iteration 5 (epoch 1) is not finite: sample 11 of split 'test': 'label' is 3; ",
+            "2 labels are like that"});
+  }
+  bad.label[11] = -100;
+  bad.label[29] = 0;
+  const std::string accuracy = kClasses + "accuracy = arbalest.Accuracy (logits, label)\n";
+  blames(outcome(graph_of(accuracy, "accuracy"), options_of(Data(), bad)).error,
+         {"sample 11 of split 'test': 'label' is -100; node 'accuracy' (arbalest.Accuracy) takes 0 to 2"});
+  const std::string area = kClasses + "auc = arbalest.AUC (logits, label)\n";
+  blames(outcome(graph_of(area, "auc"), options_of(Data(), bad)).error, {"sample 11 of split 'test'"});
+  bad = {};
+  bad.marks[35] = 2;
+  blames(outcome(graph_of(kMarks), options_of(bad, Data())).error,
+         {"sample 11 of split 'train': 'marks' is 2 at [2]; ",
+          "(arbalest.SigmoidCrossEntropy) takes 0 to 1, or -1 for one that is missing"});
+}
+
+TEST_CASE("a label that nodes compute is named as they make it") {
+  Data data;
+  for (int32_t& label : data.label) label += 2;  // 2 to 4
+  const std::string less =
+      "two = Constant <value_ints = [2]> ()\ntwo_of_int32 = Cast <to = 6> (two)\n"
+      "from_zero = Sub (label, two_of_int32)\nloss = arbalest.SoftmaxCrossEntropy (logits, from_zero)\n";
+  CHECK(outcome(graph_of(less), options_of(data, data)).error == "");
+  data.label[17] = 1;
+  blames(outcome(graph_of(less), options_of(data, Data())).error,
+         {"sample 17 of split 'train': 'from_zero' is -1; ", "takes 0 to 2"});
+}
+
+TEST_CASE("neither going back nor skipping helps against a label that is none") {
+  const TestFolder folder;
+  Data bad;
+  bad.label[20] = 7;
+  SessionOptions options = options_of(bad, Data());
+  options.divergence.then = OnDivergence::Skip;
+  blames(outcome(graph_of(kClasses), options).error, {"updates have been skipped", "sample 20", "'label' is 7"});
+  options.divergence.then = OnDivergence::Rollback;
+  options.checkpoints.folder = folder / "c";
+  options.checkpoints.iterations = 1;
+  const Outcome back = outcome(graph_of(kClasses), options);
+  blames(back.error, {"sample 20 of split 'train': 'label' is 7"});
+  CHECK(back.story.rollbacks.empty());
+  options = options_of(bad, Data());
+  options.divergence.find = true;
+  blames(outcome(graph_of(kClasses), options).error, {"sample 20 of split 'train': 'label' is 7"});
+}
+
+TEST_CASE("labels that are ignored are no fault, and other ones are") {
+  Data data;
+  for (size_t i = 0; i < size_t(kSamples); i += 4) data.label[i] = -100;
+  const std::string ignoring =
+      "loss = arbalest.SoftmaxCrossEntropy <ignore_index = -100> (logits, label)\n"
+      "accuracy = arbalest.Accuracy <ignore_index = -100> (logits, label)\n"
+      "auc = arbalest.AUC <ignore_index = -100> (logits, label)\nf1 = arbalest.F1 <ignore_index = -100> (logits, "
+      "label)\n";
+  const Outcome ended = outcome(graph_of(ignoring, "loss, accuracy, auc, f1"), options_of(data, data));
+  CHECK(ended.error == "");
+  REQUIRE(ended.story.validations.size() == 2);
+  for (const auto& [name, value] : ended.story.validations[1].metrics) CHECK_MESSAGE(std::isfinite(value), name);
+  data.label[5] = -1;
+  blames(outcome(graph_of(ignoring), options_of(data, Data())).error,
+         {"sample 5 of split 'train': 'label' is -1; ", "takes 0 to 2, or -100, which is ignored"});
+}
+
+TEST_CASE("a number of the data that is none is told with its field and sample") {
+  Data bad;
+  bad.x[4 * 13 + 2] = std::numeric_limits<float>::quiet_NaN();
+  blames(outcome(graph_of(kClasses), options_of(bad, Data())).error,
+         {"the loss is no longer finite after iteration ",
+          "field 'x' of sample 13 of split 'train' holds nan at element 2 of 4"});
+  SessionOptions options = options_of(bad, Data());
+  options.divergence.find = true;
+  blames(outcome(graph_of(kClasses), options).error,
+         {"field 'x' of sample 13 of split 'train' holds nan", "reads 'x'"});
+  bad.x[4 * 13 + 2] = -std::numeric_limits<float>::infinity();
+  blames(outcome(graph_of(kClasses), options_of(Data(), bad)).error,
+         {"the validation after iteration 5 (epoch 1) is not finite: field 'x' of sample 13 of split 'test' holds "
+          "an infinity at element 2"});
+}
+
+TEST_CASE("a pass over a split ends with an error for a label that is none") {
+  Data bad;
+  bad.label[31] = 3;
+  const auto evaluated = [&](const Graph& graph, const Data& data) {
+    Inference inference(graph, options_of(Data(), data), {});
+    return inference.run({}, std::atomic<bool>(false));
+  };
+  const std::string accuracy = kClasses + "accuracy = arbalest.Accuracy (logits, label)\n";
+  blames(message_of([&] { evaluated(graph_of(accuracy, "loss, accuracy"), bad); }),
+         {"sample 31 of split 'test': 'label' is 3"});
+  CHECK(std::isfinite(evaluated(graph_of(accuracy, "loss, accuracy"), Data()).loss));
+}
+
+TEST_CASE("a rate that is too high is blamed where the data are sound") {
+  Data data;
+  for (float& x : data.x) x *= 1e30f;
+  const std::string error = outcome(graph_of("squares = Mul (logits, logits)\n"
+                                             "loss = arbalest.SoftmaxCrossEntropy (squares, label)\n"),
+                                    options_of(data, data))
+                                .error;
+  CHECK_MESSAGE(contains(error, "try a lower learning rate"), error);
+}

@@ -111,13 +111,12 @@ struct DivergenceOptions {
 
 // Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
 struct CheckpointOptions {
-  std::string folder;                // "": none are written
-  int64_t iterations = 0;            // between them; 0: see the next
-  int64_t epochs = 0;                // likewise
-  double seconds = 600;              // likewise, where both are 0
-  int64_t keep = 3;                  // of the newest; that of the best validation stays too
-  std::vector<std::string> command;  // for whoever goes on: how the run was started, and in which folder
-  std::string working_folder;
+  std::string folder;                          // "": none are written
+  int64_t iterations = 0;                      // between them; 0: see the next
+  int64_t epochs = 0;                          // likewise
+  double seconds = 600;                        // likewise, where both are 0
+  int64_t keep = 3;                            // of the newest; that of the best validation stays too
+  std::string working_folder;                  // in which the run was started, for whoever goes on
   bool resume = false;                         // the folder may have checkpoints already
   std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
 };
@@ -132,6 +131,7 @@ struct SessionOptions {
   FileOptions files;
   CheckpointOptions checkpoints;
   DivergenceOptions divergence;
+  std::vector<std::string> command;  // words that started the run; its trace and its checkpoints have them
 };
 
 // A graph with its data: what is needed to plan.

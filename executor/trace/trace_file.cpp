@@ -144,6 +144,18 @@ class EventReader {
                   text("ended"),
                   text("message"),
                   integer_of(run, "ended_after", -1, kMostTraceTicks)};
+    if (!run.contains("command")) return;  // of an earlier version
+    const auto texts = [&](const char* key) {
+      auto list = run.at(key).get<std::vector<std::string>>();
+      for (std::string& one : list) one = printable(one);
+      return list;
+    };
+    trace_.run.command = texts("command");
+    trace_.run.started = text("started");
+    trace_.run.source = text("source");
+    trace_.run.precision = text("precision");
+    trace_.run.batch = integer_of(run, "batch", 0, INT32_MAX);
+    trace_.run.models = texts("models");
   }
 
   void take_sampling(const json& sampling) {

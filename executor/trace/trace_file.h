@@ -91,6 +91,13 @@ struct TracedRun {
   std::string ended;         // RunFinished::reason, or "failed"; "": unknown
   std::string message;       // failed: why; interrupted: by which signal, where that is known
   int64_t ended_after = -1;  // iterations of the run, or where it failed; −1: unknown
+  // What was asked for, of whom; "", 0 and nothing: unknown.
+  std::vector<std::string> command;  // its words
+  std::string started;               // when this process began: "2025-03-01T12:30:00Z"
+  std::string source;                // of training's samples: "mnist:data"
+  std::string precision;             // "fp32", "tf32", "bf16"
+  int64_t batch = 0;                 // samples of a learner's batch
+  std::vector<std::string> models;   // of each device: "NVIDIA H200"
   bool operator==(const TracedRun&) const = default;
 };
 

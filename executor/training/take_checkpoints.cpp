@@ -240,7 +240,7 @@ void Training::take_checkpoint(const std::string& ended) {
   const RunPosition at = segment_->position();
   Checkpoint taken;
   taken.identity = identity_;
-  taken.command = options_.checkpoints.command;
+  taken.command = options_.command;
   taken.folder = options_.checkpoints.working_folder;
   taken.strategy = prepared_.request.strategy;
   taken.next = segment_->cursor();

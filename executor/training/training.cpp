@@ -1,11 +1,13 @@
 #include "executor/training/training.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <tbb/version.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <future>
 
 #include "executor/devices/sampler.h"
@@ -22,6 +24,7 @@ namespace arbalest {
 
 Training::Training(Graph graph, const SessionOptions& options, EventQueue& events)
     : options_(options), prepared_(prepare(std::move(graph), options)), observer_(events) {
+  traced_.started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const Program& program = prepared_.program;
   monitor_ = std::make_unique<Monitor>(program, options.rules, observer_, prepared_.training->class_names());
   if (options.learners.per_device == 0 && options.numerics.deterministic) {
@@ -285,14 +288,24 @@ std::string Training::why_ended() const {
   return complete_ ? "complete" : "interrupted";
 }
 
+// In the trace: of which run it is, and which part of it the segment is.
+void Training::describe_run() {
+  traced_.strategy = name_of(prepared_.request.strategy.kind);
+  traced_.learners = prepared_.request.learners;
+  traced_.iterations = segment_->position().iteration;
+  traced_.first = segment_->from().iteration;
+  traced_.command = options_.command;
+  traced_.source = string_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "source");
+  traced_.precision = name_of(options_.numerics.precision);
+  traced_.batch = prepared_.program.training().batch;
+  traced_.models = device_models();
+}
+
 void Training::run_segment(const std::atomic<bool>& interrupted) {
   std::optional<Sampler> sampler;
   if (!options_.files.trace.empty()) {
     trace_ = std::make_unique<TraceRecorder>(segment_->plan());
-    traced_.strategy = name_of(prepared_.request.strategy.kind);
-    traced_.learners = prepared_.request.learners;
-    traced_.iterations = segment_->position().iteration;
-    traced_.first = segment_->from().iteration;
+    describe_run();
     const std::chrono::milliseconds interval(options_.execution.sample_ms);
     if (interval.count() > 0) sampler.emplace(segment_->plan().devices, interval, *trace_);
   }
@@ -421,14 +434,20 @@ void Training::keep(const Monitor::Verdict& verdict, const ModelState& model, co
   }
 }
 
+std::vector<std::string> Training::device_models() const {
+  std::vector<std::string> models;
+  for (const PlanDevice& device : prepared_.request.devices) {
+    models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index) : cpu_model());
+  }
+  return models;
+}
+
 void Training::announce(double setup_seconds) {
   const PlanRequest& request = prepared_.request;
   RunStarted event;
   event.graph = prepared_.graph.name;
-  for (const PlanDevice& device : request.devices) {
-    event.devices.push_back(to_string(device));
-    event.models.push_back(device.kind == PlanDevice::Kind::Cuda ? cuda_device_model(device.index) : cpu_model());
-  }
+  for (const PlanDevice& device : request.devices) event.devices.push_back(to_string(device));
+  event.models = device_models();
   event.learners = request.learners;
   event.strategy = name_of(request.strategy.kind);
   event.batch = prepared_.program.training().batch;

@@ -40,6 +40,8 @@ class Training {
   void request_rest(int32_t learners, Cursor& from);
   void next_segment();
   void give_up_learners(const std::string& why, const Cursor& at);
+  void describe_run();
+  std::vector<std::string> device_models() const;
   void time_what_ran();
   void write_trace();
   void write_trace_of_failure() noexcept;

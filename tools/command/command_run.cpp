@@ -48,9 +48,8 @@ void check_paths(const RunOptions& options) {
 
 // Where the run goes on, and what a later one needs to know of this. The folder of checkpoints is made, so that other
 // files of the run may lie in it or beside it.
-void take_up(const RunOptions& options, CheckpointOptions& checkpoints) {
+void take_up(CheckpointOptions& checkpoints) {
   if (checkpoints.folder.empty()) return;
-  checkpoints.command = options.command_line;
   std::error_code unknown;
   checkpoints.working_folder = std::filesystem::current_path(unknown).string();
   if (!checkpoints.resume) check_has_none(checkpoints.folder);
@@ -103,7 +102,8 @@ int command_run(const RunOptions& options) {
   check_kind_kept("--log", options.log, OutputKind::Log);
   SessionOptions session = session_options(options);
   session.execution.interrupted_by = InterruptHandler::signal_name;
-  take_up(options, session.checkpoints);
+  session.command = options.command_line;
+  take_up(session.checkpoints);
   const bool goes_on = session.checkpoints.from != nullptr;
 
   std::optional<JsonLog> log;  // opened last: a typo leaves the log of an earlier run as it is

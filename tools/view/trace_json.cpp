@@ -86,9 +86,13 @@ Json verdict_json(const Verdict& verdict) {
 }
 
 Json run_json(const TracedRun& run) {
-  return {{"strategy", run.strategy}, {"learners", run.learners},      {"iterations", run.iterations},
-          {"first", run.first},       {"begins", run.begins},          {"ended", run.ended},
-          {"message", run.message},   {"ended_after", run.ended_after}};
+  return {{"strategy", run.strategy},     {"learners", run.learners},
+          {"iterations", run.iterations}, {"first", run.first},
+          {"begins", run.begins},         {"ended", run.ended},
+          {"message", run.message},       {"ended_after", run.ended_after},
+          {"command", run.command},       {"started", run.started},
+          {"source", run.source},         {"precision", run.precision},
+          {"batch", run.batch},           {"models", run.models}};
 }
 
 Json clocks_json(const Plan& plan) {

@@ -94,6 +94,10 @@ TEST_CASE("a loss that is not finite ends the run, which tells after how many it
   const TracedRun traced = read_trace(options.files.trace).run;
   CHECK(traced.ended == "failed");
   CHECK(traced.message == message);
+  CHECK(traced.precision == "fp32");
+  CHECK(traced.batch > 0);
+  CHECK(traced.models.size() == options.learners.devices.size());
+  CHECK(traced.started.size() == std::string("2025-03-01T12:30:00Z").size());
   CHECK(traced.ended_after == recorder.failures[0].iteration);
   CHECK(message == recorder.failures[0].message);
   CHECK(message.starts_with("the loss is no longer finite after iteration "));

@@ -141,6 +141,12 @@ TEST_CASE("a trace file gives back what was written") {
   trace.operators = {"Conv", "a<\"b"};
   trace.nodes = {{0, 2, 0, 20'000, 50'001}, {1, 2, 0, 50'001, 100'000}};
   trace.run = {"ssgd", 2, 480, 400, "resumed", "failed", "the loss \"is\" no longer finite", 512};
+  trace.run.command = {"arbalest", "run", "a \"b\".onnxtxt"};
+  trace.run.started = "2025-03-01T12:30:00Z";
+  trace.run.source = "mnist:data";
+  trace.run.precision = "bf16";
+  trace.run.batch = 64;
+  trace.run.models = {"NVIDIA H200"};
   trace.dropped = 3;
   trace.unfinished = 4;
   trace.threads = {16, 2};
@@ -183,6 +189,11 @@ TEST_CASE("a trace file gives back what was written") {
   earlier.write(text);
   CHECK(read_trace(earlier.path()).reading == trace.reading);
   CHECK(read_trace(earlier.path()).run == TracedRun{});
+  text.replace(text.find("\"sun\":"), 6, "\"run\":");
+  text.replace(text.find("\"command\":"), 10, "\"commander\":");  // one that knew not what was asked for
+  earlier.write(text);
+  CHECK(read_trace(earlier.path()).run.ended_after == 512);
+  CHECK(read_trace(earlier.path()).run.batch == 0);
   CHECK(back.alone == trace.alone);
   CHECK(back.plan.devices == trace.plan.devices);
   REQUIRE(back.plan.tasks.size() == trace.plan.tasks.size());

@@ -84,3 +84,9 @@ export function roundStep(least) {
   for (const factor of [1, 2, 5]) if (factor * power >= least * (1 - 1e-9)) return factor * power;
   return 10 * power;
 }
+
+// A word as a shell takes it.
+export function quoted(word) {
+  const text = String(word);
+  return /^[\w@%+=:,./~-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`;
+}

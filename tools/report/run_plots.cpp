@@ -14,6 +14,7 @@
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/json_error.h"
+#include "tools/page/page_file.h"
 
 namespace arbalest {
 namespace {
@@ -42,6 +43,17 @@ std::string reached_of(const RunLog& run, const std::string& metric) {
                 : fmt::format("; {} not reached", words);
   }
   return text;
+}
+
+// "lenet: " where that is what all runs trained, as far as their logs tell.
+std::string graph_of(const std::vector<RunLog>& runs) {
+  std::set<std::string> graphs;
+  for (const RunLog& run : runs) {
+    const auto& start = run["start"];
+    const bool known = start.is_object() && start.contains("graph") && start["graph"].is_string();
+    graphs.insert(known ? name_without(start["graph"].get<std::string>(), {".onnxtxt", ".onnx"}) : "");
+  }
+  return graphs.size() == 1 && !graphs.begin()->empty() ? *graphs.begin() + ": " : "";
 }
 
 // The number behind "accuracy >= ".
@@ -97,7 +109,7 @@ std::string name_of(const std::string& file) {
 LinePlot accuracy_plot(const std::vector<RunLog>& runs) {
   const std::string metric = metric_of(runs);
   LinePlot plot;
-  plot.title = fmt::format("{} over time", metric);
+  plot.title = fmt::format("{}{} over time", graph_of(runs), metric);
   plot.x_label = "seconds of training";
   plot.y_label = fmt::format("validation {}", metric);
   std::set<double> targets;

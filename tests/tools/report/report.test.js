@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { differing, settingsOf, settingsTable } from "../../../tools/report/page/options.js";
-import { tickText, ticks, written } from "../../../tools/report/page/plot.js";
-import { csvOf, endOf, nearest, plotsOf, spanOf, thinned, valueOfLast } from "../../../tools/report/page/series.js";
+import { tickText, ticks, whereText, written } from "../../../tools/report/page/plot.js";
+import { bestValidation, csvOf, endOf, graphOf, nearest, plotsOf, pointedAt, smoothed, spanOf, thinned, valueAt } from "../../../tools/report/page/series.js";
 import { generator } from "../view/numbers.js";
 
 function points(values, count) {
@@ -48,7 +48,42 @@ test("learners are steps from the start on", () => {
 test("a value of the last point is told where that point has it", () => {
   const validations = points({ loss: [3, 2] }, 2);
   validations.values.accuracy = { at: [0], value: [0.5] };
-  assert.deepEqual(["loss", "accuracy", "toString"].map((name) => valueOfLast(validations, name)), [2, null, null]);
+  assert.deepEqual(["loss", "accuracy", "toString"].map((name) => valueAt(validations, name)), [2, null, null]);
+  assert.deepEqual([0, 1, -1].map((at) => valueAt(validations, "loss", at)), [3, 2, null]);
+});
+
+test("the best validation is the one whose model was saved, or that the end names", () => {
+  const validations = { epochs: [1, 2, 3], iteration: [100, 200, 300], seconds: [1, 2, 3], values: { accuracy: { at: [0, 1, 2], value: [0.5, 0.9, 0.7] } } };
+  const saved = (path, iteration) => ({ path, epoch: iteration / 100, iteration, seconds: 1 });
+  const start = { options: { "save-best": "best.safetensors" } };
+  assert.equal(bestValidation(run("a", { validations, start, checkpoints: [saved("best.safetensors", 100), saved("best.safetensors", 200), saved("last.safetensors", 300)] })), 1);
+  assert.equal(bestValidation(run("a", { validations, end: { best_epoch: 2 } })), 1);
+  assert.equal(bestValidation(run("a", { validations, start, end: { best_epoch: null } })), -1);
+  assert.equal(bestValidation(run("a", { validations })), -1);
+});
+
+test("a run's graph is called as its file is", () => {
+  assert.deepEqual(["lenet", "examples/resnet20.onnxtxt", "a/b.onnx", undefined].map((graph) => graphOf({ start: { graph } })), ["lenet", "resnet20", "b", ""]);
+  assert.equal(graphOf({ start: null }), "");
+});
+
+test("what is smoothed begins at the first value and forgets by its weight", () => {
+  assert.deepEqual(smoothed([4, 8, 2], 0), [4, 8, 2]);
+  assert.deepEqual(smoothed([4, 8, 2], 0.5), [4, (0.5 * 4 + 8) / 1.5, (0.25 * 4 + 0.5 * 8 + 2) / 1.75]);
+  assert.ok(smoothed(Array(1000).fill(3), 0.99).every((value) => Math.abs(value - 3) < 1e-9));
+});
+
+test("a pointer shows the nearest point, and each series at that place", () => {
+  const series = [{ epochs: [0.5, 0.9, 1.4, 2.6], value: [9, 8, 7, 6] }, { epochs: [1, 2], value: [0.1, 0.2] }];
+  const at = (x) => {
+    const pointed = pointedAt(series, "epochs", x);
+    return [pointed.x, ...pointed.points.map((one) => one.series.value[one.at])];
+  };
+  assert.deepEqual(at(1.9), [2, 7, 0.2]);  // 1.4 and 2.6 are as far
+  assert.deepEqual(at(0.2), [0.5, 9, 0.1]);
+  assert.deepEqual(at(9), [2.6, 6, 0.2]);
+  assert.equal(pointedAt([{ epochs: [], value: [] }], "epochs", 1), null);
+  assert.deepEqual([["epochs", 2], ["iteration", 1234], ["seconds", 1.5]].map(([axis, x]) => whereText(axis, x)), ["epoch 2", "iteration 1234", "1.5 s"]);
 });
 
 test("what is thinned has the extremes of every pixel, and no more than four points of each", () => {

@@ -80,6 +80,7 @@ TEST_CASE("a metric of validations is plotted over seconds, and targets where th
   const auto log = folder.write("a.jsonl", text);
   const std::vector<RunLog> runs = read_run_logs(log, "a");
   const LinePlot plot = accuracy_plot(runs);
+  CHECK(plot.title == "g: accuracy over time");
   CHECK(plot.y_label == "validation accuracy");
   REQUIRE(plot.lines.size() == 2);
   CHECK(plot.lines[0].name == "a; accuracy >= 0.94 after 5.0 s");

@@ -2,7 +2,7 @@
 
 import { grouped, roundStep, shown } from "../../page/names.js";
 import { el, svg } from "../../page/dom.js";
-import { nearest, spanOf, thinned } from "./series.js";
+import { pointedAt, smoothed, spanOf, thinned } from "./series.js";
 
 const kWidth = 560, kHeight = 250, kLeft = 58, kRight = 12, kTop = 10, kBottom = 24;
 const kEdge = 4;  // around what is drawn, for marks and widths of lines
@@ -52,13 +52,13 @@ function scale([from, to], [first, last], log) {
   return { at: (value) => first + (map(value) - a) * factor, value: (pixel) => back(a + (pixel - first) / factor) };
 }
 
-// `view`: { axis, range (null: all), hidden (a set of runs), colours (by run), log }, `act`: { range(from, to) }.
+// `view`: { axis, range (null: all), hidden (a set of runs), colours (by run), log, smooth (0: not at all) },
+// `act`: { range(from, to) }.
 export function plotPicture(plot, runs, view, act) {
   const seen = plot.series.filter((series) => !view.hidden.has(series.run));
   const whole = spanOf(seen.map((series) => series[view.axis]));
   const range = view.range ?? (whole && [Math.min(0, whole[0]), whole[1]]);
-  const within = (series) => series.value.filter((_, i) => series[view.axis][i] >= range[0] && series[view.axis][i] <= range[1]);
-  const span = range && spanOf(seen.map(within), view.log);
+  const span = range && spanOf(seen.map((series) => within(series, view.axis, range).value), view.log);
   if (!span) return el("p", { class: "quiet empty" }, view.log ? "Nothing above 0 here." : "Nothing here.");
   const xRange = range[0] === range[1] ? [range[0], range[0] + 1] : range;
   const yRange = roomy(span, view.log);
@@ -81,15 +81,38 @@ export function plotPicture(plot, runs, view, act) {
   return picture;
 }
 
+// What changes from report to report is smoothed; epochs and validations are what they are.
+export function isSmoothed(series, view) {
+  return series.kind === "training" && view.smooth > 0;
+}
+
 function linesOf(series, seen, view, x, y, xRange) {
+  if (isSmoothed(series, view)) {
+    return [...lineOf(series, true, view, x, y, xRange), ...lineOf({ ...series, value: smoothed(series.value, view.smooth) }, false, view, x, y, xRange)];
+  }
+  const noisy = series.kind === "training" && seen.some((other) => other.run === series.run && other.kind === "epoch" && other.value.length > 1);
+  return lineOf(series, noisy, view, x, y, xRange);
+}
+
+function lineOf(series, noisy, view, x, y, xRange) {
   const kept = thinned(series[view.axis], series.value, xRange[0], xRange[1], kWidth - kLeft - kRight).filter((i) => !view.log || series.value[i] > 0);
   const points = kept.map((i) => [x.at(series[view.axis][i]), y.at(series.value[i])]);
   const colour = view.colours[series.run];
-  const noisy = series.kind === "training" && seen.some((other) => other.run === series.run && other.kind === "epoch" && other.value.length > 1);
   const steps = series.kind === "steps";
   const path = points.map(([px, py], i) => (i === 0 ? `M${px.toFixed(1)} ${py.toFixed(1)}` : (steps ? `H${px.toFixed(1)}V` : `L${px.toFixed(1)} `) + py.toFixed(1))).join("");
   const marks = (series.kind === "validation" && kept.length <= 60) || kept.length === 1 ? points.map(([px, py]) => svg("circle", { cx: px, cy: py, r: 2.6, fill: colour })) : [];
   return [svg("path", { d: path, class: `series ${series.kind}${noisy ? " noisy" : ""}`, stroke: colour }), ...marks];
+}
+
+// "epoch 3", "iteration 120", "12.5 s".
+export function whereText(axis, x) {
+  return axis === "seconds" ? `${written(x)} s` : axis === "epochs" ? `epoch ${written(x)}` : `iteration ${Math.round(x)}`;
+}
+
+// The points of a series that are in sight.
+function within(series, axis, [from, to]) {
+  const kept = series.value.map((_, i) => i).filter((i) => series[axis][i] >= from && series[axis][i] <= to);
+  return kept.length === series.value.length ? series : { ...series, [axis]: kept.map((i) => series[axis][i]), value: kept.map((i) => series.value[i]) };
 }
 
 // Where the pointer is, the nearest point of each series; dragging chooses a range, a double click all.
@@ -99,23 +122,26 @@ function listen(picture, { plot, runs, view, act, seen, x, cross, chosen, xRange
     const bounds = picture.getBoundingClientRect();
     return Math.max(kLeft, Math.min(kWidth - kRight, (event.clientX - bounds.left) * kWidth / bounds.width));
   };
+  const inside = seen.map((series) => within(series, view.axis, xRange));
   let begun = null;
   picture.addEventListener("pointermove", (event) => {
     const pixel = at(event);
-    cross.setAttribute("x1", pixel);
-    cross.setAttribute("x2", pixel);
+    const pointed = pointedAt(inside, view.axis, x.value(pixel));
+    if (!pointed) return;
+    cross.setAttribute("x1", x.at(pointed.x));
+    cross.setAttribute("x2", x.at(pointed.x));
     cross.setAttribute("visibility", "visible");
     if (begun !== null) {
       chosen.setAttribute("x", Math.min(begun, pixel));
       chosen.setAttribute("width", Math.abs(pixel - begun));
       chosen.setAttribute("visibility", "visible");
     }
-    const value = x.value(pixel);
-    tip.replaceChildren(el("div", {}, `${written(Math.max(xRange[0], Math.min(xRange[1], value)))} ${view.axis}`), ...seen.slice(0, 16).map((series) => {
-      const i = nearest(series[view.axis], value);
-      return i < 0 ? null : el("div", {}, el("i", { class: "swatch", style: { background: view.colours[series.run] } }),
-        el("bdi", {}, runs.length > 1 ? shown(runs[series.run].name) + " " : ""), `${series.kind === "steps" ? "" : series.kind + " "}${written(series.value[i])}`);
-    }).filter((line) => line));
+    tip.replaceChildren(el("div", {}, whereText(view.axis, pointed.x)), ...pointed.points.slice(0, 16).map(({ series, at: i }) => {
+      const own = series[view.axis][i], elsewhere = own === pointed.x ? "" : `, ${whereText(view.axis, own)}`;
+      return el("div", {}, el("i", { class: "swatch", style: { background: view.colours[series.run] } }),
+        el("bdi", {}, runs.length > 1 ? shown(runs[series.run].name) + " " : ""),
+        `${series.kind === "steps" ? "" : series.kind + " "}${written(series.value[i])}${elsewhere}`);
+    }));
     tip.hidden = false;
     tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
     tip.style.top = Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8) + "px";

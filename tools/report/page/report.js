@@ -1,11 +1,11 @@
 // The report: what became of the runs, plots over epochs, iterations or seconds, and in what the runs differ.
 
-import { grouped, shown } from "../../page/names.js";
+import { grouped, quoted, shown } from "../../page/names.js";
 import { el, table } from "../../page/dom.js";
 import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
 import { differing, settingsTable } from "./options.js";
 import { plotPicture, written } from "./plot.js";
-import { csvOf, endOf, kAxes, plotsOf, valueOfLast } from "./series.js";
+import { bestValidation, csvOf, endOf, graphOf, kAxes, plotsOf, valueAt } from "./series.js";
 
 const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
 const kReasons = new Map([["until", "target reached"], ["patience", "out of patience"]]);
@@ -21,19 +21,26 @@ class Report {
   constructor(runs) {
     this.runs = runs;
     this.plots = plotsOf(runs);
-    this.view = { axis: "epochs", range: null, hidden: new Set(), log: new Set() };
+    this.view = { axis: "epochs", range: null, hidden: new Set(), log: new Set(), smooth: 0 };
     this.act = { range: (from, to) => this.range(from, to) };
-    const axis = location.hash.replace(/^#axis=/, "");
-    if (Object.hasOwn(kAxes, axis)) this.view.axis = axis;
+    const asked = new Map(location.hash.replace(/^#/, "").split("&").map((part) => part.split("=")));
+    if (Object.hasOwn(kAxes, asked.get("axis") ?? "")) this.view.axis = asked.get("axis");
+    const smooth = Number(asked.get("smooth"));
+    if (smooth > 0 && smooth < 1) this.view.smooth = smooth;
   }
 
   start() {
     const by = (id) => document.getElementById(id);
-    document.title = this.runs.length === 1 ? `${shown(this.runs[0].name)} · run` : `${this.runs.length} runs`;
-    by("title").replaceChildren(el("bdi", {}, this.runs.length === 1 ? shown(this.runs[0].name) : `${this.runs.length} runs`));
+    const graphs = [...new Set(this.runs.map(graphOf))].filter((name) => name), of = graphs.length > 0 ? ` of ${graphs.slice(0, 3).map(shown).join(", ")}${graphs.length > 3 ? ", …" : ""}` : "";
+    const title = (this.runs.length === 1 ? shown(this.runs[0].name) : `${this.runs.length} runs`) + of;
+    document.title = title + (this.runs.length === 1 ? " · run" : "");
+    by("title").replaceChildren(el("bdi", {}, title));
     by("axes").replaceChildren(...Object.entries(kAxes).map(([axis, name]) =>
       el("button", { type: "button", role: "tab", id: `axis-${axis}`, onclick: () => this.axis(axis) }, name)));
     by("theme").addEventListener("click", () => this.theme(isDark() ? "light" : "dark"));
+    by("smooth").value = this.view.smooth;
+    by("smooth").addEventListener("input", () => this.smooth(Number(by("smooth").value)));
+    addEventListener("scroll", () => (by("tip").hidden = true), { passive: true });
     by("whole").addEventListener("click", () => this.range(null, null));
     this.theme();
   }
@@ -51,8 +58,19 @@ class Report {
   axis(axis) {
     this.view.axis = axis;
     this.view.range = null;
-    history.replaceState(null, "", `#axis=${axis}`);
+    this.remember();
     this.show();
+  }
+
+  smooth(weight) {
+    this.view.smooth = weight;
+    this.remember();
+    this.show();
+  }
+
+  remember() {
+    const { axis, smooth } = this.view;
+    history.replaceState(null, "", `#axis=${axis}${smooth > 0 ? `&smooth=${smooth}` : ""}`);
   }
 
   range(from, to) {
@@ -70,12 +88,14 @@ class Report {
     for (const button of document.getElementById("axes").children) button.setAttribute("aria-selected", button.id === `axis-${this.view.axis}` ? "true" : "false");
     document.getElementById("whole").hidden = this.view.range === null;
     document.getElementById("tip").hidden = true;
+    const { id: focused } = document.activeElement;
     const opened = new Set([...document.querySelectorAll("details[open]")].map((one) => one.dataset.name));
     const parts = this.plots.filter((plot) => plot.part);
     document.getElementById("report").replaceChildren(...[
       this.runsTable(), this.notes(), this.plotGrid(this.plots.filter((plot) => !plot.part)),
       parts.length ? this.folded("parts", `Parts of metrics (${parts.length})`, opened, () => this.plotGrid(parts)) : null,
       this.tunes(), ...this.settings(opened)].filter((section) => section));
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   }
 
   // Made when it is opened.
@@ -95,23 +115,30 @@ class Report {
     const { runs } = this;
     const metrics = this.plots.filter((plot) => !plot.part && plot.series.some((series) => series.kind === "validation") && plot.name !== "left_out" && plot.name !== "rate_factor").map((plot) => plot.name);
     const targets = [...new Set(runs.flatMap((run) => run.end?.targets.map((one) => one.target) ?? []))];
-    const heads = [["run", "left"], ["", "left"], ["epochs", "right"], ["iterations", "right"], ["time", "right"], ["images/s", "right"],
-      ...metrics.map((name) => [`validation ${shown(name)}`, "right"]), ...targets.map((target) => [`until ${shown(target)}`, "right"])];
+    const heads = [["run", "left"], ["graph", "left"], ["", "left"], ["epochs", "right"], ["iterations", "right"], ["time", "right"], ["images/s", "right"],
+      ...(metrics.length ? [["best epoch", "right"]] : []), ...metrics.map((name) => [`validation ${shown(name)}`, "right"]), ...targets.map((target) => [`until ${shown(target)}`, "right"])];
     const rows = runs.map((run, index) => {
       const end = endOf(run), hidden = this.view.hidden.has(index);
-      const name = runs.length === 1 ? this.runName(index) : el("button", { class: "link run", type: "button", "aria-pressed": hidden ? "false" : "true", title: hidden ? "show" : "hide", onclick: () => this.toggle(index) }, this.runName(index));
+      const name = runs.length === 1 ? this.runName(index) : el("button", { class: "link run", id: `run-${index}`, type: "button", "aria-pressed": hidden ? "false" : "true", title: hidden ? "show" : "hide", onclick: () => this.toggle(index) }, this.runName(index));
       const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons.get(run.end.reason) ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
-      return [name, outcome, written(end.epoch), grouped(end.iteration), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
-        ...metrics.map((metric) => {
-          const value = valueOfLast(run.validations, metric);
-          return value === null ? "—" : written(value);
-        }),
+      const best = bestValidation(run);
+      return [name, el("bdi", {}, shown(graphOf(run)) || "—"), outcome, written(end.epoch), grouped(end.iteration), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
+        ...(metrics.length ? [best < 0 ? "—" : written(run.validations.epochs[best])] : []),
+        ...metrics.map((metric) => this.validated(run, metric, best)),
         ...targets.map((target) => {
           const reached = run.end?.targets.find((one) => one.target === target);
           return reached ? (reached.seconds === null ? "not reached" : clock(reached.seconds)) : "—";
         })];
     });
     return el("section", { class: "scroll" }, table(heads, rows, { id: "runs-table" }));
+  }
+
+  // A metric of the best validation, and of the last one where that differs; of the last alone where none is known as the best.
+  validated({ validations }, metric, best) {
+    const last = valueAt(validations, metric), value = best < 0 ? last : valueAt(validations, metric, best);
+    if (value === null) return "—";
+    const quiet = best < 0 ? "last" : last === null || last === value ? "" : `last ${written(last)}`;
+    return el("span", {}, written(value), quiet ? el("div", { class: "quiet" }, quiet) : null);
   }
 
   notes() {
@@ -161,23 +188,18 @@ class Report {
   }
 
   settings(opened) {
+    const every = this.runs.map((_, index) => index), visible = every.filter((index) => !this.view.hidden.has(index));
+    const compared = visible.length > 1 ? visible : every;  // one run alone differs from nothing
     const all = settingsTable(this.runs);
-    const different = this.runs.length > 1 ? differing(all) : [];
-    const heads = [["", "left"], ...this.runs.map((_, index) => [this.runName(index), "left"])];
-    const made = (rows, id) => el("div", { class: "scroll" }, table(heads, rows.map(([name, words]) => [shown(name), ...words.map((word) => (word === undefined ? el("span", { class: "quiet" }, "not in the log") : word === "" ? "—" : el("bdi", {}, shown(word))))]), { id }));
+    const different = this.runs.length > 1 ? differing(settingsTable(compared.map((index) => this.runs[index]))) : [];
+    const made = (rows, id, runs) => el("div", { class: "scroll" }, table([["", "left"], ...runs.map((index) => [this.runName(index), "left"])], rows.map(([name, words]) => [shown(name), ...words.map((word) => (word === undefined ? el("span", { class: "quiet" }, "not in the log") : word === "" ? "—" : el("bdi", {}, shown(word))))]), { id }));
     const commands = this.runs.map((run, index) => [this.runName(index), shown(typeof run.start?.time === "string" ? run.start.time : ""), el("code", {}, shown(Array.isArray(run.start?.command) ? run.start.command.map(quoted).join(" ") : "not in the log"))]);
     return [
-      this.runs.length > 1 ? el("section", {}, el("h3", {}, "What differs"), different.length ? made(different, "differing") : el("p", { class: "quiet" }, "Nothing that the logs tell.")) : null,
+      this.runs.length > 1 ? el("section", {}, el("h3", {}, "What differs"), different.length ? made(different, "differing", compared) : el("p", { class: "quiet" }, "Nothing that the logs tell.")) : null,
       el("section", { class: "scroll" }, el("h3", {}, "Commands"), table([["run", "left"], ["started", "left"], ["command", "left"]], commands)),
-      this.folded("settings", `All options, attributes and versions (${all.length})`, opened, () => made(all, "settings")),
+      this.folded("settings", `All options, attributes and versions (${all.length})`, opened, () => made(all, "settings", every)),
     ];
   }
-}
-
-// A word as a shell takes it.
-function quoted(word) {
-  const text = String(word);
-  return /^[\w@%+=:,./~-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`;
 }
 
 export function main() {

@@ -73,10 +73,46 @@ export function plotsOf(runs) {
   return [...plots.values()].map((plot, at) => [plot, at]).sort(([a, i], [b, j]) => rankOf(a.name) - rankOf(b.name) || i - j).map(([plot]) => plot);
 }
 
-// A value of the last point, or null where that point lacks it.
-export function valueOfLast(points, name) {
-  const column = Object.hasOwn(points.values, name) ? points.values[name] : null;
-  return column && column.at.at(-1) === points.iteration.length - 1 ? column.value.at(-1) : null;
+// A value of a point, or null where that point lacks it; without a position, of the last.
+export function valueAt(points, name, position = points.iteration.length - 1) {
+  const column = Object.hasOwn(points.values, name) ? points.values[name] : null, at = column ? column.at.indexOf(position) : -1;
+  return at < 0 ? null : column.value[at];
+}
+
+// The position of the validation whose model the run has kept as its best, which is what --save-best leaves, and otherwise
+// of the one that its end names; −1: the log tells of none.
+export function bestValidation(run) {
+  const { validations } = run, file = run.start?.options?.["save-best"];
+  const saved = typeof file === "string" ? run.checkpoints.findLast((one) => one.path === file) : undefined;
+  const at = saved ? validations.iteration.lastIndexOf(saved.iteration) : -1;
+  return at >= 0 ? at : run.end?.best_epoch > 0 ? validations.epochs.lastIndexOf(run.end.best_epoch) : -1;
+}
+
+// The graph that a run trained: "lenet" of "examples/lenet.onnxtxt"; "" where the log does not tell.
+export function graphOf(run) {
+  const file = typeof run.start?.graph === "string" ? run.start.graph : "";
+  return file.slice(file.lastIndexOf("/") + 1).replace(/\.onnx(txt)?$/, "");
+}
+
+// Means in which each value weighs `weight` times what the next one does: 0 leaves all as they are.
+export function smoothed(values, weight) {
+  let sum = 0, weights = 0;
+  return values.map((value) => {
+    sum = weight * sum + value;
+    weights = weight * weights + 1;
+    return sum / weights;
+  });
+}
+
+// What a pointer shows: the x of the nearest point of any series, and of each series { series, at } the point nearest to
+// that x. Nothing where there are no points.
+export function pointedAt(seen, axis, x) {
+  const points = seen.map((series) => ({ series, at: nearest(series[axis], x) })).filter(({ at }) => at >= 0);
+  if (points.length === 0) return null;
+  const xOf = ({ series, at }) => series[axis][at];
+  const closest = points.reduce((a, b) => (Math.abs(xOf(b) - x) < Math.abs(xOf(a) - x) ? b : a));
+  const where = xOf(closest);
+  return { x: where, points: seen.map((series) => ({ series, at: nearest(series[axis], where) })).filter(({ at }) => at >= 0) };
 }
 
 // The span of what is seen, or null where nothing is. `log`: numbers above 0 alone.

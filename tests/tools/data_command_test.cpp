@@ -222,6 +222,38 @@ TEST_CASE("data: a contact sheet has a row a class, and dark red where a file ca
   CHECK(tile(0, 1) == std::vector<int>{255, 255, 255});
 }
 
+TEST_CASE("data: a contact sheet that is a page has all classes by their names, and says what cannot be read") {
+  const Photos photos;
+  photos.break_one();
+  for (int i = 0; i < 45; ++i) {
+    photos.folder.write(fmt::format("set/train/kind {:02}/h.png", i), encode_png(filled(8, 4, {uint8_t(i), 0, 0})));
+  }
+  const std::string path = photos.folder / "sheet.html";
+  const auto [status, text] = photos.look({"--contact-sheet", path.c_str()});
+  CHECK(text.find("8 × 47 samples of train\n") != std::string::npos);
+  const std::string page = content(path), start = "<script type=\"application/json\" id=\"sheet-data\">";
+  const size_t from = page.find(start) + start.size();
+  const Json sheet = Json::parse(page.substr(from, page.find("</script>", from) - from));
+  CHECK(sheet["classes"] == 47);
+  CHECK(sheet["samples"] == 51);
+  REQUIRE(sheet["rows"].size() == 47);
+  CHECK(sheet["rows"][0]["name"] == "cat");
+  CHECK(sheet["rows"][0]["count"] == 4);
+  CHECK(sheet["rows"][46]["name"] == "kind 44");
+  const Json& cats = sheet["rows"][0]["samples"];
+  REQUIRE(cats.size() == 4);
+  CHECK(cats[0]["name"].get<std::string>().ends_with("cat/a.png"));
+  CHECK(cats[0]["image"].get<std::string>().starts_with("/9j/"));  // a JPEG
+  CHECK_FALSE(cats[2].contains("image"));
+  CHECK(cats[2]["fault"].get<std::string>().find("broken.jpg") != std::string::npos);
+
+  const std::string picture = photos.folder / "sheet.png";
+  const std::string said = photos.look({"--contact-sheet", picture.c_str()}).second;
+  CHECK(
+      said.find("8 × 40 samples of train; 40 of 47 classes, evenly spread (a file that ends in .html has all of them); "
+                "rows, from the top: cat, dog, kind 00,") != std::string::npos);
+}
+
 TEST_CASE("data pack: members are the files as they are, shuffled the same each time") {
   const Photos photos;
   CHECK(photos.pack().second.find("train: 5 samples in 1 shard of ") == 0);

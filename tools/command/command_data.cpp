@@ -92,8 +92,11 @@ class CountLine {
 
 void print_legend(const ContactSheet& sheet, const SplitSurvey& survey, const std::string& path) {
   fmt::print("{}: {} × {} samples of {}", printable(path), sheet.columns, sheet.rows, survey.split);
-  if (!sheet.classes.empty()) fmt::print("; rows, from the top:");
-  for (size_t row = 0; row < sheet.classes.size(); ++row) {
+  const bool page = path.ends_with(".html"), all = int64_t(sheet.classes.size()) == sheet.all_classes;
+  if (!all) fmt::print("; {} of {} classes, evenly spread", sheet.classes.size(), sheet.all_classes);
+  if (!all && !page) fmt::print(" (a file that ends in .html has all of them)");
+  if (!sheet.classes.empty() && !page) fmt::print("; rows, from the top:");
+  for (size_t row = 0; row < sheet.classes.size() && !page; ++row) {
     fmt::print("{} {}", row ? "," : "", printable(survey.class_names[size_t(sheet.classes[row])]));
   }
   fmt::print("\n");
@@ -127,7 +130,7 @@ void bind_data(CLI::App& command, DataOptions& options) {
   bind_threads(command, options.threads);
   command
       .add_option("--contact-sheet", options.contact_sheet,
-                  "draw samples of the first split here, a row a class (.png or .jpg)")
+                  "show samples of the first split here, a row a class (.html; .png or .jpg: 40 classes)")
       ->type_name("FILE")
       ->check(not_empty());
   command.add_flag("--json", options.json, "as JSON");
@@ -164,6 +167,7 @@ void bind_pack(CLI::App& command, PackCommandOptions& options) {
 
 int command_data(const DataOptions& options) {
   const OpenSplits splits = open_splits(options.source, options.splits);
+  if (!options.contact_sheet.empty()) check_contact_sheet(*splits.open[0].source, options.contact_sheet);
   const SurveyOptions how{options.limit, thread_count(options.threads)};
   std::vector<SplitSurvey> found;
   for (const OpenSplit& split : splits.open) {
@@ -172,7 +176,9 @@ int command_data(const DataOptions& options) {
     found.push_back(survey(*split.source, split.name, how, show));
   }
   ContactSheet sheet;
-  if (!options.contact_sheet.empty()) sheet = write_contact_sheet(*splits.open[0].source, options.contact_sheet);
+  if (!options.contact_sheet.empty()) {
+    sheet = write_contact_sheet(*splits.open[0].source, found[0], options.contact_sheet, how.threads);
+  }
   if (options.json) {
     nlohmann::ordered_json report = {{"source", options.source}, {"splits", nlohmann::ordered_json::array()}};
     for (const SplitSurvey& split : found) report["splits"].push_back(survey_json(split, how.threads));

@@ -147,7 +147,7 @@ struct DataOptions {
   std::vector<std::string> splits;  // empty: train and test, where they are
   int64_t limit = 0;                // samples of a split to look at; 0: all
   int threads = 0;                  // 0: one a core
-  std::string contact_sheet;        // .png of the first split; "": none
+  std::string contact_sheet;        // .html, .png or .jpg of the first split; "": none
   bool json = false;
 };
 

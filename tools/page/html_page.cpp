@@ -2,10 +2,26 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <iterator>
 #include <utility>
 
 namespace arbalest {
+
+std::string base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const auto byte = [&](size_t i) { return at + i < bytes.size() ? uint32_t(uint8_t(bytes[at + i])) : 0; };
+    const uint32_t three = byte(0) << 16 | byte(1) << 8 | byte(2);
+    text += kDigits[three >> 18];
+    text += kDigits[three >> 12 & 63];
+    text += at + 1 < bytes.size() ? kDigits[three >> 6 & 63] : '=';
+    text += at + 2 < bytes.size() ? kDigits[three & 63] : '=';
+  }
+  return text;
+}
 
 HtmlPage::HtmlPage(std::string_view title, const PageParts& parts) : parts_(parts) {
   text_ = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";

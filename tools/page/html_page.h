@@ -13,6 +13,8 @@ struct PageParts {
   std::string_view style, body, script;
 };
 
+std::string base64(std::string_view bytes);
+
 // What is added stands in the file in that order.
 class HtmlPage {
  public:

@@ -25,6 +25,4 @@ class Column {
   int64_t count_ = 0;
 };
 
-std::string base64(const std::string& bytes);
-
 }  // namespace arbalest

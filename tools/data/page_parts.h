@@ -1,0 +1,10 @@
+#pragma once
+// Made of page/ by tools/page/bundle.py when the library is built.
+
+#include "tools/page/html_page.h"
+
+namespace arbalest {
+
+extern const PageParts kSheetParts;
+
+}  // namespace arbalest

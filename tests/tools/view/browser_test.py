@@ -19,6 +19,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -56,6 +57,34 @@ class Browser:
     def keys(self, *keys):
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()
+
+    def wheel(self, x, y, across, down):
+        ActionChains(self.driver).scroll_from_origin(ScrollOrigin.from_viewport(int(x), int(y)), across, down).perform()
+
+    def drag(self, places, shift=False):
+        actions = ActionChains(self.driver)
+        if shift:
+            actions.key_down(Keys.SHIFT)
+        pointer = actions.w3c_actions.pointer_action
+        for i, (x, y) in enumerate(places):
+            pointer.move_to_location(int(x), int(y))
+            if i == 0:
+                pointer.pointer_down()
+        pointer.pointer_up()
+        if shift:
+            actions.key_up(Keys.SHIFT)
+        actions.perform()
+
+    def point(self, x, y):
+        actions = ActionChains(self.driver)
+        actions.w3c_actions.pointer_action.move_to_location(int(x), int(y))
+        actions.perform()
+
+    def place(self, position="schedule.timeline.selected"):
+        """[x, y, width] of an instance on the page."""
+        return self.ask(f"""(() => {{ const t = schedule.timeline, {{ start, end }} = schedule.trace.instances, at = {position};
+          const box = document.getElementById('timeline').getBoundingClientRect();
+          return [box.left + t.xOf(start[at]), box.top + t.yOf(t.trackOf(at)) + 8, t.xOf(end[at]) - t.xOf(start[at])] }})()""")
 
     def text(self, selector="body"):
         return self.driver.find_element(By.CSS_SELECTOR, selector).text
@@ -177,8 +206,16 @@ def reports_runs(browser, files):
     browser.driver.get(f"file://{page}")
     browser.until("return window.report && document.querySelectorAll('#runs-table tbody tr').length === 2")
     text = browser.text("#report")
-    for words in ("rate-0.02", "rate-0.05", "validation accuracy", "until accuracy >= 0.5", "What differs"):
+    for words in ("rate-0.02", "rate-0.05", "lenet", "best epoch", "validation accuracy", "until accuracy >= 0.5", "What differs"):
         assert words in text, (words, text)
+    assert "lenet" in browser.text("#title")
+    box = browser.ask("(() => { const b = document.querySelector('svg.plot').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
+    browser.point(box[0] + box[2] - 20, box[1] + box[3] / 2)
+    tip = browser.text("#tip").splitlines()
+    assert tip[0] == "epoch 2" and len(tip) > 4, tip
+    browser.ask("(() => { const bar = document.getElementById('smooth'); bar.value = 0.6; bar.dispatchEvent(new Event('input')) })()")
+    assert browser.ask("report.view.smooth") == 0.6 and browser.ask("location.hash").endswith("smooth=0.6")
+    browser.ask("report.smooth(0)")
     differing = browser.text("#differing")
     assert "lr" in differing and "seed" not in differing, differing
     count = "document.querySelectorAll('.plot-card').length"
@@ -189,6 +226,8 @@ def reports_runs(browser, files):
     browser.driver.find_element(By.CSS_SELECTOR, "#runs-table button.run").click()
     assert browser.ask("document.querySelector('#runs-table button.run').getAttribute('aria-pressed')") == "false"
     assert browser.ask(count) == plots
+    assert "lr" in browser.text("#differing")  # of the two runs still: one alone differs from nothing
+    assert browser.ask("document.activeElement.id") == "run-0"
     browser.driver.find_element(By.ID, "theme").click()
     browser.is_clean()
 
@@ -216,6 +255,7 @@ def every_view_opens(browser, files):
 def zooms_and_pans(browser, files):
     browser.open(files.page(files.lenet()))
     width = "schedule.timeline.to - schedule.timeline.from"
+    browser.keys("f")
     whole = browser.ask(width)
     browser.keys("w", "w", "w")
     near = browser.ask(width)
@@ -231,20 +271,194 @@ def zooms_and_pans(browser, files):
 def measures_with_snapping(browser, files):
     browser.open(files.page(files.lenet()))
     browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
-    x, y, wide = browser.ask("""(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances;
-      return [t.xOf(start[t.selected]), t.yOf(t.trackOf(t.selected)) + 12, t.xOf(end[t.selected]) - t.xOf(start[t.selected])] })()""")
-    box = browser.ask("(() => { const b = document.getElementById('timeline').getBoundingClientRect(); return [b.left, b.top] })()")
-    actions = ActionChains(browser.driver)
-    actions.w3c_actions.pointer_action.move_to_location(int(box[0] + x + 3), int(box[1] + y))
-    actions.w3c_actions.pointer_action.pointer_down()
-    actions.w3c_actions.pointer_action.move_to_location(int(box[0] + x + wide / 2), int(box[1] + y))
-    actions.w3c_actions.pointer_action.move_to_location(int(box[0] + x + wide - 3), int(box[1] + y))
-    actions.w3c_actions.pointer_action.pointer_up()
-    actions.perform()
-    measured, wanted = browser.ask("""(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances;
-      return [t.measure, [start[t.selected], end[t.selected]]] })()""")
-    assert measured == wanted, (measured, wanted)
+    x, y, wide = browser.place()
+    places = [(x + 3, y), (x + wide / 2, y), (x + wide - 3, y)]
+    wanted = browser.ask("(() => { const t = schedule.timeline, { start, end } = schedule.trace.instances; return [start[t.selected], end[t.selected]] })()")
+    browser.drag(places, shift=True)
+    assert browser.ask("schedule.timeline.measure") == wanted
+    browser.keys(Keys.ESCAPE)
+    browser.driver.find_element(By.ID, "tool-measuring").click()
+    before = browser.ask("schedule.timeline.from")
+    browser.drag(places)
+    assert browser.ask("schedule.timeline.measure") == wanted
+    assert browser.ask("schedule.timeline.from") == before
     browser.is_clean()
+
+
+def opens_at_a_few_iterations(browser, files):
+    for trace in (files.lenet(), files.averaged()):
+        browser.open(files.page(pathlib.Path(trace)))
+        seen, span, steady = browser.ask("""[[schedule.timeline.from, schedule.timeline.to], schedule.timeline.span, schedule.trace.head.steady]""")
+        assert 3 < (seen[1] - seen[0]) / steady["iteration_ns"] < 5.5, (seen, steady)
+        assert span[0] < seen[0] and seen[1] < span[1]
+    browser.driver.find_element(By.XPATH, "//button[text()='whole run']").click()
+    assert browser.ask("schedule.timeline.from <= schedule.timeline.span[0] && schedule.timeline.to >= schedule.timeline.span[1]")
+    browser.until("return /from=0&to=/.test(location.hash)")
+    browser.driver.find_element(By.XPATH, "//button[text()='some iterations']").click()
+    assert browser.ask("[schedule.timeline.from, schedule.timeline.to]") == seen
+    browser.is_clean()
+
+
+def wheel_zooms_and_drags_move(browser, files):
+    browser.open(files.page(files.lenet()))
+    box = browser.ask("(() => { const b = document.getElementById('timeline').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()")
+    x, y = box[0] + box[2] * 0.6, box[1] + box[3] - 12
+    seen = lambda: browser.ask(f"[schedule.timeline.from, schedule.timeline.to, schedule.timeline.timeAt({int(x)} - {box[0]})]")
+    a = seen()
+    browser.wheel(x, y, 0, -100)
+    browser.until(f"return schedule.timeline.to - schedule.timeline.from < {a[1] - a[0] - 1}")
+    b = seen()
+    assert abs(b[2] - a[2]) < 0.01 * (a[1] - a[0]), (a, b)  # what is under the pointer stays
+    browser.wheel(x, y, 0, 100)
+    browser.until(f"return Math.abs(schedule.timeline.to - schedule.timeline.from - {a[1] - a[0]}) < 2")
+    browser.drag([(x, y), (x - 60, y), (x - 120, y)])
+    c = seen()
+    moved = (c[0] - a[0]) / (a[1] - a[0]) * (box[2] - 188)
+    assert 110 < moved < 130 and abs((c[1] - c[0]) - (a[1] - a[0])) < 2, moved
+    assert browser.ask("schedule.timeline.measure") is None
+    for text, zooms in (("+", True), ("−", False)):
+        wide = browser.ask("schedule.timeline.to - schedule.timeline.from")
+        browser.driver.find_element(By.XPATH, f"//div[@id='tools']//button[text()='{text}']").click()
+        assert (browser.ask("schedule.timeline.to - schedule.timeline.from") < wide) == zooms
+    for text, later in (("▸", True), ("◂", False)):
+        at = browser.ask("schedule.timeline.from")
+        browser.driver.find_element(By.XPATH, f"//div[@id='tools']//button[text()='{text}']").click()
+        assert (browser.ask("schedule.timeline.from") > at) == later
+    browser.is_clean()
+
+
+def tip_is_of_what_is_pointed_at(browser, files):
+    browser.open(files.page(files.lenet()))
+    browser.ask("schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('/step'))])")
+    x, y, wide = browser.place()
+    tip = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    browser.point(x + wide / 2, y)
+    name, instance = browser.selected()
+    browser.until(f"return ({tip}).includes('step {instance}')")
+    browser.keys("d", "d", "d", "d", "d")  # something else, or nothing, is under the pointer now
+    browser.until(f"return !({tip}).includes('step {instance}:')")
+    browser.keys("a", "a", "a", "a", "a")
+    browser.until(f"return ({tip}).includes('step {instance}')")
+    browser.keys("2")
+    assert browser.ask(tip) == ""
+    browser.keys("1")
+    browser.is_clean()
+
+
+def short_tasks_are_seen_at_any_zoom(browser, files):
+    browser.open(files.page(files.resnet()))  # whose fills and copies take a thousandth of an iteration
+    ink = """(() => { const t = schedule.timeline, seen = {};
+      const page = t.palette.page.match(/\\w\\w/g).map((part) => parseInt(part, 16));
+      t.tracks.forEach((track, at) => {
+        const y = Math.round((t.yOf(at) + t.row / 2) * t.ratio);
+        if (y >= t.canvas.height || !['host', 'copy in'].includes(track.kind)) return;
+        const { data } = t.context.getImageData(190 * t.ratio, y, t.canvas.width - 190 * t.ratio, 1);
+        let most = 0;
+        for (let i = 0; i < data.length; i += 4) most = Math.max(most, Math.max(...[0, 1, 2].map((c) => Math.abs(data[i + c] - page[c]))));
+        seen[track.name] = most; });
+      return seen })()"""
+    for key in "if":  # some iterations, all
+        browser.keys(key)
+        time.sleep(0.2)
+        seen = browser.ask(ink)
+        assert len(seen) >= 2 and min(seen.values()) >= 60, (key, seen)  # of 255; a grid's line is 17
+    browser.is_clean()
+
+
+def folds_charts(browser, files):
+    browser.open(files.page(files.lenet()))
+    high = "schedule.charts.height"
+    before, count = browser.ask(high), browser.ask("schedule.charts.placed.length")
+    left, top = browser.ask("(() => { const b = document.getElementById('charts').getBoundingClientRect(); return [b.left, b.top] })()")
+    browser.drag([(left + 40, top + 8)])
+    assert browser.ask("[...schedule.charts.folded]") == ["CPU in use"]
+    assert browser.ask("schedule.charts.placed[0].height") < browser.ask("schedule.charts.placed[1].height") and browser.ask("schedule.charts.placed.length") >= count
+    left, top = browser.ask("(() => { const b = document.getElementById('charts').getBoundingClientRect(); return [b.left, b.top] })()")
+    browser.drag([(left + 40, top + 8)])
+    assert browser.ask("[...schedule.charts.folded]") == [] and browser.ask(high) == before
+    browser.driver.find_element(By.ID, "tool-charts").click()
+    assert browser.ask("document.getElementById('charts').hidden")
+    browser.until("return location.hash.includes('charts=0')")
+    browser.is_clean()
+
+
+def finds_layers(browser, files):
+    browser.open(files.page(files.resnet()))
+    browser.keys("/")
+    browser.keys("h2/c1", Keys.ENTER)
+    assert "layer" in browser.text("#found"), browser.text("#found")
+    assert browser.selected()[0].endswith("/step"), browser.selected()
+    names = browser.ask("[...schedule.timeline.matches.launches].map((at) => schedule.trace.head.launches[at])")
+    assert names and all("h2/c1" in name for name in names), names
+    layer = "schedule.foundAt.layer"
+    seen = browser.ask(f"[{layer}.launch, {layer}.start > schedule.timeline.from && {layer}.end < schedule.timeline.to, schedule.timeline.scale * ({layer}.end - {layer}.start)]")
+    assert seen[1] and seen[2] >= 30, seen
+    first = browser.ask("schedule.foundAt.time")
+    browser.keys(Keys.ENTER)
+    assert browser.ask("schedule.foundAt.time") > first
+    browser.keys(Keys.ESCAPE, "5")
+    browser.driver.find_elements(By.XPATH, "//td//button[text()='h1/c1']")[0].click()
+    assert browser.ask("schedule.state.view") == "timeline" and browser.text("#found") == "1 layer", browser.text("#found")
+    assert browser.ask(f"schedule.trace.head.launches[{layer}.launch]").startswith("h1/c1")
+    browser.is_clean()
+
+
+def ready_is_when_what_came_last_had_ended(browser, files):
+    browser.open(files.page(files.averaged()))
+    for task in ("/average", "/step", "/update"):
+        browser.ask(f"schedule.showTask([schedule.trace.head.tasks.findIndex((task) => task.name.endsWith('{task}'))])")
+        said = browser.text("#panel")
+        after = said.split(" after it was ready")[0].split("\n")[-1].split("ms ")[-1].strip()
+        assert f"came last, ended {after} before" in said, (after, said)
+    browser.is_clean()
+
+
+def tells_of_which_run_it_is(browser, files):
+    browser.open(files.page(files.lenet()))
+    said = browser.text("#panel .card")
+    for words in ("lenet.onnxtxt --epochs 1 --trace", "glyphs:?train=6400&test=640", "fp32", "images/s", "in the steady state", " UTC", "processor"):
+        assert words in said, (words, said)
+    wide = files.run("wide", "--set", "prefetch.batch=160", "--set", "prefetch.source=glyphs:?train=6400&test=640")
+    browser.open(files.page(files.lenet(), wide))
+    browser.keys("6")
+    said = browser.text("#other-view")
+    assert said.startswith("A sample takes") and "Layers, per sample" in said and "160" in said, said
+    browser.is_clean()
+
+
+def plan_keeps_its_texts_in_boxes(browser, files):
+    size = browser.driver.get_window_size()
+    for wide in (800, 1400):
+        browser.driver.set_window_size(wide, 940)
+        browser.open(files.page(files.averaged()), "#view=plan")
+        for each in range(2):
+            if each:
+                browser.driver.find_elements(By.CSS_SELECTOR, ".toolbar input")[0].click()
+            beyond = browser.ask("""[...document.querySelectorAll('svg .node')].flatMap((node) => {
+              const box = node.querySelector('rect').getBoundingClientRect();
+              return [...node.querySelectorAll('text')].filter((text) => {
+                const own = text.getBoundingClientRect();
+                return own.left < box.left + 5 || own.right > box.right || own.top < box.top || own.bottom > box.bottom;
+              }).map((text) => text.textContent) })""")
+            assert beyond == [], (wide, each, beyond)
+            least = browser.ask("Math.min(...[...document.querySelectorAll('.plan svg text')].map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a))")
+            assert least >= 10, (wide, each, least)
+    browser.driver.set_window_size(size["width"], size["height"])
+    browser.is_clean()
+
+
+def shows_a_contact_sheet(browser, files):
+    page = files.folder / "sheet.html"
+    subprocess.run([files.arbalest, "data", "glyphs:?train=640&test=64", "--contact-sheet", page], check=True, capture_output=True)
+    browser.driver.get(f"file://{page}")
+    browser.until("return window.sheet && document.querySelectorAll('#sheet .row').length === 10")
+    assert "all 10 classes" in browser.text("header") and "page 1 of 1" in browser.text("header"), browser.text("header")
+    assert browser.ask("[...document.images].every((image) => image.complete && image.naturalWidth === 112)")
+    assert browser.ask("document.images.length") == 80
+    browser.keys("/")
+    browser.keys("7")
+    assert browser.ask("[...document.querySelectorAll('#sheet h2')].map((name) => name.textContent)") == ["7"]
+    browser.driver.get_log("browser")
 
 
 def searches(browser, files):
@@ -499,7 +713,8 @@ def pictures(browser, files, folder, trace=None):
     browser.driver.save_screenshot(str(folder / "starved.png"))
 
 
-TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, searches, follows_averaging_to_the_updates,
+TESTS = [shows_charts_aligned_in_time, draws_layers_that_were_timed_after_the_run, reports_runs, verdict_is_the_terminals, every_view_opens, zooms_and_pans, measures_with_snapping, opens_at_a_few_iterations, wheel_zooms_and_drags_move, tip_is_of_what_is_pointed_at,
+         short_tasks_are_seen_at_any_zoom, folds_charts, finds_layers, ready_is_when_what_came_last_had_ended, tells_of_which_run_it_is, plan_keeps_its_texts_in_boxes, shows_a_contact_sheet, searches, follows_averaging_to_the_updates,
          shows_the_critical_cycle, shares_a_link, compares_two, compares_one_of_three, sorts_costs, works_with_keys_alone, has_a_dark_side, fits_a_narrow_window, hostile_names_are_names,
          says_what_is_missing, is_quick_with_a_million_instances]
 

@@ -7,11 +7,15 @@ import { compared, comparedLayers } from "../../../tools/view/page/compare.js";
 import { operatorsOf } from "../../../tools/view/page/costs.js";
 import { byValue } from "../../../tools/page/dom.js";
 import { hashOf, stateOf } from "../../../tools/view/page/hash.js";
-import { keyOf } from "../../../tools/view/page/input.js";
+import { keyOf, wheelFactor } from "../../../tools/view/page/input.js";
 import { placed, planGraph, ranksOf } from "../../../tools/view/page/layout.js";
 import { bytes, duration, inMilliseconds, instanceName, kindName, moment, percent, roundStep, shortName, shown, unbroken } from "../../../tools/page/names.js";
 import { Dependencies, needingInstances, neededInstance } from "../../../tools/view/page/plan.js";
+import { foundIn } from "../../../tools/view/page/navigation.js";
 import { Rows } from "../../../tools/view/page/rows.js";
+import { cardOf, imagesPerSecond } from "../../../tools/view/page/run_card.js";
+import { readyAt } from "../../../tools/view/page/selection.js";
+import { steadySpan } from "../../../tools/view/page/timeline.js";
 import { tracksOf } from "../../../tools/view/page/tracks.js";
 import { generator, randomTrace } from "./numbers.js";
 
@@ -172,7 +176,7 @@ test("rows of a device fold into one", () => {
 });
 
 test("the hash brings back where the reader was, and anything else is left out", () => {
-  const state = { view: "plan", trace: 1, from: 12345, to: 99999, task: 3, instance: 41, critical: true, measure: [5, 70], marks: [1, 2, 3], pair: [2, 0] };
+  const state = { view: "plan", trace: 1, from: 12345, to: 99999, task: 3, instance: 41, critical: true, measure: [5, 70], marks: [1, 2, 3], pair: [2, 0], charts: false };
   assert.deepEqual(stateOf(hashOf(state)), state);
   for (const hash of ["", "#", "#view=<script>", "#from=5&to=1", "#task=x", "#measure=1", "#trace=-1", "#from=1e999&to=2", "#a=b=c&&=&view", "#pair=1", "#pair=a,b"]) {
     const read = stateOf(hash);
@@ -237,6 +241,74 @@ test("layers are compared per iteration, what changed most first", () => {
   const b = head(20, [{ name: "conv", forward_ns: 200, backward_ns: 500 }, { name: "norm", forward_ns: 40, backward_ns: 40 }]);
   assert.deepEqual(comparedLayers(a, b), [{ name: "conv", a: 30, b: 35 }, { name: "fc", a: 5, b: 0 }, { name: "norm", a: 0, b: 4 }]);
   assert.deepEqual(comparedLayers(a, head(5, [])), []);
+});
+
+test("where iterations are of different numbers of samples, traces are compared per sample", () => {
+  const task = (mean) => ({ name: "step", like: "step", clock: 0, mean_ns: mean, deviation_ns: 10, count: 100, total_ns: mean * 100 });
+  const head = (batch, iteration, mean) => ({ tasks: [task(mean)], steady: { iteration_ns: iteration }, lanes: [{ kind: "compute" }, { kind: "host" }],
+    run: { batch }, layers: [{ name: "conv", forward_ns: mean * 60, backward_ns: mean * 40 }] });
+  const a = head(32, 3200, 3000), b = head(128, 6400, 6000);  // twice the time for four times the samples
+  const { unit, time, rows } = compared(a, b);
+  assert.deepEqual([unit, time], ["sample", { a: 100, b: 50 }]);
+  assert.deepEqual(rows.map((row) => [row.a.mean, row.b.mean, row.cost, row.sure]), [[93.75, 46.875, -46.875, true]]);
+  assert.deepEqual(comparedLayers(a, b), [{ name: "conv", a: 93.75, b: 46.875 }]);
+  assert.equal(compared(a, head(32, 6400, 6000)).unit, "iteration");
+  assert.equal(compared(a, head(0, 6400, 6000)).unit, "iteration");  // which is an earlier version's
+});
+
+test("the card has what is known of the run", () => {
+  const head = { graph: "lenet", steady: { iteration_ns: 2e6 }, lanes: [{ kind: "compute" }, { kind: "compute" }],
+    run: { command: ["arbalest", "run", "my graph.onnxtxt"], started: "2025-03-01T12:30:00Z", source: "mnist:data", precision: "bf16", batch: 64, models: ["H200", "H200"], strategy: "sma" } };
+  assert.equal(imagesPerSecond(head), 64000);
+  assert.deepEqual(cardOf(head), [["graph", "lenet"], ["command", "arbalest run 'my graph.onnxtxt'"], ["data", "mnist:data"], ["batch", "64 a learner, 128 of 2 learners"],
+    ["precision", "bf16"], ["strategy", "sma"], ["images/s", "64\u202f000 in the steady state"], ["processor", "2 × H200"], ["date", "2025-03-01 12:30:00 UTC"]]);
+  assert.deepEqual(cardOf({ graph: "lenet" }), [["graph", "lenet"]]);
+});
+
+// A step of 100 ns each iteration, but iteration 11, which takes ten times that, and a host task beside it.
+function steadyTrace() {
+  const start = [0], count = 20;
+  for (let i = 1; i < count; ++i) start.push(start[i - 1] + (i - 1 === 11 ? 1000 : 100));
+  const instances = { count, task: new Int32Array(count), instance: Float64Array.from(start.keys()), start: Float64Array.from(start), end: Float64Array.from(start, (at) => at + 90),
+    ready: new Float64Array(count).fill(50), issued: new Float64Array(count).fill(5) };
+  const head = { tasks: [{ name: "step", clock: 0, lane: 0, total_ns: 5 }], lanes: [{ kind: "compute" }], edges: [{ from: 0, to: 0, distance: 1, relation: -1, why: "self", what: "" }],
+    relations: [], steady: { first: 4, last: 18, iteration_ns: 100 }, launches: ["conv1", "conv10", "conv1.grad", "fc"] };
+  const nodes = { count: 2, parent: Int32Array.from([3, 3]), launch: Int32Array.from([0, 3]), start: Float64Array.from([300, 350]), end: Float64Array.from([340, 380]) };
+  return { head, instances, nodes, dependencies: new Dependencies(head, instances) };
+}
+
+test("the page opens at iterations of the steady state that are as long as most", () => {
+  const trace = steadyTrace();  // the middle one begins at iteration 9, and would hold the long one
+  const starts = trace.instances.start;
+  assert.deepEqual(steadySpan(trace), [starts[7] - 10, starts[11] + 10]);
+  trace.head.steady = { first: 0, last: 0, iteration_ns: 0 };
+  assert.equal(steadySpan(trace), null);
+});
+
+test("layers are found by their names, in the tasks that have them inside", () => {
+  const trace = steadyTrace(), found = (text) => foundIn(trace, text);
+  const of = (one) => [[...one.tasks], [...one.launches], [...one.holders], one.layers];
+  assert.deepEqual(of(found("CONV1")), [[], [0, 2], [0], 1]);  // the whole name of one
+  assert.deepEqual(of(found("conv")), [[], [0, 1, 2], [0], 2]);
+  assert.deepEqual(of(found("ste")), [[0], [], [], 0]);
+  assert.deepEqual(of(found("nothing")), [[], [], [], 0]);
+  assert.equal(found("  "), null);
+});
+
+test("when an instance was ready is when the last of what it needed had ended", () => {
+  const trace = steadyTrace(), { start, end } = trace.instances;
+  assert.equal(readyAt(trace, 5, trace.dependencies.needs(5)), end[4]);
+  assert.equal(readyAt(trace, 0, trace.dependencies.needs(0)), start[0] - 50);  // what the run noted
+  trace.instances.end[4] = start[5] + 3;  // by clocks that differ
+  assert.equal(readyAt(trace, 5, trace.dependencies.needs(5)), start[5]);
+});
+
+test("a wheel zooms by as much whatever it counts in, and never by far", () => {
+  const factor = (deltaY, more = {}) => wheelFactor({ deltaY, deltaMode: 0, ctrlKey: false, metaKey: false, ...more });
+  assert.ok(Math.abs(factor(100) * factor(-100) - 1) < 1e-12 && factor(100) > 1.2 && factor(100) < 1.4);
+  assert.ok(Math.abs(factor(99) - factor(3, { deltaMode: 1 })) < 1e-12);
+  assert.equal(factor(1e6), factor(120));
+  assert.ok(factor(10, { ctrlKey: true }) > factor(10));
 });
 
 test("Caps Lock changes no key", () => {

@@ -1,7 +1,13 @@
 // Drawing of one row of the timeline: what is wide as rectangles, what is narrow as a strip of pixels, each the mean of
 // what it covers.
 
-const kWide = 4;  // pixels from which an instance is a rectangle of its own
+const kWide = 4;      // pixels from which an instance is a rectangle of its own
+const kLeastInk = 0.5;  // opacity of what takes hardly any of a pixel's time: tasks of the host and copies are seen at any zoom
+
+// How opaque a pixel is, a share of whose time is covered.
+export function inkOf(share) {
+  return kLeastInk + (1 - kLeastInk) * Math.min(1, share) ** 0.7;
+}
 
 // A strip for each row that is seen, as lines of one picture that are then stretched to the rows' heights.
 export class Strips {
@@ -39,16 +45,17 @@ export class Strips {
     }
   }
 
-  // Makes what was added a line of the picture; `rows`: how many rows' time it holds.
+  // Makes what was added a line of the picture; `rows`: how many rows' time it holds. A pixel beside which there is
+  // nothing is drawn two wide.
   finish(line, rows = 1) {
-    const { data } = this.image;
-    for (let x = 0, at = 4 * line * this.width; x < this.width; ++x, at += 4) {
-      const cover = this.cover[x];
-      if (cover <= 0) continue;
-      data[at] = this.sums[3 * x] / cover;
-      data[at + 1] = this.sums[3 * x + 1] / cover;
-      data[at + 2] = this.sums[3 * x + 2] / cover;
-      data[at + 3] = 255 * Math.max(0.12, Math.min(1, cover / rows) ** 0.7);  // what is rare stays in sight
+    const { data } = this.image, { cover, sums, width } = this;
+    for (let x = 0, at = 4 * line * width; x < width; ++x, at += 4) {
+      if (cover[x] <= 0) continue;
+      const ink = inkOf(cover[x] / rows);
+      for (let c = 0; c < 3; ++c) data[at + c] = sums[3 * x + c] / cover[x];
+      data[at + 3] = 255 * ink;
+      if (x + 1 >= width || cover[x + 1] > 0 || (x > 0 && cover[x - 1] > 0)) continue;
+      data.copyWithin(at + 4, at, at + 4);
     }
   }
 

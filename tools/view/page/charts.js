@@ -6,7 +6,7 @@ import { amount, sampledCharts, slotCharts } from "./curves.js";
 import { bytes, counted, kindName } from "../../page/names.js";
 import { kAxis, kGutter, kLowest } from "./timeline.js";
 
-const kTall = 40, kFlat = 22, kMargin = 4;  // of a chart, in pixels
+const kTall = 40, kFlat = 22, kFolded = 18, kMargin = 4;  // of a chart, in pixels
 const kTwoLines = 34;                       // a row that has room for a name and, under it, what it came to
 const kLeastName = 60;                       // pixels of a name that stay beside what it came to
 const kRoom = 0.42, kLeastRoom = 0.24;       // of the timeline's place, at most and at least
@@ -20,12 +20,15 @@ export class Charts {
     this.shown = true;
     this.pointer = null;
     this.first = 0;  // chart on top, where there is no room for all
+    this.folded = new Set();  // names of charts that are a line of text
+    this.placed = [];  // what is in sight: { chart, top, height }
     canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     canvas.addEventListener("pointerleave", () => this.point(null));
+    canvas.addEventListener("click", (event) => event.offsetX < kGutter && this.fold(event.offsetY));
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
-      if (!event.ctrlKey && !event.metaKey && !event.shiftKey && this.hiddenCharts() > 0) this.scroll(Math.sign(event.deltaY));
-      else if (this.charts.length) timeline.canvas.dispatchEvent(new WheelEvent("wheel", event));
+      if (event.offsetX < kGutter && this.hiddenCharts() > 0) this.scroll(Math.sign(event.deltaY));
+      else if (event.offsetX >= kGutter) timeline.canvas.dispatchEvent(new WheelEvent("wheel", event));
     }, { passive: false });
   }
 
@@ -39,21 +42,43 @@ export class Charts {
     const { height } = this.canvas.parentElement.getBoundingClientRect();
     const rows = kAxis + (this.timeline.tracks?.length ?? 0) * kLowest + 8;
     const room = Math.min(kRoom * height, Math.max(kLeastRoom * height, height - rows));
-    this.row = this.charts.length ? Math.min(kTall, Math.max(kFlat, Math.floor(room / this.charts.length))) : 0;
-    const fits = this.row ? Math.max(1, Math.floor(room / this.row)) : 0;
-    this.height = this.shown ? Math.min(this.charts.length, fits) * this.row : 0;
-    this.first = Math.min(this.first, this.hiddenCharts());
+    const isFolded = (chart) => this.folded.has(chart.name), folded = this.charts.filter(isFolded).length;
+    const open = Math.max(1, this.charts.length - folded);
+    const row = Math.min(kTall, Math.max(kFlat, Math.floor((room - folded * kFolded) / open)));
+    const heights = this.charts.map((chart) => (isFolded(chart) ? kFolded : row));
+    let last = this.charts.length;  // the first chart from which on all others have room
+    for (let used = 0; last > 0 && (used += heights[last - 1]) <= Math.max(room, row); --last);
+    this.first = Math.min(Math.max(this.first, 0), last);
+    this.placed = [];
+    this.height = 0;
+    for (let i = this.first; this.shown && i < heights.length && (i === this.first || this.height + heights[i] <= room); ++i) {
+      this.placed.push({ chart: this.charts[i], top: this.height, height: heights[i] });
+      this.height += heights[i];
+    }
     this.canvas.hidden = this.height === 0;
     this.canvas.style.height = this.height + "px";
   }
 
   hiddenCharts() {
-    return this.height ? this.charts.length - this.height / this.row : 0;
+    return this.height ? this.charts.length - this.placed.length : 0;
   }
 
   scroll(by) {
-    this.first = Math.min(Math.max(this.first + by, 0), this.hiddenCharts());
-    this.draw();
+    this.first += by;
+    this.changed();
+  }
+
+  // Folds the chart at a height, or opens it.
+  fold(y) {
+    const name = this.placed.find(({ top, height }) => y >= top && y < top + height)?.chart.name;
+    if (name === undefined) return;
+    if (!this.folded.delete(name)) this.folded.add(name);
+    this.changed();
+  }
+
+  changed() {
+    this.place();
+    this.timeline.resize();
   }
 
   point(x) {
@@ -71,18 +96,20 @@ export class Charts {
     ctx.fillStyle = palette.page;
     ctx.fillRect(0, 0, width, this.height);
     ctx.textBaseline = "middle";
-    this.charts.slice(this.first, this.first + this.height / this.row).forEach((chart, i) => this.drawChart(chart, i * this.row));
+    for (const one of this.placed) this.drawChart(one);
     this.drawMore();
     ctx.fillStyle = palette.line;
     ctx.fillRect(kGutter - 1, 0, 1, this.height);
     if (this.pointer !== null) ctx.fillRect(this.pointer, 0, 1, this.height);
+    this.canvas.style.cursor = this.pointer === null ? "pointer" : "crosshair";
   }
 
-  drawChart(chart, top) {
-    const { context: ctx, timeline, row } = this;
+  drawChart({ chart, top, height: row }) {
+    const { context: ctx, timeline } = this;
     const { width, palette } = timeline;
     ctx.fillStyle = palette.line;
     ctx.fillRect(0, top, width, 1);
+    if (this.folded.has(chart.name)) return this.drawNames(chart, top, row);
     const seen = Math.max(...chart.lines.map((line) => line.curve.most), chart.planned, 1e-9);
     // What is far below its limit is drawn against what it came to.
     const most = chart.most > 0 && seen > chart.most / 4 ? Math.max(chart.most, seen) : seen * 1.05;
@@ -98,7 +125,7 @@ export class Charts {
       ctx.setLineDash([]);
       this.drawNote(`${chart.plannedAs} ${bytes(chart.planned)}`, Math.min(Math.max(yOf(chart.planned) - 7, top + 8), top + row - 7));
     }
-    this.drawNames(chart, top);
+    this.drawNames(chart, top, row);
   }
 
   // At the right end, or the left one, over what is drawn there.
@@ -150,8 +177,8 @@ export class Charts {
   }
 
   // In the gutter: what it is, and how much at the pointer, or at most.
-  drawNames(chart, top) {
-    const { context: ctx, timeline, row, pointer } = this;
+  drawNames(chart, top, row) {
+    const { context: ctx, timeline, pointer } = this;
     const { palette } = timeline;
     const name = chart.unit === "slots" ? `slots of ${kindName(chart.name)}` : chart.name;
     const time = pointer === null ? null : timeline.timeAt(pointer);
@@ -159,20 +186,21 @@ export class Charts {
     const limit = chart.most > 0 && chart.unit !== "B" ? `of ${amount(chart.most, chart.unit).replace(" filled", "")}` : "";
     const value = [...new Set(values)].join(", "), from = time === null ? "up to " : "", to = limit ? ", " + limit : "";
     const texts = [from + value + to, value + to, from + value, value];  // the first that there is room for
-    const room = kGutter - 16;
+    const room = kGutter - 24 - 6;
     ctx.fillStyle = palette.ink;
+    ctx.font = "12px system-ui, sans-serif";
+    ctx.fillText(this.folded.has(chart.name) ? "▸" : "▾", 10, top + row / 2 + 1);
     if (row < kTwoLines) {
       ctx.font = "11px system-ui, sans-serif";
       const wide = (text) => ctx.measureText(text).width;
       const text = texts.find((one) => wide(`${name}: ${one}`) <= room) ?? value;
       const short = fitting(ctx, name, Math.max(kLeastName, room - wide(": " + text)));
-      ctx.fillText(fitting(ctx, `${short}: ${text}`, room), 10, top + row / 2 + 1);
+      ctx.fillText(fitting(ctx, `${short}: ${text}`, room), 24, top + row / 2 + 1);
       return;
     }
-    ctx.font = "12px system-ui, sans-serif";
-    ctx.fillText(fitting(ctx, name, room), 10, top + row / 2 - 7);
+    ctx.fillText(fitting(ctx, name, room), 24, top + row / 2 - 7);
     ctx.font = "11px system-ui, sans-serif";
     ctx.fillStyle = palette.quiet;
-    ctx.fillText(fitting(ctx, texts.find((one) => ctx.measureText(one).width <= room) ?? value, room), 10, top + row / 2 + 8);
+    ctx.fillText(fitting(ctx, texts.find((one) => ctx.measureText(one).width <= room) ?? value, room), 24, top + row / 2 + 8);
   }
 }

@@ -35,11 +35,16 @@ export function kindColour(kind, dark) {
   return rgbOf(kHues[kind] ?? 0, dark ? 0.42 : 0.56, dark ? 0.52 : 0.6);
 }
 
+// The layer that a node is of: "conv1" of "conv1.grad_weight".
+export function layerOf(node) {
+  return node.replace(/\.grad(_.*)?$/, "");
+}
+
 // Layers: their forward and backward nodes alike.
 export function layerColours(launches, dark) {
   const hues = new Map();
   return launches.map((name) => {
-    const layer = name.replace(/\.grad(_.*)?$/, "");
+    const layer = layerOf(name);
     if (!hues.has(layer)) hues.set(layer, (hues.size * 47 + 190) % 360);
     const backward = layer !== name;
     return rgbOf(hues.get(layer), dark ? 0.3 : 0.42, (dark ? 0.42 : 0.74) - (backward ? 0.09 : 0));
@@ -55,6 +60,7 @@ export function paletteOf(head) {
   palette.colours = taskColours(head, dark);
   palette.faint = palette.colours.map((one) => mixed(one, page, dark ? 0.22 : 0.18));
   palette.layers = layerColours(head.launches ?? [], dark);
+  palette.faintLayers = palette.layers.map((one) => mixed(one, page, 0.25));
   return palette;
 }
 

@@ -1,24 +1,38 @@
 // Tasks of two traces, matched by name but for learners and devices, of whichever kind these are.
 
 import { kindName } from "../../page/names.js";
+import { samplesOf } from "./run_card.js";
 
 function iterationsOf(head) {
   return Math.max(1, ...head.tasks.filter((task) => task.clock === 0).map((task) => task.count));
 }
 
-// What layers take per iteration, of all learners together: [{ name, a, b }] in ns, what changed most first. A layer that one of
+// What times of traces are told by: "iteration", or "sample" where iterations are of different numbers of samples.
+export function unitOf(heads) {
+  const samples = heads.map(samplesOf);
+  return samples.every((count) => count > 0) && samples.some((count) => count !== samples[0]) ? "sample" : "iteration";
+}
+
+// By which a time of all iterations is divided.
+function unitsIn(head, unit) {
+  return iterationsOf(head) * (unit === "sample" ? samplesOf(head) : 1);
+}
+
+// What layers take per iteration or sample, of all learners together: [{ name, a, b }] in ns, what changed most first. A layer that one of
 // the traces has not takes nothing there; none where one of them knows no layers.
 export function comparedLayers(a, b) {
   if (!a.layers?.length || !b.layers?.length) return [];
-  const timesOf = (head) => new Map(head.layers.map((layer) => [layer.name, (layer.forward_ns + layer.backward_ns) / iterationsOf(head)]));
+  const unit = unitOf([a, b]);
+  const timesOf = (head) => new Map(head.layers.map((layer) => [layer.name, (layer.forward_ns + layer.backward_ns) / unitsIn(head, unit)]));
   const [inA, inB] = [timesOf(a), timesOf(b)];
   const rows = [...new Set([...inA.keys(), ...inB.keys()])].map((name) => ({ name, a: inA.get(name) ?? 0, b: inB.get(name) ?? 0 }));
   return rows.sort((x, y) => Math.abs(y.b - y.a) - Math.abs(x.b - x.a));
 }
 
-function groupsOf(head) {
+// A mean and its deviation are of an instance, or in samples of what instances take for one.
+function groupsOf(head, unit) {
   const groups = new Map();
-  const iterations = iterationsOf(head);
+  const units = unitsIn(head, unit);
   head.tasks.forEach((task, id) => {
     if (task.count === 0) return;
     const name = kindName(task.like);
@@ -30,25 +44,31 @@ function groupsOf(head) {
     group.squares += (task.count - 1) * task.deviation_ns ** 2;
   });
   for (const group of groups.values()) {
-    group.mean = group.total / group.count;
-    group.deviation = Math.sqrt(group.squares / Math.max(1, group.count - group.tasks.length));
-    group.perIteration = group.total / iterations;
+    const share = unit === "sample" ? group.count / units : 1;
+    group.mean = group.total / group.count * share;
+    group.deviation = Math.sqrt(group.squares / Math.max(1, group.count - group.tasks.length)) * share;
+    group.each = group.total / units;
   }
   return groups;
 }
 
-// What changed from `a` to `b`, what changed most first. `sure`: the means differ by more than twice their standard error;
+// What changed from `a` to `b`, what changed most first, per `unit` (unitOf). `sure`: the means differ by more than twice their standard error;
 // `few`: there is no such error, for on one side no task ran twice.
 export function compared(a, b) {
-  const [inA, inB] = [groupsOf(a), groupsOf(b)];
+  const unit = unitOf([a, b]), [inA, inB] = [groupsOf(a, unit), groupsOf(b, unit)];
   const rows = [...new Set([...inA.keys(), ...inB.keys()])].map((name) => {
     const [one, other] = [inA.get(name), inB.get(name)];
-    const cost = (other?.perIteration ?? 0) - (one?.perIteration ?? 0);
+    const cost = (other?.each ?? 0) - (one?.each ?? 0);
     const error = one && other ? Math.sqrt(one.deviation ** 2 / one.count + other.deviation ** 2 / other.count) : 0;
     const few = [one, other].some((group) => group && group.count === group.tasks.length);
     const sure = !one || !other || (!few && Math.abs(other.mean - one.mean) > 2 * error);
     return { name, a: one, b: other, cost, sure, few };
   });
   rows.sort((x, y) => y.sure - x.sure || Math.abs(y.cost) - Math.abs(x.cost));
-  return { rows, iteration: { a: a.steady.iteration_ns, b: b.steady.iteration_ns } };
+  return { rows, unit, time: { a: timeOf(a, unit), b: timeOf(b, unit) } };
+}
+
+// What an iteration or a sample takes in the steady state, in ns; 0: unknown.
+export function timeOf(head, unit) {
+  return (head.steady?.iteration_ns ?? 0) / (unit === "sample" ? samplesOf(head) : 1);
 }

@@ -17,7 +17,7 @@ export function costsView(trace, state, act) {
     ...(operators.length ? [part("Operators"), el("p", { class: "quiet" }, "Layers of an operator together, each with its gradients."),
       layersTable("operator", operators, state, sorted("operators"))] : []),
     part("Layers"),
-    layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: the run failed, or an earlier version wrote it.") : layersTable("layer", layers, state, sorted("layers")),
+    layers.length === 0 ? el("p", { class: "quiet" }, "This trace knows no layers: the run failed, or an earlier version wrote it.") : layersTable("layer", layers, state, sorted("layers"), (name) => act.showLayer(name)),
     ...sampledTable(head, part), part("Memory"), ...memoryTable(head, state)];
   return el("div", { class: "page" }, el("p", { class: "parts" }, ...parts.map((one) => link(one.textContent, () => one.scrollIntoView({ block: "start" })))), ...content);
 }
@@ -59,14 +59,15 @@ export function operatorsOf(layers) {
   return [...sums.values()].sort((a, b) => b.forward_ns + b.backward_ns - a.forward_ns - a.backward_ns);
 }
 
-// Of layers, or of operators: each { name, layers (how many), forward_ns, backward_ns }, the costliest first.
-function layersTable(what, list, state, sorted) {
+// Of layers, or of operators: each { name, layers (how many), forward_ns, backward_ns }, the costliest first. `go`: where a click on
+// a name leads.
+function layersTable(what, list, state, sorted, go) {
   const totalOf = (one) => one.forward_ns + one.backward_ns;
   const all = list.reduce((sum, one) => sum + totalOf(one), 0) || 1, longest = totalOf(list[0]) || 1;
   const forward = css(kindColour("compute", state.dark)), backward = css(kindColour("validation", state.dark));
   const counts = list[0].layers !== undefined;
   return sortedTable([[what, "left"], ...(counts ? [["layers", "right"]] : []), ["of compute", "right"], ["forward", "right"], ["backward", "right"], ["", "left"]], list.map((one) => [
-    costCell(el("bdi", {}, shown(one.name)), one.name), ...(counts ? [costCell(grouped(one.layers), one.layers)] : []), costCell(percent(totalOf(one) / all), totalOf(one)), timeCell(one.forward_ns), timeCell(one.backward_ns),
+    costCell(go ? link(shown(one.name), () => go(one.name), "in the timeline") : el("bdi", {}, shown(one.name)), one.name), ...(counts ? [costCell(grouped(one.layers), one.layers)] : []), costCell(percent(totalOf(one) / all), totalOf(one)), timeCell(one.forward_ns), timeCell(one.backward_ns),
     costCell(bar([{ share: one.forward_ns / longest, colour: forward, title: `forward ${duration(one.forward_ns)}` }, { share: one.backward_ns / longest, colour: backward, title: `backward ${duration(one.backward_ns)}` }], "200px"))]), ...sorted);
 }
 

@@ -9,6 +9,7 @@ export function hashOf(state) {
   if (state.task !== undefined) parts.push(`task=${state.task}`, `instance=${state.instance}`);
   if (state.pair && String(state.pair) !== "0,1") parts.push(`pair=${state.pair}`);
   if (state.critical) parts.push("critical=1");
+  if (state.charts === false) parts.push("charts=0");
   if (state.measure) parts.push(`measure=${state.measure.map(Math.round).join(",")}`);
   if (state.marks?.length) parts.push(`marks=${state.marks.map(Math.round).join(",")}`);
   return "#" + parts.join("&");
@@ -27,6 +28,7 @@ export function stateOf(hash) {
   const task = whole("task"), instance = whole("instance");
   if (task !== undefined && instance !== undefined) Object.assign(state, { task, instance });
   state.critical = values.get("critical") === "1";
+  state.charts = values.get("charts") !== "0";
   const measure = numbers(values.get("measure"));
   if (measure.length === 2 && measure.every(Number.isFinite)) state.measure = measure;
   const pair = /^(\d{1,4}),(\d{1,4})$/.exec(values.get("pair") ?? "");

@@ -3,10 +3,11 @@
 import { el, table } from "../../page/dom.js";
 
 const kHelp = [
-  ["W S", "zoom in and out, at the pointer"], ["A D", "earlier and later"], ["F", "the whole trace; Shift+F: the selected instance"],
-  ["click", "select an instance: what it waited for and who waited for it"], ["drag", "measure; both ends snap to starts and ends"],
-  ["Shift+drag", "move; Ctrl+wheel zooms, Shift+wheel moves"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
-  ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search tasks; Enter: the next match, “step 40”: an instance"],
+  ["wheel, W S", "zoom in and out, at the pointer"], ["drag, A D", "move; Shift+wheel moves in time, the wheel over names in rows"],
+  ["I, F", "a few iterations of the steady state, the whole trace; Shift+F: the selected instance"],
+  ["click", "select an instance: what it waited for and who waited for it; on a row's or chart's name: fold it"],
+  ["Shift+drag", "measure; both ends snap to starts and ends. R: every drag measures, or moves again"], ["[ ]", "to what the instance waited for last, to who waited for it first"],
+  ["← → ↑ ↓", "the instance before or after, in the row above or below"], ["/", "search layers and tasks; Enter: the next match, “step 40”: an instance"],
   ["M", "mark a time; Shift+M: no marks"], ["C", "only the critical cycle"], ["G", "the charts under the timeline, or not"], ["1 … 6", "the views"], ["Esc", "nothing selected or measured"], ["?", "this text"],
 ];
 

@@ -1,45 +1,75 @@
 // Mouse and keys on the timeline.
 
+import { insideOf } from "./decode.js";
 import { kAxis, kGutter } from "./timeline.js";
 
-const kSnap = 8;   // pixels within which a measure takes the start or end of an instance
-const kClick = 4;  // pixels that a click may move
+const kSnap = 8;         // pixels within which a measure takes the start or end of an instance
+const kClick = 4;        // pixels that a click may move
+const kNotch = 120;      // pixels that a wheel turns at most at once
+const kWheel = 0.0025;   // how fast a wheel zooms, a pixel
+const kPinch = 0.01;     // two fingers on a trackpad, likewise
+const kLinePixels = 33;  // of a wheel that counts lines
 
 // The key of an event: capital letters are those with Shift, whatever Caps Lock says.
 export function keyOf({ key, shiftKey }) {
   return /^[a-z]$/i.test(key) ? (shiftKey ? key.toUpperCase() : key.toLowerCase()) : key;
 }
 
-// `act`: { select(position), hover(position, at), follow(forward), neighbour(step), otherTrack(step), critical(), changed() }.
+// The factor by which a turn of the wheel changes the time in sight.
+export function wheelFactor({ deltaY, deltaMode, ctrlKey, metaKey }) {
+  const pixels = deltaY * (deltaMode === 1 ? kLinePixels : 1);
+  return Math.exp(Math.max(-kNotch, Math.min(kNotch, pixels)) * (ctrlKey || metaKey ? kPinch : kWheel));
+}
+
+// The instance at a place; −1: none. It may be missed by a few pixels.
+function instanceAt(timeline, x, y) {
+  const at = timeline.trackAt(y);
+  if (at < 0 || x < kGutter) return -1;
+  const { rows } = timeline.tracks[at], row = rows[0];
+  if (rows.length > 1) return -1;
+  const direct = timeline.trace.rows.at(row, timeline.timeAt(x));
+  if (direct >= 0) return direct;
+  const near = timeline.trace.rows.nearestEdge(row, timeline.timeAt(x));
+  return near !== null && Math.abs(timeline.xOf(near) - x) < kClick ? timeline.trace.rows.at(row, near) : -1;
+}
+
+// The layer of an instance at a place, { launch, start, end }, or nothing.
+function layerAt(timeline, position, x, y) {
+  if (position < 0 || y < timeline.yOf(timeline.trackAt(y)) + timeline.row / 2) return undefined;
+  const time = timeline.timeAt(x);
+  return insideOf(timeline.trace, position).find(({ start, end }) => start <= time && time <= end);
+}
+
+// A time, or the start or end of an instance that is near it.
+function snapped(timeline, x, y) {
+  const time = timeline.timeAt(x), at = timeline.trackAt(y);
+  if (at < 0) return time;
+  let nearest = time, distance = kSnap;
+  for (const row of timeline.tracks[at].rows) {
+    const edge = timeline.trace.rows.nearestEdge(row, time);
+    if (edge === null || Math.abs(timeline.xOf(edge) - x) >= distance) continue;
+    distance = Math.abs(timeline.xOf(edge) - x);
+    nearest = edge;
+  }
+  return nearest;
+}
+
+// `act`: { select(position), hover(position, layer, at), follow(forward), neighbour(step), otherTrack(step), critical(),
+// measuring(on), changed() }. Returns { key(name), pointed() }: the latter tells anew what is under the pointer.
 export function listen(timeline, act) {
   const { canvas } = timeline;
-  let pointer = { x: undefined, y: undefined }, drag = null;
+  const away = { x: undefined, y: undefined };
+  let pointer = away, drag = null;
 
-  const instanceAt = (x, y) => {
-    const at = timeline.trackAt(y);
-    if (at < 0 || x < kGutter) return -1;
-    const track = timeline.tracks[at];
-    if (track.rows.length > 1) return -1;
-    const direct = timeline.trace.rows.at(track.rows[0], timeline.timeAt(x));
-    if (direct >= 0) return direct;
-    const near = timeline.trace.rows.nearestEdge(track.rows[0], timeline.timeAt(x));
-    return near !== null && Math.abs(timeline.xOf(near) - x) < kClick ? timeline.trace.rows.at(track.rows[0], near) : -1;
-  };
-  const snapped = (x, y) => {
-    const time = timeline.timeAt(x), at = timeline.trackAt(y);
-    if (at < 0) return time;
-    let nearest = time, distance = kSnap;
-    for (const row of timeline.tracks[at].rows) {
-      const edge = timeline.trace.rows.nearestEdge(row, time);
-      if (edge === null || Math.abs(timeline.xOf(edge) - x) >= distance) continue;
-      distance = Math.abs(timeline.xOf(edge) - x);
-      nearest = edge;
-    }
-    return nearest;
-  };
   const place = (event) => {
     const box = canvas.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+  const pointed = () => {
+    const { x, y } = pointer;
+    const position = timeline.trace && !drag?.moved && x !== undefined ? instanceAt(timeline, x, y) : -1;
+    act.hover(position, layerAt(timeline, position, x, y), pointer);
+    canvas.style.cursor = drag?.moved && !drag.measures ? "grabbing" : !(x >= kGutter) ? "default" : timeline.measuring ? "crosshair" : position >= 0 ? "pointer" : "grab";
   };
 
   canvas.addEventListener("pointerdown", (event) => {
@@ -47,60 +77,60 @@ export function listen(timeline, act) {
     const { x, y } = place(event);
     canvas.setPointerCapture(event.pointerId);
     canvas.focus({ preventScroll: true });
-    drag = { x, y, last: x, lastY: y, pans: event.button === 1 || event.shiftKey, from: snapped(x, y), moved: false };
+    const measures = event.button === 0 && x >= kGutter && event.shiftKey !== timeline.measuring;
+    drag = { x, y, last: x, lastY: y, measures, from: snapped(timeline, x, y), moved: false };
   });
   canvas.addEventListener("pointermove", (event) => {
     pointer = place(event);
     if (!timeline.trace) return;
-    if (!drag) {
-      act.hover(instanceAt(pointer.x, pointer.y), pointer);
-      canvas.style.cursor = pointer.x < kGutter ? "default" : "crosshair";
-      return;
-    }
+    if (!drag) return pointed();
     const { x, y } = pointer;
     drag.moved ||= Math.hypot(x - drag.x, y - drag.y) >= kClick;
-    if (!drag.moved || drag.x < kGutter) return;
-    if (drag.pans) {
-      timeline.pan(-(x - drag.last) / (timeline.width - kGutter));
-      timeline.scrollBy(drag.lastY - y);
-    } else {
-      timeline.measure = [drag.from, snapped(Math.max(x, kGutter), y)];
+    if (!drag.moved) return;
+    if (drag.measures) {
+      timeline.measure = [drag.from, snapped(timeline, Math.max(x, kGutter), y)];
       timeline.draw();
+    } else {
+      if (drag.x >= kGutter) timeline.pan(-(x - drag.last) / (timeline.width - kGutter));
+      timeline.scrollBy(drag.lastY - y);
     }
     drag.last = x;
     drag.lastY = y;
+    pointed();
   });
   canvas.addEventListener("pointerup", (event) => {
     if (!drag || !timeline.trace) return;
-    const { x, y } = place(event);
-    if (!drag.moved) {
-      if (x < kGutter) timeline.trackAt(y) >= 0 && timeline.toggle(timeline.trackAt(y));
-      else {
-        timeline.measure = null;
-        act.select(instanceAt(x, y));
-      }
-    }
+    const { x, y } = place(event), { moved } = drag;
     drag = null;
+    if (!moved && x < kGutter) timeline.trackAt(y) >= 0 && timeline.toggle(timeline.trackAt(y));
+    else if (!moved) {
+      timeline.measure = null;
+      act.select(instanceAt(timeline, x, y));
+    }
+    pointed();
     act.changed();
   });
+  canvas.addEventListener("pointercancel", () => {
+    drag = null;
+  });
   canvas.addEventListener("pointerleave", () => {
-    pointer = { x: undefined, y: undefined };
-    act.hover(-1, pointer);
+    pointer = away;
+    pointed();
   });
   canvas.addEventListener("dblclick", (event) => {
     if (!timeline.trace) return;
     const { x, y } = place(event);
-    const position = instanceAt(x, y);
+    const position = instanceAt(timeline, x, y);
     if (position >= 0) timeline.reveal(position, true);
   });
   canvas.addEventListener("wheel", (event) => {
     if (!timeline.trace) return;
     event.preventDefault();
     const { x } = place(event);
-    if (event.ctrlKey || event.metaKey) timeline.zoom(Math.exp(event.deltaY * 0.004), x);
-    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      timeline.pan((event.deltaX || event.deltaY) / (timeline.width - kGutter));
-    } else timeline.scrollBy(event.deltaY);
+    const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (sideways) timeline.pan((event.deltaX || event.deltaY) / (timeline.width - kGutter));
+    else if (x < kGutter && !event.ctrlKey) timeline.scrollBy(event.deltaY * (event.deltaMode === 1 ? kLinePixels : 1));
+    else timeline.zoom(wheelFactor(event), x);
     act.changed();
   }, { passive: false });
 
@@ -111,9 +141,11 @@ export function listen(timeline, act) {
     d: () => timeline.pan(0.15),
     f: () => timeline.fit(),
     F: () => timeline.selected >= 0 && timeline.reveal(timeline.selected, true),
+    i: () => timeline.fitSteady(),
+    r: () => act.measuring(!timeline.measuring),
     m: () => {
       const selected = timeline.selected >= 0 ? timeline.trace.instances.start[timeline.selected] : (timeline.from + timeline.to) / 2;
-      timeline.marks.push(pointer.x > kGutter && pointer.y > kAxis ? snapped(pointer.x, pointer.y) : selected);
+      timeline.marks.push(pointer.x > kGutter && pointer.y > kAxis ? snapped(timeline, pointer.x, pointer.y) : selected);
       timeline.draw();
     },
     M: () => {
@@ -132,10 +164,11 @@ export function listen(timeline, act) {
     },
     c: () => act.critical(),
   };
-  return (key) => {
-    if (!timeline.trace || !keys[key]) return false;
-    keys[key]();
+  const key = (name) => {
+    if (!timeline.trace || !keys[name]) return false;
+    keys[name]();
     act.changed();
     return true;
   };
+  return { key, pointed };
 }

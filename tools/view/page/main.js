@@ -17,6 +17,7 @@ import { planView } from "./plan_view.js";
 import { Rows } from "./rows.js";
 import { selectionPanel } from "./selection.js";
 import { compareView, idleView, paysView } from "./tables.js";
+import { showPressed, toolbar } from "./toolbar.js";
 import { overview, verdictParts } from "./verdict.js";
 
 const kViewNames = { timeline: "Timeline", plan: "Plan", idle: "Why idle", pays: "What pays", tasks: "Costs", compare: "Compare" };
@@ -33,9 +34,10 @@ class Page extends Navigation {
     this.sorted = {};  // tables of costs, by name
     this.timeline = new DrawnTimeline(this.by("timeline"));
     this.charts = new Charts(this.by("charts"), this.timeline);
-    this.timeline.drawn = () => this.charts.draw();
+    this.timeline.drawn = () => (this.charts.draw(), this.input?.pointed());
     this.act = {
-      select: (position) => this.select(position, true), hover: (position, at) => this.hover(position, at),
+      select: (position) => this.select(position, true), hover: (position, layer, at) => this.hover(position, layer, at),
+      measuring: (on) => this.setMeasuring(on), showLayer: (name) => this.showLayer(name),
       follow: (forward) => this.follow(forward), neighbour: (step) => this.neighbour(step), otherTrack: (step) => this.otherTrack(step),
       critical: () => this.setCritical(!this.state.critical), changed: () => this.remember(),
       plan: (options) => (Object.assign(this.plan, options), this.showView()),
@@ -58,7 +60,8 @@ class Page extends Navigation {
 
   start() {
     this.theme();
-    this.keys = listen(this.timeline, this.act);
+    this.input = listen(this.timeline, this.act);
+    this.by("tools").replaceChildren(...toolbar(this.tools()));
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("resize", () => this.resize());
     addEventListener("hashchange", () => location.hash !== this.written && this.restore());
@@ -132,8 +135,36 @@ class Page extends Navigation {
     this.remember();
   }
 
+  // What the buttons above the timeline do; of a timeline that is not there nothing.
+  tools() {
+    const moving = (action) => (value) => this.timeline.trace && (action(value), this.remember());
+    return {
+      zoom: moving((factor) => this.timeline.zoom(factor)), move: moving((share) => this.timeline.pan(share)),
+      steady: moving(() => this.timeline.fitSteady()), whole: moving(() => this.timeline.fit()),
+      measuring: () => this.setMeasuring(!this.timeline.measuring), critical: () => this.setCritical(!this.state.critical),
+      charts: () => this.showCharts(!this.charts.shown),
+    };
+  }
+
+  setMeasuring(on) {
+    this.timeline.measuring = on;
+    this.showTools();
+  }
+
+  showCharts(on) {
+    this.charts.shown = on;
+    this.resize();
+    this.showTools();
+    this.remember();
+  }
+
+  showTools() {
+    showPressed({ measuring: this.timeline.measuring, critical: this.state.critical, charts: this.charts.shown });
+  }
+
   showView() {
     const { view } = this.state;
+    this.by("tip").hidden = true;
     const options = { ...this.plan, sorted: this.sorted, pair: this.state.pair, dark: isDark() };
     this.by("timeline-view").hidden = view !== "timeline";
     this.by("other-view").hidden = view === "timeline";
@@ -198,6 +229,7 @@ class Page extends Navigation {
     if (state.trace !== this.state.trace && state.trace < this.traces.length) return this.switchTo(state.trace);
     this.state.critical = state.critical;
     this.state.pair = state.pair;
+    this.charts.shown = state.charts;
     const { timeline } = this;
     timeline.onlyCritical = state.critical;
     timeline.measure = state.measure ?? null;
@@ -206,6 +238,8 @@ class Page extends Navigation {
     let position = -1;
     if (timeline.trace && state.task < this.trace.head.tasks.length) position = this.trace.dependencies.find(state.task, state.instance);
     this.select(position, false);
+    this.showTools();
+    this.resize();
     if (state.view !== this.state.view) this.view(state.view);
   }
 
@@ -215,9 +249,8 @@ class Page extends Navigation {
     this.remembering = setTimeout(() => {
       const { timeline } = this;
       if (!timeline.trace) return;
-      const state = { view: this.state.view, trace: this.state.trace, critical: this.state.critical, marks: timeline.marks, pair: this.state.pair };
-      const [begin, end] = timeline.span;
-      if (timeline.from > begin || timeline.to < end) Object.assign(state, { from: Math.max(0, timeline.from), to: timeline.to });
+      const state = { view: this.state.view, trace: this.state.trace, critical: this.state.critical, marks: timeline.marks, pair: this.state.pair,
+        charts: this.charts.shown, from: Math.max(0, timeline.from), to: timeline.to };
       if (timeline.measure) state.measure = timeline.measure;
       if (timeline.selected >= 0) {
         const { instances } = this.trace;
@@ -251,17 +284,20 @@ class Page extends Navigation {
   setCritical(on) {
     this.state.critical = this.timeline.onlyCritical = on;
     this.timeline.draw();
+    this.showTools();
     this.showPanel();
     this.remember();
   }
 
-  hover(position, { x, y }) {
+  // What is under the pointer; nothing where the timeline is not what is seen.
+  hover(position, layer, { x, y }) {
     const tip = this.by("tip");
-    tip.hidden = position < 0;
-    if (position < 0) return;
+    tip.hidden = position < 0 || this.state.view !== "timeline";
+    if (tip.hidden) return;
     const { instances, head } = this.trace;
     const task = head.tasks[instances.task[position]];
-    tip.textContent = `${instanceName(shown(task.name), instances.instance[position])}: ${duration(instances.end[position] - instances.start[position])}`;
+    tip.textContent = `${instanceName(shown(task.name), instances.instance[position])}: ${duration(instances.end[position] - instances.start[position])}`
+      + (layer ? `; ${shown(head.launches[layer.launch])}: ${duration(layer.end - layer.start)}` : "");
     const box = this.by("timeline").getBoundingClientRect();
     tip.style.left = Math.min(box.left + x + 14, innerWidth - tip.offsetWidth - 8) + "px";
     tip.style.top = Math.min(box.top + y + 16, innerHeight - 40) + "px";
@@ -282,11 +318,8 @@ class Page extends Navigation {
     if (key === "/") this.by("search").focus();
     else if (key === "?") this.help();
     else if (view) this.view(view);
-    else if (key === "g" && this.state.view === "timeline") {
-      this.charts.shown = !this.charts.shown;
-      this.resize();
-    }
-    else if (this.state.view !== "timeline" || !this.keys(key)) return;
+    else if (key === "g" && this.state.view === "timeline") this.showCharts(!this.charts.shown);
+    else if (this.state.view !== "timeline" || !this.input.key(key)) return;
     event.preventDefault();
   }
 

@@ -1,5 +1,7 @@
 // Ways through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to what is searched.
 
+import { layerOf } from "./colours.js";
+import { insideOf } from "./decode.js";
 import { counted } from "../../page/names.js";
 
 // Of a page with a `timeline`, a `trace`, view(name), select(position, reveals) and by(id).
@@ -87,44 +89,98 @@ export class Navigation {
     }
   }
 
-  // “step” lights the tasks that have it in their names, “step 40” goes to that instance as well.
+  // “step” lights the tasks that have it in their names, “conv1” the layers, “step 40” goes to that instance as well.
   search() {
-    const text = this.by("search").value.trim().toLowerCase();
-    const tasks = this.trace.head.tasks ?? [];
+    const text = this.by("search").value.trim();
     const numbered = /^(.*\S)\s+(\d+)$/.exec(text);
-    const having = (part) => tasks.map((task, id) => (task.name.toLowerCase().includes(part) ? id : -1)).filter((id) => id >= 0);
-    let found = text ? having(text) : [];
+    let found = foundIn(this.trace, text);
     this.number = undefined;
-    if (found.length === 0 && numbered) {
-      found = having(numbered[1]);
+    if (found && numbered && found.tasks.size + found.launches.size === 0) {
+      found = foundIn(this.trace, numbered[1]);
       this.number = Number(numbered[2]);
     }
-    this.timeline.matches = text ? new Set(found) : null;
-    this.by("found").textContent = text ? counted(found.length, "task") : "";
+    this.timeline.matches = found;
+    this.by("found").textContent = found ? foundWords(found) : "";
     this.timeline.draw();
   }
 
+  // To the next of what was found, from what is selected or in sight on, and behind the last to the first.
   nextMatch(step) {
-    const { matches, selected } = this.timeline;
-    if (!matches?.size || !this.trace.dependencies) return;
+    const { matches, selected, from, to } = this.timeline;
+    if (!matches || !this.trace.dependencies) return;
     this.view("timeline");
-    const { dependencies, instances } = this.trace;
-    const tasks = [...matches];
-    if (this.number !== undefined) {
-      const at = tasks.map((task) => dependencies.find(task, this.number)).filter((position) => position >= 0);
-      if (at.length) this.select(at[(at.indexOf(selected) + 1) % at.length], true);
-      return;
-    }
-    const time = selected >= 0 ? instances.start[selected] : step > 0 ? -Infinity : Infinity;
-    let next = -1;
-    const { first, order } = dependencies.positions();
+    const time = this.foundAt?.position === selected && selected >= 0 ? this.foundAt.time
+      : selected >= 0 ? this.trace.instances.start[selected] : step > 0 ? from - 1 : to + 1;
+    const next = this.foundFrom(time, step) ?? this.foundFrom(step > 0 ? -Infinity : Infinity, step);
+    if (!next) return;
+    this.foundAt = next;
+    this.select(next.position, true);
+    if (next.layer) this.timeline.showSpan(next.layer.start, next.layer.end);
+  }
+
+  // The instance, and within it the layer, that begins first behind a time, or with a negative step last before it:
+  // { position, time, layer }.
+  foundFrom(time, step) {
+    const { tasks, holders, launches } = this.timeline.matches;
+    const { instances, dependencies } = this.trace, { first, order } = dependencies.positions();
     const ahead = (a, b) => (step > 0 ? a < b : a > b);
-    for (const task of tasks) {
-      for (let i = first[task]; i < first[task + 1]; ++i) {
-        const start = instances.start[order[i]];
-        if (ahead(time, start) && (next < 0 || ahead(start, instances.start[next]))) next = order[i];
+    let next = null;
+    const take = (one) => {
+      if (ahead(time, one.time) && (!next || ahead(one.time, next.time))) next = one;
+    };
+    const of = (task) => (this.number === undefined ? order.subarray(first[task], first[task + 1])
+      : [dependencies.find(task, this.number)].filter((position) => position >= 0));
+    for (const task of tasks) for (const position of of(task)) take({ position, time: instances.start[position] });
+    for (const task of holders) {
+      for (const position of of(task)) {
+        const begin = step > 0 ? instances.end[position] : -instances.start[position];
+        if (begin < step * time || (next && ahead(next.time, step > 0 ? instances.start[position] : instances.end[position]))) continue;
+        for (const layer of insideOf(this.trace, position)) if (launches.has(layer.launch)) take({ position, time: layer.start, layer });
       }
     }
-    if (next >= 0) this.select(next, true);
+    return next;
   }
+
+  // Goes to a layer by its name.
+  showLayer(name) {
+    this.by("search").value = name;
+    this.search();
+    this.nextMatch(1);
+  }
+}
+
+function foundWords({ tasks, layers }) {
+  const words = [layers > 0 ? counted(layers, "layer") : "", tasks.size > 0 ? counted(tasks.size, "task") : ""].filter((text) => text);
+  return words.join(", ") || "nothing";
+}
+
+// What has a text in its name, whatever its case: { tasks, launches (nodes of layers), layers (how many), holders (tasks
+// that have these nodes inside) }. The text that is a layer's whole name finds that layer alone. Nothing of no text.
+export function foundIn(trace, text) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return null;
+  const { tasks = [], launches = [] } = trace.head;
+  const having = (names) => names.map((name, id) => (name.toLowerCase().includes(wanted) ? id : -1)).filter((id) => id >= 0);
+  const whole = launches.map((name, id) => (layerOf(name).toLowerCase() === wanted ? id : -1)).filter((id) => id >= 0);
+  const nodes = new Set(whole.length > 0 ? whole : having(launches));
+  const found = new Set(having(tasks.map((task) => task.name)));
+  const holders = new Set();
+  if (nodes.size > 0) for (const [task, inside] of launchesOfTasks(trace)) if (inside.some((launch) => nodes.has(launch))) holders.add(task);
+  return { tasks: found, launches: nodes, holders, layers: new Set([...nodes].map((id) => layerOf(launches[id]))).size };
+}
+
+// [task, its nodes' launches] of all tasks that have nodes inside; made once a trace.
+function launchesOfTasks(trace) {
+  if (trace.inside) return trace.inside;
+  const { head, instances, nodes } = trace, sets = new Map();
+  if (!instances) return [];
+  const add = (task, launch) => {
+    if (!sets.has(task)) sets.set(task, new Set());
+    sets.get(task).add(launch);
+  };
+  for (let i = 0; i < nodes.count; ++i) add(instances.task[nodes.parent[i]], nodes.launch[i]);
+  head.tasks.forEach((task, id) => {
+    if (task.inside !== undefined && !sets.has(id)) for (const [launch] of head.insides[task.inside]) add(id, launch);
+  });
+  return (trace.inside = [...sets].map(([task, inside]) => [task, [...inside]]));
 }

@@ -13,7 +13,8 @@ export class DrawnTimeline extends Timeline {
   coloursNow() {
     const { colours, faint } = this.palette;
     if (!this.onlyCritical && !this.matches) return colours;
-    const lit = (task) => (!this.onlyCritical || this.critical.has(task)) && (!this.matches || this.matches.has(task));
+    const found = (task) => !this.matches || this.matches.tasks.has(task) || this.matches.holders.has(task);
+    const lit = (task) => (!this.onlyCritical || this.critical.has(task)) && found(task);
     return colours.map((colour, task) => (lit(task) ? colour : faint[task]));
   }
 
@@ -105,18 +106,19 @@ export class DrawnTimeline extends Timeline {
     const left = Math.max(x, kGutter), right = Math.min(x + w, this.width);
     let height = this.row - 2 * kPad;
     const inside = w > 90 ? insideOf(trace, position) : [];
+    const searched = this.matches?.launches;
     if (inside.length > 0) height = Math.round((this.row - 2 * kPad) / 2);
     for (const { launch, start, end } of inside) {
       const a = this.xOf(start), b = this.xOf(end);
       if (b < left || a > right || b - a < 0.3) continue;
-      ctx.fillStyle = css(palette.layers[launch]);
+      ctx.fillStyle = css(searched?.size && !searched.has(launch) ? palette.faintLayers[launch] : palette.layers[launch]);
       ctx.fillRect(a, y + kPad + height, Math.max(0.5, b - a - 0.5), this.row - 2 * kPad - height);
       if (b - a < 36) continue;
-      ctx.font = `${height < 14 ? 9 : 11}px system-ui, sans-serif`;
+      ctx.font = `${height < 14 ? 10 : 11}px system-ui, sans-serif`;
       ctx.fillStyle = palette.layerText;
       ctx.fillText(fitting(ctx, shown(trace.head.launches[launch]), b - a - 6), a + 3, y + this.row - kPad - height / 2 + 0.5);
     }
-    ctx.font = `${height < 14 ? 9 : 12}px system-ui, sans-serif`;
+    ctx.font = `${height < 14 ? 10 : 12}px system-ui, sans-serif`;
     ctx.fillStyle = inkOn(colour);
     const name = shortName(trace.head.tasks[task].name), text = instanceName(name, trace.instances.instance[position]);
     const all = ctx.measureText(text).width <= right - left - 8;

@@ -1,13 +1,19 @@
 // The plan as a graph.
 
 import { css } from "../../page/theme.js";
+import { fitting } from "./canvas.js";
 import { kindColour, slackColour } from "./colours.js";
 import { el, link, svg } from "../../page/dom.js";
 import { kBands, placed, planGraph, turnsNote } from "./layout.js";
 import { counted, duration, kindName, shown } from "../../page/names.js";
 
-const kWidth = 162, kHeight = 44;
-const kSize = { left: 90, right: 10, top: 4, bottom: 26, column: 206, row: 58, gap: 44 };
+const kHeight = 46;
+const kNarrowest = 150, kWidest = 270;  // of boxes, which are as wide as their texts need
+const kRim = 12;                         // within a box, beside its text
+const kBetween = 64;                     // boxes of neighbouring columns: room for "3 slots"
+const kNameFont = "600 13px system-ui, 'DejaVu Sans', sans-serif", kFont = "12px system-ui, 'DejaVu Sans', sans-serif";
+const kLeastScale = 10.5 / 12;           // of the picture in a narrow window: its texts stay above 10 pixels
+const kSize = { left: 90, right: 10, top: 4, bottom: 26, row: 60, gap: 48 };
 const kQuiet = new Set(["lane", "self", "pace"]);  // edges of order, which are drawn when asked for or critical
 
 function distanceInWords(edge) {
@@ -24,13 +30,14 @@ function linkTitle(edge, nodes) {
 }
 
 function pathOf(a, b, cyclic) {
+  const { width } = a;
   if (a === b) {
-    const x = a.x + kWidth / 2 - 26, y = a.y - kHeight / 2;
+    const x = a.x + width / 2 - 26, y = a.y - kHeight / 2;
     return { d: `M${x},${y} c-10,-26 42,-26 26,14`, x: x + 24, y: y - 15 };
   }
   const forward = b.x > a.x;
   if (!cyclic && forward) {
-    const [x0, x1] = [a.x + kWidth / 2, b.x - kWidth / 2], half = Math.max(20, (x1 - x0) / 2);
+    const [x0, x1] = [a.x + width / 2, b.x - width / 2], half = Math.max(20, (x1 - x0) / 2);
     return { d: `M${x0},${a.y} C${x0 + half},${a.y} ${x1 - half},${b.y} ${x1 - 3},${b.y}`, x: (x0 + x1) / 2, y: (a.y + b.y) / 2 };
   }
   // Back: out of the lower edge of the one and into the lower edge of the other.
@@ -52,12 +59,12 @@ function drawLink(edge, nodes, iteration) {
 
 export function planView(trace, state, act) {
   const { head } = trace;
-  const graph = planGraph(head, state.each);
-  const picture = placed(graph, kSize);
+  const graph = planGraph(head, state.each), width = fitTexts(graph.nodes);
+  const picture = placed(graph, { ...kSize, column: width + kBetween });
   const iteration = head.steady.iteration_ns;
   const tip = (id) => svg("marker", { id, viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto", markerUnits: "userSpaceOnUse" },
     svg("path", { d: "M0,0 L8,4 L0,8 z" }));
-  const root = svg("svg", { viewBox: `0 0 ${picture.width} ${picture.height}`, style: `width: 100%; min-width: ${Math.min(picture.width, 1250)}px; max-width: ${picture.width}px`, role: "img" }, svg("defs", {}, tip("tip-plain"), tip("tip-cyclic"), tip("tip-critical")));
+  const root = svg("svg", { viewBox: `0 0 ${picture.width} ${picture.height}`, style: `width: 100%; min-width: ${Math.ceil(picture.width * kLeastScale)}px; max-width: ${picture.width}px`, role: "img" }, svg("defs", {}, tip("tip-plain"), tip("tip-cyclic"), tip("tip-critical")));
   for (const band of picture.bands) {
     const label = svg("text", { x: 14, y: band.y + band.height / 2, class: "band-name" });
     label.textContent = band.name;
@@ -90,18 +97,36 @@ function check(text, on, action) {
   return el("label", {}, box, " ", text);
 }
 
+// Gives all boxes the same width, and each its texts, cut where they are longer than the widest box. Returns the width.
+function fitTexts(nodes) {
+  const context = document.createElement("canvas").getContext("2d");
+  const widthOf = (font, text) => ((context.font = font), context.measureText(text).width);
+  let width = kNarrowest;
+  for (const node of nodes) {
+    node.times = node.tasks.length > 1 ? ` × ${node.tasks.length}` : "";
+    node.facts = node.count === 0 ? "never ran" : duration(node.total / node.count) + slackWords(node.slack);
+    width = Math.max(width, widthOf(kNameFont, kindName(node.name) + node.times) + 2 * kRim, widthOf(kFont, node.facts) + 2 * kRim);
+  }
+  width = Math.ceil(Math.min(width, kWidest));
+  for (const node of nodes) {
+    node.width = width;
+    const room = width - 2 * kRim - widthOf(kNameFont, node.times);
+    node.label = fitting(context, kindName(node.name), room) + node.times;
+  }
+  return width;
+}
+
 function drawNode(node, head, iteration, dark, act) {
   const share = iteration > 0 ? (node.slack * 1000) / iteration : node.slack === 0 ? 0 : Infinity;
-  const x = node.x - kWidth / 2, y = node.y - kHeight / 2;
+  const { width } = node, x = node.x - width / 2, y = node.y - kHeight / 2;
   const group = svg("g", { class: `node${node.critical ? " critical" : ""}`, tabindex: 0, role: "button",
     onclick: () => act.showTask(node.tasks), onkeydown: (event) => event.key === "Enter" && act.showTask(node.tasks) });
-  const title = svg("title"), name = svg("text", { x: node.x + 3, y: node.y - 6, class: "name" }), facts = svg("text", { x: node.x + 3, y: node.y + 11 });
-  const times = node.tasks.length > 1 ? ` × ${node.tasks.length}` : "";
-  name.textContent = cut(kindName(node.name), 23 - times.length) + times;
-  facts.textContent = node.count === 0 ? "never ran" : duration(node.total / node.count) + slackWords(node.slack);
+  const title = svg("title"), name = svg("text", { x: node.x + 3, y: node.y - 5, style: `font: ${kNameFont}` }), facts = svg("text", { x: node.x + 3, y: node.y + 13, style: `font: ${kFont}` });
+  name.textContent = node.label;
+  facts.textContent = node.facts;
   title.textContent = `${shown(node.name)}\n${counted(node.count, "instance")}, clock “${shown(head.clocks[node.clock].name)}”` +
     (Number.isFinite(node.slack) ? `\neach may take ${duration(node.slack * 1000)} longer before it were on the critical cycle` : "\non no cycle: it bounds nothing");
-  group.append(title, svg("rect", { x, y, width: kWidth, height: kHeight, rx: 7, fill: slackColour(share, dark) }),
+  group.append(title, svg("rect", { x, y, width, height: kHeight, rx: 7, fill: slackColour(share, dark) }),
     svg("rect", { x, y, width: 5, height: kHeight, rx: 2, fill: css(kindColour(kBands[node.band], dark)) }), name, facts);
   return group;
 }

@@ -19,15 +19,20 @@ export function edgeInWords(edge) {
   return kWords[edge.why] + what;
 }
 
-function timesOf(trace, position) {
-  const { start, end, ready, issued } = trace.instances;
-  const zero = trace.head.begin_ns;
-  const rows = [];
-  const add = (word, time, note) => Number.isFinite(time) && rows.push([word, inMilliseconds(time - zero), note]);
-  add("ready", start[position] - ready[position], "what it needs had ended, or was queued before it");
-  add("issued", start[position] - issued[position], "in its queue, or taken by a thread");
-  add("started", start[position], Number.isFinite(ready[position]) ? `${duration(ready[position])} after it was ready` : "");
-  add("ended", end[position], "");
+// When the last of what an instance needed had ended, as the list of these tells; where none of that was recorded, when
+// the run found it ready, which on a GPU is when all that it needs was queued; NaN: unknown. Clocks of GPUs are read by the microsecond, so that
+// what was needed may seem to end a little late.
+export function readyAt({ instances }, position, needs) {
+  const start = instances.start[position];
+  return needs.length > 0 && needs[0].position >= 0 ? Math.min(start, needs[0].time) : start - instances.ready[position];
+}
+
+function timesOf(trace, position, needs) {
+  const { start, end, issued } = trace.instances;
+  const zero = trace.head.begin_ns, ready = readyAt(trace, position, needs);
+  const times = [["issued", start[position] - issued[position], "in its queue, or taken by a thread"], ["ready", ready, "the last of what it needed had ended"],
+    ["started", start[position], Number.isFinite(ready) ? `${duration(start[position] - ready)} after it was ready` : ""], ["ended", end[position], ""]];
+  const rows = times.filter(([, time]) => Number.isFinite(time)).sort((a, b) => a[1] - b[1]).map(([word, time, note]) => [word, inMilliseconds(time - zero), note]);
   return table([["", "left"], ["at", "right"], ["", "left"]], rows, { class: "times" });
 }
 
@@ -37,8 +42,8 @@ function needsList(trace, position, needs, act) {
   if (needs.length === 0) return el("p", { class: "quiet" }, "Nothing: it could start at once.");
   return el("ul", { class: "edges" }, ...needs.map((need, i) => {
     const name = instanceName(shown(head.tasks[need.task].name), need.instance);
-    const before = need.position < 0 ? "not recorded" : `ended ${duration(Math.abs(instances.start[position] - need.time))} ` +
-      (need.time <= instances.start[position] ? "before" : "after it started");
+    const ahead = instances.start[position] - need.time;
+    const before = need.position < 0 ? "not recorded" : `ended ${duration(Math.abs(ahead))} ${ahead >= 0 ? "before" : "after it started"}`;
     return el("li", { class: i === 0 && need.position >= 0 ? "last" : "" },
       need.position < 0 ? el("bdi", {}, name) : link(name, () => act.select(need.position)),
       el("div", { class: "quiet" }, `${i === 0 && need.position >= 0 ? "came last, " : ""}${before}; ${edgeInWords(head.edges[need.edge])}`));
@@ -90,7 +95,7 @@ export function selectionPanel(trace, position, needs, neededBy, act, palette) {
     el("p", { class: "quiet" }, el("bdi", {}, shown(task.name)), ` · instance ${instances.instance[position]} of the clock “${shown(head.clocks[task.clock].name)}”${place}`),
     el("p", {}, `Took ${duration(took)}; its mean is ${duration(task.mean_ns)}${spread}.`,
       slackOf(task)),
-    timesOf(trace, position),
+    timesOf(trace, position, needs),
     el("section", {}, el("h3", {}, "Waited for ", el("kbd", {}, "[")), needsList(trace, position, needs, act)),
     el("section", {}, el("h3", {}, "Waited for it ", el("kbd", {}, "]")), neededByList(trace, neededBy, act)),
     layersInside(trace, position, palette));

@@ -3,7 +3,8 @@
 import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
 import { bar, el, link, table } from "../../page/dom.js";
-import { compared, comparedLayers } from "./compare.js";
+import { compared, comparedLayers, timeOf, unitOf } from "./compare.js";
+import { cardOf, imagesPerSecond, learnersOf, samplesOf } from "./run_card.js";
 import { counted, duration, grouped, instanceName, kindName, percent, shown } from "../../page/names.js";
 
 export function idleView(trace, state, act) {
@@ -91,10 +92,10 @@ function changesTable(title, what, changes, nameOf, change, tells, act) {
     others.length ? el("p", { class: "quiet" }, "Nothing that the model can tell would change with ", ...others.flatMap((one, i) => [i > 0 ? ", " : "", named(one)]), ".") : null];
 }
 
-function comparedLayersTable(rows, names) {
+function comparedLayersTable(rows, names, unit) {
   const most = 12;
   if (rows.length === 0) return [];
-  return [el("h3", {}, "Layers, per iteration"),
+  return [el("h3", {}, `Layers, per ${unit}`),
     table([["layer", "left"], [`in ${shown(names[0])}`, "right"], [`in ${shown(names[1])}`, "right"], ["difference", "right"]], rows.slice(0, most).map((row) => [
       el("bdi", {}, shown(row.name)), duration(row.a), duration(row.b), signedTime(row.b - row.a)])),
     rows.length > most ? el("p", { class: "quiet" }, `and ${counted(rows.length - most, "layer")} that changed less`) : null];
@@ -108,37 +109,48 @@ export function compareView(traces, state, act) {
 
 const signedTime = (ns) => (ns > 0 ? "+" : "−") + duration(Math.abs(ns));
 const signedShare = (share) => (share > 0 ? "+" : "") + percent(share);
-const learnersOf = (head) => head.lanes.filter((lane) => lane.kind === "compute").length;
 
-// Iterations of each trace against those of the first of the pair; which two are told in full can be chosen.
+// Iterations of each trace against those of the first of the pair, or samples where batches differ; which two are told in
+// full can be chosen.
 function allCompared(traces, pair, act) {
   const chosen = (side) => el("select", { id: `compare-${side}`, onchange: (event) => act.compare(pair.map((at, i) => (i === side ? event.target.selectedIndex : at))) },
     ...traces.map(({ head }, i) => el("option", { selected: i === pair[side] }, shown(head.name))));
-  const { head: first } = traces[pair[0]], base = first.steady?.iteration_ns ?? 0;
+  const unit = unitOf(traces.map(({ head }) => head)), base = timeOf(traces[pair[0]].head, unit);
+  const known = (value, text) => (value > 0 ? text(value) : "—");
   return [el("p", { class: "choice" }, "From ", chosen(0), " to ", chosen(1)),
-    table([["trace", "left"], ["learners", "right"], ["an iteration", "right"], ["difference", "right"], ["", "right"]], traces.map(({ head }, i) => {
-      const own = head.steady?.iteration_ns ?? 0, differs = i !== pair[0] && base > 0 && own > 0;
-      return [i === pair[0] ? el("bdi", {}, shown(head.name)) : link(shown(head.name), () => act.compare([pair[0], i]), "all that changed"), head.tasks ? grouped(learnersOf(head)) : "—", own > 0 ? duration(own) : "—",
+    table([["trace", "left"], ["learners", "right"], ["batch", "right"], ["images/s", "right"], [unit === "sample" ? "a sample" : "an iteration", "right"], ["difference", "right"], ["", "right"]], traces.map(({ head }, i) => {
+      const own = timeOf(head, unit), differs = i !== pair[0] && base > 0 && own > 0;
+      return [i === pair[0] ? el("bdi", {}, shown(head.name)) : link(shown(head.name), () => act.compare([pair[0], i]), "all that changed"), head.tasks ? grouped(learnersOf(head)) : "—",
+        known(head.run?.batch, grouped), known(imagesPerSecond(head), grouped), known(own, duration),
         differs ? signedTime(own - base) : "", differs ? signedShare(own / base - 1) : ""];
     }))];
 }
 
+// What of the runs differs, as their cards have it.
+function cardsCompared(a, b) {
+  const [inA, inB] = [a, b].map((head) => new Map(cardOf(head)));
+  const rows = [...new Set([...inA.keys(), ...inB.keys()])].filter((name) => name !== "date" && inA.get(name) !== inB.get(name));
+  if (rows.length === 0) return [];
+  return [el("h3", {}, "The runs"), table([["", "left"], [shown(a.name), "left"], [shown(b.name), "left"]],
+    rows.map((name) => [name, ...[inA, inB].map((card) => el("bdi", {}, card.get(name) ?? "—"))]))];
+}
+
 function twoCompared(a, b, pair, act) {
   if (!a.tasks || !b.tasks) return [el("p", { class: "intro" }, "One of the traces holds no instances: there is nothing to compare.")];
-  const { rows, iteration } = compared(a, b);
-  const verdict = iteration.a > 0 && iteration.b > 0
-    ? `An iteration takes ${duration(iteration.a)} in “${shown(a.name)}” and ${duration(iteration.b)} in “${shown(b.name)}”: ${signedTime(iteration.b - iteration.a)} (${signedShare(iteration.b / iteration.a - 1)}).`
+  const { rows, unit, time } = compared(a, b), samples = unit === "sample";
+  const verdict = time.a > 0 && time.b > 0
+    ? `${samples ? "A sample" : "An iteration"} takes ${duration(time.a)} in “${shown(a.name)}” and ${duration(time.b)} in “${shown(b.name)}”: ${signedTime(time.b - time.a)} (${signedShare(time.b / time.a - 1)}).`
     : "One of the traces is too short to tell how long an iteration takes.";
-  const learners = [a, b].map(learnersOf);
-  const unlike = learners[0] === learners[1] ? "" :
-    ` An iteration is a batch of each learner: ${learners[0]} in “${shown(a.name)}”, ${learners[1]} in “${shown(b.name)}”.`;
+  const learners = [a, b].map(learnersOf), mean = samples ? "a sample" : "mean";
+  const unlike = samples ? ` Iterations are of ${grouped(samplesOf(a))} and of ${grouped(samplesOf(b))} samples, so that all times are of a sample.`
+    : learners[0] === learners[1] ? "" : ` An iteration is a batch of each learner: ${learners[0]} in “${shown(a.name)}”, ${learners[1]} in “${shown(b.name)}”.`;
   return [el("p", { class: "intro" }, verdict + unlike),
-    table([["task", "left"], ["mean in " + shown(a.name), "right"], ["mean in " + shown(b.name), "right"], ["difference", "right"], ["per iteration", "right"], ["", "left"]],
+    table([["task", "left"], [`${mean} in ${shown(a.name)}`, "right"], [`${mean} in ${shown(b.name)}`, "right"], ["difference", "right"], [`per ${unit}`, "right"], ["", "left"]],
       rows.map((row) => [link(row.name, () => act.showTaskOf(pair[row.b ? 1 : 0], (row.b ?? row.a).tasks)),
         row.a ? `${duration(row.a.mean)} ± ${duration(row.a.deviation)}` : "—", row.b ? `${duration(row.b.mean)} ± ${duration(row.b.deviation)}` : "—",
         row.a && row.b ? signedTime(row.b.mean - row.a.mean) : "—",
         el("span", { class: row.sure ? (row.cost > 0 ? "bad" : "good") : "quiet" }, row.sure ? signedTime(row.cost) : row.few ? "too few instances" : "within its spread"),
         row.a ? row.b ? "" : `only in ${shown(a.name)}` : `only in ${shown(b.name)}`])),
-    ...comparedLayersTable(comparedLayers(a, b), [a.name, b.name]),
-    el("p", { class: "quiet" }, `“Per iteration” is the work of all learners and devices together; work beside compute may cost no time. Samples: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`)];
+    ...comparedLayersTable(comparedLayers(a, b), [a.name, b.name], unit), ...cardsCompared(a, b),
+    el("p", { class: "quiet" }, `“Per ${unit}” is the work of all learners and devices together; work beside compute may cost no time. Recorded: ${counted(a.instances, "instance")} and ${counted(b.instances, "instance")}.`)];
 }

@@ -7,6 +7,27 @@ export const kGutter = 188, kAxis = 30;
 export const kLowest = 26;  // of a row, in pixels
 const kHighest = 44;
 const kLeast = 20;                  // ns that are shown
+const kOpened = 4;                  // iterations in sight at first
+
+// The span of a few iterations in the middle of the steady state, none of them much longer than they are there;
+// nothing where the trace has no such state.
+export function steadySpan({ head, instances, dependencies }) {
+  const { first, last, iteration_ns } = head.steady ?? {};
+  if (!(iteration_ns > 0) || last <= first) return null;
+  const steps = head.tasks.map((task, id) => [task, id]).filter(([task]) => task.clock === 0 && head.lanes[task.lane].kind === "compute");
+  if (steps.length === 0) return null;
+  const [, step] = steps.reduce((a, b) => (b[0].total_ns > a[0].total_ns ? b : a));
+  const startOf = (iteration) => instances.start[dependencies.find(step, iteration)];
+  const count = Math.min(kOpened, last - first), middle = Math.floor((first + last - count) / 2);
+  for (let away = 0; away <= last - first; ++away) {
+    for (const at of [middle - away, middle + away]) {
+      if (at < first || at + count > last) continue;
+      const from = startOf(at), to = startOf(at + count);
+      if (to - from <= 1.25 * count * iteration_ns) return [from - 0.1 * iteration_ns, to + 0.1 * iteration_ns];
+    }
+  }
+  return null;
+}
 
 export class Timeline {
   constructor(canvas) {
@@ -18,6 +39,7 @@ export class Timeline {
     this.frames = [];
     this.marks = [];
     this.measure = null;
+    this.measuring = false;  // what a drag does
   }
 
   // `trace`: { head, instances, nodes, rows, dependencies }.
@@ -28,7 +50,7 @@ export class Timeline {
     for (const edge of trace.head.critical.edges) {
       this.critical.add(trace.head.edges[edge].from).add(trace.head.edges[edge].to);
     }
-    this.fit();
+    this.fitSteady();
   }
 
   // Rows are as high as there is room for.
@@ -45,6 +67,13 @@ export class Timeline {
     const [begin, end] = this.span;
     const margin = Math.max(kLeast, (end - begin) * 0.01);
     this.setView(begin - margin, end + margin);
+  }
+
+  // A few iterations of the steady state, or all where there is none.
+  fitSteady() {
+    const steady = steadySpan(this.trace);
+    if (steady) this.setView(...steady);
+    else this.fit();
   }
 
   setView(from, to) {
@@ -124,6 +153,14 @@ export class Timeline {
     const seen = start[position] >= this.from && end[position] <= this.to;
     if (!seen || width !== this.to - this.from) this.setView(middle - width / 2, middle + width / 2);
     this.scrollBy(0);
+  }
+
+  // Brings a span into sight, as wide as a third of the picture where it is less than a few pixels or larger than that.
+  showSpan(start, end) {
+    const length = Math.max(end - start, kLeast / 3), pixels = length * this.scale;
+    const width = pixels < 40 || pixels > this.width / 3 ? length * 3 : this.to - this.from;
+    const middle = (start + end) / 2;
+    this.setView(middle - width / 2, middle + width / 2);
   }
 
   resize() {

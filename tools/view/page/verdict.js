@@ -3,6 +3,7 @@
 import { el, link } from "../../page/dom.js";
 import { turnsNote } from "./layout.js";
 import { counted, duration, shown, unbroken } from "../../page/names.js";
+import { cardOf } from "./run_card.js";
 
 function sizeOf({ instances, begin_ns, end_ns, steady, dropped, unfinished }) {
   const parts = [counted(instances, "task instance") + (instances ? ` over ${duration(end_ns - begin_ns)}` : "")];
@@ -23,6 +24,12 @@ export function verdictParts(head, show) {
     el("div", { class: "note" }, unbroken(sizeOf(head)))];
 }
 
+function runCard(head) {
+  const lines = cardOf(head);
+  return lines.length === 0 ? null : el("section", {}, el("h2", {}, "The run"), el("dl", { class: "card" }, ...lines.flatMap(([name, text]) =>
+    [el("dt", {}, name), el("dd", {}, el(name === "command" ? "code" : "bdi", {}, text))])));
+}
+
 export function overview(head, onlyCritical, act) {
   const { critical, edges, tasks, steady } = head;
   const cycle = critical?.edges.length ? el("section", {}, el("h3", {}, "Critical cycle"),
@@ -30,8 +37,8 @@ export function overview(head, onlyCritical, act) {
     el("ul", { class: "edges" }, ...critical.edges.slice(0, 20).map((id) => el("li", { class: "last" },
       link(shown(tasks[edges[id].from].name), () => act.showTask([edges[id].from]))))),
     link(onlyCritical ? "show all tasks" : "show only these", () => act.critical())) : null;
-  return el("div", {}, el("h2", {}, "Nothing selected"),
+  return el("div", {}, runCard(head), el("h2", {}, "Nothing selected"),
     el("p", { class: "quiet" }, "Each row is a queue of a device, or a thread of the host; each block is one instance of a task. Click one to see what it waited for and who waited for it."),
     steady?.iteration_ns > 0 ? el("p", {}, unbroken(`An iteration takes ${duration(steady.iteration_ns)} in the steady state.`)) : null, cycle,
-    el("p", { class: "quiet" }, el("kbd", {}, "W"), " ", el("kbd", {}, "S"), " zoom, ", el("kbd", {}, "A"), " ", el("kbd", {}, "D"), " move, ", el("kbd", {}, "?"), " all keys"));
+    el("p", { class: "quiet" }, "The wheel zooms, a drag moves; ", el("kbd", {}, "?"), " shows all keys."));
 }

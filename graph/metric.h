@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ struct MetricSpec {
   // are put in the order of the data; finish() makes the metric of them, on the host. Only validations have these.
   enum class Keeps : uint8_t { Mean, Rows };
 
-  Better better = Better::Higher;
+  std::optional<Better> better;  // none: whoever uses it states it, where something needs the best
   double least = -std::numeric_limits<double>::infinity();  // the range of the metric
   double most = std::numeric_limits<double>::infinity();
   Keeps keeps = Keeps::Mean;

@@ -33,10 +33,10 @@ std::vector<MeasuredMetric> measured_metrics(const Loop& loop, const std::vector
   std::vector<MeasuredMetric> all;
   for (const LoopMetric& metric : loop.metrics) {
     const MetricSpec& spec = metric.spec;
-    all.push_back({metric.name, spec.better, spec.least, spec.most, false});
+    all.push_back({metric.name, metric.better, spec.least, spec.most, false});
     if (!keeps_rows(metric) || !spec.parts) continue;
     for (const std::string& part : spec.parts(metric.node, metric.inputs)) {
-      all.push_back({metric.name + "/" + called(part, class_names), spec.better, spec.least, spec.most, true});
+      all.push_back({metric.name + "/" + called(part, class_names), metric.better, spec.least, spec.most, true});
     }
   }
   return all;

@@ -2,6 +2,7 @@
 // The numbers that validations measure.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,13 @@ namespace arbalest {
 // A number that validations measure: a metric, or a part of one ("auc/edema").
 struct MeasuredMetric {
   std::string name;
-  MetricSpec::Better better = MetricSpec::Better::Higher;
-  double least = 0, most = 0;  // its range
+  std::optional<MetricSpec::Better> better;  // none: nothing states it, and no value is the best
+  double least = 0, most = 0;                // its range
   bool part = false;
 
   bool improves(double value, double before) const {
-    return better == MetricSpec::Better::Higher ? value > before : value < before;
+    if (!better) return false;
+    return *better == MetricSpec::Better::Higher ? value > before : value < before;
   }
 };
 

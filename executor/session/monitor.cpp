@@ -8,6 +8,8 @@
 
 #include "executor/run/task_error.h"
 #include "graph/error.h"
+#include "graph/metric_direction.h"
+#include "graph/plain_message.h"
 
 namespace arbalest {
 
@@ -38,20 +40,47 @@ Monitor::Monitor(const Program& program, const ValidationRules& rules, RunObserv
     state_.targets.push_back({to_string(target), -1});
     check(target);
   }
-  best_metric_ = rules_.metric;
-  if (!best_metric_.empty()) {
-    find(best_metric_, fmt::format("--metric '{}'", best_metric_));
-    return;
-  }
-  const auto first = std::find_if(metrics_.begin(), metrics_.end(), [&](const MeasuredMetric& metric) {
-    return metric.name != trained_metrics_.front().name;
-  });
-  best_metric_ = first != metrics_.end() ? first->name : metrics_.empty() ? "" : metrics_.front().name;
+  choose_best();
+  if (!rules_.metric.empty()) require_better("--metric " + best_metric_);
+  if (rules_.patience > 0) require_better("--patience");
+  if (rules_.plateau > 0) require_better("--plateau");
 }
 
-const MeasuredMetric& Monitor::find(const std::string& name, const std::string& option) const {
+void Monitor::choose_best() {
+  if (rules_.metric.empty()) {
+    const auto first = std::find_if(metrics_.begin(), metrics_.end(), [&](const MeasuredMetric& metric) {
+      return metric.name != trained_metrics_.front().name;
+    });
+    if (metrics_.empty()) return;
+    const MeasuredMetric& chosen = first != metrics_.end() ? *first : metrics_.front();
+    best_metric_ = chosen.name;
+    better_ = chosen.better;
+    return;
+  }
+  const bool whole = std::any_of(metrics_.begin(), metrics_.end(),
+                                 [&](const MeasuredMetric& metric) { return metric.name == rules_.metric; });
+  const MetricDirection stated = whole ? MetricDirection{rules_.metric, {}} : parse_direction(rules_.metric);
+  const std::string option = fmt::format("--metric '{}'", rules_.metric);
+  MeasuredMetric& chosen = find(stated.metric, option);
+  if (stated.better && chosen.better && stated.better != chosen.better) {
+    throw GraphError(fmt::format("{}: '{}' is better when {}", option, chosen.name, name_of(*chosen.better)));
+  }
+  if (stated.better) chosen.better = stated.better;
+  best_metric_ = chosen.name;
+  better_ = chosen.better;
+}
+
+void Monitor::require_better(const std::string& option) const {
+  if (better_ || metrics_.empty()) return;
+  throw GraphError(fmt::format(
+      "{}: nothing states whether '{}' is better lower or higher; expected --metric {}:min or --metric {}:max, or the "
+      "same in the graph, Validate <directions = [\"{}:min\"]>",
+      option, best_metric_, best_metric_, best_metric_, best_metric_));
+}
+
+MeasuredMetric& Monitor::find(const std::string& name, const std::string& option) {
   std::vector<std::string> names, shown;
-  for (const MeasuredMetric& metric : metrics_) {
+  for (MeasuredMetric& metric : metrics_) {
     if (metric.name == name) return metric;
     names.push_back(metric.name);
     if (!metric.part) shown.push_back(metric.name);
@@ -61,7 +90,7 @@ const MeasuredMetric& Monitor::find(const std::string& name, const std::string& 
                                did_you_mean(name, names)));
 }
 
-void Monitor::check(const Target& target) const {
+void Monitor::check(const Target& target) {
   const std::string option = fmt::format("--until '{}'", to_string(target));
   const MeasuredMetric& metric = find(target.metric, option);
   if (target.met(metric.least) || target.met(metric.most)) return;
@@ -79,6 +108,7 @@ void Monitor::begin() {
 MonitorState Monitor::state() const {
   const std::scoped_lock lock(mutex_);
   MonitorState state = state_;
+  state.better = better_;
   state.seconds = seconds();
   return state;
 }
@@ -99,6 +129,15 @@ void Monitor::restore(MonitorState state) {
   state_ = std::move(state);
   state_.targets = std::move(targets);
   marks_.clear();
+  // A version that did not keep it took what nothing stated for higher.
+  const MetricSpec::Better unkept = rules_.metric.ends_with(":min") || !better_ ? MetricSpec::Better::Higher : *better_;
+  const MetricSpec::Better before = state_.better.value_or(unkept);
+  if (!state_.has_best || before == better_) return;
+  warn(fmt::format("the checkpoint's best '{}' was judged with {} as better, and the best is looked for anew",
+                   best_metric_, name_of(before)));
+  state_.has_best = false;
+  state_.best_epoch = state_.best_iteration = state_.since_best = state_.since_drop = 0;
+  std::erase_if(state_.best, [&](const auto& best) { return best.first == best_metric_; });
 }
 
 void Monitor::roll_back(const MonitorState& from, double rate_factor) {
@@ -208,7 +247,8 @@ void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Ve
       }
     }
     if (metrics_[m].name != best_metric_) continue;
-    verdict.best = !std::isnan(values[m]) && (!state_.has_best || metrics_[m].improves(values[m], state_.best_value));
+    verdict.best =
+        better_ && !std::isnan(values[m]) && (!state_.has_best || metrics_[m].improves(values[m], state_.best_value));
     if (!verdict.best) continue;
     state_.best_epoch = at.epoch;
     state_.best_iteration = at.iteration;
@@ -229,7 +269,7 @@ void Monitor::judge(const std::vector<double>& values, const RunPosition& at, Ve
 void Monitor::keep_best(const std::vector<double>& values) {
   for (size_t m = 0; m < metrics_.size(); ++m) {
     const MeasuredMetric& metric = metrics_[m];
-    if (metric.part || metric.name == trained_metrics_.front().name) continue;
+    if (metric.part || !metric.better || metric.name == trained_metrics_.front().name) continue;
     const auto known =
         std::find_if(state_.best.begin(), state_.best.end(), [&](const auto& b) { return b.first == metric.name; });
     if (known == state_.best.end()) {

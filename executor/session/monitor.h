@@ -19,9 +19,11 @@ namespace arbalest {
 // What validation drives.
 struct ValidationRules {
   std::vector<Target> targets;  // the run ends once all are met
-  std::string metric;           // what "best" means; "": the first metric of Validate that is not the loss
-  int64_t patience = 0;         // validations without a new best after which the run ends; 0: never
-  int64_t plateau = 0;          // validations without a new best after which the rate is multiplied; 0: never
+  // What "best" means: a metric, or with the way it is better "NAME:min", "NAME:max"; "": the first of Validate that is
+  // not the loss.
+  std::string metric;
+  int64_t patience = 0;  // validations without a new best after which the run ends; 0: never
+  int64_t plateau = 0;   // validations without a new best after which the rate is multiplied; 0: never
   double plateau_factor = 0.1;
   int64_t recalibrate = 0;  // training batches before each validation: Validate's attribute; 0: as the graph says
 };
@@ -49,6 +51,8 @@ struct MonitorState {
   Metrics best;  // of each metric but the loss, by itself
   bool has_best = false;
   double best_value = 0;  // of the metric that decides
+  std::optional<MetricSpec::Better>
+      better;  // which way it was judged; none: unknown, of a version that did not keep it
   int64_t best_epoch = 0, best_iteration = 0;
   int64_t since_best = 0, since_drop = 0;
   std::vector<double> factors = {1};  // by the number of validations made
@@ -63,7 +67,8 @@ struct MonitorState {
 class Monitor {
  public:
   // `class_names`: of classes or labels, what parts of metrics are called; empty: by their numbers. Throws GraphError
-  // where a rule names a metric that the program's validation has not, or a value that it cannot reach.
+  // where a rule names a metric that the program's validation has not, or a value that it cannot reach, or needs the
+  // best of a metric of which nothing states which way it is better.
   Monitor(const Program& program, const ValidationRules& rules, RunObserver& observer,
           const std::vector<std::string>& class_names = {});
 
@@ -82,8 +87,11 @@ class Monitor {
   // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on, and the best
   // validation stays the best.
   void roll_back(const MonitorState& from, double rate_factor);
-  int64_t best_iteration() const;                                  // of the best validation; 0: there was none
-  const std::string& best_metric() const { return best_metric_; }  // what it is judged by
+  int64_t best_iteration() const;                                       // of the best validation; 0: there was none
+  const std::string& best_metric() const { return best_metric_; }       // what it is judged by
+  std::optional<MetricSpec::Better> better() const { return better_; }  // none: nothing states it, and there is no best
+  // Throws GraphError where nothing states which way the metric is better, which `option` needs.
+  void require_better(const std::string& option) const;
   // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in
   // graph/passes/passes.h), over all learners since the report before.
   // `updates`: where they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged where the
@@ -108,18 +116,20 @@ class Monitor {
   double seconds() const;
 
  private:
-  const MeasuredMetric& find(const std::string& name, const std::string& option) const;
-  void check(const Target& target) const;
+  void choose_best();
+  MeasuredMetric& find(const std::string& name, const std::string& option);
+  void check(const Target& target);
   void check_loss(const RunProgress& progress, bool skipped, const std::string& diverged) const;
   void keep_best(const std::vector<double>& values);
   void judge(const std::vector<double>& values, const RunPosition& at, Verdict& verdict);
   double recent_rate(double now, int64_t images);
 
-  const std::vector<MeasuredMetric> metrics_;      // of validations
+  std::vector<MeasuredMetric> metrics_;            // of validations
   const std::vector<LoopMetric> trained_metrics_;  // of training, the loss first
   const ValidationRules rules_;
   RunObserver& observer_;
   std::string best_metric_;
+  std::optional<MetricSpec::Better> better_;  // of best_metric_
 
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point begun_;  // less what the run had behind it

@@ -43,7 +43,9 @@ struct RunStarted {
   int64_t classes = 0;                                        // that samples are of; 0: of none
   std::vector<std::string> class_names;                       // of these or of several labels; empty: they are numbers
   bool validates = false;                                     // the graph has a Validate node
-  Recomputation recomputation;                                // what a memory limit costs
+  std::string best_metric;      // what the best validation is judged by; "": there is none
+  std::string better;           // "lower", "higher", or "" where nothing states it, and there is no best
+  Recomputation recomputation;  // what a memory limit costs
   double setup_seconds = 0;
   std::string note;               // what is probably not meant; "": nothing
   std::string resumed;            // the checkpoint that the run goes on from; "": it starts afresh

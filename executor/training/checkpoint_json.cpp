@@ -8,6 +8,7 @@
 
 #include "executor/training/checkpoint.h"
 #include "graph/error.h"
+#include "graph/metric_direction.h"
 
 namespace arbalest {
 namespace {
@@ -152,6 +153,7 @@ Json json_of(const MonitorState& state) {
           {"last", state.has_validated ? json_of(state.last) : Json()},
           {"best", json_of(state.best)},
           {"best_value", state.has_best ? real(state.best_value) : Json()},
+          {"better", state.better ? Json(std::string(name_of(*state.better))) : Json()},
           {"best_epoch", state.best_epoch},
           {"best_iteration", state.best_iteration},
           {"since_best", state.since_best},
@@ -179,6 +181,8 @@ MonitorState monitor_of(const Json& json) {
   state.best = metrics_of(json.at("best"));
   state.has_best = !json.at("best_value").is_null();
   if (state.has_best) state.best_value = real_of(json.at("best_value"));
+  if (json.contains("better") && json["better"].is_string())
+    state.better = parse_better(json["better"].get<std::string>());
   state.best_epoch = count_of(json.at("best_epoch"));
   state.best_iteration = count_of(json.at("best_iteration"));
   state.since_best = count_of(json.at("since_best"));

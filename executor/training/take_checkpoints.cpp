@@ -95,7 +95,7 @@ RunIdentity Training::identity() const {
   add("scale-lr", int(options_.learners.rate_scaling));
   add("plateau", options_.rules.plateau);
   add("plateau-factor", options_.rules.plateau_factor);
-  add("metric", options_.rules.metric);
+  add("metric", options_.rules.metric.empty() ? "" : monitor_->best_metric());
   if (prepared_.program.skips) add("on-nan", "skip");
   const Graph& graph = prepared_.graph;
   for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));

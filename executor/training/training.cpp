@@ -17,6 +17,7 @@
 #include "executor/session/reading.h"
 #include "executor/trace/trace_recorder.h"
 #include "executor/weights/class_names.h"
+#include "graph/metric_direction.h"
 #include "graph/plain_message.h"
 #include "io/formats/safetensors.h"
 
@@ -38,6 +39,7 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
     tuning.most_learners = int32_t(std::min<int64_t>(tuning.most_learners, most));
     tuner_ = std::make_unique<LearnerTuner>(tuning);
   }
+  if (!options.files.save_best.empty()) monitor_->require_better("--save-best");
   check_names();
   check_files();
   check_divergence();
@@ -465,6 +467,8 @@ void Training::announce(double setup_seconds) {
   for (const Field& field : prepared_.training->fields()) event.classes = std::max(event.classes, field.classes);
   event.class_names = prepared_.training->class_names();
   event.validates = prepared_.validation != nullptr;
+  event.best_metric = monitor_->best_metric();
+  if (const auto better = monitor_->better()) event.better = name_of(*better);
   event.setup_seconds = setup_seconds;
   if (const auto& from = options_.checkpoints.from) {
     event.resumed = from->path;

@@ -380,11 +380,12 @@ Tensor synchronize(Tensor trained, const SynchronizeOptions& options) {
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options) {
   std::vector<Tensor> inputs = {trained};
   inputs.insert(inputs.end(), metrics.begin(), metrics.end());
-  return trained.model().add("arbalest.Validate", inputs,
-                             {{"split", options.split},
-                              {"batch", options.batch},
-                              {"every_epochs", options.every_epochs},
-                              {"recalibrate", options.recalibrate}})[0];
+  Attributes attributes = {{"split", options.split},
+                           {"batch", options.batch},
+                           {"every_epochs", options.every_epochs},
+                           {"recalibrate", options.recalibrate}};
+  if (!options.directions.empty()) attributes.set("directions", options.directions);
+  return trained.model().add("arbalest.Validate", inputs, std::move(attributes))[0];
 }
 
 }  // namespace arbalest

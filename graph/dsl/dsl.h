@@ -273,6 +273,7 @@ struct ValidateOptions {
   int64_t batch = 0;  // 0: as in training
   int64_t every_epochs = 1;
   int64_t recalibrate = 0;  // training batches to estimate batch norms' statistics with; 0: those of training are used
+  std::vector<std::string> directions = {};  // "NAME:min" or "NAME:max", where no operator says which way is better
 };
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
 

@@ -17,26 +17,6 @@ ValueId add_state(Graph& graph, std::string name, TensorType type, std::string_v
   return state;
 }
 
-// Which way is better for all metrics that the value is computed from; none where there is no metric, or two disagree.
-std::optional<MetricSpec::Better> direction(const Graph& graph, ValueId value) {
-  const NodeId producer = graph.values[size_t(value)].producer;
-  if (producer == kNone) return std::nullopt;
-  const Node& node = graph.nodes[size_t(producer)];
-  if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
-  const std::string op = node.op->qualified_name();
-  const bool passes_on = op == "Identity" || op == "Cast" || op == "Add";
-  if (!passes_on) return std::nullopt;
-  std::optional<MetricSpec::Better> all;
-  for (const ValueId input : node.inputs) {
-    // Beyond scalars there are activations, no metrics.
-    if (input == kNone || !graph.values[size_t(input)].type.shape.empty()) continue;
-    const auto one = direction(graph, input);
-    if (one && all && *one != *all) return std::nullopt;
-    if (one) all = one;
-  }
-  return all;
-}
-
 }  // namespace
 
 ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor) {
@@ -71,9 +51,26 @@ MetricSpec metric_of(const Graph& graph, ValueId value) {
   const NodeId producer = graph.values[size_t(value)].producer;
   const Node* node = producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
   if (node && node->op->metric && node->outputs[0] == value) return *node->op->metric;
-  MetricSpec spec;
-  spec.better = direction(graph, value).value_or(MetricSpec::Better::Higher);
-  return spec;
+  return {};
+}
+
+std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, ValueId loss) {
+  if (value == kNone) return std::nullopt;
+  if (value == loss) return MetricSpec::Better::Lower;
+  const NodeId producer = graph.values[size_t(value)].producer;
+  if (producer == kNone) return std::nullopt;
+  const Node& node = graph.nodes[size_t(producer)];
+  if (node.op->metric && node.outputs[0] == value) return node.op->metric->better;
+  const std::string op = node.op->qualified_name();
+  const bool passes_on = op == "Identity" || op == "Cast" || op == "Add";
+  if (!passes_on) return std::nullopt;
+  std::optional<MetricSpec::Better> all;
+  for (const ValueId input : node.inputs) {
+    const std::optional<MetricSpec::Better> one = better_of(graph, input, loss);
+    if (!one || (all && *one != *all)) return std::nullopt;
+    all = one;
+  }
+  return all;
 }
 
 }  // namespace arbalest

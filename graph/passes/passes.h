@@ -99,9 +99,12 @@ ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId
 // the device has every `devices`-th one. Returns that state.
 ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices);
 
-// How a value of the graph is to be read as a metric: as the operator that makes it declares, or, where it passes on or
-// adds up metrics that agree on which way is better, as those. Otherwise higher is better.
+// How a value of the graph is to be read as a metric: as the operator that makes it declares, otherwise as a mean.
 MetricSpec metric_of(const Graph& graph, ValueId value);
+
+// Which way a metric is better. Lower for `loss`, which Train minimises; for others as the operator that makes it
+// declares, or, where it passes on or adds up metrics that agree, as for those. None: nothing states it.
+std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, ValueId loss);
 
 // The flat values that parameters, gradients and optimiser state live in; kNone where there is none.
 struct ArenaValues {

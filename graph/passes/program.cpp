@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "graph/field.h"
+#include "graph/metric_direction.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -88,7 +89,7 @@ LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
   LoopMetric metric;
   metric.name = graph.values[size_t(value)].name;
   metric.spec = metric_of(graph, value);
-  if (value == loss) metric.spec.better = MetricSpec::Better::Lower;
+  metric.better = better_of(graph, value, loss);
   if (metric.spec.keeps == MetricSpec::Keeps::Mean) return metric;
   metric.node = graph.nodes[size_t(graph.values[size_t(value)].producer)];
   for (const ValueId input : metric.node.inputs) {
@@ -120,6 +121,21 @@ void measure(Loop& loop, std::vector<ValueId> values, ValueId loss, const Progra
   loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
 }
 
+// What Validate states of metrics whose operators state nothing.
+void state_directions(Loop& loop, const Node& validate) {
+  for (const std::string& text : strings_attribute(validate, "directions")) {
+    const MetricDirection stated = parse_direction(text);
+    for (LoopMetric& metric : loop.metrics) {
+      if (metric.name != stated.metric) continue;
+      if (metric.better && metric.better != stated.better) {
+        fail(validate, fmt::format("attribute 'directions' has '{}', and '{}' is better when {}", text, metric.name,
+                                   name_of(*metric.better)));
+      }
+      metric.better = stated.better;
+    }
+  }
+}
+
 // Ids survive remove_dead by name.
 void finish(Loop& loop) {
   std::vector<ValueId*> ids;
@@ -133,6 +149,23 @@ void finish(Loop& loop) {
   for (size_t i = 0; i < ids.size(); ++i) *ids[i] = names[i].empty() ? kNone : loop.graph.find_value(names[i]);
 }
 
+// A batch that is larger than the split would be padding for the most part. A graph whose shapes state the number of
+// samples of a batch keeps that.
+Graph slice_for_split(const Graph& graph, const std::vector<ValueId>& wanted, const Node& validate,
+                      const ProgramOptions& options) {
+  int64_t batch = int_attribute(validate, "batch");
+  if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  const std::string split = string_attribute(validate, "split");
+  const int64_t samples = options.validation_samples;
+  if (options.measures && samples > 0 && samples < batch) {
+    try {
+      return slice_validation(graph, wanted, split, samples);
+    } catch (const GraphError&) {
+    }
+  }
+  return slice_validation(graph, wanted, split, batch);
+}
+
 // The loss is measured as well where all metrics that are asked for keep rows.
 Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, const ProgramOptions& options) {
   std::vector<ValueId> metrics(validate.inputs.begin() + 1, validate.inputs.end());
@@ -141,16 +174,15 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
   });
   if (!means) metrics.insert(metrics.begin(), loss);
   if (!options.measures) metrics.clear();
-  int64_t batch = int_attribute(validate, "batch");
-  if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
   std::vector<ValueId> outputs, wanted = metrics;
   for (const std::string& name : options.outputs) outputs.push_back(graph.find_value(name));
   wanted.insert(wanted.end(), outputs.begin(), outputs.end());
-  Graph slice = slice_validation(graph, wanted, string_attribute(validate, "split"), batch);
+  Graph slice = slice_for_split(graph, wanted, validate, options);
   fold_constants(slice);
   Loop loop = make_loop(LoopRole::Validate, std::move(slice));
   loop.outputs = std::move(outputs);
   if (options.measures) measure(loop, metrics, loss, options);
+  state_directions(loop, validate);
   return loop;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ struct ProgramOptions {
   bool restarts = false;             // of averaging: the rate may drop in a step, and learners start again from it
   bool delay_gradients = false;      // nothing but an update waits for a gradient: large ones come where there is room
   int64_t validators = 1;            // devices that share validation's work
-  int64_t validation_samples = 0;    // for metrics that keep a row of each; 0: as many as one batch of each device
+  int64_t validation_samples = 0;    // of the split; 0: as many as one batch of each device
   bool measures = true;              // whether the validation loop computes metrics
   std::vector<std::string> outputs;  // values that each batch of the validation loop hands out, by name
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
@@ -39,10 +40,11 @@ enum class LoopRole : uint8_t {
 struct LoopMetric {
   std::string name;  // of the graph's value
   MetricSpec spec;
-  size_t sum = 0, weight = 0;      // for MetricSpec::Keeps::Mean: the tally's sums whose quotient it is
-  Node node;                       // for MetricSpec::Keeps::Rows: what spec.finish() is told of
-  std::vector<TensorType> inputs;  // likewise
-  ValueId rows = kNone;            // likewise: the State that keeps them, float[samples, columns]
+  std::optional<MetricSpec::Better> better;  // none: nothing states it
+  size_t sum = 0, weight = 0;                // for MetricSpec::Keeps::Mean: the tally's sums whose quotient it is
+  Node node;                                 // for MetricSpec::Keeps::Rows: what spec.finish() is told of
+  std::vector<TensorType> inputs;            // likewise
+  ValueId rows = kNone;                      // likewise: the State that keeps them, float[samples, columns]
 };
 
 // What a host node makes of a field of bytes, sample by sample, while a slot is filled.

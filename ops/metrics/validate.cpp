@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "graph/metric_direction.h"
 #include "ops/definition.h"
 
 namespace arbalest {
@@ -25,6 +28,17 @@ void infer_validate(InferContext& context) {
     context.fail(fmt::format("attribute 'recalibrate' is {}; expected at most {} batches",
                              int_attribute(context.node(), "recalibrate"), kMost));
   }
+  for (const std::string& text : strings_attribute(context.node(), "directions")) {
+    const MetricDirection stated = parse_direction(text);
+    std::vector<std::string> listed;
+    for (size_t i = 1; i < context.input_count(); ++i) {
+      listed.push_back(context.graph().values[size_t(context.node().inputs[i])].name);
+    }
+    if (stated.better && std::find(listed.begin(), listed.end(), stated.metric) != listed.end()) continue;
+    context.fail(
+        fmt::format("attribute 'directions' has '{}'; expected NAME:min or NAME:max of a metric, as in {}:min{}", text,
+                    listed.back(), did_you_mean(stated.metric, listed)));
+  }
   context.set_output(0, {DataType::Token, {}});
 }
 
@@ -41,7 +55,10 @@ void register_metrics_validate(OpRegistry& registry) {
                                int_spec("every_epochs", 1, "epochs from one validation to the next"),
                                int_spec("recalibrate", 0,
                                         "training batches that the statistics of batch norms are estimated with before "
-                                        "each validation; 0: those of training are used")},
+                                        "each validation; 0: those of training are used"),
+                               strings_spec("directions", {},
+                                            "NAME:min or NAME:max, for metrics whose operators do not say which way is "
+                                            "better")},
                 .side_effect = true,
                 .infer = infer_validate});
 }

@@ -73,7 +73,7 @@ TEST_CASE("losses, metrics and outputs keep their names behind casts that change
     std::vector<std::string> names;
     for (const LoopMetric& metric : loop.metrics) {
       names.push_back(metric.name);
-      CHECK(metric.spec.better == (metric.name == "loss" ? MetricSpec::Better::Lower : MetricSpec::Better::Higher));
+      CHECK(metric.better == (metric.name == "loss" ? MetricSpec::Better::Lower : MetricSpec::Better::Higher));
     }
     CHECK(names == std::vector<std::string>{"loss", "accuracy", "again"});
     CHECK(only(loop.graph, "Cast").outputs[0] == loop.graph.find_value("again"));

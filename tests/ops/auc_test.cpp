@@ -188,6 +188,10 @@ TEST_CASE("AUC of classes is the mean of one against the rest, by probabilities 
 }
 
 TEST_CASE("metrics say which way is better and what they can be") {
+  for (const Op& op : builtin_ops().all()) {
+    INFO(op.qualified_name());
+    if (op.metric && op.domain == "arbalest") CHECK(op.metric->better.has_value());
+  }
   const MetricSpec& accuracy = *builtin_ops().get("arbalest.Accuracy").metric;
   const MetricSpec& loss = *builtin_ops().get("arbalest.SoftmaxCrossEntropy").metric;
   const MetricSpec& auc = *builtin_ops().get("arbalest.AUC").metric;

@@ -110,8 +110,11 @@ void bind_rules(CLI::App& command, ValidationRules& rules) {
       ->type_name("TARGET")
       ->take_all()
       ->allow_extra_args(false);
-  command.add_option("--metric", rules.metric, "what the best is judged by; otherwise the first that is no loss")
-      ->type_name("NAME")
+  command
+      .add_option("--metric", rules.metric,
+                  "what the best is judged by, with :min or :max where no operator says which way is better; otherwise "
+                  "the first that is no loss")
+      ->type_name("NAME[:min|max]")
       ->check(not_empty());
   command.add_option("--patience", rules.patience, "end after this many validations without a new best; 0: never")
       ->capture_default_str()

@@ -112,6 +112,10 @@ void JsonLog::started(const RunStarted& event) {
                {"iterations_per_epoch", event.iterations_per_epoch},
                {"iterations", event.iterations},
                {"setup_seconds", event.setup_seconds}};
+  if (!event.best_metric.empty()) {
+    line["best_metric"] = event.best_metric;
+    line["better"] = event.better.empty() ? Json() : Json(event.better);
+  }
   if (!event.resumed.empty()) {
     line["checkpoint"] = event.resumed;
     line["iteration"] = event.resumed_iteration;
@@ -229,6 +233,10 @@ void JsonLog::finished(const RunFinished& event) {
     add(line, event.last.metrics);
     line["best"] = object(event.best);
     line["best_epoch"] = event.best_epoch;
+    if (event.best_epoch > 0) {
+      line["best_metric"] = event.best_metric;
+      line["best_value"] = event.best_value;
+    }
   }
   if (!event.targets.empty()) {
     line["targets"] = Json::array();

@@ -25,6 +25,7 @@ struct Net {
   std::string nodes = "auc = arbalest.AUC (logits, label)\naccuracy = arbalest.Accuracy (logits, label)\n";
   std::string validate = "batch = 16";
   int64_t tested = 50;
+  std::string trained = "loss";
 };
 
 Graph graph_of(const Net& net) {
@@ -35,9 +36,9 @@ Graph graph_of(const Net& net) {
                   "x = arbalest.Augment <mean = [0.2], std = [0.3]> (image)\n"
                   "logits = arbalest.Linear <units = 10> (x)\n"
                   "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n{}"
-                  "trained = arbalest.Train <lr = 0.0> (loss)\n"
+                  "trained = arbalest.Train <lr = 0.0> ({})\n"
                   "report = arbalest.Validate <{}> (trained, {})\n}}\n",
-                  net.tested, net.nodes, net.validate, net.metrics),
+                  net.tested, net.nodes, net.trained, net.validate, net.metrics),
       "still.onnxtxt", builtin_ops());
 }
 
@@ -228,6 +229,113 @@ TEST_CASE("what is better is what the operator declares, not what its name says"
   CHECK(best("cost", 0.2, 0.1));
   CHECK_FALSE(best("cost", 0.1, 0.2));
   CHECK(best("double_cost", 0.2, 0.1));
+}
+
+namespace {
+
+// "composed" is made of ONNX's operators, which say nothing of metrics.
+const Net kComposed{.metrics = "loss, composed, accuracy",
+                    .nodes =
+                        "composed = ReduceMean <keepdims = 0> (logits)\n"
+                        "accuracy = arbalest.Accuracy (logits, label)\n"};
+
+}  // namespace
+
+TEST_CASE("which way is better is never guessed where something needs the best") {
+  const auto refusal = [&](auto ask, const std::string& validate = "batch = 16") {
+    Net net = kComposed;
+    net.validate = validate;
+    SessionOptions options = on_cpus();
+    ask(options);
+    return message_of([&] { run(graph_of(net), options); });
+  };
+  const std::string unknown =
+      "nothing states whether 'composed' is better lower or higher; expected --metric composed:min or --metric "
+      "composed:max, or the same in the graph, Validate <directions = [\"composed:min\"]>";
+  CHECK(refusal([](auto& options) { options.files.save_best = "best.safetensors"; }) == "--save-best: " + unknown);
+  CHECK(refusal([](auto& options) { options.rules.patience = 2; }) == "--patience: " + unknown);
+  CHECK(refusal([](auto& options) { options.rules.plateau = 2; }) == "--plateau: " + unknown);
+  CHECK(refusal([](auto& options) { options.rules.metric = "composed"; }) == "--metric composed: " + unknown);
+  for (const char* stated : {"composed:min", "composed:max", "accuracy", "accuracy:max", "loss:min"}) {
+    INFO(std::string(stated));
+    CHECK(refusal([&](auto& options) {
+            options.rules.metric = stated;
+            options.rules.patience = 2;
+          }) == "");
+  }
+  CHECK(refusal([](auto& options) { options.rules.patience = 2; }, "directions = [\"composed:min\"]") == "");
+  // What is stated cannot contradict an operator, or Train.
+  CHECK(refusal([](auto& options) { options.rules.metric = "accuracy:min"; }) ==
+        "--metric 'accuracy:min': 'accuracy' is better when higher");
+  CHECK(refusal([](auto& options) { options.rules.metric = "loss:max"; }) ==
+        "--metric 'loss:max': 'loss' is better when lower");
+  CHECK(contains(refusal([](auto&) {}, "directions = [\"accuracy:min\"]"),
+                 "attribute 'directions' has 'accuracy:min', and 'accuracy' is better when higher"));
+  CHECK(contains(refusal([](auto&) {}, "directions = [\"composed\"]"),
+                 "attribute 'directions' has 'composed'; expected NAME:min or NAME:max of a metric"));
+  CHECK(contains(refusal([](auto&) {}, "directions = [\"compose:min\"]"), "did you mean 'composed'?"));
+}
+
+TEST_CASE("a run that needs no best tells none of a metric whose direction nothing states") {
+  const Recorder story = run(graph_of(kComposed), on_cpus());
+  CHECK(story.starts.at(0).best_metric == "composed");
+  CHECK(story.starts[0].better == "");
+  CHECK(story.ends.at(0).best_epoch == 0);
+  REQUIRE(story.ends[0].best.size() == 1);
+  CHECK(story.ends[0].best[0].first == "accuracy");
+
+  SessionOptions options = on_cpus();
+  options.rules.metric = "composed:min";
+  const Recorder stated = run(graph_of(kComposed), options);
+  CHECK(stated.starts.at(0).better == "lower");
+  CHECK(stated.ends.at(0).best_epoch == 1);
+  CHECK(stated.ends[0].best_metric == "composed");
+}
+
+TEST_CASE("the best of a composed loss is its least value, where it is stated or Train minimises it") {
+  Net total = kComposed;
+  total.nodes += "total = Mul (loss, loss)\nmixed = Add (loss, composed)\n";
+  total.trained = "total";
+  total.metrics = "total, composed, mixed";
+  total.validate = "directions = [\"composed:min\"]";
+  const Prepared prepared = prepare(graph_of(total), on_cpus());
+  const std::vector<MeasuredMetric> metrics = measured_metrics(*prepared.program.find(LoopRole::Validate), {});
+  REQUIRE(metrics.size() == 3);
+  CHECK(metrics[0].better == MetricSpec::Better::Lower);
+  CHECK(metrics[1].better == MetricSpec::Better::Lower);
+  CHECK_FALSE(metrics[2].better);  // a sum of which a part is unknown
+  Recorder story;
+  for (const char* metric : {"", "total", "composed"}) {
+    Monitor monitor(prepared.program, {.targets = {}, .metric = metric}, story);
+    CHECK(monitor.validated({1, 1, 8, 1}, {50, {0.1376, 0.1376, 0}}).best);
+    CHECK(monitor.validated({2, 2, 16, 2}, {50, {0.0755, 0.0755, 0}}).best);
+    CHECK_FALSE(monitor.validated({3, 3, 24, 3}, {50, {0.1, 0.1, 0}}).best);
+    CHECK(monitor.finish({3, 3, 24, 3}, 1, "complete").best_value == 0.0755);
+  }
+}
+
+TEST_CASE("a checkpoint's best that was judged the other way is given up, one judged alike stays") {
+  const Prepared prepared = prepare(graph_of(kComposed), on_cpus());
+  Recorder story;
+  const auto goes_on = [&](const char* metric, std::optional<MetricSpec::Better> before) {
+    Monitor monitor(prepared.program, {.targets = {}, .metric = metric}, story);
+    MonitorState state = monitor.state();
+    state.has_best = true;
+    state.best_value = 0.5;
+    state.best_iteration = 7;
+    state.better = before;
+    monitor.restore(state);
+    CHECK(monitor.state().better == monitor.better());
+    return monitor.best_iteration() == 7;
+  };
+  using Better = MetricSpec::Better;
+  CHECK(goes_on("composed:min", Better::Lower));
+  CHECK_FALSE(goes_on("composed:min", Better::Higher));
+  CHECK_FALSE(goes_on("composed:min", std::nullopt));  // a version that guessed
+  CHECK(goes_on("composed:max", std::nullopt));
+  CHECK(goes_on("accuracy", std::nullopt));
+  CHECK(goes_on("loss", std::nullopt));
+  CHECK_FALSE(goes_on("", std::nullopt));
 }
 
 TEST_CASE("targets that no value of the metric meets are refused") {

@@ -87,6 +87,8 @@ struct FileOptions {        // paths; "" for none
   std::string save;                // written at the end
   std::string save_best;           // written whenever a validation is better than all before
   std::string trace;               // written at the end
+  // What the command line changed in the graph's file, kept with saved weights; none: the graph is no file's.
+  std::optional<std::vector<std::string>> overrides;
 };
 
 // What becomes of a run whose loss is no longer finite.

@@ -523,6 +523,7 @@ void Training::save(const std::string& path, const ModelState& model, const RunP
                    {"iteration", std::to_string(at.iteration)},
                    {"epoch", std::to_string(at.epoch)}};
   put_class_names(file.metadata, prepared_.training->class_names());
+  if (options_.files.overrides) put_overrides(file.metadata, *options_.files.overrides);
   append_tensors(file, loop.graph, loop.arenas.weights, model.weights);
   if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, model.statistics);
   if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, model.frozen);

@@ -8,21 +8,37 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kEntry = "class_names";
+constexpr const char *kClassNames = "class_names", *kOverrides = "set";
+
+void put(Metadata& metadata, const char* entry, const std::vector<std::string>& texts) {
+  metadata[entry] = Json(texts).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<std::vector<std::string>> texts_in(const Metadata& metadata, const char* entry) {
+  const auto found = metadata.find(entry);
+  if (found == metadata.end()) return std::nullopt;
+  const Json texts = Json::parse(found->second, nullptr, false);
+  const auto is_text = [](const Json& text) { return text.is_string(); };
+  if (!texts.is_array() || !std::all_of(texts.begin(), texts.end(), is_text)) return std::nullopt;
+  return texts.get<std::vector<std::string>>();
+}
 
 }  // namespace
 
 void put_class_names(Metadata& metadata, const std::vector<std::string>& names) {
-  if (!names.empty()) metadata[kEntry] = Json(names).dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!names.empty()) put(metadata, kClassNames, names);
 }
 
 std::vector<std::string> class_names_in(const Metadata& metadata) {
-  const auto entry = metadata.find(kEntry);
-  if (entry == metadata.end()) return {};
-  const Json names = Json::parse(entry->second, nullptr, false);
-  const auto is_text = [](const Json& name) { return name.is_string(); };
-  if (!names.is_array() || !std::all_of(names.begin(), names.end(), is_text)) return {};
-  return names.get<std::vector<std::string>>();
+  return texts_in(metadata, kClassNames).value_or(std::vector<std::string>());
+}
+
+void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides) {
+  put(metadata, kOverrides, overrides);
+}
+
+std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata) {
+  return texts_in(metadata, kOverrides);
 }
 
 }  // namespace arbalest

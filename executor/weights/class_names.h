@@ -1,7 +1,8 @@
 #pragma once
-// What classes are called, as files of weights keep it: an entry of safetensors' metadata, an array of strings in JSON.
+// What files of weights keep beside them: entries of safetensors' metadata, arrays of strings in JSON.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,5 +15,10 @@ void put_class_names(Metadata& metadata, const std::vector<std::string>& names);
 
 // None where there is no such entry, or one of another program's.
 std::vector<std::string> class_names_in(const Metadata& metadata);
+
+// What the run changed in its graph's file, as apply_override() takes it.
+void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides);
+// None where there is no such entry: an older file, or one of another program's.
+std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata);
 
 }  // namespace arbalest

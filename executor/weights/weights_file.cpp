@@ -114,6 +114,15 @@ std::vector<std::string> WeightsFile::class_names() const {
   return class_names_in(reader_.metadata());
 }
 
+std::optional<std::vector<std::string>> WeightsFile::overrides() const {
+  return overrides_in(reader_.metadata());
+}
+
+std::string WeightsFile::graph_name() const {
+  const auto name = reader_.metadata().find("graph");
+  return name == reader_.metadata().end() ? "" : name->second;
+}
+
 bool WeightsFile::is_fresh(const std::string& name) const {
   return first_fit(name, fresh_) < fresh_.size();
 }

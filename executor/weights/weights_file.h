@@ -1,6 +1,7 @@
 #pragma once
 // The weights that a model starts from: a safetensors file, whose tensors may have other names than the graph's.
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,9 @@ class WeightsFile {
   std::vector<std::string> shards() const { return reader_.shards(); }  // beside an index, which path() is then
   // What the classes are called that the file's model tells apart, by index; empty where the file does not say.
   std::vector<std::string> class_names() const;
+  // What the run that saved it changed in its graph's file (--set), and that graph's name; none: the file does not say.
+  std::optional<std::vector<std::string>> overrides() const;
+  std::string graph_name() const;  // "": the file does not say
 
   // Whether the graph's value `name` is read from the file.
   bool has(const std::string& name) const;

@@ -10,6 +10,7 @@
 #include "graph/file/onnx_file.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_setup.h"
+#include "tools/command/trained_graph.h"
 
 namespace arbalest {
 
@@ -19,7 +20,7 @@ int command_export(const ExportCommandOptions& options) {
   const NamedPaths outputs = {{"FILE", options.file}, {"--external-data", external_data_path(options.file)}};
   check_inputs_kept({{"--weights", files.weights}}, outputs);
   std::vector<std::string> graph_files;
-  Graph graph = load_with_overrides(options, &graph_files);
+  Graph graph = load_as_trained(options, &graph_files);
   check_graph_kept(graph_files, files, outputs);
   check_output_paths({{"FILE", options.file}});
   check_kind_kept("FILE", options.file, OutputKind::Model);

@@ -102,6 +102,7 @@ int command_run(const RunOptions& options) {
   check_kind_kept("--log", options.log, OutputKind::Log);
   SessionOptions session = session_options(options);
   session.execution.interrupted_by = InterruptHandler::signal_name;
+  session.files.overrides = options.set;
   session.command = options.command_line;
   take_up(session.checkpoints);
   const bool goes_on = session.checkpoints.from != nullptr;

@@ -1,29 +1,24 @@
 #include "executor/inference/classification.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
+#include "graph/error.h"
 #include "graph/op.h"
 
 namespace arbalest {
 namespace {
 
-constexpr std::string_view kOfLabels = "arbalest.SigmoidCrossEntropy";
+constexpr std::string_view kOfClasses = "arbalest.SoftmaxCrossEntropy", kOfLabels = "arbalest.SigmoidCrossEntropy";
 
 double fraction(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : std::numeric_limits<double>::quiet_NaN();
-}
-
-std::optional<ClassifiedValues> compared_by(const Graph& graph, std::string_view loss) {
-  const Node* node = graph.find_op(loss);
-  if (!node) return std::nullopt;
-  const auto name = [&](size_t input) { return graph.values[size_t(node->inputs.at(input))].name; };
-  ClassifiedValues values{name(0), name(1), std::nullopt};
-  const bool ignores = node->op->attribute_spec("ignore_index") && !ints_attribute(*node, "ignore_index").empty();
-  if (ignores) values.ignored = ints_attribute(*node, "ignore_index")[0];
-  return values;
 }
 
 // Indices of the `count` greatest scores, in descending order; of equal ones the first.
@@ -42,25 +37,54 @@ std::vector<int64_t> greatest(std::span<const float> scores, size_t count) {
 
 }  // namespace
 
-std::optional<ClassifiedValues> classified_values(const Graph& graph) {
-  std::optional<ClassifiedValues> values = compared_by(graph, "arbalest.SoftmaxCrossEntropy");
-  if (!values) return values;
-  // Rows that classes were mixed to.
-  const NodeId producer = graph.values[size_t(graph.find_value(values->label))].producer;
-  if (producer == kNone || graph.nodes[size_t(producer)].op->qualified_name() != "arbalest.MixImages") return values;
-  values->label = graph.values[size_t(graph.nodes[size_t(producer)].inputs.at(1))].name;
-  return values;
+std::vector<Head> heads_of(const Graph& graph) {
+  std::vector<Head> heads;
+  for (const bool labels : {false, true}) {
+    for (const Node& node : graph.nodes) {
+      if (node.op->qualified_name() != (labels ? kOfLabels : kOfClasses)) continue;
+      ValueId label = node.inputs.at(1);
+      const NodeId producer = graph.values[size_t(label)].producer;
+      if (!labels && producer != kNone && graph.nodes[size_t(producer)].op->qualified_name() == "arbalest.MixImages") {
+        label = graph.nodes[size_t(producer)].inputs.at(1);  // rows that classes were mixed to
+      }
+      const auto name = [&](ValueId value) { return graph.values[size_t(value)].name; };
+      Head head = {name(node.inputs.at(0)), name(label), labels, std::nullopt};
+      const bool ignores = node.op->attribute_spec("ignore_index") && !ints_attribute(node, "ignore_index").empty();
+      if (ignores) head.ignored = ints_attribute(node, "ignore_index")[0];
+      const auto same = [&](const Head& other) { return other.scores == head.scores; };
+      if (std::none_of(heads.begin(), heads.end(), same)) heads.push_back(head);
+    }
+  }
+  return heads;
 }
 
-std::optional<ClassifiedValues> labelled_values(const Graph& graph) {
-  return compared_by(graph, kOfLabels);
+Head head_of(const Graph& graph, const std::string& scores, const std::string& instead) {
+  const std::vector<Head> heads = heads_of(graph);
+  if (heads.empty()) {
+    throw GraphError("the graph has neither SoftmaxCrossEntropy nor SigmoidCrossEntropy, whose scores it would be; " +
+                     instead);
+  }
+  if (scores.empty()) return heads.front();
+  std::vector<std::string> names;
+  for (const Head& head : heads) {
+    if (head.scores == scores) return head;
+    names.push_back(head.scores);
+  }
+  throw GraphError(fmt::format("no loss compares the value '{}'; expected scores: {}{}", scores,
+                               fmt::join(names, " or "), did_you_mean(scores, names)));
 }
 
-std::string scores_of(const Graph& graph, const std::string& instead) {
-  if (const auto classified = classified_values(graph)) return classified->logits;
-  if (const auto labelled = labelled_values(graph)) return labelled->logits;
-  throw GraphError("the graph has neither SoftmaxCrossEntropy nor SigmoidCrossEntropy, whose scores it would be; " +
-                   instead);
+std::string other_heads(const Graph& graph, const Head& chosen) {
+  std::vector<std::string> others;
+  for (const Head& head : heads_of(graph)) {
+    if (head.scores != chosen.scores) others.push_back("'" + head.scores + "'");
+  }
+  return fmt::format("{}", fmt::join(others, " or "));
+}
+
+std::vector<std::string> names_for(const Graph& graph, const std::vector<std::string>& names, int64_t classes) {
+  const bool certain = int64_t(names.size()) == classes || heads_of(graph).size() < 2;
+  return certain ? names : std::vector<std::string>();
 }
 
 bool scores_labels(const Graph& graph, ValueId value) {
@@ -90,29 +114,38 @@ std::vector<Prediction> most_probable_labels(std::span<const float> logits, size
   return predictions;
 }
 
+void ConfusionMatrix::add(int64_t label, int64_t predicted) {
+  ++of_[size_t(label)];
+  ++taken_for_[size_t(predicted)];
+  ++counts_[label * classes() + predicted];
+}
+
+std::vector<ConfusionMatrix::Cell> ConfusionMatrix::cells() const {
+  std::vector<Cell> cells;
+  for (const auto& [at, count] : counts_) cells.push_back({at / classes(), at % classes(), count});
+  std::sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
+    return std::pair(a.label, a.predicted) < std::pair(b.label, b.predicted);
+  });
+  return cells;
+}
+
+int64_t ConfusionMatrix::count(int64_t label, int64_t predicted) const {
+  const auto found = counts_.find(label * classes() + predicted);
+  return found == counts_.end() ? 0 : found->second;
+}
+
 int64_t ConfusionMatrix::samples() const {
-  return std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
-}
-
-int64_t ConfusionMatrix::samples(int64_t label) const {
-  const auto first = counts_.begin() + label * classes_;
-  return std::accumulate(first, first + classes_, int64_t{0});
-}
-
-int64_t ConfusionMatrix::predicted_as(int64_t label) const {
-  int64_t sum = 0;
-  for (int64_t of = 0; of < classes_; ++of) sum += count(of, label);
-  return sum;
+  return std::accumulate(of_.begin(), of_.end(), int64_t{0});
 }
 
 double ConfusionMatrix::accuracy() const {
   int64_t right = 0;
-  for (int64_t label = 0; label < classes_; ++label) right += count(label, label);
+  for (int64_t label = 0; label < classes(); ++label) right += count(label, label);
   return fraction(right, samples());
 }
 
 double ConfusionMatrix::precision(int64_t label) const {
-  return fraction(count(label, label), predicted_as(label));
+  return fraction(count(label, label), taken_for_[size_t(label)]);
 }
 
 double ConfusionMatrix::recall(int64_t label) const {
@@ -120,13 +153,13 @@ double ConfusionMatrix::recall(int64_t label) const {
 }
 
 double ConfusionMatrix::f1(int64_t label) const {
-  return fraction(2 * count(label, label), samples(label) + predicted_as(label));
+  return fraction(2 * count(label, label), samples(label) + taken_for_[size_t(label)]);
 }
 
 double ConfusionMatrix::mean(double (ConfusionMatrix::*of)(int64_t) const) const {
   double sum = 0;
   int64_t defined = 0;
-  for (int64_t label = 0; label < classes_; ++label) {
+  for (int64_t label = 0; label < classes(); ++label) {
     const double value = (this->*of)(label);
     if (std::isnan(value)) continue;
     sum += value;

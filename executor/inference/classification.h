@@ -5,24 +5,30 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
 
 namespace arbalest {
 
-// The values of a graph that its first SoftmaxCrossEntropy compares: scores (samples, classes) and the samples'
-// classes.
-struct ClassifiedValues {
-  std::string logits, label;
+// The values of a graph that a loss compares: scores and what they should be.
+struct Head {
+  std::string scores, label;
+  // SigmoidCrossEntropy compares them and decides each label by itself: scores and targets are (samples, labels).
+  // Otherwise it is SoftmaxCrossEntropy: scores (samples, classes) and the samples' classes.
+  bool labels = false;
   std::optional<int64_t> ignored;  // a class whose samples take no part
 };
-std::optional<ClassifiedValues> classified_values(const Graph& graph);  // none: the graph has no such loss
-// Those of its first SigmoidCrossEntropy, which decides each label by itself: scores and targets (samples, labels).
-std::optional<ClassifiedValues> labelled_values(const Graph& graph);
-// The scores of the former or, without that loss, of the latter; throws GraphError where the graph has neither loss,
-// which asks for `instead`, as in "name a value".
-std::string scores_of(const Graph& graph, const std::string& instead);
+// Those of SoftmaxCrossEntropy before those of SigmoidCrossEntropy, in the graph's order; one for each value of scores.
+std::vector<Head> heads_of(const Graph& graph);
+// The head of these scores, "" for the first. Throws GraphError where there is none, which asks for `instead`, as in
+// "name a value".
+Head head_of(const Graph& graph, const std::string& scores, const std::string& instead);
+// The scores of the others, for people: "'parity' or 'size'"; "" where there are none.
+std::string other_heads(const Graph& graph, const Head& chosen);
+// The names of a head's classes, where `names` are the source's: none where another head's may be meant.
+std::vector<std::string> names_for(const Graph& graph, const std::vector<std::string>& names, int64_t classes);
 // Whether a SigmoidCrossEntropy compares the value: its probabilities are its sigmoid then, not its softmax.
 bool scores_labels(const Graph& graph, ValueId value);
 
@@ -36,17 +42,22 @@ std::vector<Prediction> most_probable(std::span<const float> logits, size_t coun
 // The same for labels that are decided each by itself: sigmoid of the scores.
 std::vector<Prediction> most_probable_labels(std::span<const float> logits, size_t count);
 
-// How many samples of each class were taken for which.
+// How many samples of each class were taken for which. Takes memory for each class, and each pair that there was.
 class ConfusionMatrix {
  public:
-  explicit ConfusionMatrix(int64_t classes) : classes_(classes), counts_(size_t(classes * classes), 0) {}
+  explicit ConfusionMatrix(int64_t classes) : of_(size_t(classes)), taken_for_(size_t(classes)) {}
 
-  void add(int64_t label, int64_t predicted) { ++counts_[size_t(label * classes_ + predicted)]; }
+  void add(int64_t label, int64_t predicted);
 
-  int64_t classes() const { return classes_; }
-  int64_t count(int64_t label, int64_t predicted) const { return counts_[size_t(label * classes_ + predicted)]; }
+  struct Cell {
+    int64_t label = 0, predicted = 0, count = 0;
+  };
+  std::vector<Cell> cells() const;  // that are not 0, row by row
+
+  int64_t classes() const { return int64_t(of_.size()); }
+  int64_t count(int64_t label, int64_t predicted) const;
   int64_t samples() const;  // in all
-  int64_t samples(int64_t label) const;
+  int64_t samples(int64_t label) const { return of_[size_t(label)]; }
 
   // Fractions; NaN where there is nothing to divide by.
   double accuracy() const;
@@ -59,11 +70,10 @@ class ConfusionMatrix {
   double mean_f1() const { return mean(&ConfusionMatrix::f1); }
 
  private:
-  int64_t predicted_as(int64_t label) const;
   double mean(double (ConfusionMatrix::*of)(int64_t) const) const;
 
-  int64_t classes_;
-  std::vector<int64_t> counts_;  // label by label
+  std::vector<int64_t> of_, taken_for_;          // samples by class
+  std::unordered_map<int64_t, int64_t> counts_;  // by label · classes + predicted
 };
 
 }  // namespace arbalest

@@ -16,6 +16,7 @@
 #include "graph/op.h"
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
+#include "graph/plain_message.h"
 
 namespace arbalest {
 namespace {
@@ -107,7 +108,12 @@ class Exporter {
 
   ValueId chosen_output() {
     output_name_ = exported_.value;
-    if (output_name_.empty()) output_name_ = scores_of(graph_, "name a value");
+    if (output_name_.empty()) {
+      const Head head = head_of(graph_, "", "name a value");
+      output_name_ = head.scores;
+      const std::string others = other_heads(graph_, head);
+      if (!others.empty()) warn(fmt::format("the output is '{}'; --value exports {}", head.scores, others));
+    }
     const ValueId output = graph_.find_value(output_name_);
     if (output != kNone) return output;
     std::vector<std::string> known;

@@ -17,7 +17,7 @@ namespace arbalest {
 namespace {
 
 std::string value_of(const Graph& graph, const std::string& asked) {
-  return asked.empty() ? scores_of(graph, "say which value is to be predicted") : asked;
+  return asked.empty() ? head_of(graph, "", "say which value is to be predicted").scores : asked;
 }
 
 std::unique_ptr<const LoadedModel> load(Graph graph, SessionOptions options, const PredictorOptions& asked) {

@@ -18,8 +18,8 @@ class RequestQueue;
 class Scheduler;
 
 struct PredictorOptions {
-  // Of the graph, with a row for each sample; "": the scores that its SoftmaxCrossEntropy compares or, without one, its
-  // SigmoidCrossEntropy.
+  // Of the graph, with a row for each sample; "": the scores that its first SoftmaxCrossEntropy compares or, without
+  // one, its first SigmoidCrossEntropy.
   std::string value;
   int64_t batch = 0;  // samples computed at once, at most; 0: as Validate's
   // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.

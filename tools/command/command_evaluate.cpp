@@ -15,6 +15,7 @@
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
+#include "tools/command/trained_graph.h"
 
 namespace arbalest {
 namespace {
@@ -24,6 +25,8 @@ using Json = nlohmann::ordered_json;
 struct Evaluated {
   Validated measured;
   std::optional<ConfusionMatrix> confusion;
+  std::vector<std::string> names;  // of its classes
+  std::string scores, others;      // what classes are counted by, and that they might be by others; "": there are none
 };
 
 // Where classes are (samples, classes) scores against a number each.
@@ -86,26 +89,31 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   for (const auto& [name, value] : measured.metrics) report[name] = fraction(value);
   for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
   if (!evaluated.confusion) return report;
+  constexpr int64_t kMostRows = 1000;
   const ConfusionMatrix& confusion = *evaluated.confusion;
-  const ClassNames names("", inference.class_names(), confusion.classes());
+  const ClassNames names("", evaluated.names, confusion.classes());
+  report["scores"] = evaluated.scores;
   report["mean_precision"] = fraction(confusion.mean_precision());
   report["mean_recall"] = fraction(confusion.mean_recall());
   report["mean_f1"] = fraction(confusion.mean_f1());
-  Json classes = Json::array(), rows = Json::array();
+  Json classes = Json::array();
   for (int64_t label = 0; label < confusion.classes(); ++label) {
     classes.push_back({{"class", names[label]},
                        {"samples", confusion.samples(label)},
                        {"precision", fraction(confusion.precision(label))},
                        {"recall", fraction(confusion.recall(label))},
                        {"f1", fraction(confusion.f1(label))}});
-    Json row = Json::array();
-    for (int64_t predicted = 0; predicted < confusion.classes(); ++predicted) {
-      row.push_back(confusion.count(label, predicted));
-    }
-    rows.push_back(std::move(row));
   }
   report["classes"] = std::move(classes);
-  report["confusion"] = std::move(rows);  // rows: the samples' class; columns: what they were taken for
+  if (confusion.classes() <= kMostRows) {  // rows: the samples' class; columns: what they were taken for
+    std::vector<std::vector<int64_t>> rows(size_t(confusion.classes()),
+                                           std::vector<int64_t>(size_t(confusion.classes())));
+    for (const auto& cell : confusion.cells()) rows[size_t(cell.label)][size_t(cell.predicted)] = cell.count;
+    report["confusion"] = rows;
+  } else {
+    Json& cells = report["confusion_cells"] = Json::array();
+    for (const auto& cell : confusion.cells()) cells.push_back({cell.label, cell.predicted, cell.count});
+  }
   return report;
 }
 
@@ -143,15 +151,9 @@ void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) 
     }
     return;
   }
-  struct Pair {
-    int64_t count, label, predicted;
-  };
-  std::vector<Pair> pairs;
-  for (int64_t label = 0; label < confusion.classes(); ++label) {
-    for (int64_t of = 0; of < confusion.classes(); ++of) {
-      if (label != of && confusion.count(label, of) > 0) pairs.push_back({confusion.count(label, of), label, of});
-    }
-  }
+  using Pair = ConfusionMatrix::Cell;
+  std::vector<Pair> pairs = confusion.cells();
+  std::erase_if(pairs, [](const Pair& pair) { return pair.label == pair.predicted; });
   std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.count > b.count; });
   if (pairs.size() > kMostPairs) pairs.resize(kMostPairs);
   fmt::print("most often confused\n");
@@ -176,7 +178,11 @@ void print(const Inference& inference, const Evaluated& evaluated) {
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
   if (!evaluated.confusion) return;
-  const ClassNames names("", inference.class_names(), evaluated.confusion->classes());
+  const ClassNames names("", evaluated.names, evaluated.confusion->classes());
+  if (!evaluated.others.empty()) {
+    fmt::print("classes by '{}', accuracy {:.6g}; --value NAME counts those of {}\n", printable(evaluated.scores),
+               evaluated.confusion->accuracy(), printable(evaluated.others));
+  }
   print_classes(*evaluated.confusion, names);
   print_confusion(*evaluated.confusion, names);
 }
@@ -184,18 +190,24 @@ void print(const Inference& inference, const Evaluated& evaluated) {
 }  // namespace
 
 int command_evaluate(const EvaluateOptions& options) {
-  Graph graph = load_with_overrides(options);
+  Graph graph = load_as_trained(options);
+  std::optional<Head> head;
+  if (!options.value.empty() || !heads_of(graph).empty()) head = head_of(graph, options.value, "leave --value out");
+  const std::string others = head ? other_heads(graph, *head) : "";
   InferenceRequest asked{options.split, {}};
-  const auto classified = classified_values(graph);
-  const auto labelled = classified ? std::nullopt : labelled_values(graph);
-  const bool names_labels = labelled && !options.class_names.empty();
-  if (classified) asked.outputs = {classified->logits, classified->label};
-  if (names_labels) asked.outputs = {labelled->logits};
+  const bool names_labels = head && head->labels && !options.class_names.empty();
+  if (head && (!head->labels || names_labels)) asked.outputs = {head->scores};
+  if (head && !head->labels) asked.outputs.push_back(head->label);
   Inference inference(std::move(graph), session_options(options), asked);
-  const auto classes = classified ? classes_of(inference) : std::nullopt;
+  const auto classes = head && !head->labels ? classes_of(inference) : std::nullopt;
   if (!options.class_names.empty()) name_classes(inference, options.class_names, classes, names_labels);
   tell_of_fresh_weights(options.session.files);
-  const Evaluated evaluated = evaluate(inference, classes, classified ? classified->ignored : std::nullopt);
+  Evaluated evaluated = evaluate(inference, classes, head ? head->ignored : std::nullopt);
+  if (head) {
+    evaluated.scores = head->scores;
+    evaluated.others = others;
+  }
+  if (classes) evaluated.names = names_for(inference.graph(), inference.class_names(), *classes);
   if (options.json) {
     fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {

@@ -13,12 +13,14 @@
 #include "executor/inference/inference.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
+#include "graph/plain_message.h"
 #include "io/photos/file_list.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/prediction_lines.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
+#include "tools/command/trained_graph.h"
 
 namespace arbalest {
 namespace {
@@ -124,34 +126,30 @@ void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions
   session.sources.validation = file_list_source(options.files, std::move(fields));
 }
 
+// Numbers of a value, unless --top or --class-names ask for classes: then it has to be what a loss compares.
+bool prints_numbers(const PredictOptions& options) {
+  return !options.value.empty() && options.top == 0 && options.class_names.empty();
+}
+
 Scores choose_values(const Graph& graph, const PredictOptions& options, InferenceRequest& asked) {
-  if (!options.value.empty()) {
-    if (!options.class_names.empty()) throw GraphError("--class-names: --value prints numbers, not classes");
-    if (options.top > 0) throw GraphError("--top: --value prints numbers, not classes");
+  if (prints_numbers(options)) {
     asked.outputs = {options.value};
     return Scores::OfClasses;
   }
-  if (const auto classified = classified_values(graph)) {
-    asked.outputs = {classified->logits};
-    if (!options.files.empty()) return Scores::OfClasses;
-    asked.outputs.push_back(classified->label);
-    return Scores::OfClassesWithLabel;
+  const Head head = head_of(graph, options.value, "--value NAME prints the numbers of a value");
+  asked.outputs = {head.scores};
+  const std::string others = options.value.empty() ? other_heads(graph, head) : "";
+  if (!others.empty()) {
+    warn(fmt::format("classes are those of '{}'; --value NAME --top N prints those of {}", head.scores, others));
   }
-  const auto labelled = labelled_values(graph);
-  if (!labelled) {
-    throw GraphError(
-        "the graph has neither SoftmaxCrossEntropy nor SigmoidCrossEntropy, whose classes are printed; name a value "
-        "with --value");
-  }
-  asked.outputs = {labelled->logits};
-  if (!options.files.empty()) return Scores::OfLabels;
-  asked.outputs.push_back(labelled->label);
-  return Scores::OfLabelsWithTruth;
+  if (!options.files.empty()) return head.labels ? Scores::OfLabels : Scores::OfClasses;
+  asked.outputs.push_back(head.label);
+  return head.labels ? Scores::OfLabelsWithTruth : Scores::OfClassesWithLabel;
 }
 
 std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const Inference& inference, Scores scores) {
   const TensorType first = inference.output_type(0);
-  if (!options.value.empty()) return number_lines(options.format, options.value, first);
+  if (prints_numbers(options)) return number_lines(options.format, options.value, first);
   const bool one_class = scores != Scores::OfClassesWithLabel ||
                          (inference.output_type(1).shape.empty() && inference.output_type(1).dtype == DataType::Int32);
   if (first.shape.size() != 1 || !one_class) {
@@ -159,8 +157,9 @@ std::unique_ptr<PredictionLines> lines_of(const PredictOptions& options, const I
     throw GraphError(fmt::format("the graph's {}CrossEntropy does not take one {} a sample; name a value with --value",
                                  labels ? "Sigmoid" : "Softmax", labels ? "row of labels" : "class"));
   }
+  const std::vector<std::string> known = names_for(inference.graph(), inference.class_names(), first.shape[0]);
   ClassFormat format = {options.format, options.top, {}, DataType::Int32};
-  format.names = ClassNames(options.class_names, inference.class_names(), first.shape[0]).all();
+  format.names = ClassNames(options.class_names, known, first.shape[0]).all();
   if (scores != Scores::OfClasses && scores != Scores::OfLabels) format.label = inference.output_type(1).dtype;
   return class_lines(std::move(format), scores);
 }
@@ -173,7 +172,7 @@ bool has_files(const Source& source) {
 }  // namespace
 
 int command_predict(const PredictOptions& options) {
-  Graph graph = load_with_overrides(options);
+  Graph graph = load_as_trained(options);
   SessionOptions session = session_options(options);
   InferenceRequest asked{options.split, {}};
   const Scores scores = choose_values(graph, options, asked);

@@ -186,6 +186,11 @@ class CommandLine {
 
   void declare_evaluate() {
     evaluate_command_ = declare_inference("evaluate", "measure a trained model on a split", evaluate_);
+    evaluate_command_
+        ->add_option("--value", evaluate_.value,
+                     "the scores that classes are counted by, where several losses compare some; otherwise the first's")
+        ->type_name("NAME")
+        ->check(not_empty());
     evaluate_command_->add_flag("--json", evaluate_.json, "as JSON");
     evaluate_command_->footer(
         "Measures what the graph's Validate lists and, for a model with one class a sample, precision, recall and F1 "
@@ -203,7 +208,9 @@ class CommandLine {
         ->type_name("N")
         ->check(whole(1, INT_MAX));
     predict_command_
-        ->add_option("--value", predict_.value, "print the numbers of this value of the graph instead of classes")
+        ->add_option("--value", predict_.value,
+                     "print the numbers of this value of the graph instead of classes, or with --top the classes whose "
+                     "scores it is")
         ->type_name("NAME")
         ->check(not_empty());
     const auto set_format = [this](const std::string& word) {
@@ -228,8 +235,9 @@ class CommandLine {
                  "the model's weights (safetensors); otherwise the graph's own");
     ExportOptions& exported = export_.exported;
     export_command_
-        ->add_option("--value", exported.value,
-                     "the output; otherwise the scores that SoftmaxCrossEntropy takes, or SigmoidCrossEntropy")
+        ->add_option(
+            "--value", exported.value,
+            "the output; otherwise the scores that the first SoftmaxCrossEntropy takes, or SigmoidCrossEntropy")
         ->type_name("NAME")
         ->check(not_empty());
     export_command_->add_flag("--probabilities", exported.probabilities,

@@ -122,6 +122,7 @@ struct ProfileOptions : GraphOptions {
 struct EvaluateOptions : GraphOptions {
   std::string split;        // "": the graph's validation split
   std::string class_names;  // a file of them, a line each
+  std::string value;        // the scores that classes are counted by; "": the first loss's
   bool json = false;
 };
 
@@ -129,7 +130,7 @@ struct PredictOptions : GraphOptions {
   using Format = LineFormat;
   std::string split;
   std::string class_names;
-  std::string value;               // instead of classes, the numbers of this value of the graph
+  std::string value;               // instead of classes, the numbers of this value of the graph, or its classes
   int top = 0;                     // classes a sample; 0: one, or all labels where there are several a sample
   std::vector<std::string> files;  // instead of a split
   Format format = Format::Lines;

@@ -227,6 +227,48 @@ TEST_CASE("a confusion matrix tells precision, recall and F1") {
   CHECK(std::isnan(ConfusionMatrix(2).accuracy()));
 }
 
+TEST_CASE("a confusion matrix takes memory for what was counted, not for all pairs of classes") {
+  constexpr int64_t kMany = 1'000'000;  // a table of them would take 8 TB
+  ConfusionMatrix confusion(kMany);
+  confusion.add(kMany - 1, 0);
+  confusion.add(3, 3);
+  confusion.add(3, kMany - 1);
+  confusion.add(3, 3);
+  REQUIRE(confusion.cells().size() == 3);
+  CHECK(confusion.cells()[0].predicted == 3);
+  CHECK(confusion.cells()[0].count == 2);
+  CHECK(confusion.cells()[1].predicted == kMany - 1);
+  CHECK(confusion.cells()[2].label == kMany - 1);
+  CHECK(confusion.count(3, 3) == 2);
+  CHECK(confusion.count(0, 0) == 0);
+  CHECK(confusion.accuracy() == 0.5);
+  CHECK(confusion.mean_recall() == doctest::Approx((2.0 / 3 + 0) / 2));
+  CHECK(confusion.mean_precision() == doctest::Approx((0.0 + 1 + 0) / 3));
+}
+
+TEST_CASE("a batch of a validation is not larger than its split, unless the graph's shapes say so") {
+  TinyNet net;
+  net.validate = "batch = 250";
+  const auto batches = [](const TinyNet& of) {
+    return std::pair(prepare_inference(tiny(of), on_cpus(), {}).program.find(LoopRole::Validate)->batch,
+                     prepare(tiny(of), on_cpus()).program.find(LoopRole::Validate)->batch);
+  };
+  CHECK(batches(net) == std::pair(int64_t{50}, int64_t{50}));
+  const double loss = evaluated(tiny(net), on_cpus(), "").loss;
+  net.validate = "batch = 25";
+  CHECK(batches(net) == std::pair(int64_t{25}, int64_t{25}));
+  CHECK(evaluated(tiny(net), on_cpus(), "").loss == doctest::Approx(loss).epsilon(1e-6));
+
+  TinyNet stated;
+  stated.batch = 96;
+  stated.validate = "batch = 0";
+  stated.layers =
+      "shape = Constant <value_ints = [96, 256]> ()\nflat = Reshape (x, shape)\n"
+      "hidden = arbalest.Linear <units = 16> (flat)\nh = Relu (hidden)\n";
+  CHECK(batches(stated) == std::pair(int64_t{96}, int64_t{96}));
+  CHECK(evaluated(tiny(stated), on_cpus(), "").samples == 50);
+}
+
 TEST_CASE("the most probable classes come first, and the first of equal ones") {
   const std::vector<float> scores = {1, 3, 3, -1000};
   const std::vector<Prediction> top = most_probable(scores, 3);

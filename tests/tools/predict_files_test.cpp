@@ -1,8 +1,12 @@
 // `arbalest predict GRAPH FILES`: a trained model asked about photos of one's own.
 
 #include <doctest/doctest.h>
+#ifdef ARBALEST_ONNX
+#include <onnx/onnx_pb.h>
+#endif
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/executor/fixture.h"
@@ -141,6 +145,64 @@ TEST_CASE("predict on a split with several labels has what they are, where that 
   CHECK(lines[1].find("(is") == std::string::npos);
   CHECK(lines[2].ends_with("  (is dark)"));
 }
+
+TEST_CASE("evaluate tells sensitivity and specificity of several labels, and the threshold where they are best") {
+  const TrainedOnPhotos trained(true);
+  const auto evaluated = [&](std::vector<const char*> more) {
+    std::vector<const char*> words = {
+        "evaluate", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--devices", "cpu:0"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<EvaluateOptions>(command));
+    const Redirected output(trained.folder / "out");
+    CHECK(command_evaluate(std::get<EvaluateOptions>(command)) == kDone);
+    std::string text;
+    for (const std::string& line : output.lines()) text += line + "\n";
+    return text;
+  };
+  const auto label = nlohmann::json::parse(evaluated({"--json"})).at("labels").at(0);
+  CHECK(label.at("label") == "bright");
+  CHECK(label.at("positive") == 16);
+  CHECK(label.at("negative") == 16);
+  CHECK(label.at("threshold") == 0.5);
+  CHECK(label.at("sensitivity") == 1);
+  CHECK(label.at("specificity") == 1);
+  CHECK(label.at("best").at("sensitivity") == 1);
+  // All of it is below so high a threshold.
+  const std::string high = evaluated({"--threshold", "0.9999999"});
+  CHECK(contains(high, "label   positive  negative  threshold  sensitivity  specificity  precision\n"));
+  CHECK(contains(high, "bright        16        16     1.0000       0.0000       1.0000          -\n"));
+  CHECK(fault({"evaluate", "g.onnxtxt", "--threshold", "1.5"}).find("--threshold") != std::string::npos);
+}
+
+#ifdef ARBALEST_ONNX
+TEST_CASE("an exported model has the names of its classes in its metadata") {
+  const auto exported = [](const TrainedOnPhotos& trained, std::vector<const char*> more) {
+    const std::string file = (trained.folder / "m.onnx").string();
+    std::vector<const char*> words = {"export", trained.graph.c_str(), file.c_str(), "--weights",
+                                      trained.weights.c_str()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Command command = parse(words);
+    REQUIRE(std::holds_alternative<ExportCommandOptions>(command));
+    const Redirected output(trained.folder / "out");
+    CHECK(command_export(std::get<ExportCommandOptions>(command)) == kDone);
+    onnx::ModelProto model;
+    std::ifstream in(file, std::ios::binary);
+    REQUIRE(model.ParseFromIstream(&in));
+    std::map<std::string, std::string> entries;
+    for (const auto& entry : model.metadata_props()) entries[entry.key()] = entry.value();
+    return entries;
+  };
+  for (const bool several : {false, true}) {
+    const TrainedOnPhotos trained(several);
+    CHECK(exported(trained, {}).at("class_names") == R"(["bright","dark"])");
+    const std::string names = trained.folder.write("names.txt", std::string("day\nnight\n"));
+    CHECK(exported(trained, {"--class-names", names.c_str()}).at("class_names") == R"(["day","night"])");
+    // Of what is no class nothing is said.
+    CHECK(exported(trained, {"--value", "x"}).empty());
+  }
+}
+#endif
 
 TEST_CASE("labels have the names of a file where metrics of each are told") {
   const TrainedOnPhotos trained(true);

@@ -11,7 +11,9 @@
 
 #include "executor/inference/classification.h"
 #include "executor/inference/inference.h"
+#include "executor/inference/label_counts.h"
 #include "tools/answers/class_names.h"
+#include "tools/answers/label_table.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"
@@ -25,8 +27,9 @@ using Json = nlohmann::ordered_json;
 struct Evaluated {
   Validated measured;
   std::optional<ConfusionMatrix> confusion;
-  std::vector<std::string> names;  // of its classes
-  std::string scores, others;      // what classes are counted by, and that they might be by others; "": there are none
+  std::optional<LabelCounts> labels;  // or of several labels a sample
+  std::vector<std::string> names;     // of its classes, or of these
+  std::string scores, others;  // what classes are counted by, and that they might be by others; "": there are none
 };
 
 // Where classes are (samples, classes) scores against a number each.
@@ -36,12 +39,20 @@ std::optional<int64_t> classes_of(const Inference& inference) {
   return logits.shape[0];
 }
 
-// As a file says of the classes, or else of the labels whose scores are the first value that is handed out.
-void name_classes(Inference& inference, const std::string& file, std::optional<int64_t> classes, bool labelled) {
-  if (labelled) {
-    const Shape scores = inference.output_type(0).shape;
-    if (scores.size() == 1) classes = scores[0];
-  }
+// Where labels are rows (samples, labels), each decided by itself.
+std::optional<int64_t> labels_of(const Inference& inference) {
+  const Shape scores = inference.output_type(0).shape;
+  if (scores.size() != 1 || inference.output_type(1).shape != scores) return std::nullopt;
+  return scores[0];
+}
+
+std::optional<int64_t> counted_by(const std::optional<Head>& head, const Inference& inference) {
+  if (!head) return std::nullopt;
+  return head->labels ? labels_of(inference) : classes_of(inference);
+}
+
+// As a file says, of so many classes or labels.
+void name_classes(Inference& inference, const std::string& file, std::optional<int64_t> classes) {
   if (!classes) {
     throw GraphError(
         "--class-names: the graph has neither SoftmaxCrossEntropy over one class a sample nor SigmoidCrossEntropy over "
@@ -61,13 +72,26 @@ void count(ConfusionMatrix& confusion, std::optional<int64_t> ignored, const Inf
   }
 }
 
-Evaluated evaluate(Inference& inference, std::optional<int64_t> classes, std::optional<int64_t> ignored) {
+void count(LabelCounts& counts, DataType type, const InferredBatch& batch) {
+  const size_t labels = counts.labels();
+  const int64_t row = TensorType{type, {int64_t(labels)}}.bytes();
+  for (size_t n = 0; n < batch.rows.size(); ++n) {
+    const std::span<const float> scores(reinterpret_cast<const float*>(batch.values[0]) + n * labels, labels);
+    counts.add(scores, targets_of(batch.values[1] + int64_t(n) * row, type, labels));
+  }
+}
+
+Evaluated evaluate(Inference& inference, const std::optional<Head>& head) {
   Evaluated evaluated;
-  if (classes) evaluated.confusion.emplace(*classes);
+  const auto classes = counted_by(head, inference);
+  if (classes && head->labels) evaluated.labels.emplace(size_t(*classes));
+  if (classes && !head->labels) evaluated.confusion.emplace(*classes);
+  if (classes) evaluated.names = names_for(inference.graph(), inference.class_names(), *classes);
   const InterruptHandler interrupt;
   evaluated.measured = inference.run(
       [&](const InferredBatch& batch) {
-        if (evaluated.confusion) count(*evaluated.confusion, ignored, batch);
+        if (evaluated.confusion) count(*evaluated.confusion, head->ignored, batch);
+        if (evaluated.labels) count(*evaluated.labels, inference.output_type(1).dtype, batch);
       },
       InterruptHandler::requested());
   return evaluated;
@@ -88,6 +112,10 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
                  {"loss", fraction(measured.loss)}};
   for (const auto& [name, value] : measured.metrics) report[name] = fraction(value);
   for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
+  if (evaluated.labels) {
+    const ClassNames names("", evaluated.names, int64_t(evaluated.labels->labels()));
+    report["labels"] = label_rates(*evaluated.labels, names.all(), options.threshold);
+  }
   if (!evaluated.confusion) return report;
   constexpr int64_t kMostRows = 1000;
   const ConfusionMatrix& confusion = *evaluated.confusion;
@@ -163,7 +191,7 @@ void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) 
   }
 }
 
-void print(const Inference& inference, const Evaluated& evaluated) {
+void print(const EvaluateOptions& options, const Inference& inference, const Evaluated& evaluated) {
   const Validated& measured = evaluated.measured;
   fmt::print("{}\n{} samples in {:.1f} s ({:.0f} a second){}\n", printable(inference.source().describe()),
              measured.samples, measured.seconds, double(measured.samples) / measured.seconds,
@@ -177,6 +205,10 @@ void print(const Inference& inference, const Evaluated& evaluated) {
   if (inference.measures_loss()) line("loss", measured.loss);
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
+  if (evaluated.labels) {
+    const ClassNames names("", evaluated.names, int64_t(evaluated.labels->labels()));
+    fmt::print("{}", label_table(*evaluated.labels, names.all(), options.threshold));
+  }
   if (!evaluated.confusion) return;
   const ClassNames names("", evaluated.names, evaluated.confusion->classes());
   if (!evaluated.others.empty()) {
@@ -195,23 +227,19 @@ int command_evaluate(const EvaluateOptions& options) {
   if (!options.value.empty() || !heads_of(graph).empty()) head = head_of(graph, options.value, "leave --value out");
   const std::string others = head ? other_heads(graph, *head) : "";
   InferenceRequest asked{options.split, {}};
-  const bool names_labels = head && head->labels && !options.class_names.empty();
-  if (head && (!head->labels || names_labels)) asked.outputs = {head->scores};
-  if (head && !head->labels) asked.outputs.push_back(head->label);
+  if (head) asked.outputs = {head->scores, head->label};
   Inference inference(std::move(graph), session_options(options), asked);
-  const auto classes = head && !head->labels ? classes_of(inference) : std::nullopt;
-  if (!options.class_names.empty()) name_classes(inference, options.class_names, classes, names_labels);
+  if (!options.class_names.empty()) name_classes(inference, options.class_names, counted_by(head, inference));
   tell_of_fresh_weights(options.session.files);
-  Evaluated evaluated = evaluate(inference, classes, head ? head->ignored : std::nullopt);
+  Evaluated evaluated = evaluate(inference, head);
   if (head) {
     evaluated.scores = head->scores;
     evaluated.others = others;
   }
-  if (classes) evaluated.names = names_for(inference.graph(), inference.class_names(), *classes);
   if (options.json) {
     fmt::print("{}\n", to_json(options, inference, evaluated).dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
-    print(inference, evaluated);
+    print(options, inference, evaluated);
   }
   return kDone;
 }

@@ -3,16 +3,40 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
+#include "executor/inference/classification.h"
 #include "executor/inference/export_model.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/session/output_paths.h"
+#include "executor/weights/weights_file.h"
 #include "graph/file/onnx_file.h"
+#include "tools/answers/class_names.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_setup.h"
 #include "tools/command/trained_graph.h"
 
 namespace arbalest {
+namespace {
+
+// What the output's numbers stand for, as an entry of the file's metadata: a JSON array, by the classes' numbers.
+void add_class_names(const ExportCommandOptions& options, const Graph& graph, const Graph& model,
+                     OnnxFileOptions& written) {
+  const std::string& weights = options.session.files.weights;
+  const Shape& shape = model.values[size_t(model.outputs.at(0))].type.shape;
+  const int64_t classes = shape.size() == 2 ? shape[1] : 0;
+  std::vector<std::string> names;
+  if (!options.class_names.empty()) {
+    names = ClassNames(options.class_names, {}, classes).all();
+  } else if (!weights.empty()) {
+    names = names_for(graph, WeightsFile(weights).class_names(), classes);
+  }
+  if (int64_t(names.size()) != classes || names.empty()) return;
+  written.metadata.emplace_back("class_names",
+                                nlohmann::json(names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
 
 int command_export(const ExportCommandOptions& options) {
   const FileOptions& files = options.session.files;
@@ -26,8 +50,10 @@ int command_export(const ExportCommandOptions& options) {
   check_kind_kept("FILE", options.file, OutputKind::Model);
   ExportOptions exported = options.exported;
   exported.fields = fields_without_data(graph, files);
-  const Graph model = export_model(std::move(graph), session_options(options), exported);
-  write_onnx(model, options.file, options.written);
+  const Graph model = export_model(graph, session_options(options), exported);
+  OnnxFileOptions written = options.written;
+  add_class_names(options, graph, model, written);
+  write_onnx(model, options.file, written);
   const auto described = [&](const std::vector<ValueId>& values) {
     std::string text;
     for (const ValueId id : values) {

@@ -191,11 +191,19 @@ class CommandLine {
                      "the scores that classes are counted by, where several losses compare some; otherwise the first's")
         ->type_name("NAME")
         ->check(not_empty());
+    evaluate_command_
+        ->add_option("--threshold", evaluate_.threshold,
+                     "the probability above which one of several labels a sample counts as predicted")
+        ->capture_default_str()
+        ->type_name("P")
+        ->check(real(0, 1));
     evaluate_command_->add_flag("--json", evaluate_.json, "as JSON");
     evaluate_command_->footer(
         "Measures what the graph's Validate lists and, for a model with one class a sample, precision, recall and F1 "
         "of\n"
-        "each class and which classes are taken for which. Nothing is trained, and no file changes.");
+        "each class and which classes are taken for which; for one with several labels, sensitivity and specificity "
+        "of\n"
+        "each, at --threshold and where their sum is greatest. Nothing is trained, and no file changes.");
   }
 
   void declare_predict() {
@@ -239,6 +247,11 @@ class CommandLine {
             "--value", exported.value,
             "the output; otherwise the scores that the first SoftmaxCrossEntropy takes, or SigmoidCrossEntropy")
         ->type_name("NAME")
+        ->check(not_empty());
+    export_command_
+        ->add_option("--class-names", export_.class_names,
+                     "names of the classes, a line each, for the file's metadata; otherwise those that --weights has")
+        ->type_name("FILE")
         ->check(not_empty());
     export_command_->add_flag("--probabilities", exported.probabilities,
                               "the output's softmax, or sigmoid where SigmoidCrossEntropy takes it");

@@ -123,6 +123,7 @@ struct EvaluateOptions : GraphOptions {
   std::string split;        // "": the graph's validation split
   std::string class_names;  // a file of them, a line each
   std::string value;        // the scores that classes are counted by; "": the first loss's
+  double threshold = 0.5;   // the probability above which one of several labels counts as predicted
   bool json = false;
 };
 
@@ -137,7 +138,8 @@ struct PredictOptions : GraphOptions {
 };
 
 struct ExportCommandOptions : GraphOptions {
-  std::string file;  // .onnx
+  std::string file;         // .onnx
+  std::string class_names;  // a file of them, a line each
   OnnxFileOptions written;
   ExportOptions exported;
 };

@@ -33,8 +33,7 @@ bool is_counter(const Entry& entry) {
 
 WeightsMap read_map(const std::string& path) {
   if (path.empty()) return {};
-  const std::vector<uint8_t> text = read_file(path, kMostText);
-  return {std::string_view(reinterpret_cast<const char*>(text.data()), text.size()), path};
+  return {read_text(path), path};
 }
 
 // Elements of a float tensor as they are kept: a double beyond a float's range is infinite.

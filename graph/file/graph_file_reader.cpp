@@ -15,6 +15,7 @@
 #include "graph/file/literals.h"
 #include "graph/file/model_parameters.h"
 #include "graph/file/onnx_file.h"
+#include "io/formats/file.h"
 
 namespace arbalest {
 namespace {
@@ -258,11 +259,17 @@ std::string suggested_file(const std::string& path) {
   return "";
 }
 
+GraphSource parse_text(std::string_view content, const std::string& file) {
+  if (is_utf16(content)) throw GraphError(Position{file, 1, 1}, "found UTF-16, expected text in UTF-8");
+  const std::string text = plain_text(content);
+  return Parser(text, file).parse();
+}
+
 }  // namespace
 
 Graph read_graph_text(std::string_view text, const std::string& file, const OpRegistry& registry, int64_t batch,
                       const ModelFiles& models) {
-  return build_graph(Parser(text, file).parse(), registry, batch, models);
+  return build_graph(parse_text(text, file), registry, batch, models);
 }
 
 std::string read_whole_file(const std::string& path) {
@@ -292,13 +299,13 @@ Graph read_graph_file(const std::string& path, const OpRegistry& registry, int64
 GraphSource read_source(const std::string& path) {
   if (path.ends_with(".onnx")) return read_onnx_source(path);
   const std::string content = read_whole_file(path);
-  if (path.ends_with(".onnxtxt") || path.ends_with(".txt")) return Parser(content, path).parse();
+  if (path.ends_with(".onnxtxt") || path.ends_with(".txt")) return parse_text(content, path);
   // A binary model starts with the tag of a field (ir_version: byte 8); text does not contain such bytes.
   const std::string_view start = std::string_view(content).substr(0, 256);
   const bool binary = std::any_of(start.begin(), start.end(), [](char c) {
     return uint8_t(c) < 0x20 && c != '\n' && c != '\r' && c != '\t' && c != '\f' && c != '\v';
   });
-  return binary ? read_onnx_source(path) : Parser(content, path).parse();
+  return binary ? read_onnx_source(path) : parse_text(content, path);
 }
 
 Graph load_graph(const std::string& path, const OpRegistry& registry, int64_t batch, const ModelFiles& models,

@@ -29,11 +29,10 @@ CsvReader::CsvReader(const std::filesystem::path& path) : path_(path.string()) {
 }
 
 void CsvReader::skip_byte_order_mark() {
-  constexpr std::string_view kUtf8 = "\xef\xbb\xbf", kUtf16 = "\xff\xfe", kUtf16Big = "\xfe\xff";
-  std::string first(kUtf8.size(), ' ');
+  std::string first(3, ' ');
   first.resize(fread(first.data(), 1, first.size(), file_.get()));
-  if (first.starts_with(kUtf16) || first.starts_with(kUtf16Big)) fail_at(1, "found UTF-16, expected text in UTF-8");
-  if (first != kUtf8) rewind(file_.get());
+  if (is_utf16(first)) fail_at(1, "found UTF-16, expected text in UTF-8");
+  if (utf8_mark(first) == 0) rewind(file_.get());
 }
 
 std::string_view CsvReader::operator[](size_t column) const {
@@ -52,16 +51,13 @@ void CsvReader::fail(size_t column, const std::string& expected) const {
                              expected, cell.substr(0, kShown), cell.size() > kShown ? "…" : ""));
 }
 
-// The next character, with "\r\n" as one '\n'; EOF behind the last.
-int CsvReader::take() {
+// The next character, with a line's end as one '\n': in quotes a carriage return alone is none. EOF behind the last.
+int CsvReader::take(bool quoted) {
   int character = getc_unlocked(file_.get());
   if (character == '\r') {
     const int next = getc_unlocked(file_.get());
-    if (next == '\n') {
-      character = next;
-    } else {
-      ungetc(next, file_.get());
-    }
+    if (next != '\n') ungetc(next, file_.get());
+    if (next == '\n' || !quoted) character = '\n';
   }
   if (character == '\n') ++next_line_;
   if (character == '\0') fail_at(next_line_, "found a NUL byte, expected text in UTF-8");
@@ -78,7 +74,7 @@ bool CsvReader::end_cell(int next) {
 bool CsvReader::read_quoted() {
   const int64_t opened = next_line_;
   while (true) {
-    int character = take();
+    int character = take(true);
     if (character == EOF) fail_at(opened, "found a quote that opens a cell, and none that closes it");
     if (character == '"') {
       character = take();

@@ -1,7 +1,7 @@
 #pragma once
 // Tables as text (RFC 4180): a header of names, then records of as many cells, which commas divide. Cells may be
-// quoted, and then hold commas, line ends and doubled quotes. A byte order mark of UTF-8 and "\r\n" are taken, lines
-// without anything on them are left out.
+// quoted, and then hold commas, line ends and doubled quotes. A byte order mark of UTF-8 is taken, and lines end with
+// "\n", "\r\n" or "\r"; lines without anything on them are left out.
 
 #include <cstdint>
 #include <cstdio>
@@ -38,7 +38,7 @@ class CsvReader {
   bool read_record();
   bool read_quoted();  // false where the record ends with the cell
   bool end_cell(int next);
-  int take();
+  int take(bool quoted = false);
   [[noreturn]] void fail_at(int64_t line, const std::string& message) const;
 
   std::string path_;

@@ -92,14 +92,40 @@ std::vector<uint8_t> read_file(const fs::path& path, uint64_t most) {
   return bytes;
 }
 
-std::vector<std::string> read_lines(const fs::path& path) {
+size_t utf8_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  return text.starts_with(kMark) ? kMark.size() : 0;
+}
+
+bool is_utf16(std::string_view text) {
+  return text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
+}
+
+std::string plain_text(std::string_view text) {
+  std::string plain(text.substr(utf8_mark(text)));
+  size_t to = 0;
+  for (size_t from = 0; from < plain.size(); ++from) {
+    if (plain[from] == '\r' && from + 1 < plain.size() && plain[from + 1] == '\n') continue;
+    plain[to++] = plain[from] == '\r' ? '\n' : plain[from];
+  }
+  plain.resize(to);
+  return plain;
+}
+
+std::string read_text(const fs::path& path) {
   const std::vector<uint8_t> bytes = read_file(path, kMostText);
-  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (is_utf16(text)) throw RunError(fmt::format("{}: found UTF-16, expected text in UTF-8", path.string()));
+  return plain_text(text);
+}
+
+std::vector<std::string> read_lines(const fs::path& path) {
+  const std::string text = read_text(path);
+  std::string_view rest = text;
   std::vector<std::string> lines;
   while (!rest.empty()) {
-    std::string_view line = rest.substr(0, rest.find('\n'));
+    const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    if (line.ends_with('\r')) line.remove_suffix(1);
     lines.emplace_back(line);
   }
   while (!lines.empty() && lines.back().empty()) lines.pop_back();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace arbalest {
@@ -31,8 +32,18 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path, uint64_t most 
 
 inline constexpr uint64_t kMostText = uint64_t{1} << 30;  // bytes of a file that people write or read
 
-// Its lines, without those at the end that are empty. They end with "\n" or "\r\n". Throws RunError, also where it has
-// more than kMostText bytes.
+// How many bytes of a text's beginning are the byte order mark of UTF-8: 3 or 0.
+size_t utf8_mark(std::string_view text);
+// Whether a text begins with the mark of UTF-16, which nothing here reads.
+bool is_utf16(std::string_view text);
+// The text without its byte order mark, and with "\n" at the end of each line, which may be "\r\n" or "\r".
+std::string plain_text(std::string_view text);
+
+// A file that people write or read, as plain_text() has it. Throws RunError, also where it is UTF-16 or has more than
+// kMostText bytes.
+std::string read_text(const std::filesystem::path& path);
+
+// Its lines, without those at the end that are empty.
 std::vector<std::string> read_lines(const std::filesystem::path& path);
 
 // The most that a gzipped file of so many bytes may hold: what is compressed further than any data is (deflate's limit

@@ -55,7 +55,7 @@ bool is_text(std::string_view head) {
 }  // namespace
 
 std::string kind_of_file(std::span<const uint8_t> bytes) {
-  const std::string_view head(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string_view head(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (head.empty()) return "an empty file";
   for (const Signature& signature : kSignatures) {
     if (head.starts_with(signature.start)) return signature.kind;
@@ -65,6 +65,7 @@ std::string kind_of_file(std::span<const uint8_t> bytes) {
   }
   if (is_onnx(head)) return kOnnxFile;
   if (!is_text(head)) return "";
+  head.remove_prefix(utf8_mark(head));
   if (head.find("ir_version") != head.npos || head.find("opset_import") != head.npos) return "a graph file";
   const size_t first = head.find_first_not_of(" \t\r\n");
   if (first != head.npos && (head[first] == '{' || head[first] == '[')) return "JSON";

@@ -124,6 +124,23 @@ TEST_CASE("graph file: every construct of the syntax is read") {
   CHECK(node(graph, "c").where.file == "t.onnxtxt");
 }
 
+TEST_CASE("graph file: a byte order mark and other line ends are no part of the text") {
+  const std::string text = "# a comment\n<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                           "g (float[2] x) => (float[2] y)\n{\n  y = Relu (x)  # another\n}\n";
+  const std::string expected = write_graph_text(read(text));
+  for (const char* end : {"\n", "\r\n", "\r"}) {
+    std::string other = "\xef\xbb\xbf";
+    for (const char c : text) c == '\n' ? other += end : other += c;
+    CHECK(write_graph_text(read(other)) == expected);
+  }
+  try {
+    read("\xff\xfe<\0");
+    FAIL("UTF-16 was read");
+  } catch (const GraphError& error) {
+    CHECK(std::string(error.what()).find("t.onnxtxt:1:1: found UTF-16, expected text in UTF-8") != std::string::npos);
+  }
+}
+
 TEST_CASE("graph file: functions are inlined with their attributes, values named after the instance") {
   const Graph graph = read(kEverything);
   const Node& conv = node(graph, "g2/inner/c1");

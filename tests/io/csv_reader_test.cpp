@@ -41,7 +41,11 @@ TEST_CASE("csv reader: cells, quotes and line ends") {
   CHECK(read("\xef\xbb\xbf\"a\",\"b\"\n\"1\",\"\"\n\"\",\"x y\"") == plain);
   CHECK(read("a,b\n\"1,2\",\"say \"\"x\"\"\"\n\"two\r\nlines\",\"\"\"\"\n") ==
         std::vector<Row>{{"a", "b"}, {"1,2", "say \"x\""}, {"two\nlines", "\""}});
-  CHECK(read("a\n1\r2\n") == std::vector<Row>{{"a"}, {"1\r2"}});  // a carriage return alone ends nothing
+  CHECK(read("a,b\r1,\r,x y\r") == plain);  // as old Macs end lines
+  CHECK(read("a,b\r1,\r\r,x y") == plain);
+  CHECK(read("\xef\xbb\xbf"
+             "a,b\r1,\r\n,x y\n") == plain);
+  CHECK(read("a\r\"1\r2\"\r") == std::vector<Row>{{"a"}, {"1\r2"}});  // within quotes it is part of the cell
   CHECK(read("a,b") == std::vector<Row>{{"a", "b"}});
   CHECK(read("a,b\n\xff\xc3\xa4,\xff") == std::vector<Row>{{"a", "b"}, {"\xff\xc3\xa4", "\xff"}});
   CHECK(read("a\n") == std::vector<Row>{{"a"}});
@@ -57,6 +61,7 @@ TEST_CASE("csv reader: what is no table says the line") {
   check_parts(error_of(""), {"table.csv: line 1: ", "expected the names of columns, found the end"});
   check_parts(error_of("\n\n"), {"expected the names of columns"});
   check_parts(error_of("a,b\n1,2\n3\n"), {"line 3: found 1 cell, expected 2"});
+  check_parts(error_of("a,b\r1,2\r3\r"), {"line 3: found 1 cell, expected 2"});
   check_parts(error_of("a,b\n\"1\n\n\",2\n3,4,5\n"), {"line 5: found 3 cells, expected 2"});
   check_parts(error_of("a,b\n1,\"2\n3,4\n"), {"line 2: found a quote that opens a cell, and none that closes it"});
   check_parts(error_of("a,b\n1,\"2\" \n"), {"line 2: expected a comma or the line's end after a cell in quotes"});

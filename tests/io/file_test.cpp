@@ -24,6 +24,33 @@ TEST_CASE("file: a file that is missing is reported with what is there") {
   check_parts(message_of<RunError>([&] { read_file(folder / "a"); }), {"cannot be read"});
 }
 
+TEST_CASE("file: text has its byte order mark and its line ends taken off, in one place") {
+  TestFolder folder;
+  const std::string mark = "\xef\xbb\xbf";
+  const std::vector<std::string> lines = {"cat", "", "d\xc3\xb6g", mark + "x"};
+  const std::string text = "cat\n\nd\xc3\xb6g\n" + mark + "x\n";  // a mark elsewhere is a character
+  for (const char* end : {"\n", "\r\n", "\r"}) {
+    std::string written = text;
+    for (size_t at = 0; (at = written.find('\n', at)) != written.npos; at += std::string(end).size()) {
+      written.replace(at, 1, end);
+    }
+    for (const std::string& start : {std::string(), mark}) {
+      const std::string path = folder.write("text", start + written);
+      CHECK(read_text(path) == text);
+      CHECK(read_lines(path) == lines);
+    }
+  }
+  CHECK(plain_text("") == "");
+  CHECK(plain_text(mark) == "");
+  CHECK(plain_text("\xef\xbb") == "\xef\xbb");
+  CHECK(plain_text("\r") == "\n");
+  CHECK(plain_text("a\n\rb\r\r\n") == "a\n\nb\n\n");
+  for (const char* start : {"\xff\xfe", "\xfe\xff"}) {
+    const std::string path = folder.write("wide", start + std::string("c\0", 2));
+    CHECK(message_of<RunError>([&] { read_lines(path); }) == path + ": found UTF-16, expected text in UTF-8");
+  }
+}
+
 TEST_CASE("file: one that is too large is refused before it is read") {
   TestFolder folder;
   const std::string path = folder.write("four", std::string("four"));

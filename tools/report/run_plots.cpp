@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -77,11 +76,9 @@ int count_in(const json& cell, const char* name) {
 }
 
 std::vector<Cell> cells_in(const std::string& file) {
-  std::ifstream in(file);
-  if (!in) fail_file("opened", file);
   std::vector<Cell> cells;
   int number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (const std::string& line : read_lines(file)) {
     ++number;
     if (line.empty()) continue;
     try {

@@ -73,6 +73,18 @@ TEST_CASE("a file keeps what classes are called") {
   }
 }
 
+TEST_CASE("a map is text, whatever its line ends, with a byte order mark or without") {
+  const Files files;
+  for (const char* rules : {"a x\nb y\n", "\xef\xbb\xbf"
+                                            "a x\r\nb y\r\n",
+                            "\xef\xbb\xbf"
+                            "a x\rb y"}) {
+    const WeightsFile file = files.open({tensor("a", {2}, 1), tensor("b", {2}, 5)}, rules);
+    CHECK(read(file, "x", {2}) == std::vector<float>{1, 2});
+    CHECK(read(file, "y", {2}) == std::vector<float>{5, 6});
+  }
+}
+
 TEST_CASE("a map gives tensors the graph's names") {
   const WeightsMap map(
       "# comment\n"

@@ -13,6 +13,7 @@
 #include "graph/op.h"
 #include "graph/plain_message.h"
 #include "io/sources/data_order.h"
+#include "io/sources/passed_over.h"
 #include "ops/optim/train.h"
 
 namespace arbalest {
@@ -29,6 +30,8 @@ std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& gi
     source = open_source(string_attribute(prefetch, "source"), string_attribute(node, "split"), options.numerics.seed);
   }
   check_source(*source);
+  warn_of_passed_over(fmt::format("{} {}", string_attribute(prefetch, "source"), string_attribute(node, "split")),
+                      source->passed_over());
   if (options.execution.skip_bad == 0) source->check_files();
   return source;
 }

@@ -48,6 +48,9 @@ class ImageCodec {
 std::unique_ptr<ImageCodec> jpeg_codec();
 std::unique_ptr<ImageCodec> png_codec();
 std::unique_ptr<ImageCodec> webp_codec();
+std::unique_ptr<ImageCodec> bmp_codec();
+std::unique_ptr<ImageCodec> gif_codec();
+std::unique_ptr<ImageCodec> tiff_codec();
 
 inline constexpr int64_t kMaxImageSide = 65535, kMaxImagePixels = int64_t{1} << 28;
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "graph/error.h"
 #include "io/formats/file_kind.h"
@@ -47,10 +49,6 @@ struct Signature {
 };
 using std::string_view_literals::operator""sv;
 constexpr Signature kOthers[] = {
-    {0, "GIF8"sv, "a GIF"},
-    {0, "BM"sv, "a BMP"},
-    {0, "II*\0"sv, "a TIFF"},
-    {0, "MM\0*"sv, "a TIFF"},
     {4, "ftypheic"sv, "a HEIC"},
     {4, "ftypheix"sv, "a HEIC"},
     {4, "ftypmif1"sv, "a HEIF"},
@@ -62,28 +60,53 @@ constexpr Signature kOthers[] = {
     {0, "8BPS"sv, "a Photoshop image"},
 };
 
-[[noreturn]] void refuse(std::string_view file) {
-  if (file.empty()) throw RunError("the file is empty; expected a JPEG, PNG or WebP");
+// What is said of a file that is no image that is decoded.
+std::string fault_of(std::string_view file) {
+  if (file.empty()) return "the file is empty";
   for (const Signature& other : kOthers) {
     if (file.substr(std::min(other.offset, file.size())).starts_with(other.bytes)) {
-      throw RunError(fmt::format("the file is {} image; expected a JPEG, PNG or WebP", other.name));
+      return fmt::format("the file is {} image", other.name);
     }
+  }
+  const std::string_view head = file.substr(0, 512);
+  const std::string kind = kind_of_file({reinterpret_cast<const uint8_t*>(head.data()), head.size()});
+  if (!kind.empty()) return fmt::format("the file is {}", kind);
+  return fmt::format("not an image: it begins with \"{}\"",
+                     printable(file.substr(0, std::min<size_t>(file.size(), 12))));
+}
+
+ImageFormat format_of(std::string_view file) {
+  constexpr std::pair<std::string_view, ImageFormat> kStarts[] = {
+      {"\xff\xd8\xff"sv, ImageFormat::Jpeg}, {"\x89PNG\r\n\x1a\n"sv, ImageFormat::Png},
+      {"GIF87a"sv, ImageFormat::Gif},        {"GIF89a"sv, ImageFormat::Gif},
+      {"II*\0"sv, ImageFormat::Tiff},        {"MM\0*"sv, ImageFormat::Tiff},
+      {"II+\0"sv, ImageFormat::Tiff},        {"MM\0+"sv, ImageFormat::Tiff},
+  };
+  for (const auto& [start, format] : kStarts) {
+    if (file.starts_with(start)) return format;
+  }
+  if (file.starts_with("RIFF"sv) && file.size() >= 12 && file.substr(8, 4) == "WEBP"sv) return ImageFormat::WebP;
+  // Two letters are few: the size of a BMP's second header, which is small, has to follow, where the file goes so far.
+  constexpr size_t kSize = 14;
+  if (file.starts_with("BM"sv) && (file.size() < kSize + 4 || file.substr(kSize + 1, 3) == "\0\0\0"sv)) {
+    return ImageFormat::Bmp;
   }
   if (file.starts_with("\x89PNG"sv)) {
     throw RunError("the PNG has line ends that were changed, as where a file is transferred as text");
   }
-  const std::string_view head = file.substr(0, 512);
-  const std::string kind = kind_of_file({reinterpret_cast<const uint8_t*>(head.data()), head.size()});
-  if (!kind.empty()) throw RunError(fmt::format("the file is {}; expected a JPEG, PNG or WebP", kind));
-  throw RunError(fmt::format("not an image: it begins with \"{}\"; expected a JPEG, PNG or WebP",
-                             printable(file.substr(0, std::min<size_t>(file.size(), 12)))));
+  throw RunError(fmt::format("{}; expected a {}", fault_of(file), image_formats()));
 }
 
-ImageInfo::Format format_of(std::string_view file) {
-  if (file.starts_with("\xff\xd8\xff"sv)) return ImageInfo::Format::Jpeg;
-  if (file.starts_with("\x89PNG\r\n\x1a\n"sv)) return ImageInfo::Format::Png;
-  if (file.starts_with("RIFF"sv) && file.size() >= 12 && file.substr(8, 4) == "WEBP"sv) return ImageInfo::Format::WebP;
-  refuse(file);
+std::unique_ptr<ImageCodec> codec_for(ImageFormat format) {
+  switch (format) {
+    case ImageFormat::Jpeg: return jpeg_codec();
+    case ImageFormat::Png: return png_codec();
+    case ImageFormat::WebP: return webp_codec();
+    case ImageFormat::Bmp: return bmp_codec();
+    case ImageFormat::Gif: return gif_codec();
+    case ImageFormat::Tiff: return tiff_codec();
+  }
+  throw std::logic_error("an image is of no format");
 }
 
 // ITU-R 601's luma in 16 bits, rounded. In place: four bytes become one.
@@ -102,7 +125,7 @@ void to_grey(Pixels& pixels) {
 struct ImageDecoder::State {
   ImageInfo info;
   ImageCodec* codec = nullptr;  // has an image open; null where none is
-  std::unique_ptr<ImageCodec> codecs[3];
+  std::unique_ptr<ImageCodec> codecs[kImageFormats];
   Pixels pixels;
   Resampler resampler;
   std::vector<uint8_t> stored;  // the output before it is turned upright
@@ -114,13 +137,9 @@ struct ImageDecoder::State {
     if (stored.size() > kKept) stored = {};
   }
 
-  ImageCodec& codec_of(ImageInfo::Format format) {
+  ImageCodec& codec_of(ImageFormat format) {
     std::unique_ptr<ImageCodec>& codec = codecs[size_t(format)];
-    if (codec == nullptr) {
-      codec = format == ImageInfo::Format::Jpeg  ? jpeg_codec()
-              : format == ImageInfo::Format::Png ? png_codec()
-                                                 : webp_codec();
-    }
+    if (codec == nullptr) codec = codec_for(format);
     return *codec;
   }
 };

@@ -1,14 +1,16 @@
 #pragma once
-// Photos for training: JPEG, PNG and WebP (still images) from memory, a region of them at the size that a model reads.
+// Photos for training: JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the size that
+// a model reads. Of several frames or pages the first is taken.
 //
 // Pixels come as the file has them: colour profiles and gamma are not applied, alpha is dropped (the colour under it
-// stays, as with Pillow's convert("RGB")), 16 bits become 8 by rounding, CMYK is taken for inverted, as writers of JPEG
-// store it. Colour becomes grey by ITU-R 601's luma; a JPEG's luma is taken as it is stored.
+// stays, as with Pillow's convert("RGB")), 16 bits become 8 by rounding, a JPEG's CMYK is taken for inverted, as its
+// writers store it. Colour becomes grey by ITU-R 601's luma; a JPEG's luma is taken as it is stored.
 //
-// Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG. A JPEG or PNG that is too short for the
-// pixels that it states is refused before memory is taken for them. Decoding takes up to 4 bytes for each pixel of the
-// region (of a PNG: its rows, and where it is interlaced the image), and another 6 for each pixel of the image where a
-// JPEG is progressive (CMYK: 8). libwebp takes memory of its own, up to 5 bytes for each pixel of the image.
+// Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG, 16 channels of a TIFF. A file that is too
+// short for the pixels that it states is refused before memory is taken for them, but for WebP. Decoding takes up to 4
+// bytes for each pixel of the region (of a PNG: its rows, and where it is interlaced the image; of a TIFF: its strip or
+// tile as well), and another 6 for each pixel of the image where a JPEG is progressive (CMYK: 8). libwebp takes memory
+// of its own, up to 5 bytes for each pixel of the image.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,18 +18,19 @@
 #include <span>
 
 #include "graph/preparation.h"
+#include "io/formats/image_format.h"
 
 namespace arbalest {
 
 // What a file says of its image.
 struct ImageInfo {
-  enum class Format : uint8_t { Jpeg, Png, WebP };
-  Format format = Format::Jpeg;
+  ImageFormat format = ImageFormat::Jpeg;
   int64_t width = 0, height = 0;  // of the upright image: the EXIF orientation is applied
   int channels = 0;               // 1 grey, 3 colour: what the file has, without alpha
   int bits = 8;                   // of a channel, or of an index into a palette
   bool alpha = false;
-  int orientation = 1;  // as EXIF has it, 1 … 8; 1: stored upright
+  bool several = false;  // frames or pages, of which this is the first
+  int orientation = 1;   // as EXIF has it, 1 … 8; 1: stored upright
 };
 
 // In pixels of the upright image.
@@ -51,7 +54,7 @@ class ImageDecoder {
   // 1 or 3. Scaled by an antialiased triangle filter, as Pillow's BILINEAR; pixels outside of the region do not count.
   // Decodes no more than that needs: a JPEG at the scale (1, 1/2, 1/4 or 1/8) that still has the output's resolution,
   // only the rows and columns of the region. The same pixels on every machine that has the same versions of
-  // libjpeg-turbo, libpng and libwebp. Once for each open(). Throws RunError where the file is corrupt or truncated as
+  // the libraries that decode. Once for each open(). Throws RunError where the file is corrupt or truncated as
   // far as it was read, or the region is not within the image.
   void decode(const Region& region, int64_t height, int64_t width, int channels, uint8_t* out, PreparationTimes& times);
 

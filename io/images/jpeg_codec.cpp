@@ -143,7 +143,7 @@ ImageInfo JpegCodec::open(std::span<const std::byte> file) {
     jpeg_read_header(&handle_, TRUE);
   });
   ImageInfo info;
-  info.format = ImageInfo::Format::Jpeg;
+  info.format = ImageFormat::Jpeg;
   info.width = handle_.image_width;
   info.height = handle_.image_height;
   info.channels = handle_.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3;

@@ -91,7 +91,7 @@ ImageInfo PngCodec::open(std::span<const std::byte> file) {
     png_read_info(png_, info_);
   });
   ImageInfo info;
-  info.format = ImageInfo::Format::Png;
+  info.format = ImageFormat::Png;
   info.width = png_get_image_width(png_, info_);
   info.height = png_get_image_height(png_, info_);
   info.bits = png_get_bit_depth(png_, info_);

@@ -59,7 +59,7 @@ class WebpCodec final : public ImageCodec {
     }
     if (features.has_animation) throw RunError("the WebP is animated; expected a still image");
     ImageInfo info;
-    info.format = ImageInfo::Format::WebP;
+    info.format = ImageFormat::WebP;
     info.width = features.width;
     info.height = features.height;
     info.channels = 3;

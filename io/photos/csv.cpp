@@ -1,6 +1,8 @@
 // csv: photos that a table lists, with a class or several labels each.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +13,8 @@
 #include <unordered_map>
 
 #include "graph/error.h"
+#include "graph/plain_message.h"
+#include "graph/random.h"
 #include "io/formats/csv_reader.h"
 #include "io/photos/csv_columns.h"
 #include "io/photos/csv_labels.h"
@@ -33,7 +37,7 @@ struct Table {
   PathList paths;
   std::vector<int64_t> lines;
   std::unique_ptr<CsvLabels> labels;
-  std::vector<Split> splits;    // where a column says them
+  std::vector<Split> splits;    // by a column, or because a part is held out
   std::vector<int32_t> groups;  // where there is a column of groups: of each row
   std::vector<std::string> group_names;
 };
@@ -116,7 +120,9 @@ Table read_table(const SourceSpec& spec, CsvReader& reader, const CsvColumns& co
     table.labels->add(reader);
     if (columns.split) table.splits.push_back(split_of(reader, *columns.split));
     if (!columns.group) continue;
-    if (reader[*columns.group].empty()) reader.fail(*columns.group, "a group");
+    if (reader[*columns.group].empty() || strcasecmp(std::string(reader[*columns.group]).c_str(), "nan") == 0) {
+      reader.fail(*columns.group, "a group");
+    }
     const auto [at, added] = groups.try_emplace(std::string(reader[*columns.group]), int32_t(groups.size()));
     if (added) table.group_names.push_back(at->first);
     table.groups.push_back(at->second);
@@ -170,20 +176,50 @@ std::vector<bool> divide(const HeldOut& part, const Table& table) {
   return held;
 }
 
-std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table, const CsvColumns& columns) {
-  std::vector<bool> chosen(table.lines.size());
-  if (columns.split) {
-    const Split split = meant(spec.split, table.splits);
-    for (size_t row = 0; row < chosen.size(); ++row) chosen[row] = table.splits[row] == split;
-  } else {
-    chosen = divide(held_out_option(spec), table);
-    if (spec.split == "train") chosen.flip();
-  }
+// Where no column says the splits of rows: the part that is held out is the test split.
+void divide_table(const SourceSpec& spec, Table& table) {
+  const std::vector<bool> held = divide(held_out_option(spec), table);
+  for (const bool each : held) table.splits.push_back(each ? Split::Test : Split::Train);
+}
+
+std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table) {
+  const Split split = meant(spec.split, table.splits);
   std::vector<int64_t> rows;
-  for (size_t row = 0; row < chosen.size(); ++row) {
-    if (chosen[row]) rows.push_back(int64_t(row));
+  for (size_t row = 0; row < table.splits.size(); ++row) {
+    if (table.splits[row] == split) rows.push_back(int64_t(row));
   }
   return rows;
+}
+
+// A file in two splits lets a model be judged by what it was trained on. It is told once, of training.
+void warn_of_shared_files(const SourceSpec& spec, const Table& table) {
+  struct Named {
+    uint64_t name;  // a hash of it
+    size_t row;
+    bool operator<(const Named& other) const { return name != other.name ? name < other.name : row < other.row; }
+  };
+  std::vector<Named> rows;
+  for (size_t row = 0; row < table.paths.size(); ++row) {
+    const std::string_view path = table.paths[row];
+    const bool plain = !path.starts_with("./") && path.find("/.") == path.npos && path.find("//") == path.npos;
+    rows.push_back({hash_name(plain ? std::string(path) : fs::path(path).lexically_normal().string()), row});
+  }
+  std::sort(rows.begin(), rows.end());
+  constexpr size_t kShown = 3;
+  std::vector<std::string> shown;
+  size_t files = 0;
+  for (size_t first = 0, end = 0; first < rows.size(); first = end) {
+    while (end < rows.size() && rows[end].name == rows[first].name) ++end;
+    const auto other = std::find_if(rows.begin() + int64_t(first), rows.begin() + int64_t(end), [&](const Named& each) {
+      return table.splits[each.row] != table.splits[rows[first].row];
+    });
+    if (other == rows.begin() + int64_t(end) || ++files > kShown) continue;
+    shown.push_back(fmt::format("{} (lines {} and {})", table.paths[other->row], table.lines[rows[first].row],
+                                table.lines[other->row]));
+  }
+  if (files == 0) return;
+  warn(fmt::format("source '{}': {} file{} in two splits: {}{}", spec.text, files, files == 1 ? " is" : "s are",
+                   fmt::join(shown, ", "), files > kShown ? fmt::format(" and {} more", files - kShown) : ""));
 }
 
 std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
@@ -191,8 +227,9 @@ std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
   const CsvColumns columns = find_columns(spec, reader);
   const bool check = spec.integer("check", 1, 0, 1) != 0;
   Table table = read_table(spec, reader, columns);
-  if (columns.split) check_groups(spec, table);
-  std::vector<int64_t> rows = rows_of_split(spec, table, columns);
+  columns.split ? check_groups(spec, table) : divide_table(spec, table);
+  if (spec.split == "train") warn_of_shared_files(spec, table);
+  std::vector<int64_t> rows = rows_of_split(spec, table);
   if (rows.empty()) {
     throw MissingSplit(
         fmt::format("source '{}': none of the {} rows is in the split{}", spec.label(), table.lines.size(),

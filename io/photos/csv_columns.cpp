@@ -40,12 +40,19 @@ class Finder {
     return name ? std::optional(column(option, *name)) : std::nullopt;
   }
 
-  // The column of the first of these names, in letters of any case, that is there.
-  std::optional<size_t> usual(std::span<const std::string_view> names) const {
+  // The column of the first of these names, in letters of any case, that is there. `option` names another.
+  std::optional<size_t> usual(const char* option, std::span<const std::string_view> names) const {
     for (const std::string_view name : names) {
+      std::optional<size_t> found;
       for (size_t c = 0; c < table_.columns().size(); ++c) {
-        if (strcasecmp(table_.columns()[c].c_str(), std::string(name).c_str()) == 0) return c;
+        if (strcasecmp(table_.columns()[c].c_str(), std::string(name).c_str()) != 0) continue;
+        if (found) {
+          refuse(fmt::format("found the columns '{}' and '{}', expected one; option '{}' names a column",
+                             table_.columns()[*found], table_.columns()[c], option));
+        }
+        found = c;
       }
+      if (found) return found;
     }
     return std::nullopt;
   }
@@ -64,9 +71,11 @@ std::vector<size_t> label_columns(const Finder& finder, const CsvReader& table, 
                                   std::string_view text) {
   std::vector<size_t> found;
   if (text == "*") {
-    const std::optional<size_t> split = columns.split ? columns.split : finder.usual(kSplits);
+    const std::optional<size_t> split = columns.split ? columns.split : finder.usual("split", kSplits);
     for (size_t c = 0; c < table.columns().size(); ++c) {
-      if (c != columns.path && c != split && c != columns.group) found.push_back(c);
+      if (c == columns.path || c == split || c == columns.group) continue;
+      finder.column("labels", table.columns()[c]);  // is there once
+      found.push_back(c);
     }
     if (found.empty()) finder.refuse("labels=*: found no column besides path, split and group");
     return found;
@@ -112,7 +121,7 @@ void find_labels(const SourceSpec& spec, const Finder& finder, const CsvReader& 
     finder.refuse("found several of the options 'label', 'labels' and 'list', expected one");
   }
   const bool stated = columns.label || columns.list || labels;
-  if (!stated) columns.label = finder.usual(kLabels);
+  if (!stated) columns.label = finder.usual("label", kLabels);
   if (!stated && !columns.label) {
     finder.refuse("found no column 'label' or 'class', expected label=COLUMN, labels=COLUMN,COLUMN,… or list=COLUMN" +
                   labels_hint(table, columns));
@@ -129,7 +138,7 @@ void find_labels(const SourceSpec& spec, const Finder& finder, const CsvReader& 
 CsvColumns find_columns(const SourceSpec& spec, const CsvReader& table) {
   const Finder finder(spec, table);
   CsvColumns columns;
-  const std::optional<size_t> path = spec.find("path") ? finder.named("path") : finder.usual(kPaths);
+  const std::optional<size_t> path = spec.find("path") ? finder.named("path") : finder.usual("path", kPaths);
   if (!path) {
     const std::string& first = table.columns().front();
     const bool others = table.columns().size() == 1 && first.find_first_of(";\t") != first.npos;
@@ -139,7 +148,7 @@ CsvColumns find_columns(const SourceSpec& spec, const CsvReader& table) {
   columns.path = *path;
   columns.group = finder.named("group");
   columns.split = finder.named("split");
-  if (!columns.split && !spec.find("test")) columns.split = finder.usual(kSplits);
+  if (!columns.split && !spec.find("test")) columns.split = finder.usual("split", kSplits);
   if (columns.split) {
     for (const char* option : {"test", "seed"}) {
       if (!spec.find(option)) continue;

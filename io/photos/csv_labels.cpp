@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <numeric>
@@ -19,6 +20,19 @@ namespace {
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
   return first == text.npos ? std::string_view() : text.substr(first, last - first + 1);
+}
+
+// What programs write where a number is missing: no class of that name is meant.
+bool is_nan(std::string_view name) {
+  return name.size() == 3 && strncasecmp(name.data(), "nan", 3) == 0;
+}
+
+// Words that stand for a class that is missing where all others are numbers.
+bool is_missing_word(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kWords = {"na", "n/a", "<na>", "#n/a", "null", "none", "?", "-"};
+  return std::any_of(kWords.begin(), kWords.end(), [name](std::string_view word) {
+    return word.size() == name.size() && strncasecmp(word.data(), name.data(), name.size()) == 0;
+  });
 }
 
 // Names by numbers in the order in which they are met; sorted at the end.
@@ -65,14 +79,26 @@ class ClassLabels final : public CsvLabels {
     const std::string_view name = trimmed(row[column_]);
     if (name.empty() || name.size() > kLongestName)
       row.fail(column_, fmt::format("a class of at most {} bytes", kLongestName));
+    if (is_nan(name)) row.fail(column_, "a class; take rows without one out of the table");
     labels_.push_back(table_.number(name));
     if (table_.names().size() > lines_.size()) lines_.push_back(row.line());
   }
 
   void finish() override {
     std::vector<int64_t> numbers;
-    for (const std::string& name : table_.names()) {
+    std::optional<size_t> missing;  // the first such word
+    size_t words = 0;
+    for (size_t i = 0; i < table_.names().size(); ++i) {
+      const std::string& name = table_.names()[i];
       if (const std::optional<int64_t> number = whole_number(name)) numbers.push_back(*number);
+      if (!is_missing_word(name)) continue;
+      if (++words == 1) missing = i;
+    }
+    if (missing && !numbers.empty() && numbers.size() + words == table_.names().size()) {
+      throw RunError(
+          fmt::format("{} has '{}' (line {}), and whole numbers besides; take rows without a class out of the "
+                      "table",
+                      place_, table_.names()[*missing], lines_[*missing]));
     }
     std::vector<int32_t> moved;
     if (numbers.size() == table_.names().size()) {
@@ -187,6 +213,7 @@ class ListedLabels final : public CsvLabels {
         row.fail(column_, fmt::format("labels with '{}' between them{}", separator_,
                                       none_.empty() ? "" : fmt::format(", or '{}' alone", none_)));
       }
+      if (is_nan(name)) row.fail(column_, "labels; none=TEXT names what stands for no label");
       held_.push_back(table_.number(name));
       rest.remove_prefix(end == rest.npos ? rest.size() : end + separator_.size());
       if (end != std::string_view::npos && rest.empty()) row.fail(column_, "a label after the last separator");

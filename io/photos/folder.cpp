@@ -14,11 +14,13 @@
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
+#include "io/formats/image_format.h"
 #include "io/photos/empty_classes.h"
 #include "io/photos/file_source.h"
 #include "io/photos/folder_listing.h"
 #include "io/photos/held_out.h"
 #include "io/photos/photo_files.h"
+#include "io/sources/passed_over.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {
@@ -30,12 +32,13 @@ using Names = std::vector<std::string>;
 class FolderSource final : public FileSource {
  public:
   FolderSource(std::string label, PhotoFiles photos, std::set<int64_t> missing, Names classes,
-               std::vector<int64_t> class_ends, std::string description)
+               std::vector<int64_t> class_ends, PassedOver others, std::string description)
       : FileSource(std::move(label)),
         photos_(std::move(photos)),
         missing_(std::move(missing)),
         classes_(std::move(classes)),
         class_ends_(std::move(class_ends)),
+        others_(std::move(others)),
         description_(std::move(description)) {}
 
   std::vector<Field> fields() const override { return photo_and_label(int64_t(classes_.size())); }
@@ -54,6 +57,7 @@ class FolderSource final : public FileSource {
     photos_.read(index, bytes);
   }
   std::string locate(int64_t index) const override { return photos_.path(index); }
+  PassedOver passed_over() const override { return others_; }
   Names class_names() const override { return classes_; }
   double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
   std::string describe() const override { return description_; }
@@ -68,6 +72,7 @@ class FolderSource final : public FileSource {
   std::set<int64_t> missing_;  // links that lead nowhere
   Names classes_;
   std::vector<int64_t> class_ends_;  // photos before the next class
+  PassedOver others_;
   std::string description_;
 };
 
@@ -160,18 +165,17 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
   std::set<std::string, std::less<>> missing;  // of all splits
   std::set<int64_t> missing_here;
   std::vector<int64_t> class_ends;
-  int64_t others = 0;
+  PassedOver others;
   for (const std::string& name : split.classes) {
     const fs::path folder = split.root / name;
     std::error_code error;
     of_class.clear();
     if (split.divided || training || fs::exists(folder, error)) {
-      others += list_images(folder.string(), name + "/", of_class, missing);
+      list_images(folder.string(), name + "/", of_class, missing, others);
     }
     if (of_class.size() == 0 && (split.divided || training)) {
-      throw RunError(
-          fmt::format("source '{}': class '{}' has no images: expected .jpg, .jpeg, .png or .webp in '{}', {}",
-                      spec.label(), name, folder.string(), describe_folder(folder)));
+      throw RunError(fmt::format("source '{}': class '{}' has no images: expected {} in '{}', {}", spec.label(), name,
+                                 image_endings(), folder.string(), describe_folder(folder)));
     }
     of_class.sort();
     std::vector<bool> held(of_class.size(), !training);
@@ -191,10 +195,10 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
   warn_of_images_beside(spec, split);
   warn_of_empty_classes(spec, int64_t(split.classes.size()), split.classes, class_ends.size(),
                         [&](size_t c) { return class_ends[c] > (c > 0 ? class_ends[c - 1] : 0) ? int64_t(c) : -1; });
-  std::string description = describe(spec, split, int64_t(photos.size()), others);
+  std::string description = describe(spec, split, int64_t(photos.size()), count(others));
   return std::make_unique<FolderSource>(spec.label(), PhotoFiles(split.root.string(), std::move(photos)),
                                         std::move(missing_here), split.classes, std::move(class_ends),
-                                        std::move(description));
+                                        std::move(others), std::move(description));
 }
 
 }  // namespace

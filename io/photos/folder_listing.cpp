@@ -6,13 +6,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "io/formats/file.h"
+#include "io/formats/image_format.h"
+#include "io/sources/passed_over.h"
 
 namespace arbalest {
 namespace {
@@ -71,14 +72,6 @@ class Entries {
 
 }  // namespace
 
-bool is_image_name(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kEndings = {".jpg", ".jpeg", ".png", ".webp"};
-  return std::any_of(kEndings.begin(), kEndings.end(), [name](std::string_view ending) {
-    return name.size() > ending.size() &&
-           strncasecmp(name.data() + name.size() - ending.size(), ending.data(), ending.size()) == 0;
-  });
-}
-
 std::vector<std::string> folders_in(const std::string& folder, int64_t* images) {
   std::vector<std::string> names;
   Entries entries(folder);
@@ -91,9 +84,8 @@ std::vector<std::string> folders_in(const std::string& folder, int64_t* images) 
   return names;
 }
 
-int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images,
-                    std::set<std::string, std::less<>>& missing) {
-  int64_t others = 0;
+void list_images(const std::string& folder, const std::string& prefix, PathList& images,
+                 std::set<std::string, std::less<>>& missing, PassedOver& others) {
   std::set<std::pair<dev_t, ino_t>> walked;
   std::vector<std::string> waiting = {""};  // relative to the folder
   while (!waiting.empty()) {
@@ -111,13 +103,12 @@ int64_t list_images(const std::string& folder, const std::string& prefix, PathLi
         images.add(path);
         if (kind == Kind::Missing) missing.insert(path);
       } else {
-        ++others;
+        pass_over(others, entry->d_name);
       }
     }
     // Of several names of one folder the first is taken, on any machine.
     std::sort(waiting.begin() + ptrdiff_t(before), waiting.end(), std::greater<>());
   }
-  return others;
 }
 
 }  // namespace arbalest

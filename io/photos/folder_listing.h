@@ -5,15 +5,12 @@
 #include <functional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "io/photos/path_list.h"
+#include "io/sources/source.h"
 
 namespace arbalest {
-
-// Whether a name ends in .jpg, .jpeg, .png or .webp, in letters of any case.
-bool is_image_name(std::string_view name);
 
 // The folders, and links to folders, in `folder`, in byte order; hidden ones are left out. Adds to `images` how many
 // images are beside them. Throws RunError.
@@ -21,9 +18,9 @@ std::vector<std::string> folders_in(const std::string& folder, int64_t* images =
 
 // Adds the images below `folder`, at any depth, each as `prefix` and its path relative to the folder. Links are
 // followed, and a folder that is met again is not walked again. Links with the name of an image that lead nowhere are
-// images that are missing: `missing` has them as well. Hidden files and folders are left out. Returns how many other
-// files there are. Throws RunError where a folder cannot be read.
-int64_t list_images(const std::string& folder, const std::string& prefix, PathList& images,
-                    std::set<std::string, std::less<>>& missing);
+// images that are missing: `missing` has them as well. Hidden files and folders are left out. Adds to `others` what
+// other files there are. Throws RunError where a folder cannot be read.
+void list_images(const std::string& folder, const std::string& prefix, PathList& images,
+                 std::set<std::string, std::less<>>& missing, PassedOver& others);
 
 }  // namespace arbalest

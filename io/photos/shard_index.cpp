@@ -4,23 +4,27 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string_view>
 
 #include "graph/error.h"
 #include "io/formats/atomic_file.h"
 #include "io/formats/file.h"
+#include "io/formats/image_format.h"
 #include "io/formats/tar_reader.h"
-#include "io/photos/folder_listing.h"
+#include "io/sources/passed_over.h"
 
 namespace arbalest {
 namespace {
 
-// The index: a line that says what it is; one of the shard's size, its time of change in nanoseconds and its number of
-// samples; one of offset, size, headers and label of each sample; and a last one, without which it is cut off.
-constexpr std::string_view kFirstLine = "arbalest tar index 1", kLastLine = "end";
+// The index: a line that says what it is; one of the shard's size, its time of change in nanoseconds, its number of
+// samples, how many of these have dots in their names, and how many endings of other members there are; one of offset,
+// size, headers and label of each sample; one of number and ending each; and a last one, without which it is cut off.
+constexpr std::string_view kFirstLine = "arbalest tar index 2", kLastLine = "end";
 constexpr uint32_t kHeader = 512;  // bytes of a member's, at least
 constexpr int32_t kMostClasses = 10'000'000;
 
@@ -58,16 +62,25 @@ bool parse_line(std::string_view line, T&... numbers) {
   return (parse(numbers) && ...) && at == end;
 }
 
+bool parse_other(std::string_view line, PassedOver& others) {
+  const size_t space = line.find(' ');
+  int64_t number = 0;
+  if (space == line.npos || !parse_line(line.substr(0, space), number) || number < 1) return false;
+  return others.emplace(line.substr(space + 1), number).second;
+}
+
 // Nothing where the text is no index of the shard as it is.
-std::optional<std::vector<ShardSample>> parse_index(std::string_view text, const ShardState& state) {
+std::optional<ShardIndex> parse_index(std::string_view text, const ShardState& state) {
   if (take_line(text) != kFirstLine) return std::nullopt;
   ShardState indexed;
-  uint64_t count = 0;
-  if (!parse_line(take_line(text), indexed.size, indexed.changed, count) || indexed != state) return std::nullopt;
-  if (count > text.size()) return std::nullopt;
-  std::vector<ShardSample> samples(count);
+  ShardIndex index;
+  uint64_t count = 0, endings = 0;
+  if (!parse_line(take_line(text), indexed.size, indexed.changed, count, index.dotted, endings)) return std::nullopt;
+  if (indexed != state || count > text.size() || endings > text.size()) return std::nullopt;
+  if (index.dotted < 0 || uint64_t(index.dotted) > count) return std::nullopt;
+  index.samples.resize(count);
   uint64_t last = 0;
-  for (ShardSample& sample : samples) {
+  for (ShardSample& sample : index.samples) {
     if (!parse_line(take_line(text), sample.offset, sample.size, sample.header, sample.label)) return std::nullopt;
     const bool fits = sample.header >= kHeader && sample.header <= sample.offset &&
                       sample.offset - sample.header >= last && sample.label >= 0 && sample.label < kMostClasses &&
@@ -75,15 +88,20 @@ std::optional<std::vector<ShardSample>> parse_index(std::string_view text, const
     if (!fits) return std::nullopt;
     last = sample.offset + sample.size;
   }
+  for (uint64_t i = 0; i < endings; ++i) {
+    if (!parse_other(take_line(text), index.others)) return std::nullopt;
+  }
   if (take_line(text) != kLastLine || !text.empty()) return std::nullopt;
-  return samples;
+  return index;
 }
 
-std::string index_text(const std::vector<ShardSample>& samples, const ShardState& state) {
-  std::string text = fmt::format("{}\n{} {} {}\n", kFirstLine, state.size, state.changed, samples.size());
-  for (const ShardSample& sample : samples) {
+std::string index_text(const ShardIndex& index, const ShardState& state) {
+  std::string text = fmt::format("{}\n{} {} {} {} {}\n", kFirstLine, state.size, state.changed, index.samples.size(),
+                                 index.dotted, index.others.size());
+  for (const ShardSample& sample : index.samples) {
     fmt::format_to(std::back_inserter(text), "{} {} {} {}\n", sample.offset, sample.size, sample.header, sample.label);
   }
+  for (const auto& [ending, number] : index.others) text += fmt::format("{} {}\n", number, ending);
   return text.append(kLastLine).append("\n");
 }
 
@@ -92,38 +110,42 @@ class Indexer {
  public:
   explicit Indexer(const std::string& path) : file_(path, "a tar archive"), tar_(file_) {}
 
-  std::vector<ShardSample> run() {
+  ShardIndex run() {
     while (const std::optional<TarMember> member = tar_.next()) add(*member);
-    end_sample();
-    return std::move(samples_);
+    end_group();
+    return std::move(index_);
   }
 
  private:
+  // What members have a name in common up to the last dot.
+  struct Parts {
+    uint64_t begin = 0;  // of the first
+    std::optional<TarMember> image, label;
+    bool is_sample() const { return image && label; }
+  };
+
   void add(const TarMember& member) {
-    if (!stays_inside(member.name)) tar_.fail(member.begin, "a name below a folder", fmt::format("'{}'", member.name));
-    const size_t slash = member.name.rfind('/') + 1, dot = member.name.find('.', slash);
-    if (dot == slash || dot == member.name.npos || member.type == TarMember::Type::Folder)
-      return;  // hidden, or no part
-    const std::string_view ending = std::string_view(member.name).substr(dot);
-    const bool is_class = strcasecmp(std::string(ending).c_str(), ".cls") == 0;
-    const bool is_image = is_image_name("x" + std::string(ending)) && ending.rfind('.') == 0;
-    if (std::string base = member.name.substr(0, dot); base != base_) {
-      end_sample();
-      base_ = std::move(base);
-      begin_ = member.begin;
+    const std::string& name = member.name;
+    if (!stays_inside(name)) tar_.fail(member.begin, "a name below a folder", fmt::format("'{}'", name));
+    const size_t slash = name.rfind('/') + 1, dot = name.find('.', slash), last_dot = name.rfind('.');
+    if (dot == slash || slash == name.size() || member.type == TarMember::Type::Folder) return;  // hidden, or a folder
+    if (dot == name.npos) return pass_over(index_.others, name);
+    if (const std::string_view group = std::string_view(name).substr(0, dot); group != group_) {
+      end_group();
+      group_ = group;
     }
-    if (!is_class && !is_image) return;
-    if (member.type != TarMember::Type::File)
-      tar_.fail(member.begin, "a file", fmt::format("'{}', a link", member.name));
-    if (is_class ? label_.has_value() : image_.has_value()) {
-      tar_.fail(member.begin, fmt::format("one {} of '{}'", is_class ? "class" : "image", base_),
-                fmt::format("another, '{}'", member.name));
+    const bool is_class = strcasecmp(name.c_str() + last_dot, ".cls") == 0;
+    if (!is_class && !is_image_name(name.substr(slash))) return pass_over(index_.others, name);
+    if (member.type != TarMember::Type::File) tar_.fail(member.begin, "a file", fmt::format("'{}', a link", name));
+    const std::string base = name.substr(0, last_dot);
+    const auto [at, is_first] = parts_.try_emplace(base);
+    Parts& parts = at->second;
+    if (is_first) parts.begin = member.begin;
+    if (is_class ? parts.label.has_value() : parts.image.has_value()) {
+      tar_.fail(member.begin, fmt::format("one {} of '{}'", is_class ? "class" : "image", base),
+                fmt::format("another, '{}'", name));
     }
-    if (is_class) {
-      label_ = read_class(member);
-    } else {
-      image_ = member;
-    }
+    (is_class ? parts.label : parts.image) = member;
   }
 
   int32_t read_class(const TarMember& member) const {
@@ -131,6 +153,7 @@ class Indexer {
     std::string text(size_t(std::min(member.size, kMost)), '\0');
     file_.read(member.offset, std::as_writable_bytes(std::span(text)));
     constexpr const char* kSpaces = " \t\r\n";
+    text.erase(0, utf8_mark(text));
     text.erase(0, text.find_first_not_of(kSpaces));
     text.erase(text.find_last_not_of(kSpaces) + 1);
     int32_t label = 0;
@@ -142,27 +165,47 @@ class Indexer {
     return label;
   }
 
-  void end_sample() {
-    if (image_ && !label_) tar_.fail(begin_, fmt::format("'{}.cls' beside '{}'", base_, image_->name), "none");
-    if (label_ && !image_) tar_.fail(begin_, fmt::format("an image '{}.jpg', .jpeg, .png or .webp", base_), "none");
-    if (image_) {
-      if (image_->size > std::numeric_limits<uint32_t>::max()) {
-        tar_.fail(image_->begin, "an image of less than 4 GiB", fmt::format("{} bytes", image_->size));
+  // See index_shard().
+  void end_group() {
+    const size_t first = index_.samples.size();
+    const bool plain = parts_.contains(group_);
+    const bool divided =
+        !plain && std::any_of(parts_.begin(), parts_.end(), [](const auto& each) { return each.second.is_sample(); });
+    for (const auto& [base, parts] : parts_) {
+      if (parts.is_sample()) {
+        add_sample(parts);
+        index_.dotted += base != group_;
+      } else if (base == group_ || divided) {
+        refuse(base, parts);
+      } else {
+        pass_over(index_.others, parts.image ? parts.image->name : parts.label->name);
       }
-      samples_.push_back({image_->offset, uint32_t(image_->size), uint32_t(image_->offset - image_->begin), *label_});
     }
-    image_.reset();
-    label_.reset();
+    std::sort(index_.samples.begin() + int64_t(first), index_.samples.end(),
+              [](const ShardSample& a, const ShardSample& b) { return a.offset < b.offset; });
+    parts_.clear();
+  }
+
+  [[noreturn]] void refuse(const std::string& base, const Parts& parts) const {
+    if (parts.image) tar_.fail(parts.begin, fmt::format("'{}.cls' beside '{}'", base, parts.image->name), "none");
+    tar_.fail(parts.begin, fmt::format("an image '{}.jpg', or with another of {}", base, image_endings()), "none");
+  }
+
+  void add_sample(const Parts& parts) {
+    const TarMember& image = *parts.image;
+    const int32_t label = read_class(*parts.label);
+    if (image.size > std::numeric_limits<uint32_t>::max()) {
+      tar_.fail(image.begin, "an image of less than 4 GiB", fmt::format("{} bytes", image.size));
+    }
+    index_.samples.push_back({image.offset, uint32_t(image.size), uint32_t(image.offset - image.begin), label});
   }
 
   const RandomAccessFile file_;
   TarReader tar_;
-  std::vector<ShardSample> samples_;
-  // The sample that members are read of:
-  std::string base_;
-  uint64_t begin_ = 0;
-  std::optional<TarMember> image_;
-  std::optional<int32_t> label_;
+  ShardIndex index_;
+  // The group that members are read of, and what it has by names without their endings.
+  std::string group_;
+  std::map<std::string, Parts> parts_;
 };
 
 }  // namespace
@@ -174,12 +217,12 @@ ShardIndex index_shard(const std::string& path) {
   if (std::filesystem::is_regular_file(beside, error)) {
     const std::vector<uint8_t> bytes = read_file(beside);
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (auto samples = parse_index(text, state)) return {std::move(*samples), ""};
+    if (auto index = parse_index(text, state)) return std::move(*index);
   }
-  ShardIndex index{Indexer(path).run(), ""};
+  ShardIndex index = Indexer(path).run();
   try {
     AtomicFile file(beside);
-    file.write(index_text(index.samples, state));
+    file.write(index_text(index, state));
     file.commit();
   } catch (const RunError& fault) {
     index.not_kept = fault.what();

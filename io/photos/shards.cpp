@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include "graph/error.h"
 #include "graph/in_threads.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
+#include "io/formats/image_format.h"
+#include "io/formats/shard_list.h"
 #include "io/photos/shard_names.h"
 
 namespace arbalest {
@@ -105,17 +110,78 @@ void check_shards(const SourceSpec& spec, const Names& paths) {
                              missing.size(), paths.size(), missing.front()));
 }
 
+namespace {
+
+// What is wrong with shards of one folder and split, by their list; "": nothing.
+std::string fault_of(const fs::path& list_path, const PackedShards& list, const std::set<std::string>& found) {
+  const auto say = [&](const std::string& what) { return fmt::format("'{}' {}", list_path.string(), what); };
+  if (list.packed() < list.samples()) {
+    return say(
+        fmt::format("lists {} shard{} with {} of {} samples: packing was not finished; the same 'arbalest data "
+                    "pack' again goes on with it",
+                    list.shards.size(), list.shards.size() == 1 ? "" : "s", list.packed(), list.samples()));
+  }
+  constexpr const char* kAgain = "the same 'arbalest data pack' again makes it anew";
+  std::set<std::string> listed;
+  Names missing;
+  for (const PackedShard& shard : list.shards) {
+    listed.insert(shard.name);
+    std::error_code error;
+    const uint64_t bytes = fs::file_size(list_path.parent_path() / shard.name, error);
+    if (error) {
+      missing.push_back(shard.name);
+    } else if (bytes != shard.bytes) {
+      return say(
+          fmt::format("has '{}' with {} bytes, and the file has {}; {}", shard.name, shard.bytes, bytes, kAgain));
+    }
+  }
+  if (!missing.empty()) {
+    return say(fmt::format("lists {} shards, of which {} {} missing, the first one is '{}'; {}", list.shards.size(),
+                           missing.size(), missing.size() == 1 ? "is" : "are", missing.front(), kAgain));
+  }
+  for (const std::string& name : found) {
+    if (!listed.contains(name)) {
+      return say(fmt::format("lists {} shards, and '{}' is none of them; move it elsewhere", listed.size(), name));
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+void check_lists(const SourceSpec& spec, const Names& paths) {
+  std::map<fs::path, std::set<std::string>> found;  // names of shards by their list
+  for (const fs::path path : paths) {
+    const std::string name = path.filename().string();
+    if (const size_t dash = name.rfind('-'); dash != name.npos && name.ends_with(".tar")) {
+      found[path.parent_path() / (name.substr(0, dash) + ".shards")].insert(name);
+    }
+  }
+  const std::string* const test = spec.split == "train" ? nullptr : spec.find("test");
+  const bool whatever = (test ? *test : spec.path).find_first_of("*[") != std::string::npos;
+  for (const auto& [list_path, names] : found) {
+    const std::optional<PackedShards> list = read_shard_list(list_path);
+    const std::string fault = list ? fault_of(list_path, *list, names) : "";
+    if (fault.empty()) continue;
+    const std::string message = fmt::format("source '{}': {}", spec.label(), fault);
+    if (whatever) throw RunError(message);
+    warn(message);
+  }
+}
+
 Shards open_shards(const SourceSpec& spec, const Names& paths) {
-  Shards shards{paths, {}, {}};
+  Shards shards{paths, {}, {}, {}, 0};
   for (ShardIndex& index : index_shards(spec, paths)) {
+    for (const auto& [ending, number] : index.others) shards.others[ending] += number;
+    shards.dotted += index.dotted;
     shards.samples.insert(shards.samples.end(), index.samples.begin(), index.samples.end());
     shards.ends.push_back(int64_t(shards.samples.size()));
   }
   if (shards.samples.empty()) {
-    throw RunError(fmt::format(
-        "source '{}': {} shard{} without a sample; expected members NAME.jpg, .jpeg, .png or .webp with a NAME.cls "
-        "each",
-        spec.label(), paths.size(), paths.size() == 1 ? "" : "s"));
+    throw RunError(
+        fmt::format("source '{}': {} shard{} without a sample; expected members NAME.jpg, or with another of {}, with "
+                    "a NAME.cls each",
+                    spec.label(), paths.size(), paths.size() == 1 ? "" : "s", image_endings()));
   }
   return shards;
 }

@@ -8,8 +8,10 @@
 #include <cassert>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "graph/error.h"
+#include "graph/plain_message.h"
 #include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
 #include "io/photos/empty_classes.h"
@@ -32,6 +34,7 @@ class TarSource final : public Source {
       : files_(std::move(shards.paths), "a tar archive"),
         samples_(std::move(shards.samples)),
         ends_(std::move(shards.ends)),
+        others_(std::move(shards.others)),
         classes_(classes),
         names_(std::move(names)),
         keep_(keep),
@@ -46,6 +49,7 @@ class TarSource final : public Source {
   std::vector<Field> fields() const override { return photo_and_label(classes_); }
   int64_t size() const override { return int64_t(samples_.size()); }
   int64_t block() const override { return block_; }
+  PassedOver passed_over() const override { return others_; }
   Names class_names() const override { return names_; }
   double microseconds_per_sample() const override { return kMicrosecondsToReadPhoto; }
   std::string describe() const override {
@@ -120,6 +124,7 @@ class TarSource final : public Source {
   OpenFiles files_;  // the shards
   std::vector<ShardSample> samples_;
   std::vector<int64_t> ends_;
+  PassedOver others_;
   int64_t classes_;
   Names names_;
   bool keep_;  // in the system's memory, whatever was read
@@ -173,10 +178,37 @@ bool fits_memory(const Names& paths) {
   return bytes < memory / 2;
 }
 
+// Samples by a rule of ours, which others that read the shards may not have.
+void warn_of_dotted_names(const SourceSpec& spec, const Shards& shards) {
+  if (shards.dotted == 0) return;
+  warn(
+      fmt::format("source '{}': {} of {} samples have dots in their names, which are cut at the last one; readers that "
+                  "follow WebDataset's rule cut at the first, and take several of them for one sample",
+                  spec.label(), shards.dotted, shards.samples.size()));
+}
+
+// A shard in two splits lets a model be judged by what it was trained on. It is told once, of training.
+void warn_of_shared_shards(const SourceSpec& spec, const Names& paths) {
+  if (spec.split != "train") return;
+  std::set<fs::path> training;
+  std::error_code error;
+  for (const std::string& path : paths) training.insert(fs::weakly_canonical(path, error));
+  Names shared;
+  for (const std::string& path : shards_of(spec, "test")) {
+    if (training.contains(fs::weakly_canonical(path, error))) shared.push_back(path);
+  }
+  if (shared.empty()) return;
+  warn(fmt::format("source '{}': {} shard{} in train and in test, the first one is '{}'", spec.text, shared.size(),
+                   shared.size() == 1 ? " is" : "s are", shared.front()));
+}
+
 std::unique_ptr<Source> open_tar(const SourceSpec& spec) {
   const Names paths = shards_of(spec, spec.split);
   check_shards(spec, paths);
+  check_lists(spec, paths);
+  warn_of_shared_shards(spec, paths);
   Shards shards = open_shards(spec, paths);
+  warn_of_dotted_names(spec, shards);
   Names names = read_names(fs::path(paths.front()).parent_path() / "classes.txt");
   const int64_t classes = count_classes(spec, names, shards.samples);
   const bool keep = spec.integer("keep", fits_memory(paths) ? 1 : 0, 0, 1) != 0;
@@ -200,10 +232,12 @@ DescribedScheme tar_scheme() {
       {.name = "tar", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_tar},
       {.path = "PATTERN",
        .text = "photos in tar archives, as WebDataset and 'arbalest data pack' write them",
-       .more = "A sample is a member NAME.jpg, .jpeg, .png or .webp, and the number of its class in NAME.cls "
-               "beside it. In PATTERN * stands for anything, {0000..0099} for numbers, {a,b} for either and "
+       .more = "A sample is a member NAME.jpg, or another image, and the number of its class in NAME.cls "
+               "beside it; dots in NAME divide nothing. In PATTERN * stands for anything, {0000..0099} for numbers, "
+               "{a,b} for either and "
                "{split} for the split's name. Classes have the names that classes.txt beside the shards "
-               "lists, where it is there. An index is kept beside each shard, SHARD.tar.index.",
+               "lists, where it is there. Of archives that 'arbalest data pack' lists all have to be there where * "
+               "names them, and no others. An index is kept beside each shard, SHARD.tar.index.",
        .options = {{"test", "PATTERN", "the shards of the other split, where the pattern has no {split}"},
                    {"classes", "K", "how many classes there are", "the lines of classes.txt, or what is found"},
                    {"keep", "0", "0: what was read is let go of; 1: it stays in memory",

@@ -34,6 +34,7 @@ class LimitedSource final : public Source {
       source_->check_files();
     }
   }
+  PassedOver passed_over() const override { return source_->passed_over(); }
   std::vector<std::string> class_names() const override { return source_->class_names(); }
   int64_t block() const override { return source_->block(); }
   void will_read(std::span<const int64_t> blocks) const override {

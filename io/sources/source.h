@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,9 @@ struct SampleRef {
   uint64_t position = 0;  // in the epoch's order. Random choices are keyed by seed, epoch and position, so that a
                           // sample is prepared the same on any thread, learner or machine
 };
+
+// Files, or members of archives, that are beside samples and are not read: how many of each ending (".heic"; "": none).
+using PassedOver = std::map<std::string, int64_t>;
 
 // The data set has no such split; it may have others.
 class MissingSplit : public RunError {
@@ -59,6 +63,9 @@ class Source {
   // Throws RunError where files of samples are missing or empty, and lists the first of them. Runs that skip no bad
   // samples ask before they begin; nothing is read.
   virtual void check_files() const {}
+
+  // What was found where the samples are, and is none.
+  virtual PassedOver passed_over() const { return {}; }
 
   // What classes are called, by their index; empty: they are numbers.
   virtual std::vector<std::string> class_names() const { return {}; }
@@ -128,9 +135,10 @@ void register_source(SourceScheme scheme);
 //                                      int64 labels become int32; classes: those of 'label'
 //   npy:DIR?classes=10                 the same of NumPy's arrays (uint8, int32, int64, float32, float64; row-major):
 //                                      DIR/SPLIT/FIELD.npy, or DIR/SPLIT_FIELD.npy
-//   folder:DIR?test=0.2&seed=0         photos in a folder for each class, with .jpg, .jpeg, .png or .webp at the end of
-//                                      their names, at any depth: 'image', the file, and 'label'. Classes are numbered
-//                                      by their names in byte order. Where DIR has train (or training), and test (or
+//   folder:DIR?test=0.2&seed=0         photos in a folder for each class, with .jpg, .jpeg, .jpe, .jfif, .png, .webp,
+//                                      .bmp, .gif, .tif or .tiff at the end of their names, at any depth: 'image', the
+//                                      file, and 'label'. Classes are numbered by their names in byte order. Where DIR
+//                                      has train (or training), and test (or
 //                                      testing) or one of validation, val, valid, in letters of any case, these are the
 //                                      splits, with the classes of train; 'test' and 'validation' stand for what is
 //                                      there. Otherwise test: the part of each class that is held out, at least one
@@ -153,7 +161,9 @@ void register_source(SourceScheme scheme);
 //                                      are held out, not parts of classes
 //     check=0                          runs do not look first whether all files of the split are there and not empty
 //   tar:PATTERN                        photos in archives of many, as WebDataset writes them: 'image', a member
-//                                      NAME.jpg, .jpeg, .png or .webp, and 'label', the number in NAME.cls beside it.
+//                                      NAME.jpg or another of these endings, and 'label', the number in NAME.cls beside
+//                                      it. Dots in NAME divide nothing. Of shards that 'arbalest data pack' lists all
+//                                      have to be there where '*' names them, and no others.
 //                                      In PATTERN '*' stands for anything, {0000..0099} for numbers, {a,b} for either,
 //                                      and {split} for the split's name; without that the other split is test=PATTERN.
 //                                      There are classes=K classes, else as many as there are lines in classes.txt

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     struct stat status = {};
     stat((folder() / "shard.tar").c_str(), &status);
     const int64_t changed = int64_t(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
-    return "arbalest tar index 1\n" + std::to_string(status.st_size) + " " + std::to_string(changed) + " ";
+    return "arbalest tar index 2\n" + std::to_string(status.st_size) + " " + std::to_string(changed) + " ";
   }();
   write("shard.tar.index", start + std::string(text(data, size)));
   read_split("tar:" + (folder() / "shard.tar").string(), "train");

@@ -125,8 +125,9 @@ TEST_CASE("graph file: every construct of the syntax is read") {
 }
 
 TEST_CASE("graph file: a byte order mark and other line ends are no part of the text") {
-  const std::string text = "# a comment\n<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
-                           "g (float[2] x) => (float[2] y)\n{\n  y = Relu (x)  # another\n}\n";
+  const std::string text =
+      "# a comment\n<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+      "g (float[2] x) => (float[2] y)\n{\n  y = Relu (x)  # another\n}\n";
   const std::string expected = write_graph_text(read(text));
   for (const char* end : {"\n", "\r\n", "\r"}) {
     std::string other = "\xef\xbb\xbf";

@@ -8,8 +8,10 @@
 #include "graph/error.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
 
 using namespace arbalest;
+using test::Redirected;
 
 namespace {
 
@@ -95,7 +97,15 @@ TEST_CASE("csv: columns by option, and by names that are usual") {
   check_parts(TestTable("path,age,a,b,split\n0.jpg,1,0,1,train\n1.jpg,40,,1,train\n").graph_error(),
               {"found 2 columns of 0 and 1: labels=a,b; "});
   check_parts(TestTable("a,label\n").graph_error(), {"found no column path, file", "expected path=COLUMN"});
-  check_parts(TestTable("path,label,label\n").graph_error("?label=label"), {"'label', which is there twice"});
+  for (const char* option : {"?label=label", "", "?labels=*"}) {
+    check_parts(
+        TestTable("path,label,label\n0.jpg,1,0\n").graph_error(option),
+        {option[0] == '\0' ? "found the columns 'label' and 'label', expected one; option 'label' names a column"
+                           : "'label', which is there twice"});
+  }
+  check_parts(TestTable("path,Path,label\n0.jpg,1.jpg,0\n").graph_error(), {"found the columns 'path' and 'Path'"});
+  CHECK(TestTable("path,Path,label\n0.jpg,1.jpg,0\n").open("?path=Path")->name(0).ends_with("/1.jpg"));
+  CHECK(TestTable("path,label,note,note\n0.jpg,0,x,y\n").open()->size() == 1);  // nobody reads these
   for (const char* two : {"?label=kind&list=other", "?label=kind&labels=other", "?labels=kind&list=other"})
     check_parts(table.graph_error(two), {"several of the options 'label', 'labels' and 'list', expected one"});
   check_parts(table.graph_error("?labels=kind,other,kind"), {"option 'labels' names column 'kind' twice"});
@@ -128,6 +138,41 @@ TEST_CASE("csv: classes that are whole numbers stay as they are") {
   CHECK(names.open()->class_names() == Strings{"01", "10", "9", "x"});
   check_parts(TestTable("path,label\n0.jpg,a\n1.jpg,\n").run_error(),
               {"line 3, column 'label': expected a class of at most 1000 bytes, found ''"});
+}
+
+TEST_CASE("csv: a class that is missing is none") {
+  for (const char* nan : {"nan", "NaN", " NAN "}) {
+    check_parts(TestTable(std::string("path,label\n0.jpg,cat\n1.jpg,") + nan + "\n").run_error(),
+                {"line 3, column 'label': expected a class; take rows without one out of the table", nan});
+    check_parts(TestTable(std::string("path,l\n0.jpg,a|") + nan + "\n").run_error("?list=l"),
+                {"line 2, column 'l': expected labels; none=TEXT names what stands for no label"});
+  }
+  CHECK(TestTable("path,l\n0.jpg,a|b\n1.jpg,nan\n").open("?list=l&none=nan")->class_names() == Strings{"a", "b"});
+  check_parts(TestTable("path,label,who\n0.jpg,cat,nan\n").run_error("?group=who"), {"column 'who': expected a group"});
+  for (const char* word : {"NA", "null", "None", "?"}) {
+    check_parts(TestTable(std::string("path,label\n0.jpg,0\n1.jpg,10\n2.jpg,") + word + "\n").run_error(),
+                {"column 'label' has '" + std::string(word) + "' (line 4), and whole numbers besides"});
+    CHECK(TestTable(std::string("path,label\n0.jpg,zero\n1.jpg,") + word + "\n").open()->class_names().size() == 2);
+  }
+}
+
+TEST_CASE("csv: a file in two splits is told") {
+  const TestFolder texts;
+  const auto told = [&](const TestTable& table, const std::string& options, const char* split) {
+    const Redirected errors(texts / "errors.txt", stderr);
+    table.open(options, split);
+    return errors.lines();
+  };
+  const TestTable table(
+      "path,label,split\n0.jpg,a,train\n1.jpg,b,train\n./0.jpg,a,test\n2.jpg,a,test\n2.jpg,b,test\n1.jpg,a,val\n");
+  const Strings lines = told(table, "", "train");
+  REQUIRE(lines.size() == 1);
+  check_parts(lines[0], {"table.csv': 2 files are in two splits: ", "0.jpg (lines 2 and 4)", "1.jpg (lines 3 and 7)"});
+  CHECK(told(table, "", "test").empty());
+  std::string twice = "path,label\n";  // of many that are there twice some are divided
+  for (int i = 0; i < 15; ++i) twice += "0.jpg,a\n";
+  check_parts(told(TestTable(twice), "?test=0.5", "train").at(0), {"1 file is in two splits: 0.jpg (lines "});
+  CHECK(told(TestTable("path,label,split\n0.jpg,a,train\n1.jpg,a,test\n"), "", "train").empty());
 }
 
 TEST_CASE("csv: several labels with a column each, of which some are missing") {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "io/sources/passed_over.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
@@ -88,6 +89,8 @@ TEST_CASE("folder: splits, classes, nested folders, and what is no photo") {
   CHECK(paths(folder, *test) == Strings{"test/dog/t.jpg"});
   CHECK(labels(*test) == std::vector<int32_t>{1});
   check_parts(test->describe(), {"test: 1 samples", "1 other file ignored"});
+  CHECK(train->passed_over() == PassedOver{{".txt", 1}, {"", 1}});
+  CHECK(test->passed_over() == PassedOver{{"", 1}});
   const auto validation = open(folder, "validation");  // stands for what is there
   CHECK(paths(folder, *validation) == paths(folder, *test));
   check_parts(validation->describe(), {"validation (folder 'test'): "});
@@ -204,7 +207,9 @@ TEST_CASE("folder: what cannot be split says what was found and expected") {
     check_parts(message_of<GraphError>([&] { open(folder, "train", std::string("?") + option); }),
                 {"divides a folder without splits", "has train and test"});
   folder.write("train/b/notes.txt", std::string("x"));
-  check_parts(run_error(folder), {"class 'b' has no images", ".jpg, .jpeg, .png or .webp", "which holds notes.txt"});
+  check_parts(run_error(folder),
+              {"class 'b' has no images", ".jpg, .jpeg, .jpe, .jfif, .png, .webp, .bmp, .gif, .tif or .tiff",
+               "which holds notes.txt"});
   std::filesystem::remove_all(folder / "train/b");
   std::filesystem::remove(folder / "test/a/0.jpg");
   check_parts(run_error(folder, "test"), {"found no images in", "test', which holds a/"});
@@ -220,6 +225,26 @@ TEST_CASE("folder: fractions that are none, and classes too small for one") {
     check_parts(message_of<GraphError>([&] { open(folder, "train", std::string("?test=") + fraction); }),
                 {"option 'test' is '", "expected a number between 0 and 1"});
   check_parts(message_of<GraphError>([&] { open(folder, "train", "?seed=-1"); }), {"option 'seed' is '-1'"});
+}
+
+TEST_CASE("folder: all that is an image by its name is taken, and all else is counted") {
+  TestFolder folder;
+  const Strings images = {"0.jpg", "1.jpeg", "2.jpe", "3.JFIF", "4.png", "5.webp", "6.bmp", "7.gif", "8.tif", "9.Tiff"};
+  for (const std::string& name : images) folder.write("train/a/" + name, std::string("x"));
+  for (const char* name : {"a.heic", "b.HEIC", "c.heic", "d.txt", "e.tiff2", "f.1", "g.", "h", "i.a b", "j.mp4",
+                           "k.cr2", "l.nef", "m.nef", "scan.2023.05"}) {
+    folder.write(std::string("train/a/") + name, std::string("x"));
+  }
+  folder.write("test/a/0.jpg", std::string("x"));
+  const auto train = open(folder, "train", "?limit=4");
+  CHECK(open(folder)->size() == 10);
+  CHECK(train->passed_over() ==
+        PassedOver{{".heic", 3}, {".txt", 1}, {".tiff2", 1}, {"", 5}, {".mp4", 1}, {".cr2", 1}, {".nef", 2}});
+  CHECK(to_string(train->passed_over()) ==
+        "14 files were passed over: 5 without an ending, 3 .heic, 2 .nef, 1 .cr2, "
+        "1 .mp4, 1 .tiff2, 1 of other kinds");
+  CHECK(to_string(PassedOver{{".txt", 1}}) == "1 file was passed over: 1 .txt");
+  CHECK(open(folder, "test")->passed_over().empty());
 }
 
 TEST_CASE("folder: photos beside the classes, and classes with nothing to test, are warned of") {

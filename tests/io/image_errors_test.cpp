@@ -67,20 +67,32 @@ std::vector<FileBytes> one_of_each() {
           encode_webp(image),
           encode_webp(inks),
           encode_webp(image, 80),
-          encode_webp(inks, 80)};
+          encode_webp(inks, 80),
+          encode_bmp(image),
+          encode_bmp(levels, {.bits = 4, .from_top = true, .header = 12 + 28}),
+          encode_bmp(inks, {.bits = 32, .header = 108, .masks = {0xff, 0xff00, 0xff0000, 0xff000000}}),
+          encode_gif(grey),
+          encode_gif(levels, {.interlaced = true, .left = 3, .canvas_width = 50, .transparent = 2}),
+          encode_tiff(image, {.compression = 5, .rows = 7}),
+          encode_tiff(grey, {.photometric = 1, .compression = 8, .tile = 16, .big_endian = true}),
+          encode_tiff(levels, {.photometric = 3, .bits = 4}),
+          encode_tiff(inks, {.photometric = 5, .separate = true}),
+          encode_tiff(image, {.photometric = 6, .compression = 7})};
 }
 
 }  // namespace
 
 TEST_CASE("images: what is none is named") {
-  check_parts(refusal({}), {"the file is empty", "expected a JPEG, PNG or WebP"});
+  check_parts(refusal({}), {"the file is empty", "expected a JPEG, PNG, WebP, BMP, GIF or TIFF"});
   check_parts(refusal(bytes("hello world, this is text")),
               {"not an image: it begins with \"hello world,\"", "expected a JPEG"});
   check_parts(refusal(bytes("\x01\xff"sv)), {"begins with \"\\x01\\xff\""});
-  check_parts(refusal(bytes("GIF89a......")), {"a GIF", "expected a JPEG, PNG or WebP"});
-  check_parts(refusal(bytes("BM......")), {"a BMP"});
-  check_parts(refusal(bytes("II*\0...."sv)), {"a TIFF"});
-  check_parts(refusal(bytes("MM\0*...."sv)), {"a TIFF"});
+  check_parts(refusal(bytes("GIF89a......")), {"the GIF is truncated: its 12 bytes end before the image does"});
+  check_parts(refusal(bytes("GIF88a......")), {"not an image: it begins with \"GIF88a"});
+  check_parts(refusal(bytes("BM......")), {"the BMP is truncated: its 8 bytes end before the image does"});
+  check_parts(refusal(bytes("BMW is no bitmap but a car")), {"not an image: it begins with \"BMW is no bi\""});
+  check_parts(refusal(bytes("II*\0...."sv)), {"the TIFF is truncated: its 8 bytes end before the image does"});
+  check_parts(refusal(bytes("MM\0*...."sv)), {"the TIFF is truncated"});
   check_parts(refusal(bytes("\0\0\0\x18"
                             "ftypheic...."sv)),
               {"a HEIC"});
@@ -88,7 +100,7 @@ TEST_CASE("images: what is none is named") {
                             "ftypavif...."sv)),
               {"an AVIF"});
   check_parts(refusal(bytes("version https://git-lfs.github.com/spec/v1\n")),
-              {"the file is a pointer of Git LFS; 'git lfs pull'", "expected a JPEG, PNG or WebP"});
+              {"the file is a pointer of Git LFS; 'git lfs pull'", "expected a JPEG, PNG, WebP"});
   check_parts(refusal(bytes("<!DOCTYPE html><html>404")), {"the file is a web page", "expected a JPEG"});
   check_parts(refusal(bytes("PK\x03\x04...."sv)), {"the file is a zip archive"});
   check_parts(refusal(bytes("\x89PNG\n\x1a\n...."sv)), {"the PNG has line ends that were changed"});

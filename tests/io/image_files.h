@@ -50,4 +50,36 @@ FileBytes encode_webp(const TestImage& image, int quality = 0);
 // The same with an EXIF chunk, of an image without alpha.
 FileBytes with_orientation(const FileBytes& webp, const TestImage& image, int orientation);
 
+struct BmpKind {
+  int bits = 24;              // a pixel; 1, 2, 4, 8: of one channel, indices into palette_colour()
+  bool grey_palette = false;  // or, of 4 bits and less, into a ramp
+  bool from_top = false;
+  int header = 40;                   // bytes; 12: of OS/2
+  std::vector<uint32_t> masks = {};  // of 16 or 32 bits: of red, green, blue and perhaps alpha
+};
+FileBytes encode_bmp(const TestImage& image, const BmpKind& kind = {});
+
+struct GifKind {
+  bool interlaced = false;
+  int left = 0, top = 0;                    // of the frame
+  int canvas_width = 0, canvas_height = 0;  // where they are larger than the frame
+  int transparent = -1;                     // an index
+  bool grey_palette = false;                // a ramp of 16
+  int frames = 1;                           // those behind the first are mirrored
+};
+// Of one channel: indices into palette_colour().
+FileBytes encode_gif(const TestImage& image, const GifKind& kind = {});
+
+struct TiffKind {
+  int photometric = 2;  // as tiff.h numbers them: 0 inverted grey, 1 grey, 2 RGB, 3 palette, 5 CMYK, 6 YCbCr
+  int compression = 1;  // 1 none, 4 fax, 5 LZW, 7 JPEG, 8 deflate, 32773 PackBits
+  int bits = 8;         // less: of one channel, values less than 2^bits
+  int rows = 0;         // of a strip; 0: all
+  int tile = 0;         // pixels a side; 0: strips
+  bool separate = false, big_endian = false, floats = false;
+  int orientation = 0;  // written where it is not 0
+  int pages = 1;        // the same
+};
+FileBytes encode_tiff(const TestImage& image, const TiffKind& kind = {});
+
 }  // namespace arbalest

@@ -19,7 +19,7 @@ TEST_CASE("images: PNGs of every kind") {
         const TestImage image = test_image(29, 23, channels, 99);
         const FileBytes file = encode_png(image, {.interlaced = interlaced, .transparent_key = key});
         const ImageInfo info = image_info(bytes_of(file));
-        CHECK(info.format == ImageInfo::Format::Png);
+        CHECK(info.format == ImageFormat::Png);
         CHECK(info.channels == (channels < 3 ? 1 : 3));
         CHECK(info.alpha == (channels % 2 == 0 || key));
         CHECK(info.bits == 8);
@@ -93,7 +93,7 @@ TEST_CASE("images: WebPs, lossless or not, with alpha or not") {
     for (const int quality : {0, 90}) {
       const FileBytes file = encode_webp(image, quality);
       const ImageInfo info = image_info(bytes_of(file));
-      CHECK(info.format == ImageInfo::Format::WebP);
+      CHECK(info.format == ImageFormat::WebP);
       CHECK(info.alpha == (channels == 4));
       CHECK(info.channels == 3);
       const std::vector<uint8_t> all = decode_all(decoder, file, 3);
@@ -192,7 +192,7 @@ TEST_CASE("images: an orientation that is none is upright") {
 
 TEST_CASE("images: what is told of a file") {
   const ImageInfo colour = image_info(bytes_of(encode_jpeg(test_image(31, 17, 3))));
-  CHECK(colour.format == ImageInfo::Format::Jpeg);
+  CHECK(colour.format == ImageFormat::Jpeg);
   CHECK(colour.width == 31);
   CHECK(colour.height == 17);
   CHECK(colour.channels == 3);

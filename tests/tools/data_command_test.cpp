@@ -165,6 +165,34 @@ TEST_CASE("data: a file that cannot be read is told with its reason, and is a fa
   check_parts(photos.look({}).second, {"unreadable   2\n", "/set/train/cat/gone.jpg: cannot be opened: No such file"});
 }
 
+TEST_CASE("data: what is passed over, other kinds of images, and files that two splits share") {
+  const Photos photos;
+  const FileBytes shared = encode_bmp(filled(12, 12, {9, 8, 7})),
+                  frames = encode_gif(filled(12, 12, {3}), {.frames = 2});
+  photos.folder.write("set/train/cat/h.bmp", shared);
+  photos.folder.write("set/train/cat/i.gif", frames);
+  photos.folder.write("set/train/dog/j.tif", encode_tiff(filled(12, 12, {1}), {.photometric = 1}));
+  photos.folder.write("set/train/dog/k.heic", std::string("x"));
+  photos.folder.write("set/test/dog/copy.bmp", shared);
+  std::filesystem::create_symlink(photos.folder / "set/train/cat/i.gif", photos.folder / "set/test/cat/link.gif");
+  auto [status, text] = photos.look({});
+  CHECK(status == kDone);
+  check_parts(text, {"  1 file was passed over: 1 .heic\n", "3 PNG, 1 WebP, 1 BMP, 1 GIF, 1 TIFF, ",
+                     "1 of several frames or pages, of which the first is taken",
+                     "2 files of test are in train as well: ", "set/test/dog/copy.bmp as ", "set/train/cat/h.bmp",
+                     "set/test/cat/link.gif as "});
+  std::tie(status, text) = photos.look({"--json"});
+  const Json report = Json::parse(text);
+  CHECK(report["splits"][0]["passed_over"].dump() == R"({".heic":1})");
+  CHECK(report["splits"][1]["passed_over"].dump() == "{}");
+  CHECK(report["splits"][0]["images"]["tiff"] == 1);
+  CHECK(report["splits"][0]["images"]["several"] == 1);
+  REQUIRE(report["shared"].size() == 1);
+  CHECK(report["shared"][0]["splits"].dump() == R"(["train","test"])");
+  CHECK(report["shared"][0]["files"] == 2);
+  CHECK(report["shared"][0]["names"].size() == 2);
+}
+
 TEST_CASE("data: arrays, several labels, and sources without images or without a split") {
   Photos photos;
   photos.source = "glyphs:?train=50&test=20&size=16";
@@ -217,7 +245,7 @@ TEST_CASE("data: a contact sheet has a row a class, and dark red where a file ca
   const std::string jpeg = photos.folder / "sheet.jpg";
   photos.look({"--contact-sheet", jpeg.c_str()});
   const std::string written = content(jpeg);
-  CHECK(image_info(std::as_bytes(std::span(written))).format == ImageInfo::Format::Jpeg);
+  CHECK(image_info(std::as_bytes(std::span(written))).format == ImageFormat::Jpeg);
   CHECK_THROWS_AS(photos.look({"--contact-sheet", "sheet.gif"}), GraphError);
   CHECK(tile(0, 1) == std::vector<int>{255, 255, 255});
 }
@@ -311,7 +339,7 @@ TEST_CASE("data pack: larger images are scaled and become JPEGs") {
   CHECK(info("00000002.jpg").width == 16);  // upright
   CHECK(info("00000002.jpg").height == 21);
   CHECK(info("00000002.jpg").orientation == 1);
-  CHECK(info("00000004.jpg").format == ImageInfo::Format::Jpeg);
+  CHECK(info("00000004.jpg").format == ImageFormat::Jpeg);
   // Not larger: as they are.
   CHECK(found.at("00000001.png") == content(photos.folder / "set/train/cat/b.png"));
   CHECK(found.at("00000003.png") == content(photos.folder / "set/train/dog/d.png"));
@@ -399,6 +427,9 @@ TEST_CASE("data pack: an interruption leaves whole shards, and the next call goe
   REQUIRE(begun.interrupted);
   const int64_t finished = begun.progress.shards;
   REQUIRE(finished >= 2);
+  check_parts(
+      message_of<RunError>([&] { open_source("tar:" + photos.out + "/{split}-*.tar", "train", 1); }),
+      {fmt::format("train.shards' lists {} shards with ", finished), " of 45 samples: packing was not finished"});
   int64_t archives = 0;
   for (const auto& entry : std::filesystem::directory_iterator(photos.out)) {
     archives += entry.path().extension() == ".tar";
@@ -414,6 +445,7 @@ TEST_CASE("data pack: an interruption leaves whole shards, and the next call goe
     for (const Member& member : members(fmt::format("{}/train-{:04}.tar", photos.out, shard))) ++keys[member.name];
   }
   CHECK(keys.size() == 90);
+  CHECK(open_source("tar:" + photos.out + "/{split}-*.tar", "train", 1)->size() == 45);
   CHECK(std::all_of(keys.begin(), keys.end(), [](const auto& key) { return key.second == 1; }));
 }
 
@@ -427,6 +459,28 @@ TEST_CASE("data pack: files that cannot be read end it unless they may be left o
   CHECK(text.find("train: 5 samples in 1 shard of ") == 0);
   CHECK(text.find(", 1 unreadable left out, ") != text.npos);
   CHECK(errors.lines().at(0).find("broken.jpg") != std::string::npos);
+}
+
+TEST_CASE("data pack: a set is finished, too, where the samples behind its last shard are left out") {
+  const Photos photos;
+  photos.break_one();
+  const Redirected errors(photos.folder / "errors.txt", stderr);
+  photos.pack({"--skip-bad", "1", "--split", "train"});
+  // As if an interruption had come before the last sample, which cannot be read.
+  std::string list = content(photos.out + "/train.shards");
+  for (const auto& [from, to] : {std::pair{"\"next\":6", "\"next\":5"}, {"\"skipped\":1", "\"skipped\":0"}}) {
+    REQUIRE(list.find(from) != list.npos);
+    list.replace(list.find(from), std::string(from).size(), to);
+  }
+  photos.folder.write("out/train.shards", list);
+  const std::string source = "tar:" + photos.out + "/{split}-*.tar";
+  check_parts(message_of<RunError>([&] { open_source(source, "train", 1); }), {"lists 1 shard with 5 of 6 samples"});
+  for (const char* name : {"a.png", "b.png", "c.jpg"})
+    photos.folder.write(std::string("set/train/cat/") + name, std::string("no photo"));
+  for (const char* name : {"d.png", "e.webp"})
+    photos.folder.write(std::string("set/train/dog/") + name, std::string("no photo"));
+  photos.pack({"--skip-bad", "9", "--split", "train"});  // whichever sample is the last
+  CHECK(open_source(source, "train", 1)->size() == 5);
 }
 
 TEST_CASE("data pack: files that are not whole are found, though they are stored as they are") {

@@ -13,6 +13,7 @@
 #include "executor/session/session.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
+#include "io/sources/passed_over.h"
 #include "io/sources/source.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
@@ -61,6 +62,18 @@ OpenSplits open_splits(const std::string& text, const std::vector<std::string>& 
   }
   if (splits.open.empty()) std::rethrow_exception(first);
   return splits;
+}
+
+// Of all pairs of splits.
+std::vector<SharedFiles> find_shared(const std::vector<OpenSplit>& splits, const std::vector<SplitSurvey>& found) {
+  std::vector<SharedFiles> all;
+  for (size_t other = 1; other < found.size(); ++other) {
+    for (size_t one = 0; one < other; ++one) {
+      all.push_back(shared_files(found[one], *splits[one].source, found[other], *splits[other].source));
+      if (all.back().files == 0) all.pop_back();
+    }
+  }
+  return all;
 }
 
 void print_missing(const OpenSplits& splits) {
@@ -175,6 +188,7 @@ int command_data(const DataOptions& options) {
     const auto show = [&](int64_t done, int64_t total) { line.show(done, total); };
     found.push_back(survey(*split.source, split.name, how, show));
   }
+  const std::vector<SharedFiles> shared = find_shared(splits.open, found);
   ContactSheet sheet;
   if (!options.contact_sheet.empty()) {
     sheet = write_contact_sheet(*splits.open[0].source, found[0], options.contact_sheet, how.threads);
@@ -182,12 +196,14 @@ int command_data(const DataOptions& options) {
   if (options.json) {
     nlohmann::ordered_json report = {{"source", options.source}, {"splits", nlohmann::ordered_json::array()}};
     for (const SplitSurvey& split : found) report["splits"].push_back(survey_json(split, how.threads));
+    for (const SharedFiles& files : shared) report["shared"].push_back(shared_json(files));
     for (const std::string& why : splits.missing) report["missing"].push_back(why);
     for (const std::string& why : splits.broken) report["broken"].push_back(why);
     if (!options.contact_sheet.empty()) report["contact_sheet_classes"] = sheet.classes;
     fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
     for (const SplitSurvey& split : found) fmt::print("{}", survey_text(split, how.threads));
+    for (const SharedFiles& files : shared) fmt::print("{}", shared_text(files));
     print_missing(splits);
     if (!options.contact_sheet.empty()) print_legend(sheet, found[0], options.contact_sheet);
   }
@@ -201,6 +217,7 @@ int command_pack(const PackCommandOptions& options) {
   const InterruptHandler interrupt(
       "\narbalest: ending with the archives that are finished; once more to stop at once\n");
   for (const OpenSplit& split : splits.open) {
+    warn_of_passed_over(options.pack.source + " " + split.name, split.source->passed_over());
     PackOptions how = options.pack;
     how.split = split.name;
     how.threads = thread_count(how.threads);

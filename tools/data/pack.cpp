@@ -33,19 +33,10 @@ constexpr uint64_t kEndOfArchive = 1024;
 struct Item {
   int64_t index = 0;  // of the sample
   std::vector<std::byte> file;
-  const char* extension = "";
+  std::string_view extension;
   int32_t label = 0;
   std::string fault;  // why it cannot be read; "": it can
 };
-
-const char* extension_of(ImageInfo::Format format) {
-  switch (format) {
-    case ImageInfo::Format::Jpeg: return "jpg";
-    case ImageInfo::Format::Png: return "png";
-    case ImageInfo::Format::WebP: return "webp";
-  }
-  return "";
-}
 
 // What one thread makes of samples.
 class Preparer {
@@ -60,7 +51,7 @@ class Preparer {
     try {
       source_.read(item.index, size_t(image_), item.file);
       const ImageInfo info = decoder_.open(item.file);
-      item.extension = extension_of(info.format);
+      item.extension = ending_of(info.format);
       const int64_t shorter = std::min(info.width, info.height);
       if (options_.shorter_side > 0 && shorter > options_.shorter_side) {
         scale(info, shorter, item);
@@ -96,7 +87,7 @@ class Preparer {
     decoder_.decode({0, 0, double(info.width), double(info.height)}, height, width, info.channels, pixels_.data(),
                     times);
     write_jpeg(pixels_.data(), width, height, info.channels, options_.quality, item.file);
-    item.extension = extension_of(ImageInfo::Format::Jpeg);
+    item.extension = ending_of(ImageFormat::Jpeg);
   }
 
   const Source& source_;
@@ -188,6 +179,7 @@ class Packer {
     finish_shard(done);
     progress(result_.progress);
     if (list_.shards().empty()) throw RunError("no photo could be read, so that there is no shard");
+    if (list_.shards().back().next < done) list_.end(done, current_.skipped);
     return result_;
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 // A data set of photos as shards: tar archives as WebDataset has them, which the source `tar:` reads.
 //
-// DIR/SPLIT-0000.tar, …   members KEY.jpg (or .png, .webp) and KEY.cls, the number of the class; KEY is the sample's
+// DIR/SPLIT-0000.tar, …   members KEY.jpg (or .png, …) and KEY.cls, the number of the class; KEY is the sample's
 // number
 //                         in the source
 // DIR/classes.txt         names of the classes, a line each

@@ -1,25 +1,14 @@
 #pragma once
-// The list of a split's finished shards: SPLIT.shards, JSON lines.
+// The list of a split's finished shards as packing makes it.
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "io/formats/shard_list.h"
+
 namespace arbalest {
-
-struct PackedShard {
-  std::string name;     // "train-0000.tar"
-  int64_t samples = 0;  // in it
-  int64_t next = 0;     // position, in the order of packing, after its last sample
-  int64_t skipped = 0;  // samples that were left out on the way there, since the shard before
-  uint64_t bytes = 0;
-  uint32_t crc32 = 0;
-};
-
-// What was packed and how. A list of other settings is another data set's.
-using PackSettings = nlohmann::ordered_json;
 
 class ShardList {
  public:
@@ -34,16 +23,17 @@ class ShardList {
   void begin();
   // Adds one and writes the list. Throws RunError.
   void add(const PackedShard& shard);
+  // Says that the samples behind the last shard were left out, `skipped` of them: packing is finished. Throws RunError.
+  void end(int64_t next, int64_t skipped);
 
-  const std::vector<PackedShard>& shards() const { return shards_; }
+  const std::vector<PackedShard>& shards() const { return list_.shards; }
 
  private:
   void refuse_others(const std::string& split) const;
   void write() const;
 
   std::filesystem::path folder_, path_;
-  PackSettings settings_;
-  std::vector<PackedShard> shards_;
+  PackedShards list_;
 };
 
 }  // namespace arbalest

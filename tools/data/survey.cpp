@@ -1,6 +1,7 @@
 #include "tools/data/survey.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,8 +34,14 @@ struct Findings {
   ImageSurvey images;
   ChannelSums grey, colour[3];
   std::vector<std::pair<int64_t, UnreadableSample>> unreadable;  // with the sample's index
+  std::vector<std::pair<FilePrint, int64_t>> prints;
   double read_seconds = 0, decode_seconds = 0;
 };
+
+FilePrint print_of(std::span<const std::byte> file) {
+  const auto* const bytes = reinterpret_cast<const Bytef*>(file.data());
+  return {int64_t(file.size()), uint32_t(crc32_z(0, bytes, file.size())), uint32_t(adler32_z(1, bytes, file.size()))};
+}
 
 ChannelSums sums_of(const uint8_t* values, int64_t pixels, int stride) {
   uint64_t sum = 0, square = 0;
@@ -80,6 +87,7 @@ class Examiner {
     source_.read(index, size_t(field_), file_);
     const auto read = Clock::now();
     found_.read_seconds += std::chrono::duration<double>(read - start).count();
+    found_.prints.emplace_back(print_of(file_), index);
     const ImageInfo info = decoder_.open(file_);
     pixels_.resize(size_t(info.width * info.height * info.channels));
     PreparationTimes times;
@@ -87,11 +95,11 @@ class Examiner {
                     pixels_.data(), times);
     found_.decode_seconds += seconds_since(read);
     ImageSurvey& images = found_.images;
-    using Format = ImageInfo::Format;
-    (info.format == Format::Jpeg ? images.jpeg : info.format == Format::Png ? images.png : images.webp) += 1;
+    images.files[size_t(info.format)] += 1;
     images.turned += info.orientation != 1;
     images.deep += info.bits > 8;
     images.transparent += info.alpha;
+    images.several += info.several;
     images.bytes.push_back(int64_t(file_.size()));
     add_pixels(pixels_.data(), info.width, info.height, info.channels, found_);
   }
@@ -123,15 +131,14 @@ void append(std::vector<int64_t>& to, const std::vector<int64_t>& from) {
 
 void merge(const Findings& from, Findings& into) {
   ImageSurvey& images = into.images;
-  images.jpeg += from.images.jpeg;
-  images.png += from.images.png;
-  images.webp += from.images.webp;
+  for (size_t f = 0; f < kImageFormats; ++f) images.files[f] += from.images.files[f];
   images.arrays += from.images.arrays;
   images.grey += from.images.grey;
   images.colour += from.images.colour;
   images.turned += from.images.turned;
   images.deep += from.images.deep;
   images.transparent += from.images.transparent;
+  images.several += from.images.several;
   append(images.widths, from.images.widths);
   append(images.heights, from.images.heights);
   append(images.shorter, from.images.shorter);
@@ -143,6 +150,7 @@ void merge(const Findings& from, Findings& into) {
   add(into.grey, from.grey);
   for (int c = 0; c < 3; ++c) add(into.colour[c], from.colour[c]);
   into.unreadable.insert(into.unreadable.end(), from.unreadable.begin(), from.unreadable.end());
+  into.prints.insert(into.prints.end(), from.prints.begin(), from.prints.end());
   into.read_seconds += from.read_seconds;
   into.decode_seconds += from.decode_seconds;
 }
@@ -161,6 +169,8 @@ void finish(Findings& found, SplitSurvey& result) {
   std::sort(found.unreadable.begin(), found.unreadable.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [index, sample] : found.unreadable) result.unreadable.push_back(std::move(sample));
+  std::sort(found.prints.begin(), found.prints.end());
+  result.prints = std::move(found.prints);
   result.read_seconds = found.read_seconds;
   result.decode_seconds = found.decode_seconds;
 }
@@ -271,6 +281,18 @@ std::vector<int32_t> classes_of(const Source& source, int field) {
   return all;
 }
 
+SharedFiles shared_files(const SplitSurvey& one, const Source& first, const SplitSurvey& other, const Source& second) {
+  constexpr size_t kNamed = 5;
+  SharedFiles shared{one.split, other.split, 0, {}};
+  for (const auto& [print, index] : other.prints) {
+    const auto same = std::lower_bound(one.prints.begin(), one.prints.end(), std::pair(print, int64_t{0}));
+    if (same == one.prints.end() || same->first != print) continue;
+    ++shared.files;
+    if (shared.named.size() < kNamed) shared.named.emplace_back(first.name(same->second), second.name(index));
+  }
+  return shared;
+}
+
 SplitSurvey survey(const Source& source, const std::string& split, const SurveyOptions& options,
                    const SurveyProgress& progress) {
   SplitSurvey result;
@@ -278,6 +300,7 @@ SplitSurvey survey(const Source& source, const std::string& split, const SurveyO
   result.fields = source.fields();
   result.samples = source.size();
   result.class_names = source.class_names();
+  result.passed_over = source.passed_over();
   count_labels(source, result);
   if (const int field = image_field(result.fields); field >= 0) look(source, field, options, progress, result);
   return result;

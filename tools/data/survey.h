@@ -1,11 +1,15 @@
 #pragma once
 // What a split of a data set holds: each sample read, each image decoded whole.
 
+#include <array>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "io/formats/image_format.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
@@ -17,23 +21,32 @@ struct SurveyOptions {
 
 // Of the images that could be decoded.
 struct ImageSurvey {
-  int64_t jpeg = 0, png = 0, webp = 0, arrays = 0;  // arrays: bytes of a fixed shape, not files
+  std::array<int64_t, kImageFormats> files{};  // by ImageFormat
+  int64_t arrays = 0;                          // bytes of a fixed shape, not files
   int64_t grey = 0, colour = 0;
   int64_t turned = 0;                             // by EXIF's orientation
   int64_t deep = 0;                               // of more than 8 bits a channel
   int64_t transparent = 0;                        // with alpha
+  int64_t several = 0;                            // with frames or pages behind the first
   std::vector<int64_t> widths, heights, shorter;  // pixels of the upright images, ascending
   std::vector<int64_t> bytes;                     // of the files, ascending
   // Of each channel in 0 … 1, each image weighing the same whatever its size, as images scaled to one size do. One
   // channel where all images are grey, else three, of which grey images have the same.
   std::vector<double> mean, deviation;
 
-  int64_t size() const { return jpeg + png + webp + arrays; }
+  int64_t size() const { return grey + colour; }
 };
 
 // Of one of several labels of a sample.
 struct LabelCounts {
   int64_t positive = 0, negative = 0, missing = 0;
+};
+
+// What tells the content of a sample's file from that of any other.
+struct FilePrint {
+  int64_t bytes = 0;
+  uint32_t crc32 = 0, adler32 = 0;
+  auto operator<=>(const FilePrint&) const = default;
 };
 
 struct UnreadableSample {
@@ -48,9 +61,11 @@ struct SplitSurvey {
   std::vector<int64_t> class_counts;     // samples of each class; empty: there is no class
   std::vector<LabelCounts> labels;       // empty: there are not several labels
   ImageSurvey images;
-  std::vector<UnreadableSample> unreadable;     // in the source's order
-  double seconds = 0;                           // that looking took
-  double read_seconds = 0, decode_seconds = 0;  // of all threads
+  std::vector<UnreadableSample> unreadable;  // in the source's order
+  PassedOver passed_over;
+  std::vector<std::pair<FilePrint, int64_t>> prints;  // of each file that was read, and its sample; ascending
+  double seconds = 0;                                 // that looking took
+  double read_seconds = 0, decode_seconds = 0;        // of all threads
 };
 
 // The field that holds images, or is one's file: bytes of any length, or uint8 of one or three channels. -1: none.
@@ -59,6 +74,16 @@ int image_field(const std::vector<Field>& fields);
 int class_field(const std::vector<Field>& fields);
 // Of all samples of the split, by a field that image_field() or class_field() found.
 std::vector<int32_t> classes_of(const Source& source, int field);
+
+// Files that two splits have both, whatever they are called.
+struct SharedFiles {
+  std::string first, second;                               // the splits
+  int64_t files = 0;                                       // of the second
+  std::vector<std::pair<std::string, std::string>> named;  // some of them, by their names in both
+};
+
+// `one`, `other`: what was found in the splits that the sources are.
+SharedFiles shared_files(const SplitSurvey& one, const Source& first, const SplitSurvey& other, const Source& second);
 
 // Samples that have been looked at, and how many there will be; called now and then, by the calling thread.
 using SurveyProgress = std::function<void(int64_t done, int64_t total)>;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "io/sources/passed_over.h"
 
 namespace arbalest {
 namespace {
@@ -84,15 +85,16 @@ std::string speed_text(const SplitSurvey& survey, int threads) {
 
 std::string images_text(const SplitSurvey& survey, int threads) {
   const ImageSurvey& images = survey.images;
-  std::string text = line("images", counted({{images.jpeg, "JPEG"},
-                                             {images.png, "PNG"},
-                                             {images.webp, "WebP"},
-                                             {images.arrays, "arrays"},
-                                             {images.grey, "grey"},
-                                             {images.colour, "colour"},
-                                             {images.deep, "of 16 bits"},
-                                             {images.transparent, "with alpha"},
-                                             {images.turned, "turned by EXIF"}}));
+  std::vector<std::pair<int64_t, const char*>> counts;
+  for (size_t f = 0; f < kImageFormats; ++f) counts.emplace_back(images.files[f], name_of(ImageFormat(f)));
+  counts.insert(counts.end(), {{images.arrays, "arrays"},
+                               {images.grey, "grey"},
+                               {images.colour, "colour"},
+                               {images.deep, "of 16 bits"},
+                               {images.transparent, "with alpha"},
+                               {images.turned, "turned by EXIF"},
+                               {images.several, "of several frames or pages, of which the first is taken"}});
+  std::string text = line("images", counted(counts));
   if (images.widths.front() == images.widths.back() && images.heights.front() == images.heights.back()) {
     text += line("size", fmt::format("{} × {} pixels", images.widths.front(), images.heights.front()));
   } else {
@@ -138,20 +140,24 @@ nlohmann::ordered_json range_json(const std::vector<int64_t>& ascending) {
 }
 
 nlohmann::ordered_json images_json(const ImageSurvey& images) {
-  nlohmann::ordered_json json = {{"jpeg", images.jpeg},
-                                 {"png", images.png},
-                                 {"webp", images.webp},
-                                 {"arrays", images.arrays},
-                                 {"grey", images.grey},
-                                 {"colour", images.colour},
-                                 {"deep", images.deep},
-                                 {"transparent", images.transparent},
-                                 {"turned", images.turned},
-                                 {"width", range_json(images.widths)},
-                                 {"height", range_json(images.heights)},
-                                 {"shorter_side", range_json(images.shorter)},
-                                 {"mean", images.mean},
-                                 {"std", images.deviation}};
+  nlohmann::ordered_json json;
+  for (size_t f = 0; f < kImageFormats; ++f) {
+    std::string name = name_of(ImageFormat(f));
+    std::transform(name.begin(), name.end(), name.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
+    json[name] = images.files[f];
+  }
+  json.update({{"arrays", images.arrays},
+               {"grey", images.grey},
+               {"colour", images.colour},
+               {"deep", images.deep},
+               {"transparent", images.transparent},
+               {"turned", images.turned},
+               {"several", images.several},
+               {"width", range_json(images.widths)},
+               {"height", range_json(images.heights)},
+               {"shorter_side", range_json(images.shorter)},
+               {"mean", images.mean},
+               {"std", images.deviation}});
   if (!images.bytes.empty()) json["bytes"] = range_json(images.bytes);
   return json;
 }
@@ -165,6 +171,7 @@ std::string survey_text(const SplitSurvey& survey, int threads) {
                                                      ? fmt::format(", of which {} were looked at", survey.looked_at)
                                                      : ""));
   text += line("fields", to_string(survey.fields));
+  if (!survey.passed_over.empty()) text += fmt::format("  {}\n", to_string(survey.passed_over));
   if (!survey.class_counts.empty()) text += classes_text(survey);
   if (!survey.labels.empty()) text += labels_text(survey);
   if (survey.images.size() > 0) text += images_text(survey, threads);
@@ -173,11 +180,28 @@ std::string survey_text(const SplitSurvey& survey, int threads) {
   return text;
 }
 
+std::string shared_text(const SharedFiles& shared) {
+  if (shared.files == 0) return "";
+  std::vector<std::string> named;
+  for (const auto& [first, second] : shared.named) {
+    named.push_back(first == second ? printable(first) : fmt::format("{} as {}", printable(second), printable(first)));
+  }
+  const int64_t more = shared.files - int64_t(named.size());
+  return fmt::format("{} file{} of {} {} in {} as well: {}{}\n", shared.files, shared.files == 1 ? "" : "s",
+                     shared.second, shared.files == 1 ? "is" : "are", shared.first, fmt::join(named, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+nlohmann::ordered_json shared_json(const SharedFiles& shared) {
+  return {{"splits", {shared.first, shared.second}}, {"files", shared.files}, {"names", shared.named}};
+}
+
 nlohmann::ordered_json survey_json(const SplitSurvey& survey, int threads) {
   nlohmann::ordered_json json = {{"split", survey.split},
                                  {"samples", survey.samples},
                                  {"looked_at", survey.looked_at},
-                                 {"fields", to_string(survey.fields)}};
+                                 {"fields", to_string(survey.fields)},
+                                 {"passed_over", survey.passed_over}};
   for (size_t c = 0; c < survey.class_counts.size(); ++c) {
     json["classes"].push_back({{"name", survey.class_names[c]}, {"samples", survey.class_counts[c]}});
   }

@@ -14,6 +14,7 @@
 #include "tests/executor/fixture.h"
 #include "tests/io/image_files.h"
 #include "tests/io/test_folder.h"
+#include "tests/tools/redirected.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
@@ -98,6 +99,18 @@ Skips run_skipping(Graph graph, int64_t most) {
 }
 
 }  // namespace
+
+TEST_CASE("photos: what a session passes over is told, of each split") {
+  const Photos photos;
+  for (const char* name : {"a.heic", "b.heic", "notes.txt"})
+    photos.folder.write(std::string("train/above/") + name, std::string("x"));
+  photos.folder.write("test/below/c.avif", std::string("x"));
+  const std::string source = "arbalest: source 'folder:" + photos.folder.string();
+  const Redirected errors(photos.folder / "errors", stderr);
+  prepare(photos.graph(kFixed), on_cpus());
+  CHECK(errors.lines() == std::vector<std::string>{source + " train': 3 files were passed over: 2 .heic, 1 .txt",
+                                                   source + " test': 1 file was passed over: 1 .avif"});
+}
 
 TEST_CASE("photos: training from files of a folder, prepared at random") {
   const Photos photos;

@@ -75,8 +75,9 @@ TEST_CASE("a file keeps what classes are called") {
 
 TEST_CASE("a map is text, whatever its line ends, with a byte order mark or without") {
   const Files files;
-  for (const char* rules : {"a x\nb y\n", "\xef\xbb\xbf"
-                                            "a x\r\nb y\r\n",
+  for (const char* rules : {"a x\nb y\n",
+                            "\xef\xbb\xbf"
+                            "a x\r\nb y\r\n",
                             "\xef\xbb\xbf"
                             "a x\rb y"}) {
     const WeightsFile file = files.open({tensor("a", {2}, 1), tensor("b", {2}, 5)}, rules);
@@ -183,8 +184,9 @@ TEST_CASE("with a map axes of extent 1 do not count") {
   CHECK(read(file, "scale", {3}) == std::vector<float>{0, 1, 2});
   CHECK(read(file, "logits", {2, 3}) == std::vector<float>{0, 1, 2, 3, 4, 5});
   CHECK(contains(message_of([&] { read(file, "logits", {3, 2}); }), "tensor 'head' is float[2,3,1,1]"));
-  CHECK(contains(message_of([&] { read(files.open(tensors), "scale", {3}); }),
-                 "tensor 'scale' is float[3,1,1], the graph's parameter is float[3]; in training --fresh 'scale' leaves it"));
+  CHECK(contains(
+      message_of([&] { read(files.open(tensors), "scale", {3}); }),
+      "tensor 'scale' is float[3,1,1], the graph's parameter is float[3]; in training --fresh 'scale' leaves it"));
 }
 
 TEST_CASE("without a map all that is missing is told, or all that is unknown") {

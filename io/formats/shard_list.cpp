@@ -1,0 +1,66 @@
+#include "io/formats/shard_list.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "graph/error.h"
+#include "io/formats/file.h"
+
+namespace arbalest {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const PackedShard& shard) {
+  return {{"shard", shard.name},      {"samples", shard.samples}, {"next", shard.next},
+          {"skipped", shard.skipped}, {"bytes", shard.bytes},     {"crc32", fmt::format("{:08x}", shard.crc32)}};
+}
+
+PackedShard shard_of(const Json& json) {
+  PackedShard shard;
+  json.at("shard").get_to(shard.name);
+  json.at("samples").get_to(shard.samples);
+  json.at("next").get_to(shard.next);
+  json.at("skipped").get_to(shard.skipped);
+  json.at("bytes").get_to(shard.bytes);
+  const std::string checksum = json.at("crc32").get<std::string>();
+  std::from_chars(checksum.data(), checksum.data() + checksum.size(), shard.crc32, 16);
+  return shard;
+}
+
+}  // namespace
+
+int64_t PackedShards::samples() const {
+  const auto stated = settings.is_object() ? settings.find("samples") : settings.end();
+  return stated != settings.end() && stated->is_number_integer() ? stated->get<int64_t>() : 0;
+}
+
+std::optional<PackedShards> read_shard_list(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  PackedShards list;
+  int number = 0;
+  try {
+    for (const std::string& line : read_lines(path)) {
+      Json json = Json::parse(line);
+      if (number++ == 0) {
+        list.settings = std::move(json);
+      } else {
+        list.shards.push_back(shard_of(json));
+      }
+    }
+  } catch (const Json::exception& fault) {
+    throw RunError(fmt::format("{}:{}: expected a line of JSON as 'arbalest data pack' writes them: {}", path.string(),
+                               number, fault.what()));
+  }
+  return list;
+}
+
+std::string shard_list_text(const PackedShards& list) {
+  std::string text = list.settings.dump() + "\n";
+  for (const PackedShard& shard : list.shards) text += to_json(shard).dump() + "\n";
+  return text;
+}
+
+}  // namespace arbalest

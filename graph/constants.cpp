@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "graph/host_node.h"
+
 namespace arbalest {
 namespace {
 
@@ -39,68 +41,6 @@ std::vector<double> floats(DataType type, const Bytes& bytes) {
     }
   }
 }
-
-// Evaluates a node on the host, as it is after the pass fold_constants. Operands are aligned as kernels may expect.
-class Evaluation {
- public:
-  Evaluation(const Graph& graph, const Node& node) : graph_(graph), node_(node) { take_operands(graph, node_); }
-
-  // Nothing where the operator has no kernel for these types, or where it is too much work.
-  std::vector<std::shared_ptr<Bytes>> run() {
-    if (cost_of(graph_, node_).flops > kMostContentOperations) return {};
-    const auto type_of = [&](ValueId v) {
-      return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
-    };
-    KernelRequest request{.node = node_, .inputs = {}, .outputs = {}};
-    for (const ValueId input : node_.inputs) request.inputs.push_back(type_of(input));
-    for (const ValueId output : node_.outputs) request.outputs.push_back(type_of(output));
-    std::unique_ptr<Kernel> kernel;
-    try {
-      kernel = node_.op->cpu(request);
-    } catch (const RunError&) {
-      return {};
-    }
-    std::vector<const void*> inputs;
-    std::vector<void*> outputs;
-    for (const ValueId input : node_.inputs) {
-      void* memory = input == kNone ? nullptr : allocate(graph_.values[size_t(input)].type.bytes());
-      const auto content = input == kNone ? nullptr : content_of(graph_, input);
-      if (content && !content->empty()) std::memcpy(memory, content->data(), content->size());
-      inputs.push_back(memory);
-    }
-    for (const TensorType& type : request.outputs) {
-      outputs.push_back(type.dtype == DataType::Token ? nullptr : allocate(type.bytes()));
-    }
-    const StepScalars scalars;
-    KernelContext context;
-    context.inputs = inputs.data();
-    context.outputs = outputs.data();
-    context.workspace = allocate(kernel->workspace_bytes());
-    context.scalars = &scalars;
-    kernel->run(context);
-    std::vector<std::shared_ptr<Bytes>> results;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const auto* first = static_cast<const std::byte*>(outputs[i]);
-      results.push_back(first ? std::make_shared<Bytes>(first, first + request.outputs[i].bytes()) : nullptr);
-    }
-    return results;
-  }
-
-  double work() const { return cost_of(graph_, node_).flops + operand_bytes(graph_, node_); }
-
- private:
-  struct alignas(256) Block {
-    std::byte bytes[256];
-  };
-  void* allocate(int64_t bytes) {
-    memory_.push_back(std::make_unique<Block[]>(size_t(bytes) / sizeof(Block) + 1));
-    return memory_.back().get();
-  }
-
-  const Graph& graph_;
-  Node node_;
-  std::vector<std::unique_ptr<Block[]>> memory_;
-};
 
 // Whether the node's outputs depend on nothing but what is known of its inputs.
 bool is_known(const Graph& graph, const Node& node) {
@@ -144,17 +84,18 @@ double infer_content(Graph& graph, NodeId id) {
     return double(output.type.bytes());
   }
   if (!is_known(graph, node)) return 0;
-  Evaluation evaluation(graph, node);
+  const HostNode host(graph, node);
+  if (!host.has_kernel() || cost_of(graph, host.node()).flops > kMostContentOperations) return 0;
   std::vector<std::shared_ptr<Bytes>> results;
   try {
-    results = evaluation.run();
+    results = host.run([&](ValueId input) { return content_of(graph, input); });
   } catch (const RunError& error) {
     throw GraphError(node.where, error.what());  // it names the node
   }
   for (size_t i = 0; i < results.size(); ++i) {
     if (node.outputs[i] != kNone) graph.values[size_t(node.outputs[i])].content = results[i];
   }
-  return results.empty() ? 0 : evaluation.work();
+  return cost_of(graph, host.node()).flops + operand_bytes(graph, host.node());
 }
 
 Attribute content_as(const Graph& graph, const Node& node, size_t i, AttributeKind kind) {

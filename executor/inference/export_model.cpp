@@ -16,6 +16,7 @@
 #include "graph/op.h"
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
+#include "graph/passes/samples_apart.h"
 #include "graph/plain_message.h"
 
 namespace arbalest {
@@ -82,10 +83,11 @@ class Exporter {
 
   Graph run() {
     ValueId output = chosen_output();
+    const std::optional<MixingNode> mixing = find_mixing(graph_);
     const bool labels = scores_labels(graph_, output);
     expand_layers(graph_, false);
     output = graph_.find_value(output_name_);
-    graph_ = slice_validation(graph_, {output}, "test", batch_of(graph_));
+    graph_ = slice_validation(graph_, {output}, "test", mixing ? mixing->batch : batch_of(graph_));
     if (exported_.probabilities) output = add_probabilities(output, labels);
     take_inputs(output);
     order_for(graph_, output);
@@ -99,7 +101,7 @@ class Exporter {
     drop_unused(output);
     check_operators();
     graph_.opsets = {{"", graph_.find_op("Gelu") ? kOpsetWithGelu : kOpset}};
-    open_batch();
+    if (!mixing) open_batch();
     return std::move(graph_);
   }
 

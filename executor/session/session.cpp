@@ -11,6 +11,7 @@
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
 #include "graph/op.h"
+#include "graph/passes/samples_apart.h"
 #include "graph/plain_message.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
@@ -98,6 +99,15 @@ void check_classes(Prepared& prepared) {
                       string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"), label->classes);
     }
   }
+}
+
+// Samples of a batch, in training and, where the graph is validated, in validation.
+std::vector<int64_t> batches_of(const Graph& graph) {
+  std::vector<int64_t> batches;
+  if (const Node* prefetch = graph.find_op("arbalest.Prefetch")) batches.push_back(int_attribute(*prefetch, "batch"));
+  const Node* validate = graph.find_op("arbalest.Validate");
+  if (validate && int_attribute(*validate, "batch") > 0) batches.push_back(int_attribute(*validate, "batch"));
+  return batches;
 }
 
 const Node* require_op(const Graph& graph, std::string_view op) {
@@ -291,6 +301,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   open_sources(prepared, options);
   verify(prepared.graph);
   check_classes(prepared);
+  check_samples_apart(prepared.graph, batches_of(prepared.graph));
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);
   add_caches(prepared);
   return prepared;
@@ -313,6 +324,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   passes.outputs = hand_out(prepared.graph, asked.outputs);
   verify(prepared.graph);
   check_classes(prepared);
+  check_samples_apart(prepared.graph, {batches_of(prepared.graph).back()});
 
   PlanRequest& request = prepared.request;
   request.devices = devices_of(options);

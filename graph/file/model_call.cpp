@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "graph/exported_batch.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
 #include "graph/file/sequences.h"
@@ -226,9 +227,7 @@ class Cut {
 void note_fixed_batch(const GraphSource& source, Graph& graph) {
   for (const SourceValue& input : source.inputs) {
     if (!input.type || input.type->shape.empty() || input.type->shape[0] <= 0) continue;
-    for (Node& node : graph.nodes) {
-      node.where.file = fmt::format("{} (exported for batches of {})", source.file, input.type->shape[0]);
-    }
+    for (Node& node : graph.nodes) node.where.file = exported_file(source.file, input.type->shape[0]);
     return;
   }
 }

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "graph/file/onnx_file.h"
 #include "io/formats/safetensors.h"
@@ -154,6 +156,91 @@ TEST_CASE("a model that the graph itself names is not overwritten") {
   const std::string expected = fmt::format("would overwrite '{}', which the graph reads", files.model);
   CHECK(contains(fault({"run", files.graph.c_str(), "--log", files.model.c_str()}), expected));
   CHECK(contains(fault({"export", files.graph.c_str(), files.model.c_str()}), expected));
+}
+
+namespace {
+
+// Two tokens of two numbers each, which read each other: what attention makes of one sample.
+std::vector<double> attended(const float* x) {
+  std::vector<double> y;
+  for (int row = 0; row < 2; ++row) {
+    double weight[2], sum = 0;
+    for (int other = 0; other < 2; ++other) {
+      weight[other] = std::exp(double(x[2 * row]) * x[2 * other] + double(x[2 * row + 1]) * x[2 * other + 1]);
+      sum += weight[other];
+    }
+    for (int i = 0; i < 2; ++i) y.push_back((weight[0] * x[i] + weight[1] * x[2 + i]) / sum);
+  }
+  return y;
+}
+
+NamedTensor tensor(const std::string& name, DataType type, Shape shape, const void* numbers, size_t bytes) {
+  const auto* first = static_cast<const uint8_t*>(numbers);
+  return {name, type, std::move(shape), {first, first + bytes}};
+}
+
+}  // namespace
+
+TEST_CASE("a model that was exported for one sample and mixes those of a batch is refused with the node that does") {
+  const TestFolder folder;
+  std::vector<float> x;
+  for (int i = 0; i < 20; ++i) x.push_back(0.25f * float(i * 7 % 11) - 1.0f);
+  const std::vector<int32_t> labels(5, 1);
+  for (const char* split : {"train", "test"}) {
+    write_safetensors(folder / (std::string(split) + ".safetensors"),
+                      {{tensor("x", DataType::Float32, {5, 4}, x.data(), x.size() * sizeof(float)),
+                        tensor("label", DataType::Int32, {5}, labels.data(), labels.size() * sizeof(int32_t))},
+                       {}});
+  }
+  const std::string graph = folder / "g.onnxtxt", model = folder / "m.onnxtxt", exported = folder / "out.onnxtxt";
+  std::ofstream(model) << R"(<ir_version: 8, opset_import: ["" : 17]>
+m (float[1, 4] x) => (float[1, 4] y) <int64[3] tokens = {1, -1, 2}, int64[2] rows = {-1, 4}>
+{
+  t = Reshape (x, tokens)
+  turned = Transpose <perm = [0, 2, 1]> (t)
+  scores = MatMul (t, turned)
+  weights = Softmax <axis = -1> (scores)
+  read = MatMul (weights, t)
+  y = Reshape (read, rows)
+})";
+  std::ofstream(graph) << fmt::format(R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1, "model" : 1]>
+g () => (float loss)
+{{
+  x, label = arbalest.Prefetch <source = "tensors:{}?classes=4", batch = 5> ()
+  h = arbalest.LayerScale <initial = 1.0> (x)
+  logits = model.m <file = "m.onnxtxt"> (h)
+  loss = arbalest.SoftmaxCrossEntropy (logits, label)
+  trained = arbalest.Train <lr = 0.1> (loss)
+  report = arbalest.Validate <split = "test", batch = 5> (trained, loss)
+}})",
+                                      folder.string());
+  const auto lines = [&](std::vector<const char*> words) {
+    for (const char* more : {"--devices", "cpu:0", "--threads", "2"}) words.push_back(more);
+    const Command command = parse(words);
+    const Redirected output(folder / "out"), errors(folder / "err", stderr);
+    if (const auto* run = std::get_if<RunOptions>(&command)) command_run(*run);
+    if (const auto* check = std::get_if<CheckOptions>(&command)) command_check(*check);
+    if (const auto* predict = std::get_if<PredictOptions>(&command)) command_predict(*predict);
+    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) command_evaluate(*evaluate);
+    return output.lines();
+  };
+  const std::string expected =
+      "m.onnxtxt (exported for batches of 1): node 'logits/scores' (MatMul): in a batch of 5 samples do not stay apart here";
+  for (const char* command : {"run", "check", "evaluate"}) {
+    INFO(command);
+    CHECK(contains(message_of([&] { lines({command, graph.c_str()}); }), expected));
+  }
+  CHECK(contains(message_of([&] { lines({"predict", graph.c_str(), "--value", "logits"}); }), expected));
+  // In batches of one it is what the file says.
+  const std::vector<std::string> answers =
+      lines({"predict", graph.c_str(), "--value", "logits", "--format", "json", "--set", "report.batch=1"});
+  REQUIRE(answers.size() == 5);
+  for (size_t sample = 0; sample < 5; ++sample) {
+    const std::vector<double> right = attended(x.data() + 4 * sample);
+    const nlohmann::json found = nlohmann::json::parse(answers[sample])["value"];
+    for (size_t i = 0; i < 4; ++i) CHECK(found.at(i).get<double>() == doctest::Approx(right[i]).epsilon(1e-5));
+  }
+  CHECK(lines({"check", graph.c_str(), "--set", "prefetch.batch=1", "--set", "report.batch=1"}).size() > 3);
 }
 
 #ifdef ARBALEST_ONNX

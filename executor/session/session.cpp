@@ -11,6 +11,7 @@
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
 #include "graph/op.h"
+#include "graph/passes/lints.h"
 #include "graph/passes/samples_apart.h"
 #include "graph/plain_message.h"
 #include "io/sources/data_order.h"
@@ -93,10 +94,10 @@ void check_classes(Prepared& prepared) {
                              label->classes, label->name, source->describe()));
     }
     if (label && label->classes > 0 && numbers > label->classes && prepared.training) {
-      prepared.note =
-          fmt::format("node '{}': {} {} for {} classes of '{}': those from {} on never occur", node.name, numbers,
-                      mixes ? "numbers" : "logits", label->classes,
-                      string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"), label->classes);
+      prepared.notes.push_back(fmt::format("node '{}': {} {} for {} classes of '{}': those from {} on never occur",
+                                           node.name, numbers, mixes ? "numbers" : "logits", label->classes,
+                                           string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"),
+                                           label->classes));
     }
   }
 }
@@ -300,6 +301,7 @@ Prepared prepare(Graph graph, const SessionOptions& options,
   }
   open_sources(prepared, options);
   verify(prepared.graph);
+  prepared.notes = lint(prepared.graph);
   check_classes(prepared);
   check_samples_apart(prepared.graph, batches_of(prepared.graph));
   set_learners(prepared, std::max(1, options.learners.per_device), options, after);

@@ -150,7 +150,7 @@ struct Prepared {
   PlanRequest request;                                            // for whole epochs from the first on
   double total_epochs = 0;                                        // of the run, for schedules
   Recomputation recomputation;                                    // in the program's training step
-  std::string note;                                               // what is probably not meant; "": nothing
+  std::vector<std::string> notes;                                 // what is probably not meant
 };
 
 // Of the host's memory, once all samples of both splits have been prepared.

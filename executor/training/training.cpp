@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tbb/version.h>
 
 #include <algorithm>
@@ -475,10 +476,11 @@ void Training::announce(double setup_seconds) {
     event.resumed_iteration = from->checkpoint.position.iteration;
     event.resumed_seconds = from->checkpoint.monitor.seconds;
   }
-  event.note = prepared_.note;
-  for (const std::string& note : {schedule_note(), precision_note()}) {
-    if (!note.empty()) event.note += (event.note.empty() ? "" : "; ") + note;
+  std::vector<std::string> notes = prepared_.notes;
+  for (std::string note : {schedule_note(), precision_note()}) {
+    if (!note.empty()) notes.push_back(std::move(note));
   }
+  event.note = fmt::format("{}", fmt::join(notes, "; "));
   observer_.started(event);
 }
 

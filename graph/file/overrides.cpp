@@ -42,6 +42,8 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
+constexpr std::string_view kOption = "--set ";
+
 class Override {
  public:
   explicit Override(std::string_view assignment) : assignment_(assignment) {
@@ -54,7 +56,7 @@ class Override {
     if (target_.empty() || attribute_.empty()) fail("expected NODE.ATTRIBUTE=VALUE");
   }
 
-  void apply(Graph& graph) const {
+  std::string apply(Graph& graph) const {
     Node& node = graph.nodes[size_t(find_node(graph))];
     const AttributeSpec* spec = node.op->attribute_spec(attribute_);
     if (!spec) {
@@ -64,11 +66,18 @@ class Override {
                        known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")),
                        did_you_mean(attribute_, known)));
     }
-    node.attributes.set(attribute_, parse(spec->kind), Position{place(), 0, 0});
+    const NamedAttribute* written = node.attributes.find_named(attribute_);
+    const std::optional<Attribute> before = written ? convert(written->value, spec->kind) : spec->fallback;
+    const std::string earlier = written && is_override(*written) ? written->where.file : "";
+    const Attribute value = parse(spec->kind);
+    node.attributes.set(attribute_, value, Position{place(), 0, 0});
+    if (!earlier.empty()) return fmt::format("{}: replaces {}", place(), earlier);
+    if (before == value) return fmt::format("{}: changes nothing, the graph has that value already", place());
+    return "";
   }
 
  private:
-  std::string place() const { return fmt::format("--set {}", assignment_); }
+  std::string place() const { return fmt::format("{}{}", kOption, assignment_); }
   [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{place(), 0, 0}, message); }
 
   NodeId find_node(const Graph& graph) const {
@@ -153,8 +162,12 @@ class Override {
 
 }  // namespace
 
-void apply_override(Graph& graph, std::string_view assignment) {
-  Override(assignment).apply(graph);
+std::string apply_override(Graph& graph, std::string_view assignment) {
+  return Override(assignment).apply(graph);
+}
+
+bool is_override(const NamedAttribute& attribute) {
+  return attribute.where.file.starts_with(kOption);
 }
 
 std::vector<std::string> override_names(const Graph& graph) {

@@ -97,6 +97,13 @@ bool is_identity(const InferContext& context) {
   return !mask && !trains(context);
 }
 
+// ONNX's operator, as it runs in training.
+void expand_layer(ExpandContext& context) {
+  Attributes attributes = context.node().attributes;
+  attributes.set("training_mode", int64_t{1});
+  context.replace_output(0, context.add("Dropout", "", {context.input(0)}, 1, attributes)[0]);
+}
+
 bool is_read(const Graph& graph, ValueId value) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
     return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
@@ -173,6 +180,19 @@ void register_nn_dropout(OpRegistry& registry) {
       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return dropout_cpu(r, t); })};
   op.attributes.push_back(int_spec("training_mode", 0, "1: elements are dropped in training; validation drops none"));
   registry.add(std::move(op));
+  registry.add({.domain = "arbalest",
+                .name = "Dropout",
+                .doc = "in training: elements are 0 at random, the others X / (1 − ratio); else X",
+                .inputs = {{.name = "X", .lowered = true}},
+                .outputs = {{.name = "Y", .lowered = true}},
+                .attributes = attributes,
+                .layout = std::nullopt,
+                .infer =
+                    [](InferContext& context) {
+                      check_ratio(context);
+                      context.set_output(0, floating_input(context, 0));
+                    },
+                .expand = expand_layer});
   Op grad{.domain = "arbalest",
           .name = "DropoutGrad",
           .doc = "the gradient of Dropout",

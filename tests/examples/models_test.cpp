@@ -15,6 +15,7 @@
 #include "graph/field.h"
 #include "graph/file/onnx_file.h"
 #include "graph/file/overrides.h"
+#include "graph/passes/lints.h"
 #include "graph/passes/passes.h"
 #include "tests/examples/published.h"
 #include "tests/executor/fixture.h"
@@ -113,6 +114,7 @@ TEST_CASE("the C++ examples are the graphs of the files") {
     const Graph file = example_graph(expected.name);
     CHECK(file.name == example.name);
     CHECK(first_difference(meaning(verified(model.graph(), expected)), meaning(verified(file, expected))) == "");
+    CHECK(lint(verified(file, expected)) == std::vector<std::string>{});
   }
   Model model("resnet");
   CHECK_THROWS_WITH(build_resnet(model, "synthetic:", 35), "depth is 35; expected 18, 34, 50 or 101");
@@ -132,6 +134,7 @@ TEST_CASE("the examples on files are the same graphs in C++") {
       verify(*graph);
     }
     CHECK(first_difference(meaning(built), meaning(file)) == "");
+    CHECK(lint(file) == std::vector<std::string>{});
   };
   check("chexnet", {"label", DataType::Float32, {3}},
         [](Model& model) { build_chexnet(model, "csv:data/xrays/labels.csv?labels=pneumonia,bacteria,virus", 3); });

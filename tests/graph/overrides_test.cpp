@@ -91,3 +91,13 @@ TEST_CASE("attributes of augmentation under the names of others") {
   CHECK(nearest_name("rnu", std::vector<std::string>{"run", "ops"}) == "run");
   CHECK(nearest_name("scale", std::vector<std::string>{"lr"}).empty());
 }
+
+TEST_CASE("overrides: what changes nothing, or is changed again, is told of") {
+  Graph graph = network();
+  CHECK(apply_override(graph, "train.lr=0.1") ==
+        "--set train.lr=0.1: changes nothing, the graph has that value already");
+  CHECK(apply_override(graph, "train.lr=0.2") == "--set train.lr=0.2: replaces --set train.lr=0.1");
+  CHECK(apply_override(graph, "h1/c1.filters=8") == "");
+  CHECK(has(apply_override(graph, "train.momentum=0"), "changes nothing"));  // by default
+  CHECK(is_override(*graph.nodes[size_t(graph.find_node("trained"))].attributes.find_named("lr")));
+}

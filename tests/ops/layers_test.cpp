@@ -184,3 +184,15 @@ TEST_CASE("ONNX's BatchNormalization becomes the training or the inference form"
   CHECK(training.graph.carries[0].current == inputs[3]);
   CHECK(training.graph.carries[1].current == inputs[4]);
 }
+
+TEST_CASE("layers: Dropout drops in training, as ONNX's does with training_mode, and nothing in inference") {
+  const TensorType x{DataType::Float32, {4, 25}};
+  Graph layer = expanded("arbalest.Dropout", x, {{"ratio", 0.25}, {"seed", int64_t{3}}});
+  REQUIRE(op_names(layer) == std::vector<std::string>{"Dropout"});
+  CHECK(layer.nodes[0].name == "h1");  // draws go by it
+  CHECK(float_attribute(layer.nodes[0], "ratio") == 0.25);
+  CHECK(int_attribute(layer.nodes[0], "seed") == 3);
+  CHECK(int_attribute(layer.nodes[0], "training_mode") == 1);
+  layer.nodes[0].op->for_inference(layer, 0);
+  CHECK(op_names(layer) == std::vector<std::string>{"Identity"});
+}

@@ -440,3 +440,32 @@ TEST_CASE("under nohup a terminal that goes away is no interrupt") {
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
 }
+
+TEST_CASE("check and run note what is probably not meant, and --set that changes nothing") {
+  const TestFolder folder;
+  std::string text = kSmallGraph;
+  text.replace(text.find("(x)\n  loss"), 3, "(d)");
+  text.insert(text.find("  logits"), "  d = Dropout <ratio = 0.3> (x)\n");
+  const std::string graph = folder / "g.onnxtxt";
+  std::ofstream(graph) << text;
+  const std::string note = "node 'd' (Dropout): drops nothing, as its training_mode is 0";
+  const auto printed = [&](std::vector<const char*> words, std::FILE* stream) {
+    for (const char* more : {graph.c_str(), "--devices", "cpu:0", "--threads", "2"}) words.push_back(more);
+    const Command command = test::parse(words);
+    const test::Redirected output((folder / "out").string(), stdout == stream ? stderr : stdout),
+        told((folder / "told").string(), stream);
+    if (const auto* run = std::get_if<RunOptions>(&command)) CHECK(command_run(*run) == kDone);
+    if (const auto* check = std::get_if<CheckOptions>(&command)) CHECK(command_check(*check) == kDone);
+    return fmt::format("{}", fmt::join(told.lines(), "\n"));
+  };
+  CHECK(printed({"check"}, stdout).find("\n  note        " + note) != std::string::npos);
+  CHECK(printed({"run"}, stderr).find("note: " + note) != std::string::npos);
+  const std::string told = printed({"check", "--set", "train.lr=0.01", "--set", "prefetch.batch=4", "--set",
+                                    "prefetch.batch=2", "--set", "train.epochs=3", "--epochs", "1"},
+                                   stderr);
+  for (const char* expected : {"--set train.lr=0.01: changes nothing, the graph has that value already",
+                               "--set prefetch.batch=2: replaces --set prefetch.batch=4",
+                               "--set train.epochs=3: changes nothing beside --epochs, which counts"}) {
+    CHECK(told.find(expected) != std::string::npos);
+  }
+}

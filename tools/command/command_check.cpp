@@ -1,15 +1,18 @@
 // arbalest check: parse, verify, infer; labels and numbers of samples; what a run would take. Runs nothing.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "executor/session/data_faults.h"
 #include "executor/session/state.h"
 #include "graph/error.h"
 #include "graph/op.h"
+#include "graph/passes/samples_apart.h"
 #include "tools/command/commands.h"
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"
@@ -21,6 +24,17 @@ double flops_of(const Graph& graph) {
   double flops = 0;
   for (const Node& node : graph.nodes) flops += cost_of(graph, node).flops;
   return flops;
+}
+
+// A model whose file leaves the batch open may still mix samples, on purpose or since the exporter made a number of the
+// batch.
+std::string mixing_note(const Graph& graph) {
+  const std::optional<MixingNode> mixing = find_mixing(graph, ModelBatch::Open);
+  if (!mixing) return "";
+  return fmt::format(
+      "node '{}' ({}) of {}: samples of a batch do not stay apart here, so that what the model gives for one depends "
+      "on the others",
+      mixing->node.name, mixing->node.op->qualified_name(), mixing->node.where.file);
 }
 
 bool reads_files(const Prepared& prepared) {
@@ -48,8 +62,9 @@ void check_samples(const Prepared& prepared) {
 }  // namespace
 
 int command_check(const CheckOptions& options) {
-  const Prepared prepared = prepare(load_with_overrides(options), session_options(options));
+  Prepared prepared = prepare(load_with_overrides(options), session_options(options));
   check_samples(prepared);
+  if (std::string note = mixing_note(prepared.graph); !note.empty()) prepared.notes.push_back(std::move(note));
   const Plan plan = make_plan(prepared.program, prepared.request);
   const Loop& loop = prepared.program.training();
   const int64_t parameters = parameter_count(loop.graph);
@@ -72,7 +87,7 @@ int command_check(const CheckOptions& options) {
                                      {"planned_bytes", memory}};
     if (!kept.empty()) report["samples_on_devices"] = kept;
     if (prepared.recomputation.limit > 0) report["memory_limit"] = recomputation_record(prepared.recomputation);
-    if (!prepared.note.empty()) report["note"] = prepared.note;
+    if (!prepared.notes.empty()) report["note"] = fmt::format("{}", fmt::join(prepared.notes, "; "));
     fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return kDone;
   }
@@ -101,7 +116,7 @@ int command_check(const CheckOptions& options) {
   if (const int64_t cached = bytes_of_caches(prepared); cached > 0) {
     fmt::print("  cache       {:.1f} MiB of the host's memory\n", double(cached) / (1 << 20));
   }
-  if (!prepared.note.empty()) fmt::print("  note        {}\n", printable(prepared.note));
+  for (const std::string& note : prepared.notes) fmt::print("  note        {}\n", printable(note));
   fmt::print("values\n");
   for (const Node& node : prepared.graph.nodes) {
     for (const ValueId output : node.outputs) {

@@ -27,11 +27,34 @@ Graph load(const GraphOptions& options, std::vector<std::string>* files = nullpt
   return graph;
 }
 
+// A warning for each attribute that --set states and another option takes the place of.
+void tell_of_idle_overrides(const Graph& graph, const SessionOptions& session) {
+  struct Option {
+    std::string_view name, op, attribute;
+    bool given;
+  };
+  const Option options[] = {
+      {"--epochs", "arbalest.Train", "epochs", session.length.epochs.has_value()},
+      {"--batch-total", "arbalest.Prefetch", "batch", session.learners.batch_total > 0},
+      {"--strategy", "arbalest.Synchronize", "strategy", session.learners.strategy.has_value()},
+      {"--recalibrate", "arbalest.Validate", "recalibrate", session.rules.recalibrate > 0},
+  };
+  for (const Option& option : options) {
+    const Node* node = option.given ? graph.find_op(option.op) : nullptr;
+    const NamedAttribute* attribute = node ? node->attributes.find_named(option.attribute) : nullptr;
+    if (!attribute || !is_override(*attribute)) continue;
+    warn(fmt::format("{}: changes nothing beside {}, which counts", attribute->where.file, option.name));
+  }
+}
+
 }  // namespace
 
 Graph load_with_overrides(const GraphOptions& options, std::vector<std::string>* files) {
   Graph graph = load(options, files);
-  for (const std::string& assignment : options.set) apply_override(graph, assignment);
+  for (const std::string& assignment : options.set) {
+    if (const std::string idle = apply_override(graph, assignment); !idle.empty()) warn(idle);
+  }
+  tell_of_idle_overrides(graph, options.session);
   return graph;
 }
 

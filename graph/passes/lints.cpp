@@ -1,0 +1,202 @@
+#include "graph/passes/lints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <optional>
+#include <set>
+
+#include "graph/constants.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+using Notes = std::vector<std::string>;
+
+constexpr size_t kMostTold = 8;  // notes of a kind
+
+std::string note(const Node& node, const std::string& text) {
+  return fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), text);
+}
+
+// The nodes of the graph's own file, as its Train is, and of no model that it calls.
+std::vector<const Node*> own_nodes(const Graph& graph) {
+  const Node* train = graph.find_op("arbalest.Train");
+  std::vector<const Node*> own;
+  for (const Node& node : graph.nodes) {
+    if (train && node.where.file == train->where.file) own.push_back(&node);
+  }
+  return own;
+}
+
+const Value& value(const Graph& graph, ValueId id) {
+  return graph.values[size_t(id)];
+}
+
+const Node* maker(const Graph& graph, ValueId id) {
+  const NodeId producer = value(graph, id).producer;
+  return producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
+}
+
+// Of an integer operand or the attribute of its name.
+int64_t constant(const Graph& graph, const Node& node, std::string_view name) {
+  const std::optional<size_t> operand = constant_operand(node, name);
+  return operand ? std::get<int64_t>(content_as(graph, node, *operand, AttributeKind::Int)) : int_attribute(node, name);
+}
+
+Notes idle_dropouts(const Graph& graph) {
+  Notes notes;
+  for (const Node* node : own_nodes(graph)) {
+    if (node->op->qualified_name() != "Dropout" || constant(graph, *node, "training_mode") != 0) continue;
+    notes.push_back(note(*node, "drops nothing, as its training_mode is 0; arbalest.Dropout drops in training"));
+  }
+  return notes;
+}
+
+// By value: whether a node reads it, or the graph hands it out.
+std::vector<bool> read_values(const Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false);
+  for (const ValueId output : graph.outputs) read[size_t(output)] = true;
+  for (const Carry& carry : graph.carries) read[size_t(carry.next)] = true;
+  for (const Node& node : graph.nodes) {
+    for (const ValueId input : node.inputs) {
+      if (input != kNone) read[size_t(input)] = true;
+    }
+  }
+  return read;
+}
+
+Notes unread_nodes(const Graph& graph) {
+  const std::vector<bool> read = read_values(graph);
+  Notes notes;
+  for (const Node* node : own_nodes(graph)) {
+    const bool used = std::any_of(node->outputs.begin(), node->outputs.end(),
+                                  [&](ValueId output) { return output != kNone && read[size_t(output)]; });
+    if (used || node->op->side_effect || node->op->qualified_name() == "arbalest.Prefetch") continue;
+    notes.push_back(note(*node, node->op->metric
+                                    ? "nothing reads it, so that it is not measured; Validate lists metrics"
+                                    : "nothing reads it: training and validation leave it out"));
+  }
+  return notes;
+}
+
+Notes unread_fields(const Graph& graph) {
+  const std::vector<bool> read = read_values(graph);
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    if (node.op->qualified_name() != "arbalest.Prefetch") continue;
+    for (const ValueId output : node.outputs) {
+      if (output == kNone || read[size_t(output)]) continue;
+      notes.push_back(note(node, fmt::format("nothing reads '{}', so that no loss and no metric depends on it",
+                                             value(graph, output).name)));
+    }
+  }
+  return notes;
+}
+
+// What passes numbers on as they are.
+bool passes_on(const Node& node) {
+  static const std::set<std::string_view> ops = {"Identity",  "Reshape", "Flatten",  "Squeeze",
+                                                 "Unsqueeze", "Cast",    "Transpose"};
+  return ops.contains(node.op->qualified_name());
+}
+
+Notes doubled_activations(const Graph& graph) {
+  Notes notes;
+  for (const Node& loss : graph.nodes) {
+    const bool of_classes = loss.op->qualified_name() == "arbalest.SoftmaxCrossEntropy";
+    if (!of_classes && loss.op->qualified_name() != "arbalest.SigmoidCrossEntropy") continue;
+    const std::string_view activation = of_classes ? "Softmax" : "Sigmoid";
+    const Node* node = maker(graph, loss.inputs[0]);
+    while (node && passes_on(*node)) node = maker(graph, node->inputs[0]);
+    if (!node || node->op->qualified_name() != activation) continue;
+    notes.push_back(note(loss, fmt::format("takes logits and applies {0} itself, and node '{1}' has applied one "
+                                           "already; expected what '{1}' reads",
+                                           activation, node->name)));
+  }
+  return notes;
+}
+
+// The numbers of an operand that are known before anything runs: of a constant, or where a weight starts.
+std::vector<double> known_numbers(const Graph& graph, ValueId id) {
+  const Value& operand = value(graph, id);
+  constexpr int64_t kMost = 16;  // channels
+  if (operand.type.elements() > kMost || operand.type.dtype != DataType::Float32) return {};
+  auto content = content_of(graph, id);
+  if (!content && operand.role == Role::Parameter && operand.initializer.kind == Initializer::Kind::Data) {
+    content = operand.initializer.data;
+  }
+  if (!content) return {};
+  std::vector<float> numbers(size_t(operand.type.elements()));
+  std::memcpy(numbers.data(), content->data(), content->size());
+  return {numbers.begin(), numbers.end()};
+}
+
+// Subtracts means or divides by deviations, of images that have been normalised, or brings pixels to 0 … 1 that are
+// there already.
+bool normalises(const Graph& graph, const Node& node, bool normalised) {
+  const std::string op = node.op->qualified_name();
+  if (op != "Sub" && op != "Div" && op != "Mul") return false;
+  constexpr double kPixels = 100;  // factors and divisors beyond this are for pixels of 0 to 255
+  const std::vector<double> numbers = known_numbers(graph, node.inputs[1]);
+  return std::any_of(numbers.begin(), numbers.end(), [&](double number) {
+    if (op == "Mul") return number != 0 && std::abs(number) <= 1 / kPixels;
+    return normalised || (op == "Div" && number >= kPixels);
+  });
+}
+
+Notes normalised_twice(const Graph& graph) {
+  Notes notes;
+  std::vector<const Node*> source(graph.values.size(), nullptr);  // by value: the Augment whose images it holds
+  for (const Node& node : graph.nodes) {
+    if (node.op->qualified_name() == "arbalest.Augment") {
+      source[size_t(node.outputs[0])] = &node;
+      continue;
+    }
+    const Node* augment = node.inputs.empty() || node.inputs[0] == kNone ? nullptr : source[size_t(node.inputs[0])];
+    if (!augment || node.outputs.size() != 1) continue;
+    const bool normalised = !floats_attribute(*augment, "mean").empty() || !floats_attribute(*augment, "std").empty();
+    if (normalises(graph, node, normalised)) {
+      notes.push_back(note(node, fmt::format("normalises images a second time: node '{}' (arbalest.Augment) has made "
+                                             "(image / 255 − mean) / std of them",
+                                             augment->name)));
+    } else if (passes_on(node)) {
+      source[size_t(node.outputs[0])] = augment;
+    }
+  }
+  return notes;
+}
+
+struct Lint {
+  std::string_view finds;
+  Notes (*find)(const Graph&);  // a note for each place
+};
+
+// In the order in which they are told.
+constexpr Lint kLints[] = {
+    {"a Dropout of the graph's own that drops nothing", idle_dropouts},
+    {"a node of the graph's own that nothing reads", unread_nodes},
+    {"a field of Prefetch, such as the label, that nothing reads", unread_fields},
+    {"Softmax or Sigmoid before a loss that applies it itself", doubled_activations},
+    {"images that are normalised again behind Augment", normalised_twice},
+};
+
+}  // namespace
+
+std::vector<std::string> lint(const Graph& graph) {
+  Notes notes;
+  for (const Lint& each : kLints) {
+    Notes found = each.find(graph);
+    const size_t more = found.size() > kMostTold ? found.size() - kMostTold : 0;
+    found.resize(found.size() - more);
+    std::move(found.begin(), found.end(), std::back_inserter(notes));
+    if (more > 0) notes.push_back(fmt::format("and {} more: {}", more, each.finds));
+  }
+  return notes;
+}
+
+}  // namespace arbalest

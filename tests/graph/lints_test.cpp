@@ -1,0 +1,130 @@
+// Notes about graphs that are sound and probably not meant so.
+
+#include "graph/passes/lints.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "tests/graph/passes_fixture.h"
+#include "tests/io/test_folder.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+using Notes = std::vector<std::string>;
+
+const std::string kBody = "logits = arbalest.Linear <units = 3> (x)\n" + std::string(kLoss);
+
+Notes notes(const std::string& body) {
+  return lint(net(body));
+}
+
+// The graph whose logits a model of these nodes makes of its 4 samples; Augment does nothing but x = image / 255.
+Graph calling(const std::string& nodes, const std::string& after) {
+  const TestFolder folder;
+  const std::string model = folder / "m.onnxtxt";
+  std::ofstream(model) << "<ir_version: 8, opset_import: [\"\" : 17]>\n"
+                          "m (float[N, 2, 6, 6] x) => (float[N, 3] y)\n"
+                          "<float[72, 3] w = {"
+                       << numbers(72 * 3) << "}, float[1, 2, 1, 1] mean = {0.5, 0.4}, float[2] of255 = {255, 255}, "
+                       << "float deviation = {0.25}>\n{\n"
+                       << nodes << "}\n";
+  const std::string text =
+      "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1, \"model\" : 1]>\n"
+      "net () => (float loss) {\n"
+      "image, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"image uint8[2,6,6]\", "
+      "\"label int32[]\"]> ()\n" +
+      after + kLoss + "}\n";
+  Graph graph = read_graph_text(text, "net.onnxtxt", builtin_ops(), 0, {{"", model}});
+  verify(graph);
+  return graph;
+}
+
+}  // namespace
+
+TEST_CASE("lints: graphs that are meant so have none") {
+  CHECK(notes(kBody) == Notes{});
+  CHECK(notes(kResidual) == Notes{});
+  CHECK(notes("d = Dropout <ratio = 0.3, training_mode = 1> (x)\nlogits = arbalest.Linear <units = 3> (d)\n" +
+              std::string(kLoss)) == Notes{});
+  CHECK(notes("d = arbalest.Dropout <ratio = 0.3> (x)\nlogits = arbalest.Linear <units = 3> (d)\n" +
+              std::string(kLoss)) == Notes{});
+  for (const char* name : {"lenet", "vgg16", "efficientnet_b0", "vit_s16"}) CHECK(lint(example(name)) == Notes{});
+}
+
+TEST_CASE("lints: a Dropout that drops nothing is told of, with what drops") {
+  const std::string rest = "logits = arbalest.Linear <units = 3> (d)\n" + std::string(kLoss);
+  const Notes found = {
+      "node 'd' (Dropout): drops nothing, as its training_mode is 0; arbalest.Dropout drops in training"};
+  CHECK(notes("d = Dropout <ratio = 0.3> (x)\n" + rest) == found);
+  CHECK(notes("d = Dropout <ratio = 0.3, training_mode = 0> (x)\n" + rest) == found);
+  CHECK(notes("d = Dropout (x, ratio, mode)\n" + rest + "#initial float ratio = {0.3}, bool mode = {0}") == found);
+  CHECK(notes("d = Dropout (x, ratio, mode)\n" + rest + "#initial float ratio = {0.3}, bool mode = {1}") == Notes{});
+}
+
+TEST_CASE("lints: what nothing reads is told of, metrics as such") {
+  CHECK(notes("other = Relu (x)\n" + kBody) ==
+        Notes{"node 'other' (Relu): nothing reads it: training and validation leave it out"});
+  CHECK(notes("logits = arbalest.Linear <units = 3> (x)\n"
+              "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+              "accuracy = arbalest.Accuracy (logits, label)\n"
+              "trained = arbalest.Train <lr = 0.1> (loss)\n"
+              "report = arbalest.Validate <batch = 5> (trained, loss)\n") ==
+        Notes{"node 'accuracy' (arbalest.Accuracy): nothing reads it, so that it is not measured; Validate lists "
+              "metrics"});
+}
+
+TEST_CASE("lints: labels that nothing reads are told of") {
+  CHECK(notes("y = arbalest.Linear <units = 72> (x)\n"
+              "flat = Flatten (x)\n"
+              "loss = arbalest.MeanSquaredError (y, flat)\n"
+              "trained = arbalest.Train <lr = 0.1> (loss)\n") ==
+        Notes{"node 'image' (arbalest.Prefetch): nothing reads 'label', so that no loss and no metric depends on it"});
+}
+
+TEST_CASE("lints: Softmax and Sigmoid before losses that apply them, also at the end of a model") {
+  const Notes found = {
+      "node 'loss' (arbalest.SoftmaxCrossEntropy): takes logits and applies Softmax itself, and node 'p' has applied "
+      "one already; expected what 'p' reads"};
+  CHECK(notes("l = arbalest.Linear <units = 3> (x)\np = Softmax (l)\nlogits = Identity (p)\n" + std::string(kLoss)) ==
+        found);
+  CHECK(notes("l = arbalest.Linear <units = 3> (x)\nlogits = LogSoftmax (l)\n" + std::string(kLoss)) == Notes{});
+  CHECK(notes("l = arbalest.Linear <units = 3> (x)\n"
+              "p = Sigmoid (l)\n"
+              "one = OneHot <axis = -1> (label, depth, values)\n"
+              "loss = arbalest.SigmoidCrossEntropy (p, one)\n"
+              "trained = arbalest.Train <lr = 0.1> (loss)\n"
+              "#initial int64 depth = {3}, float[2] values = {0, 1}") ==
+        Notes{"node 'loss' (arbalest.SigmoidCrossEntropy): takes logits and applies Sigmoid itself, and node 'p' has "
+              "applied one already; expected what 'p' reads"});
+  const Notes called = lint(calling("flat = Flatten (x)\ns = MatMul (flat, w)\ny = Softmax (s)\n",
+                                    "x = arbalest.Augment (image)\nlogits = model.m (x)\n"));
+  REQUIRE(called.size() == 1);
+  CHECK(called[0].find("applies Softmax itself, and node 'logits/y' has applied one already") != std::string::npos);
+}
+
+TEST_CASE("lints: images that are normalised a second time") {
+  const std::string plain = "x = arbalest.Augment (image)\nlogits = model.m (x)\n";
+  const std::string normalised = "x = arbalest.Augment <mean = [0.5], std = [0.2]> (image)\nlogits = model.m (x)\n";
+  const std::string rest = "flat = Flatten (b)\ny = MatMul (flat, w)\n";
+  const std::string standardises = "a = Sub (x, mean)\nb = Div (a, deviation)\n" + rest;
+  CHECK(lint(calling(standardises, plain)) == Notes{});  // the model's own business, once
+  const Notes found = lint(calling(standardises, normalised));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0] ==
+        "node 'logits/a' (Sub): normalises images a second time: node 'x' (arbalest.Augment) has made (image / 255 − "
+        "mean) / std of them");
+  const std::string scales = "t = Transpose <perm = [0, 2, 3, 1]> (x)\nb = Div (t, of255)\n" + rest;
+  CHECK(lint(calling(scales, plain)).size() == 1);  // 0 … 1 already
+}
+
+TEST_CASE("lints: many of a kind are counted") {
+  std::string body;
+  for (int i = 0; i < 11; ++i) body += fmt::format("other{} = Relu (x)\n", i);
+  const Notes found = notes(body + kBody);
+  REQUIRE(found.size() == 9);
+  CHECK(found.back() == "and 3 more: a node of the graph's own that nothing reads");
+}

@@ -58,7 +58,9 @@ class ClassLines final : public PredictionLines {
     std::string text = "sample";
     if (each_label()) {
       for (const std::string& name : format_.names) text += fmt::format(",{}", csv_field(name));
-      for (const std::string& name : format_.names) text += known_ ? "," + csv_field("label_" + name) : "";
+      for (const std::string& name : format_.names) {
+        if (known_) text += fmt::format(",{}", csv_field("label_" + name));
+      }
       return text + "\n";
     }
     if (known_) text += labels_ ? ",labels" : ",label";
@@ -130,8 +132,10 @@ class ClassLines final : public PredictionLines {
       for (const float target : truth.targets) text += target < 0 ? "," : fmt::format(",{:g}", target);
       return text + "\n";
     }
-    if (known_ && labels_) text += "," + csv_field(holding(truth, "|"));
-    if (known_ && !labels_) text += "," + (truth.label >= 0 ? csv_field(format_.names[size_t(truth.label)]) : "");
+    if (known_ && labels_) text += fmt::format(",{}", csv_field(holding(truth, "|")));
+    if (known_ && !labels_) {
+      text += fmt::format(",{}", truth.label >= 0 ? csv_field(format_.names[size_t(truth.label)]) : "");
+    }
     for (const Prediction& each : predictions) {
       text += fmt::format(",{},{:.6g}", csv_field(format_.names[size_t(each.label)]), each.probability);
     }

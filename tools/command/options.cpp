@@ -39,6 +39,9 @@ std::vector<int> parse_counts(std::string_view option, std::string_view text) {
   return counts;
 }
 
+constexpr const char* kModelsWeights =
+    "the model's weights (safetensors), with what their run changed by --set; otherwise the graph's own";
+
 // Options and positionals are declared here; what they mean beyond their type is checked where it is used.
 class CommandLine {
  public:
@@ -171,7 +174,7 @@ class CommandLine {
   CLI::App* declare_inference(const char* name, const char* description, Options& options) {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
-    bind_weights(*command, options.session.files, "the model's weights (safetensors); otherwise the graph's own");
+    bind_weights(*command, options.session.files, kModelsWeights);
     bind_reading(*command, options.session, "go on over so many samples that cannot be read, which are left out");
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
@@ -197,7 +200,8 @@ class CommandLine {
         ->capture_default_str()
         ->type_name("P")
         ->check(real(0, 1));
-    evaluate_command_->add_flag("--json", evaluate_.json, "as JSON");
+    evaluate_command_->add_flag("--json", evaluate_.json,
+                                "as JSON; above 1000 classes [class, taken for, samples] in place of a table");
     evaluate_command_->footer(
         "Measures what the graph's Validate lists and, for a model with one class a sample, precision, recall and F1 "
         "of\n"
@@ -239,8 +243,7 @@ class CommandLine {
     export_command_ = declare("export", "write a trained model as .onnx, for other programs to run");
     bind_graph(*export_command_, export_);
     export_command_->add_option("FILE", export_.file, "the model to write (.onnx)")->type_name("");
-    bind_weights(*export_command_, export_.session.files,
-                 "the model's weights (safetensors); otherwise the graph's own");
+    bind_weights(*export_command_, export_.session.files, kModelsWeights);
     ExportOptions& exported = export_.exported;
     export_command_
         ->add_option(

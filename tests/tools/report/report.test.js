@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { differing, settingsOf, settingsTable } from "../../../tools/report/page/options.js";
 import { tickText, ticks, whereText, written } from "../../../tools/report/page/plot.js";
-import { bestValidation, csvOf, endOf, graphOf, nearest, plotsOf, pointedAt, smoothed, spanOf, thinned, valueAt } from "../../../tools/report/page/series.js";
+import { bestValidation, csvOf, endOf, graphOf, judgedBy, nearest, plotsOf, pointedAt, smoothed, spanOf, thinned, valueAt } from "../../../tools/report/page/series.js";
 import { generator } from "../view/numbers.js";
 
 function points(values, count) {
@@ -60,6 +60,13 @@ test("the best validation is the one whose model was saved, or that the end name
   assert.equal(bestValidation(run("a", { validations, end: { best_epoch: 2 } })), 1);
   assert.equal(bestValidation(run("a", { validations, start, end: { best_epoch: null } })), -1);
   assert.equal(bestValidation(run("a", { validations })), -1);
+});
+
+test("without an end the best validation is judged as the log says, which may be by the least", () => {
+  const validations = { epochs: [1, 2, 3], iteration: [100, 200, 300], seconds: [1, 2, 3], values: { focal: { at: [1, 2], value: [0.0755, 0.1376] }, accuracy: { at: [0, 1, 2], value: [0.5, 0.9, 0.9] } } };
+  const judged = (best_metric, better) => bestValidation(run("a", { validations, start: { best_metric, better } }));
+  assert.deepEqual([judged("focal", "lower"), judged("focal", "higher"), judged("accuracy", "higher"), judged("focal", null), judged("gone", "lower"), judged(7, "lower")], [1, 2, 1, -1, -1, -1]);
+  assert.deepEqual([{ best_metric: "focal", better: "lower" }, { best_metric: "focal", better: null }, null].map((start) => judgedBy({ start })), ["focal, lower is better", "", ""]);
 });
 
 test("a run's graph is called as its file is", () => {

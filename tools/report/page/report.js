@@ -5,7 +5,7 @@ import { el, table } from "../../page/dom.js";
 import { css, isDark, rgbOf, setTheme } from "../../page/theme.js";
 import { differing, settingsTable } from "./options.js";
 import { plotPicture, written } from "./plot.js";
-import { bestValidation, csvOf, endOf, graphOf, kAxes, plotsOf, valueAt } from "./series.js";
+import { bestValidation, csvOf, endOf, graphOf, judgedBy, kAxes, plotsOf, valueAt } from "./series.js";
 
 const kHues = [216, 22, 150, 285, 340, 48, 190, 95];
 const kReasons = new Map([["until", "target reached"], ["patience", "out of patience"]]);
@@ -123,7 +123,7 @@ class Report {
       const outcome = run.error ? el("span", { class: "bad" }, `failed: ${shown(run.error.message)}`) : run.end ? shown(kReasons.get(run.end.reason) ?? run.end.reason) : el("span", { class: "quiet" }, "the log ends before the run does");
       const best = bestValidation(run);
       return [name, el("bdi", {}, shown(graphOf(run)) || "—"), outcome, written(end.epoch), grouped(end.iteration), clock(end.seconds), end.images_per_second === null ? "—" : written(end.images_per_second),
-        ...(metrics.length ? [best < 0 ? "—" : written(run.validations.epochs[best])] : []),
+        ...(metrics.length ? [best < 0 ? "—" : this.bestEpoch(run, best)] : []),
         ...metrics.map((metric) => this.validated(run, metric, best)),
         ...targets.map((target) => {
           const reached = run.end?.targets.find((one) => one.target === target);
@@ -131,6 +131,11 @@ class Report {
         })];
     });
     return el("section", { class: "scroll" }, table(heads, rows, { id: "runs-table" }));
+  }
+
+  bestEpoch(run, best) {
+    const by = judgedBy(run);
+    return el("span", {}, written(run.validations.epochs[best]), by ? el("div", { class: "quiet" }, `by ${shown(by)}`) : null);
   }
 
   // A metric of the best validation, and of the last one where that differs; of the last alone where none is known as the best.

@@ -80,12 +80,30 @@ export function valueAt(points, name, position = points.iteration.length - 1) {
 }
 
 // The position of the validation whose model the run has kept as its best, which is what --save-best leaves, and otherwise
-// of the one that its end names; −1: the log tells of none.
+// of the one that its end names, or whose metric is the best so far; −1: the log tells of none.
 export function bestValidation(run) {
   const { validations } = run, file = run.start?.options?.["save-best"];
   const saved = typeof file === "string" ? run.checkpoints.findLast((one) => one.path === file) : undefined;
   const at = saved ? validations.iteration.lastIndexOf(saved.iteration) : -1;
-  return at >= 0 ? at : run.end?.best_epoch > 0 ? validations.epochs.lastIndexOf(run.end.best_epoch) : -1;
+  if (at >= 0) return at;
+  return run.end?.best_epoch > 0 ? validations.epochs.lastIndexOf(run.end.best_epoch) : foremost(validations, run.start);
+}
+
+// The first of the validations whose metric is the best, by the log's own word for which way that is.
+function foremost({ values }, start) {
+  const column = judgedBy({ start }) && Object.hasOwn(values, start.best_metric) ? values[start.best_metric] : null;
+  const sign = start?.better === "lower" ? -1 : 1;
+  let best = -1;
+  for (let i = 0; i < (column?.value.length ?? 0); ++i) {
+    if (best < 0 || sign * column.value[i] > sign * column.value[best]) best = i;
+  }
+  return best < 0 ? -1 : column.at[best];
+}
+
+// "accuracy, higher is better"; "" where the log does not tell.
+export function judgedBy({ start }) {
+  const told = typeof start?.best_metric === "string" && (start.better === "lower" || start.better === "higher");
+  return told ? `${start.best_metric}, ${start.better} is better` : "";
 }
 
 // The graph that a run trained: "lenet" of "examples/lenet.onnxtxt"; "" where the log does not tell.

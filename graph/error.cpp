@@ -64,7 +64,12 @@ size_t shown_character(std::string_view text) {
   // Marks that change the direction of the text around them: U+202A to U+202E and U+2066 to U+2069.
   const bool direction = first == 0xe2 && ((byte(1) == 0x80 && byte(2) >= 0xaa && byte(2) <= 0xae) ||
                                            (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9));
-  return too_long || no_character || control || direction ? 0 : length;
+  // Code points that are no characters, which XML refuses: U+FDD0 to U+FDEF and the last two of each plane.
+  const auto last = byte(length - 1);
+  const bool last_of_plane = (last == 0xbe || last == 0xbf) && byte(length - 2) == 0xbf &&
+                             (length == 3 ? first == 0xef : length == 4 && (byte(1) & 0x0f) == 0x0f);
+  const bool in_block = first == 0xef && byte(1) == 0xb7 && last >= 0x90 && last <= 0xaf;
+  return too_long || no_character || control || direction || last_of_plane || in_block ? 0 : length;
 }
 
 constexpr size_t kMostTold = 20, kMostKept = 1000;

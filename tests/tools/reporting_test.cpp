@@ -522,6 +522,11 @@ TEST_CASE("names from files reach the terminal without control characters") {
   CHECK(printable("\xff\xc3") == "\\xff\\xc3");
   CHECK(printable("\xc0\x80 \xed\xa0\x80") == "\\xc0\\x80 \\xed\\xa0\\x80");
   CHECK(printable("x\u202ey") == "x\\xe2\\x80\\xaey");
+  // No characters, which XML refuses, and their neighbours.
+  CHECK(printable("\uffff \ufffe \U0001fffe") == "\\xef\\xbf\\xbf \\xef\\xbf\\xbe \\xf0\\x9f\\xbf\\xbe");
+  CHECK(printable("\ufdd0\ufdef") == "\\xef\\xb7\\x90\\xef\\xb7\\xaf");
+  const std::string neighbours = "\ufdcf\ufdf0\ufffd\U0001fffd\U00020000\u0fff";
+  CHECK(printable(neighbours) == neighbours);
 
   std::FILE* file = std::tmpfile();
   REQUIRE(file != nullptr);

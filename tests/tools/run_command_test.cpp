@@ -386,7 +386,7 @@ TEST_CASE("the name of a data set's folder sends nothing to the terminal") {
 }
 
 TEST_CASE("the first signal sets the flag, the second kills") {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -424,6 +424,21 @@ TEST_CASE("an interrupt is told in the words of what it ends") {
   REQUIRE(status == 0);
   std::ifstream told(path);
   CHECK(std::string(std::istreambuf_iterator<char>(told), {}) == "ending with what is finished");
+}
+
+TEST_CASE("behind its limit of processor time a process is asked to end every second, and may take longer") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const InterruptHandler handler;
+    raise(SIGXCPU);
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    raise(SIGXCPU);
+    _exit(InterruptHandler::requested() && InterruptHandler::signal_name() == "SIGXCPU" ? 0 : 11);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("under nohup a terminal that goes away is no interrupt") {

@@ -22,7 +22,8 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is
 
 constexpr int64_t kTogether = 500;  // ms
 
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+// Batch queues tell with one of the last three that a job's time is nearly over.
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
 struct sigaction before[std::size(kSignals)];  // what the handler took the place of
 
 // Async-signal-safe: atomics, clock_gettime(), poll(), strlen(), write(), sigaction() and raise().
@@ -32,8 +33,9 @@ void on_signal(int signal) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t milliseconds = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
   if (interrupted.exchange(true)) {
-    // timeout and other wrappers signal a process and then its group: that is one interrupt.
-    if (milliseconds - since.load() < kTogether) return;
+    // timeout and other wrappers signal a process and then its group: that is one interrupt. Behind its limit of
+    // processor time a process gets SIGXCPU every second.
+    if (signal == SIGXCPU || milliseconds - since.load() < kTogether) return;
     struct sigaction fallback = {};
     fallback.sa_handler = SIG_DFL;
     sigaction(signal, &fallback, nullptr);

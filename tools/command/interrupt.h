@@ -1,12 +1,14 @@
 #pragma once
-// Ctrl-C, SIGTERM and SIGHUP as a flag: the first asks what is under way to end early, the second kills the process.
+// Ctrl-C, and signals that ask a process to end, as a flag: the first asks what is under way to end early, the second
+// kills the process.
 
 #include <atomic>
 #include <string>
 
 namespace arbalest {
 
-// Handles SIGINT, SIGTERM and, unless nohup has it ignored, SIGHUP while it lives; one at a time in a process.
+// Handles SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU (of which further ones kill nothing) and, unless nohup has it
+// ignored, SIGHUP while it lives; one at a time in a process.
 class InterruptHandler {
  public:
   static constexpr const char* kOfBatches =

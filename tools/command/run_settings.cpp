@@ -116,9 +116,14 @@ Json host_json() {
 
 }  // namespace
 
+std::string utc_time(std::time_t seconds) {
+  std::tm parts = {};
+  return gmtime_r(&seconds, &parts) ? fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", parts) : "";
+}
+
 RunSettings run_settings(const RunOptions& options, const Graph& graph) {
   RunSettings settings;
-  settings.time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  settings.time = utc_time(std::time(nullptr));
   settings.command = options.command_line;
   settings.options = options_json(options.given);
   settings.attributes = attributes_json(graph, [](const Node&) { return true; });

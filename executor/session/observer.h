@@ -47,7 +47,8 @@ struct RunStarted {
   std::string better;           // "lower", "higher", or "" where nothing states it, and there is no best
   Recomputation recomputation;  // what a memory limit costs
   double setup_seconds = 0;
-  std::string note;               // what is probably not meant; "": nothing
+  std::string note;                  // what is probably not meant; "": nothing
+  std::vector<std::string> changes;  // of the learning rate since the run's start: CheckpointOptions::changes
   std::string resumed;            // the checkpoint that the run goes on from; "": it starts afresh
   int64_t resumed_iteration = 0;  // that it goes on after
   double resumed_seconds = 0;     // of that checkpoint: CheckpointSaved::seconds

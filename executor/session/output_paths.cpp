@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "graph/error.h"
+#include "io/formats/atomic_file.h"
 #include "io/formats/file_kind.h"
 #include "io/formats/random_access_file.h"
 #include "io/formats/safetensors.h"
@@ -24,25 +25,23 @@ constexpr auto kWritable =
 void check_output_path(const std::string& path) {
   if (path.empty()) return;
   namespace fs = std::filesystem;
+  const auto fail = [&](const std::string& why) {
+    throw RunError(fmt::format("{}: cannot be written: {}", path, why));
+  };
   const auto status_of = [&](const fs::path& looked_at) {
     std::error_code error;
     const fs::file_status status = fs::status(looked_at, error);
-    if (!error || status.type() == fs::file_type::not_found) return status;
-    throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()));
+    if (error && status.type() != fs::file_type::not_found) fail(error.message());
+    return status;
   };
-  const fs::path folder = fs::absolute(path).parent_path();
-  if (!fs::is_directory(status_of(folder))) {
-    throw RunError(fmt::format("{}: cannot be written: there is no folder '{}'", path, folder.string()));
-  }
-  const fs::file_status there = status_of(path);
-  if (fs::exists(there) && !fs::is_regular_file(there)) {
-    throw RunError(fmt::format("{}: cannot be written: it is there and no regular file", path));
-  }
-  if (fs::exists(there) && (there.permissions() & kWritable) == fs::perms::none) {
-    throw RunError(fmt::format("{}: cannot be written: the file is read-only", path));
-  }
-  if (access(folder.c_str(), W_OK) != 0) {
-    throw RunError(fmt::format("{}: cannot be written: the folder is read-only", path));
+  const fs::path target = output_target(path), folder = fs::absolute(target).parent_path();
+  if (!fs::is_directory(status_of(folder))) fail(fmt::format("there is no folder '{}'", folder.string()));
+  const fs::file_status there = status_of(target);
+  const bool device = fs::is_character_file(there);
+  if (fs::exists(there) && !fs::is_regular_file(there) && !device) fail("it is there and no regular file");
+  if (fs::exists(there) && (there.permissions() & kWritable) == fs::perms::none) fail("the file is read-only");
+  if (access((device ? target : folder).c_str(), W_OK) != 0) {
+    fail(device ? std::string("the device takes nothing") : "the folder is read-only");
   }
 }
 
@@ -114,7 +113,8 @@ void check_distinct_paths(const NamedPaths& files) {
   for (size_t i = 0; i < files.size(); ++i) {
     const auto& [option, path] = files[i];
     for (size_t j = 0; j < i; ++j) {
-      if (!same_file(path, files[j].second)) continue;
+      std::error_code error;
+      if (!same_file(path, files[j].second) || std::filesystem::is_character_file(path, error)) continue;
       throw GraphError(fmt::format("{} and {} both name '{}'", files[j].first, option, path));
     }
   }
@@ -129,32 +129,46 @@ void check_inputs_kept(const NamedPaths& inputs, const NamedPaths& outputs) {
   }
 }
 
-void check_output_paths(const NamedPaths& files) {
+std::vector<OutputLock> hold_outputs(const NamedPaths& files) {
   for (const auto& [option, path] : files) check_output_path(path);
   check_distinct_paths(files);
+  std::vector<OutputLock> held;
+  for (const auto& [option, path] : files) {
+    if (!path.empty()) held.emplace_back(path);
+  }
+  return held;
 }
 
-std::string free_path(const std::string& path) {
+FreePath free_path(const std::string& path) {
   namespace fs = std::filesystem;
   constexpr int kMostNames = 1000;
   const fs::path whole(path);
   fs::path free = whole;
   std::error_code error;
   const auto taken = [&] { return fs::symlink_status(free, error).type() != fs::file_type::not_found; };
-  for (int n = 1; n < kMostNames && taken(); ++n) {
+  for (int n = 1; n <= kMostNames; ++n) {
+    try {
+      if (!taken()) {
+        OutputLock held(free);
+        if (!taken()) return {free.string(), std::move(held)};  // nor since then
+      }
+    } catch (const OutputInUse&) {
+    } catch (const RunError&) {
+      return {free.string(), std::nullopt};
+    }
     free.replace_filename(fmt::format("{}-{}{}", whole.stem().string(), n, whole.extension().string()));
   }
-  return taken() ? "" : free.string();
+  return {};
 }
 
-std::vector<std::string> other_places(const std::string& path) {
+std::vector<FreePath> other_places(const std::string& path) {
   namespace fs = std::filesystem;
-  std::vector<std::string> places;
+  std::vector<FreePath> places;
   const fs::path file = fs::path(path).filename();
   std::error_code error;
   for (const fs::path& folder : {fs::current_path(error), fs::temp_directory_path(error)}) {
     if (folder.empty()) continue;
-    if (std::string free = free_path((folder / file).string()); !free.empty()) places.push_back(std::move(free));
+    if (FreePath free = free_path((folder / file).string()); !free.path.empty()) places.push_back(std::move(free));
   }
   return places;
 }

@@ -25,7 +25,8 @@ class SampleCache;      // executor/run/sample_cache.h
 struct KeptArena;       // executor/run/binding.h
 struct KeptSamples;     // executor/run/sample_reader.h
 class ReadWatch;        // executor/run/read_watch.h
-struct CheckpointFile;  // executor/training/checkpoint.h
+struct CheckpointFile;   // executor/training/checkpoint.h
+class CheckpointFolder;  // executor/training/checkpoint_folder.h
 struct StepProfile;     // executor/run/step_profile.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
@@ -121,6 +122,11 @@ struct CheckpointOptions {
   std::string working_folder;                  // in which the run was started, for whoever goes on
   bool resume = false;                         // the folder may have checkpoints already
   std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
+  // The folder, held since before `from` was looked for; nullptr: the run takes hold of it.
+  std::shared_ptr<const CheckpointFolder> held;
+  // Each "train.lr=0.01": numbers of the learning rate's schedule that differ from the graph's from here on. They go
+  // into checkpoints, and a run that goes on begins with those of its checkpoint.
+  std::vector<std::string> changes;
 };
 
 struct SessionOptions {

@@ -29,6 +29,7 @@ std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIde
 
 struct Checkpoint {
   RunIdentity identity;
+  std::vector<std::string> changes;  // of the learning rate: CheckpointOptions::changes, earlier ones first
   std::vector<std::string> command;  // as the run was started, and in which folder
   std::string folder;
   Strategy strategy;        // how the learners agree

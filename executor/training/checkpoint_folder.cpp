@@ -1,8 +1,6 @@
 #include "executor/training/checkpoint_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,29 +66,19 @@ void remove_unfinished(const fs::path& folder) {
 
 }  // namespace
 
-void make_checkpoint_folder(const std::string& folder) {
+CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw RunError(fmt::format("{}: the folder cannot be made: {}", folder, error.message()));
-}
-
-CheckpointFolder::CheckpointFolder(const std::string& folder) : folder_(folder) {
-  make_checkpoint_folder(folder);
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     throw RunError(fmt::format("{}: no folder that can be written to: {}", folder, std::strerror(errno)));
   }
-  held_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (held_ < 0) throw RunError(fmt::format("{}: the folder cannot be opened: {}", folder, std::strerror(errno)));
-  // Where the file system knows no locks, nothing can be told.
-  if (flock(held_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    close(held_);
-    throw RunError(fmt::format("{}: another run keeps its checkpoints here", folder));
+  try {
+    held_.emplace(folder_ / "checkpoint");
+  } catch (const OutputInUse& error) {
+    throw RunError(fmt::format("{}: another run keeps its checkpoints here: {}", folder, error.holder()));
   }
   remove_unfinished(folder_);
-}
-
-CheckpointFolder::~CheckpointFolder() {
-  close(held_);
 }
 
 fs::path CheckpointFolder::path_of(int64_t iteration) const {

@@ -4,24 +4,20 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "executor/training/checkpoint.h"
+#include "io/formats/output_lock.h"
 
 namespace arbalest {
-
-// Makes the folder, and those that it is in, where they are missing. Throws RunError where it cannot be made.
-void make_checkpoint_folder(const std::string& folder);
 
 class CheckpointFolder {
  public:
   // Makes the folder where it is missing, and holds it for this process. Removes temporary files that killed runs left.
   // Throws RunError where it cannot be made or written to, or where another process holds it.
   explicit CheckpointFolder(const std::string& folder);
-  ~CheckpointFolder();
-  CheckpointFolder(const CheckpointFolder&) = delete;
-  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
   std::filesystem::path path_of(int64_t iteration) const;
   // Removes all checkpoints up to iteration `latest` but the newest `keep` of them and that after iteration `best`.
@@ -31,7 +27,7 @@ class CheckpointFolder {
 
  private:
   std::filesystem::path folder_;
-  int held_ = -1;
+  std::optional<OutputLock> held_;
 };
 
 // By their names, the newest first; none where there is no such folder.

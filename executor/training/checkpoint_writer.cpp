@@ -10,8 +10,12 @@
 
 namespace arbalest {
 
-CheckpointWriter::CheckpointWriter(const std::string& folder, int64_t keep, std::function<int64_t()> best)
-    : folder_(folder), keep_(keep), best_(std::move(best)), thread_(start_thread("checkpoints", [this] { serve(); })) {}
+CheckpointWriter::CheckpointWriter(std::shared_ptr<const CheckpointFolder> folder, int64_t keep,
+                                   std::function<int64_t()> best)
+    : folder_(std::move(folder)),
+      keep_(keep),
+      best_(std::move(best)),
+      thread_(start_thread("checkpoints", [this] { serve(); })) {}
 
 CheckpointWriter::~CheckpointWriter() {
   {
@@ -82,9 +86,9 @@ void CheckpointWriter::serve() {
 void CheckpointWriter::write_now(Job job) {
   if (job.before) job.before();
   const int64_t iteration = job.checkpoint.position.iteration;
-  const std::filesystem::path path = folder_.path_of(iteration);
+  const std::filesystem::path path = folder_->path_of(iteration);
   write_checkpoint(path, *job.layout, std::move(job.checkpoint));
-  folder_.prune(iteration, keep_, best_());
+  folder_->prune(iteration, keep_, best_());
 }
 
 }  // namespace arbalest

@@ -22,12 +22,12 @@ class CheckpointWriter {
     std::function<void()> before;  // called before the file is there
   };
 
-  // `best`: the iteration of the best validation so far, for what is kept; any thread may call it. Throws RunError as
-  // CheckpointFolder does, and where the system refuses a thread.
-  CheckpointWriter(const std::string& folder, int64_t keep, std::function<int64_t()> best);
+  // `best`: the iteration of the best validation so far, for what is kept; any thread may call it. Throws RunError
+  // where the system refuses a thread.
+  CheckpointWriter(std::shared_ptr<const CheckpointFolder> folder, int64_t keep, std::function<int64_t()> best);
   ~CheckpointWriter();  // after what is under way has been written
 
-  std::string path_of(int64_t iteration) const { return folder_.path_of(iteration).string(); }
+  std::string path_of(int64_t iteration) const { return folder_->path_of(iteration).string(); }
   bool busy();
   void write(Job job);  // waits for the one before
   void wait();          // until nothing is under way
@@ -45,7 +45,7 @@ class CheckpointWriter {
   void serve();
   void write_now(Job job);
 
-  const CheckpointFolder folder_;
+  const std::shared_ptr<const CheckpointFolder> folder_;
   const int64_t keep_;
   const std::function<int64_t()> best_;
   std::mutex mutex_;

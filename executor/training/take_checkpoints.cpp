@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "executor/training/changes.h"
 #include "executor/training/training.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
@@ -116,8 +117,19 @@ void Training::begin_checkpoints() {
   if (!options.folder.empty() || options.from) identity_ = identity();
   if (options.folder.empty()) return;
   if (!options.resume) check_has_none(options.folder);
-  writer_ =
-      std::make_unique<CheckpointWriter>(options.folder, options.keep, [this] { return monitor_->best_iteration(); });
+  writer_ = std::make_unique<CheckpointWriter>(
+      options.held ? options.held : std::make_shared<const CheckpointFolder>(options.folder), options.keep,
+      [this] { return monitor_->best_iteration(); });
+}
+
+// The identity is that of the run as it was started: what changes on the way makes no other run of it.
+void Training::change_rate() {
+  const CheckpointOptions& options = options_.checkpoints;
+  changes_ = changes_of(options);
+  if (changes_.empty()) return;
+  apply_changes(prepared_.graph, changes_);
+  verify(prepared_.graph);
+  set_learners(prepared_, prepared_.request.learners, options_);
 }
 
 void Training::resume(const CheckpointFile& file) {
@@ -240,6 +252,7 @@ void Training::take_checkpoint(const std::string& ended) {
   const RunPosition at = segment_->position();
   Checkpoint taken;
   taken.identity = identity_;
+  taken.changes = changes_;
   taken.command = options_.command;
   taken.folder = options_.checkpoints.working_folder;
   taken.strategy = prepared_.request.strategy;

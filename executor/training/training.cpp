@@ -1,8 +1,6 @@
 #include "executor/training/training.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <tbb/version.h>
 
 #include <algorithm>
@@ -14,19 +12,40 @@
 #include "executor/devices/sampler.h"
 #include "executor/run/task_error.h"
 #include "executor/session/initial_values.h"
-#include "executor/session/output_paths.h"
 #include "executor/session/reading.h"
 #include "executor/trace/trace_recorder.h"
+#include "executor/training/utc_time.h"
 #include "executor/weights/class_names.h"
 #include "graph/metric_direction.h"
 #include "graph/plain_message.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {
+namespace {
+
+// Refuses outputs that cannot be written, and those that would destroy each other or what is read. Weights may be saved
+// over those that the run starts from.
+std::vector<OutputLock> hold_files(const FileOptions& files) {
+  const NamedPaths saved = {{"--save", files.save}, {"--save-best", files.save_best}};
+  NamedPaths written = saved;
+  written.emplace_back("--trace", files.trace);
+  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}});
+  check_inputs_kept({{"--weights-map", files.weights_map}}, written);
+  check_kind_kept("--trace", files.trace, OutputKind::Trace);
+  for (const auto& [option, path] : saved) {
+    if (!same_file(path, files.weights)) check_kind_kept(option, path, OutputKind::Weights);
+  }
+  return hold_outputs(written);
+}
+
+}  // namespace
 
 Training::Training(Graph graph, const SessionOptions& options, EventQueue& events)
-    : options_(options), prepared_(prepare(std::move(graph), options)), observer_(events) {
-  traced_.started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    : options_(options),
+      outputs_(hold_files(options.files)),
+      prepared_(prepare(std::move(graph), options)),
+      observer_(events) {
+  traced_.started = utc_time(std::time(nullptr));
   const Program& program = prepared_.program;
   monitor_ = std::make_unique<Monitor>(program, options.rules, observer_, prepared_.training->class_names());
   if (options.learners.per_device == 0 && options.numerics.deterministic) {
@@ -42,13 +61,13 @@ Training::Training(Graph graph, const SessionOptions& options, EventQueue& event
   }
   if (!options.files.save_best.empty()) monitor_->require_better("--save-best");
   check_names();
-  check_files();
   check_divergence();
   prepared_.bad->tell([this](const std::string& place, const std::string& fault) {
     observer_.skipped({place, fault});
   });
-  whole_ = prepared_.request;
   begin_checkpoints();
+  change_rate();
+  whole_ = prepared_.request;
   if (options.checkpoints.from) {
     resume(*options.checkpoints.from);
     traced_.begins = "resumed";
@@ -65,22 +84,6 @@ void Training::check_names() const {
     const bool saved = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
     if (!saved || is_utf8(value.name)) continue;
     throw GraphError(fmt::format("'{}' has a name that is not UTF-8, which files of weights need", value.name));
-  }
-}
-
-// Refuses outputs that cannot be written, and those that would destroy each other or what is read. Weights may be saved
-// over those that the run starts from.
-void Training::check_files() const {
-  const FileOptions& files = options_.files;
-  const NamedPaths saved = {{"--save", files.save}, {"--save-best", files.save_best}};
-  NamedPaths written = saved;
-  written.emplace_back("--trace", files.trace);
-  check_output_paths(written);
-  check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}});
-  check_inputs_kept({{"--weights-map", files.weights_map}}, written);
-  check_kind_kept("--trace", files.trace, OutputKind::Trace);
-  for (const auto& [option, path] : saved) {
-    if (!same_file(path, files.weights)) check_kind_kept(option, path, OutputKind::Weights);
   }
 }
 
@@ -209,11 +212,10 @@ void Training::save_last(RunFinished& end) {
   if (interrupted && end.iteration == 0) return;  // nothing was trained: an earlier run's file is worth more
   std::string path = options_.files.save;
   const bool kept = !end.checkpoint.empty() && end.checkpoint_error.empty();
-  if (path.empty() && interrupted && !kept) {
-    const std::string name = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
-    path = free_path(name);  // an earlier run's file stays
-    if (path.empty()) path = name;
-  }
+  const bool unasked = path.empty() && interrupted && !kept;
+  const std::string name = file_name_of(prepared_.graph.name) + ".interrupted.safetensors";
+  const FreePath free = unasked ? free_path(name) : FreePath();  // an earlier run's file stays
+  if (unasked) path = free.path.empty() ? name : free.path;
   if (path.empty()) return;
   // Where a validation ended the run, the model that it measured is saved, not the one some iterations later. Where
   // validation recalibrates, its model of the last iteration has the better statistics.
@@ -233,7 +235,7 @@ void Training::save_somewhere(const std::string& path, const Snapshot& last, Run
   try {
     return save(path, last.model, last.at, end.seconds);
   } catch (const RunError& error) {
-    for (const std::string& other : other_places(path)) {
+    for (const auto& [other, held] : other_places(path)) {
       try {
         save(other, last.model, last.at, end.seconds);
       } catch (const RunError&) {
@@ -476,35 +478,9 @@ void Training::announce(double setup_seconds) {
     event.resumed_iteration = from->checkpoint.position.iteration;
     event.resumed_seconds = from->checkpoint.monitor.seconds;
   }
-  std::vector<std::string> notes = prepared_.notes;
-  for (std::string note : {schedule_note(), precision_note()}) {
-    if (!note.empty()) notes.push_back(std::move(note));
-  }
-  event.note = fmt::format("{}", fmt::join(notes, "; "));
+  event.note = note();
+  event.changes = changes_;
   observer_.started(event);
-}
-
-// A note where CPUs that lack the instructions for it compute in bf16; "" otherwise.
-std::string Training::precision_note() const {
-  const std::vector<PlanDevice>& devices = prepared_.request.devices;
-  const bool cpu = std::any_of(devices.begin(), devices.end(),
-                               [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
-  if (options_.numerics.precision != Precision::Bf16 || !cpu || cpu_has_bfloat16()) return "";
-  return "this CPU has no instructions for bf16, which is many times slower than fp32 here; --precision fp32 trains "
-         "faster";
-}
-
-// A note where the schedule of the rate ends before the run does; "" otherwise.
-std::string Training::schedule_note() const {
-  const Node& train = prepared_.program.train;
-  const std::string schedule = string_attribute(train, "schedule");
-  const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
-  const bool cycle = schedule == "onecycle";
-  const bool ends = cycle || schedule == "cosine" || schedule == "linear" || schedule == "polynomial";
-  if (!ends || last <= 0 || total <= last) return "";
-  return fmt::format(
-      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
-      last, total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
 }
 
 // Throws RunError where a number of the model is infinite or not a number: such a file is of no use, and may replace a

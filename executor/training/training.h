@@ -9,6 +9,7 @@
 
 #include "executor/session/event_queue.h"
 #include "executor/session/learner_tuner.h"
+#include "executor/session/output_paths.h"
 #include "executor/session/segment.h"
 #include "executor/trace/trace_file.h"
 #include "executor/training/checkpoint_writer.h"
@@ -31,7 +32,6 @@ class Training {
     RunPosition at;
   };
   void check_names() const;
-  void check_files() const;
   void check_rules() const;
   void start();
   void announce(double setup_seconds);
@@ -49,8 +49,12 @@ class Training {
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at);
   std::string why_ended() const;
+  // What a run says of itself at its start: notes.cpp.
+  std::string note() const;
+  std::string resumed_note() const;
   std::string schedule_note() const;
   std::string precision_note() const;
+  std::string learners_note() const;
   double bring_samples(const std::atomic<bool>& interrupted);
   void save_last(RunFinished& end);
   void save_somewhere(const std::string& path, const Snapshot& last, RunFinished& end);
@@ -60,6 +64,7 @@ class Training {
   // Of checkpoints: take_checkpoints.cpp.
   RunIdentity identity() const;  // of a run whose first segment is prepared
   void begin_checkpoints();
+  void change_rate();
   void resume(const CheckpointFile& file);
   void go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& file);
   void let_segment_rest(const std::atomic<bool>& interrupted);
@@ -78,6 +83,7 @@ class Training {
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();  // before data are opened
   const SessionOptions& options_;
+  const std::vector<OutputLock> outputs_;  // before anything is opened
   Prepared prepared_;
   PlanRequest whole_;  // the run with as many learners as the segment has
   EventQueue& observer_;
@@ -97,6 +103,7 @@ class Training {
   std::string stopped_;                             // why the run ended before its end: "interrupted", "time limit"
   std::string latest_checkpoint_;                   // its file
   RunIdentity identity_;
+  std::vector<std::string> changes_;          // of the learning rate, since the run's start
   int64_t checkpoint_at_ = 0;                 // where the segment's plan rests for the next one, by iterations of it
   SegmentSnapshot before_;                    // --find-nan: the segment before its latest iteration
   int64_t gone_back_to_ = -1;                 // the iteration of the latest rollback's checkpoint

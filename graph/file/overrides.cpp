@@ -46,7 +46,7 @@ constexpr std::string_view kOption = "--set ";
 
 class Override {
  public:
-  explicit Override(std::string_view assignment) : assignment_(assignment) {
+  Override(std::string_view assignment, std::string_view option) : assignment_(assignment), option_(option) {
     const size_t equals = assignment.find('=');
     const size_t dot = assignment.substr(0, equals).rfind('.');
     if (equals == std::string_view::npos || dot == std::string_view::npos) fail("expected NODE.ATTRIBUTE=VALUE");
@@ -55,6 +55,8 @@ class Override {
     value_ = trim(assignment.substr(equals + 1));
     if (target_.empty() || attribute_.empty()) fail("expected NODE.ATTRIBUTE=VALUE");
   }
+
+  OverrideTarget target(const Graph& graph) const { return {find_node(graph), std::string(attribute_)}; }
 
   std::string apply(Graph& graph) const {
     Node& node = graph.nodes[size_t(find_node(graph))];
@@ -77,7 +79,7 @@ class Override {
   }
 
  private:
-  std::string place() const { return fmt::format("{}{}", kOption, assignment_); }
+  std::string place() const { return fmt::format("{} {}", option_, assignment_); }
   [[noreturn]] void fail(const std::string& message) const { throw GraphError(Position{place(), 0, 0}, message); }
 
   NodeId find_node(const Graph& graph) const {
@@ -157,13 +159,17 @@ class Override {
     return items;
   }
 
-  std::string_view assignment_, target_, attribute_, value_;
+  std::string_view assignment_, option_, target_, attribute_, value_;
 };
 
 }  // namespace
 
-std::string apply_override(Graph& graph, std::string_view assignment) {
-  return Override(assignment).apply(graph);
+std::string apply_override(Graph& graph, std::string_view assignment, std::string_view option) {
+  return Override(assignment, option).apply(graph);
+}
+
+OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option) {
+  return Override(assignment, option).target(graph);
 }
 
 bool is_override(const NamedAttribute& attribute) {

@@ -13,8 +13,15 @@ namespace arbalest {
 // "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". The value is read as the attribute's
 // kind: text needs no quotes, lists no brackets. Before verify(), which checks the rest. Throws GraphError with the
 // nearest node or attribute, or the candidates where X names several. Returns why the assignment, or
-// one before it, has no effect; "" where both have.
-std::string apply_override(Graph& graph, std::string_view assignment);
+// one before it, has no effect; "" where both have. Messages begin with the `option`.
+std::string apply_override(Graph& graph, std::string_view assignment, std::string_view option = "--set");
+
+// What it assigns to.
+struct OverrideTarget {
+  NodeId node = kNone;
+  std::string attribute;
+};
+OverrideTarget override_target(const Graph& graph, std::string_view assignment, std::string_view option = "--set");
 
 // Whether apply_override() has set the attribute.
 bool is_override(const NamedAttribute& attribute);

@@ -23,20 +23,6 @@ namespace {
 
 constexpr unsigned kPermissions = 07777;
 
-// Through a symbolic link, what it points to is replaced, or made where there is nothing yet.
-fs::path behind_links(const fs::path& path) {
-  constexpr int kMostLinks = 40;  // as the kernel follows
-  std::error_code error;
-  fs::path target = path;
-  for (int links = 0; fs::is_symlink(target, error); ++links) {
-    if (links == kMostLinks) {
-      throw RunError(fmt::format("{}: cannot be replaced: it is a symbolic link that leads nowhere", path.string()));
-    }
-    target = target.parent_path() / fs::read_symlink(target, error);  // an absolute one stands for itself
-  }
-  return target;
-}
-
 fs::path folder_of(const fs::path& path) {
   return path.parent_path().empty() ? fs::path(".") : path.parent_path();
 }
@@ -98,6 +84,19 @@ void remove_if_abandoned(const std::string& path) {
 
 }  // namespace
 
+fs::path output_target(const fs::path& path) {
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  std::error_code error;
+  fs::path target = path;
+  for (int links = 0; fs::is_symlink(target, error); ++links) {
+    if (links == kMostLinks) {
+      throw RunError(fmt::format("{}: cannot be replaced: it is a symbolic link that leads nowhere", path.string()));
+    }
+    target = target.parent_path() / fs::read_symlink(target, error);  // an absolute one stands for itself
+  }
+  return target;
+}
+
 void remove_abandoned(const fs::path& path) {
   const std::string stem = temporary_stem(path);
   const fs::path folder = folder_of(path);
@@ -111,8 +110,14 @@ void remove_abandoned(const fs::path& path) {
   }
 }
 
-AtomicFile::AtomicFile(const fs::path& path) : target_(behind_links(path)), mode_(replaceable_mode(target_)) {
+AtomicFile::AtomicFile(const fs::path& path) : target_(output_target(path)) {
   constexpr int kAttempts = 100;
+  if (std::error_code error; fs::is_character_file(target_, error)) {
+    descriptor_ = open(target_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    if (descriptor_ < 0) fail_file("opened", target_);
+    return;
+  }
+  mode_ = replaceable_mode(target_);
   remove_abandoned(target_);
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = temporary_name(target_);
@@ -150,6 +155,7 @@ void AtomicFile::write(std::string_view text) {
 }
 
 void AtomicFile::commit() {
+  if (temporary_.empty()) return;
   if (mode_ != 0 && fchmod(descriptor_, mode_) != 0) fail_file("given its permissions", target_);
   if (fsync(descriptor_) != 0) fail_file("flushed", target_);
   const int held = dup(descriptor_);  // its lock, until the file has its name

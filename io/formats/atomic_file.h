@@ -13,11 +13,11 @@ namespace arbalest {
 // The temporary file has a random name, is created anew (never opened where something lies already), and is removed
 // unless commit() renames it; what killed processes left of that kind is removed first. An existing file keeps its
 // permissions; a new one gets those that the umask leaves. A symbolic link stays, and what it points to is replaced or
-// made. All functions throw RunError.
+// made. A device, such as /dev/null, is written to as it is. All functions throw RunError.
 class AtomicFile {
  public:
-  // Refuses a path that names something other than a regular file, and a file that is write-protected: a rename would
-  // replace it all the same.
+  // Refuses a path that names something other than a regular file or a device, and a file that is write-protected: a
+  // rename would replace it all the same.
   explicit AtomicFile(const std::filesystem::path& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -34,10 +34,14 @@ class AtomicFile {
 
  private:
   std::filesystem::path target_;
-  std::string temporary_;  // empty once renamed
+  std::string temporary_;  // empty once renamed, and for a device
   unsigned mode_ = 0;      // of the file that is replaced; 0: there is none
   int descriptor_ = -1;
 };
+
+// The file that writing to `path` replaces or makes: what its symbolic links lead to. Throws RunError where they go
+// round in a circle.
+std::filesystem::path output_target(const std::filesystem::path& path);
 
 // Removes temporary files for `path` that killed processes left: files of the user's own, named as AtomicFile names
 // them, that no process holds a lock on. Throws nothing.

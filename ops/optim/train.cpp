@@ -231,7 +231,8 @@ std::vector<AttributeSpec> train_attributes() {
       float_spec("warmup", 0.0, "epochs of linear growth from warmup_from * lr to lr"),
       float_spec("warmup_from", 0.0, "the fraction of lr at the start of the warm-up"),
       float_spec("epochs", 0.0,
-                 "cosine, linear, polynomial and onecycle: when the last rate is reached; 0: at the end of the run"),
+                 "the run's length, unless --epochs or --iterations says otherwise; 0: one epoch. Also where cosine, "
+                 "linear, polynomial and onecycle reach their last rate; 0: at the run's end"),
       float_spec("lr_end", 0.0, "cosine, linear and polynomial: the last rate"),
       int_spec("accumulate", 1, "batches whose mean gradient makes one update"),
       float_spec("ema", 0.0,

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "io/formats/output_lock.h"
 #include "io/formats/safetensors.h"
 #include "io/images/image.h"
 #include "tests/io/image_files.h"
@@ -387,6 +388,17 @@ TEST_CASE("data pack: shards are checked, and what is not as listed is written a
   CHECK_THROWS_AS(photos.pack({"--shard-mib", "2", "--split", "train"}), GraphError);
   photos.folder.write("out/classes.txt", std::string("cat\n"));
   CHECK_THROWS_AS(pack(), GraphError);
+}
+
+TEST_CASE("data pack: a split is packed by one process at a time") {
+  const Photos photos;
+  std::filesystem::create_directory(photos.out);
+  {
+    const OutputLock held(photos.out + "/train.shards");
+    check_parts(message_of<OutputInUse>([&] { photos.pack({"--split", "train"}); }), {"train.shards: ", " writes this file"});
+    CHECK(photos.pack({"--split", "test"}).first == kDone);
+  }
+  CHECK(photos.pack({"--split", "train"}).first == kDone);
 }
 
 TEST_CASE("data pack: archives of others are not replaced") {

@@ -189,6 +189,72 @@ TEST_CASE("a run that is complete goes on where more epochs are asked for, and i
   CHECK(refused([&] { place.run({"--resume"}); }) == "the checkpoint is after iteration 36, and the run ends after 12");
 }
 
+TEST_CASE("a run that goes on has another learning rate where that is asked for, and from there on") {
+  Place place, whole;
+  place.learners = whole.learners = "1";
+  place.epochs = "2";
+  REQUIRE(place.run() == kDone);
+  place.epochs = "3";
+  REQUIRE(place.run({"--resume", "--change", "train.lr=0.01"}) == kDone);
+  const auto last_line = [&](const char* event) {
+    nlohmann::json found;
+    std::ifstream file(place.log);
+    for (std::string line; std::getline(file, line);) {
+      nlohmann::json json = nlohmann::json::parse(line);
+      if (json.at("event") == event) found = std::move(json);
+    }
+    return found;
+  };
+  CHECK(last_line("resume").at("changes") == nlohmann::json({"train.lr=0.01"}));
+  CHECK(last_line("resume").at("attributes").at("train.lr") == 0.01);
+  CHECK(last_line("resume").at("note").get<std::string>().find("changed since the run began: train.lr=0.01") == 0);
+  CHECK(last_line("progress").at("learning_rate").get<double>() == doctest::Approx(0.01));
+  CHECK(newest_checkpoint(place.checkpoints)->checkpoint.changes == std::vector<std::string>{"train.lr=0.01"});
+  whole.epochs = "3";  // the same rates by a schedule
+  REQUIRE(whole.run({"--set", "train.schedule=multistep", "--set", "train.milestones=2", "--set", "train.gamma=0.5"}) ==
+          kDone);
+  CHECK(read_file(place.weights) == read_file(whole.weights));
+
+  place.epochs = "4";  // the run's own command line, as a batch queue repeats it
+  REQUIRE(place.run({"--resume"}) == kDone);
+  CHECK(last_line("progress").at("learning_rate").get<double>() == doctest::Approx(0.01));
+  const auto different = [&](const char* change) { return refused([&] { place.run({"--resume", "--change", change}); }); };
+  CHECK(different("train.momentum=0.5").find("--change train.momentum=0.5: expected a number of the learning rate's "
+                                             "schedule: train.lr, train.lr_end") == 0);
+  CHECK(different("prefetch.batch=8").find("expected a number of the learning rate's schedule") != std::string::npos);
+  CHECK(different("train.rate=1").find("--change train.rate=1: ") == 0);
+  CHECK(different("train.lr=-1").find("'lr' is -1") != std::string::npos);
+  CHECK(fault({"run", "g", "--checkpoint", "c", "--change", "train.lr=1"}) ==
+        "arbalest: --change needs --resume; a run that starts takes --set\n");
+  CHECK(command_resume({place.checkpoints, {"train.lr=0.005"}}) == kDone);  // complete, and with the rate all the same
+  CHECK(last_line("resume").at("attributes").at("train.lr") == 0.005);
+}
+
+TEST_CASE("a run that goes on with more epochs says what that makes of a schedule of the run's length") {
+  Place place;
+  place.epochs = "2";
+  const std::vector<const char*> words = {"--resume", "--set", "train.schedule=cosine"};
+  REQUIRE(place.run(words) == kDone);
+  place.epochs = "4";
+  const auto note = [&](std::vector<const char*> more) {
+    more.insert(more.end(), words.begin(), words.end());
+    fs::copy(place.checkpoints, place.folder / "kept", fs::copy_options::recursive);
+    REQUIRE(place.run(more) == kDone);
+    fs::remove_all(place.checkpoints);
+    fs::rename(place.folder / "kept", place.checkpoints);
+    std::string found;
+    std::ifstream file(place.log);
+    for (std::string line; std::getline(file, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line);
+      if (json.at("event") == "resume") found = json.value("note", "");
+    }
+    return found;
+  };
+  CHECK(note({}).find("the learning rate goes on with 0.01 and was 0: its schedule is as long as the run, 4 epochs now "
+                      "and 2 before; --change train.epochs=2 keeps it") == 0);
+  CHECK(note({"--change", "train.epochs=2"}).find("goes on with") == std::string::npos);
+}
+
 TEST_CASE("intervals of checkpoints and limits of time are checked") {
   const auto of = [](const char* option, const char* text) {
     return fault({"run", "g", "--checkpoint", "c", option, text});

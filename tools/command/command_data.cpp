@@ -10,6 +10,7 @@
 
 #include "executor/console/progress_text.h"
 #include "executor/console/terminal.h"
+#include "executor/session/output_paths.h"
 #include "executor/session/session.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
@@ -181,6 +182,7 @@ void bind_pack(CLI::App& command, PackCommandOptions& options) {
 int command_data(const DataOptions& options) {
   const OpenSplits splits = open_splits(options.source, options.splits);
   if (!options.contact_sheet.empty()) check_contact_sheet(*splits.open[0].source, options.contact_sheet);
+  const auto held = hold_outputs({{"--contact-sheet", options.contact_sheet}});
   const SurveyOptions how{options.limit, thread_count(options.threads)};
   std::vector<SplitSurvey> found;
   for (const OpenSplit& split : splits.open) {

@@ -46,8 +46,8 @@ int command_export(const ExportCommandOptions& options) {
   std::vector<std::string> graph_files;
   Graph graph = load_as_trained(options, &graph_files);
   check_graph_kept(graph_files, files, outputs);
-  check_output_paths({{"FILE", options.file}});
   check_kind_kept("FILE", options.file, OutputKind::Model);
+  const auto held = hold_outputs({{"FILE", options.file}});
   ExportOptions exported = options.exported;
   exported.fields = fields_without_data(graph, files);
   const Graph model = export_model(graph, session_options(options), exported);

@@ -41,6 +41,7 @@ int command_report(const ReportOptions& options) {
   for (const std::string& log : options.logs) logs.emplace_back("LOG", log);
   check_inputs_kept(logs, {{"--output", file}});
   check_kind_kept("--output", file, page ? OutputKind::Page : OutputKind::Picture);
+  const auto held = hold_outputs({{"--output", file}});
   if (options.plot == Plot::Scaling) return write(file, scaling_plot(options.logs));
   const std::vector<std::string> names = names_apart(options.logs, run_name);
   std::vector<RunLog> runs;

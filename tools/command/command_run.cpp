@@ -10,6 +10,7 @@
 
 #include "executor/console/console_observer.h"
 #include "executor/session/output_paths.h"
+#include "executor/training/changes.h"
 #include "executor/training/checkpoint_folder.h"
 #include "graph/plain_message.h"
 #include "tools/command/commands.h"
@@ -47,13 +48,14 @@ void check_paths(const RunOptions& options) {
 }
 
 // Where the run goes on, and what a later one needs to know of this. The folder of checkpoints is made, so that other
-// files of the run may lie in it or beside it.
+// files of the run may lie in it or beside it, and held before its newest checkpoint is looked for: another run may
+// still write there.
 void take_up(CheckpointOptions& checkpoints) {
   if (checkpoints.folder.empty()) return;
   std::error_code unknown;
   checkpoints.working_folder = std::filesystem::current_path(unknown).string();
   if (!checkpoints.resume) check_has_none(checkpoints.folder);
-  make_checkpoint_folder(checkpoints.folder);
+  checkpoints.held = std::make_shared<const CheckpointFolder>(checkpoints.folder);
   if (!checkpoints.resume) return;
   checkpoints.from = newest_checkpoint(checkpoints.folder);
   if (!checkpoints.from)
@@ -88,6 +90,7 @@ int command_resume(const ResumeOptions& options) {
   RunOptions again = *run;
   again.session.checkpoints.folder = folder;
   again.session.checkpoints.resume = true;
+  again.session.checkpoints.changes = options.changes;  // those of its own are in the checkpoint
   return command_run(again);
 }
 
@@ -106,11 +109,14 @@ int command_run(const RunOptions& options) {
   session.command = options.command_line;
   take_up(session.checkpoints);
   const bool goes_on = session.checkpoints.from != nullptr;
+  Graph changed = graph;  // as it is trained
+  apply_changes(changed, changes_of(session.checkpoints));
+  const RunSettings settings = run_settings(options, changed);
 
-  std::optional<JsonLog> log;  // opened last: a typo leaves the log of an earlier run as it is
+  std::optional<JsonLog> log;
   std::optional<TensorBoardLog> tensorboard;
-  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, run_settings(options, graph), goes_on);
-  if (!options.log.empty()) log.emplace(options.log, run_settings(options, graph), goes_on);
+  if (!options.tensorboard.empty()) tensorboard.emplace(options.tensorboard, settings, goes_on);
+  if (!options.log.empty()) log.emplace(options.log, settings, goes_on);
   ConsoleObserver progress;
   std::vector<RunObserver*> watching = {&progress};
   if (log) watching.push_back(&*log);

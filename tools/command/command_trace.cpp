@@ -68,6 +68,7 @@ int command_view(const ViewOptions& options) {
   for (const std::string& trace : options.traces) read.emplace_back("TRACE", trace);
   check_inputs_kept(read, {{"--output", file}});
   check_kind_kept("--output", file, OutputKind::Page);
+  const auto held = hold_outputs({{"--output", file}});
   std::vector<ViewerData> traces;
   const std::vector<std::string> names = names_apart(options.traces, trace_name);
   for (size_t i = 0; i < names.size(); ++i) {

@@ -157,13 +157,15 @@ class CommandLine {
         "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
         "GRAPH.interrupted.safetensors in the working directory, or GRAPH.interrupted-1.safetensors and so on where\n"
         "there is one. A second one stops at once, without saving.\n"
-        "With --checkpoint it ends with a checkpoint instead, as SIGTERM does, and leaves a validation that is under\n"
-        "way to the run that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'.");
+        "With --checkpoint it ends with a checkpoint instead, and leaves a validation that is under way to the run\n"
+        "that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'. SIGTERM, SIGHUP,\n"
+        "SIGUSR1, SIGUSR2 and SIGXCPU do as Ctrl-C does.");
   }
 
   void declare_resume() {
     resume_command_ = declare("resume", "go on with a run from its newest checkpoint");
     resume_command_->add_option("DIR", resume_.folder, "the run's --checkpoint")->type_name("")->check(not_empty());
+    bind_changes(*resume_command_, resume_.changes);
     resume_command_->footer(
         "The command line is the run's, as are the folder that it is carried out in, its log and its event files. "
         "What\n"
@@ -547,6 +549,9 @@ class CommandLine {
       if (run_.session.divergence.then == OnDivergence::Rollback) {
         throw GraphError("--on-nan rollback needs --checkpoint DIR");
       }
+    }
+    if (!run_.session.checkpoints.changes.empty() && !run_.session.checkpoints.resume) {
+      throw GraphError("--change needs --resume; a run that starts takes --set");
     }
     const DivergenceOptions& divergence = run_.session.divergence;
     if (divergence.then != OnDivergence::Rollback) {

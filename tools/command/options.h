@@ -48,6 +48,7 @@ struct RunOptions : GraphOptions {
 // The run whose checkpoints are in the folder.
 struct ResumeOptions {
   std::string folder;
+  std::vector<std::string> changes;  // CheckpointOptions::changes
 };
 
 struct CheckOptions : GraphOptions {

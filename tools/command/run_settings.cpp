@@ -1,6 +1,5 @@
 #include "tools/command/run_settings.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <variant>
 
 #include "executor/devices/device.h"
+#include "executor/training/utc_time.h"
 #include "graph/attributes.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
@@ -115,11 +115,6 @@ Json host_json() {
 }
 
 }  // namespace
-
-std::string utc_time(std::time_t seconds) {
-  std::tm parts = {};
-  return gmtime_r(&seconds, &parts) ? fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", parts) : "";
-}
 
 RunSettings run_settings(const RunOptions& options, const Graph& graph) {
   RunSettings settings;

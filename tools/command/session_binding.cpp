@@ -278,6 +278,15 @@ void bind_plan(CLI::App& command, SessionOptions& session) {
       ->check(whole(1));
 }
 
+void bind_changes(CLI::App& command, std::vector<std::string>& changes) {
+  command
+      .add_option("--change", changes,
+                  "from the checkpoint on, another number of the learning rate's schedule: train.lr=0.01; repeatable")
+      ->type_name("NODE.ATTR=VALUE")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
 void bind_checkpoints(CLI::App& command, SessionOptions& session) {
   CheckpointOptions& checkpoints = session.checkpoints;
   command
@@ -299,6 +308,7 @@ void bind_checkpoints(CLI::App& command, SessionOptions& session) {
       ->check(whole(1));
   command.add_flag("--resume", checkpoints.resume,
                    "go on from the newest checkpoint in --checkpoint's folder; start afresh where there is none");
+  bind_changes(command, checkpoints.changes);
   command
       .add_option_function<std::string>(
           "--time-limit",

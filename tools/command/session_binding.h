@@ -35,6 +35,9 @@ void bind_run(CLI::App& command, SessionOptions& session);
 // What becomes of a run whose loss is not finite.
 void bind_divergence(CLI::App& command, DivergenceOptions& divergence);
 
+// What a run that goes on has otherwise.
+void bind_changes(CLI::App& command, std::vector<std::string>& changes);
+
 // Checkpoints, and how long a run may take.
 void bind_checkpoints(CLI::App& command, SessionOptions& session);
 

@@ -15,6 +15,7 @@
 #include "graph/random.h"
 #include "io/formats/atomic_file.h"
 #include "io/formats/file.h"
+#include "io/formats/output_lock.h"
 #include "io/images/image.h"
 #include "io/sources/bad_samples.h"
 #include "tools/data/jpeg_writer.h"
@@ -150,6 +151,7 @@ class Packer {
       : source_(source),
         options_(options),
         order_(shuffled(source.size(), options.seed)),
+        held_(fs::path(options.folder) / (options.split + ".shards")),
         list_(options.folder, options.split, settings(source, options)) {
     for (int t = 0; t < options.threads; ++t) preparers_.emplace_back(source, options);
     result_.kept_shards = list_.check();
@@ -253,6 +255,7 @@ class Packer {
   const Source& source_;
   const PackOptions& options_;
   std::vector<int64_t> order_;  // sample at each position
+  const OutputLock held_;       // the split's list, for all of its files
   ShardList list_;
   std::vector<Preparer> preparers_;  // one a thread
   std::optional<TarWriter> shard_;   // that is being written

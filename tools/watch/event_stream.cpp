@@ -1,33 +1,91 @@
 #include "tools/watch/event_stream.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
+#include "io/formats/output_lock.h"
 
 namespace arbalest {
+namespace {
 
-EventStream::EventStream(const std::string& path, std::string what, bool goes_on)
-    : path_(path), what_(std::move(what)), file_(std::fopen(path.c_str(), goes_on ? "a" : "w"), std::fclose) {
-  if (!file_) throw RunError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+// −1 and errno where the file cannot be opened; ENXIO: a pipe that nobody reads.
+int open_for_events(const std::string& path) {
+  using std::chrono::steady_clock, std::chrono::seconds, std::chrono::milliseconds;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const auto until = steady_clock::now() + seconds(5);
+  for (;;) {
+    const int descriptor = open(path.c_str(), kFlags, 0666);
+    if (descriptor >= 0 || errno != ENXIO || steady_clock::now() >= until) return descriptor;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+}  // namespace
+
+EventStream::EventStream(const std::string& path, std::string what)
+    : path_(path), what_(std::move(what)), descriptor_(open_for_events(path)) {
+  if (descriptor_ < 0) {
+    throw RunError(fmt::format("{}: cannot be written: {}", path,
+                               errno == ENXIO ? "it is a pipe that nobody reads" : std::strerror(errno)));
+  }
+  struct stat status = {};
+  regular_ = fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
+  if (!regular_ || lock_at_once(descriptor_)) return;
+  const std::string holder = holder_of_lock(descriptor_);
+  close(descriptor_);
+  throw OutputInUse(path, what_, holder);
+}
+
+EventStream::~EventStream() {
+  close(descriptor_);
+}
+
+bool EventStream::empty() const {
+  struct stat status = {};
+  return !regular_ || (fstat(descriptor_, &status) == 0 && status.st_size == 0);
 }
 
 void EventStream::cut(int64_t bytes) {
-  if (!file_ || ftruncate(fileno(file_.get()), bytes) == 0) return;
+  if (failed_ || !regular_ || ftruncate(descriptor_, bytes) == 0) return;
   warn(fmt::format("{}: cannot be cut: {}; the {} repeats what it holds", path_, std::strerror(errno), what_));
 }
 
 void EventStream::write(std::string_view bytes) {
-  if (!file_) return;
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size() && std::fflush(file_.get()) == 0) return;
+  if (failed_ || put(bytes)) return;
   warn(
       fmt::format("{}: cannot be written: {}; the {} ends here, training goes on", path_, std::strerror(errno), what_));
-  file_.reset();
+  failed_ = true;
+}
+
+// False and errno where not all of it was written.
+bool EventStream::put(std::string_view bytes) const {
+  constexpr int kLongest = 10'000;  // ms
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(size_t(written));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return false;
+    pollfd room = {descriptor_, POLLOUT, 0};
+    if (poll(&room, 1, kLongest) == 0) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace arbalest

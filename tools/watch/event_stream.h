@@ -2,8 +2,6 @@
 // A file that is written while a run goes on, and that others read meanwhile.
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -11,20 +9,30 @@ namespace arbalest {
 
 class EventStream {
  public:
-  // `what` is the file's word in messages: "log". With `goes_on` what the file holds stays, and is written on. Throws
-  // RunError where the file cannot be created.
-  EventStream(const std::string& path, std::string what, bool goes_on = false);
+  // `what` is the file's word in messages: "log". What the file holds stays, and what is written goes behind it. A pipe
+  // is waited for until somebody reads it, for five seconds at most. Throws RunError where the file cannot be opened,
+  // OutputInUse where another process writes it.
+  EventStream(const std::string& path, std::string what);
+  ~EventStream();
+  EventStream(const EventStream&) = delete;
+  EventStream& operator=(const EventStream&) = delete;
+
+  bool empty() const;  // also a pipe or a device, which holds nothing
 
   // Cuts off all but so many bytes.
   void cut(int64_t bytes);
 
-  // Flushed at once. A failure is reported once on standard error and ends the file, not the run.
+  // Written at once. A failure is reported once on standard error and ends the file, not the run; so does a pipe or a
+  // terminal that takes nothing for ten seconds.
   void write(std::string_view bytes);
-  bool failed() const { return !file_; }
+  bool failed() const { return failed_; }
 
  private:
+  bool put(std::string_view bytes) const;
+
   std::string path_, what_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  int descriptor_ = -1;
+  bool regular_ = false, failed_ = false;
 };
 
 }  // namespace arbalest

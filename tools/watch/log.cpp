@@ -1,13 +1,11 @@
 #include "tools/watch/log.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/plain_message.h"
@@ -70,28 +68,40 @@ int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
 }  // namespace
 
 JsonLog::JsonLog(const std::string& path, RunSettings settings, bool goes_on)
-    : path_(path), settings_(std::move(settings)), waits_(goes_on), file_(path, "log", goes_on) {}
+    : path_(path),
+      settings_(std::move(settings)),
+      goes_on_(goes_on),
+      file_(path, "log"),
+      waits_(goes_on || !file_.empty()) {}
 
 template <typename Line>
 void JsonLog::write(const Line& line) {
-  file_.write(line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n");
+  const std::string text = line.dump(-1, ' ', false, Line::error_handler_t::replace) + "\n";
+  if (waits_) {
+    waiting_ += text;
+  } else {
+    file_.write(text);
+  }
 }
 
 // Where the log is another one, or is gone, it begins here.
 void JsonLog::go_on(const RunStarted& event) {
-  waits_ = false;
-  const int64_t end = end_of_checkpoint(path_, event);
-  if (end >= 0) file_.cut(end);
-  std::error_code unknown;
-  const bool fresh = end < 0 && std::filesystem::file_size(path_, unknown) == 0;
-  if (end < 0 && !fresh) {
+  if (file_.empty()) return;
+  if (const int64_t end = end_of_checkpoint(path_, event); end >= 0) {
+    file_.cut(end);
+  } else {
     warn(fmt::format("{}: has no line of the checkpoint '{}'; the log goes on behind what it holds", path_,
                      event.resumed));
   }
 }
 
 void JsonLog::started(const RunStarted& event) {
-  if (waits_) go_on(event);
+  if (goes_on_) {
+    go_on(event);
+  } else if (waits_) {
+    file_.cut(0);
+  }
+  waits_ = false;
   Json versions = Json::object();
   for (const auto& [name, version] : event.versions) versions[name] = version;
   Json line = {{"event", event.resumed.empty() ? "start" : "resume"},
@@ -130,11 +140,13 @@ void JsonLog::started(const RunStarted& event) {
   if (event.classes > 0) line["classes"] = event.classes;
   if (!event.class_names.empty() && event.class_names.size() <= kMostNames) line["class_names"] = event.class_names;
   if (!event.note.empty()) line["note"] = event.note;
+  if (!event.changes.empty()) line["changes"] = event.changes;
   line["command"] = settings_.command;
   line["options"] = settings_.options;
   line["attributes"] = settings_.attributes;
   line["host"] = settings_.host;
   write(line);
+  file_.write(std::exchange(waiting_, ""));
 }
 
 void JsonLog::progress(const RunProgress& event) {
@@ -257,7 +269,7 @@ void JsonLog::finished(const RunFinished& event) {
 }
 
 void JsonLog::failed(const RunFailed& event) {
-  if (waits_) return;  // the run did not go on
+  if (waits_) return;  // the run did not start, and what is there is an earlier one's
   Json line = {{"event", "error"}, {"message", event.message}, {"seconds", event.seconds}};
   if (event.epoch >= 0) line["epoch"] = event.epoch;
   if (event.iteration >= 0) line["iteration"] = event.iteration;

@@ -11,10 +11,11 @@ namespace arbalest {
 
 class JsonLog : public RunObserver {
  public:
-  // The settings are told with the start of the run. Throws RunError where the file cannot be created. Lines are
-  // flushed one by one; a failure to write is reported once on standard error and ends the log, not the run.
-  // `goes_on`: of a run that goes on from a checkpoint. What the file says behind that checkpoint is cut off when the
-  // run has started, and what follows stands there instead.
+  // The settings are told with the start of the run. Throws RunError where the file cannot be created, OutputInUse
+  // where another process writes it. Lines are written one by one; a failure is reported once on standard error and ends
+  // the log, not the run.
+  // What the file holds is replaced when the run has started: one that cannot start leaves an earlier run's log alone.
+  // `goes_on`: of a run that goes on from a checkpoint. What the file says up to that checkpoint stays.
   explicit JsonLog(const std::string& path, RunSettings settings = {}, bool goes_on = false);
   bool failed() const { return file_.failed(); }  // to write; after the run
 
@@ -37,8 +38,10 @@ class JsonLog : public RunObserver {
 
   std::string path_;
   RunSettings settings_;
-  bool waits_ = false;  // nothing is written before the run has started
+  const bool goes_on_;
   EventStream file_;
+  bool waits_;           // nothing is written before the run has started
+  std::string waiting_;  // lines until then
 };
 
 }  // namespace arbalest

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "executor/session/output_paths.h"
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "tools/watch/event_record.h"
@@ -42,7 +43,8 @@ void make_folder(const std::string& folder, bool goes_on) {
 std::string path_in(const std::string& folder) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
-  return (fs::path(folder) / fmt::format("{}{:010}.{}.{}", kPrefix, int64_t(now()), host, getpid())).string();
+  const std::string name = fmt::format("{}{:010}.{}.{}", kPrefix, int64_t(now()), host, getpid());
+  return free_path((fs::path(folder) / name).string()).path;
 }
 
 void add(std::vector<std::pair<std::string, double>>& scalars, const Metrics& metrics, std::string_view of) {

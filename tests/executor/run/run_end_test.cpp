@@ -363,7 +363,7 @@ TEST_CASE("a slow observer holds up no training") {
   CHECK(story.validations.size() + 2 >= story.epochs.size());
 }
 
-TEST_CASE("a schedule that ends before the run is noted") {
+TEST_CASE("a schedule that ends before the run, or after it, is noted") {
   SessionOptions options = on_cpus();
   options.length.epochs = 4;
   TinyNet net;
@@ -372,9 +372,24 @@ TEST_CASE("a schedule that ends before the run is noted") {
                  "ends after epoch 2 of 4, with its last rate; --set train.epochs=4 stretches it"));
   options.length.epochs = 2;
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
+  options.length.epochs = 1;
+  CHECK(run(tiny(net), options).starts.at(0).note ==
+        "the run ends after epoch 1 of 2 of the learning rate's schedule, at a rate of 0.055; --set train.epochs=1 "
+        "shortens it");
   options.length.epochs = 4;
   net.train = "lr = 0.1, schedule = \"linear\"";
   CHECK(run(tiny(net), options).starts.at(0).note.empty());
+}
+
+TEST_CASE("learners that share one processor are noted") {
+  SessionOptions options = on_cpus();
+  options.length.iterations = 1;
+  CHECK(run(tiny({}), options).starts.at(0).note.empty());
+  for (const auto& [devices, learners] : {std::pair{1, 2}, {2, 1}}) {
+    options = on_cpus(devices, learners);
+    options.length.iterations = 1;
+    CHECK(contains(run(tiny({}), options).starts.at(0).note, "2 learners share this processor"));
+  }
 }
 
 TEST_CASE("bf16 on a CPU without instructions for it is noted") {

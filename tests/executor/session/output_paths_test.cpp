@@ -35,7 +35,7 @@ TEST_CASE("a file that cannot be written is told before the run") {
   const std::string kept = folder.write("kept", std::string("old")).string();
   REQUIRE(chmod(kept.c_str(), 0444) == 0);
   const auto refusal = [&](const std::string& path) {
-    return message_of<RunError>([&] { check_output_paths({{"--save", path}}); });
+    return message_of<RunError>([&] { const auto held = hold_outputs({{"--save", path}}); });
   };
   check_parts(refusal(kept), {"kept: cannot be written", "read-only"});
   check_parts(refusal(folder.string()), {"no regular file"});
@@ -43,7 +43,15 @@ TEST_CASE("a file that cannot be written is told before the run") {
   check_parts(refusal((folder / std::string(300, 'n')).string()), {"nnn: cannot be written: File name too long"});
   check_parts(refusal((folder / std::string(300, 'n') / "w").string()), {"w: cannot be written: File name too long"});
   check_parts(refusal(kept + "/w"), {"kept/w: cannot be written: there is no folder"});
-  CHECK_NOTHROW(check_output_paths({{"--save", (folder / "new").string()}}));
+  std::filesystem::create_symlink(folder / "gone/w", folder / "dead");
+  check_parts(refusal((folder / "dead").string()), {"dead: cannot be written: there is no folder", "/gone'"});
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  check_parts(refusal((folder / "pipe").string()), {"pipe: cannot be written: it is there and no regular file"});
+  std::filesystem::create_symlink("new", folder / "link");
+  for (const std::string path : {"new", "link"}) {
+    const auto held = hold_outputs({{"--save", (folder / path).string()}, {"--trace", "/dev/null"}, {"--log", ""}});
+    check_parts(refusal((folder / "new").string()), {"new: ", "process", " writes this file"});
+  }
 }
 
 TEST_CASE("a graph of any name gives the name of one file in one folder") {
@@ -61,10 +69,12 @@ TEST_CASE("a graph of any name gives the name of one file in one folder") {
 TEST_CASE("a name that is taken gets a number, and what is there stays") {
   TestFolder folder;
   const auto at = [&](const char* name) { return (folder / name).string(); };
-  CHECK(free_path(at("net.interrupted.safetensors")) == at("net.interrupted.safetensors"));
+  CHECK(free_path(at("net.interrupted.safetensors")).path == at("net.interrupted.safetensors"));
   folder.write("net.interrupted.safetensors", std::string("first"));
-  CHECK(free_path(at("net.interrupted.safetensors")) == at("net.interrupted-1.safetensors"));
+  const FreePath first = free_path(at("net.interrupted.safetensors"));
+  CHECK(first.path == at("net.interrupted-1.safetensors"));
+  CHECK(free_path(at("net.interrupted.safetensors")).path == at("net.interrupted-2.safetensors"));  // the first is held
   std::filesystem::create_symlink("nowhere", folder / "net.interrupted-1.safetensors");
-  CHECK(free_path(at("net.interrupted.safetensors")) == at("net.interrupted-2.safetensors"));
-  CHECK(free_path(at("none/net")) == at("none/net"));
+  CHECK(free_path(at("net.interrupted.safetensors")).path == at("net.interrupted-2.safetensors"));
+  CHECK(free_path(at("none/net")).path == at("none/net"));
 }

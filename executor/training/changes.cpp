@@ -1,0 +1,48 @@
+#include "executor/training/changes.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "executor/training/checkpoint.h"
+#include "graph/error.h"
+#include "graph/file/overrides.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+// The state of an optimiser is of any of these: no slot, no accumulation and no averaging depends on them.
+const std::vector<std::string> kChangeable = {"lr", "lr_end", "epochs", "milestones", "step_size", "gamma", "power"};
+
+// What "train.lr=0.01" assigns to.
+std::string target_of(const std::string& change) {
+  return change.substr(0, change.find('='));
+}
+
+}  // namespace
+
+std::vector<std::string> changes_of(const CheckpointOptions& options) {
+  std::vector<std::string> changes;
+  if (options.from) changes = options.from->checkpoint.changes;
+  for (const std::string& change : options.changes) {
+    std::erase_if(changes, [&](const std::string& other) { return target_of(other) == target_of(change); });
+    changes.push_back(change);
+  }
+  return changes;
+}
+
+void apply_changes(Graph& graph, const std::vector<std::string>& changes) {
+  for (const std::string& change : changes) {
+    const auto [node, attribute] = override_target(graph, change, "--change");
+    const bool known = std::find(kChangeable.begin(), kChangeable.end(), attribute) != kChangeable.end();
+    if (!known || graph.nodes[size_t(node)].op->qualified_name() != "arbalest.Train") {
+      throw GraphError(fmt::format("--change {}: expected a number of the learning rate's schedule: train.{}", change,
+                                   fmt::join(kChangeable, ", train.")));
+    }
+    apply_override(graph, change, "--change");
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,17 @@
+#pragma once
+// What a run that goes on may have otherwise than at its start: numbers of the learning rate's schedule.
+
+#include <string>
+#include <vector>
+
+#include "executor/session/session.h"
+
+namespace arbalest {
+
+// Those of the checkpoint that the run goes on from and those asked for now, without what these replace.
+std::vector<std::string> changes_of(const CheckpointOptions& options);
+
+// Changes the graph, which has to be verified again. Throws GraphError where one is no number of Train's schedule.
+void apply_changes(Graph& graph, const std::vector<std::string>& changes);
+
+}  // namespace arbalest

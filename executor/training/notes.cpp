@@ -1,0 +1,83 @@
+// What a run says of itself at its start: what is probably not meant.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "executor/training/training.h"
+#include "ops/optim/train.h"
+
+namespace arbalest {
+
+std::string Training::note() const {
+  std::vector<std::string> notes = prepared_.notes;
+  for (std::string note : {resumed_note(), schedule_note(), precision_note(), learners_note()}) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  }
+  return fmt::format("{}", fmt::join(notes, "; "));
+}
+
+// A note where the learning rate goes on otherwise than the run before would have had it: by what was asked for, or
+// because a schedule of the run's length has become another with it.
+std::string Training::resumed_note() const {
+  std::string note =
+      changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
+  if (!options_.checkpoints.from) return note;
+  const Checkpoint& from = options_.checkpoints.from->checkpoint;
+  const LearningRate schedule(prepared_.program.train);
+  const double before = schedule.rate(from.position.epochs, from.total_epochs),
+               now = schedule.rate(from.position.epochs, prepared_.total_epochs);
+  if (before == now) return note;
+  return fmt::format(
+      "{}{}the learning rate goes on with {:.3g} and was {:.3g}: its schedule is as long as the run, {:.4g} epochs now "
+      "and {:.4g} before; --change train.epochs={:g} keeps it",
+      note, note.empty() ? "" : "; ", now, before, prepared_.total_epochs, from.total_epochs,
+      std::ceil(from.total_epochs));
+}
+
+// A note where the schedule of the rate ends before the run does, or the run before its schedule; "" otherwise.
+std::string Training::schedule_note() const {
+  const Node& train = prepared_.program.train;
+  const std::string schedule = string_attribute(train, "schedule");
+  const double last = float_attribute(train, "epochs"), total = prepared_.total_epochs;
+  const bool cycle = schedule == "onecycle";
+  const bool ends = cycle || schedule == "cosine" || schedule == "linear" || schedule == "polynomial";
+  if (!ends || last <= 0 || total == last) return "";
+  if (total < last) {
+    return fmt::format(
+        "the run ends after epoch {:.4g} of {:g} of the learning rate's schedule, at a rate of {:.3g}; --set "
+        "train.epochs={:g} shortens it",
+        total, last, LearningRate(train).rate(total, total), std::ceil(total));
+  }
+  return fmt::format(
+      "the learning rate's schedule ends after epoch {:g} of {:.4g}, with {}; --set train.epochs={:g} stretches it",
+      last, total, cycle || float_attribute(train, "lr_end") > 0 ? "its last rate" : "a rate of 0", std::ceil(total));
+}
+
+// A note where CPUs that lack the instructions for it compute in bf16; "" otherwise.
+std::string Training::precision_note() const {
+  const std::vector<PlanDevice>& devices = prepared_.request.devices;
+  const bool cpu = std::any_of(devices.begin(), devices.end(),
+                               [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
+  if (options_.numerics.precision != Precision::Bf16 || !cpu || cpu_has_bfloat16()) return "";
+  return "this CPU has no instructions for bf16, which is many times slower than fp32 here; --precision fp32 trains "
+         "faster";
+}
+
+// A note where several learners, or several devices, are one processor; "" otherwise.
+std::string Training::learners_note() const {
+  const std::vector<PlanDevice>& devices = prepared_.request.devices;
+  const int64_t all = int64_t(devices.size()) * prepared_.request.learners;
+  const bool cpus = std::all_of(devices.begin(), devices.end(),
+                                [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
+  if (!cpus || all == 1 || tuner_) return "";
+  return fmt::format(
+      "{} learners share this processor, so that an epoch takes no less time than with one, and each learner sees a "
+      "part of it; on CPUs --learners 1 on one device trains faster",
+      all);
+}
+
+}  // namespace arbalest

@@ -269,3 +269,46 @@ TEST_CASE("a value is found by the name that it has now") {
   CHECK(copy.find_value("x") == kNone);
   CHECK(graph.find_value("x") == loss);
 }
+
+// Weights of batches have a node, an element of the gradients and a sum of the tally only where they vary, and a node
+// only where several batches make an update.
+TEST_CASE("batches are weighed where their samples need not weigh the same") {
+  struct Case {
+    const char *loss, *attributes;
+    bool sums, tallied, weighed;
+  };
+  const char* plain = "arbalest.SoftmaxCrossEntropy (logits, label)";
+  const char* weighted = "arbalest.SoftmaxCrossEntropy <class_weights = [1.0, 2.0, 3.0]> (logits, label)";
+  const char* ignoring = "arbalest.SoftmaxCrossEntropy <ignore_index = -1> (logits, label)";
+  const Case cases[] = {{plain, "", true, false, false},
+                        {plain, ", accumulate = 3, clip_norm = 1.0", false, false, false},
+                        {weighted, "", false, true, false},
+                        {weighted, "", true, true, true},
+                        {weighted, ", accumulate = 3", false, true, true},
+                        {ignoring, ", accumulate = 3, clip_norm = 1.0", false, true, true}};
+  for (const Case& c : cases) {
+    INFO(c.loss, c.attributes, c.sums);
+    const Program program =
+        make_program(net(fmt::format("h = Flatten (x)\nlogits = arbalest.Linear <units = 3> (h)\nloss = {}\n"
+                                     "trained = arbalest.Train <lr = 0.1{}> (loss)\n"
+                                     "report = arbalest.Validate (trained, loss)\n",
+                                     c.loss, c.attributes)),
+                     {.sums = c.sums, .after = {}});
+    for (const Loop& loop : program.loops) {
+      check_sound(loop.graph);
+      CHECK(loop.sums == (c.tallied ? 3 : 2));
+      CHECK(loop.graph.values[size_t(loop.arenas.tally)].type.shape == Shape{int64_t(loop.sums)});
+      CHECK(loop.metrics.at(0).weight == (c.tallied ? 2 : 0));
+    }
+    const Graph& graph = program.training().graph;
+    const ArenaValues& arenas = program.training().arenas;
+    CHECK(count_ops(graph, "arbalest.BatchWeight") == c.weighed);
+    const auto elements = [&](ValueId value) { return graph.values[size_t(value)].type.elements(); };
+    CHECK(elements(arenas.gradients) == elements(arenas.weights) + (c.weighed ? 64 : 0));
+    if (!c.weighed) continue;
+    CHECK(int_attribute(only(graph, "arbalest.ClipFactor"), "weight") == elements(arenas.weights));
+    const Value& weight = value(graph, "batch_weight");
+    CHECK(weight.view.base == arenas.gradients);
+    CHECK(weight.view.offset_bytes == elements(arenas.weights) * int64_t(sizeof(float)));
+  }
+}

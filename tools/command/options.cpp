@@ -271,9 +271,9 @@ class CommandLine {
   }
 
   void declare_check() {
-    check_command_ = declare(
-        "check",
-        "verify, infer shapes, count parameters, work and memory, note what is probably not meant; run nothing");
+    check_command_ = declare("check",
+                             "verify, infer shapes, look at labels, count parameters, work and memory, note what is "
+                             "probably not meant; run nothing");
     bind_graph(*check_command_, check_);
     bind_plan(*check_command_, check_.session);
     check_command_->add_flag("--json", check_.json, "as JSON");

@@ -43,8 +43,9 @@ std::optional<PackedShards> read_shard_list(const std::filesystem::path& path) {
   int number = 0;
   try {
     for (const std::string& line : read_lines(path)) {
+      ++number;
       Json json = Json::parse(line);
-      if (number++ == 0) {
+      if (number == 1) {
         list.settings = std::move(json);
       } else {
         list.shards.push_back(shard_of(json));

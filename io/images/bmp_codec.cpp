@@ -115,8 +115,8 @@ void BmpCodec::read_header() {
     throw RunError(
         fmt::format("the BMP is corrupt or of a kind that is not decoded: found a header of {} bytes", header));
   }
-  width_ = core ? number(18, 2) : int32_t(number(18, 4));
-  height_ = core ? number(20, 2) : int32_t(number(22, 4));
+  width_ = core ? int64_t{number(18, 2)} : int64_t{int32_t(number(18, 4))};
+  height_ = core ? int64_t{number(20, 2)} : int64_t{int32_t(number(22, 4))};
   from_top_ = height_ < 0;
   height_ = std::abs(height_);
   bits_ = int(number(core ? 24 : 28, 2));

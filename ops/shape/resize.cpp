@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/constants.h"
 #include "ops/cpu.h"
@@ -50,6 +51,10 @@ void infer_from(InferContext& context, const Node& node) {
   }
   for (const int64_t size : sizes) {
     if (size <= 0 || size >= kMost) context.fail(fmt::format("'sizes' holds {}; expected extents above 0", size));
+  }
+  for (const double bound : old ? Floats() : region) {
+    if (!(std::abs(bound) < double(kMost)))
+      context.fail(fmt::format("'roi' holds {}; expected parts of an axis", bound));
   }
   if (newer && !axes.empty()) named_axes(context, int64_t(rank));
   if (std::any_of(x.shape.begin(), x.shape.end(), [](int64_t extent) { return extent == 0 || extent >= kMost; })) {

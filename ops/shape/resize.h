@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "graph/checked.h"
 #include "graph/kernel.h"
 #include "ops/math/strided.h"
 
@@ -21,7 +22,7 @@ struct AxisTerms {
 // What is asked for, from the attributes of Resize or Upsample.
 struct Resizing {
   Shape shape;                     // of the result
-  std::vector<double> scales;      // along each axis; 1: it stays as it is
+  std::vector<Quotient> scales;    // along each axis; 1: it stays as it is
   std::vector<double> begin, end;  // of the region, in parts of the axis (tf_crop_and_resize)
 
   Resizing(const Node& node, const Shape& x);

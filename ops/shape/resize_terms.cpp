@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "graph/graph.h"
@@ -25,10 +26,23 @@ std::string text(const Node& node, const char* name, const char* old) {
   return is_old(node) ? old : string_attribute(node, name);
 }
 
-double nearest(double at, const std::string& mode) {
-  if (mode == "floor") return std::floor(at);
-  if (mode == "ceil") return std::ceil(at);
-  return mode == "round_prefer_ceil" ? std::floor(at + 0.5) : std::ceil(at - 0.5);
+// The factor exactly, or, where it is the float next to a whole number of elements over `length`, as exporters store
+// 18 / 14, that quotient.
+Quotient scale_of(double factor, int64_t length) {
+  const int64_t whole = std::llround(double(length) * factor);
+  if (whole > 0 && float(double(whole) / double(length)) == float(factor)) return {whole, length};
+  constexpr int kDigits = std::numeric_limits<double>::digits;
+  if (factor * double(length) < 1) return {0, 1};  // no elements
+  int exponent = 0;
+  const auto digits = int64_t(std::ldexp(std::frexp(factor, &exponent), kDigits));
+  exponent -= kDigits;  // −84 to −22: lengths and factors are below 2^31
+  return {digits, __int128{1} << -exponent};
+}
+
+__int128 nearest(const Quotient& at, const std::string& mode) {
+  if (mode == "floor") return floor_of(at);
+  if (mode == "ceil") return ceil_of(at);
+  return mode == "round_prefer_ceil" ? round_of(at) : -round_of({-at.over, at.under});
 }
 
 double linear(double distance) {
@@ -41,20 +55,28 @@ double cubic(double distance, double a) {
   return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
+// Place i of `out` in a region that begins and ends at these parts of the axis. They are taken as multiples of a power
+// of two, as all floats of 2^-37 and more are.
+Quotient in_region(int64_t i, int64_t in, int64_t out, double begin, double end) {
+  int exponent = 0;
+  std::frexp(std::max(std::abs(begin), std::abs(end)), &exponent);
+  const int bits = std::min(std::numeric_limits<double>::digits - exponent, 60);  // at least 22: see infer_from()
+  const __int128 from = std::llround(std::ldexp(begin, bits)), to = std::llround(std::ldexp(end, bits));
+  const __int128 one = __int128{1} << bits;
+  if (out == 1) return {(from + to) * (in - 1), 2 * one};
+  return {(from * (out - 1) + i * (to - from)) * (in - 1), one * (out - 1)};
+}
+
 // Where place i of `out` lies among `in` elements. ONNX's vectors have align_corners measure by in · scale, of which
-// `out` is the whole part.
-double coordinate(const std::string& mode, int64_t i, int64_t in, int64_t out, double scale, double begin, double end) {
-  const double x = double(i), length = double(in), made = double(out);
-  if (mode == "asymmetric") return x / scale;
-  if (mode == "align_corners") return out == 1 ? 0 : x * (length - 1) / (scale * length - 1);
-  if (mode == "tf_half_pixel_for_nn") return (x + 0.5) / scale;
-  if (mode == "pytorch_half_pixel" && out == 1) return 0;
-  if (mode == "tf_crop_and_resize") {
-    return out == 1 ? 0.5 * (begin + end) * (length - 1)
-                    : begin * (length - 1) + x * (end - begin) * (length - 1) / (made - 1);
-  }
-  const double centred = (x + 0.5) / scale - 0.5;
-  return mode == "half_pixel_symmetric" ? length / 2 * (1 - made / (scale * length)) + centred : centred;
+// `out` is the whole part. All terms are below 2^117, since i · scale.under < in · scale.over.
+Quotient position(const std::string& mode, int64_t i, int64_t in, int64_t out, const Quotient& scale) {
+  const __int128 over = scale.over, under = scale.under, middle = 2 * __int128{i} + 1;
+  if (mode == "asymmetric") return {i * under, over};
+  if (mode == "align_corners") return out == 1 ? Quotient{} : Quotient{i * under * (in - 1), over * in - under};
+  if (mode == "tf_half_pixel_for_nn") return {middle * under, 2 * over};
+  if (mode == "pytorch_half_pixel" && out == 1) return {};
+  if (mode == "half_pixel_symmetric") return {(in - 1) * over + (middle - out) * under, 2 * over};
+  return {middle * under - over, 2 * over};
 }
 
 }  // namespace
@@ -78,7 +100,7 @@ AxisTerms AxisTerms::transposed(int64_t extent) const {
 }
 
 Resizing::Resizing(const Node& node, const Shape& x)
-    : shape(x), scales(x.size(), 1.0), begin(x.size(), 0.0), end(x.size(), 1.0) {
+    : shape(x), scales(x.size(), {1, 1}), begin(x.size(), 0.0), end(x.size(), 1.0) {
   const bool newer = node.op->attribute_spec("roi") != nullptr;
   const auto floats = [&](const char* name) {
     return newer || std::string(name) == "scales" ? floats_attribute(node, name) : std::vector<double>();
@@ -93,21 +115,21 @@ Resizing::Resizing(const Node& node, const Shape& x)
   }
   const std::string policy = newer ? string_attribute(node, "keep_aspect_ratio_policy") : "stretch";
   const auto axis = [&](size_t i) { return size_t(axes[i] < 0 ? axes[i] + int64_t(x.size()) : axes[i]); };
-  double common = 0;
+  Quotient common;
   for (size_t i = 0; i < sizes.size() && policy != "stretch"; ++i) {
-    const double scale = double(sizes[i]) / double(x[axis(i)]);
-    const bool first = i == 0;
-    common = first ? scale : policy == "not_larger" ? std::min(common, scale) : std::max(common, scale);
+    const Quotient scale{sizes[i], x[axis(i)]};
+    const bool less = scale.over * common.under < common.over * scale.under;
+    if (i == 0 || less == (policy == "not_larger")) common = scale;
   }
   for (size_t i = 0; i < axes.size(); ++i) {
     const size_t a = axis(i);
-    const double length = double(x[a]);
+    const int64_t length = x[a];
     if (i < sizes.size()) {
-      scales[a] = policy == "stretch" ? double(sizes[i]) / length : common;
-      shape[a] = policy == "stretch" ? sizes[i] : int64_t(std::floor(length * common + 0.5));
+      scales[a] = policy == "stretch" ? Quotient{sizes[i], length} : common;
+      shape[a] = int64_t(round_of({length * scales[a].over, scales[a].under}));
     } else if (i < factors.size()) {
-      scales[a] = factors[i];
-      shape[a] = int64_t(std::floor(length * factors[i]));
+      scales[a] = scale_of(factors[i], length);
+      shape[a] = int64_t(floor_of({length * scales[a].over, scales[a].under}));
     }
     if (region.size() == 2 * axes.size()) begin[a] = region[i], end[a] = region[axes.size() + i];
   }
@@ -121,29 +143,33 @@ AxisTerms Resizing::terms(const Node& node, const Shape& x, size_t axis) const {
   const bool antialias = !old && int_attribute(node, "antialias") != 0;
   const bool exclude = !old && int_attribute(node, "exclude_outside") != 0;
   const double a = old ? 0 : float_attribute(node, "cubic_coeff_a");
-  const double narrowing = antialias ? std::min(scales[axis], 1.0) : 1.0;
-  const int64_t first = int64_t(std::floor((mode == "cubic" ? -2 : -1) / narrowing)) + 1;
+  const Quotient scale = scales[axis];
+  const Quotient narrowing = antialias && scale.over < scale.under ? scale : Quotient{1, 1};
   AxisTerms terms;
   for (int64_t i = 0; i < out; ++i) {
-    const double at = coordinate(where, i, in, out, scales[axis], begin[axis], end[axis]);
-    const bool outside = where == "tf_crop_and_resize" && (at < 0 || at > double(in - 1));
+    const Quotient at = where == "tf_crop_and_resize" ? in_region(i, in, out, begin[axis], end[axis])
+                                                      : position(where, i, in, out, scale);
+    const bool outside = where == "tf_crop_and_resize" && (at.over < 0 || at.over > (in - 1) * at.under);
     const size_t before = terms.weight.size();
-    const auto add = [&](double index, double weight) {
+    const auto add = [&](__int128 index, double weight) {
       if (weight == 0) return;
-      terms.index.push_back(int64_t(std::clamp(index, 0.0, double(in - 1))));
+      terms.index.push_back(int64_t(std::clamp<__int128>(index, 0, in - 1)));
       terms.weight.push_back(weight);
     };
     if (!outside && mode == "nearest") {
       add(nearest(at, rounding), 1);
     } else if (!outside) {
-      const double base = std::ceil(at) - 1;
+      const __int128 base = ceil_of(at) - 1;
+      const auto first = int64_t(floor_of({(mode == "cubic" ? -2 : -1) * narrowing.under, narrowing.over})) + 1;
       double sum = 0;
       for (int64_t k = first; k <= 1 - first; ++k) {
-        const double distance = narrowing * (base + double(k) - at);
+        const __int128 place = base + k;
+        const double distance =
+            double(place * at.under - at.over) * double(narrowing.over) / (double(at.under) * double(narrowing.under));
         const double weight = mode == "cubic" ? cubic(distance, a) : linear(distance);
-        if (exclude && (base + double(k) < 0 || base + double(k) >= double(in))) continue;
+        if (exclude && (place < 0 || place >= in)) continue;
         sum += weight;
-        add(base + double(k), weight);
+        add(place, weight);
       }
       for (size_t t = before; t < terms.weight.size(); ++t) terms.weight[t] /= sum;
     }
@@ -165,8 +191,8 @@ Resampling::Resampling(const Node& node, const TensorType& x, const TensorType& 
   const bool region = node.op->attribute_spec("extrapolation_value") != nullptr;
   outside = region && !backward ? float_attribute(node, "extrapolation_value") : 0;
   for (const size_t axis : order) {
-    const bool same = resizing.scales[axis] == 1 && resizing.shape[axis] == x.shape[axis] &&
-                      resizing.begin[axis] == 0 && resizing.end[axis] == 1;
+    const bool same = resizing.scales[axis].over == resizing.scales[axis].under &&
+                      resizing.shape[axis] == x.shape[axis] && resizing.begin[axis] == 0 && resizing.end[axis] == 1;
     const bool follows = rank > 0 && terms[rank - 1] < 0 && stride[rank - 1] == from_strides[axis] * from.shape[axis];
     if (same && follows) {
       extent[rank - 1] *= to.shape[axis];

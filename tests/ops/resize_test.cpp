@@ -1,0 +1,104 @@
+// Positions of Resize, which are exact by the sizes: against resize_nearest.txt, which vectors/make_resize.py writes.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <sstream>
+
+#include "graph/file/graph_file.h"
+#include "ops/check/harness.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+// What Resize makes of a vector on the CPU.
+Numbers resized(const Numbers& x, const Attributes& attributes) {
+  const TensorType type{DataType::Float32, {int64_t(x.size())}};
+  const Case test(builtin_ops().get("Resize"), {type}, 1, attributes, "under_test");
+  const auto device = make_cpu_device();
+  const Outcome outcome = run_kernel(*device, test.get(), test.output_types(), {make_tensor(type, x)}, {});
+  CHECK(outcome.fault == "");
+  return values_of(outcome.outputs.at(0));
+}
+
+Numbers counted(int64_t elements) {
+  Numbers numbers(static_cast<size_t>(elements));
+  std::iota(numbers.begin(), numbers.end(), 0.0);
+  return numbers;
+}
+
+Attributes nearest(const std::string& coordinates, const std::string& rounding) {
+  return {{"coordinate_transformation_mode", coordinates}, {"nearest_mode", rounding}};
+}
+
+}  // namespace
+
+TEST_CASE("Resize takes the element that exact arithmetic says, in all coordinates and roundings") {
+  const char* root = std::getenv("ARBALEST_SOURCE");
+  const auto path = std::filesystem::path(root ? root : ".") / "tests/ops/vectors/resize_nearest.txt";
+  std::istringstream lines(read_whole_file(path.string()));
+  int64_t places = 0;
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    std::istringstream words(line);
+    std::string coordinates, rounding;
+    int64_t before = 0, after = 0;
+    words >> coordinates >> rounding >> before >> after;
+    Numbers expected(static_cast<size_t>(after));
+    for (double& number : expected) words >> number;
+    Attributes attributes = nearest(coordinates, rounding);
+    attributes.set("sizes", std::vector<int64_t>{after});
+    CHECK(resized(counted(before), attributes) == expected);
+    places += after;
+  }
+  CHECK(places == 24 * 330);
+}
+
+TEST_CASE("Resize by a factor that is a float next to a quotient of sizes is as exact") {
+  const double factors[] = {18.0 / 14, double(18.0f / 14.0f), 1.2857143};
+  for (const double factor : factors) {
+    Attributes attributes = nearest("asymmetric", "floor");
+    attributes.set("scales", std::vector<double>{factor});
+    const Numbers y = resized(counted(14), attributes);
+    REQUIRE(y.size() == 18);
+    for (size_t i = 0; i < y.size(); ++i) CHECK(y[i] == double(i * 14 / 18));
+  }
+  Attributes third = nearest("asymmetric", "floor");
+  third.set("scales", std::vector<double>{0.333});  // 2.997 elements of 9, at 0 and 3.003
+  CHECK(resized(counted(9), third) == Numbers{0, 3});
+}
+
+TEST_CASE("Resize reads no neighbour where a place lies on an element") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  Attributes attributes = nearest("align_corners", "floor");
+  attributes.set("sizes", std::vector<int64_t>{29});
+  attributes.set("mode", std::string("linear"));
+  Numbers x(7, kNan);
+  x[3] = 5;
+  CHECK(resized(x, attributes)[14] == 5);  // 14 · 6 / 28 = 3
+  attributes.set("sizes", std::vector<int64_t>{5});
+  attributes.set("antialias", int64_t{1});
+  x = counted(13);  // every third element, and what lies within 2.6 of it
+  const Numbers y = resized(x, attributes);
+  CHECK(y[2] == doctest::Approx(6));
+  CHECK(y.size() == 5);
+}
+
+TEST_CASE("Resize that keeps the aspect ratio rounds its sizes exactly, halves up") {
+  const TensorType x{DataType::Float32, {4, 9}};
+  const auto shape = [&](const char* policy, std::vector<int64_t> sizes) {
+    const Case test(builtin_ops().get("Resize"), {x}, 1,
+                    {{"sizes", std::move(sizes)}, {"keep_aspect_ratio_policy", std::string(policy)}}, "under_test");
+    return test.output_types().at(0).shape;
+  };
+  CHECK(shape("not_larger", {2, 9}) == Shape{2, 5});     // by 1/2: 4.5
+  CHECK(shape("not_smaller", {3, 4}) == Shape{3, 7});    // by 3/4: 6.75
+  CHECK(shape("not_larger", {14, 21}) == Shape{9, 21});  // by 7/3: 9.33
+}

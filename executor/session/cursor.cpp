@@ -4,6 +4,10 @@
 
 namespace arbalest {
 
+double epochs_seen(int64_t epoch, int64_t batches, int64_t batch, int64_t size) {
+  return double(epoch * size + batches * batch) / double(size);
+}
+
 int64_t rounds_left(const PlanRequest& request, const Cursor& from, const Program& program) {
   if (from.batch == 0) return 0;
   const int64_t learners = int64_t(request.devices.size()) * request.learners;

@@ -21,6 +21,10 @@ struct Cursor {
 // of an epoch is left for a round of the request's learners, `from` moves on to the next. False: nothing is left.
 bool take_rest(PlanRequest& request, Cursor& from, const Program& program);
 
+// The epochs that are seen when `batches` of one are trained, of a split of `size` samples. The quotient is rounded
+// once, as the milestones of a schedule are, so that it reaches them.
+double epochs_seen(int64_t epoch, int64_t batches, int64_t batch, int64_t size);
+
 // Iterations that are left of the cursor's epoch with the request's learners; 0 at the beginning of an epoch.
 int64_t rounds_left(const PlanRequest& request, const Cursor& from, const Program& program);
 

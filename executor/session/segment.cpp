@@ -265,8 +265,7 @@ StepProfile Segment::profile() const {
 // Samples seen ÷ samples of the split, before iteration `tick`.
 double Segment::epochs_seen(int64_t tick) const {
   const int64_t batches = from_.batch + tick % rounds_ * learners_;
-  const double within = double(batches * training().batch) / double(prepared_.training->size());
-  return double(from_.epoch + tick / rounds_) + within;
+  return arbalest::epochs_seen(from_.epoch + tick / rounds_, batches, training().batch, prepared_.training->size());
 }
 
 // Validations that the rate of iteration `tick` follows: all that were made before, but the latest may still run.

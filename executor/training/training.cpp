@@ -16,6 +16,7 @@
 #include "executor/trace/trace_recorder.h"
 #include "executor/training/utc_time.h"
 #include "executor/weights/class_names.h"
+#include "graph/checked.h"
 #include "graph/metric_direction.h"
 #include "graph/plain_message.h"
 #include "io/formats/safetensors.h"
@@ -345,9 +346,9 @@ void Training::request_rest(int32_t learners, Cursor& from) {
   PlanRequest& request = prepared_.request;
   whole_ = request;
   if (request.iterations > 0) {
-    const double seen = double(from.batch * prepared_.program.training().batch) / double(request.training_samples);
-    prepared_.total_epochs =
-        double(from.epoch) + seen + double(request.iterations - from.iteration) / double(request.rounds);
+    const double seen =
+        epochs_seen(from.epoch, from.batch, prepared_.program.training().batch, request.training_samples);
+    prepared_.total_epochs = seen + double(request.iterations - from.iteration) / double(request.rounds);
   }
   if (!take_rest(request, from, prepared_.program)) throw std::logic_error("nothing is left to train");
 }
@@ -386,7 +387,8 @@ void Training::next_segment() {
 // While an exception is handled, which is thrown again where the number of learners is not the tuner's to choose.
 void Training::give_up_learners(const std::string& why, const Cursor& at) {
   if (!tuner_ || tuner_->done()) throw;
-  tell(tuner_->cannot(why), {at.epoch + 1, at.iteration, at.images});
+  const double epochs = epochs_seen(at.epoch, at.batch, prepared_.program.training().batch, prepared_.training->size());
+  tell(tuner_->cannot(why), {at.epoch + 1, at.iteration, at.images, epochs});
 }
 
 void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& at) {
@@ -401,9 +403,9 @@ void Training::tell(const LearnerTuner::Decision& decision, const RunPosition& a
   const int64_t samples = prepared_.training->size(), batch = prepared_.program.training().batch;
   const int64_t devices = int64_t(prepared_.request.devices.size());
   event.iterations_per_epoch = rounds_of(samples, devices * decision.next, batch, prepared_.program.accumulate);
-  const double left = prepared_.total_epochs - double(at.images) / double(samples);
+  const double left = prepared_.total_epochs - at.epochs;
   event.iterations =
-      options_.length.iterations.value_or(at.iteration + int64_t(left * double(event.iterations_per_epoch)));
+      options_.length.iterations.value_or(at.iteration + whole_part(left * double(event.iterations_per_epoch)));
   event.seconds = monitor_->seconds();
   observer_.tuned(event);
 }

@@ -1,10 +1,10 @@
 #include "io/photos/held_out.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "graph/checked.h"
 #include "graph/random.h"
 
 namespace arbalest {
@@ -31,7 +31,7 @@ std::vector<bool> hold_out_groups(const HeldOut& part, const std::vector<int64_t
   std::sort(order.begin(), order.end());
 
   const int64_t samples = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  const int64_t wanted = std::max<int64_t>(1, std::llround(part.fraction * double(samples)));
+  const int64_t wanted = std::max<int64_t>(1, whole_part(part.fraction * double(samples) + 0.5));
   std::vector<bool> held(sizes.size());
   int64_t have = 0;
   for (size_t i = 0; i + 1 < order.size() && have < wanted; ++i) {  // the last one is never held out

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "graph/checked.h"
 #include "ops/definition.h"
 
 namespace arbalest {
@@ -42,10 +43,12 @@ double number_up_to(const Node& node, std::string_view name, double most) {
 
 // The crop is 0.875 of the scaled image along the axis of which it takes the larger part: 224 of 256.
 int64_t default_resize(int64_t height, int64_t width, const std::vector<int64_t>& crop) {
-  const double part = std::max(double(crop[0]) / double(height), double(crop[1]) / double(width));
-  const int64_t shorter = std::min(height, width), usual = std::llround(double(shorter) * part / 0.875);
+  const int64_t shorter = std::min(height, width);
+  const auto usual = [&](int64_t wanted, int64_t extent) {
+    return int64_t(round_of({__int128{8} * wanted * shorter, 7 * extent}));
+  };
   const auto least = [&](int64_t wanted, int64_t extent) { return (wanted * shorter + extent - 1) / extent; };
-  return std::max({usual, least(crop[0], height), least(crop[1], width)});
+  return std::max({usual(crop[0], height), usual(crop[1], width), least(crop[0], height), least(crop[1], width)});
 }
 
 struct Extents {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "graph/checked.h"
 #include "graph/graph.h"
 #include "graph/host_device.h"
 #include "graph/random.h"
@@ -32,8 +33,8 @@ ARBALEST_HOST_DEVICE Box random_box(const Draws& draws, int first_draw, const Ra
   for (int attempt = 0; attempt < kTries; ++attempt) {
     const Random4 draw = draws(first_draw + attempt);
     const double pixels = area.at(draw.word[0]) * height * width, ratio = std::exp(log_ratio.at(draw.word[1]));
-    const double rows = std::floor(std::sqrt(pixels / ratio) + 0.5),
-                 columns = std::floor(std::sqrt(pixels * ratio) + 0.5);
+    const int64_t rows = whole_part(std::sqrt(pixels / ratio) + 0.5),
+                  columns = whole_part(std::sqrt(pixels * ratio) + 0.5);
     if (rows < 1 || columns < 1 || rows > height - margin || columns > width - margin) continue;
     const int h = int(rows), w = int(columns);
     return {int(below(draw.word[2], uint32_t(height - h + 1))), int(below(draw.word[3], uint32_t(width - w + 1))), h,
@@ -46,8 +47,8 @@ ARBALEST_HOST_DEVICE Box random_box(const Draws& draws, int first_draw, const Ra
 ARBALEST_HOST_DEVICE inline Box middle_box(const Range& log_ratio, int height, int width) {
   const double least = std::exp(log_ratio.least), most = std::exp(log_ratio.most), ratio = double(width) / height;
   Box box{0, 0, height, width};
-  if (ratio < least) box.height = int(std::fmax(1, std::floor(width / least + 0.5)));
-  if (ratio > most) box.width = int(std::fmax(1, std::floor(height * most + 0.5)));
+  if (ratio < least) box.height = int(std::fmax(1, double(whole_part(width / least + 0.5))));
+  if (ratio > most) box.width = int(std::fmax(1, double(whole_part(height * most + 0.5))));
   box.top = (height - box.height) / 2;
   box.left = (width - box.width) / 2;
   return box;

@@ -1,9 +1,9 @@
 // ResizeCrop: image files scaled, then cut, to one size.
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "graph/checked.h"
 #include "graph/random.h"
 #include "ops/data/prepare_image.h"
 
@@ -50,12 +50,12 @@ class ResizeCrop final : public Preparation {
  private:
   // The whole image in the middle, black around it.
   void pad(const ImageInfo& image, const Region& whole, uint8_t* out, PreparationTimes& times) {
-    const double scale =
-        std::min(double(size_.width) / double(image.width), double(size_.height) / double(image.height));
-    const auto scaled = [&](int64_t extent, int64_t most) {
-      return std::clamp<int64_t>(std::llround(double(extent) * scale), 1, most);
+    const bool fills_width = size_.width * image.height <= size_.height * image.width;
+    const Quotient scale = fills_width ? Quotient{size_.width, image.width} : Quotient{size_.height, image.height};
+    const auto scaled = [&](int64_t extent) {
+      return std::max<int64_t>(1, int64_t(round_of({extent * scale.over, scale.under})));
     };
-    const int64_t width = scaled(image.width, size_.width), height = scaled(image.height, size_.height);
+    const int64_t width = scaled(image.width), height = scaled(image.height);
     scaled_.resize(size_t(width * height * size_.channels));
     decoder_.decode(whole, height, width, size_.channels, scaled_.data(), times);
     const auto row = size_t(width * size_.channels);

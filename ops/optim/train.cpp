@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "graph/checked.h"
 #include "ops/definition.h"
 
 namespace arbalest {
@@ -273,7 +274,7 @@ double LearningRate::rate(double epochs_seen, double total_epochs) const {
   const double passed = length > 0 ? std::clamp((epochs_seen - warmup_) / length, 0.0, 1.0) : 1.0;
   switch (schedule_) {
     case Schedule::Constant: break;
-    case Schedule::Step: return rate_ * std::pow(gamma_, std::floor(epochs_seen / step_size_));
+    case Schedule::Step: return rate_ * std::pow(gamma_, double(whole_part(epochs_seen / step_size_)));
     case Schedule::Multistep: {
       double value = rate_;
       for (const double milestone : milestones_) value *= milestone <= epochs_seen ? gamma_ : 1;
@@ -300,7 +301,7 @@ double LearningRate::one_cycle(double passed) const {
 
 int64_t LearningRate::drops(double epochs_seen) const {
   if (!drops_in_steps() || epochs_seen < warmup_) return 0;
-  if (schedule_ == Schedule::Step) return int64_t(std::floor(epochs_seen / step_size_));
+  if (schedule_ == Schedule::Step) return whole_part(epochs_seen / step_size_);
   return std::count_if(milestones_.begin(), milestones_.end(), [&](double at) { return at <= epochs_seen; });
 }
 

@@ -135,6 +135,7 @@ TEST_CASE("folder: a seeded fraction of each class is held out, whatever the run
   CHECK(paths(folder, *open(folder, "test", "?seed=1")) != of_test);
   CHECK(paths(folder, *open(folder, "test", "?test=0.2&seed=0")) == of_test);
   CHECK(open(folder, "test", "?test=0.5")->size() == 25 + 3 + 3 + 1);
+  CHECK(open(folder, "test", "?test=0.29")->size() == 15 + 1 + 1 + 1);  // of 50: 14.5, and less in doubles
   CHECK(open(folder, "test", "?test=0.999")->size() == 49 + 4 + 4 + 1);
 
   // One more photo moves none of the others by more than its own place.

@@ -106,6 +106,14 @@ TEST_CASE("what places crops is drawn as before there was anything else to draw"
   }
 }
 
+TEST_CASE("where no part fits, the one in the middle has the sizes that exact arithmetic says, halves up") {
+  const Range seven_tenths{std::log(0.7), std::log(0.7)};
+  for (int half = 1; half < 400; half += 2) {  // 5 · half · 0.7 is 3.5 · half, and just below it in doubles
+    CAPTURE(half);
+    CHECK(middle_box(seven_tenths, 5 * half, 100000).width == (7 * half + 1) / 2);
+  }
+}
+
 TEST_CASE("a sample is augmented the same whatever batch it comes in, with everything on") {
   const Attributes everything = {{"area", Floats{0.1, 1}},
                                  {"crop", Ints{12, 13}},

@@ -146,6 +146,12 @@ TEST_CASE("learning-rate schedules") {
   CHECK(rate(step, 2.99) == doctest::Approx(0.1));
   CHECK(rate(step, 3) == doctest::Approx(0.05));
   CHECK(rate(step, 6.5) == doctest::Approx(0.025));
+  const Attributes tenths{{"schedule", "step"}, {"step_size", 0.1}, {"gamma", 0.5}};
+  for (int drops = 0; drops < 30; ++drops) {  // 12 tenths of an epoch are 11.999… times 0.1 in doubles
+    CAPTURE(drops);
+    CHECK(rate(tenths, drops / 10.0) == doctest::Approx(0.1 * std::pow(0.5, drops)).epsilon(1e-9));
+    CHECK(LearningRate(train_node(tenths)).drops(drops / 10.0) == drops);
+  }
   const Attributes multistep{{"schedule", "multistep"}, {"milestones", std::vector<double>{4, 6}}};
   CHECK(rate(multistep, 3.999) == doctest::Approx(0.1));
   CHECK(rate(multistep, 4) == doctest::Approx(0.01));

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <numeric>
 #include <optional>
 
+#include "graph/checked.h"
 #include "graph/error.h"
 #include "graph/random.h"
 #include "io/formats/atomic_file.h"
@@ -80,9 +80,10 @@ class Preparer {
   }
 
   void scale(const ImageInfo& info, int64_t shorter, Item& item) {
-    const double factor = double(options_.shorter_side) / double(shorter);
-    const int64_t width = std::llround(double(info.width) * factor),
-                  height = std::llround(double(info.height) * factor);
+    const auto scaled = [&](int64_t extent) {
+      return int64_t(round_of({__int128{extent} * options_.shorter_side, shorter}));
+    };
+    const int64_t width = scaled(info.width), height = scaled(info.height);
     pixels_.resize(size_t(width * height * info.channels));
     PreparationTimes times;
     decoder_.decode({0, 0, double(info.width), double(info.height)}, height, width, info.channels, pixels_.data(),

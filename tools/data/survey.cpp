@@ -11,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "graph/checked.h"
 #include "graph/error.h"
 #include "io/images/image.h"
 #include "io/sources/bad_samples.h"
@@ -184,7 +185,7 @@ void look(const Source& source, int field, const SurveyOptions& options, const S
     Examiner examiner(source, field);
     for (int64_t i = next++; i < total; i = next++) {
       // Evenly spread: the k-th of `total` in a split of `size`.
-      examiner.examine(int64_t(double(i) * (double(size) / double(total))));
+      examiner.examine(int64_t(floor_of({__int128{i} * size, total})));
       ++done;
     }
     return std::move(examiner.found());

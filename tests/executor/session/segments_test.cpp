@@ -72,6 +72,16 @@ Strategy of(Strategy::Kind kind, double alpha = 0) {
 }  // namespace
 
 // The end of an epoch forces averaging, so that a plan that ends there changes nothing.
+TEST_CASE("epochs seen are rounded once, so that they reach what is written") {
+  for (int64_t epoch = 0; epoch < 20; ++epoch) {
+    for (int64_t batch = 0; batch < 50; ++batch) {
+      const std::string milestone = fmt::format("{}.{:02}", epoch, 2 * batch);  // 1.36
+      CAPTURE(milestone);
+      CHECK(epochs_seen(epoch, batch, 20, 1000) == std::stod(milestone));
+    }
+  }
+}
+
 TEST_CASE("a run in several plans is the run in one") {
   const std::vector<Strategy> strategies = {{.kind = Strategy::Kind::None},
                                             {.kind = Strategy::Kind::Ssgd},

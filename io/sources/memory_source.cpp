@@ -24,7 +24,13 @@ class MemorySource final : public Source {
 
   std::vector<std::string> class_names() const override { return class_names_; }
   std::string describe() const override {
-    return fmt::format("{}: {} samples of {}", name_, size_, to_string(fields()));
+    std::string text = fmt::format("{}: {} samples of {}", name_, size_, to_string(fields()));
+    for (const FieldArray& array : arrays_) {
+      if (array.stored_as.empty()) continue;
+      text += fmt::format("; {} is {} in its file, read as {}", array.field.name, array.stored_as,
+                          name_of(array.field.dtype));
+    }
+    return text;
   }
 
   static std::vector<Field> fields_of_arrays(const std::vector<FieldArray>& arrays) {

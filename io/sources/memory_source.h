@@ -18,6 +18,7 @@ struct FieldArray {
   Field field;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;  // keeps the bytes alive; none: the caller does
+  std::string stored_as = {};         // the type that a file has instead of the field's; "": the same
 };
 
 namespace detail {

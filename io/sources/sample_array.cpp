@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "graph/error.h"
@@ -37,6 +38,24 @@ std::vector<std::byte> narrowed(const StoredArray& array) {
   return narrow;
 }
 
+// As floats, which graphs compute with: NumPy's arrays are doubles unless another type is asked for.
+template <typename T>
+std::vector<std::byte> to_floats(const StoredArray& array) {
+  const size_t count = array.bytes.size() / sizeof(T), per_sample = count / size_t(array.shape[0]);
+  std::vector<std::byte> floats(count * sizeof(float));
+  for (size_t i = 0; i < count; ++i) {
+    T number{};
+    std::memcpy(&number, array.bytes.data() + i * sizeof number, sizeof number);
+    const auto fitting = static_cast<float>(number);
+    if (std::isinf(fitting) && !std::isinf(static_cast<double>(number))) {
+      throw RunError(fmt::format("{}: element {} of sample {} of tensor '{}' is {}, which a float does not hold",
+                                 array.file, i % per_sample, i / per_sample, array.name, double(number)));
+    }
+    std::memcpy(floats.data() + i * sizeof fitting, &fitting, sizeof fitting);
+  }
+  return floats;
+}
+
 }  // namespace
 
 FieldArray sample_array(StoredArray array, int64_t classes) {
@@ -47,6 +66,11 @@ FieldArray sample_array(StoredArray array, int64_t classes) {
   }
   FieldArray made{{array.name, array.dtype, {shape.begin() + 1, shape.end()}}, {}, nullptr};
   check_fields({made.field}, array.file);
+  if (is_floating(array.dtype) && array.dtype != DataType::Float32) {
+    array.bytes = array.dtype == DataType::Float64 ? to_floats<double>(array) : to_floats<bfloat16>(array);
+    made.stored_as = name_of(array.dtype);
+    made.field.dtype = array.dtype = DataType::Float32;
+  }
   if (made.field.shape.size() == 3) to_channels_last(made.field.sample(), shape[0], array.bytes);
   if (array.dtype == DataType::Int64 && shape.size() == 1) {
     array.bytes = narrowed(array);

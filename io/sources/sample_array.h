@@ -18,8 +18,9 @@ struct StoredArray {
 };
 
 // The field's samples as Source::fill() writes them. One int64 a sample, as Python has class indices, becomes an int32,
-// as losses and metrics take them. `classes`: of 'label', where it holds whole numbers; 0: it holds no classes. Throws
-// RunError where there is no sample, or a number that an int32 does not hold; GraphError where it can be no field.
+// as losses and metrics take them, and floating numbers of any type become floats. `classes`: of 'label', where it
+// holds whole numbers; 0: it holds no classes. Throws RunError where there is no sample, or a number that an int32 or a
+// float does not hold; GraphError where it can be no field.
 FieldArray sample_array(StoredArray array, int64_t classes);
 
 }  // namespace arbalest

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "graph/error.h"
 #include "io/formats/npy.h"
@@ -132,6 +134,31 @@ TEST_CASE("npy: a folder of arrays for each split, or their names before the fie
   }
 }
 
+TEST_CASE("npy: doubles are read as floats, and said to be") {
+  const TestFolder folder;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  folder.write("train/x.npy", npy<double>("<f8", "(2, 3)", {0.1, -2.5, 1e-50, 3e38, -kInfinity, std::nan("")}));
+  folder.write("train/label.npy", npy<int64_t>("<i8", "(2,)", {4, 1}));
+  const auto source = open(folder, "?classes=5");
+  CHECK(to_string(source->fields()) == "label int32[] of 5 classes, x float[3]");
+  CHECK(
+      source->describe().ends_with("2 samples of label int32[] of 5 classes, x float[3]; x is double in its file, read "
+                                   "as float"));
+  float x[6] = {};
+  const SampleRef both[] = {{0, 0, 0}, {1, 0, 1}};
+  std::byte* const fields[] = {nullptr, reinterpret_cast<std::byte*>(x)};
+  source->fill(both, fields);
+  CHECK(x[0] == 0.1f);
+  CHECK(x[1] == -2.5f);
+  CHECK(x[2] == 0);
+  CHECK(x[3] == 3e38f);
+  CHECK(x[4] == -float(kInfinity));
+  CHECK(std::isnan(x[5]));
+  folder.write("train/x.npy", npy<double>("<f8", "(2, 2)", {0, 1, 2, 1e39}));
+  check_parts(message_of<RunError>([&] { open(folder); }),
+              {"train/x.npy: element 1 of sample 1 of tensor 'x' is 1e+39, which a float does not hold"});
+}
+
 TEST_CASE("npy: what NumPy itself writes") {
   const TestFolder folder;
   const std::string command = "cd '" + folder.string() +
@@ -142,6 +169,6 @@ TEST_CASE("npy: what NumPy itself writes") {
     MESSAGE("SKIP: no NumPy");
     return;
   }
-  CHECK(to_string(open(folder)->fields()) == "x double[3]");
+  CHECK(to_string(open(folder)->fields()) == "x float[3]");
   check_parts(message_of<RunError>([&] { read_npy(folder / "f.npy"); }), {"found one in Fortran's"});
 }

@@ -57,6 +57,26 @@ TEST_CASE("tensors: each tensor is a field, and images become channels-last") {
   CHECK(images[13] == 6);
 }
 
+TEST_CASE("tensors: floating numbers of other types are read as floats, images among them") {
+  const TestFolder folder;
+  const std::vector<double> planes = {0, 1, 2, 3, 4, 5, 6, 7};  // 2 planes of 2 × 2 pixels
+  const std::vector<bfloat16> halves = {bfloat16(1.5f), bfloat16(-2.0f)};
+  write_safetensors(folder / "train.safetensors", {{tensor("image", DataType::Float64, {1, 2, 2, 2}, planes),
+                                                    tensor("x", DataType::Bfloat16, {1, 2}, halves)},
+                                                   {}});
+  const auto source = open(folder);
+  CHECK(to_string(source->fields()) == "image float[2,2,2], x float[2]");
+  CHECK(
+      source->describe().ends_with("; image is double in its file, read as float; x is bfloat16 in its file, read as "
+                                   "float"));
+  std::vector<float> image(8), x(2);
+  const SampleRef only[] = {{0, 0, 0}};
+  std::byte* const fields[] = {reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<std::byte*>(x.data())};
+  source->fill(only, fields);
+  CHECK(image == std::vector<float>{0, 4, 1, 5, 2, 6, 3, 7});  // channels last
+  CHECK(x == std::vector<float>{1.5f, -2});
+}
+
 TEST_CASE("tensors: what is wrong with a file is told") {
   const TestFolder folder;
   check_parts(message_of<RunError>([&] { open(folder); }), {"train.safetensors", "which is empty"});

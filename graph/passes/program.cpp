@@ -203,6 +203,36 @@ void check_rows(const Graph& graph) {
   }
 }
 
+// Values that one mean and one deviation are of: each channel's of a batch, or those of the axes from `axis` on. None
+// where the node is no norm of its own batch.
+std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
+  const std::string name = node.op->qualified_name();
+  const bool of_batch = name == "arbalest.BatchNormTraining";
+  if (!of_batch && name != "arbalest.Normalize" && name != "LayerNormalization") return std::nullopt;
+  const Shape& x = graph.values[size_t(node.inputs[0])].type.shape;
+  const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
+  int64_t values = 1;
+  for (size_t i = size_t(axis < 0 ? axis + int64_t(x.size()) : axis); i < x.size(); ++i) {
+    values *= of_batch && i == 1 ? 1 : x[i];
+  }
+  return values;
+}
+
+// A value that is normalised by itself is 0: a norm over one value has its bias for a result, whatever it reads, and
+// the running variance of a batch norm says nothing of the data.
+void check_norms(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (values_normalised(graph, node) != 1) continue;
+    const bool of_batch = keeps_running_statistics(node);
+    fail(node,
+         fmt::format("input '{}' is {}: {} is normalised by itself, which makes 0 of every value; expected 2 values "
+                     "or more{}",
+                     node.op->inputs[0].name, to_string(graph.values[size_t(node.inputs[0])].type),
+                     of_batch ? "the one value of a channel" : "one value",
+                     of_batch ? ", as of a batch of 2, or a batch norm that is frozen" : ""));
+  }
+}
+
 bool normalises(const Graph& graph) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), keeps_running_statistics);
 }
@@ -256,6 +286,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
   after("fuse_attention", graph);
   freeze(graph, train);
   after("freeze", graph);
+  if (options.trains) check_norms(graph);
   place_layouts(graph);
   after("place_layouts", graph);
   fuse_concats(graph);

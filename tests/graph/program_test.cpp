@@ -312,3 +312,30 @@ TEST_CASE("batches are weighed where their samples need not weigh the same") {
     CHECK(weight.view.offset_bytes == elements(arenas.weights) * int64_t(sizeof(float)));
   }
 }
+
+TEST_CASE("a norm over one value is refused where it is to train") {
+  const auto fault = [](const std::string& layers, const char* pad, bool trains) {
+    Graph graph = net("f = Flatten (x)\n" + layers + "logits = arbalest.Linear <units = 3> (h)\n" + kLoss);
+    graph.find_op("arbalest.Prefetch")->attributes.set("batch", int64_t{1});
+    if (*pad != 0) graph.find_op("arbalest.Train")->attributes.set("frozen", std::vector<std::string>{pad});
+    verify(graph);
+    ProgramOptions options;
+    options.trains = trains;
+    return error_of([&] { make_program(std::move(graph), options); });
+  };
+  const std::string dense = "d = arbalest.Linear <units = 5> (f) h = arbalest.BatchNorm (d)\n";
+  const std::string text = fault(dense, "", true);
+  INFO(text);
+  CHECK(text.find("net.onnxtxt:") == 0);
+  CHECK(text.find("node 'h' (arbalest.BatchNormTraining): input 'X' is float[1,5]: the one value of a channel is "
+                  "normalised by itself") != std::string::npos);
+  CHECK(fault(dense, "h.*", true) == "");                                        // by its running statistics
+  CHECK(fault(dense, "", false) == "");                                          // evaluated sample by sample
+  CHECK(fault("n = arbalest.BatchNorm (x) h = Flatten (n)\n", "", true) == "");  // 36 pixels
+  const std::string pixel = "p = GlobalAveragePool (x) n = InstanceNormalization (p, scale, bias) h = Flatten (n)\n";
+  const std::string initial = "#initial float[2] scale = {1, 1}, float[2] bias = {0, 0}";
+  const std::string of_instance =
+      error_of([&] { make_program(net(pixel + "logits = arbalest.Linear <units = 3> (h)\n" + kLoss + initial), {}); });
+  INFO(of_instance);
+  CHECK(of_instance.find("one value is normalised by itself") != std::string::npos);
+}

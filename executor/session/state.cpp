@@ -19,7 +19,7 @@ std::vector<ValueId> members(const Graph& graph, ValueId base) {
   std::vector<ValueId> found;
   for (size_t v = 0; v < graph.values.size(); ++v) {
     const Role role = graph.values[v].role;
-    const bool stored = role == Role::Parameter || role == Role::Frozen || role == Role::State;
+    const bool stored = role != Role::Activation && role != Role::Input;
     if (stored && graph.values[v].view.base == base) found.push_back(ValueId(v));
   }
   std::sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
@@ -74,6 +74,7 @@ std::vector<std::byte> drawn(const Value& value, uint64_t seed, int threads) {
     case DataType::Float64: fill<double>(value, key, threads, bytes); break;
     case DataType::Int32: fill<int32_t>(value, key, threads, bytes); break;
     case DataType::Int64: fill<int64_t>(value, key, threads, bytes); break;
+    case DataType::Uint8: fill<uint8_t>(value, key, threads, bytes); break;
     default: break;  // bfloat16 state is made from its master; the rest starts as zeros
   }
   return bytes;

@@ -193,16 +193,18 @@ class ParameterGroups {
     }
     attributes.set("decays", decays);
     attributes.set("rate_factors", rate_factors);
+    // A byte a block, which only a run that binds it to memory writes out: 0 but for the parts of other groups.
     const int64_t blocks = elements / kParameterAlignment;
-    auto table = std::make_shared<std::vector<std::byte>>(size_t(blocks), std::byte{0});
+    const ValueId groups = graph.add_value("parameter_groups", {DataType::Uint8, {blocks}}, Role::Constant);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      const Value& value = graph_.values[size_t(parameters_[i])];
+      if (of_[i] == 0) continue;
+      const Value& value = graph.values[size_t(parameters_[i])];
       const int64_t begin = value.view.offset_bytes / int64_t(sizeof(float)) / kParameterAlignment;
       const int64_t count = (value.type.elements() + kParameterAlignment - 1) / kParameterAlignment;
-      std::fill_n(table->begin() + begin, count, std::byte(of_[i]));
+      const ValueId part = graph.add_value(value.name + ".group", {DataType::Uint8, {count}}, Role::Constant);
+      graph.values[size_t(part)].view = {groups, begin};
+      graph.values[size_t(part)].initializer = {Initializer::Kind::Constant, double(of_[i]), nullptr};
     }
-    const ValueId groups = graph.add_value("parameter_groups", {DataType::Uint8, {blocks}}, Role::Constant);
-    graph.values[size_t(groups)].initializer = {Initializer::Kind::Data, 0, std::move(table)};
     return groups;
   }
 

@@ -41,11 +41,11 @@ std::vector<bool> live_values(const Graph& graph, const std::vector<ValueId*>& k
   for (const ValueId* v : keep) {
     if (*v != kNone) live[size_t(*v)] = true;
   }
-  // Parameters and states in an arena that stays: they start it and are saved from it, though in bfloat16 no node reads
+  // Parameters, states and constants in an arena that stays: they start it and are saved from it, though in bfloat16 no node reads
   // the master weights.
   for (size_t v = 0; v < live.size(); ++v) {
     const Value& value = graph.values[v];
-    const bool stored = value.role == Role::Parameter || value.role == Role::Frozen || value.role == Role::State;
+    const bool stored = value.role != Role::Activation && value.role != Role::Input;
     if (stored && value.view.base != kNone && live[size_t(value.view.base)]) live[v] = true;
   }
   for (size_t v = 0; v < live.size(); ++v) {

@@ -62,6 +62,30 @@ bool is_known(const Graph& graph, const Node& node) {
   return any && bytes <= kMostContentBytes;
 }
 
+// How many read each value: nodes, and the graph's outputs.
+std::vector<int> readers_of(const Graph& graph) {
+  std::vector<int> readers(graph.values.size(), 0);
+  const auto count = [&](const std::vector<ValueId>& values) {
+    for (const ValueId value : values) {
+      if (value != kNone) ++readers[size_t(value)];
+    }
+  };
+  for (const Node& node : graph.nodes) count(node.inputs);
+  count(graph.outputs);
+  return readers;
+}
+
+void erase_nodes(Graph& graph, const std::vector<bool>& erased) {
+  std::vector<Node> kept;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output != kNone) graph.values[size_t(output)].producer = erased[n] ? kNone : NodeId(kept.size());
+    }
+    if (!erased[n]) kept.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(kept);
+}
+
 }  // namespace
 
 std::shared_ptr<const Bytes> content_of(const Graph& graph, ValueId id) {
@@ -140,6 +164,55 @@ void take_operands(const Graph& graph, Node& node) {
     node.inputs[i] = kNone;
   }
   while (!node.inputs.empty() && node.inputs.back() == kNone) node.inputs.pop_back();
+}
+
+bool is_choice(const Node& node) {
+  return node.op->qualified_name() == "arbalest.Choose";
+}
+
+size_t chosen_operand(const Graph& graph, const Node& node) {
+  if (node.inputs.empty() || node.inputs[kChoiceCondition] == kNone) return 0;
+  const auto content = content_of(graph, node.inputs[kChoiceCondition]);
+  if (!content || content->size() != 1) return 0;
+  return content->front() != std::byte{0} ? kChoiceThen : kChoiceElse;
+}
+
+void leave_out_unchosen(Graph& graph) {
+  std::vector<int> readers = readers_of(graph);
+  std::vector<bool> erased(graph.nodes.size(), false);
+  std::vector<ValueId> left_out;
+  const auto drop = [&](ValueId& input) {
+    if (input == kNone) return;
+    if (--readers[size_t(input)] == 0) left_out.push_back(input);
+    input = kNone;
+  };
+  for (Node& node : graph.nodes) {
+    if (!is_choice(node) || node.inputs.size() <= kChoiceElse) continue;
+    const size_t chosen = chosen_operand(graph, node);
+    if (chosen != 0 && node.inputs[chosen] != kNone)
+      drop(node.inputs[chosen == kChoiceThen ? kChoiceElse : kChoiceThen]);
+  }
+  while (!left_out.empty()) {
+    Value& value = graph.values[size_t(left_out.back())];
+    left_out.pop_back();
+    if (value.role == Role::Parameter) value.role = Role::Constant;  // nothing trains it
+    if (value.producer == kNone) continue;
+    Node& node = graph.nodes[size_t(value.producer)];
+    const bool read = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                  [&](ValueId output) { return output != kNone && readers[size_t(output)] > 0; });
+    if (read || node.op->side_effect || erased[size_t(value.producer)]) continue;
+    erased[size_t(value.producer)] = true;
+    std::for_each(node.inputs.begin(), node.inputs.end(), drop);
+  }
+  erase_nodes(graph, erased);
+}
+
+void settle_choices(Graph& graph) {
+  for (Node& node : graph.nodes) {
+    if (!is_choice(node)) continue;
+    node.inputs = {node.inputs[chosen_operand(graph, node)]};
+    node.op = &builtin_ops().get("Identity");
+  }
 }
 
 }  // namespace arbalest

@@ -54,4 +54,20 @@ std::optional<size_t> constant_operand(const Node& node, std::string_view name);
 // does.
 void take_operands(const Graph& graph, Node& node);
 
+// Choices between two values by a condition that is known when the graph is read: arbalest.Choose, which ONNX's If
+// becomes. Exporters write If where a model asks for a shape.
+
+// Operands of arbalest.Choose: the condition, then what is taken where it is true and where it is false. Once it is
+// known the other one is left out, and so are the nodes that nothing else reads.
+inline constexpr size_t kChoiceCondition = 0, kChoiceThen = 1, kChoiceElse = 2;
+
+bool is_choice(const Node& node);
+// The place of the operand that is taken; 0: the condition is not known.
+size_t chosen_operand(const Graph& graph, const Node& node);
+
+// Leaves out of every choice whose condition is known what is not taken, and erases the nodes that are of no use then.
+void leave_out_unchosen(Graph& graph);
+// Choices become Identity: types are inferred, for the batch that the graph runs with.
+void settle_choices(Graph& graph);
+
 }  // namespace arbalest

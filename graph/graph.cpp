@@ -294,16 +294,21 @@ void check_names(const Graph& graph, ErrorList& errors) {
   }
 }
 
-}  // namespace
-
-void infer(Graph& graph, NodeId id) {
-  infer_node(graph, id);
+// Whether the type of something that the node's own type follows from is not known. Of what a choice is between, one
+// counts.
+bool reads_unknown(const Graph& graph, const Node& node, const std::vector<bool>& unknown) {
+  const auto is_unknown = [&](ValueId input) { return input != kNone && unknown[size_t(input)]; };
+  if (is_choice(node) && node.inputs.size() > kChoiceElse) {
+    if (is_unknown(node.inputs[kChoiceCondition])) return true;
+    const size_t chosen = chosen_operand(graph, node);
+    return chosen != 0 && is_unknown(node.inputs[chosen]);
+  }
+  return std::any_of(node.inputs.begin(), node.inputs.end(), is_unknown);
 }
 
-void verify(Graph& graph) {
-  ErrorList errors;
+// Checks the nodes and infers their types.
+void infer_all(Graph& graph, ErrorList& errors) {
   double work = 0;  // of what is computed of constants
-  check_names(graph, errors);
   std::vector<bool> defined(graph.values.size(), false), unknown(graph.values.size(), false);  // unknown: types
   for (const ValueId input : graph.inputs) {
     unknown[size_t(input)] = !errors.attempt([&] { check_extents(graph.values[size_t(input)]); });
@@ -311,8 +316,7 @@ void verify(Graph& graph) {
   for (size_t v = 0; v < graph.values.size(); ++v) defined[v] = graph.values[v].producer == kNone;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    const bool follows = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                     [&](ValueId input) { return input != kNone && unknown[size_t(input)]; });
+    const bool follows = reads_unknown(graph, node, unknown);
     // What follows from an error is not another one: types are inferred where those of all inputs are known.
     bool sound = errors.attempt([&] { check_node(graph, node, defined); }) && !follows;
     sound = sound && errors.attempt([&] {
@@ -332,6 +336,23 @@ void verify(Graph& graph) {
       unknown[size_t(output)] = !sound;
     }
   }
+}
+
+}  // namespace
+
+void infer(Graph& graph, NodeId id) {
+  infer_node(graph, id);
+}
+
+void verify(Graph& graph) {
+  ErrorList errors;
+  check_names(graph, errors);
+  if (std::any_of(graph.nodes.begin(), graph.nodes.end(), is_choice)) {
+    ErrorList ignored;  // what is not chosen may be wrong, as a Squeeze of another extent than 1
+    infer_all(graph, ignored);
+    leave_out_unchosen(graph);
+  }
+  infer_all(graph, errors);
   errors.throw_if_any();
 }
 

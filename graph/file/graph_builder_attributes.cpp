@@ -32,6 +32,11 @@ void GraphBuilder::check_attributes(const std::vector<SourceAttribute>& attribut
          fmt::format("'{}' has {} attributes, expected at most {}", owner, attributes.size(), kMostAttributes));
   }
   check_unique(attributes, fmt::format("attribute of '{}'", owner));
+  for (const SourceAttribute& attribute : attributes) {
+    if (!attribute.graph) continue;
+    fail(attribute.name.place,
+         fmt::format("attribute '{}' of '{}' is a graph, which only If takes", attribute.name.text, owner));
+  }
 }
 
 void GraphBuilder::count_bytes(const Attribute& value, const SourcePlace& place) {

@@ -24,7 +24,7 @@ const std::vector<std::string> kKindNames = {"int", "float", "string", "ints", "
 const std::vector<std::string> kHeaderKeys = {"ir_version", "opset_import",  "producer_name", "producer_version",
                                               "domain",     "model_version", "doc_string",    "metadata_props"};
 
-// Recursive descent without recursion: nothing in the accepted grammar nests.
+// Recursive descent. Only the branches of If nest.
 class Parser : private LiteralReader {
  public:
   Parser(std::string_view text, const std::string& file) : LiteralReader(text, file) { source_.file = file; }
@@ -39,10 +39,13 @@ class Parser : private LiteralReader {
     source_.nodes = parse_nodes();
     note_producer(source_, producer_);
     while (token_.kind != Token::Kind::End) source_.functions.push_back(parse_function());
+    take_conditionals_apart(source_);
     return std::move(source_);
   }
 
  private:
+  static constexpr int kDeepest = 64;  // of branches
+
   Opsets parse_opsets() {
     Opsets opsets;
     expect("[");
@@ -154,9 +157,9 @@ class Parser : private LiteralReader {
       const auto found = std::find(kKindNames.begin(), kKindNames.end(), kind.text);
       if (found != kKindNames.end()) {
         attribute.kind = AttributeKind(found - kKindNames.begin());
-      } else if (kind.text != "tensor") {
-        fail(kind, fmt::format("unknown or unsupported attribute type {}, expected one of {}, tensor{}", describe(kind),
-                               fmt::join(kKindNames, ", "), did_you_mean(kind.text, kKindNames)));
+      } else if (kind.text != "tensor" && kind.text != "graph") {
+        fail(kind, fmt::format("unknown or unsupported attribute type {}, expected one of {}, tensor, graph{}",
+                               describe(kind), fmt::join(kKindNames, ", "), did_you_mean(kind.text, kKindNames)));
       }
     }
     if (of_function && !token_.is("=")) return attribute;
@@ -182,11 +185,28 @@ class Parser : private LiteralReader {
       attribute.reference = expect_kind(Token::Kind::Identifier, "the name of a function's attribute").text;
     } else if (accept("[")) {
       attribute.value = parse_list();
+    } else if (token_.kind == Token::Kind::Identifier && lookahead().is("(")) {
+      attribute.graph = parse_branch();
     } else if (token_.kind == Token::Kind::Identifier && !at_word()) {
       attribute.tensor = parse_tensor();
     } else {
       attribute.value = parse_scalar();
     }
+  }
+
+  // name (inputs) => (outputs) <types> { nodes }
+  std::shared_ptr<const SourceFunction> parse_branch() {
+    const Token start = token_;
+    if (++depth_ > kDeepest) fail(start, fmt::format("branches are nested more than {} deep", kDeepest));
+    auto branch = std::make_shared<SourceFunction>();
+    branch->name = parse_name("the branch's name");
+    branch->inputs = parse_values("(", ")");
+    expect("=>");
+    branch->outputs = parse_values("(", ")");
+    if (token_.is("<")) branch->values = parse_values("<", ">");
+    branch->nodes = parse_nodes();
+    --depth_;
+    return branch;
   }
 
   void parse_function_header(SourceFunction& function) {
@@ -231,6 +251,7 @@ class Parser : private LiteralReader {
 
   GraphSource source_;
   std::string producer_;
+  int depth_ = 0;  // of the branches that are read
 };
 
 // "; did you mean 'examples/lenet.onnxtxt'?" or "": of the graph files in the folder of one that is not there. What

@@ -35,7 +35,9 @@ struct SourceTensor {
   std::shared_ptr<const std::vector<std::byte>> data;  // logical row-major
 };
 
-// One of value, reference, tensor, unsupported is there; none of them where a function asks its caller for the
+struct SourceFunction;
+
+// One of value, reference, tensor, graph, unsupported is there; none of them where a function asks its caller for the
 // attribute.
 struct SourceAttribute {
   SourceName name;
@@ -43,6 +45,7 @@ struct SourceAttribute {
   std::optional<Attribute> value;
   std::string reference;  // "filters" of `@filters`: the enclosing function's attribute
   std::optional<SourceTensor> tensor;
+  std::shared_ptr<const SourceFunction> graph;  // a branch of If
   std::string unsupported;  // the error about a type that binary models have and graphs have not
 };
 
@@ -92,6 +95,12 @@ struct GraphSource {
 // A graph file as load_graph() takes it, or a binary model, as it is stated. Throw GraphError.
 GraphSource read_source(const std::string& path);
 GraphSource read_onnx_source(const std::string& path);
+
+// Puts the branches of every If, which are graphs of their own, in its place. Where a constant of the file says which
+// is taken, the other is left out; else both are there, and arbalest.Choose takes the results of one (see
+// graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. Both readers have done it.
+// Throws GraphError where an If is not as ONNX defines it.
+void take_conditionals_apart(GraphSource& source);
 
 // ONNX's Constant and ConstantOfShape, which are values here and no operators.
 bool is_constant_node(std::string_view qualified_name);

@@ -93,6 +93,7 @@ class Importer {
                          std::make_move_iterator(scalars.end()));
     for (const onnx::FunctionProto& function : model_.functions()) source_.functions.push_back(import(function));
     source_.data_files = external_.files();
+    take_conditionals_apart(source_);
     return std::move(source_);
   }
 
@@ -232,7 +233,13 @@ class Importer {
       for (const std::string& output : proto.output()) node.outputs.push_back({output, {}});
       const std::string what =
           fmt::format("node '{}' ({})", proto.output_size() ? proto.output(0) : proto.name(), proto.op_type());
-      for (const Attr& each : proto.attribute()) node.attributes.push_back(attribute(each, what));
+      for (const Attr& each : proto.attribute()) {
+        node.attributes.push_back(attribute(each, what));
+        if (each.type() == Attr::GRAPH && proto.op_type() == "If") {
+          node.attributes.back().unsupported.clear();
+          node.attributes.back().graph = branch(each.g());
+        }
+      }
       cast_to_float_instead(node, kOnnxFloat16);
       result.push_back(std::move(node));
     }
@@ -279,6 +286,23 @@ class Importer {
       case Attr::STRINGS: return AttributeKind::Strings;
       default: return std::nullopt;
     }
+  }
+
+  std::shared_ptr<const SourceFunction> branch(const onnx::GraphProto& graph) {
+    auto result = std::make_shared<SourceFunction>();
+    result->name.text = graph.name();
+    if (graph.sparse_initializer_size()) fail("sparse initialisers are not supported");
+    for (const auto& input : graph.input()) result->inputs.emplace_back().name.text = input.name();
+    for (const auto& output : graph.output()) result->outputs.emplace_back().name.text = output.name();
+    for (const onnx::TensorProto& initializer : graph.initializer()) {
+      SourceTensor content = tensor(initializer, fmt::format("initialiser '{}'", initializer.name()));
+      SourceValue& added = result->values.emplace_back();
+      added.name.text = initializer.name();
+      added.type = std::move(content.type);
+      added.data = std::move(content.data);
+    }
+    result->nodes = nodes(graph.node());
+    return result;
   }
 
   SourceFunction import(const onnx::FunctionProto& proto) {

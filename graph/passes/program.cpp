@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/constants.h"
 #include "graph/field.h"
 #include "graph/metric_direction.h"
 #include "graph/op.h"
@@ -307,6 +308,7 @@ Program make_program(Graph graph, const ProgramOptions& options) {
     validated.assign(validate->inputs.begin() + 1, validate->inputs.end());
   }
 
+  settle_choices(graph);
   fold_constants(graph);
   after("fold_constants", graph);
   Loop training = make_loop(LoopRole::Train, std::move(graph));

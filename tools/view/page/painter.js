@@ -8,6 +8,7 @@ import { duration, instanceName, moment, roundStep, shortName, shown } from "../
 import { kAxis, kGutter, Timeline } from "./timeline.js";
 
 const kPad = 3;  // pixels above and below a row's blocks
+const kNamed = 34, kLayered = 90, kSearched = 12;  // pixels of a block from which on it has a name, layers, layers that are searched
 
 export class DrawnTimeline extends Timeline {
   coloursNow() {
@@ -100,13 +101,14 @@ export class DrawnTimeline extends Timeline {
     this.paintSelected();
   }
 
+  // Layers, and names that there is room for. Layers that are searched are seen in narrower blocks as well.
   paintInside(task, [position, x, w, y], colour) {
-    if (w < 34) return;
+    const searched = this.matches?.launches;
+    if (w < kNamed && !(searched?.size && w > kSearched)) return;
     const { context: ctx, palette, trace } = this;
     const left = Math.max(x, kGutter), right = Math.min(x + w, this.width);
     let height = this.row - 2 * kPad;
-    const inside = w > 90 ? insideOf(trace, position) : [];
-    const searched = this.matches?.launches;
+    const inside = w > (searched?.size ? kSearched : kLayered) ? insideOf(trace, position) : [];
     if (inside.length > 0) height = Math.round((this.row - 2 * kPad) / 2);
     for (const { launch, start, end } of inside) {
       const a = this.xOf(start), b = this.xOf(end);
@@ -118,6 +120,7 @@ export class DrawnTimeline extends Timeline {
       ctx.fillStyle = palette.layerText;
       ctx.fillText(fitting(ctx, shown(trace.head.launches[launch]), b - a - 6), a + 3, y + this.row - kPad - height / 2 + 0.5);
     }
+    if (w < kNamed) return;
     ctx.font = `${height < 14 ? 10 : 12}px system-ui, sans-serif`;
     ctx.fillStyle = inkOn(colour);
     const name = shortName(trace.head.tasks[task].name), text = instanceName(name, trace.instances.instance[position]);

@@ -6,6 +6,7 @@ import { pointedAt, smoothed, spanOf, thinned } from "./series.js";
 
 const kWidth = 560, kHeight = 250, kLeft = 58, kRight = 12, kTop = 10, kBottom = 24;
 const kEdge = 4;  // around what is drawn, for marks and widths of lines
+const kKindWords = { training: "training ", epoch: "mean ", validation: "validation ", steps: "" };
 
 // As many digits as say what a number is.
 export function written(value) {
@@ -140,7 +141,7 @@ function listen(picture, { plot, runs, view, act, seen, x, cross, chosen, xRange
       const own = series[view.axis][i], elsewhere = own === pointed.x ? "" : `, ${whereText(view.axis, own)}`;
       return el("div", {}, el("i", { class: "swatch", style: { background: view.colours[series.run] } }),
         el("bdi", {}, runs.length > 1 ? shown(runs[series.run].name) + " " : ""),
-        `${series.kind === "steps" ? "" : series.kind + " "}${written(series.value[i])}${elsewhere}`);
+        kKindWords[series.kind] + written(series.value[i]) + elsewhere);
     }));
     tip.hidden = false;
     tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";

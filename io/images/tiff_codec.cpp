@@ -216,7 +216,7 @@ void TiffCodec::read_palette() {
   });
   for (size_t k = 0; k < 3 * count; ++k) {
     const uint32_t value = primaries[k % 3][k / 3];
-    palette_[k] = uint8_t(bytes ? value : (value * 255 + 32895) >> 16);
+    palette_[k] = uint8_t(bytes ? value : value >> 8);  // of 8 bits, writers multiply by 256 or by 257
   }
 }
 

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "executor/inference/loaded_model.h"
+#include "executor/run/data_faults.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
-#include "executor/session/data_faults.h"
 #include "executor/session/reading.h"
 #include "executor/session/validation_reader.h"
 

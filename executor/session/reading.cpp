@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "executor/run/binding.h"
+#include "executor/run/data_faults.h"
 #include "graph/op.h"
 #include "graph/plain_message.h"
 
@@ -106,6 +107,21 @@ int64_t bytes_of_caches(const Prepared& prepared) {
   int64_t bytes = 0;
   for (const auto& cache : {prepared.training_cache, prepared.validation_cache}) bytes += cache ? cache->bytes() : 0;
   return bytes;
+}
+
+void check_samples(const Prepared& prepared) {
+  constexpr double kMostTime = 10e6;  // µs
+  const auto look = [](const Loop& loop, const Source& source, const std::string& split) {
+    const std::vector<Field> fields = source.fields();
+    const bool files =
+        std::any_of(fields.begin(), fields.end(), [](const Field& f) { return f.dtype == DataType::String; });
+    if (!files && source.microseconds_per_sample() * double(source.size()) > kMostTime) return;
+    if (const auto fault = fault_in_data(loop, source, split, LookFor::LabelsAndNumbers)) throw RunError(fault->text);
+  };
+  const auto split = [&](const char* op) { return string_attribute(*prepared.graph.find_op(op), "split"); };
+  look(prepared.program.training(), *prepared.training, split("arbalest.Prefetch"));
+  const Loop* validation = prepared.program.find(LoopRole::Validate);
+  if (validation) look(*validation, *prepared.validation, split("arbalest.Validate"));
 }
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {

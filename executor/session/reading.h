@@ -38,6 +38,10 @@ class SlowOpening {
   std::thread thread_;  // last: it uses the others
 };
 
+// Throws RunError where a sample's label is none that the graph can take, or one of its numbers is not finite. Nothing
+// is decoded, and samples that take long to make are not looked at.
+void check_samples(const Prepared& prepared);
+
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed);
 
 }  // namespace arbalest

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "executor/run/binding.h"
+#include "executor/run/data_faults.h"
 #include "executor/run/host_tasks.h"
 #include "executor/run/scheduler.h"
 #include "executor/run/step_profile.h"
 #include "executor/run/task_error.h"
 #include "executor/session/cursor.h"
-#include "executor/session/data_faults.h"
 #include "executor/session/initial_values.h"
 #include "executor/session/monitor.h"
 #include "executor/session/run_state.h"

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <utility>
 
+#include "executor/run/data_faults.h"
 #include "executor/run/keep_samples.h"
 #include "executor/run/task_error.h"
-#include "executor/session/data_faults.h"
 #include "executor/session/reading.h"
 #include "executor/session/segment.h"
 #include "graph/op.h"

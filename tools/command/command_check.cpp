@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "executor/session/data_faults.h"
+#include "executor/session/reading.h"
 #include "executor/session/state.h"
 #include "graph/error.h"
 #include "graph/op.h"
@@ -40,23 +40,6 @@ std::string mixing_note(const Graph& graph) {
 bool reads_files(const Prepared& prepared) {
   const std::vector<Field> fields = prepared.training->fields();
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
-}
-
-// Throws where a sample's label is none that the graph can take, or where one of its numbers is not finite. Nothing is
-// decoded, and what takes long to make is not looked at.
-void check_samples(const Prepared& prepared) {
-  constexpr double kMostTime = 10e6;  // µs
-  const auto look = [](const Loop* loop, const std::shared_ptr<const Source>& source, const std::string& split) {
-    const std::vector<Field> fields = source->fields();
-    const bool files =
-        std::any_of(fields.begin(), fields.end(), [](const Field& f) { return f.dtype == DataType::String; });
-    if (!files && source->microseconds_per_sample() * double(source->size()) > kMostTime) return;
-    if (const auto fault = fault_in_data(*loop, *source, split, LookFor::LabelsAndNumbers)) throw RunError(fault->text);
-  };
-  const auto split = [&](const char* op) { return string_attribute(*prepared.graph.find_op(op), "split"); };
-  look(&prepared.program.training(), prepared.training, split("arbalest.Prefetch"));
-  const Loop* validation = prepared.program.find(LoopRole::Validate);
-  if (validation) look(validation, prepared.validation, split("arbalest.Validate"));
 }
 
 }  // namespace

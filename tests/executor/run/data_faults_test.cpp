@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "executor/inference/inference.h"
-#include "executor/session/data_faults.h"
+#include "executor/run/data_faults.h"
 #include "io/sources/memory_source.h"
 #include "tests/executor/session/divergence_fixture.h"
 #include "tests/io/test_folder.h"

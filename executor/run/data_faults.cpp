@@ -1,4 +1,4 @@
-#include "executor/session/data_faults.h"
+#include "executor/run/data_faults.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

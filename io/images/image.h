@@ -18,7 +18,7 @@
 #include <span>
 
 #include "graph/preparation.h"
-#include "io/formats/image_format.h"
+#include "io/images/image_format.h"
 
 namespace arbalest {
 

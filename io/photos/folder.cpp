@@ -14,7 +14,7 @@
 #include "graph/error.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
-#include "io/formats/image_format.h"
+#include "io/images/image_format.h"
 #include "io/photos/empty_classes.h"
 #include "io/photos/file_source.h"
 #include "io/photos/folder_listing.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "io/formats/file.h"
-#include "io/formats/image_format.h"
+#include "io/images/image_format.h"
 #include "io/sources/passed_over.h"
 
 namespace arbalest {

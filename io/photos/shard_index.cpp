@@ -14,8 +14,8 @@
 #include "graph/error.h"
 #include "io/formats/atomic_file.h"
 #include "io/formats/file.h"
-#include "io/formats/image_format.h"
 #include "io/formats/tar_reader.h"
+#include "io/images/image_format.h"
 #include "io/sources/passed_over.h"
 
 namespace arbalest {

@@ -13,8 +13,8 @@
 #include "graph/in_threads.h"
 #include "graph/plain_message.h"
 #include "io/formats/file.h"
-#include "io/formats/image_format.h"
 #include "io/formats/shard_list.h"
+#include "io/images/image_format.h"
 #include "io/photos/shard_names.h"
 
 namespace arbalest {

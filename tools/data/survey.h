@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/formats/image_format.h"
+#include "io/images/image_format.h"
 #include "io/sources/source.h"
 
 namespace arbalest {

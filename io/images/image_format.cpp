@@ -1,4 +1,4 @@
-#include "io/formats/image_format.h"
+#include "io/images/image_format.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

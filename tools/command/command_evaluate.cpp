@@ -112,6 +112,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
                  {"loss", fraction(measured.loss)}};
   for (const auto& [name, value] : measured.metrics) report[name] = fraction(value);
   for (const auto& [name, value] : measured.parts) report[name] = fraction(value);
+  if (evaluated.labels || evaluated.confusion) report["scores"] = evaluated.scores;
   if (evaluated.labels) {
     const ClassNames names("", evaluated.names, int64_t(evaluated.labels->labels()));
     report["labels"] = label_rates(*evaluated.labels, names.all(), options.threshold);
@@ -120,7 +121,6 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   constexpr int64_t kMostRows = 1000;
   const ConfusionMatrix& confusion = *evaluated.confusion;
   const ClassNames names("", evaluated.names, confusion.classes());
-  report["scores"] = evaluated.scores;
   report["mean_precision"] = fraction(confusion.mean_precision());
   report["mean_recall"] = fraction(confusion.mean_recall());
   report["mean_f1"] = fraction(confusion.mean_f1());
@@ -205,16 +205,19 @@ void print(const EvaluateOptions& options, const Inference& inference, const Eva
   if (inference.measures_loss()) line("loss", measured.loss);
   for (const auto& [name, value] : measured.metrics) line(name, value);
   for (const auto& [name, value] : measured.parts) line(name, value);
+  if (!evaluated.others.empty() && (evaluated.labels || evaluated.confusion)) {
+    fmt::print("{}; --value NAME counts those of {}\n",
+               evaluated.labels ? fmt::format("labels by '{}'", printable(evaluated.scores))
+                                : fmt::format("classes by '{}', accuracy {:.6g}", printable(evaluated.scores),
+                                              evaluated.confusion->accuracy()),
+               printable(evaluated.others));
+  }
   if (evaluated.labels) {
     const ClassNames names("", evaluated.names, int64_t(evaluated.labels->labels()));
     fmt::print("{}", label_table(*evaluated.labels, names.all(), options.threshold));
   }
   if (!evaluated.confusion) return;
   const ClassNames names("", evaluated.names, evaluated.confusion->classes());
-  if (!evaluated.others.empty()) {
-    fmt::print("classes by '{}', accuracy {:.6g}; --value NAME counts those of {}\n", printable(evaluated.scores),
-               evaluated.confusion->accuracy(), printable(evaluated.others));
-  }
   print_classes(*evaluated.confusion, names);
   print_confusion(*evaluated.confusion, names);
 }

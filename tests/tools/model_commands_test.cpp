@@ -224,13 +224,16 @@ g () => (float loss)
     if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) command_evaluate(*evaluate);
     return output.lines();
   };
-  const std::string expected =
-      "m.onnxtxt (exported for batches of 1): node 'logits/scores' (MatMul): in a batch of 5 samples do not stay apart here";
+  const auto refused = [&](std::vector<const char*> words) {
+    const std::string message = message_of([&] { lines(std::move(words)); });
+    CHECK(contains(message, "m.onnxtxt (exported for batches of 1)"));
+    CHECK(contains(message, "node 'logits/scores' (MatMul): in a batch of 5 samples do not stay apart here"));
+  };
   for (const char* command : {"run", "check", "evaluate"}) {
     INFO(command);
-    CHECK(contains(message_of([&] { lines({command, graph.c_str()}); }), expected));
+    refused({command, graph.c_str()});
   }
-  CHECK(contains(message_of([&] { lines({"predict", graph.c_str(), "--value", "logits"}); }), expected));
+  refused({"predict", graph.c_str(), "--value", "logits"});
   // In batches of one it is what the file says.
   const std::vector<std::string> answers =
       lines({"predict", graph.c_str(), "--value", "logits", "--format", "json", "--set", "report.batch=1"});

@@ -10,7 +10,7 @@ import { counted, duration, kindName, shown } from "../../page/names.js";
 const kHeight = 46;
 const kNarrowest = 150, kWidest = 270;  // of boxes, which are as wide as their texts need
 const kRim = 12;                         // within a box, beside its text
-const kBetween = 64;                     // boxes of neighbouring columns: room for "3 slots"
+const kBetween = 50;                     // boxes of neighbouring columns
 const kNameFont = "600 13px system-ui, 'DejaVu Sans', sans-serif", kFont = "12px system-ui, 'DejaVu Sans', sans-serif";
 const kLeastScale = 10.5 / 12;           // of the picture in a narrow window: its texts stay above 10 pixels
 const kSize = { left: 90, right: 10, top: 4, bottom: 26, row: 60, gap: 48 };

@@ -15,6 +15,7 @@
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
 #include "tools/command/commands.h"
+#include "tools/page/html_page.h"
 #include "tools/page/page_file.h"
 #include "tools/view/viewer_page.h"
 

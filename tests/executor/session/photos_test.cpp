@@ -284,9 +284,9 @@ TEST_CASE("photos: files of a table that are missing are skipped too, and the me
 TEST_CASE("photos: logits that no class of the data asks for are told of") {
   const Photos photos;
   Graph graph = photos.graph(kFixed);
-  CHECK(prepare(graph, on_cpus()).note.empty());
+  CHECK(prepare(graph, on_cpus()).notes.empty());
   graph.find_op("arbalest.Linear")->attributes.set("units", int64_t{5});
-  CHECK(contains(prepare(graph, on_cpus()).note, "5 logits for 2 classes of 'folder:"));
+  CHECK(contains(prepare(graph, on_cpus()).notes.at(0), "5 logits for 2 classes of 'folder:"));
   graph.find_op("arbalest.Linear")->attributes.set("units", int64_t{1});
   CHECK(contains(message_of([&] { prepare(graph, on_cpus()); }), "1 logits for 2 classes of field 'label'"));
 }

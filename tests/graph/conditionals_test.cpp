@@ -100,7 +100,7 @@ TEST_CASE("If: what cannot be decided, or is none, is refused") {
   check(fault("s = ReduceSum <keepdims = 0> (x) c = Cast <to = 9> (s) y = If (c) " + branches),
         "node 'y' (arbalest.Choose): the condition 'c' is computed when the graph runs; expected a constant");
   check(fault("y = If (x) " + branches), "input 'condition' is float[2,3]; expected one bool");
-  check(fault("y = If () " + branches), "f:1:55: node 'y' (If): expected one input, the condition");
+  check(fault("y = If () " + branches), "f:1:72: node 'y' (If): expected one input, the condition");
   check(fault("c = Constant <value = bool {1}> () y = If (c) <then_branch = a () => (x) {}>"),
         "attribute 'else_branch' is missing");
   check(fault("c = Constant <value = bool {1}> () y = If (c) <then_branch = 1, else_branch = 2>"),

@@ -146,7 +146,7 @@ TEST_CASE("learning-rate schedules") {
   CHECK(rate(step, 2.99) == doctest::Approx(0.1));
   CHECK(rate(step, 3) == doctest::Approx(0.05));
   CHECK(rate(step, 6.5) == doctest::Approx(0.025));
-  const Attributes tenths{{"schedule", "step"}, {"step_size", 0.1}, {"gamma", 0.5}};
+  const Attributes tenths{{"lr", 0.1}, {"schedule", "step"}, {"step_size", 0.1}, {"gamma", 0.5}};
   for (int drops = 0; drops < 30; ++drops) {  // 12 tenths of an epoch are 11.999… times 0.1 in doubles
     CAPTURE(drops);
     CHECK(rate(tenths, drops / 10.0) == doctest::Approx(0.1 * std::pow(0.5, drops)).epsilon(1e-9));

@@ -12,7 +12,7 @@
 #include "executor/console/progress_text.h"
 #include "executor/console/terminal.h"
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -17,7 +17,7 @@
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/samples_apart.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -9,7 +9,7 @@
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
 #include "executor/weights/class_names.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {

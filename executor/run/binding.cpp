@@ -9,7 +9,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/plan/make_plan.h"
 #include "executor/run/launches_aside.h"
-#include "graph/in_threads.h"
+#include "base/in_threads.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -13,7 +13,7 @@
 #include "executor/devices/threads.h"
 #include "executor/run/task_error.h"
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

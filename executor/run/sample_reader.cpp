@@ -9,7 +9,7 @@
 #include "executor/run/task_error.h"
 #include "graph/error.h"
 #include "graph/op.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

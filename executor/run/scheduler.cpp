@@ -12,7 +12,7 @@
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -10,7 +10,7 @@
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"
 #include "graph/op.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 

@@ -8,7 +8,7 @@
 
 #include "executor/run/bind_plan.h"
 #include "executor/trace/trace_recorder.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "ops/optim/moving_average.h"
 
 namespace arbalest {

@@ -13,7 +13,7 @@
 #include "graph/op.h"
 #include "graph/passes/lints.h"
 #include "graph/passes/samples_apart.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
 #include "ops/optim/train.h"

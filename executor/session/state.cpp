@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numbers>
 
-#include "graph/in_threads.h"
-#include "graph/plain_message.h"
+#include "base/in_threads.h"
+#include "base/plain_message.h"
 #include "graph/random.h"
 #include "io/formats/layout.h"
 

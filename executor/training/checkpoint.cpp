@@ -10,7 +10,7 @@
 #include <set>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/json_error.h"
 #include "io/formats/layout.h"
 

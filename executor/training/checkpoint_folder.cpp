@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/atomic_file.h"
 
 namespace arbalest {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "executor/devices/threads.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 

@@ -5,7 +5,7 @@
 #include "executor/run/task_error.h"
 #include "executor/session/event_queue.h"
 #include "executor/training/training.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -11,7 +11,7 @@
 #include "executor/training/changes.h"
 #include "executor/training/training.h"
 #include "graph/op.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -18,7 +18,7 @@
 #include "executor/weights/class_names.h"
 #include "graph/checked.h"
 #include "graph/metric_direction.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {

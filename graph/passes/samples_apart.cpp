@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "graph/exported_batch.h"
+#include "base/exported_batch.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/sample_probe.h"
@@ -44,7 +44,7 @@ std::map<std::string, Exported> exported_models(const Graph& graph, ModelBatch w
   const Node* train = graph.find_op("arbalest.Train");
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    const int64_t batch = exported_batch(node.where);
+    const int64_t batch = exported_batch(node.where.file);
     const bool own = !train || node.where.file.empty() || node.where.file == train->where.file;
     if (which == ModelBatch::Fixed ? batch == 0 : batch > 0 || own) continue;
     Exported& model = models[node.where.file];

@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "graph/random.h"
 #include "io/formats/csv_reader.h"
 #include "io/photos/csv_columns.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 

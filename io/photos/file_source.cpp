@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "graph/error.h"
-#include "graph/in_threads.h"
+#include "base/in_threads.h"
 #include "io/formats/file.h"
 
 namespace arbalest {

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "graph/error.h"
-#include "graph/in_threads.h"
-#include "graph/plain_message.h"
+#include "base/in_threads.h"
+#include "base/plain_message.h"
 #include "io/formats/file.h"
 #include "io/formats/shard_list.h"
 #include "io/images/image_format.h"

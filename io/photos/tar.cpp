@@ -11,7 +11,7 @@
 #include <set>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
 #include "io/photos/empty_classes.h"

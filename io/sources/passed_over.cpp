@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <sstream>
 
+#include "base/plain_message.h"
 #include "graph/file/graph_file.h"
-#include "graph/plain_message.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;

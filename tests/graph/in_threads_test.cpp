@@ -1,6 +1,6 @@
 // Work in threads: every part once, on the caller's thread alone where one is asked for, and the first fault ends it.
 
-#include "graph/in_threads.h"
+#include "base/in_threads.h"
 
 #include <doctest/doctest.h>
 

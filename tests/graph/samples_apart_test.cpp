@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "graph/exported_batch.h"
+#include "base/exported_batch.h"
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
 #include "graph/passes/sample_probe.h"
@@ -147,7 +147,7 @@ TEST_CASE("samples: what keeps samples apart is taken, as exporters write it") {
 }
 
 TEST_CASE("samples: the batch that a file states is kept in the place of its nodes") {
-  CHECK(exported_batch({exported_file("a (exported for batches of 2).onnx", 17), 3, 4}) == 17);
-  CHECK(exported_batch({"m.onnx", 3, 4}) == 0);
-  CHECK(exported_batch({"m.onnx (exported for batches of x)", 3, 4}) == 0);
+  CHECK(exported_batch(exported_file("a (exported for batches of 2).onnx", 17)) == 17);
+  CHECK(exported_batch("m.onnx") == 0);
+  CHECK(exported_batch("m.onnx (exported for batches of x)") == 0);
 }

@@ -58,7 +58,7 @@ std::vector<Include> find_includes(const std::vector<std::string>& tops) {
   return found;
 }
 
-const std::vector<std::string> kProduct = {"graph", "io", "ops", "executor", "tools", "examples"};
+const std::vector<std::string> kProduct = {"base", "graph", "io", "ops", "executor", "tools", "examples"};
 
 }  // namespace
 

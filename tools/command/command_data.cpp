@@ -13,7 +13,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/session/session.h"
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/sources/passed_over.h"
 #include "io/sources/source.h"
 #include "tools/command/commands.h"

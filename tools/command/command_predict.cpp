@@ -13,7 +13,7 @@
 #include "executor/inference/inference.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/photos/file_list.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/prediction_lines.h"

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_setup.h"

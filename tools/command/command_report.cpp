@@ -8,7 +8,7 @@
 
 #include "executor/session/output_paths.h"
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/atomic_file.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"

@@ -12,7 +12,7 @@
 #include "executor/session/output_paths.h"
 #include "executor/training/changes.h"
 #include "executor/training/checkpoint_folder.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_settings.h"

@@ -8,7 +8,7 @@
 #include <exception>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "tools/command/commands.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <climits>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
 #include "tools/start/unknown_option.h"

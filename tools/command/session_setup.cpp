@@ -11,7 +11,7 @@
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 namespace arbalest {
 

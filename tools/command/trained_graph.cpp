@@ -8,7 +8,7 @@
 #include "executor/weights/weights_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "tools/command/session_setup.h"
 
 namespace arbalest {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
-#include "graph/in_threads.h"
+#include "base/in_threads.h"
 #include "tools/data/jpeg_writer.h"
 #include "tools/data/page_parts.h"
 #include "tools/data/sheet_forms.h"

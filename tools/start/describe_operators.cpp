@@ -7,7 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/op.h"
-#include "graph/other_names.h"
+#include "base/other_names.h"
 #include "tools/start/describe.h"
 
 namespace arbalest {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "io/formats/output_lock.h"
 
 namespace arbalest {

@@ -12,7 +12,7 @@
 
 #include "executor/session/output_paths.h"
 #include "graph/error.h"
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 #include "tools/watch/event_record.h"
 
 namespace arbalest {

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/plain_message.h"
 #include "executor/devices/threads.h"
-#include "graph/plain_message.h"
 #include "tests/executor/run/child_process.h"
 #include "tests/executor/run/passing_device.h"
 #include "tests/executor/run/scheduler_harness.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Exceptions and warnings in words for a user.
+// Exceptions and warnings in words for a user, and text that a terminal may show.
 
 #include <chrono>
 #include <cstdio>
@@ -9,6 +9,10 @@
 
 namespace arbalest {
 
+// `text` as a terminal may show it: control characters, escapes among them, and bytes that are no UTF-8 become "\x1b".
+// Lines that end in '\n' stay lines with `keep_lines`.
+std::string shown_text(std::string_view text, bool keep_lines);
+
 // what(), or, of the standard library's exceptions that name no cause ("std::bad_alloc"), what could not be had. Lines
 // are cut after 1000 bytes.
 std::string plain_message(const std::exception& error);
@@ -17,8 +21,8 @@ std::string plain_message(const std::exception& error);
 // name with an end of line in it, and lines of a run's results begin with two at most.
 std::string shown_message(std::string_view message);
 
-// Writes that to standard error. Where that cannot be written (a terminal that was closed, or that has been stopped for a
-// second), the run goes on.
+// Writes that to standard error. Where that cannot be written (a terminal that was closed, or that has been stopped for
+// a second), the run goes on.
 void warn(const std::string& message);
 
 // Writes to a terminal, a pipe or a file, and waits no longer than this for one that takes nothing (Ctrl-S, a pipe that

@@ -1,4 +1,4 @@
-#include "graph/plain_message.h"
+#include "base/plain_message.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,10 +15,32 @@
 #include <string_view>
 #include <system_error>
 
-#include "graph/error.h"
-
 namespace arbalest {
 namespace {
+
+// Bytes of the UTF-8 character that `text` begins with; 0 where there is none that may be shown.
+size_t shown_character(std::string_view text) {
+  const auto byte = [&](size_t i) { return uint8_t(text[i]); };
+  const auto first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool too_long = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
+  const bool no_character = (first == 0xed && byte(1) >= 0xa0) || (first == 0xf4 && byte(1) >= 0x90);
+  const bool control = first == 0xc2 && byte(1) < 0xa0;
+  // Marks that change the direction of the text around them: U+202A to U+202E and U+2066 to U+2069.
+  const bool direction = first == 0xe2 && ((byte(1) == 0x80 && byte(2) >= 0xaa && byte(2) <= 0xae) ||
+                                           (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9));
+  // Code points that are no characters, which XML refuses: U+FDD0 to U+FDEF and the last two of each plane.
+  const auto last = byte(length - 1);
+  const bool last_of_plane = (last == 0xbe || last == 0xbf) && byte(length - 2) == 0xbf &&
+                             (length == 3 ? first == 0xef : length == 4 && (byte(1) & 0x0f) == 0x0f);
+  const bool in_block = first == 0xef && byte(1) == 0xb7 && last >= 0x90 && last <= 0xaf;
+  return too_long || no_character || control || direction || last_of_plane || in_block ? 0 : length;
+}
 
 // Each line cut to what a terminal may show: names in it come from files and commands, whatever their length. Between
 // characters of UTF-8.
@@ -51,6 +73,21 @@ int without_waiting(std::FILE* out) {
 
 }  // namespace
 
+std::string shown_text(std::string_view text, bool keep_lines) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t length = keep_lines && text[0] == '\n' ? 1 : shown_character(text);
+    if (length == 0) {
+      shown += fmt::format("\\x{:02x}", uint8_t(text[0]));
+      text.remove_prefix(1);
+    } else {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+    }
+  }
+  return shown;
+}
+
 std::string plain_message(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error)) return "not enough memory on the host";
   if (dynamic_cast<const std::length_error*>(&error)) return "a size exceeds what memory can address";
@@ -64,7 +101,7 @@ std::string plain_message(const std::exception& error) {
 
 std::string shown_message(std::string_view message) {
   constexpr size_t kIndent = 4;
-  const std::string lines = printable(with_short_lines(message), true);
+  const std::string lines = shown_text(with_short_lines(message), true);
   std::string text = "arbalest: ";
   for (size_t at = 0; at < lines.size();) {
     const size_t end = std::min(lines.find('\n', at), lines.size());

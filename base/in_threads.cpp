@@ -1,4 +1,4 @@
-#include "graph/in_threads.h"
+#include "base/in_threads.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,9 +1,8 @@
-#include "graph/exported_batch.h"
+#include "base/exported_batch.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
-#include <string_view>
 
 namespace arbalest {
 namespace {
@@ -16,12 +15,12 @@ std::string exported_file(const std::string& file, int64_t batch) {
   return fmt::format("{}{}{}{}", file, kBefore, batch, kAfter);
 }
 
-int64_t exported_batch(const Position& where) {
-  const size_t at = where.file.rfind(kBefore);
-  if (at == std::string::npos || !where.file.ends_with(kAfter)) return 0;
-  const char* const last = where.file.data() + where.file.size() - kAfter.size();
+int64_t exported_batch(std::string_view file) {
+  const size_t at = file.rfind(kBefore);
+  if (at == std::string_view::npos || !file.ends_with(kAfter)) return 0;
+  const char* const last = file.data() + file.size() - kAfter.size();
   int64_t batch = 0;
-  const auto [end, error] = std::from_chars(where.file.data() + at + kBefore.size(), last, batch);
+  const auto [end, error] = std::from_chars(file.data() + at + kBefore.size(), last, batch);
   return error == std::errc() && end == last ? batch : 0;
 }
 

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 #include <string>
-
-#include "graph/error.h"
+#include <string_view>
 
 namespace arbalest {
 
@@ -13,7 +12,7 @@ namespace arbalest {
 // 1)".
 std::string exported_file(const std::string& file, int64_t batch);
 
-// The batch that exported_file() was told; 0 for any other place.
-int64_t exported_batch(const Position& where);
+// The batch that exported_file() was told, of what it returned; 0 for any other text.
+int64_t exported_batch(std::string_view file);
 
 }  // namespace arbalest

@@ -1,4 +1,4 @@
-#include "graph/other_names.h"
+#include "base/other_names.h"
 
 #include <algorithm>
 #include <cctype>

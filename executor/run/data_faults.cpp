@@ -188,11 +188,15 @@ std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, c
   const auto batch = size_t(loop.batch);
   std::vector<Bytes> content(fields.size());
   std::vector<bool> counts(fields.size(), false);  // fields whose numbers are looked at
+  bool wanted = false;
   for (size_t f = 0; f < fields.size(); ++f) {
     counts[f] = what == LookFor::LabelsAndNumbers && loop.fields[f] != kNone && is_floating(fields[f].dtype) &&
                 !labels.may_be_missing(f);
-    if (labels.reads(f) || counts[f]) content[f].resize(size_t(fields[f].sample().bytes()) * batch);
+    // As a batch of the loop is filled: a source need not have been asked for fewer fields before.
+    if (loop.fields[f] != kNone) content[f].resize(size_t(fields[f].sample().bytes()) * batch);
+    wanted = wanted || labels.reads(f) || counts[f];
   }
+  if (!wanted) return std::nullopt;
   std::string first, first_number;
   int64_t bad_labels = 0;
   for (size_t begin = 0; begin < all.size(); begin += batch) {

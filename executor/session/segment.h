@@ -151,7 +151,7 @@ class Segment {
   std::optional<UpdateCount> take_updates(std::vector<double>& sums) const;
   std::optional<DataFault> fault_in_training(int64_t from, int64_t to, LookFor what) const;
   bool report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums);
-  Monitor::Verdict judge(const RunPosition& at, const Measurement& measured);
+  Monitor::Verdict judge(int64_t iterations, const Measurement& measured);
   std::string diverged_learners() const;
   bool watch(const std::function<void()>& look);
   void report_rest();

@@ -196,8 +196,10 @@ bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vec
   });
 }
 
-// Judges a validation. Errors are as those of training; metrics other than the loss may be nan for good reasons.
-Monitor::Verdict Segment::judge(const RunPosition& at, const Measurement& measured) {
+// Judges the validation after so many iterations. Errors are as those of training; metrics other than the loss may be
+// nan for good reasons.
+Monitor::Verdict Segment::judge(int64_t iterations, const Measurement& measured) {
+  const RunPosition at = position_after(iterations);
   const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Validate"), "split");
   const auto look_for = [&](LookFor what) { return fault_in_data(validation(), *prepared_.validation, split, what); };
   const auto text = [&](const DataFault& fault) {
@@ -208,7 +210,9 @@ Monitor::Verdict Segment::judge(const RunPosition& at, const Measurement& measur
   try {
     verdict = monitor_.validated(at, measured);
   } catch (const Diverged& error) {
-    const auto fault = look_for(LookFor::LabelsAndNumbers);
+    auto fault = look_for(LookFor::LabelsAndNumbers);
+    // Samples that were trained on may have spoilt the weights, which no report has told of so far.
+    if (!fault) fault = fault_in_training(0, iterations, LookFor::LabelsAndNumbers);
     if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
     if (fault) throw Diverged(text(*fault), error.iteration, error.of);
     throw;
@@ -319,7 +323,7 @@ std::function<void(int64_t)> Segment::end_validation() {
     if (over) return;  // what is validated until the stop takes hold counts no more
     const RunPosition at = position_after(relation.last_of(tick) + 1);
     Monitor::Verdict verdict;
-    if (!watch([&] { verdict = judge(at, validated_->read(tick)); })) return;
+    if (!watch([&] { verdict = judge(relation.last_of(tick) + 1, validated_->read(tick)); })) return;
     if (on_validated) on_validated(verdict, validated_model(), at);
     over = verdict.stop;
     if (over) scheduler_->stop();

@@ -158,7 +158,7 @@ TEST_CASE("a validation is the mean over all samples by their weights, whatever 
   for (const Kind& kind : kinds(data)) {
     for (const int64_t batch : {24, 12, 7, 4, 2, 1}) {
       for (const int devices : {1, 2}) {
-        const Ended end = ended({.loss = kind.loss, .test_batch = batch, .rate = "0.0"}, data, devices);
+        const Ended end = ended({.loss = kind.loss, .batch = 12, .test_batch = batch, .rate = "0.0"}, data, devices);
         INFO(kind.loss, " in batches of ", batch, " on ", devices, " devices");
         CHECK(end.story.validations.at(0).loss == doctest::Approx(kind.expected.loss).epsilon(1e-6));
       }
@@ -306,6 +306,7 @@ TEST_CASE("a run goes on from a checkpoint that has no weights of batches") {
     write_safetensors(files[n], file);
   }
   options.files.save = folder / "resumed.safetensors";
+  options.checkpoints.from = newest_checkpoint(options.checkpoints.folder);
   const Recorder resumed = run(graph_of(net), options);
   CHECK(read_whole_file(options.files.save) == whole);
   CHECK(resumed.starts.at(0).resumed_iteration == 32);

@@ -177,7 +177,7 @@ bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vec
   const std::optional<UpdateCount> updates = take_updates(sums);
   const RunPosition at = position_after(to);
   const auto fail_for = [&](const DataFault& fault, const std::string& what) {
-    const std::string text = fmt::format("{} after iteration {}: {}", what, at.iteration, fault.text);
+    const std::string text = fmt::format("{} iteration {}: {}", what, at.iteration, fault.text);
     if (fault.of_label) throw TaskError(text, at.iteration);
     throw Diverged(text, at.iteration, Diverged::Of::Training);
   };
@@ -187,12 +187,14 @@ bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vec
                       diverged_learners(), input_since_report(to));
     } catch (const Diverged&) {
       if (const auto fault = fault_in_training(from, to, LookFor::LabelsAndNumbers)) {
-        fail_for(*fault, "the loss is no longer finite");
+        fail_for(*fault, updates ? fmt::format("the last {} updates have been skipped up to", Monitor::kMostSkipped)
+                                 : "the loss is no longer finite after");
       }
       throw;
     }
     if (!updates || updates->skipped == 0) return;
-    if (const auto fault = fault_in_training(from, to, LookFor::Labels)) fail_for(*fault, "updates have been skipped");
+    if (const auto fault = fault_in_training(from, to, LookFor::Labels))
+      fail_for(*fault, "updates have been skipped up to");
   });
 }
 

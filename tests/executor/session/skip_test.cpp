@@ -189,7 +189,8 @@ TEST_CASE("a run that skips all updates ends") {
   };
   options.sources.training = std::make_shared<Hopeless>();
   const Outcome run = outcome(normed(of), options);
-  CHECK(contains(run.error, "the last 100 updates up to iteration 100 have been skipped"));
+  CHECK(contains(run.error, "the last 100 updates have been skipped up to iteration 100: field 'x' of sample "));
+  CHECK(contains(run.error, "holds an infinity at element 0 of 6"));
   CHECK(run.story.reports.size() == 50);
   CHECK(run.story.reports.back().skipped_updates == 2);
   CHECK(std::isnan(run.story.reports.back().loss));

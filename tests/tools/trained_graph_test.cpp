@@ -255,7 +255,7 @@ TEST_CASE("of two heads the first is taken, which is said, and --value takes the
   const Told exported = runs.ask({"export", runs.graph.c_str(), model.c_str(), "--weights", runs.weights.c_str()});
   REQUIRE(exported.errors.size() == 1);
   CHECK(contains(exported.errors[0], "the output is 'first'; --value exports 'second'"));
-  CHECK(contains(exported.out.at(0), "first float[-1, 10]"));
+  CHECK(contains(exported.out.at(0), " to first "));
 }
 
 TEST_CASE("of very many classes evaluate counts what there was, not all pairs") {

@@ -48,9 +48,9 @@ void for_each_difference(const Graph& one, const Graph& other, const Each& each)
 }
 
 // The graph's file as the run that saved the weights had it.
-Graph as_its_run(Graph graph, const WeightsFile& weights) {
+Graph as_its_run(Graph graph, const WeightsFile& weights, const std::vector<std::string>& overrides) {
   const Graph file = graph;
-  for (const std::string& assignment : *weights.overrides()) {
+  for (const std::string& assignment : overrides) {
     try {
       apply_override(graph, assignment);
     } catch (const GraphError& error) {
@@ -91,7 +91,7 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
     }
     return asked;
   }
-  const Graph trained = as_its_run(file, weights);
+  const Graph trained = as_its_run(file, weights, *overrides);
   Graph graph = trained;
   for (const std::string& assignment : options.set) apply_override(graph, assignment);
   std::vector<std::string> taken, others;

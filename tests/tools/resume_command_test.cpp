@@ -12,6 +12,7 @@
 #include "executor/training/checkpoint_folder.h"
 #include "graph/error.h"
 #include "io/formats/file.h"
+#include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"
 #include "tools/command/commands.h"
@@ -213,7 +214,9 @@ TEST_CASE("a run that goes on has another learning rate where that is asked for,
   whole.epochs = "3";  // the same rates by a schedule
   REQUIRE(whole.run({"--set", "train.schedule=multistep", "--set", "train.milestones=2", "--set", "train.gamma=0.5"}) ==
           kDone);
-  CHECK(read_file(place.weights) == read_file(whole.weights));
+  const TensorFile mine = read_safetensors(place.weights), other = read_safetensors(whole.weights);
+  REQUIRE(mine.tensors.size() == other.tensors.size());
+  for (size_t i = 0; i < mine.tensors.size(); ++i) CHECK(mine.tensors[i].bytes == other.tensors[i].bytes);
 
   place.epochs = "4";  // the run's own command line, as a batch queue repeats it
   REQUIRE(place.run({"--resume"}) == kDone);

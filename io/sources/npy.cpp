@@ -57,7 +57,8 @@ DescribedScheme npy_scheme() {
       {.path = "DIR",
        .text = "NumPy's arrays of any kind, a file for each field",
        .more = "The files are DIR/SPLIT/FIELD.npy or DIR/SPLIT_FIELD.npy, as in train/image.npy: uint8, int32, "
-               "int64, float32 or float64 in row-major order, with samples along the first dimension. "
+               "int64, float32 or float64 in row-major order, with samples along the first dimension; doubles are "
+               "read as floats. "
                "Images are uint8 (N, C, H, W), classes int32 or int64 (N). NumPy writes such a file by "
                "numpy.save(FILE, array).",
        .options = {classes_option()},

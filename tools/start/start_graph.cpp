@@ -107,9 +107,9 @@ void take_labels(GraphText& graph, const Source& source, const Field& label, int
                   "A unit for each label. The loss takes these scores as they are, without a Sigmoid.");
   } else if (label.dtype != DataType::Int32 || !label.shape.empty()) {
     throw GraphError(
-        fmt::format("{}: field '{}' is {}, expected a class (int32 or int64), or a float for each of "
-                    "several labels",
-                    source.describe(), label.name, to_string(TensorType{label.dtype, label.shape})));
+        fmt::format("{}: found field {}, expected a class (int32 or int64; NumPy makes them by "
+                    "labels.astype('int64')), or a float for each of several labels",
+                    source.describe(), to_string(label)));
   }
   if (classes == 0) classes = label.classes;
   if (classes == 0) {

@@ -182,7 +182,8 @@ std::string describe_templates() {
   for (const Template& each : kTemplates) {
     const std::string_view all = each.text;
     const size_t begin = all.find("# ") + 2;
-    std::string line(all.substr(begin, all.find_first_of(".;\n", begin) - begin));
+    const size_t end = std::min({all.find(". ", begin), all.find("; ", begin), all.find('\n', begin)});
+    const std::string line(all.substr(begin, end - begin));
     text += fmt::format("  {:<8}  {}\n", each.name, line);
   }
   return text;

@@ -1,5 +1,5 @@
 #pragma once
-// The graph files that `arbalest init` starts from: examples/start, embedded by templates.py.
+// The graph files that `arbalest init` starts from: tools/start/graphs, embedded by templates.py.
 
 #include <vector>
 

@@ -11,7 +11,7 @@ namespace {
 class AlignedMemory {
  public:
   void* allocate(int64_t bytes) {
-    blocks_.push_back(std::make_unique<Block[]>(size_t(bytes) / sizeof(Block) + 1));
+    blocks_.push_back(std::make_unique_for_overwrite<Block[]>(size_t(bytes) / sizeof(Block) + 1));
     return blocks_.back().get();
   }
 

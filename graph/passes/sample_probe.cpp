@@ -40,37 +40,43 @@ struct Draw {
 
   template <typename T>
   T number(uint64_t element, bool changed) const {
-    const uint64_t bits = scrambled(key ^ scrambled(element));
-    if constexpr (std::is_same_v<T, bool> || std::is_integral_v<T>) return T((bits & 1) ^ uint64_t(changed));
-    const uint64_t drawn = changed ? scrambled(bits) : bits;
-    const double unit = double(drawn >> 11) * 0x1p-53;
-    if (positive) return T(0.5 + unit);
-    if (!wide) return T(float(2 * unit - 1));
-    return T(float((drawn & 1 ? 1 : -1) * std::exp2(20 * unit - 10)));
+    if constexpr (std::is_integral_v<T>) return T((scrambled(key + element) & 1) ^ uint64_t(changed));
+    const uint64_t drawn = scrambled((changed ? ~key : key) + element);
+    const float unit = float(drawn >> 40) * 0x1p-24f;
+    if (positive) return T(0.5f + unit);
+    if (!wide) return T(2 * unit - 1);
+    return T((drawn & 1 ? 1.0f : -1.0f) * std::exp2(20 * unit - 10));
   }
 };
 
-// Writes all elements, or new numbers for those of `sample`.
+// Whether f(first, past) holds for all elements of one sample, stretch by stretch, or of all others; ends where it does
+// not.
+template <typename F>
+bool all_stretches(int64_t count, int64_t stride, int64_t samples, int64_t sample, bool others, const F& f) {
+  for (int64_t first = 0, of = 0; first < count; first += stride, of = of + 1 == samples ? 0 : of + 1) {
+    if ((of == sample) != others && !f(first, first + stride)) return false;
+  }
+  return true;
+}
+
 template <typename T>
-void fill(const Draw& draw, Bytes& bytes, const SampleOrder& order, int64_t samples, int64_t sample) {
-  const int64_t count = int64_t(bytes.size() / sizeof(T));
-  for (int64_t e = 0; e < count; ++e) {
-    if (sample >= 0 && e / order.stride % samples != sample) continue;
-    const T number = draw.number<T>(uint64_t(e), sample >= 0);
+void fill(const Draw& draw, Bytes& bytes, int64_t first, int64_t past, bool changed) {
+  for (int64_t e = first; e < past; ++e) {
+    const T number = draw.number<T>(uint64_t(e), changed);
     std::memcpy(bytes.data() + size_t(e) * sizeof(T), &number, sizeof(T));
   }
 }
 
-void fill(DataType type, const Draw& draw, Bytes& bytes, const SampleOrder& order, int64_t samples,
-          int64_t sample = -1) {
+// Writes elements first … past − 1.
+void fill(DataType type, const Draw& draw, Bytes& bytes, int64_t first, int64_t past, bool changed) {
   switch (type) {
-    case DataType::Float32: return fill<float>(draw, bytes, order, samples, sample);
-    case DataType::Float64: return fill<double>(draw, bytes, order, samples, sample);
-    case DataType::Bfloat16: return fill<bfloat16>(draw, bytes, order, samples, sample);
-    case DataType::Int32: return fill<int32_t>(draw, bytes, order, samples, sample);
-    case DataType::Int64: return fill<int64_t>(draw, bytes, order, samples, sample);
+    case DataType::Float32: return fill<float>(draw, bytes, first, past, changed);
+    case DataType::Float64: return fill<double>(draw, bytes, first, past, changed);
+    case DataType::Bfloat16: return fill<bfloat16>(draw, bytes, first, past, changed);
+    case DataType::Int32: return fill<int32_t>(draw, bytes, first, past, changed);
+    case DataType::Int64: return fill<int64_t>(draw, bytes, first, past, changed);
     case DataType::Bool:
-    case DataType::Uint8: return fill<uint8_t>(draw, bytes, order, samples, sample);
+    case DataType::Uint8: return fill<uint8_t>(draw, bytes, first, past, changed);
     case DataType::String:
     case DataType::Token: return;
   }
@@ -92,14 +98,14 @@ class Candidates {
   // The two contents differ by what became of one sample.
   void narrow(const Bytes& before, const Bytes& after, int64_t sample) {
     const size_t size = size_of(type_.dtype);
-    std::vector<int64_t> changed;
-    for (int64_t e = 0; e < type_.elements(); ++e) {
-      const size_t at = size_t(e) * size;
-      if (std::memcmp(before.data() + at, after.data() + at, size) != 0) changed.push_back(e);
-    }
-    seen_ = seen_ || !changed.empty();
+    const auto equal = [&](int64_t first, int64_t past) {
+      const size_t at = size_t(first) * size;
+      return std::memcmp(before.data() + at, after.data() + at, size_t(past - first) * size) == 0;
+    };
+    if (equal(0, type_.elements())) return;
+    seen_ = true;
     std::erase_if(strides_, [&](int64_t stride) {
-      return std::any_of(changed.begin(), changed.end(), [&](int64_t e) { return e / stride % samples_ != sample; });
+      return !all_stretches(type_.elements(), stride, samples_, sample, true, equal);
     });
   }
 
@@ -161,16 +167,22 @@ class Runs {
     for (const ValueId input : host_.node().inputs) {
       if (input == kNone || is_given(graph_, input)) continue;
       auto bytes = std::make_shared<Bytes>(size_t(value(input).type.bytes()));
-      fill(value(input).type.dtype, numbers(input, attempt), *bytes, {}, samples_);
+      fill(value(input).type.dtype, numbers(input, attempt), *bytes, 0, value(input).type.elements(), false);
       contents_[input] = std::move(bytes);
     }
   }
 
   void change(int attempt, int64_t sample) {
     for (auto& [input, bytes] : contents_) {
-      if (values_[size_t(input)].kind != Kind::Apart) continue;
+      const SampleOrder& order = values_[size_t(input)];
+      if (order.kind != Kind::Apart) continue;
       auto changed = std::make_shared<Bytes>(*bytes);
-      fill(value(input).type.dtype, numbers(input, attempt), *changed, values_[size_t(input)], samples_, sample);
+      const TensorType& type = value(input).type;
+      const Draw draw = numbers(input, attempt);
+      all_stretches(type.elements(), order.stride, samples_, sample, false, [&](int64_t first, int64_t past) {
+        fill(type.dtype, draw, *changed, first, past, true);
+        return true;
+      });
       bytes = std::move(changed);
     }
   }

@@ -74,10 +74,7 @@ std::string Training::learners_note() const {
   const bool cpus = std::all_of(devices.begin(), devices.end(),
                                 [](const PlanDevice& device) { return device.kind == PlanDevice::Kind::Cpu; });
   if (!cpus || all == 1 || tuner_) return "";
-  return fmt::format(
-      "{} learners share this processor, so that an epoch takes no less time than with one, and each learner sees a "
-      "part of it; on CPUs --learners 1 on one device trains faster",
-      all);
+  return fmt::format("{} learners share this processor and are slower than one; --learners 1 on one device", all);
 }
 
 }  // namespace arbalest

@@ -11,8 +11,8 @@
 #include <optional>
 #include <system_error>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "io/formats/atomic_file.h"
 
 namespace arbalest {

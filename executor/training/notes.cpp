@@ -23,8 +23,7 @@ std::string Training::note() const {
 // A note where the learning rate goes on otherwise than the run before would have had it: by what was asked for, or
 // because a schedule of the run's length has become another with it.
 std::string Training::resumed_note() const {
-  std::string note =
-      changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
+  std::string note = changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
   if (!options_.checkpoints.from) return note;
   const Checkpoint& from = options_.checkpoints.from->checkpoint;
   const LearningRate schedule(prepared_.program.train);

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <limits>
 
+#include "base/plain_message.h"
 #include "executor/training/changes.h"
 #include "executor/training/training.h"
 #include "graph/op.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -54,8 +54,7 @@ std::string holder_of_lock(int descriptor) {
   struct stat status = {};
   std::ifstream locks("/proc/locks");
   if (fstat(descriptor, &status) == 0) {
-    const std::string file =
-        fmt::format("{:02x}:{:02x}:{}", major(status.st_dev), minor(status.st_dev), status.st_ino);
+    const std::string file = fmt::format("{:02x}:{:02x}:{}", major(status.st_dev), minor(status.st_dev), status.st_ino);
     std::string number, kind, advisory, access, process, place, rest;
     while (locks >> number >> kind >> advisory >> access >> process >> place && std::getline(locks, rest)) {
       if (kind == "FLOCK" && place == file && process[0] != '-' && process != "0") return "process " + process;

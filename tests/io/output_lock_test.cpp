@@ -25,7 +25,8 @@ TEST_CASE("output lock: one at a time, whatever the name, and nothing is left") 
   {
     const OutputLock weights(folder / "weights"), of_a_new_file(folder / "new"), of_a_long_name(folder / longest);
     // Some file systems state another device to programs than in /proc/locks.
-    const std::string known = fmt::format("process {} writes this file", getpid()), unknown = "another process writes this file";
+    const std::string known = fmt::format("process {} writes this file", getpid()),
+                      unknown = "another process writes this file";
     for (const std::string& name : {std::string("weights"), std::string("link"), std::string("new"), longest}) {
       const std::string path = folder / name;
       const std::string refusal = message_of<OutputInUse>([&] { OutputLock again(path); });

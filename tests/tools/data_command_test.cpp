@@ -280,7 +280,8 @@ TEST_CASE("data: a contact sheet that is a page has all classes by their names, 
   const std::string picture = photos.folder / "sheet.png";
   const std::string said = photos.look({"--contact-sheet", picture.c_str()}).second;
   CHECK(
-      said.find("8 × 40 samples of train; 40 of 47 classes, evenly spread (a file that ends in .html has all of them); "
+    check_parts(message_of<OutputInUse>([&] { photos.pack({"--split", "train"}); }),
+                {"train.shards: ", " writes this file"});
                 "rows, from the top: cat, dog, kind 00,") != std::string::npos);
 }
 

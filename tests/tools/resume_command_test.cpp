@@ -206,7 +206,7 @@ TEST_CASE("a run that goes on has another learning rate where that is asked for,
     }
     return found;
   };
-  CHECK(last_line("resume").at("changes") == nlohmann::json({"train.lr=0.01"}));
+  CHECK(last_line("resume").at("changes") == nlohmann::json::array({"train.lr=0.01"}));
   CHECK(last_line("resume").at("attributes").at("train.lr") == 0.01);
   CHECK(last_line("resume").at("note").get<std::string>().find("changed since the run began: train.lr=0.01") == 0);
   CHECK(last_line("progress").at("learning_rate").get<double>() == doctest::Approx(0.01));
@@ -221,9 +221,12 @@ TEST_CASE("a run that goes on has another learning rate where that is asked for,
   place.epochs = "4";  // the run's own command line, as a batch queue repeats it
   REQUIRE(place.run({"--resume"}) == kDone);
   CHECK(last_line("progress").at("learning_rate").get<double>() == doctest::Approx(0.01));
-  const auto different = [&](const char* change) { return refused([&] { place.run({"--resume", "--change", change}); }); };
-  CHECK(different("train.momentum=0.5").find("--change train.momentum=0.5: expected a number of the learning rate's "
-                                             "schedule: train.lr, train.lr_end") == 0);
+  const auto different = [&](const char* change) {
+    return refused([&] { place.run({"--resume", "--change", change}); });
+  };
+  CHECK(different("train.momentum=0.5")
+            .find("--change train.momentum=0.5: expected a number of the learning rate's "
+                  "schedule: train.lr, train.lr_end") == 0);
   CHECK(different("prefetch.batch=8").find("expected a number of the learning rate's schedule") != std::string::npos);
   CHECK(different("train.rate=1").find("--change train.rate=1: ") == 0);
   CHECK(different("train.lr=-1").find("'lr' is -1") != std::string::npos);

@@ -143,7 +143,8 @@ TEST_CASE("outputs are looked at before the work") {
   const std::string dead = place.at("dead");
   place.options.session.files.trace = dead;
   place.options.log.clear();
-  check_parts(message_of<RunError>([&] { command_run(place.options); }), {"dead: cannot be written: there is no folder"});
+  check_parts(message_of<RunError>([&] { command_run(place.options); }),
+              {"dead: cannot be written: there is no folder"});
   const std::string missing = place.at("missing");
   ReportOptions report;
   report.logs = {missing};

@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "io/formats/output_lock.h"
 
 namespace arbalest {

@@ -44,7 +44,8 @@ constexpr OwnName kOwnNames[] = {
     {"arbalest.Train", "sgd adam adamw rmsprop lamb lars optimizer optimiser fit"},
     {"arbalest.Validate", "evaluate evaluation test"},
     {"arbalest.Synchronize", "distributeddataparallel dataparallel ddp allreduce horovod"},
-    {"arbalest.Augment", "normalize randomhorizontalflip randomcrop colorjitter totensor rescaling"},
+    {"arbalest.Augment",
+     "normalize randomhorizontalflip randomcrop colorjitter totensor rescaling augmentation transforms"},
     {"arbalest.ResizeCrop", "centercrop decodejpeg decodeimage"},
     {"arbalest.MixImages", "mixup cutmix"},
 
@@ -112,6 +113,11 @@ constexpr OwnName kOwnNames[] = {
     {"tensors", "safetensors tensor"},
     {"synthetic", "random noise fake dummy"},
     {"csv", "table tsv dataframe"},
+    {"photos", "resnet resnet18 resnet50 imagenet imagefolder folder"},
+    {"cnn", "convnet conv cifar cifar10 vgg cnn2d"},
+    {"lenet", "mnist lenet5"},
+    {"finetune", "fine-tune finetuning transfer pretrained transfer-learning"},
+
     {"glyphs", "digits generated toy"},
     {"mnist", "fashionmnist fashion-mnist emnist kmnist"},
     {"cifar10", "cifar cifar-10"},

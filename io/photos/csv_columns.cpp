@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
 
 #include "graph/error.h"
@@ -112,6 +113,22 @@ std::string labels_hint(const CsvReader& table, const CsvColumns& columns) {
   return fmt::format("; found {} columns of 0 and 1: labels={}", names.size(), fmt::join(names, ","));
 }
 
+// Where most cells are numbers: where tables of them are read.
+std::string numbers_hint(const CsvReader& table) {
+  CsvReader rows(table.path());
+  if (!rows.next()) return "";
+  size_t numbers = 0;
+  for (size_t c = 0; c < table.columns().size(); ++c) {
+    const std::string_view cell = rows[c];
+    double number = 0;
+    const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
+    numbers += error == std::errc() && end == cell.data() + cell.size();
+  }
+  return 2 * numbers > table.columns().size()
+             ? ". csv: lists files of photos; numbers to train on come as npy: or tensors:, see 'arbalest sources npy'"
+             : "";
+}
+
 void find_labels(const SourceSpec& spec, const Finder& finder, const CsvReader& table, CsvColumns& columns) {
   columns.label = finder.named("label");
   columns.list = finder.named("list");
@@ -142,8 +159,8 @@ CsvColumns find_columns(const SourceSpec& spec, const CsvReader& table) {
   if (!path) {
     const std::string& first = table.columns().front();
     const bool others = table.columns().size() == 1 && first.find_first_of(";\t") != first.npos;
-    finder.refuse(fmt::format("found no column {}, expected path=COLUMN{}", fmt::join(kPaths, ", "),
-                              others ? ", and commas between columns" : ""));
+    finder.refuse(fmt::format("found no column {}, expected path=COLUMN{}{}", fmt::join(kPaths, ", "),
+                              others ? ", and commas between columns" : "", numbers_hint(table)));
   }
   columns.path = *path;
   columns.group = finder.named("group");

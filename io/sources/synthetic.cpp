@@ -83,8 +83,8 @@ DescribedScheme synthetic_scheme() {
       {.text = "noise that stays on the device, for measuring",
        .more = "There is nothing to learn in it. It stands for data that is not there, as for a model that "
                "is exported.",
-       .options = {{"shape", "CxHxW", "channels, height and width", "3x224x224"},
-                   {"classes", "N", "of the labels", "1000"},
+       .options = {{"shape", "CxHxW", "channels, height and width", "3x32x32"},
+                   {"classes", "N", "of the labels", "10"},
                    {"size", "N", "samples to train on", "50000"},
                    {"test", "N", "samples to validate on", "10000, or size where that is less"},
                    {"delay", "MICROSECONDS", "batches are made anew, and each takes so long at least"}},

@@ -97,6 +97,7 @@ TEST_CASE("csv: columns by option, and by names that are usual") {
   check_parts(TestTable("path,age,a,b,split\n0.jpg,1,0,1,train\n1.jpg,40,,1,train\n").graph_error(),
               {"found 2 columns of 0 and 1: labels=a,b; "});
   check_parts(TestTable("a,label\n").graph_error(), {"found no column path, file", "expected path=COLUMN"});
+  check_parts(TestTable("length,width,label\n5.1,3.5,setosa\n").graph_error(), {"numbers to train on come as npy:"});
   for (const char* option : {"?label=label", "", "?labels=*"}) {
     check_parts(
         TestTable("path,label,label\n0.jpg,1,0\n").graph_error(option),

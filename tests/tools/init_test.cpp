@@ -117,6 +117,7 @@ TEST_CASE("init: lenet and cnn are whole as they are, and take photos, arrays an
     // Without classes=K these are counted; fields have their places.
     const std::string arrays = desk.init(name, {"--data", "npy:" + desk.path("bytes")});
     CHECK(content(arrays).find("logits = arbalest.Linear <units = 4>") != std::string::npos);
+    if (std::string(name) == "cnn") CHECK(content(arrays).find("<pad = 3,") != std::string::npos);
     desk.train(arrays);
     desk.train(desk.init(name, {"--data", "npy:" + desk.path("floats")}));
     const std::string several = desk.init(name, {"--data", "csv:" + desk.path("table.csv") + "?labels=*"});

@@ -182,6 +182,24 @@ TEST_CASE("every source says what it holds, and every option what it means") {
     }
     CHECK(describe_sources("").find(scheme.name + ":" + doc.path) != std::string::npos);
   }
+  // What is said to hold without an option holds.
+  for (const std::string scheme : {"glyphs", "synthetic"}) {
+    CAPTURE(scheme);
+    std::string stated = scheme + ":";
+    for (const auto& known : source_schemes()) {
+      if (known.scheme.name != scheme) continue;
+      for (const SourceOption& option : known.doc.options) {
+        if (option.fallback.find_first_not_of("0123456789x") != std::string::npos || option.fallback.empty()) continue;
+        stated += (stated.ends_with(':') ? "?" : "&") + option.name + "=" + option.fallback;
+      }
+    }
+    CHECK(stated.find('&') != std::string::npos);
+    for (const char* split : {"train", "test"}) {
+      const auto plain = open_source(scheme + ":", split, 1), told = open_source(stated, split, 1);
+      CHECK(plain->size() == told->size());
+      CHECK(to_string(plain->fields()) == to_string(told->fields()));
+    }
+  }
   CHECK_THROWS_WITH_AS(describe_sources("imagefolder"), doctest::Contains("did you mean 'folder'?"), GraphError);
   CHECK(describe_sources("csv:x.csv?labels=*") == describe_sources("csv"));
 }

@@ -7,8 +7,8 @@
 #include <charconv>
 #include <climits>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
 #include "tools/start/unknown_option.h"
@@ -619,6 +619,9 @@ class CommandLine {
     std::vector<std::string> commands;
     for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
     if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
+    if (rest.front().ends_with(".onnxtxt")) {
+      throw GraphError(fmt::format("'{0}' is no command; did you mean 'arbalest run {0}'?", rest.front()));
+    }
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }
 

@@ -71,6 +71,10 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
     graph.comment_out("pixels");
     graph.replace("> (pixels)\n\n", "> (image)\n\n");
   }
+  if (!files && graph.has("<pad = ")) {  // an eighth of small images, as of 32 × 32
+    const int64_t eighth = std::min(image.shape[1], image.shape[2]) / 8;
+    graph.set("x", "pad", std::to_string(std::min(graph.number("x", "pad"), eighth)));
+  }
   if (floats) {
     graph.comment_out("x");
     graph.replace("(x)\n", "(image)\n");

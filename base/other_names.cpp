@@ -132,11 +132,13 @@ std::string plain(std::string_view name) {
 }
 
 // An operator's right name in the wrong domain, or in other letters: "nn.linear" of "arbalest.Linear".
+// Names in lower case are also those of parameters, of which "conv1.weight" is not meant by "fc.weight".
 bool same_operator(std::string_view name, std::string_view op) {
+  const bool both_in_domains = name.find('.') != name.npos && op.find('.') != op.npos;
   name.remove_prefix(name.rfind('.') + 1);
   op.remove_prefix(op.rfind('.') + 1);
   const auto alike = [](char a, char b) { return std::tolower(uint8_t(a)) == std::tolower(uint8_t(b)); };
-  return !op.empty() && std::isupper(uint8_t(op[0])) &&
+  return !op.empty() && (std::isupper(uint8_t(op[0])) || !both_in_domains) &&
          std::equal(name.begin(), name.end(), op.begin(), op.end(), alike);
 }
 

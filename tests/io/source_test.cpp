@@ -79,7 +79,7 @@ Bytes cifar_records(int count, int first_label) {
 TEST_CASE("source: wrong specs name what is valid and what is near") {
   check_parts(
       graph_error("minst:data"),
-      {"unknown scheme 'minst'", "mnist, cifar10, cifar100, synthetic, glyphs, tensors, npy, folder, csv, tar, memory",
+      {"unknown scheme 'minst'", "glyphs, mnist, cifar10, cifar100, folder, csv, tar, npy, tensors, synthetic, memory",
        "did you mean 'mnist'"});
   check_parts(graph_error("glyphs"), {"expected a colon", "'glyphs:'"});
   check_parts(graph_error(""), {"unknown scheme ''"});

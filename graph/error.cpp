@@ -75,7 +75,9 @@ Place place_of(std::string_view message) {
 
 }  // namespace
 
-std::string printable(std::string_view text, bool keep_lines) { return shown_text(text, keep_lines); }
+std::string printable(std::string_view text, bool keep_lines) {
+  return shown_text(text, keep_lines);
+}
 
 GraphError::GraphError(const Position& where, const std::string& message)
     : std::runtime_error(with_place(where, message)) {}

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "executor/devices/threads.h"
 #include "base/plain_message.h"
+#include "executor/devices/threads.h"
 
 namespace arbalest {
 namespace {

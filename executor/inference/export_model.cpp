@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/plain_message.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/session/state.h"
@@ -17,7 +18,6 @@
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/samples_apart.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <optional>
 
+#include "base/plain_message.h"
 #include "executor/run/bind_plan.h"
 #include "executor/session/initial_values.h"
 #include "executor/weights/class_names.h"
-#include "base/plain_message.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {

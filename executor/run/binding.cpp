@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/in_threads.h"
 #include "executor/devices/nvtx.h"
 #include "executor/plan/make_plan.h"
 #include "executor/run/launches_aside.h"
-#include "base/in_threads.h"
 #include "graph/op.h"
 
 namespace arbalest {

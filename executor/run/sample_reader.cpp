@@ -6,10 +6,10 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/plain_message.h"
 #include "executor/run/task_error.h"
 #include "graph/error.h"
 #include "graph/op.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "base/plain_message.h"
 #include "executor/devices/nvtx.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

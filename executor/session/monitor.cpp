@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/plain_message.h"
 #include "executor/run/task_error.h"
 #include "graph/error.h"
 #include "graph/metric_direction.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 

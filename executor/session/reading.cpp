@@ -7,10 +7,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/plain_message.h"
 #include "executor/run/binding.h"
 #include "executor/run/data_faults.h"
 #include "graph/op.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 

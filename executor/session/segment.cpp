@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/plain_message.h"
 #include "executor/run/bind_plan.h"
 #include "executor/trace/trace_recorder.h"
-#include "base/plain_message.h"
 #include "ops/optim/moving_average.h"
 
 namespace arbalest {

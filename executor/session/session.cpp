@@ -7,13 +7,13 @@
 #include <cmath>
 #include <thread>
 
+#include "base/plain_message.h"
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
 #include "graph/op.h"
 #include "graph/passes/lints.h"
 #include "graph/passes/samples_apart.h"
-#include "base/plain_message.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
 #include "ops/optim/train.h"

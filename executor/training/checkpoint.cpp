@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "io/formats/json_error.h"
 #include "io/formats/layout.h"
 

@@ -5,8 +5,8 @@
 #include <exception>
 #include <utility>
 
-#include "executor/devices/threads.h"
 #include "base/plain_message.h"
+#include "executor/devices/threads.h"
 
 namespace arbalest {
 

@@ -2,10 +2,10 @@
 
 #include <chrono>
 
+#include "base/plain_message.h"
 #include "executor/run/task_error.h"
 #include "executor/session/event_queue.h"
 #include "executor/training/training.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 namespace {

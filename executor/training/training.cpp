@@ -9,6 +9,7 @@
 #include <ctime>
 #include <future>
 
+#include "base/plain_message.h"
 #include "executor/devices/sampler.h"
 #include "executor/run/task_error.h"
 #include "executor/session/initial_values.h"
@@ -18,7 +19,6 @@
 #include "executor/weights/class_names.h"
 #include "graph/checked.h"
 #include "graph/metric_direction.h"
-#include "base/plain_message.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {

@@ -12,8 +12,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "graph/random.h"
 #include "io/formats/csv_reader.h"
 #include "io/photos/csv_columns.h"

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "graph/error.h"
 #include "base/in_threads.h"
+#include "graph/error.h"
 #include "io/formats/file.h"
 
 namespace arbalest {

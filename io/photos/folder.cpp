@@ -11,8 +11,8 @@
 #include <initializer_list>
 #include <set>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/images/image_format.h"
 #include "io/photos/empty_classes.h"

@@ -9,9 +9,9 @@
 #include <set>
 #include <string_view>
 
-#include "graph/error.h"
 #include "base/in_threads.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/shard_list.h"
 #include "io/images/image_format.h"

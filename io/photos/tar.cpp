@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <set>
 
-#include "graph/error.h"
 #include "base/plain_message.h"
+#include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
 #include "io/photos/empty_classes.h"

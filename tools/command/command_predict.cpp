@@ -8,12 +8,12 @@
 #include <numeric>
 #include <set>
 
+#include "base/plain_message.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/inference.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
-#include "base/plain_message.h"
 #include "io/photos/file_list.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/prediction_lines.h"

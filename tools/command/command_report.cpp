@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/plain_message.h"
 #include "executor/session/output_paths.h"
 #include "graph/error.h"
-#include "base/plain_message.h"
 #include "io/formats/atomic_file.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"

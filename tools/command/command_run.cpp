@@ -8,11 +8,11 @@
 #include <system_error>
 #include <vector>
 
+#include "base/plain_message.h"
 #include "executor/console/console_observer.h"
 #include "executor/session/output_paths.h"
 #include "executor/training/changes.h"
 #include "executor/training/checkpoint_folder.h"
-#include "base/plain_message.h"
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/run_settings.h"

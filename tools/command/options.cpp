@@ -73,7 +73,7 @@ class CommandLine {
     declare_descriptions();
   }
 
-  // Of a command, or of all.
+  // The help of a command, or of all.
   std::string help(const std::vector<std::string>& words) {
     const CLI::App* about = &app_;
     std::string before;
@@ -90,7 +90,11 @@ class CommandLine {
 
   Command parse(int argc, const char* const* argv) {
     run_.command_line.assign(argv, argv + argc);
+    // A command that is named behind "help" would be parsed as one.
+    if (argc > 1 && std::string_view(argv[1]) == "help") help_.assign(argv + 2, argv + argc);
+    std::erase_if(help_, [](const std::string& word) { return word.starts_with('-'); });
     try {
+      if (!help_.empty()) return Exit{kDone, help(help_)};
       app_.parse(argc, argv);
       return chosen();
     } catch (const CLI::CallForHelp&) {
@@ -518,7 +522,7 @@ class CommandLine {
     }
     if (command == ops_command_) return ops_;
     if (command == sources_command_) return sources_;
-    if (command == help_command_) return Exit{kDone, CommandLine().help(help_)};
+    if (command == help_command_) return Exit{kDone, CommandLine().help({})};
     if (command == init_command_) return start_;
     if (command == data_command_) {
       require(data_.source, "SOURCE", *command);

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/plain_message.h"
 #include "executor/plan/device_list.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
-#include "base/plain_message.h"
 
 namespace arbalest {
 

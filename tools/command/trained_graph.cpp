@@ -5,10 +5,10 @@
 
 #include <set>
 
+#include "base/plain_message.h"
 #include "executor/weights/weights_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
-#include "base/plain_message.h"
 #include "tools/command/session_setup.h"
 
 namespace arbalest {

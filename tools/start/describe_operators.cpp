@@ -5,9 +5,9 @@
 #include <cctype>
 #include <string_view>
 
+#include "base/other_names.h"
 #include "graph/error.h"
 #include "graph/op.h"
-#include "base/other_names.h"
 #include "tools/start/describe.h"
 
 namespace arbalest {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/other_names.h"
 #include "graph/error.h"
 #include "graph/op.h"
-#include "base/other_names.h"
 
 namespace arbalest {
 namespace {

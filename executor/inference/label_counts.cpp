@@ -80,6 +80,7 @@ LabelRates LabelCounts::best(size_t label) const {
   std::sort(positive.begin(), positive.end(), std::greater<>());
   std::sort(negative.begin(), negative.end(), std::greater<>());
   double greatest = -1, threshold = kNone;
+  size_t right = 0, wrong = 0;  // above that threshold
   // Down the scores: i and j samples of either kind lie above the threshold.
   for (size_t i = 0, j = 0; i < positive.size() || j < negative.size();) {
     const float score =
@@ -89,13 +90,18 @@ LabelRates LabelCounts::best(size_t label) const {
     const double sum = double(i) / double(positive.size()) - double(j) / double(negative.size());
     if (sum <= greatest) continue;
     greatest = sum;
+    right = i;
+    wrong = j;
     const bool last = i == positive.size() && j == negative.size();
     const float next = last ? -std::numeric_limits<float>::infinity()
                             : std::max(i < positive.size() ? positive[i] : negative[j],
                                        j < negative.size() ? negative[j] : positive[i]);
     threshold = (probability(score) + probability(next)) / 2;
   }
-  return at(label, threshold);
+  // Counted by scores: probabilities of different scores may be the same number.
+  return {threshold, fraction(int64_t(right), int64_t(positive.size())),
+          fraction(int64_t(negative.size() - wrong), int64_t(negative.size())),
+          fraction(int64_t(right), int64_t(right + wrong))};
 }
 
 }  // namespace arbalest

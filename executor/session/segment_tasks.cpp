@@ -158,7 +158,7 @@ std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) cons
 // What is wrong with the samples of iterations `from` to `to`, exclusive, by the iterations' order of data.
 std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, LookFor what) const {
   std::vector<int64_t> samples, batch(size_t(training().batch));
-  for (int64_t tick = std::max(from, to - prepared_.training->size()); tick < to; ++tick) {
+  for (int64_t tick = std::max(from, to - 2 * rounds_); tick < to; ++tick) {
     for (int64_t learner = 0; learner < learners_; ++learner) {
       const int64_t number = from_.batch + batch_number(tick % rounds_, learner, learners_);
       order_.batch(uint64_t(from_.epoch + tick / rounds_), number, batch);

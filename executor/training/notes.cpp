@@ -24,7 +24,8 @@ std::string Training::note() const {
 // because a schedule of the run's length has become another with it.
 std::string Training::resumed_note() const {
   std::string note = changes_.empty() ? "" : fmt::format("changed since the run began: {}", fmt::join(changes_, ", "));
-  if (!options_.checkpoints.from) return note;
+  // With a change of the rate itself what it was before is not known from the schedule as it is now.
+  if (!options_.checkpoints.from || !changes_.empty()) return note;
   const Checkpoint& from = options_.checkpoints.from->checkpoint;
   const LearningRate schedule(prepared_.program.train);
   const double before = schedule.rate(from.position.epochs, from.total_epochs),

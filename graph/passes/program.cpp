@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "graph/constants.h"
+#include "base/exported_batch.h"
 #include "graph/field.h"
 #include "graph/metric_direction.h"
 #include "graph/op.h"
@@ -151,14 +152,16 @@ void finish(Loop& loop) {
 }
 
 // A batch that is larger than the split would be padding for the most part. A graph whose shapes state the number of
-// samples of a batch keeps that.
+// samples of a batch keeps that, and so does one with a model that was exported for a batch.
 Graph slice_for_split(const Graph& graph, const std::vector<ValueId>& wanted, const Node& validate,
                       const ProgramOptions& options) {
   int64_t batch = int_attribute(validate, "batch");
   if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
   const std::string split = string_attribute(validate, "split");
   const int64_t samples = options.validation_samples;
-  if (options.measures && samples > 0 && samples < batch) {
+  const bool fixed = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                 [](const Node& node) { return exported_batch(node.where.file) > 0; });
+  if (!fixed && options.measures && samples > 0 && samples < batch) {
     try {
       return slice_validation(graph, wanted, split, samples);
     } catch (const GraphError&) {

@@ -202,6 +202,16 @@ class Runs {
   std::vector<Candidates> candidates_;                            // one an output
 };
 
+// A node that is too large to be run here a few times before a run begins: 64 MiB of operands and results.
+bool is_large(const Graph& graph, const Node& node) {
+  constexpr int64_t kMost = int64_t{64} << 20;
+  int64_t bytes = 0;
+  for (const std::vector<ValueId>* values : {&node.inputs, &node.outputs}) {
+    for (const ValueId value : *values) bytes += value == kNone ? 0 : graph.values[size_t(value)].type.bytes();
+  }
+  return bytes > kMost;
+}
+
 // Where nothing can be run: samples are rows of the output, or it is not known that they are apart.
 SampleOrder by_rows(const TensorType& type, int64_t samples, NodeId node) {
   const bool rows = !type.shape.empty() && type.shape[0] % samples == 0 && type.elements() > 0;
@@ -228,7 +238,7 @@ std::vector<SampleOrder> SampleProbe::outputs(NodeId id, const std::vector<Sampl
   if (fresh) {
     try {
       const HostNode host(graph_, node);
-      if (host.has_kernel()) entry->second = Runs(graph_, host, values, samples_).orders(id);
+      if (host.has_kernel() && !is_large(graph_, node)) entry->second = Runs(graph_, host, values, samples_).orders(id);
     } catch (const RunError&) {  // random numbers are no content for it
     }
     for (size_t i = 0; i < orders.size() && entry->second.size() < orders.size(); ++i) {

@@ -71,7 +71,9 @@ OutputLock::OutputLock(const fs::path& path) {
   std::error_code error;
   if (fs::is_character_file(target, error)) return;
   file_ = fs::absolute(target).parent_path() / lock_name(target.filename().string());
-  for (;;) {
+  // Some file systems state other numbers for an open file than for its name.
+  constexpr int kMostTries = 100;
+  for (int tries = 1;; ++tries) {
     descriptor_ = open_lock(file_);
     if (descriptor_ < 0) fail_file("created", file_);
     if (!lock_at_once(descriptor_)) {
@@ -79,7 +81,7 @@ OutputLock::OutputLock(const fs::path& path) {
       close(descriptor_);
       throw OutputInUse(path, "file", holder);
     }
-    if (has_name(descriptor_, file_)) return;
+    if (has_name(descriptor_, file_) || tries == kMostTries) return;
     close(descriptor_);
   }
 }

@@ -103,9 +103,10 @@ void GifCodec::find_frame() {
   check_image_size("GIF", width_, height_);
   check_image_size("GIF", frame_.width, frame_.height);
   // A code has 3 bits at least, and stands for less than 4096 pixels.
-  if (width_ * height_ / 4096 * 3 / 8 > int64_t(file_.size())) {
+  if (frame_.width * frame_.height / 4096 * 3 / 8 > int64_t(file_.size())) {
     throw RunError(
-        fmt::format("the GIF is truncated: {} bytes cannot hold {} × {} pixels", file_.size(), width_, height_));
+        fmt::format("the GIF is truncated: {} bytes cannot hold {} × {} pixels", file_.size(),
+                               frame_.width, frame_.height));
   }
 }
 

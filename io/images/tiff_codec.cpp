@@ -194,6 +194,10 @@ void TiffCodec::read_layout() {
         fmt::format("the TIFF is corrupt or of a kind that is not decoded: found parts of {} bytes, expected {}",
                     expected, blocks_.bytes()));
   }
+  constexpr uint64_t kMostOfPart = uint64_t{1} << 30;
+  if (uint64_t(blocks_.bytes()) > kMostOfPart / uint64_t(std::max<int64_t>(1, blocks_.separate ? channels : 1))) {
+    throw RunError(fmt::format("the TIFF has parts of {} bytes; expected at most {}", blocks_.bytes(), kMostOfPart));
+  }
   // No compression makes more of a byte.
   const uint64_t most = field<uint16_t>(TIFFTAG_COMPRESSION, COMPRESSION_NONE) == COMPRESSION_NONE ? 1 : 1 << 16;
   const uint64_t bytes = std::max(uint64_t((width_ * channels * bits_ + 7) / 8 * height_), uint64_t(blocks_.bytes()));

@@ -120,7 +120,7 @@ class Indexer {
   // What members have a name in common up to the last dot.
   struct Parts {
     uint64_t begin = 0;  // of the first
-    std::optional<TarMember> image, label;
+    std::optional<TarMember> image, label, twice;  // twice: a second one of either
     bool is_sample() const { return image && label; }
   };
 
@@ -136,16 +136,23 @@ class Indexer {
     }
     const bool is_class = strcasecmp(name.c_str() + last_dot, ".cls") == 0;
     if (!is_class && !is_image_name(name.substr(slash))) return pass_over(index_.others, name);
+    const bool aside = last_dot != dot;  // a name with several dots may be of something beside a sample, as a mask is
+    if (aside && member.type != TarMember::Type::File) return pass_over(index_.others, name);
     if (member.type != TarMember::Type::File) tar_.fail(member.begin, "a file", fmt::format("'{}', a link", name));
     const std::string base = name.substr(0, last_dot);
     const auto [at, is_first] = parts_.try_emplace(base);
     Parts& parts = at->second;
     if (is_first) parts.begin = member.begin;
     if (is_class ? parts.label.has_value() : parts.image.has_value()) {
-      tar_.fail(member.begin, fmt::format("one {} of '{}'", is_class ? "class" : "image", base),
-                fmt::format("another, '{}'", name));
+      parts.twice = member;
+      return aside ? void() : fail_twice(base, member);
     }
     (is_class ? parts.label : parts.image) = member;
+  }
+
+  void fail_twice(const std::string& base, const TarMember& member) const {
+    tar_.fail(member.begin, fmt::format("one {} of '{}'", member.name.ends_with(".cls") ? "class" : "image", base),
+              fmt::format("another, '{}'", member.name));
   }
 
   int32_t read_class(const TarMember& member) const {
@@ -172,6 +179,7 @@ class Indexer {
     const bool divided =
         !plain && std::any_of(parts_.begin(), parts_.end(), [](const auto& each) { return each.second.is_sample(); });
     for (const auto& [base, parts] : parts_) {
+      if (parts.is_sample() && parts.twice) fail_twice(base, *parts.twice);
       if (parts.is_sample()) {
         add_sample(parts);
         index_.dotted += base != group_;

@@ -79,7 +79,10 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
   unchanged.set.clear();
   const Graph file = load_with_overrides(unchanged, files);
   Graph asked = file;
-  for (const std::string& assignment : options.set) apply_override(asked, assignment);
+  for (const std::string& assignment : options.set) {
+    const std::string idle = apply_override(asked, assignment);
+    if (!idle.empty() && options.session.files.weights.empty()) warn(idle);
+  }
   if (options.session.files.weights.empty()) return asked;
   const WeightsFile weights(options.session.files.weights);
   const auto overrides = weights.overrides();

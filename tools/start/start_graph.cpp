@@ -115,6 +115,9 @@ void take_labels(GraphText& graph, const Source& source, const Field& label, int
                     "labels.astype('int64')), or a float for each of several labels",
                     source.describe(), to_string(label)));
   }
+  if (classes > 0 && label.classes > classes) {
+    throw GraphError(fmt::format("--classes {}: {} has {} classes", classes, source.describe(), label.classes));
+  }
   if (classes == 0) classes = label.classes;
   if (classes == 0) {
     const std::vector<Field> fields = source.fields();

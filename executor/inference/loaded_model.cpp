@@ -43,8 +43,6 @@ void LoadedModel::put_weights(const SessionOptions& options) {
   for (const Replica& replica : planned().replicas) put_values(*binding, replica, content);
 }
 
-// Classes are told apart by their numbers alone: other names, or another order of them, are probably another data
-// set's.
 void LoadedModel::name_classes(const WeightsFile* file) {
   class_names_ = prepared.validation->class_names();
   const std::vector<std::string> trained = file ? file->class_names() : std::vector<std::string>();
@@ -52,15 +50,10 @@ void LoadedModel::name_classes(const WeightsFile* file) {
     class_names_ = trained;
     return;
   }
-  Metadata kept;  // names that are not UTF-8 are others in a file of weights
-  put_class_names(kept, class_names_);
-  const std::vector<std::string> names = class_names_in(kept);
-  if (!trained.empty() && trained != names) {
-    const auto [ours, theirs] = std::mismatch(names.begin(), names.end(), trained.begin(), trained.end());
-    const auto shown = [](auto at, auto end) { return at == end ? "not there" : "'" + *at + "'"; };
-    warn(fmt::format("{}: was trained on other classes than {} has: class {} was {}, and is {}", file->path(),
-                     prepared.validation->describe(), ours - names.begin(), shown(theirs, trained.end()),
-                     shown(ours, names.end())));
+  const std::string other = other_classes(trained, class_names_);
+  if (!other.empty()) {
+    warn(fmt::format("{}: was trained on other classes than {} has: {}", file->path(), prepared.validation->describe(),
+                     other));
   }
 }
 

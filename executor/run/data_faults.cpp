@@ -132,6 +132,7 @@ class Labels {
   // Of the first `rows` of the batch, the first; adds their number to `count`.
   std::optional<Fault> first_fault(int64_t rows, int64_t batch, int64_t& count) const {
     std::optional<Fault> first;
+    std::set<std::pair<ValueId, int64_t>> counted;  // a loss and a metric may look at one label
     for (const LabelRule& rule : rules_) {
       const Value& label = graph_.values[size_t(rule.label)];
       const auto content = content_of(graph_, rule.label);
@@ -140,7 +141,7 @@ class Labels {
       const int64_t of_row = int64_t(values.size()) / batch;
       for (int64_t i = 0; i < rows * of_row; ++i) {
         if (rule.takes(values[size_t(i)], label.type.dtype)) continue;
-        ++count;
+        if (counted.emplace(rule.label, i).second) ++count;
         if (first && first->row <= i / of_row) continue;
         first = Fault{i / of_row, fmt::format("'{}' is {:g}{}; node '{}' ({}) takes {}", label.name, values[size_t(i)],
                                               of_row > 1 ? fmt::format(" at [{}]", i % of_row) : "", rule.node->name,

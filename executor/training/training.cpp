@@ -139,6 +139,10 @@ void Training::start() {
     NamedPaths shards;
     for (const std::string& shard : file->shards()) shards.emplace_back("--weights", shard);
     check_inputs_kept(shards, {{"--save", options_.files.save}, {"--save-best", options_.files.save_best}});
+    const std::string other = other_classes(file->class_names(), prepared_.training->class_names());
+    if (!other.empty() && options_.files.fresh.empty()) {
+      prepared_.notes.push_back(fmt::format("{}: was trained on other classes: {}", file->path(), other));
+    }
     check_weights(*file, prepared_.program.training().graph, {arenas.weights, arenas.statistics, arenas.frozen});
   }
   // Drawn while kernels are made, but for a memory limit, for which the program may change meanwhile, and for CPUs,

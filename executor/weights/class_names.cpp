@@ -1,5 +1,7 @@
 #include "executor/weights/class_names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -31,6 +33,17 @@ void put_class_names(Metadata& metadata, const std::vector<std::string>& names) 
 
 std::vector<std::string> class_names_in(const Metadata& metadata) {
   return texts_in(metadata, kClassNames).value_or(std::vector<std::string>());
+}
+
+std::string other_classes(const std::vector<std::string>& trained, const std::vector<std::string>& names) {
+  Metadata kept;  // names that are not UTF-8 are others in a file of weights
+  put_class_names(kept, names);
+  const std::vector<std::string> here = class_names_in(kept);
+  if (trained.empty() || here.empty() || trained == here) return "";
+  const auto [ours, theirs] = std::mismatch(here.begin(), here.end(), trained.begin(), trained.end());
+  const auto shown = [](auto at, auto end) { return at == end ? "not there" : "'" + *at + "'"; };
+  return fmt::format("class {} was {}, and is {}", ours - here.begin(), shown(theirs, trained.end()),
+                     shown(ours, here.end()));
 }
 
 void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides) {

@@ -41,8 +41,8 @@ std::vector<bool> live_values(const Graph& graph, const std::vector<ValueId*>& k
   for (const ValueId* v : keep) {
     if (*v != kNone) live[size_t(*v)] = true;
   }
-  // Parameters, states and constants in an arena that stays: they start it and are saved from it, though in bfloat16 no node reads
-  // the master weights.
+  // Parameters, states and constants in an arena that stays: they start it and are saved from it, though in bfloat16
+  // no node reads the master weights.
   for (size_t v = 0; v < live.size(); ++v) {
     const Value& value = graph.values[v];
     const bool stored = value.role != Role::Activation && value.role != Role::Input;

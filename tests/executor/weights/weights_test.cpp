@@ -256,3 +256,11 @@ TEST_CASE("a trunk from a file of other names trains under a new head") {
   CHECK(after.find("body.weight")->bytes == before.find("hidden.weight")->bytes);  // frozen
   CHECK(after.find("logits.weight")->shape == Shape{12, 16});
 }
+
+TEST_CASE("weights: classes that another data set numbers otherwise are told of") {
+  CHECK(other_classes({"bird", "cat"}, {"bird", "cat"}) == "");
+  CHECK(other_classes({"bird", "cat"}, {"cat", "zebra"}) == "class 0 was 'bird', and is 'cat'");
+  CHECK(other_classes({"bird", "cat"}, {"bird"}) == "class 1 was 'cat', and is not there");
+  CHECK(other_classes({}, {"bird"}) == "");
+  CHECK(other_classes({"bird"}, {}) == "");
+}

@@ -1,5 +1,5 @@
 #pragma once
-// What other frameworks call operators, attributes, commands, options and sources.
+// Names that other frameworks have for operators, attributes, commands, options and sources.
 
 #include <span>
 #include <string>

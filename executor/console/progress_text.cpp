@@ -34,7 +34,7 @@ std::string bar(double share, size_t width) {
 
 }  // namespace
 
-// Of what is not a number the sign has no meaning. A loss that grows without bound does not fill the line.
+// The sign of NaN has no meaning. A loss that grows without bound does not fill the line.
 std::string measured(double value) {
   constexpr double kLong = 1e6;
   if (std::isnan(value)) return "nan";

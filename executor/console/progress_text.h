@@ -1,5 +1,5 @@
 #pragma once
-// What is said of a run in a line. Internal to executor.
+// The line that tells where a run is. Internal to executor.
 
 #include <cstddef>
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// What an operator takes for a label.
+// The labels that an operator takes.
 struct LabelRule {
   const Node* node = nullptr;
   ValueId label = kNone;
@@ -129,7 +129,7 @@ class Labels {
     int64_t row = 0;
     std::string text;
   };
-  // Of the first `rows` of the batch, the first; adds their number to `count`.
+  // The first fault of the first `rows` of the batch; adds the number of faulty labels to `count`.
   std::optional<Fault> first_fault(int64_t rows, int64_t batch, int64_t& count) const {
     std::optional<Fault> first;
     std::set<std::pair<ValueId, int64_t>> counted;  // a loss and a metric may look at one label
@@ -158,7 +158,7 @@ class Labels {
   std::vector<ValueId> read_;  // by the source's field; kNone: no label is made of it
 };
 
-// Of a sample's numbers, the first that is not finite: "nan at [3]"; "": all are.
+// The first of a sample's numbers that is not finite: "nan at [3]"; "": all are.
 std::string not_finite(const Field& field, const Bytes& batch, int64_t row) {
   const auto bytes = size_t(field.sample().bytes());
   const auto* from = batch.data() + size_t(row) * bytes;

@@ -1,5 +1,5 @@
 #pragma once
-// What is wrong with the samples of a loop whose numbers are not finite.
+// Finds faults in the samples of a loop whose numbers are not finite.
 
 #include <cstdint>
 #include <optional>

@@ -49,7 +49,7 @@ class BatchFiller {
 // Sums that devices keep growing, seen as what came since the last look.
 class TallyReader {
  public:
-  // Of all replicas of the loop; `sums` is their number in its tally.
+  // The sums of all replicas of the loop; `sums` is their number in its tally.
   TallyReader(const Binding& binding, const LoopPlan& loop, size_t sums);
   // The sums (add_tally() in graph/passes/passes.h) over all replicas, at a tick of the clock that reads them back.
   std::vector<double> advance(int64_t tick);

@@ -155,7 +155,7 @@ std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) cons
   return updates;
 }
 
-// What is wrong with the samples of iterations `from` to `to`, exclusive, by the iterations' order of data.
+// Finds faults in the samples of iterations `from` to `to`, exclusive, by the iterations' order of data.
 std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, LookFor what) const {
   std::vector<int64_t> samples, batch(size_t(training().batch));
   for (int64_t tick = std::max(from, to - 2 * rounds_); tick < to; ++tick) {

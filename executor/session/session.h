@@ -88,7 +88,7 @@ struct FileOptions {        // paths; "" for none
   std::string save;                // written at the end
   std::string save_best;           // written whenever a validation is better than all before
   std::string trace;               // written at the end
-  // What the command line changed in the graph's file, kept with saved weights; none: the graph is no file's.
+  // Changes that the command line made in the graph's file, kept with saved weights; none: the graph is no file's.
   std::optional<std::vector<std::string>> overrides;
 };
 

@@ -16,7 +16,7 @@ namespace {
 // The state of an optimiser is of any of these: no slot, no accumulation and no averaging depends on them.
 const std::vector<std::string> kChangeable = {"lr", "lr_end", "epochs", "milestones", "step_size", "gamma", "power"};
 
-// What "train.lr=0.01" assigns to.
+// The target of "train.lr=0.01".
 std::string target_of(const std::string& change) {
   return change.substr(0, change.find('='));
 }

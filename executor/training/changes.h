@@ -1,5 +1,5 @@
 #pragma once
-// What a run that goes on may have otherwise than at its start: numbers of the learning rate's schedule.
+// Changes that a run that goes on may make: numbers of the learning rate's schedule.
 
 #include <string>
 #include <vector>

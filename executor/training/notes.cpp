@@ -1,4 +1,4 @@
-// What a run says of itself at its start: what is probably not meant.
+// Notes of a run at its start about what is probably not meant.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

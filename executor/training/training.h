@@ -49,7 +49,7 @@ class Training {
   void tell(const LearnerTuner::Decision& decision, const RunPosition& at);
   void keep(const Monitor::Verdict& verdict, const ModelState& model, const RunPosition& at);
   std::string why_ended() const;
-  // What a run says of itself at its start: notes.cpp.
+  // The run's notes at its start: notes.cpp.
   std::string note() const;
   std::string resumed_note() const;
   std::string schedule_note() const;

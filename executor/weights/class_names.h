@@ -1,5 +1,5 @@
 #pragma once
-// What files of weights keep beside them: entries of safetensors' metadata, arrays of strings in JSON.
+// Facts that files of weights keep beside them: entries of safetensors' metadata, arrays of strings in JSON.
 
 #include <map>
 #include <optional>
@@ -21,7 +21,7 @@ std::vector<std::string> class_names_in(const Metadata& metadata);
 // them, are probably another data set's.
 std::string other_classes(const std::vector<std::string>& trained, const std::vector<std::string>& names);
 
-// What the run changed in its graph's file, as apply_override() takes it.
+// The run's changes to its graph's file, as apply_override() takes it.
 void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides);
 // None where there is no such entry: an older file, or one of another program's.
 std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata);

@@ -98,7 +98,7 @@ GraphSource read_onnx_source(const std::string& path);
 
 // Puts the branches of every If, which are graphs of their own, in its place. Where a constant of the file says which
 // is taken, the other is left out; else both are there, and arbalest.Choose takes the results of one (see
-// graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. Both readers have done it.
+// graph/constants.h). Value `x` of the branch `then_branch` of `y` becomes `y/then_branch/x`. Both readers do it.
 // Throws GraphError where an If is not as ONNX defines it.
 void take_conditionals_apart(GraphSource& source);
 

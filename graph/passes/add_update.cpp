@@ -109,7 +109,7 @@ ValueId accumulate(Graph& graph, ValueId gradients, int64_t batches, Position wh
   return next;
 }
 
-// What gradients are to be multiplied by so that their norm stays within `norm`, if that is not 0. `weight`: the
+// The factor of gradients, so that their norm stays within `norm`, if that is not 0. `weight`: the
 // element that holds what they are to be divided by; -1: none.
 ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, int64_t weight, Position where) {
   Attributes attributes = {{"norm", norm}};

@@ -78,7 +78,7 @@ void fold_constants(Graph& graph);
 Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,
                        int64_t batch);
 
-// What the mean `value` of a batch is divided by, a scalar of the graph, where that is not the number of its valid
+// The divisor of the mean `value` of a batch, a scalar of the graph, where that is not the number of its valid
 // samples: the output that is named like it with "_weight" behind. Asks the node for it. A sum or a multiple of means,
 // and of what depends on no sample, has their weight where they have the same one. Otherwise, and where that is the
 // number of samples, kNone.

@@ -123,7 +123,7 @@ void measure(Loop& loop, std::vector<ValueId> values, ValueId loss, const Progra
   loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
 }
 
-// What Validate states of metrics whose operators state nothing.
+// Applies the directions that Validate states for metrics whose operators state nothing.
 void state_directions(Loop& loop, const Node& validate) {
   for (const std::string& text : strings_attribute(validate, "directions")) {
     const MetricDirection stated = parse_direction(text);

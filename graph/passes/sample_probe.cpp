@@ -212,7 +212,7 @@ bool is_large(const Graph& graph, const Node& node) {
   return bytes > kMost;
 }
 
-// Where nothing can be run: samples are rows of the output, or it is not known that they are apart.
+// The order to assume if nothing can be run: samples are rows of the output, or it is not known that they are apart.
 SampleOrder by_rows(const TensorType& type, int64_t samples, NodeId node) {
   const bool rows = !type.shape.empty() && type.shape[0] % samples == 0 && type.elements() > 0;
   return rows ? SampleOrder{Kind::Apart, type.elements() / samples, kNone} : SampleOrder{Kind::Mixed, 0, node};

@@ -20,7 +20,7 @@ struct PackedShard {
   uint32_t crc32 = 0;
 };
 
-// What was packed and how; "samples" is how many the split has.
+// The settings of packing; "samples" is how many the split has.
 using PackSettings = nlohmann::ordered_json;
 
 struct PackedShards {

@@ -60,7 +60,7 @@ constexpr Signature kOthers[] = {
     {0, "8BPS"sv, "a Photoshop image"},
 };
 
-// What is said of a file that is no image that is decoded.
+// The message about a file that is no image that is decoded.
 std::string fault_of(std::string_view file) {
   if (file.empty()) return "the file is empty";
   for (const Signature& other : kOthers) {

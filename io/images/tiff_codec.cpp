@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostChannels = 16;  // of which those behind the colours are not looked at
 
-// What a pixel's first channels are.
+// The meaning of a pixel's first channels.
 enum class Colours : uint8_t { Grey, InvertedGrey, Rgb, Palette, Cmyk };
 
 int64_t channels_of(Colours colours) {
@@ -207,7 +207,7 @@ void TiffCodec::read_layout() {
   }
 }
 
-// Of 16 bits, but for some writers, which leave 8 there.
+// The palette has 16 bits, but for some writers, which leave 8 there.
 void TiffCodec::read_palette() {
   uint16_t* primaries[3] = {};
   if (TIFFGetField(tiff_, TIFFTAG_COLORMAP, &primaries[0], &primaries[1], &primaries[2]) != 1) {

@@ -22,7 +22,7 @@ std::string_view trimmed(std::string_view text) {
   return first == text.npos ? std::string_view() : text.substr(first, last - first + 1);
 }
 
-// What programs write where a number is missing: no class of that name is meant.
+// Cells that programs write for a missing number: no class of that name is meant.
 bool is_nan(std::string_view name) {
   return name.size() == 3 && strncasecmp(name.data(), "nan", 3) == 0;
 }

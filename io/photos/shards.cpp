@@ -112,7 +112,7 @@ void check_shards(const SourceSpec& spec, const Names& paths) {
 
 namespace {
 
-// What is wrong with shards of one folder and split, by their list; "": nothing.
+// Describes what is wrong with shards of one folder and split, by their list; "": nothing.
 std::string fault_of(const fs::path& list_path, const PackedShards& list, const std::set<std::string>& found) {
   const auto say = [&](const std::string& what) { return fmt::format("'{}' {}", list_path.string(), what); };
   if (list.packed() < list.samples()) {

@@ -64,7 +64,7 @@ class Source {
   // samples ask before they begin; nothing is read.
   virtual void check_files() const {}
 
-  // What was found where the samples are, and is none.
+  // Files that were found where the samples are and that are none.
   virtual PassedOver passed_over() const { return {}; }
 
   // What classes are called, by their index; empty: they are numbers.

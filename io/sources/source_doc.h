@@ -1,5 +1,5 @@
 #pragma once
-// What `arbalest sources` says of the kinds of data sets, beside how they are opened.
+// Descriptions by `arbalest sources` of the kinds of data sets, beside how they are opened.
 
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace arbalest {
 
-// What may follow '?' in a source, as in "folder:DIR?test=0.1".
+// An option that may follow '?' in a source, as in "folder:DIR?test=0.1".
 struct SourceOption {
   std::string name;      // "test"
   std::string value;     // stands for what is given: "FRACTION"

@@ -50,7 +50,7 @@ struct ElementCount {
   }
 };
 
-// Where the sums go: the mean, and the weight in units of `unit` elements; either may be null.
+// Destinations of the sums: the mean, and the weight in units of `unit` elements; either may be null.
 struct SumOutputs {
   float *mean, *weight;
   float unit = 1;

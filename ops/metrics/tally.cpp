@@ -11,7 +11,7 @@
 namespace arbalest {
 namespace {
 
-// Where the inputs stand: the state, the metrics, the weights of some of them, and with skips ClipFactor's factor.
+// Positions of the inputs: the state, the metrics, the weights of some of them, and with skips ClipFactor's factor.
 struct TallyInputs {
   bool skips;
   std::vector<int64_t> weighed;  // by weight: the metric that it is of

@@ -18,7 +18,7 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// What Resize makes of a vector on the CPU.
+// The result of Resize for a vector on the CPU.
 Numbers resized(const Numbers& x, const Attributes& attributes) {
   const TensorType type{DataType::Float32, {int64_t(x.size())}};
   const Case test(builtin_ops().get("Resize"), {type}, 1, attributes, "under_test");

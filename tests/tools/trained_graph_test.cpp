@@ -61,7 +61,7 @@ class Runs {
   std::string graph = folder / "tiny.onnxtxt", weights = folder / "tiny.safetensors", log = folder / "log";
 };
 
-// Of the last validation, by the run's log.
+// The value of the last validation in the run's log.
 double validated_loss(const Runs& runs) {
   std::ifstream log(runs.log);
   double loss = -1;

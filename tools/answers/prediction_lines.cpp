@@ -87,7 +87,7 @@ class ClassLines final : public PredictionLines {
   }
 
  private:
-  // What a sample is, where that is known.
+  // The truth about a sample, if it is known.
   struct Truth {
     int64_t label = -1;          // its class; −1: unknown
     std::vector<float> targets;  // or of each label: 1, 0, or −1 where that is unknown

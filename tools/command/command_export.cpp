@@ -19,7 +19,7 @@
 namespace arbalest {
 namespace {
 
-// What the output's numbers stand for, as an entry of the file's metadata: a JSON array, by the classes' numbers.
+// The names of the output's numbers, as an entry of the file's metadata: a JSON array, by the classes' numbers.
 void add_class_names(const ExportCommandOptions& options, const Graph& graph, const Graph& model,
                      OnnxFileOptions& written) {
   const std::string& weights = options.session.files.weights;

@@ -19,7 +19,7 @@ struct SheetRows {
   int64_t all_classes = 0;                    // that have samples
 };
 
-// Where images come from, and how many threads decode them.
+// The source of images, and how many threads decode them.
 struct SheetImages {
   const Source& source;
   int field;

@@ -42,7 +42,7 @@ struct LabelCounts {
   int64_t positive = 0, negative = 0, missing = 0;
 };
 
-// What tells the content of a sample's file from that of any other.
+// Length and checksums, which tell the content of a sample's file from that of others.
 struct FilePrint {
   int64_t bytes = 0;
   uint32_t crc32 = 0, adler32 = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Where a model that was trained elsewhere is cut, to give it a new head.
+// The place where a model that was trained elsewhere is cut, to give it a new head.
 
 #include <string>
 
@@ -13,7 +13,7 @@ struct ModelEnds {
   std::string features;  // the value that its last matrix product reads; "": it ends in none
 };
 
-// Of an .onnx file. Throws GraphError where it is no model or does not take images.
+// Reads an .onnx file. Throws GraphError where it is no model or does not take images.
 ModelEnds ends_of(const std::string& path);
 
 }  // namespace arbalest

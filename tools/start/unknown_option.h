@@ -1,12 +1,12 @@
 #pragma once
-// What is told of an option that a command does not have.
+// The error about an option that a command does not have.
 
 #include <string>
 #include <vector>
 
 namespace arbalest {
 
-// Of a command: its name and its options, "--epochs".
+// The words of a command: its name and its options, "--epochs".
 struct CommandOptions {
   std::string command;
   std::vector<std::string> options;

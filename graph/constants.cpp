@@ -75,17 +75,6 @@ std::vector<int> readers_of(const Graph& graph) {
   return readers;
 }
 
-void erase_nodes(Graph& graph, const std::vector<bool>& erased) {
-  std::vector<Node> kept;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    for (const ValueId output : graph.nodes[n].outputs) {
-      if (output != kNone) graph.values[size_t(output)].producer = erased[n] ? kNone : NodeId(kept.size());
-    }
-    if (!erased[n]) kept.push_back(std::move(graph.nodes[n]));
-  }
-  graph.nodes = std::move(kept);
-}
-
 }  // namespace
 
 std::shared_ptr<const Bytes> content_of(const Graph& graph, ValueId id) {

@@ -340,6 +340,17 @@ void infer_all(Graph& graph, ErrorList& errors) {
 
 }  // namespace
 
+void erase_nodes(Graph& graph, const std::vector<bool>& erased) {
+  std::vector<Node> kept;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output != kNone) graph.values[size_t(output)].producer = erased[n] ? kNone : NodeId(kept.size());
+    }
+    if (!erased[n]) kept.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(kept);
+}
+
 void infer(Graph& graph, NodeId id) {
   infer_node(graph, id);
 }

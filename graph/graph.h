@@ -125,6 +125,9 @@ std::vector<std::string> strings_attribute(const Node& node, std::string_view na
 // Throws GraphError at the node: "FILE:L:C: node 'h1' (Conv): MESSAGE".
 [[noreturn]] void fail(const Node& node, const std::string& message);
 
+// Drops the nodes whose entry of `erased` is true, in place; what they made has no producer then.
+void erase_nodes(Graph& graph, const std::vector<bool>& erased);
+
 // Checks: operand counts, known attributes of the right kind, every input defined before use, unique names. Then infers
 // the type of every value in node order and checks what was declared. Throws one GraphError that tells all faults.
 void verify(Graph& graph);

@@ -9,10 +9,10 @@
 namespace arbalest {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
-double fraction(int64_t part, int64_t whole) {
-  return whole > 0 ? double(part) / double(whole) : kNone;
+double rate(int64_t part, int64_t whole) {
+  return whole > 0 ? double(part) / double(whole) : kUndefined;
 }
 
 double probability(float logit) {
@@ -70,16 +70,16 @@ int64_t LabelCounts::negative(size_t label) const {
 
 LabelRates LabelCounts::at(size_t label, double threshold) const {
   const int64_t right = above(scores_[label].positive, threshold), wrong = above(scores_[label].negative, threshold);
-  return {threshold, fraction(right, positive(label)), fraction(negative(label) - wrong, negative(label)),
-          fraction(right, right + wrong)};
+  return {threshold, rate(right, positive(label)), rate(negative(label) - wrong, negative(label)),
+          rate(right, right + wrong)};
 }
 
 LabelRates LabelCounts::best(size_t label) const {
   std::vector<float> positive = scores_[label].positive, negative = scores_[label].negative;
-  if (positive.empty() || negative.empty()) return {kNone, kNone, kNone, kNone};
+  if (positive.empty() || negative.empty()) return {kUndefined, kUndefined, kUndefined, kUndefined};
   std::sort(positive.begin(), positive.end(), std::greater<>());
   std::sort(negative.begin(), negative.end(), std::greater<>());
-  double greatest = -1, threshold = kNone;
+  double greatest = -1, threshold = kUndefined;
   size_t right = 0, wrong = 0;  // above that threshold
   // Down the scores: i and j samples of either kind lie above the threshold.
   for (size_t i = 0, j = 0; i < positive.size() || j < negative.size();) {
@@ -99,9 +99,9 @@ LabelRates LabelCounts::best(size_t label) const {
     threshold = (probability(score) + probability(next)) / 2;
   }
   // Counted by scores: probabilities of different scores may be the same number.
-  return {threshold, fraction(int64_t(right), int64_t(positive.size())),
-          fraction(int64_t(negative.size() - wrong), int64_t(negative.size())),
-          fraction(int64_t(right), int64_t(right + wrong))};
+  return {threshold, rate(int64_t(right), int64_t(positive.size())),
+          rate(int64_t(negative.size() - wrong), int64_t(negative.size())),
+          rate(int64_t(right), int64_t(right + wrong))};
 }
 
 }  // namespace arbalest

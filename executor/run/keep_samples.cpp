@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kPartBytes = int64_t{4} << 20;
 constexpr int64_t kPartSamples = 256;  // of files that take a while, so that an interrupt need not wait
-constexpr std::chrono::milliseconds kLookUp{100};
-constexpr std::chrono::seconds kGrace{2};  // of a thread that reads too long
+constexpr std::chrono::milliseconds kInterruptLook{100};
+constexpr std::chrono::seconds kReadingGrace{2};  // of a thread that reads too long
 
 class Keeper {
  public:
@@ -75,14 +75,14 @@ class Keeper {
   void wait(const std::atomic<bool>& interrupted) {
     std::unique_lock lock(mutex_);
     while (working_ > 0) {
-      changed_.wait_for(lock, kLookUp);
+      changed_.wait_for(lock, kInterruptLook);
       if (interrupted.load()) stop_ = true;
       lock.unlock();
       if (done_ < size_) tell();
       const std::optional<std::string> late = options_.late_read && !stop_ ? options_.late_read() : std::nullopt;
       if (late) failed(std::make_exception_ptr(TaskError(*late, -1)));
       lock.lock();
-      if (late && !changed_.wait_for(lock, kGrace, [this] { return working_ == 0; })) end_process(*late);
+      if (late && !changed_.wait_for(lock, kReadingGrace, [this] { return working_ == 0; })) end_process(*late);
     }
   }
 

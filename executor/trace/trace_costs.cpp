@@ -18,9 +18,9 @@ int64_t median(std::vector<int64_t> samples) {
   return *middle;
 }
 
-class Measurement {
+class CostMeasurement {
  public:
-  Measurement(const TraceFile& trace, const SteadyState& steady)
+  CostMeasurement(const TraceFile& trace, const SteadyState& steady)
       : trace_(trace),
         plan_(trace.plan),
         steady_(steady),
@@ -290,7 +290,7 @@ class Measurement {
 }  // namespace
 
 Costs measure_costs(const TraceFile& trace, const SteadyState& steady) {
-  return Measurement(trace, steady).run();
+  return CostMeasurement(trace, steady).run();
 }
 
 }  // namespace arbalest

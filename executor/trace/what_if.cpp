@@ -13,7 +13,7 @@ namespace arbalest {
 namespace {
 
 constexpr double kMostFactor = 1e6;
-constexpr int64_t kMost = 1024;  // of prefetch.depth and learners
+constexpr int64_t kLargestChange = 1024;  // of prefetch.depth and learners
 
 template <typename Number>
 std::optional<Number> number_in(std::string_view text) {
@@ -30,8 +30,8 @@ std::optional<Number> number_in(std::string_view text) {
 
 int64_t count_of(std::string_view text, std::string_view count) {
   const std::optional<int64_t> number = number_in<int64_t>(count);
-  if (!number || *number < 1 || *number > kMost) {
-    refuse(text, fmt::format("found '{}' for N, expected a whole number from 1 to {}", count, kMost));
+  if (!number || *number < 1 || *number > kLargestChange) {
+    refuse(text, fmt::format("found '{}' for N, expected a whole number from 1 to {}", count, kLargestChange));
   }
   return *number;
 }

@@ -17,29 +17,29 @@
 namespace arbalest {
 namespace {
 
-constexpr int64_t kLeastIterations = 5;      // of the steady state
+constexpr int64_t kLeastMeasured = 5;        // of the steady state
 constexpr int64_t kMostIterations = 10'000;  // simulated: long enough for any pattern, short enough to wait for
 
-class Prediction {
+class PlanPrediction {
  public:
-  Prediction(const TraceFile& trace, const std::vector<WhatIf>& changes)
+  PlanPrediction(const TraceFile& trace, const std::vector<PlanPrediction>& changes)
       : trace_(trace), steady_(find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up)) {
     verify(trace.plan);
-    if (steady_.last - steady_.first + 1 < kLeastIterations) {
+    if (steady_.last - steady_.first + 1 < kLeastMeasured) {
       throw GraphError("--what-if: the trace has too few iterations to tell how long one takes");
     }
     measured_ = {trace.plan, measure_costs(trace, steady_)};
-    for (const WhatIf& change : changes) name_width_ = std::max(name_width_, change.text.size());
+    for (const PlanPrediction& change : changes) name_width_ = std::max(name_width_, change.text.size());
   }
 
-  std::string text(const std::vector<WhatIf>& changes) {
+  std::string text(const std::vector<PlanPrediction>& changes) {
     const Simulation base = simulate_for_as_long(measured_);
     line("What if: durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
          base.steady.last - base.steady.first + 1);
     row("measured", steady_.iteration_ns, measured_.plan, "");
     row("simulated as it is", base.steady.iteration_ns, measured_.plan,
         outcome(measured_.plan, base, batches_of(measured_.plan) * 1e9 / steady_.iteration_ns));
-    for (const WhatIf& change : changes) {
+    for (const PlanPrediction& change : changes) {
       Scenario changed = measured_;
       apply(change, changed);
       const Simulation simulation = simulate_for_as_long(changed);
@@ -51,7 +51,7 @@ class Prediction {
         "  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the "
         "simulation.");
     const bool fewer = std::any_of(changes.begin(), changes.end(),
-                                   [](const WhatIf& change) { return change.kind == WhatIf::Kind::Learners; });
+                                   [](const PlanPrediction& change) { return change.kind == PlanPrediction::Kind::Learners; });
     if (fewer) contention();
     return std::move(text_);
   }
@@ -137,8 +137,8 @@ class Prediction {
 
 }  // namespace
 
-std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes) {
-  return Prediction(trace, changes).text(changes);
+std::string predict(const TraceFile& trace, const std::vector<PlanPrediction>& changes) {
+  return PlanPrediction(trace, changes).text(changes);
 }
 
 }  // namespace arbalest

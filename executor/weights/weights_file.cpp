@@ -18,10 +18,10 @@ namespace {
 
 using Entry = SafetensorsReader::Entry;
 
-constexpr size_t kMostTold = 12;  // names in a message
+constexpr size_t kMostNames = 12;  // names in a message
 
 std::string listed(const std::vector<std::string>& names) {
-  const std::vector<std::string> told(names.begin(), names.begin() + int64_t(std::min(names.size(), kMostTold)));
+  const std::vector<std::string> told(names.begin(), names.begin() + int64_t(std::min(names.size(), kMostNames)));
   const size_t more = names.size() - told.size();
   return fmt::format("{}{}", fmt::join(told, ", "), more ? fmt::format(" and {} more", more) : "");
 }

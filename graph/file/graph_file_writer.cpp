@@ -73,7 +73,7 @@ bool is_initializer(const Value& value) {
 }
 
 // A floating constant: an initialiser would read back as a parameter.
-bool is_constant_node(const Value& value) {
+bool is_written_as_constant(const Value& value) {
   return is_initializer(value) && value.role == Role::Constant && is_floating(value.type.dtype);
 }
 
@@ -152,7 +152,7 @@ std::string write_graph_text(const Graph& graph) {
   std::string initializers, constants;
   for (const Value& value : graph.values) {
     if (!is_initializer(value)) continue;
-    if (is_constant_node(value)) {
+    if (is_written_as_constant(value)) {
       constants += fmt::format("  {} = Constant <value = {}{}> ()\n", name_text(value.name), type_text(value.type),
                                data_text(value));
     } else {

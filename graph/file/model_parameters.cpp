@@ -9,11 +9,10 @@
 #include <unordered_set>
 
 #include "graph/op.h"
+#include "graph/passes/batch_norms.h"
 
 namespace arbalest {
 namespace {
-
-constexpr size_t kMean = 3, kVariance = 4;  // inputs of BatchNormalization
 
 bool is_stored(const Value& value) {
   return (value.role == Role::Parameter || value.role == Role::Constant) &&
@@ -186,19 +185,6 @@ void name_counted(Graph& graph) {
   }
 }
 
-void erase_nodes(Graph& graph, const std::vector<bool>& gone) {
-  std::vector<Node> kept;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (!gone[n]) kept.push_back(std::move(graph.nodes[n]));
-  }
-  graph.nodes = std::move(kept);
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (const ValueId output : graph.nodes[i].outputs) {
-      if (output != kNone) graph.values[size_t(output)].producer = NodeId(i);
-    }
-  }
-}
-
 void copy_identities(Graph& graph) {
   std::vector<bool> gone(graph.nodes.size(), false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -328,16 +314,16 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
     if (name == "Dropout") {
       if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
       node.attributes.set("training_mode", int64_t{training}, node.where);
-    } else if (name == "BatchNormalization" && node.inputs.size() > kVariance) {
+    } else if (name == "BatchNormalization" && node.inputs.size() > norm_operand::kVariance) {
       const auto stored = [&](size_t i) {
         return node.inputs[i] != kNone && graph.values[size_t(node.inputs[i])].role == Role::Parameter;
       };
-      if (!stored(kMean) || !stored(kVariance)) continue;
+      if (!stored(norm_operand::kMean) || !stored(norm_operand::kVariance)) continue;
       node.attributes.set("training_mode", int64_t{training}, node.where);
       keep_first_output(graph, node, read);
       if (!training) continue;
       if (source.producer == "pytorch") node.attributes.set("correction", int64_t{1}, node.where);
-      for (const size_t i : {kMean, kVariance}) {
+      for (const size_t i : {norm_operand::kMean, norm_operand::kVariance}) {
         const ValueId shared = graph.nodes[n].inputs[i];
         if (statistics.insert(shared).second) continue;
         graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[size_t(shared)].name);

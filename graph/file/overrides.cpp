@@ -21,7 +21,7 @@ char lower(char c) {
 }
 
 // "ConvBnRelu" → "conv_bn_relu"
-std::string snake_case(std::string_view name) {
+std::string snake_case_of(std::string_view name) {
   std::string snake;
   for (size_t i = 0; i < name.size(); ++i) {
     const bool word_starts = i > 0 && is_upper(name[i]) && !is_upper(name[i - 1]);
@@ -87,7 +87,7 @@ class Override {
     std::vector<std::string> known;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       const Node& node = graph.nodes[n];
-      const std::string output = first_output(graph, node), op = snake_case(node.op->name);
+      const std::string output = first_output(graph, node), op = snake_case_of(node.op->name);
       if (output == target_ || node.name == target_) return NodeId(n);
       if (op == target_) matches.push_back(NodeId(n));
       known.push_back(output);
@@ -179,12 +179,12 @@ bool is_override(const NamedAttribute& attribute) {
 std::vector<std::string> override_names(const Graph& graph) {
   std::map<std::string, int> count;  // of nodes that a name may mean
   for (const Node& node : graph.nodes) {
-    ++count[snake_case(node.op->name)];
+    ++count[snake_case_of(node.op->name)];
     ++count[first_output(graph, node)];
   }
   std::vector<std::string> names;
   for (const Node& node : graph.nodes) {
-    const std::string op = snake_case(node.op->name), output = first_output(graph, node);
+    const std::string op = snake_case_of(node.op->name), output = first_output(graph, node);
     names.push_back(count[op] == (op == output ? 2 : 1) ? op : output);
   }
   return names;

@@ -6,6 +6,7 @@
 #include "graph/constants.h"
 #include "graph/op.h"
 #include "graph/passes/autodiff.h"
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
 
@@ -79,12 +80,11 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
 
 // Running means of all batch norms, then their variances in the same order: what merging them over learners stands on.
 std::vector<ValueId> running_statistics(const Graph& graph) {
-  constexpr size_t kMean = 3, kVariance = 4;
   std::vector<ValueId> means, variances;
   for (const Node& node : graph.nodes) {
     if (!keeps_running_statistics(node)) continue;
-    means.push_back(node.inputs[kMean]);
-    variances.push_back(node.inputs[kVariance]);
+    means.push_back(node.inputs[norm_operand::kMean]);
+    variances.push_back(node.inputs[norm_operand::kVariance]);
   }
   means.insert(means.end(), variances.begin(), variances.end());
   return means;

@@ -1,9 +1,17 @@
 #pragma once
-// At which places operators on several batch norms at once have their operands.
+// The positions of operands of batch norms, single ones and operators on several at once.
 
 #include <cstddef>
 
 namespace arbalest {
+
+// Inputs of BatchNormalization, arbalest.BatchNormTraining and …Inference, with the optional ones of training; outputs
+// of training; the input of the gradient that has partial sums.
+namespace norm_operand {
+inline constexpr size_t kScale = 1, kBias = 2, kMean = 3, kVariance = 4, kResidual = 5, kPartials = 6;
+inline constexpr size_t kSavedMean = 3, kSavedInvStd = 4;
+inline constexpr size_t kGradPartials = 8;
+}  // namespace norm_operand
 
 // Two batch norms whose sum goes through Relu, as where a block of a residual network projects its input: one node,
 // which reads both inputs as the convolutions left them. arbalest.BatchNormPairTraining, …Grad and …Again; the pass

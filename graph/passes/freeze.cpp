@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/op.h"
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/name_patterns.h"
 #include "graph/passes/passes.h"
 
@@ -10,7 +11,6 @@ namespace arbalest {
 namespace {
 
 // Inputs of BatchNormTraining and BatchNormInference.
-constexpr size_t kScale = 1, kBias = 2, kMean = 3, kVariance = 4;
 
 bool normalises(const Node& node) {
   const std::string name = node.op->qualified_name();
@@ -25,7 +25,7 @@ std::vector<ValueId> values_of_the_model(const Graph& graph) {
   }
   for (const Node& node : graph.nodes) {
     if (!normalises(node)) continue;
-    for (const size_t i : {kMean, kVariance}) {
+    for (const size_t i : {norm_operand::kMean, norm_operand::kVariance}) {
       if (graph.values[size_t(node.inputs[i])].role == Role::State) found.push_back(node.inputs[i]);
     }
   }
@@ -35,16 +35,17 @@ std::vector<ValueId> values_of_the_model(const Graph& graph) {
 // Whether a batch norm in training mode is to run by its running statistics from now on.
 bool is_frozen(const Graph& graph, const Node& node, const Node& train) {
   const auto frozen = [&](size_t input) { return graph.values[size_t(node.inputs[input])].role == Role::Frozen; };
-  if (frozen(kScale) && frozen(kBias)) return true;
-  if (frozen(kMean) != frozen(kVariance)) {
+  if (frozen(norm_operand::kScale) && frozen(norm_operand::kBias)) return true;
+  if (frozen(norm_operand::kMean) != frozen(norm_operand::kVariance)) {
     const auto name = [&](bool which) {
-      return graph.values[size_t(node.inputs[frozen(kMean) == which ? kMean : kVariance])].name;
+      const size_t place = frozen(norm_operand::kMean) == which ? norm_operand::kMean : norm_operand::kVariance;
+      return graph.values[size_t(node.inputs[place])].name;
     };
     fail(train,
          fmt::format("attribute 'frozen' has '{}' without '{}'; the statistics of a batch norm are frozen together",
                      name(true), name(false)));
   }
-  return frozen(kMean);
+  return frozen(norm_operand::kMean);
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ void freeze(Graph& graph, const Node& train) {
     const bool training = graph.nodes[n].op->qualified_name() == "arbalest.BatchNormTraining";
     if (training && !is_frozen(graph, graph.nodes[n], train)) continue;
     const std::vector<ValueId> inputs = graph.nodes[n].inputs;
-    for (const size_t i : {kMean, kVariance}) {
+    for (const size_t i : {norm_operand::kMean, norm_operand::kVariance}) {
       Role& role = graph.values[size_t(inputs[i])].role;
       if (role == Role::Parameter || role == Role::State) role = Role::Frozen;
       std::erase_if(graph.carries, [&](const Carry& carry) { return carry.current == inputs[i]; });

@@ -17,7 +17,7 @@ namespace {
 
 using Notes = std::vector<std::string>;
 
-constexpr size_t kMostTold = 8;  // notes of a kind
+constexpr size_t kMostNotes = 8;  // notes of a kind
 
 std::string note(const Node& node, const std::string& text) {
   return fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), text);
@@ -191,7 +191,7 @@ std::vector<std::string> lint(const Graph& graph) {
   Notes notes;
   for (const Lint& each : kLints) {
     Notes found = each.find(graph);
-    const size_t more = found.size() > kMostTold ? found.size() - kMostTold : 0;
+    const size_t more = found.size() > kMostNotes ? found.size() - kMostNotes : 0;
     found.resize(found.size() - more);
     std::move(found.begin(), found.end(), std::back_inserter(notes));
     if (more > 0) notes.push_back(fmt::format("and {} more: {}", more, each.finds));

@@ -9,20 +9,19 @@
 namespace arbalest {
 namespace {
 
-constexpr size_t kSavedMean = 3, kSavedInvStd = 4;  // outputs of both batch norms
-constexpr size_t kResidual = 5;                     // input of BatchNormTraining
-
 Repetition normalised_again(const Node& node) {
   Repetition again;
-  if (node.outputs[kSavedMean] == kNone || node.outputs[kSavedInvStd] == kNone) return again;
+  if (node.outputs[norm_operand::kSavedMean] == kNone || node.outputs[norm_operand::kSavedInvStd] == kNone)
+    return again;
   const bool parts = node.op->name == "BatchNormPartsTraining";
   again.op = &builtin_ops().get(parts ? "arbalest.BatchNormPartsAgain" : "arbalest.BatchNormAgain");
-  again.inputs = {node.inputs[0], node.inputs[1], node.inputs[2], node.outputs[kSavedMean], node.outputs[kSavedInvStd]};
+  again.inputs = {node.inputs[0], node.inputs[1], node.inputs[2], node.outputs[norm_operand::kSavedMean],
+                  node.outputs[norm_operand::kSavedInvStd]};
   for (size_t i = 1; parts && i < training_parts(node.inputs.size()); ++i) {
     again.inputs.push_back(node.inputs[training_part(i)]);
   }
-  if (!parts && node.inputs.size() > kResidual && node.inputs[kResidual] != kNone) {
-    again.inputs.push_back(node.inputs[kResidual]);
+  if (!parts && node.inputs.size() > norm_operand::kResidual && node.inputs[norm_operand::kResidual] != kNone) {
+    again.inputs.push_back(node.inputs[norm_operand::kResidual]);
   }
   again.attributes = {{"relu", int_attribute(node, "relu")}};
   again.outputs = {node.outputs[0]};

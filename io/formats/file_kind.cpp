@@ -17,11 +17,11 @@ using std::string_view_literals::operator""sv;
 
 constexpr const char* kWebPage = "a web page, as a failed download leaves it";
 
-struct Signature {
+struct KindSignature {
   std::string_view start;
   const char* kind;
 };
-constexpr Signature kSignatures[] = {
+constexpr KindSignature kSignatures[] = {
     {"\x89HDF\r\n\x1a\n"sv, "an HDF5 file, as Keras writes"},
     {"\x93NUMPY"sv, "a NumPy array"},
     {"GGUF"sv, "a GGUF model"},
@@ -57,7 +57,7 @@ bool is_text(std::string_view head) {
 std::string kind_of_file(std::span<const uint8_t> bytes) {
   std::string_view head(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (head.empty()) return "an empty file";
-  for (const Signature& signature : kSignatures) {
+  for (const KindSignature& signature : kSignatures) {
     if (head.starts_with(signature.start)) return signature.kind;
   }
   if (head.starts_with("PK\x03\x04")) {

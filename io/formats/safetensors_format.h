@@ -18,10 +18,10 @@ struct FormatType {
   DataType dtype;
   bool half = false;  // read as Float32
 };
-inline constexpr FormatType kTypes[] = {{"F64", DataType::Float64},       {"F32", DataType::Float32},
-                                        {"F16", DataType::Float32, true}, {"BF16", DataType::Bfloat16},
-                                        {"I64", DataType::Int64},         {"I32", DataType::Int32},
-                                        {"U8", DataType::Uint8},          {"BOOL", DataType::Bool}};
+inline constexpr FormatType kFormatTypes[] = {{"F64", DataType::Float64},       {"F32", DataType::Float32},
+                                              {"F16", DataType::Float32, true}, {"BF16", DataType::Bfloat16},
+                                              {"I64", DataType::Int64},         {"I32", DataType::Int32},
+                                              {"U8", DataType::Uint8},          {"BOOL", DataType::Bool}};
 
 // What a message starts with. A tensor's name may be anything, so it is quoted as JSON and cut where it is long.
 class Reporter {

@@ -30,7 +30,7 @@ constexpr size_t kLongestMessage = 200;           // of the JSON library's, whic
 
 const FormatType& parse_type(const Json& value, const Reporter& report) {
   std::string expected;
-  for (const FormatType& type : kTypes) {
+  for (const FormatType& type : kFormatTypes) {
     if (value.is_string() && value.get_ref<const std::string&>() == type.name) return type;
     expected += (expected.empty() ? "" : ", ") + std::string(type.name);
   }
@@ -74,7 +74,7 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
   return entry;
 }
 
-struct Header {
+struct JsonHeader {
   Json json;                       // an object, sorted by name
   std::vector<std::string> names;  // its keys as they stand in the file
 };
@@ -115,11 +115,11 @@ class HeaderWatch : public JsonWatch {
   std::vector<std::string> names_;
 };
 
-Header parse_header(const std::filesystem::path& path, std::span<const uint8_t> text) {
+JsonHeader parse_header(const std::filesystem::path& path, std::span<const uint8_t> text) {
   const Reporter report(path);
   HeaderWatch watch(report);
   Json::sax_parse(text.begin(), text.end(), &watch);
-  Header header;
+  JsonHeader header;
   try {
     header.json = Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
@@ -253,7 +253,7 @@ void SafetensorsReader::add_file(std::unique_ptr<RandomAccessFile> opened) {
                 fmt::format("{}", header_bytes));
   std::vector<uint8_t> text(header_bytes);
   file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
-  const Header header = parse_header(path, text);
+  const JsonHeader header = parse_header(path, text);
   const uint64_t data = kLengthBytes + header_bytes;
   std::vector<Entry> entries;
   for (const std::string& name : header.names) {

@@ -25,16 +25,16 @@ bool is_utf8(const std::string& text) {
 namespace {
 
 // Metadata only describes: a graph's name, or a class's, that is no UTF-8 loses no weights.
-std::string json_text(const Json& value) {
+std::string utf8_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 // Throws RunError where the format has no such tensor.
 const FormatType& type_of(const NamedTensor& tensor, const Reporter& report) {
   if (!is_utf8(tensor.name)) report.fail("name", "UTF-8", "other bytes");
-  const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
+  const auto type = std::find_if(std::begin(kFormatTypes), std::end(kFormatTypes),
                                  [&](const FormatType& known) { return known.dtype == tensor.dtype && !known.half; });
-  if (type == std::end(kTypes)) report.fail("dtype", "data", std::string(name_of(tensor.dtype)));
+  if (type == std::end(kFormatTypes)) report.fail("dtype", "data", std::string(name_of(tensor.dtype)));
   if (const uint64_t bytes = byte_count(size_of(tensor.dtype), tensor.shape, report); bytes != tensor.bytes.size())
     report.fail("bytes", fmt::format("{} for {} of shape {}", bytes, name_of(tensor.dtype), to_string(tensor.shape)),
                 fmt::format("{}", tensor.bytes.size()));
@@ -59,7 +59,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
   }
   // The header lists tensors in the order given.
   std::string text = "{";
-  if (!file.metadata.empty()) text += "\"__metadata__\":" + json_text(file.metadata);
+  if (!file.metadata.empty()) text += "\"__metadata__\":" + utf8_json(file.metadata);
   std::unordered_set<std::string> names = {"__metadata__"};
   for (size_t i = 0; i < file.tensors.size(); ++i) {
     const NamedTensor& tensor = file.tensors[i];
@@ -67,7 +67,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& file
     if (!names.insert(tensor.name).second) report.fail("name", "a name of its own", "it taken");
     const FormatType& type = type_of(tensor, report);
     text += fmt::format(R"({}{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", text.size() > 1 ? "," : "",
-                        json_text(tensor.name), type.name, json_text(tensor.shape), begins[i],
+                        utf8_json(tensor.name), type.name, utf8_json(tensor.shape), begins[i],
                         begins[i] + tensor.bytes.size());
   }
   text += "}";

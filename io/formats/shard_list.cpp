@@ -10,14 +10,12 @@
 namespace arbalest {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json to_json(const PackedShard& shard) {
+nlohmann::ordered_json to_json(const PackedShard& shard) {
   return {{"shard", shard.name},      {"samples", shard.samples}, {"next", shard.next},
           {"skipped", shard.skipped}, {"bytes", shard.bytes},     {"crc32", fmt::format("{:08x}", shard.crc32)}};
 }
 
-PackedShard shard_of(const Json& json) {
+PackedShard shard_of(const nlohmann::ordered_json& json) {
   PackedShard shard;
   json.at("shard").get_to(shard.name);
   json.at("samples").get_to(shard.samples);
@@ -44,14 +42,14 @@ std::optional<PackedShards> read_shard_list(const std::filesystem::path& path) {
   try {
     for (const std::string& line : read_lines(path)) {
       ++number;
-      Json json = Json::parse(line);
+      nlohmann::ordered_json json = nlohmann::ordered_json::parse(line);
       if (number == 1) {
         list.settings = std::move(json);
       } else {
         list.shards.push_back(shard_of(json));
       }
     }
-  } catch (const Json::exception& fault) {
+  } catch (const nlohmann::ordered_json::exception& fault) {
     throw RunError(fmt::format("{}:{}: expected a line of JSON as 'arbalest data pack' writes them: {}", path.string(),
                                number, fault.what()));
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kBlock = 512;
 
 // POSIX.1-1988, and where GNU tar departs from it.
-struct Header {
+struct TarHeader {
   char name[100];
   char mode[8], uid[8], gid[8];
   char size[12];
@@ -29,7 +29,7 @@ struct Header {
   char prefix[155];
   char padding[12];
 };
-static_assert(sizeof(Header) == kBlock);
+static_assert(sizeof(TarHeader) == kBlock);
 
 template <size_t kSize>
 std::string_view text(const char (&field)[kSize]) {
@@ -56,12 +56,12 @@ std::optional<uint64_t> number(const char (&field)[kSize]) {
 }
 
 // The sum of the header's bytes, where those of the checksum count as spaces.
-uint64_t checksum(const Header& header) {
+uint64_t checksum(const TarHeader& header) {
   std::array<uint8_t, kBlock> bytes;
   std::memcpy(bytes.data(), &header, kBlock);
   uint64_t sum = sizeof header.checksum * uint64_t{' '};
   for (size_t i = 0; i < kBlock; ++i) {
-    const bool counted = i < offsetof(Header, checksum) || i >= offsetof(Header, type);
+    const bool counted = i < offsetof(TarHeader, checksum) || i >= offsetof(TarHeader, type);
     if (counted) sum += bytes[i];
   }
   return sum;
@@ -71,7 +71,7 @@ bool all_zero(const char* bytes, size_t count) {
   return std::all_of(bytes, bytes + count, [](char byte) { return byte == '\0'; });
 }
 
-std::string name_of(const Header& header) {
+std::string name_of(const TarHeader& header) {
   constexpr std::string_view kPosix{"ustar\0", 6};  // GNU tar has other things in the prefix's place
   const std::string_view prefix = std::string_view(header.magic, kPosix.size()) == kPosix ? text(header.prefix) : "";
   return fmt::format("{}{}{}", prefix, prefix.empty() ? "" : "/", text(header.name));
@@ -155,7 +155,7 @@ std::optional<TarMember> TarReader::next() {
     if (at_ > file_.size() || file_.size() - at_ < kBlock) {
       fail(at_, "a header or the zeros that end an archive", "the end of the file");
     }
-    Header header;
+    TarHeader header;
     file_.read(at_, std::as_writable_bytes(std::span(&header, 1)));
     if (all_zero(reinterpret_cast<const char*>(&header), kBlock)) {
       if (member.begin != at_) fail(at_, "the header that a long name is of", "the archive's end");

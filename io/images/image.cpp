@@ -42,13 +42,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Signature {
+struct ImageSignature {
   size_t offset;
   std::string_view bytes;
   const char* name;
 };
 using std::string_view_literals::operator""sv;
-constexpr Signature kOthers[] = {
+constexpr ImageSignature kOthers[] = {
     {4, "ftypheic"sv, "a HEIC"},
     {4, "ftypheix"sv, "a HEIC"},
     {4, "ftypmif1"sv, "a HEIF"},
@@ -63,7 +63,7 @@ constexpr Signature kOthers[] = {
 // The message about a file that is no image that is decoded.
 std::string fault_of(std::string_view file) {
   if (file.empty()) return "the file is empty";
-  for (const Signature& other : kOthers) {
+  for (const ImageSignature& other : kOthers) {
     if (file.substr(std::min(other.offset, file.size())).starts_with(other.bytes)) {
       return fmt::format("the file is {} image", other.name);
     }

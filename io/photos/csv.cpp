@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Split : uint8_t { Train, Test, Validation };
+enum class RowSplit : uint8_t { Train, Test, Validation };
 constexpr std::array kSplitNames = {"train", "test", "validation"};
 
 // All rows, of all splits.
@@ -37,8 +37,8 @@ struct Table {
   PathList paths;
   std::vector<int64_t> lines;
   std::unique_ptr<CsvLabels> labels;
-  std::vector<Split> splits;    // by a column, or because a part is held out
-  std::vector<int32_t> groups;  // where there is a column of groups: of each row
+  std::vector<RowSplit> splits;  // by a column, or because a part is held out
+  std::vector<int32_t> groups;   // where there is a column of groups: of each row
   std::vector<std::string> group_names;
 };
 
@@ -97,12 +97,12 @@ class CsvSource final : public FileSource {
   bool check_;
 };
 
-Split split_of(const CsvReader& row, size_t column) {
+RowSplit split_of(const CsvReader& row, size_t column) {
   std::string name(row[column]);
   std::transform(name.begin(), name.end(), name.begin(), [](char c) { return char(std::tolower(uint8_t(c))); });
-  if (name == "train" || name == "training") return Split::Train;
-  if (name == "test" || name == "testing") return Split::Test;
-  if (name == "validation" || name == "val" || name == "valid") return Split::Validation;
+  if (name == "train" || name == "training") return RowSplit::Train;
+  if (name == "test" || name == "testing") return RowSplit::Test;
+  if (name == "validation" || name == "val" || name == "valid") return RowSplit::Validation;
   row.fail(column, "train, test or validation (or training, testing, val, valid)");
 }
 
@@ -146,10 +146,10 @@ void check_groups(const SourceSpec& spec, const Table& table) {
 }
 
 // The split that a name stands for: test and validation for each other, where only one is there.
-Split meant(const std::string& name, const std::vector<Split>& splits) {
-  if (name == "train") return Split::Train;
-  const Split asked = name == "test" ? Split::Test : Split::Validation;
-  const Split other = name == "test" ? Split::Validation : Split::Test;
+RowSplit meant(const std::string& name, const std::vector<RowSplit>& splits) {
+  if (name == "train") return RowSplit::Train;
+  const RowSplit asked = name == "test" ? RowSplit::Test : RowSplit::Validation;
+  const RowSplit other = name == "test" ? RowSplit::Validation : RowSplit::Test;
   return std::find(splits.begin(), splits.end(), asked) == splits.end() ? other : asked;
 }
 
@@ -179,11 +179,11 @@ std::vector<bool> divide(const HeldOut& part, const Table& table) {
 // Where no column says the splits of rows: the part that is held out is the test split.
 void divide_table(const SourceSpec& spec, Table& table) {
   const std::vector<bool> held = divide(held_out_option(spec), table);
-  for (const bool each : held) table.splits.push_back(each ? Split::Test : Split::Train);
+  for (const bool each : held) table.splits.push_back(each ? RowSplit::Test : RowSplit::Train);
 }
 
 std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table) {
-  const Split split = meant(spec.split, table.splits);
+  const RowSplit split = meant(spec.split, table.splits);
   std::vector<int64_t> rows;
   for (size_t row = 0; row < table.splits.size(); ++row) {
     if (table.splits[row] == split) rows.push_back(int64_t(row));

@@ -11,7 +11,7 @@
 namespace arbalest {
 namespace {
 
-PathList listed(const std::vector<std::string>& paths) {
+PathList path_list(const std::vector<std::string>& paths) {
   PathList list;
   for (const std::string& path : paths) {
     std::error_code error;
@@ -26,7 +26,7 @@ PathList listed(const std::vector<std::string>& paths) {
 class FileList final : public Source {
  public:
   FileList(const std::vector<std::string>& paths, std::vector<Field> fields)
-      : files_("", listed(paths)), fields_(std::move(fields)) {}
+      : files_("", path_list(paths)), fields_(std::move(fields)) {}
 
   std::vector<Field> fields() const override { return fields_; }
   int64_t size() const override { return files_.size(); }

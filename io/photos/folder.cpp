@@ -77,7 +77,7 @@ class FolderSource final : public FileSource {
 };
 
 // Where the photos of the split are.
-struct Split {
+struct FolderSplit {
   fs::path root;  // of the class folders
   Names classes;
   bool divided = false;  // the root has all splits: those held out are the others'
@@ -89,7 +89,7 @@ bool holds(const Names& names, const std::string& name) {
 }
 
 // The classes of training are those of all splits.
-void check_classes(const SourceSpec& spec, const Split& split, const fs::path& training) {
+void check_classes(const SourceSpec& spec, const FolderSplit& split, const fs::path& training) {
   Names unknown = folders_in(split.root.string());
   std::erase_if(unknown, [&](const std::string& name) { return holds(split.classes, name); });
   if (unknown.empty()) return;
@@ -113,7 +113,7 @@ std::string split_folder(const SourceSpec& spec, const Names& folders, std::init
                              fmt::join(found, " and "), spec.path, *names.begin()));
 }
 
-Split find_split(const SourceSpec& spec) {
+FolderSplit find_split(const SourceSpec& spec) {
   const fs::path root = spec.path;
   int64_t beside = 0;
   const Names folders = folders_in(root.string(), &beside);
@@ -128,7 +128,7 @@ Split find_split(const SourceSpec& spec) {
     }
     const bool is_test = spec.split == "test" ? !test.empty() : validation.empty();
     const std::string folder = spec.split == "train" ? train : is_test ? test : validation;
-    Split split{root / folder, folders_in((root / train).string()), false, beside};
+    FolderSplit split{root / folder, folders_in((root / train).string()), false, beside};
     check_classes(spec, split, root / train);
     folders_in(split.root.string(), &split.beside);
     return split;
@@ -143,13 +143,13 @@ Split find_split(const SourceSpec& spec) {
   return {root, folders, true, beside};
 }
 
-void warn_of_images_beside(const SourceSpec& spec, const Split& split) {
+void warn_of_images_beside(const SourceSpec& spec, const FolderSplit& split) {
   if (split.beside == 0) return;
   warn(fmt::format("source '{}': {} image{} beside the folders of classes {} in no class and ignored", spec.label(),
                    split.beside, split.beside == 1 ? "" : "s", split.beside == 1 ? "is" : "are"));
 }
 
-std::string describe(const SourceSpec& spec, const Split& split, int64_t photos, int64_t others) {
+std::string describe(const SourceSpec& spec, const FolderSplit& split, int64_t photos, int64_t others) {
   const std::string folder = split.root.filename().string();
   return fmt::format("{}{}: {} samples of {}{}", spec.label(),
                      split.divided || folder == spec.split ? "" : fmt::format(" (folder '{}')", folder), photos,
@@ -158,7 +158,7 @@ std::string describe(const SourceSpec& spec, const Split& split, int64_t photos,
 }
 
 std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
-  const Split split = find_split(spec);
+  const FolderSplit split = find_split(spec);
   const HeldOut part = held_out_option(spec);
   const bool training = spec.split == "train";
   PathList photos, of_class;

@@ -22,7 +22,7 @@ std::string joined(const std::string& folder, const std::string& name) {
   return folder.empty() || name.empty() ? folder + name : folder + "/" + name;
 }
 
-enum class Kind { File, Folder, Missing, Other };  // missing: a link that leads nowhere
+enum class EntryKind { File, Folder, Missing, Other };  // missing: a link that leads nowhere
 
 // The entries of one folder.
 class Entries {
@@ -44,14 +44,14 @@ class Entries {
   }
 
   // Most file systems say it with the name; of links, and on the others, the file has to be asked.
-  Kind kind(const dirent& entry) const {
-    if (entry.d_type == DT_REG) return Kind::File;
-    if (entry.d_type == DT_DIR) return Kind::Folder;
-    if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return Kind::Other;
+  EntryKind kind(const dirent& entry) const {
+    if (entry.d_type == DT_REG) return EntryKind::File;
+    if (entry.d_type == DT_DIR) return EntryKind::Folder;
+    if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return EntryKind::Other;
     struct stat status = {};
-    if (fstatat(dirfd(folder_.get()), entry.d_name, &status, 0) != 0) return Kind::Missing;
-    if (S_ISREG(status.st_mode)) return Kind::File;
-    return S_ISDIR(status.st_mode) ? Kind::Folder : Kind::Other;
+    if (fstatat(dirfd(folder_.get()), entry.d_name, &status, 0) != 0) return EntryKind::Missing;
+    if (S_ISREG(status.st_mode)) return EntryKind::File;
+    return S_ISDIR(status.st_mode) ? EntryKind::Folder : EntryKind::Other;
   }
 
   // What tells one folder from any other, whatever it is called.
@@ -76,9 +76,9 @@ std::vector<std::string> folders_in(const std::string& folder, int64_t* images) 
   std::vector<std::string> names;
   Entries entries(folder);
   while (const dirent* entry = entries.next()) {
-    const Kind kind = entries.kind(*entry);
-    if (kind == Kind::Folder) names.emplace_back(entry->d_name);
-    if (images && kind == Kind::File && is_image_name(entry->d_name)) ++*images;
+    const EntryKind kind = entries.kind(*entry);
+    if (kind == EntryKind::Folder) names.emplace_back(entry->d_name);
+    if (images && kind == EntryKind::File && is_image_name(entry->d_name)) ++*images;
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -95,13 +95,13 @@ void list_images(const std::string& folder, const std::string& prefix, PathList&
     if (!walked.insert(entries.identity()).second) continue;
     const size_t before = waiting.size();
     while (const dirent* entry = entries.next()) {
-      const Kind kind = entries.kind(*entry);
-      if (kind == Kind::Folder) {
+      const EntryKind kind = entries.kind(*entry);
+      if (kind == EntryKind::Folder) {
         waiting.push_back(joined(inside, entry->d_name));
-      } else if ((kind == Kind::File || kind == Kind::Missing) && is_image_name(entry->d_name)) {
+      } else if ((kind == EntryKind::File || kind == EntryKind::Missing) && is_image_name(entry->d_name)) {
         const std::string path = prefix + joined(inside, entry->d_name);
         images.add(path);
-        if (kind == Kind::Missing) missing.insert(path);
+        if (kind == EntryKind::Missing) missing.insert(path);
       } else {
         pass_over(others, entry->d_name);
       }

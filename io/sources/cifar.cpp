@@ -13,8 +13,8 @@ namespace arbalest {
 
 namespace {
 
-constexpr int64_t kChannels = 3, kSide = 32;
-constexpr size_t kPixels = kChannels * kSide * kSide;
+constexpr int64_t kChannels = 3, kImageSide = 32;
+constexpr size_t kPixels = kChannels * kImageSide * kImageSide;
 
 struct CifarLayout {
   const char* folder;  // in which the archive has the files
@@ -28,7 +28,7 @@ constexpr CifarLayout kCifar100 = {"cifar-100-binary", "fine_label_names.txt", 1
 // Appends a file's records; planes become channels-last.
 void read_batch(const CifarLayout& layout, const std::filesystem::path& path, std::vector<uint8_t>& images,
                 std::vector<int32_t>& labels) {
-  const TensorType image = TensorType{DataType::Uint8, {1, kChannels, kSide, kSide}}.in(Layout::ChannelsLast);
+  const TensorType image = TensorType{DataType::Uint8, {1, kChannels, kImageSide, kImageSide}}.in(Layout::ChannelsLast);
   const size_t record = layout.labels + kPixels;
   InputFile file(path);
   const uint64_t bytes = std::filesystem::file_size(path);
@@ -70,7 +70,7 @@ std::unique_ptr<Source> open_cifar(const SourceSpec& spec, const CifarLayout& la
     found = find_split_file(fmt::format("source '{}'", spec.label()), folders, std::span(&name, 1));
     read_batch(layout, found, images, labels);
   }
-  return image_source(spec, {kChannels, kSide, kSide}, layout.classes, std::move(images), std::move(labels),
+  return image_source(spec, {kChannels, kImageSide, kImageSide}, layout.classes, std::move(images), std::move(labels),
                       read_names(layout, found.parent_path() / layout.names));
 }
 

@@ -12,7 +12,7 @@ namespace arbalest {
 
 namespace {
 
-constexpr int64_t kClasses = 10;
+constexpr int64_t kDigits = 10;
 constexpr uint32_t kImagesMagic = 0x00000803, kLabelsMagic = 0x00000801;  // unsigned bytes of rank 3 and 1
 
 uint32_t read_big_endian(InputFile& file, const std::string& what) {
@@ -61,9 +61,9 @@ std::vector<int32_t> read_labels(const std::filesystem::path& path, int64_t imag
   const uint64_t start = file.offset();
   std::vector<uint8_t> labels = file.read(uint64_t(count), "labels");
   file.expect_end();
-  const auto wrong = std::find_if(labels.begin(), labels.end(), [](uint8_t label) { return label >= kClasses; });
+  const auto wrong = std::find_if(labels.begin(), labels.end(), [](uint8_t label) { return label >= kDigits; });
   if (wrong != labels.end())
-    file.fail(start + uint64_t(wrong - labels.begin()), fmt::format("a label from 0 to {}", kClasses - 1),
+    file.fail(start + uint64_t(wrong - labels.begin()), fmt::format("a label from 0 to {}", kDigits - 1),
               fmt::format("{}", *wrong));
   return {labels.begin(), labels.end()};
 }
@@ -85,7 +85,7 @@ std::unique_ptr<Source> open_mnist(const SourceSpec& spec) {
   const std::filesystem::path label_path = find(spec, "labels", "idx1");
   Images images = read_images(image_path);
   std::vector<int32_t> labels = read_labels(label_path, images.count);
-  return image_source(spec, images.shape, kClasses, std::move(images.bytes), std::move(labels));
+  return image_source(spec, images.shape, kDigits, std::move(images.bytes), std::move(labels));
 }
 
 }  // namespace

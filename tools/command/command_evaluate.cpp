@@ -145,7 +145,7 @@ Json to_json(const EvaluateOptions& options, const Inference& inference, const E
   return report;
 }
 
-std::string text_of(double value) {
+std::string ratio_text(double value) {
   return std::isnan(value) ? "-" : fmt::format("{:.4f}", value);
 }
 
@@ -153,8 +153,8 @@ void print_classes(const ConfusionMatrix& confusion, const ClassNames& names) {
   const size_t width = std::max<size_t>(5, names.width());
   fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", "class", width, "samples", "precision", "recall", "F1");
   const auto line = [&](const std::string& name, int64_t samples, double precision, double recall, double f1) {
-    fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", printable(name), width, samples, text_of(precision),
-               text_of(recall), text_of(f1));
+    fmt::print("{:<{}}  {:>8}  {:>9}  {:>7}  {:>7}\n", printable(name), width, samples, ratio_text(precision),
+               ratio_text(recall), ratio_text(f1));
   };
   for (int64_t label = 0; label < confusion.classes(); ++label) {
     line(names[label], confusion.samples(label), confusion.precision(label), confusion.recall(label),

@@ -249,7 +249,7 @@ void count_labels(const Source& source, SplitSurvey& result) {
     result.labels.resize(count);
     each_chunk<float>(source, several, int64_t(count), [&](const std::vector<float>& chunk) {
       for (size_t i = 0; i < chunk.size(); ++i) {
-        LabelCounts& label = result.labels[i % count];
+        LabelSurvey& label = result.labels[i % count];
         (chunk[i] < 0 || std::isnan(chunk[i]) ? label.missing : chunk[i] > 0.5f ? label.positive : label.negative) += 1;
       }
     });

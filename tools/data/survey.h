@@ -38,7 +38,7 @@ struct ImageSurvey {
 };
 
 // Of one of several labels of a sample.
-struct LabelCounts {
+struct LabelSurvey {
   int64_t positive = 0, negative = 0, missing = 0;
 };
 
@@ -59,7 +59,7 @@ struct SplitSurvey {
   int64_t samples = 0, looked_at = 0;
   std::vector<std::string> class_names;  // by index, or by label; numbers where the source has no names
   std::vector<int64_t> class_counts;     // samples of each class; empty: there is no class
-  std::vector<LabelCounts> labels;       // empty: there are not several labels
+  std::vector<LabelSurvey> labels;       // empty: there are not several labels
   ImageSurvey images;
   std::vector<UnreadableSample> unreadable;  // in the source's order
   PassedOver passed_over;

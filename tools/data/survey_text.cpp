@@ -67,7 +67,7 @@ std::string classes_text(const SplitSurvey& survey) {
 std::string labels_text(const SplitSurvey& survey) {
   std::string text = line("labels", std::to_string(survey.labels.size()));
   for (size_t i = 0; i < survey.labels.size(); ++i) {
-    const LabelCounts& label = survey.labels[i];
+    const LabelSurvey& label = survey.labels[i];
     text += line("", fmt::format("{}: {} positive, {} negative{}", printable(survey.class_names[i]), label.positive,
                                  label.negative, label.missing ? fmt::format(", {} missing", label.missing) : ""));
   }
@@ -206,7 +206,7 @@ nlohmann::ordered_json survey_json(const SplitSurvey& survey, int threads) {
     json["classes"].push_back({{"name", survey.class_names[c]}, {"samples", survey.class_counts[c]}});
   }
   for (size_t i = 0; i < survey.labels.size(); ++i) {
-    const LabelCounts& label = survey.labels[i];
+    const LabelSurvey& label = survey.labels[i];
     json["labels"].push_back({{"name", survey.class_names[i]},
                               {"positive", label.positive},
                               {"negative", label.negative},

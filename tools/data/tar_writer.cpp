@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kBlock = 512;
 constexpr size_t kBuffer = 1 << 20;
-constexpr uint64_t kMostBytes = (uint64_t{1} << 33) - 1;  // that eleven octal digits state
+constexpr uint64_t kMostMemberBytes = (uint64_t{1} << 33) - 1;  // that eleven octal digits state
 
 uint64_t padding(uint64_t size) {
   return (kBlock - size % kBlock) % kBlock;
@@ -52,7 +52,7 @@ uint64_t TarWriter::member_bytes(uint64_t size) {
 }
 
 void TarWriter::add(std::string_view name, std::span<const std::byte> content) {
-  if (name.size() > 100 || content.size() > kMostBytes) {
+  if (name.size() > 100 || content.size() > kMostMemberBytes) {
     throw RunError(fmt::format("'{}' of {} bytes: expected a name of 100 bytes at most, and less than 8 GiB", name,
                                content.size()));
   }

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kSeed = 1;
+constexpr uint64_t kSourceSeed = 1;
 
 const Template& find_template(const std::string& name) {
   std::vector<std::string> names;
@@ -135,7 +135,7 @@ void take_batch(GraphText& graph, std::string_view node, int64_t usual, int64_t 
 void take_validation(GraphText& graph, const std::string& data, int64_t usual_batch) {
   for (const char* split : {"test", "validation"}) {
     try {
-      const std::unique_ptr<Source> source = open_source(data, split, kSeed);
+      const std::unique_ptr<Source> source = open_source(data, split, kSourceSeed);
       graph.set("report", "split", fmt::format("\"{}\"", split));
       return take_batch(graph, "report", usual_batch, source->size());
     } catch (const MissingSplit&) {  // the other, or what the run says of it
@@ -145,7 +145,7 @@ void take_validation(GraphText& graph, const std::string& data, int64_t usual_ba
 }
 
 void take_data(GraphText& graph, const StartOptions& options) {
-  const std::unique_ptr<Source> source = open_source(options.data, "train", kSeed);
+  const std::unique_ptr<Source> source = open_source(options.data, "train", kSourceSeed);
   const std::vector<Field> fields = source->fields();
   const std::string what = source->describe();
   graph.set("image", "source", to_string(Attribute(options.data)));

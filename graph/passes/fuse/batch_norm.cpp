@@ -1,12 +1,11 @@
 #include <numeric>
 
 #include "graph/op.h"
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/passes.h"
 
 namespace arbalest {
 namespace {
-
-constexpr size_t kResidual = 5;  // the optional input of both batch norms
 
 // The batch norm that alone computes `value` for one reader and has nothing fused into it yet; kNone otherwise.
 NodeId fusible(const Graph& graph, const std::vector<std::vector<NodeId>>& readers, ValueId value) {
@@ -15,7 +14,8 @@ NodeId fusible(const Graph& graph, const std::vector<std::vector<NodeId>>& reade
   const Node& node = graph.nodes[size_t(producer)];
   const std::string op = node.op->qualified_name();
   const bool plain = (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormInference") &&
-                     node.outputs[0] == value && node.inputs.size() <= kResidual && int_attribute(node, "relu") == 0;
+                     node.outputs[0] == value && node.inputs.size() <= norm_operand::kResidual &&
+                     int_attribute(node, "relu") == 0;
   return plain ? producer : kNone;
 }
 

@@ -9,7 +9,6 @@ namespace arbalest {
 namespace {
 
 // Of BatchNormTraining and BatchNormGrad.
-constexpr size_t kResidual = 5, kTrainingPartials = 6, kSavedMean = 3;
 constexpr size_t kOfX = 1, kOfY = 2, kOfScale = 3, kOfMean = 4, kOfBias = 6, kOfSecond = 7, kOfPartials = 8;
 constexpr size_t kResidualGradient = 3;
 
@@ -17,9 +16,9 @@ ValueId input_of(const Node& node, size_t i) {
   return i < node.inputs.size() ? node.inputs[i] : kNone;
 }
 
-class Fusion {
+class PairFusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+  explicit PairFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
     std::iota(key_.begin(), key_.end(), int64_t{0});
   }
 
@@ -45,11 +44,12 @@ class Fusion {
 
   // The batch norm that makes the residual of `norm`, and nothing else; kNone where none does.
   NodeId projection_of(NodeId norm) const {
-    const ValueId residual = input_of(node(norm), kResidual);
+    const ValueId residual = input_of(node(norm), norm_operand::kResidual);
     if (residual == kNone || int_attribute(node(norm), "relu") == 0 || !read_only_by(residual, norm)) return kNone;
     const NodeId producer = value(residual).producer;
     if (producer == kNone || node(producer).op != node(norm).op) return kNone;
-    const bool plain = node(producer).outputs[0] == residual && input_of(node(producer), kResidual) == kNone &&
+    const bool plain = node(producer).outputs[0] == residual &&
+                       input_of(node(producer), norm_operand::kResidual) == kNone &&
                        int_attribute(node(producer), "relu") == 0;
     const auto same = [&](auto attribute, const char* name) {
       return attribute(node(producer), name) == attribute(node(norm), name);
@@ -61,7 +61,7 @@ class Fusion {
 
   // The gradient of a batch norm, which is what reads its mean; kNone where something else does as well.
   NodeId gradient_of(NodeId norm) const {
-    const ValueId mean = node(norm).outputs[kSavedMean];
+    const ValueId mean = node(norm).outputs[norm_operand::kSavedMean];
     if (mean == kNone || readers_[size_t(mean)].empty()) return kNone;
     NodeId found = kNone;
     for (const NodeId reader : readers_[size_t(mean)]) {
@@ -106,15 +106,15 @@ class Fusion {
     Node& fused = graph_.nodes[size_t(norm)];
     const Node first = fused;
     fused.op = &builtin_ops().get("arbalest.BatchNormPairTraining");
-    fused.inputs.assign(first.inputs.begin(), first.inputs.begin() + kResidual);
-    fused.inputs.insert(fused.inputs.end(), second.inputs.begin(), second.inputs.begin() + kResidual);
+    fused.inputs.assign(first.inputs.begin(), first.inputs.begin() + norm_operand::kResidual);
+    fused.inputs.insert(fused.inputs.end(), second.inputs.begin(), second.inputs.begin() + norm_operand::kResidual);
     fused.outputs.insert(fused.outputs.end(), second.outputs.begin() + 1, second.outputs.end());
     fused.attributes = {};
     for (const char* name : {"epsilon", "momentum"}) fused.attributes.set(name, float_attribute(first, name));
     fused.attributes.set("correction", int_attribute(first, "correction"));
     for (const size_t of : {size_t{0}, size_t{1}}) {
       const Node& one = of == 0 ? first : second;
-      fused.inputs.push_back(input_of(one, kTrainingPartials));
+      fused.inputs.push_back(input_of(one, norm_operand::kPartials));
       fused.attributes.set(kPairChunkPixels[of], int_attribute(one, "chunk_pixels"));
     }
     graph_.values[size_t(second.outputs[0])].producer = kNone;
@@ -168,7 +168,7 @@ class Fusion {
 }  // namespace
 
 void fuse_batch_norm_pairs(Graph& graph) {
-  Fusion(graph).run();
+  PairFusion(graph).run();
 }
 
 }  // namespace arbalest

@@ -17,9 +17,9 @@ bool takes_parts(const Node& node) {
   return (op == "arbalest.BatchNormTraining" || op == "arbalest.BatchNormInference") && node.inputs.size() == 5;
 }
 
-class Fusion {
+class ConcatFusion {
  public:
-  explicit Fusion(Graph& graph)
+  explicit ConcatFusion(Graph& graph)
       : graph_(graph),
         readers_(graph.consumers()),
         goes_(graph.values.size(), false),
@@ -148,7 +148,7 @@ class Fusion {
 }  // namespace
 
 void fuse_concats(Graph& graph) {
-  Fusion(graph).run();
+  ConcatFusion(graph).run();
 }
 
 }  // namespace arbalest

@@ -10,9 +10,9 @@
 namespace arbalest {
 namespace {
 
-class Fusion {
+class GradientSumFusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+  explicit GradientSumFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
     std::iota(key_.begin(), key_.end(), int64_t{0});
   }
 
@@ -104,7 +104,7 @@ class Fusion {
 }  // namespace
 
 void fuse_gradient_sums(Graph& graph) {
-  Fusion(graph).run();
+  GradientSumFusion(graph).run();
 }
 
 }  // namespace arbalest

@@ -3,13 +3,12 @@
 #include <optional>
 
 #include "graph/op.h"
+#include "graph/passes/batch_norms.h"
 #include "graph/passes/passes.h"
 #include "graph/passes/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
-
-constexpr size_t kTrainingPartials = 6, kGradPartials = 8;  // inputs of the batch norms
 
 bool all_are(const Node& node, const char* name, int64_t value) {
   const std::vector<int64_t> values = ints_attribute(node, name);
@@ -55,9 +54,9 @@ std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, cons
   return std::nullopt;
 }
 
-class Fusion {
+class StatisticsFusion {
  public:
-  explicit Fusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
+  explicit StatisticsFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
     for (size_t n = 0; n < key_.size(); ++n) key_[n] = int64_t(n) * 2 + 1;
   }
 
@@ -103,7 +102,7 @@ class Fusion {
     const bool has_bias = conv != kNone && graph_.nodes[size_t(conv)].inputs.size() > 2;
     if (conv == kNone || has_bias) return;
     graph_.nodes[size_t(conv)].op = &builtin_ops().get("arbalest.ConvStatistics");
-    norm.inputs.resize(kTrainingPartials, kNone);
+    norm.inputs.resize(norm_operand::kPartials, kNone);
     norm.inputs.push_back(add_partials(conv, chunk_pixels, norm));
   }
 
@@ -120,7 +119,7 @@ class Fusion {
   void fuse_gradient(size_t n) {
     Node& norm = graph_.nodes[n];
     std::vector<ValueId> of_norm = norm.inputs;
-    of_norm.resize(kGradPartials, kNone);
+    of_norm.resize(norm_operand::kGradPartials, kNone);
     const bool has_residual = norm.outputs.size() > 3;
     if (!has_fusible_gradient(of_norm)) std::swap(of_norm[0], of_norm[7]);  // of two, either
     if (!has_fusible_gradient(of_norm)) return;
@@ -152,7 +151,7 @@ class Fusion {
 }  // namespace
 
 void fuse_statistics(Graph& graph) {
-  Fusion(graph).run();
+  StatisticsFusion(graph).run();
 }
 
 }  // namespace arbalest

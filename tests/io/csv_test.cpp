@@ -173,7 +173,7 @@ TEST_CASE("csv: a file in two splits is told") {
   std::string twice = "path,label\n";  // of many that are there twice some are divided
   for (int i = 0; i < 15; ++i) twice += "0.jpg,a\n";
   check_parts(told(TestTable(twice), "?test=0.5", "train").at(0), {"1 file is in two splits: 0.jpg (lines "});
-  CHECK(told(TestTable("path,label,split\n0.jpg,a,train\n1.jpg,a,test\n"), "", "train").empty());
+  CHECK(told(TestTable("path,label,split\n0.jpg,a,train\n1.jpg,b,train\n2.jpg,a,test\n"), "", "train").empty());
 }
 
 TEST_CASE("csv: several labels with a column each, of which some are missing") {

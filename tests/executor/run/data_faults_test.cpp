@@ -89,6 +89,21 @@ TEST_CASE("a label beyond the logits ends a run, which names sample, value and r
           "(arbalest.SigmoidCrossEntropy) takes 0 to 1, or -1 for one that is missing"});
 }
 
+TEST_CASE("labels that are counted from 1 are told at the start of a run, and where they are beyond the logits") {
+  Data data;
+  for (int32_t& label : data.label) label = 1 + label % 2;
+  const std::string one = "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample";
+  const Outcome ended = outcome(graph_of(kClasses), options_of(data, data));
+  CHECK(ended.error == "");
+  CHECK(contains(ended.story.starts.at(0).note, one));
+  data.label[39] = 0;
+  CHECK_FALSE(contains(outcome(graph_of(kClasses), options_of(data, data)).story.starts.at(0).note, "counted from"));
+  data = {};
+  for (int32_t& label : data.label) label += 1;
+  blames(outcome(graph_of(kClasses), options_of(data, data)).error,
+         {"'label' is 3; ", "; labels are 1 to 3, and none is 0: "});
+}
+
 TEST_CASE("a label that nodes compute is named as they make it") {
   Data data;
   for (int32_t& label : data.label) label += 2;  // 2 to 4

@@ -86,7 +86,8 @@ double ValueRange::deviation() const {
 int label_field(const std::vector<Field>& fields) {
   const auto is_index = [](const Field& field) { return is_whole(field.dtype) && field.shape.empty(); };
   for (size_t f = 0; f < fields.size(); ++f) {
-    if (is_index(fields[f]) && (fields[f].classes > 0 || fields[f].name == "label")) return int(f);
+    const bool named = fields[f].name == "label" || fields[f].name == "y" || fields[f].name == "target";
+    if (is_index(fields[f]) && (fields[f].classes > 0 || named)) return int(f);
   }
   return -1;
 }

@@ -28,8 +28,8 @@ struct ValueRange {
   double deviation() const;
 };
 
-// The field that holds a class index, or seems to: whole numbers, one a sample, which the source gives classes or names
-// 'label'. -1: none.
+// The field that holds a class index, or seems to: whole numbers, one a sample, which the source gives classes or calls
+// 'label', 'y' or 'target'. -1: none.
 int label_field(const std::vector<Field>& fields);
 
 // The labels of all samples of a split.

@@ -53,7 +53,9 @@ const Field& field_of(const std::vector<Field>& fields, const char* name, size_t
 std::string turned(const Field& image) {
   if (image.shape.size() == 2) return "; NumPy puts grey ones so: images[:, None]";
   const bool last = image.shape.size() == 3 && image.shape[0] > 4 && image.shape[2] <= 4;
-  return last ? "; NumPy turns channels that come last: images.transpose(0, 3, 1, 2)" : "";
+  if (last) return "; NumPy turns channels that come last: images.transpose(0, 3, 1, 2)";
+  const bool whole = image.dtype == DataType::Int32 || image.dtype == DataType::Int64;
+  return whole ? "; NumPy scales numbers beyond 255: (images / images.max()).astype('float32')" : "";
 }
 
 // Files are brought to one size on the host; arrays are there in theirs, and those of floats are not augmented.
@@ -153,9 +155,12 @@ void take_labels(GraphText& graph, const Source& source, const Field& label, int
     is_one_hot(source, field) ? take_one_hot(graph, source, label) : take_several(graph, source, label);
   } else if (label.dtype != DataType::Int32 || !label.shape.empty()) {
     throw GraphError(
-        fmt::format("{}: found field {}, expected a class (int32 or int64; NumPy makes them by "
-                    "labels.astype('int64')), or a float for each of several labels",
-                    source.describe(), to_string(label)));
+        fmt::format("{}: found field {}, expected a class (a whole number), or a float for each of several labels; in "
+                    "NumPy: {}",
+                    source.describe(), to_string(label),
+                    is_floating(label.dtype)  ? "labels.astype('int64')"
+                    : label.shape.size() == 1 ? "labels.argmax(1) of one-hot labels, else labels.astype('float32')"
+                                              : "an array (samples) or (samples, labels)"));
   }
   if (classes > 0 && label.classes > classes) {
     throw GraphError(fmt::format("--classes {}: {} has {} classes", classes, source.describe(), label.classes));

@@ -225,4 +225,71 @@ std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, c
   return look_at_data(loop, source, split, what, samples).fault;
 }
 
+namespace {
+
+// The first layer, or product with a parameter, that takes the value or what only changes its type or shape. Whole
+// numbers are indices where a layer takes them as they are. kNone: there is none.
+NodeId layer_that_takes(const Graph& graph, ValueId value) {
+  static const std::set<std::string_view> pass_on = {"Cast",    "Concat",    "Flatten", "Identity",
+                                                     "Reshape", "Transpose", "Squeeze", "Unsqueeze"};
+  std::set<ValueId> same = {value};
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    const auto takes = [&](ValueId input) {
+      return same.contains(input) && is_floating(graph.values[size_t(input)].type.dtype);
+    };
+    const std::string op = node.op->qualified_name();
+    if (pass_on.contains(op)) {
+      if (std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return same.contains(input); })) {
+        same.insert(node.outputs.begin(), node.outputs.end());
+      }
+      continue;
+    }
+    if (op.find("Norm") != op.npos || std::none_of(node.inputs.begin(), node.inputs.end(), takes)) continue;
+    const bool product = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input != kNone && graph.values[size_t(input)].role == Role::Parameter;
+    });
+    if (node.op->expand || product) return NodeId(n);
+  }
+  return kNone;
+}
+
+ValueRange range_of(const Source& source, size_t field) {
+  constexpr int64_t kMostLooks = 256;  // samples, evenly spread
+  const std::vector<Field> fields = source.fields();
+  Bytes content(size_t(fields[field].sample().bytes()));
+  std::vector<std::byte*> places(fields.size(), nullptr);
+  places[field] = content.data();
+  ValueRange range;
+  for (int64_t i = 0, looks = std::min(kMostLooks, source.size()); i < looks; ++i) {
+    const SampleRef sample{i * (source.size() / looks), 0, 0};
+    source.fill({&sample, 1}, places);
+    range.add(numbers(fields[field].dtype, content));
+  }
+  return range;
+}
+
+}  // namespace
+
+std::string unscaled_numbers(const Graph& graph, const Source& source, const std::string& split) {
+  constexpr double kLargest = 50;  // of numbers that a layer learns from at usual rates
+  if (source.resident()) return "";
+  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const std::vector<Field> fields = source.fields();
+  const std::vector<int> of_outputs = fields_of_outputs(graph, prefetch, fields);
+  for (size_t o = 0; o < of_outputs.size(); ++o) {
+    if (of_outputs[o] == kNone || fields[size_t(of_outputs[o])].dtype == DataType::String) continue;
+    const NodeId layer = layer_that_takes(graph, prefetch.outputs[o]);
+    if (layer == kNone) continue;
+    const ValueRange range = range_of(source, size_t(of_outputs[o]));
+    if (std::max(-range.least, range.most) <= kLargest) continue;
+    const Node& node = graph.nodes[size_t(layer)];
+    return fmt::format(
+        "field '{}' of split '{}' has numbers from {:g} to {:g}, and node '{}' ({}) takes them as they are; scale them "
+        "to about -1 to 1 in the file, or by a Mul or Div before that node",
+        fields[size_t(of_outputs[o])].name, split, range.least, range.most, node.name, node.op->qualified_name());
+  }
+  return "";
+}
+
 }  // namespace arbalest

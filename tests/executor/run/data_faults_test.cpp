@@ -188,3 +188,25 @@ TEST_CASE("a rate that is too high is blamed where the data are sound") {
                                 .error;
   CHECK_MESSAGE(contains(error, "try a lower learning rate"), error);
 }
+
+TEST_CASE("numbers that are not scaled are named as the probable cause, unless the graph scales them") {
+  Data data;
+  for (float& x : data.x) x *= 65535;
+  const auto error_of = [&](const std::string& first) {
+    const std::string text =
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n{\n"
+        "x, label, marks = arbalest.Prefetch <source = \"memory:\", batch = 8> ()\n" +
+        first + "hidden = arbalest.Linear <units = 3> (flat)\nlarge = Exp (hidden)\nlogits = Mul (large, large)\n" +
+        kClasses + "trained = arbalest.Train <lr = 1000> (loss)\n}\n";
+    return outcome(read_graph_text(text, "net.onnxtxt", builtin_ops()), options_of(data, data)).error;
+  };
+  const std::string raw = error_of("flat = Flatten (x)\n");
+  CHECK_MESSAGE(contains(raw,
+                         "try a lower learning rate (now 1e+03); the probable cause: field 'x' of split 'train' has "
+                         "numbers from -65"),
+                raw);
+  CHECK_MESSAGE(contains(raw, ", and node 'hidden' (arbalest.Linear) takes them as they are; scale them"), raw);
+  const std::string scaled = error_of("hundred = Constant <value_float = 65535.0> ()\nflat = Div (x, hundred)\n");
+  CHECK_MESSAGE(contains(scaled, "try a lower learning rate"), scaled);
+  CHECK_MESSAGE(!contains(scaled, "cause"), scaled);
+}

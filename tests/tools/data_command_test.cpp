@@ -547,7 +547,7 @@ TEST_CASE("data pack: a set is finished, too, where the samples behind its last 
   photos.break_one();
   const Redirected errors(photos.folder / "errors.txt", stderr);
   photos.pack({"--skip-bad", "1", "--split", "train"});
-  // As if an interruption had come before the last sample, which cannot be read.
+  // As earlier versions left the list where the last sample cannot be read.
   std::string list = content(photos.out + "/train.shards");
   for (const auto& [from, to] : {std::pair{"\"next\":6", "\"next\":5"}, {"\"skipped\":1", "\"skipped\":0"}}) {
     REQUIRE(list.find(from) != list.npos);
@@ -555,7 +555,16 @@ TEST_CASE("data pack: a set is finished, too, where the samples behind its last 
   }
   photos.folder.write("out/train.shards", list);
   const std::string source = "tar:" + photos.out + "/{split}-*.tar";
+  CHECK(open_source(source, "train", 1)->size() == 5);
+  REQUIRE(errors.lines().size() > 0);
+  check_parts(errors.lines().back(),
+              {"/train.shards' lists 5 of 6 samples, and its last shard has room: the others could "
+               "not be read; the same 'arbalest data pack' again lists them as left out"});
+  // A shard that is full ended before the next sample: packing was not finished.
+  photos.folder.write("out/train.shards",
+                      std::string(list).replace(list.find("\"shard_mib\":256"), 15, "\"shard_mib\":0"));
   check_parts(message_of<RunError>([&] { open_source(source, "train", 1); }), {"lists 1 shard with 5 of 6 samples"});
+  photos.folder.write("out/train.shards", list);
   for (const char* name : {"a.png", "b.png", "c.jpg"})
     photos.folder.write(std::string("set/train/cat/") + name, std::string("no photo"));
   for (const char* name : {"d.png", "e.webp"})

@@ -235,7 +235,7 @@ DescribedScheme folder_scheme() {
   return described(
       {.name = "folder", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_folder},
       {.path = "DIR",
-       .text = "photos (JPEG, PNG, WebP, BMP, GIF, TIFF) in a folder for each class",
+       .text = fmt::format("photos ({}) in a folder for each class", image_formats()),
        .more = "Classes are numbered by the names of their folders in byte order, and photos may lie at any "
                "depth below these. The splits are the folders train (or training) and test (testing), "
                "validation, val or valid of DIR, in letters of any case, with the classes of train; test and "

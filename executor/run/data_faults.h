@@ -32,7 +32,7 @@ DataFindings look_at_data(const Loop& loop, const Source& source, const std::str
 std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,
                                        std::span<const int64_t> samples = {});
 
-// What is wrong with numbers of the split that a layer takes as they are, where they are so large that training
+// Names numbers of the split that a layer takes as they are and that are so large that training
 // probably fails for them: field, range and node, with a remedy. "": no such numbers. Looks at some samples. `graph`:
 // as the user has it, with fields known.
 std::string unscaled_numbers(const Graph& graph, const Source& source, const std::string& split);

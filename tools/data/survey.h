@@ -54,7 +54,7 @@ struct FaultySample {
   std::string where, why;
 };
 
-// Of a field of numbers, without what is no number or infinite.
+// A field of numbers; the range leaves out NaN and infinities.
 struct FieldValues {
   std::string name;
   ValueRange range;

@@ -236,7 +236,7 @@ NodeId layer_that_takes(const Graph& graph, ValueId value) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const auto takes = [&](ValueId input) {
-      return same.contains(input) && is_floating(graph.values[size_t(input)].type.dtype);
+      return input != kNone && same.contains(input) && is_floating(graph.values[size_t(input)].type.dtype);
     };
     const std::string op = node.op->qualified_name();
     if (pass_on.contains(op)) {

@@ -142,7 +142,7 @@ void check_samples(Prepared& prepared) {
 std::string note_of_labels(const Prepared& prepared) {
   constexpr double kMostTime = 1e6;  // µs
   const Source& source = *prepared.training;
-  if (!can_be_read_within(source, kMostTime)) return "";
+  if (prepared.training_kept || !can_be_read_within(source, kMostTime)) return "";  // kept: each is read once
   return look_at_data(prepared.program.training(), source, split_of(prepared, "arbalest.Prefetch"), LookFor::Counting)
       .note;
 }

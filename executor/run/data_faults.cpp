@@ -12,6 +12,7 @@
 
 #include "graph/constants.h"
 #include "graph/op.h"
+#include "io/sources/field_values.h"
 
 namespace arbalest {
 namespace {
@@ -22,9 +23,15 @@ using Bytes = std::vector<std::byte>;
 struct LabelRule {
   const Node* node = nullptr;
   ValueId label = kNone;
-  int64_t classes = 0;           // 0: a number from 0 to 1, or missing
-  std::vector<int64_t> ignored;  // of classes
+  int64_t classes = 0;             // 0: a number from 0 to 1, or missing
+  std::vector<int64_t> ignored;    // of classes
+  std::vector<int64_t> seen = {};  // samples by label, of classes and of the number after the last
 
+  void see(double value) {
+    if (classes == 0 || !(value >= 0 && value <= double(classes))) return;
+    seen.resize(size_t(classes) + 1);
+    ++seen[size_t(value)];
+  }
   bool takes(double value, DataType type) const {
     if (classes == 0) {
       const bool missing = value == -1 || std::isnan(value) || (type == DataType::Uint8 && value == 255);
@@ -58,29 +65,6 @@ std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   const bool always = op == "arbalest.SoftmaxCrossEntropy" || op == "arbalest.Accuracy";
   if (always && is_floating(type(1).dtype)) return std::nullopt;  // a target for each class
   return LabelRule{&node, node.inputs[1], classes || always ? scores.at(1) : 0, ints_attribute(node, "ignore_index")};
-}
-
-template <typename T>
-void widen(const Bytes& bytes, std::vector<double>& values) {
-  values.resize(bytes.size() / sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i) {
-    T element;
-    std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
-    values[i] = double(element);
-  }
-}
-
-std::vector<double> numbers(DataType type, const Bytes& bytes) {
-  std::vector<double> values;
-  switch (type) {
-    case DataType::Float32: widen<float>(bytes, values); break;
-    case DataType::Float64: widen<double>(bytes, values); break;
-    case DataType::Int32: widen<int32_t>(bytes, values); break;
-    case DataType::Int64: widen<int64_t>(bytes, values); break;
-    case DataType::Uint8: widen<uint8_t>(bytes, values); break;
-    default: break;
-  }
-  return values;
 }
 
 // The nodes and the source's fields that a loop's labels are made of.
@@ -130,16 +114,17 @@ class Labels {
     std::string text;
   };
   // The first fault of the first `rows` of the batch; adds the number of faulty labels to `count`.
-  std::optional<Fault> first_fault(int64_t rows, int64_t batch, int64_t& count) const {
+  std::optional<Fault> first_fault(int64_t rows, int64_t batch, int64_t& count) {
     std::optional<Fault> first;
     std::set<std::pair<ValueId, int64_t>> counted;  // a loss and a metric may look at one label
-    for (const LabelRule& rule : rules_) {
+    for (LabelRule& rule : rules_) {
       const Value& label = graph_.values[size_t(rule.label)];
       const auto content = content_of(graph_, rule.label);
       if (!content) continue;  // drawn at random, or not made of fields alone
       const std::vector<double> values = numbers(label.type.dtype, *content);
       const int64_t of_row = int64_t(values.size()) / batch;
       for (int64_t i = 0; i < rows * of_row; ++i) {
+        rule.see(values[size_t(i)]);
         if (rule.takes(values[size_t(i)], label.type.dtype)) continue;
         if (counted.emplace(rule.label, i).second) ++count;
         if (first && first->row <= i / of_row) continue;
@@ -151,23 +136,28 @@ class Labels {
     return first;
   }
 
+  // Whether all labels that have classes have a sample of class 0.
+  bool begin_with_zero() const {
+    return std::all_of(rules_.begin(), rules_.end(), [](const LabelRule& rule) {
+      return rule.classes == 0 || (!rule.seen.empty() && rule.seen[0] > 0);
+    });
+  }
+  // counted_from_one() of the labels that have been looked at.
+  std::string note() const {
+    for (const LabelRule& rule : rules_) {
+      std::span<const int64_t> seen = rule.seen;
+      if (!seen.empty() && seen.back() == 0) seen = seen.first(seen.size() - 1);
+      if (std::string note = counted_from_one(seen); !note.empty()) return note;
+    }
+    return "";
+  }
+
  private:
   Graph graph_;
   std::vector<LabelRule> rules_;
   std::vector<NodeId> nodes_;  // in their order
   std::vector<ValueId> read_;  // by the source's field; kNone: no label is made of it
 };
-
-// The first of a sample's numbers that is not finite: "nan at [3]"; "": all are.
-std::string not_finite(const Field& field, const Bytes& batch, int64_t row) {
-  const auto bytes = size_t(field.sample().bytes());
-  const auto* from = batch.data() + size_t(row) * bytes;
-  const std::vector<double> values = numbers(field.dtype, Bytes(from, from + bytes));
-  const auto bad = std::find_if(values.begin(), values.end(), [](double value) { return !std::isfinite(value); });
-  if (bad == values.end()) return "";
-  const std::string kind = std::isnan(*bad) ? "nan" : "an infinity";
-  return values.size() == 1 ? kind : fmt::format("{} at element {} of {}", kind, bad - values.begin(), values.size());
-}
 
 std::string place_of(const Source& source, const std::string& split, int64_t sample) {
   const std::string number = fmt::format("sample {}", sample), place = source.locate(sample);
@@ -176,9 +166,9 @@ std::string place_of(const Source& source, const std::string& split, int64_t sam
 
 }  // namespace
 
-std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,
-                                       std::span<const int64_t> samples) {
-  if (source.resident()) return std::nullopt;
+DataFindings look_at_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,
+                          std::span<const int64_t> samples) {
+  if (source.resident()) return {};
   const std::vector<Field> fields = source.fields();
   Labels labels(loop, fields.size());
   std::vector<int64_t> all(samples.begin(), samples.end());
@@ -197,7 +187,7 @@ std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, c
     if (loop.fields[f] != kNone) content[f].resize(size_t(fields[f].sample().bytes()) * batch);
     wanted = wanted || labels.reads(f) || counts[f];
   }
-  if (!wanted) return std::nullopt;
+  if (!wanted) return {};
   std::string first, first_number;
   int64_t bad_labels = 0;
   for (size_t begin = 0; begin < all.size(); begin += batch) {
@@ -210,7 +200,8 @@ std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, c
     for (size_t f = 0; f < fields.size(); ++f) {
       if (labels.reads(f)) labels.set(f, content[f]);
       for (size_t i = 0; counts[f] && first_number.empty() && i < rows; ++i) {
-        const std::string number = not_finite(fields[f], content[f], int64_t(i));
+        const auto bytes = size_t(fields[f].sample().bytes());
+        const std::string number = not_finite(fields[f], std::span(content[f]).subspan(i * bytes, bytes));
         if (number.empty()) continue;
         first_number =
             fmt::format("field '{}' of {} holds {}", fields[f].name, place_of(source, split, all[begin + i]), number);
@@ -218,12 +209,87 @@ std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, c
     }
     labels.compute();
     const auto fault = labels.first_fault(int64_t(rows), int64_t(batch), bad_labels);
+    if (what == LookFor::Counting && labels.begin_with_zero()) return {};
     if (!fault || !first.empty()) continue;
     first = fmt::format("{}: {}", place_of(source, split, all[begin + size_t(fault->row)]), fault->text);
   }
   if (bad_labels > 1) first += fmt::format("; {} labels are like that", bad_labels);
-  if (bad_labels > 0) return DataFault{true, first};
-  return first_number.empty() ? std::nullopt : std::optional(DataFault{false, first_number});
+  const std::string note = labels.note();
+  if (bad_labels > 0) return {DataFault{true, note.empty() ? first : first + "; " + note}, note};
+  if (first_number.empty()) return {std::nullopt, note};
+  return {DataFault{false, first_number}, note};
+}
+
+std::optional<DataFault> fault_in_data(const Loop& loop, const Source& source, const std::string& split, LookFor what,
+                                       std::span<const int64_t> samples) {
+  return look_at_data(loop, source, split, what, samples).fault;
+}
+
+namespace {
+
+// The first layer, or product with a parameter, that takes the value or what only changes its type or shape. Whole
+// numbers are indices where a layer takes them as they are. kNone: there is none.
+NodeId layer_that_takes(const Graph& graph, ValueId value) {
+  static const std::set<std::string_view> pass_on = {"Cast",    "Concat",    "Flatten", "Identity",
+                                                     "Reshape", "Transpose", "Squeeze", "Unsqueeze"};
+  std::set<ValueId> same = {value};
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    const auto takes = [&](ValueId input) {
+      return input != kNone && same.contains(input) && is_floating(graph.values[size_t(input)].type.dtype);
+    };
+    const std::string op = node.op->qualified_name();
+    if (pass_on.contains(op)) {
+      if (std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) { return same.contains(input); })) {
+        same.insert(node.outputs.begin(), node.outputs.end());
+      }
+      continue;
+    }
+    if (op.find("Norm") != op.npos || std::none_of(node.inputs.begin(), node.inputs.end(), takes)) continue;
+    const bool product = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+      return input != kNone && graph.values[size_t(input)].role == Role::Parameter;
+    });
+    if (node.op->expand || product) return NodeId(n);
+  }
+  return kNone;
+}
+
+ValueRange range_of(const Source& source, size_t field) {
+  constexpr int64_t kMostLooks = 256;  // samples, evenly spread
+  const std::vector<Field> fields = source.fields();
+  Bytes content(size_t(fields[field].sample().bytes()));
+  std::vector<std::byte*> places(fields.size(), nullptr);
+  places[field] = content.data();
+  ValueRange range;
+  for (int64_t i = 0, looks = std::min(kMostLooks, source.size()); i < looks; ++i) {
+    const SampleRef sample{i * (source.size() / looks), 0, 0};
+    source.fill({&sample, 1}, places);
+    range.add(numbers(fields[field].dtype, content));
+  }
+  return range;
+}
+
+}  // namespace
+
+std::string unscaled_numbers(const Graph& graph, const Source& source, const std::string& split) {
+  constexpr double kLargest = 50;  // of numbers that a layer learns from at usual rates
+  if (source.resident()) return "";
+  const Node& prefetch = *graph.find_op("arbalest.Prefetch");
+  const std::vector<Field> fields = source.fields();
+  const std::vector<int> of_outputs = fields_of_outputs(graph, prefetch, fields);
+  for (size_t o = 0; o < of_outputs.size(); ++o) {
+    if (of_outputs[o] == kNone || fields[size_t(of_outputs[o])].dtype == DataType::String) continue;
+    const NodeId layer = layer_that_takes(graph, prefetch.outputs[o]);
+    if (layer == kNone) continue;
+    const ValueRange range = range_of(source, size_t(of_outputs[o]));
+    if (std::max(-range.least, range.most) <= kLargest) continue;
+    const Node& node = graph.nodes[size_t(layer)];
+    return fmt::format(
+        "field '{}' of split '{}' has numbers from {:g} to {:g}, and node '{}' ({}) takes them as they are; scale them "
+        "to about -1 to 1 in the file, or by a Mul or Div before that node",
+        fields[size_t(of_outputs[o])].name, split, range.least, range.most, node.name, node.op->qualified_name());
+  }
+  return "";
 }
 
 }  // namespace arbalest

@@ -109,19 +109,42 @@ int64_t bytes_of_caches(const Prepared& prepared) {
   return bytes;
 }
 
-void check_samples(const Prepared& prepared) {
+namespace {
+
+// Whether all samples can be read in this time. Files are not read.
+bool can_be_read_within(const Source& source, double microseconds) {
+  const std::vector<Field> fields = source.fields();
+  const bool files =
+      std::any_of(fields.begin(), fields.end(), [](const Field& f) { return f.dtype == DataType::String; });
+  return files || source.microseconds_per_sample() * double(source.size()) <= microseconds;
+}
+
+std::string split_of(const Prepared& prepared, const char* op) {
+  return string_attribute(*prepared.graph.find_op(op), "split");
+}
+
+}  // namespace
+
+void check_samples(Prepared& prepared) {
   constexpr double kMostTime = 10e6;  // µs
   const auto look = [](const Loop& loop, const Source& source, const std::string& split) {
-    const std::vector<Field> fields = source.fields();
-    const bool files =
-        std::any_of(fields.begin(), fields.end(), [](const Field& f) { return f.dtype == DataType::String; });
-    if (!files && source.microseconds_per_sample() * double(source.size()) > kMostTime) return;
-    if (const auto fault = fault_in_data(loop, source, split, LookFor::LabelsAndNumbers)) throw RunError(fault->text);
+    if (!can_be_read_within(source, kMostTime)) return std::string();
+    DataFindings found = look_at_data(loop, source, split, LookFor::LabelsAndNumbers);
+    if (found.fault) throw RunError(found.fault->text);
+    return found.note;
   };
-  const auto split = [&](const char* op) { return string_attribute(*prepared.graph.find_op(op), "split"); };
-  look(prepared.program.training(), *prepared.training, split("arbalest.Prefetch"));
+  std::string note = look(prepared.program.training(), *prepared.training, split_of(prepared, "arbalest.Prefetch"));
   const Loop* validation = prepared.program.find(LoopRole::Validate);
-  if (validation) look(*validation, *prepared.validation, split("arbalest.Validate"));
+  if (validation) look(*validation, *prepared.validation, split_of(prepared, "arbalest.Validate"));
+  if (!note.empty()) prepared.notes.push_back(std::move(note));
+}
+
+std::string note_of_labels(const Prepared& prepared) {
+  constexpr double kMostTime = 1e6;  // µs
+  const Source& source = *prepared.training;
+  if (prepared.training_kept || !can_be_read_within(source, kMostTime)) return "";  // kept: each is read once
+  return look_at_data(prepared.program.training(), source, split_of(prepared, "arbalest.Prefetch"), LookFor::Counting)
+      .note;
 }
 
 std::shared_ptr<const SampleReader> make_reader(const Prepared& prepared, const Loop& loop, uint64_t seed) {

@@ -112,6 +112,7 @@ class Segment {
   bool outlives_divergence = false;
   std::optional<Diverged> diverged() const;
   void diverge(const Diverged& error);  // the first stays
+  std::string cause_in_range() const;   // in the data, to be said behind an error; "": there is none
   // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none. Slots
   // do not count.
   std::string not_finite(const SegmentSnapshot& snapshot) const;

@@ -171,6 +171,13 @@ std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, Lo
   return fault_in_data(training(), *prepared_.training, split, what, samples);
 }
 
+// Names numbers of the data that are probably why training fails.
+std::string Segment::cause_in_range() const {
+  const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "split");
+  const std::string cause = unscaled_numbers(prepared_.graph, *prepared_.training, split);
+  return cause.empty() ? "" : "; the probable cause: " + cause;
+}
+
 // Reports of training up to iteration `to`. Where the samples are why the loss is not finite, the error says so, and
 // not that the rate is; where labels are, or are why updates were skipped, nothing helps, and the run ends.
 bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums) {
@@ -185,12 +192,12 @@ bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vec
     try {
       monitor_.report(at, ends_epoch, ends_epoch && validates_after(to - 1), rate(to - 1), sums, updates,
                       diverged_learners(), input_since_report(to));
-    } catch (const Diverged&) {
+    } catch (const Diverged& error) {
       if (const auto fault = fault_in_training(from, to, LookFor::LabelsAndNumbers)) {
         fail_for(*fault, updates ? fmt::format("the last {} updates have been skipped up to", Monitor::kMostSkipped)
                                  : "the loss is no longer finite after");
       }
-      throw;
+      throw Diverged(error.what() + cause_in_range(), error.iteration, error.of);
     }
     if (!updates || updates->skipped == 0) return;
     if (const auto fault = fault_in_training(from, to, LookFor::Labels))
@@ -217,7 +224,7 @@ Monitor::Verdict Segment::judge(int64_t iterations, const Measurement& measured)
     if (!fault) fault = fault_in_training(0, iterations, LookFor::LabelsAndNumbers);
     if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
     if (fault) throw Diverged(text(*fault), error.iteration, error.of);
-    throw;
+    throw Diverged(error.what() + cause_in_range(), error.iteration, error.of);
   }
   const bool undefined =
       std::any_of(measured.values.begin(), measured.values.end(), [](double value) { return std::isnan(value); });

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/plain_message.h"
+#include "executor/weights/class_names.h"
 #include "graph/error.h"
 #include "io/formats/json_error.h"
 #include "io/formats/layout.h"
@@ -204,6 +205,9 @@ std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIde
                                     [&, &wanted = name](const auto& setting) { return setting.first == wanted; });
     const std::string before = known == checkpoint.settings.end() ? "nothing" : known->second;
     if (before != value) found.push_back(fmt::format("{}: {} in the checkpoint, {} here", name, before, value));
+  }
+  if (const std::string other = other_classes(checkpoint.class_names, here.class_names); !other.empty()) {
+    found.push_back(fmt::format("training data: {}", other));
   }
   const std::set<std::string> before(checkpoint.graph.begin(), checkpoint.graph.end()),
       now(here.graph.begin(), here.graph.end());

@@ -22,6 +22,7 @@ namespace arbalest {
 struct RunIdentity {
   std::vector<std::pair<std::string, std::string>> settings;  // by name
   std::vector<std::string> graph;                             // a line for each node, and for each parameter
+  std::vector<std::string> class_names;                       // by index; empty: numbers, or an earlier version's
 };
 
 // "batch: 32 in the checkpoint, 64 here", a line each, at most `most` of them; none: both are of one run.

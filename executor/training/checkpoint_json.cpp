@@ -309,6 +309,7 @@ Json to_json(const Checkpoint& checkpoint) {
   return {{"format", kFormat},
           {"settings", checkpoint.identity.settings},
           {"graph", checkpoint.identity.graph},
+          {"class_names", checkpoint.identity.class_names},
           {"changes", checkpoint.changes},
           {"command", checkpoint.command},
           {"folder", checkpoint.folder},
@@ -336,6 +337,7 @@ Checkpoint checkpoint_from_json(const Json& json) {
   Checkpoint checkpoint;
   json.at("settings").get_to(checkpoint.identity.settings);
   json.at("graph").get_to(checkpoint.identity.graph);
+  if (json.contains("class_names")) json.at("class_names").get_to(checkpoint.identity.class_names);
   if (json.contains("changes")) json.at("changes").get_to(checkpoint.changes);
   json.at("command").get_to(checkpoint.command);
   json.at("folder").get_to(checkpoint.folder);

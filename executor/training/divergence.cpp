@@ -28,8 +28,8 @@ bool Training::is_finite() {
     const CheckpointWriter::NotFinite found = *writer_->take_not_finite();
     segment_->diverge(
         {fmt::format("'{}' is no longer finite after iteration {}, though the loss is; try a lower learning "
-                     "rate",
-                     found.array, found.iteration),
+                     "rate{}",
+                     found.array, found.iteration, segment_->cause_in_range()),
          found.iteration, Diverged::Of::Training});
   }
   if (!options_.divergence.find || segment_->diverged()) return !segment_->diverged();

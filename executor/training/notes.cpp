@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "executor/session/reading.h"
 #include "executor/training/training.h"
 #include "ops/optim/train.h"
 
@@ -14,7 +15,8 @@ namespace arbalest {
 
 std::string Training::note() const {
   std::vector<std::string> notes = prepared_.notes;
-  for (std::string note : {resumed_note(), schedule_note(), precision_note(), learners_note()}) {
+  for (std::string note :
+       {resumed_note(), note_of_labels(prepared_), schedule_note(), precision_note(), learners_note()}) {
     if (!note.empty()) notes.push_back(std::move(note));
   }
   return fmt::format("{}", fmt::join(notes, "; "));

@@ -98,6 +98,7 @@ RunIdentity Training::identity() const {
   add("plateau-factor", options_.rules.plateau_factor);
   add("metric", options_.rules.metric.empty() ? "" : monitor_->best_metric());
   if (prepared_.program.skips) add("on-nan", "skip");
+  identity.class_names = prepared_.training->class_names();
   const Graph& graph = prepared_.graph;
   for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));
   for (const Value& value : prepared_.program.training().graph.values) {
@@ -139,7 +140,10 @@ void Training::resume(const CheckpointFile& file) {
   const auto found =
       differences(others ? without_learners(before) : before, others ? without_learners(identity_) : identity_);
   if (!found.empty()) {
-    throw GraphError(fmt::format("{}: the checkpoint is of another run:\n  {}", file.path, fmt::join(found, "\n  ")));
+    throw GraphError(fmt::format(
+        "{}: the checkpoint is of another run:\n  {}\na run goes on with the settings, graph and data of its "
+        "checkpoint; others need a run of their own, with another folder for --checkpoint",
+        file.path, fmt::join(found, "\n  ")));
   }
   try {
     monitor_->restore(checkpoint.monitor);

@@ -34,6 +34,15 @@ int64_t PackedShards::samples() const {
   return stated != settings.end() && stated->is_number_integer() ? stated->get<int64_t>() : 0;
 }
 
+bool PackedShards::last_has_room() const {
+  constexpr uint64_t kMany = 16;
+  const auto stated = settings.is_object() ? settings.find("shard_mib") : settings.end();
+  if (stated == settings.end() || !stated->is_number_unsigned() || shards.empty()) return false;
+  const PackedShard& last = shards.back();
+  const uint64_t most = stated->get<uint32_t>() * (uint64_t{1} << 20);
+  return last.samples > 0 && last.bytes < most && (most - last.bytes) / kMany > last.bytes / uint64_t(last.samples);
+}
+
 std::optional<PackedShards> read_shard_list(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;

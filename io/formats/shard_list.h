@@ -29,6 +29,9 @@ struct PackedShards {
 
   int64_t samples() const;  // of the split, with those that are not packed yet
   int64_t packed() const { return shards.empty() ? 0 : shards.back().next; }  // or left out
+  // Whether the last shard has room for many more samples. Packing ends a shard where the next sample does not fit, or
+  // at the end of the split, so that all samples after this one were left out.
+  bool last_has_room() const;
 };
 
 // None where there is no such file. Throws RunError where it is malformed.

@@ -236,6 +236,8 @@ std::unique_ptr<Source> open_csv(const SourceSpec& spec) {
                     columns.split ? fmt::format(", by column '{}'", reader.columns()[*columns.split]) : ""));
   }
   const std::string* const root = spec.find("root");
+  warn_of_one_class(spec, {table.labels->field()}, table.labels->names(),
+                    "two classes or more in the column of labels, or another column by label=COLUMN");
   warn_of_empty_classes(spec, table.labels->field().classes, table.labels->names(), rows.size(),
                         [&](size_t i) { return table.labels->stratum(rows[i]); });
   return std::make_unique<CsvSource>(spec.path, root ? *root : fs::path(spec.path).parent_path().string(),

@@ -130,6 +130,13 @@ class ClassLabels final : public CsvLabels {
   // Without the option each class has to be there: a number that is missing may be a mistake.
   void check_numbers(const std::vector<int64_t>& numbers) {
     const int64_t count = int64_t(numbers.size()), most = classes_ > 0 ? classes_ : count;
+    const auto [least, greatest] = std::minmax_element(numbers.begin(), numbers.end());
+    if (count > 1 && *least == 1 && *greatest == count && most <= count) {
+      throw RunError(fmt::format(
+          "{} has classes 1 to {}, and none is 0; expected 0 to {}: take 1 from each, or classes={} leaves class "
+          "0 without a sample",
+          place_, count, most - 1, count + 1));
+    }
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (numbers[i] >= 0 && numbers[i] < most) continue;
       throw RunError(fmt::format(

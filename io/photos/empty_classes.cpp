@@ -27,4 +27,11 @@ void warn_of_empty_classes(const SourceSpec& spec, int64_t classes, const std::v
                    fmt::join(shown, ", "), empty > kShown ? fmt::format(" and {} more", empty - kShown) : ""));
 }
 
+void warn_of_one_class(const SourceSpec& spec, const std::vector<Field>& fields, const std::vector<std::string>& names,
+                       const std::string& expected) {
+  if (std::none_of(fields.begin(), fields.end(), [](const Field& field) { return field.classes == 1; })) return;
+  const std::string named = names.empty() ? "" : fmt::format(", '{}'", names.front());
+  warn(fmt::format("source '{}': found one class{}; expected {}", spec.label(), named, expected));
+}
+
 }  // namespace arbalest

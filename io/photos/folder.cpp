@@ -113,6 +113,31 @@ std::string split_folder(const SourceSpec& spec, const Names& folders, std::init
                              fmt::join(found, " and "), spec.path, *names.begin()));
 }
 
+// The source whose classes are the folders in `folder`, as it is written; "" where fewer than two of them have images.
+std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder) {
+  std::error_code error;
+  int64_t classes = 0;
+  if (!fs::is_directory(folder, error)) return "";
+  for (const std::string& name : folders_in(folder.string())) {
+    int64_t images = 0;
+    folders_in((folder / name).string(), &images);
+    if (images > 0 && ++classes == 2) {
+      const std::string options = spec.text.substr(std::min(spec.text.size(), spec.text.find('?')));
+      return fmt::format("; classes seem to be in '{}': folder:{}{}", folder.string(), folder.string(), options);
+    }
+  }
+  return "";
+}
+
+// The folder that was probably meant instead: the only one in it, or, where it has images itself, the one around it.
+std::string meant_instead(const SourceSpec& spec, const Names& folders, int64_t images) {
+  const fs::path root = spec.path;
+  std::string meant = folders.size() == 1 ? source_of_classes_in(spec, root / folders.front()) : "";
+  if (!meant.empty() || images == 0) return meant;
+  const fs::path around = (fs::absolute(root) / "").lexically_normal().parent_path().parent_path();
+  return source_of_classes_in(spec, root.is_absolute() ? around : fs::proximate(around));
+}
+
 FolderSplit find_split(const SourceSpec& spec) {
   const fs::path root = spec.path;
   int64_t beside = 0;
@@ -137,8 +162,8 @@ FolderSplit find_split(const SourceSpec& spec) {
   if (folders.empty() || std::all_of(folders.begin(), folders.end(), is_split)) {
     throw RunError(fmt::format(
         "source '{}': found folder '{}', {}; expected a folder for each class, or train and one of test, validation, "
-        "val, valid with a folder for each class",
-        spec.label(), root.string(), describe_folder(root)));
+        "val, valid with a folder for each class{}",
+        spec.label(), root.string(), describe_folder(root), meant_instead(spec, folders, beside)));
   }
   return {root, folders, true, beside};
 }
@@ -192,6 +217,9 @@ std::unique_ptr<Source> open_folder(const SourceSpec& spec) {
         fmt::format("source '{}': found no images in '{}', {}", spec.label(), split.root.string(),
                     split.divided ? "which has one in each class, for training" : describe_folder(split.root)));
   }
+  const std::string instead = split.divided ? meant_instead(spec, split.classes, split.beside) : "";
+  warn_of_one_class(spec, photo_and_label(int64_t(split.classes.size())), split.classes,
+                    fmt::format("a folder for each class in '{}'{}", split.root.string(), instead));
   warn_of_images_beside(spec, split);
   warn_of_empty_classes(spec, int64_t(split.classes.size()), split.classes, class_ends.size(),
                         [&](size_t c) { return class_ends[c] > (c > 0 ? class_ends[c - 1] : 0) ? int64_t(c) : -1; });
@@ -207,7 +235,7 @@ DescribedScheme folder_scheme() {
   return described(
       {.name = "folder", .needs_path = true, .splits = {"train", "test", "validation"}, .open = open_folder},
       {.path = "DIR",
-       .text = "photos (JPEG, PNG, WebP, BMP, GIF, TIFF) in a folder for each class",
+       .text = fmt::format("photos ({}) in a folder for each class", image_formats()),
        .more = "Classes are numbered by the names of their folders in byte order, and photos may lie at any "
                "depth below these. The splits are the folders train (or training) and test (testing), "
                "validation, val or valid of DIR, in letters of any case, with the classes of train; test and "

@@ -216,6 +216,7 @@ std::unique_ptr<Source> open_tar(const SourceSpec& spec) {
                                   [&](const ShardSample& sample) { return sample.label >= classes; });
   const int64_t label = wrong == shards.samples.end() ? -1 : wrong->label, at = wrong - shards.samples.begin();
   if (label < 0) {
+    warn_of_one_class(spec, photo_and_label(classes), names, "two classes or more: NAME.cls holds the number of one");
     warn_of_empty_classes(spec, classes, names, shards.samples.size(),
                           [&](size_t i) { return shards.samples[i].label; });
   }

@@ -23,19 +23,46 @@ void to_channels_last(const TensorType& sample, int64_t count, std::vector<std::
   }
 }
 
-std::vector<std::byte> narrowed(const StoredArray& array) {
-  std::vector<std::byte> narrow(array.bytes.size() / 2);
-  for (size_t i = 0; i < narrow.size() / sizeof(int32_t); ++i) {
-    int64_t number = 0;
+int64_t whole_number(const StoredArray& array, size_t i) {
+  int64_t number = 0;
+  if (array.dtype == DataType::Int64) {
     std::memcpy(&number, array.bytes.data() + i * sizeof number, sizeof number);
+  } else if (array.dtype == DataType::Int32) {
+    int32_t narrow = 0;
+    std::memcpy(&narrow, array.bytes.data() + i * sizeof narrow, sizeof narrow);
+    number = narrow;
+  } else {
+    number = int64_t(array.bytes[i]);
+  }
+  return number;
+}
+
+std::vector<std::byte> to_int32(const StoredArray& array) {
+  const size_t count = array.bytes.size() / size_of(array.dtype);
+  std::vector<std::byte> made(count * sizeof(int32_t));
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t number = whole_number(array, i);
     const auto fitting = int32_t(number);
     if (fitting != number) {
       throw RunError(fmt::format("{}: sample {} of tensor '{}' is {}, which an int32 does not hold", array.file, i,
                                  array.name, number));
     }
-    std::memcpy(narrow.data() + i * sizeof fitting, &fitting, sizeof fitting);
+    std::memcpy(made.data() + i * sizeof fitting, &fitting, sizeof fitting);
   }
-  return narrow;
+  return made;
+}
+
+// Makes bytes of an image's whole numbers where all of them are some.
+void to_bytes(StoredArray& array) {
+  const size_t count = array.bytes.size() / size_of(array.dtype);
+  std::vector<std::byte> made(count);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t number = whole_number(array, i);
+    if (number < 0 || number > 255) return;
+    made[i] = std::byte(number);
+  }
+  array.bytes = std::move(made);
+  array.dtype = DataType::Uint8;
 }
 
 // As floats, which graphs compute with: NumPy's arrays are doubles unless another type is asked for.
@@ -64,16 +91,23 @@ FieldArray sample_array(StoredArray array, int64_t classes) {
     throw RunError(fmt::format("{}: tensor '{}' is {}, expected samples along its first dimension, at least one",
                                array.file, array.name, to_string(TensorType{array.dtype, shape})));
   }
+  const bool whole = !is_floating(array.dtype);
+  if (whole && array.name == "label" && shape.size() == 2 && shape[1] == 1) array.shape.pop_back();
+  if (whole && array.name == "image" && shape.size() == 4 && array.dtype != DataType::Uint8) to_bytes(array);
   FieldArray made{{array.name, array.dtype, {shape.begin() + 1, shape.end()}}, {}, nullptr};
   check_fields({made.field}, array.file);
-  if (is_floating(array.dtype) && array.dtype != DataType::Float32) {
+  if (array.stored_as == "bool" && shape.size() > 1) {
+    array.bytes = to_floats<uint8_t>(array);
+    made.stored_as = array.stored_as;
+    made.field.dtype = array.dtype = DataType::Float32;
+  } else if (is_floating(array.dtype) && array.dtype != DataType::Float32) {
     array.bytes = array.dtype == DataType::Float64 ? to_floats<double>(array) : to_floats<bfloat16>(array);
     made.stored_as = name_of(array.dtype);
     made.field.dtype = array.dtype = DataType::Float32;
   }
   if (made.field.shape.size() == 3) to_channels_last(made.field.sample(), shape[0], array.bytes);
-  if (array.dtype == DataType::Int64 && shape.size() == 1) {
-    array.bytes = narrowed(array);
+  if (whole && shape.size() == 1 && array.dtype != DataType::Int32) {
+    array.bytes = to_int32(array);
     made.field.dtype = DataType::Int32;
   }
   if (array.name == "label" && !is_floating(array.dtype)) made.field.classes = classes;

@@ -122,59 +122,14 @@ struct SourceScheme {
 // scheme's name is taken or is none, or where it cannot be opened.
 void register_source(SourceScheme scheme);
 
-// Opens a split of the source that `spec` names:
-//   mnist:DIR                          idx files, plain or gzipped
-//   cifar10:DIR                        the official binary layout, in DIR or in DIR/cifar-10-batches-bin; classes have
-//                                      the names in batches.meta.txt, where it is there
-//   cifar100:DIR                       the same, or in DIR/cifar-100-binary: the fine labels, fine_label_names.txt
-//   synthetic:?shape=3x224x224&classes=1000&size=50000&test=10000   noise; size and test: samples of the splits;
-//                                      delay=MICROSECONDS: made anew for each batch, which takes so long at least
-//   glyphs:?train=20000&test=4000&size=28                   rendered digits, made from `seed`
-//   tensors:DIR?classes=10             any fields, from DIR/train.safetensors, test.safetensors,
-//                                      validation.safetensors: a tensor a field, samples along its first dimension;
-//                                      int64 labels become int32; classes: those of 'label'
-//   npy:DIR?classes=10                 the same of NumPy's arrays (uint8, int32, int64, float32, float64; row-major):
-//                                      DIR/SPLIT/FIELD.npy, or DIR/SPLIT_FIELD.npy
-//   folder:DIR?test=0.2&seed=0         photos in a folder for each class, with .jpg, .jpeg, .jpe, .jfif, .png, .webp,
-//                                      .bmp, .gif, .tif or .tiff at the end of their names, at any depth: 'image', the
-//                                      file, and 'label'. Classes are numbered by their names in byte order. Where DIR
-//                                      has train (or training), and test (or
-//                                      testing) or one of validation, val, valid, in letters of any case, these are the
-//                                      splits, with the classes of train; 'test' and 'validation' stand for what is
-//                                      there. Otherwise test: the part of each class that is held out, at least one
-//                                      photo of two, by seed and the names of files. A link that leads nowhere is an
-//                                      image that is missing
-//   csv:FILE                           photos that a table lists (RFC 4180, with the names of its columns): 'image',
-//                                      the file, and 'label'. The columns:
-//     path=COLUMN                      the file; by default 'path', 'file', 'filename', 'image', 'Image Index' and the
-//                                      like. Relative to root=DIR, by default the table's folder
-//     label=COLUMN                     a class; by default 'label' or 'class'. Names, numbered in byte order, or whole
-//                                      numbers 0 … K − 1, each of which is there; classes=K: not each has to be
-//     labels=COLUMN,COLUMN,…           instead: several labels, 0 or 1 (0.0, 1.0, false, true), -1 where the cell is
-//                                      empty or says missing=TEXT: a float for each. labels=*: all columns that are not
-//                                      the path, split or group
-//     list=COLUMN                      instead: the labels that hold, divided by separator=| ; none=TEXT stands for no
-//                                      label, as nothing does. A float for each, in byte order
-//     split=COLUMN                     train, test or validation; by default 'split', where it is there and test is not
-//                                      given. Without one test=0.2 and seed=0: the part of each class that is held out
-//     group=COLUMN                     what has to stay in one split together, such as a patient's photos: whole groups
-//                                      are held out, not parts of classes
-//     check=0                          runs do not look first whether all files of the split are there and not empty
-//   tar:PATTERN                        photos in archives of many, as WebDataset writes them: 'image', a member
-//                                      NAME.jpg or another of these endings, and 'label', the number in NAME.cls beside
-//                                      it. Dots in NAME divide nothing. Of shards that 'arbalest data pack' lists all
-//                                      have to be there where '*' names them, and no others.
-//                                      In PATTERN '*' stands for anything, {0000..0099} for numbers, {a,b} for either,
-//                                      and {split} for the split's name; without that the other split is test=PATTERN.
-//                                      There are classes=K classes, else as many as there are lines in classes.txt
-//                                      beside the shards, which has their names, else as many as are found. An index is
-//                                      kept beside each shard, SHARD.tar.index. keep=0 lets go of what was read, as is
-//                                      done by itself where the shards take half of the memory or more; keep=1 does not
-//   memory:                            what the program passes to the run itself (DataSources in session.h)
-//   and whatever was registered, all of them with ?limit=N as well: N samples of each split, spread over it, the same
-//   ones whatever the seed; all where there are no more. Options may be left out. Throws GraphError for a spec that is
-//   wrong (unknown scheme, option or split), and where what was opened states no fields or no samples; RunError for
-//   files that are missing or malformed, MissingSplit where there are no files, or no samples, of the split.
+// Opens a split of the source that `spec` names: of a kind that the library has (source_schemes() describes them, as
+// `arbalest sources` and docs/sources.md print it), or of one that was registered. Photos (folder, csv, tar) have the
+// fields 'image', a file's bytes, and 'label', an int32; of a table of several labels, a float for each. Digits and
+// noise, mnist and cifar have 'image', uint8, and 'label'. Every source takes ?limit=N: N samples of each split, spread
+// over it, the same ones whatever the seed; all where there are no more.
+// Throws GraphError for a spec that is wrong (unknown scheme, option or split), and where what was opened states no
+// fields or no samples; RunError for files that are missing or malformed, MissingSplit where there are no files, or no
+// samples, of the split.
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
 
 // What open_source() asks of any source: fields as check_fields() wants them, samples, and a time that is one. Throws

@@ -34,8 +34,9 @@ DescribedScheme tensors_scheme() {
       {.path = "DIR",
        .text = "tensors of any kind, a safetensors file for each split",
        .more = "The files are DIR/train.safetensors, test.safetensors and validation.safetensors. Each tensor "
-               "is a field of its name, with samples along its first dimension; doubles are read as "
-               "floats. Images are uint8 (N, C, H, W), classes int32 or int64 (N). Python writes such a file by "
+               "is a field of its name, with samples along its first dimension; floats of any type "
+               "are read as float. Images are uint8 (N, C, H, W), classes whole numbers (N) or (N, 1). Python writes "
+               "such a file by "
                "safetensors.numpy.save_file({\"image\": images, \"label\": labels}, FILE).",
        .options = {classes_option()},
        .example = "tensors:data/mine"});

@@ -133,6 +133,13 @@ TEST_CASE("csv: classes that are whole numbers stay as they are") {
   CHECK(labels<int32_t>(*dense.open()) == std::vector<int32_t>{2, 0, 1});
   CHECK(dense.open()->fields()[1].classes == 3);
   check_parts(TestTable("path,label\n0.jpg,-1\n1.jpg,0\n").run_error(), {"has class -1 (line 2), expected 0 to 1"});
+  const TestTable from_one("path,label\n0.jpg,2\n1.jpg,3\n2.jpg,1\n");
+  for (const char* options : {"", "?classes=3"}) {
+    check_parts(
+        from_one.run_error(options),
+        {"column 'label' has classes 1 to 3, and none is 0; expected 0 to 2: take 1 from each, or classes=4 leaves"});
+  }
+  CHECK(from_one.open("?classes=4&test=0.001")->fields()[1].classes == 4);
   check_parts(TestTable("path,label\n0.jpg,1\n1.jpg,one\n").run_error("?classes=2"),
               {"has 'one' (line 3)", "'classes' is for whole numbers"});
   const TestTable names("path,label\n0.jpg,10\n1.jpg,9\n2.jpg,x\n3.jpg,01\n");  // one is no number: all are names
@@ -173,7 +180,7 @@ TEST_CASE("csv: a file in two splits is told") {
   std::string twice = "path,label\n";  // of many that are there twice some are divided
   for (int i = 0; i < 15; ++i) twice += "0.jpg,a\n";
   check_parts(told(TestTable(twice), "?test=0.5", "train").at(0), {"1 file is in two splits: 0.jpg (lines "});
-  CHECK(told(TestTable("path,label,split\n0.jpg,a,train\n1.jpg,a,test\n"), "", "train").empty());
+  CHECK(told(TestTable("path,label,split\n0.jpg,a,train\n1.jpg,b,train\n2.jpg,a,test\n"), "", "train").empty());
 }
 
 TEST_CASE("csv: several labels with a column each, of which some are missing") {

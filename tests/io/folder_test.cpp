@@ -286,6 +286,29 @@ TEST_CASE("folder: of a limited split bytes, labels, names and places fit") {
   for (const int32_t label : {0, 1, 2}) CHECK(std::count(classes.begin(), classes.end(), label) > 10);
 }
 
+TEST_CASE("folder: one class is told, and a folder too high or too low is named with the one that seems to be meant") {
+  const TestFolder folder;
+  write_photos(folder, {"set/cat", "set/dog"}, 2);
+  const auto said = [&](const std::string& inside, const std::string& split = "train") {
+    const Redirected standard_error(folder / "said", stderr);
+    open_source("folder:" + (folder / inside).string() + "?test=0.5", split, 1);
+    return standard_error.lines();
+  };
+  CHECK(said("set").empty());
+  const std::string set = (folder / "set").string();
+  CHECK(said("") == Strings{"arbalest: source 'folder:" + folder.string() +
+                            "/?test=0.5 train': found one class, 'set'; expected a folder for each class in '" +
+                            folder.string() + "/'; classes seem to be in '" + set + "': folder:" + set + "?test=0.5"});
+  check_parts(
+      message_of<RunError>([&] { said("set/cat"); }),
+      {"expected a folder for each class", "; classes seem to be in '" + set + "': folder:" + set + "?test=0.5"});
+  write_photos(folder, {"alone/only"}, 2);
+  const Strings alone = said("alone", "test");
+  REQUIRE(alone.size() == 1);
+  CHECK(alone[0].ends_with("found one class, 'only'; expected a folder for each class in '" +
+                           (folder / "alone").string() + "'"));
+}
+
 TEST_CASE("folder: a photo that is gone by the time it is read") {
   TestFolder folder;
   write_photos(folder, {"a"}, 3);

@@ -220,6 +220,71 @@ TEST_CASE("data: arrays, several labels, and sources without images or without a
   CHECK_THROWS_AS(photos.look({"--split", "tests"}), GraphError);
 }
 
+TEST_CASE("data: arrays have counts of labels and ranges of values, and faults that 'check' finds") {
+  Photos photos;
+  photos.source = "tensors:" + (photos.folder / "arrays").string();
+  std::filesystem::create_directory(photos.folder / "arrays");
+  const auto write = [&](const std::vector<float>& x, const std::vector<int32_t>& label) {
+    const auto bytes_of = [](const auto& values) {
+      const auto bytes = std::as_bytes(std::span(values));
+      const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+      return std::vector<uint8_t>(first, first + bytes.size());
+    };
+    const auto samples = int64_t(label.size());
+    TensorFile arrays;
+    arrays.tensors.push_back({"x", DataType::Float32, {samples, int64_t(x.size()) / samples}, bytes_of(x)});
+    arrays.tensors.push_back({"label", DataType::Int32, {samples}, bytes_of(label)});
+    write_safetensors(photos.folder / "arrays/train.safetensors", arrays);
+  };
+  write({-2, 4, 0, 0, 1, 3}, {0, 2, 2});
+  auto [status, text] = photos.look({});
+  CHECK(status == kDone);
+  check_parts(text, {"  classes      3\n    samples    0 1, 1 0, 2 2\n",
+                     "  values       x: -2 … 4 (least, most), mean 1, deviation 2\n"});
+  write({-2, 4, 0, std::nanf(""), 1, INFINITY}, {1, -1, 2});
+  std::tie(status, text) = photos.look({"--threads", "2"});
+  CHECK(status == kFailed);
+  check_parts(text, {"values       x: -2 … 4 (least, most), mean 0.75, deviation ", "  faulty       3\n",
+                     "    sample 1: 'label' is -1, expected a class from 0 on; ",
+                     "    sample 1: field 'x' holds nan at element 1 of 2\n",
+                     "    sample 2: field 'x' holds an infinity at element 1 of 2\n",
+                     "  note         labels are 1 to 2, and none is 0: "});
+  std::tie(status, text) = photos.look({"--json"});
+  CHECK(status == kFailed);
+  const Json train = Json::parse(text)["splits"][0];
+  CHECK(train["faulty"].size() == 3);
+  CHECK(train["classes"].dump() == R"([{"name":"0","samples":0},{"name":"1","samples":1},{"name":"2","samples":1}])");
+  CHECK(train["values"][0]["max"] == 4);
+
+  const std::string graph = photos.folder.write("g.onnxtxt",
+                                                "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\n"
+                                                "net () => (float loss)\n{\nx, label = arbalest.Prefetch <source = \"" +
+                                                    photos.source +
+                                                    "\", batch = 2> ()\n"
+                                                    "logits = arbalest.Linear <units = 3> (x)\n"
+                                                    "loss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+                                                    "trained = arbalest.Train <lr = 0.01> (loss)\n}\n");
+  const auto checked = [&] {
+    const Command command = parse({"check", graph.c_str()});
+    const Redirected output(photos.folder / "out.txt");
+    command_check(std::get<CheckOptions>(command));
+    std::string all;
+    for (const std::string& line : output.lines()) all += line + "\n";
+    return all;
+  };
+  check_parts(message_of<RunError>(checked), {"sample 1 of split 'train': 'label' is -1"});
+  write({-2, 4, 0, std::nanf(""), 1, INFINITY}, {1, 1, 2});
+  check_parts(message_of<RunError>(checked), {"field 'x' of sample 1 of split 'train' holds nan at element 1 of 2"});
+  write({-2, 4, 0, 0, 1, 1}, {1, 2, 3});
+  check_parts(message_of<RunError>(checked),
+              {"'label' is 3; node 'loss' ", "; labels are 1 to 3, and none is 0: classes are counted from 0"});
+  write({-2, 4, 0, 0, 1, 1}, {1, 2, 2});
+  check_parts(checked(), {"  note        labels are 1 to 2, and none is 0: classes are counted from 0, so that one has "
+                          "no sample; in NumPy: labels - 1\n"});
+  write({-2, 4, 0, 0, 1, 1}, {1, 2, 0});
+  CHECK(checked().find("  note") == std::string::npos);
+}
+
 TEST_CASE("data: a contact sheet has a row a class, and dark red where a file cannot be read") {
   const Photos photos;
   photos.break_one();
@@ -396,7 +461,9 @@ TEST_CASE("data pack: a split is packed by one process at a time") {
   std::filesystem::create_directory(photos.out);
   {
     const OutputLock held(photos.out + "/train.shards");
-    check_parts(message_of<OutputInUse>([&] { photos.pack({"--split", "train"}); }),
+    check_parts(message_of<OutputInUse>([&] {
+                  photos.pack({"--split", "train"});
+                }),
                 {"train.shards: ", " writes this file"});
     CHECK(photos.pack({"--split", "test"}).first == kDone);
   }
@@ -480,7 +547,7 @@ TEST_CASE("data pack: a set is finished, too, where the samples behind its last 
   photos.break_one();
   const Redirected errors(photos.folder / "errors.txt", stderr);
   photos.pack({"--skip-bad", "1", "--split", "train"});
-  // As if an interruption had come before the last sample, which cannot be read.
+  // As earlier versions left the list where the last sample cannot be read.
   std::string list = content(photos.out + "/train.shards");
   for (const auto& [from, to] : {std::pair{"\"next\":6", "\"next\":5"}, {"\"skipped\":1", "\"skipped\":0"}}) {
     REQUIRE(list.find(from) != list.npos);
@@ -488,7 +555,16 @@ TEST_CASE("data pack: a set is finished, too, where the samples behind its last 
   }
   photos.folder.write("out/train.shards", list);
   const std::string source = "tar:" + photos.out + "/{split}-*.tar";
+  CHECK(open_source(source, "train", 1)->size() == 5);
+  REQUIRE(errors.lines().size() > 0);
+  check_parts(errors.lines().back(),
+              {"/train.shards' lists 5 of 6 samples, and its last shard has room: the others could "
+               "not be read; the same 'arbalest data pack' again lists them as left out"});
+  // A shard that is full ended before the next sample: packing was not finished.
+  photos.folder.write("out/train.shards",
+                      std::string(list).replace(list.find("\"shard_mib\":256"), 15, "\"shard_mib\":0"));
   check_parts(message_of<RunError>([&] { open_source(source, "train", 1); }), {"lists 1 shard with 5 of 6 samples"});
+  photos.folder.write("out/train.shards", list);
   for (const char* name : {"a.png", "b.png", "c.jpg"})
     photos.folder.write(std::string("set/train/cat/") + name, std::string("no photo"));
   for (const char* name : {"d.png", "e.webp"})

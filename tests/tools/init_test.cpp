@@ -48,7 +48,7 @@ struct Desk {
       for (int i = 0; i < 8; ++i) {
         const std::string name = fmt::format("photos/{}/{}/{}.png", split, i % 2 ? "cat" : "dog", i);
         folder.write(name, encode_png(test_image(40, 36, 3, 5, uint64_t(i + 1))));
-        table += fmt::format("{},{},{},{}\n", name, split, i % 2, 1 - i % 2);
+        table += fmt::format("{},{},{},{}\n", name, split, i % 2, i / 2 % 2);
       }
     }
     folder.write("table.csv", table);
@@ -59,6 +59,13 @@ struct Desk {
       folder.write("bytes/" + split + "/y.npy", npy("<i8", "(24,)", labels));
       folder.write("floats/" + split + "_image.npy", npy("<f4", "(24, 1, 28, 28)", std::vector<float>(24 * 784, 0.5f)));
       folder.write("floats/" + split + "_label.npy", npy("<i8", "(24,)", labels));
+      std::vector<float> one_hot(24 * 4);
+      for (size_t i = 0; i < labels.size(); ++i) one_hot[i * 4 + size_t(labels[i])] = 1;
+      folder.write("hot/" + split + "/image.npy", npy("<f4", "(24, 1, 28, 28)", std::vector<float>(24 * 784, 0.5f)));
+      folder.write("hot/" + split + "/label.npy", npy("<f4", "(24, 4)", one_hot));
+      one_hot[1] = 1;
+      folder.write("two/" + split + "/image.npy", npy("<f4", "(24, 1, 28, 28)", std::vector<float>(24 * 784, 0.5f)));
+      folder.write("two/" + split + "/label.npy", npy("<f4", "(24, 4)", one_hot));
     }
     folder.write("last/train/image.npy", npy("|u1", "(2, 28, 28, 3)", std::vector<uint8_t>(2 * 3 * 784)));
     folder.write("last/train/label.npy", npy("<i8", "(2,)", std::vector<int64_t>{0, 1}));
@@ -75,10 +82,11 @@ struct Desk {
     for (const std::string& word : words) pointers.push_back(word.c_str());
     const Command command = parse(pointers);
     REQUIRE(std::holds_alternative<StartOptions>(command));
-    const Redirected output(path("out"));
+    const Redirected output(path("out")), errors(path("said"), stderr);
     CHECK(command_init(std::get<StartOptions>(command)) == kDone);
     return file;
   }
+  std::string said() const { return content(path("said")); }  // by the latest init
 
   // Checks the graph and trains it for so many iterations.
   void train(const std::string& graph, const std::string& save = "") const {
@@ -129,12 +137,41 @@ TEST_CASE("init: lenet and cnn are whole as they are, and take photos, arrays an
   CHECK(text == kTemplates.front().text);
 }
 
+TEST_CASE("init: labels that are one-hot are classes, other floats are several labels, and both are said") {
+  const Desk desk;
+  const std::string hot = desk.init("lenet", {"--data", "npy:" + desk.path("hot")});
+  check_parts(desk.said(),
+              {"'label' is one-hot, a single 1 among zeros in each sample, and taken as one of 4 classes"});
+  check_parts(content(hot), {"logits = arbalest.Linear <units = 4>", "(one-hot), which becomes the number of its class",
+                             "loss = arbalest.SoftmaxCrossEntropy (logits, class)", "Accuracy (logits, class)",
+                             "# Data, as --data named it. 'arbalest sources'"});
+  desk.train(hot);
+  const std::string two = desk.init("lenet", {"--data", "npy:" + desk.path("two")});
+  check_parts(desk.said(), {"'label' is taken as 4 labels of which several may hold; for one class a sample, give "});
+  check_parts(content(two), {"arbalest.SigmoidCrossEntropy (logits, label)", "auc = arbalest.AUC (logits, label)"});
+  desk.train(two);
+  desk.init("lenet", {"--data", "npy:" + desk.path("bytes")});
+  CHECK(desk.said().empty());
+}
+
+TEST_CASE("init: labels from 1 on are told") {
+  const Desk desk;
+  desk.folder.write("one/train/image.npy", npy("|u1", "(3, 1, 28, 28)", std::vector<uint8_t>(3 * 784)));
+  desk.folder.write("one/train/label.npy", npy("<i8", "(3,)", std::vector<int64_t>{1, 2, 1}));
+  desk.init("lenet", {"--data", "npy:" + desk.path("one")});
+  check_parts(desk.said(), {"labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample"});
+}
+
 TEST_CASE("init: photos takes files, and arrays in their own size") {
   const Desk desk;
   const std::string photos = desk.init("photos", {"--data", "folder:" + desk.path("photos")});
   CHECK(content(photos).find("batch = 8>") != std::string::npos);  // there are no more
   desk.train(photos);
-  desk.train(desk.init("photos", {"--data", "npy:" + desk.path("bytes")}));
+  const std::string arrays = desk.init("photos", {"--data", "npy:" + desk.path("bytes")});
+  desk.train(arrays);
+  check_parts(content(arrays), {"# Photos in files: training sees a random part of each in this size",
+                                "# flip = 1 mirrors half of the images, which spoils digits and text.\n  # Bytes"});
+  CHECK(content(arrays).find("folder photos") == std::string::npos);
 }
 
 #ifdef ARBALEST_ONNX

@@ -149,8 +149,10 @@ void bind_data(CLI::App& command, DataOptions& options) {
       ->check(not_empty());
   command.add_flag("--json", options.json, "as JSON");
   command.footer(
-      "Reads and decodes every image. Mean and deviation weigh all images the same, as images of one size do.\n"
-      "The exit status is 1 where a file cannot be read or decoded, or a split cannot be opened.");
+      "Reads and decodes every image, and all numbers of arrays. Mean and deviation weigh all images the same, as "
+      "images of one size do.\n"
+      "The exit status is 1 where a file cannot be read or decoded, a label is no class, a number is not finite, or a "
+      "split cannot be opened.");
 }
 
 void bind_pack(CLI::App& command, PackCommandOptions& options) {
@@ -209,8 +211,8 @@ int command_data(const DataOptions& options) {
     print_missing(splits);
     if (!options.contact_sheet.empty()) print_legend(sheet, found[0], options.contact_sheet);
   }
-  const bool sound =
-      std::all_of(found.begin(), found.end(), [](const auto& split) { return split.unreadable.empty(); });
+  const bool sound = std::all_of(found.begin(), found.end(),
+                                 [](const auto& split) { return split.unreadable.empty() && split.faulty.empty(); });
   return sound && splits.broken.empty() ? kDone : kFailed;
 }
 

@@ -34,7 +34,8 @@ struct ChannelSums {
 struct Findings {
   ImageSurvey images;
   ChannelSums grey, colour[3];
-  std::vector<std::pair<int64_t, UnreadableSample>> unreadable;  // with the sample's index
+  std::vector<std::pair<int64_t, FaultySample>> unreadable, faulty;  // with the sample's index
+  std::vector<FieldValues> values;                                   // as Examiner's fields of numbers
   std::vector<std::pair<FilePrint, int64_t>> prints;
   double read_seconds = 0, decode_seconds = 0;
 };
@@ -70,11 +71,20 @@ void add_pixels(const uint8_t* pixels, int64_t width, int64_t height, int channe
 // Looks at samples one after the other.
 class Examiner {
  public:
-  Examiner(const Source& source, int field) : source_(source), field_(field), stated_(source.fields()[size_t(field)]) {}
+  // `image`: image_field(), or -1; `of_numbers`: fields whose values are summed up.
+  Examiner(const Source& source, int image, std::span<const int> of_numbers)
+      : source_(source), fields_(source.fields()), image_(image), numbers_(of_numbers.begin(), of_numbers.end()) {
+    content_.resize(fields_.size());
+    for (const int f : numbers_) {
+      content_[size_t(f)].resize(size_t(fields_[size_t(f)].sample().bytes()));
+      found_.values.push_back({fields_[size_t(f)].name, {}});
+    }
+  }
 
   void examine(int64_t index) {
     try {
-      stated_.dtype == DataType::String ? examine_file(index) : examine_array(index);
+      if (image_ >= 0 && fields_[size_t(image_)].dtype == DataType::String) examine_file(index);
+      if (!numbers_.empty()) examine_numbers(index);
     } catch (const RunError& error) {
       found_.unreadable.push_back({index, {source_.locate(index), fault_of_sample(source_, index, error.what())}});
     }
@@ -85,7 +95,7 @@ class Examiner {
  private:
   void examine_file(int64_t index) {
     const auto start = Clock::now();
-    source_.read(index, size_t(field_), file_);
+    source_.read(index, size_t(image_), file_);
     const auto read = Clock::now();
     found_.read_seconds += std::chrono::duration<double>(read - start).count();
     found_.prints.emplace_back(print_of(file_), index);
@@ -105,21 +115,33 @@ class Examiner {
     add_pixels(pixels_.data(), info.width, info.height, info.channels, found_);
   }
 
-  void examine_array(int64_t index) {
+  void examine_numbers(int64_t index) {
     const auto start = Clock::now();
-    pixels_.resize(size_t(stated_.sample().bytes()));
-    std::vector<std::byte*> fields(source_.fields().size(), nullptr);
-    fields[size_t(field_)] = reinterpret_cast<std::byte*>(pixels_.data());
+    std::vector<std::byte*> places;
+    for (std::vector<std::byte>& content : content_) places.push_back(content.empty() ? nullptr : content.data());
     const SampleRef sample{index, 0, uint64_t(index)};
-    source_.fill({&sample, 1}, fields);
+    source_.fill({&sample, 1}, places);
     found_.read_seconds += seconds_since(start);
+    for (size_t n = 0; n < numbers_.size(); ++n) {
+      const Field& field = fields_[size_t(numbers_[n])];
+      const std::vector<std::byte>& content = content_[size_t(numbers_[n])];
+      found_.values[n].range.add(numbers(field.dtype, content));
+      const std::string fault = not_finite(field, content);
+      if (fault.empty()) continue;
+      found_.faulty.push_back({index, {source_.locate(index), fmt::format("field '{}' holds {}", field.name, fault)}});
+    }
+    if (image_ < 0 || content_[size_t(image_)].empty()) return;
+    const Shape& shape = fields_[size_t(image_)].shape;
     found_.images.arrays += 1;
-    add_pixels(pixels_.data(), stated_.shape[2], stated_.shape[1], int(stated_.shape[0]), found_);
+    add_pixels(reinterpret_cast<const uint8_t*>(content_[size_t(image_)].data()), shape[2], shape[1], int(shape[0]),
+               found_);
   }
 
   const Source& source_;
-  int field_;
-  Field stated_;
+  const std::vector<Field> fields_;
+  const int image_;
+  const std::vector<int> numbers_;
+  std::vector<std::vector<std::byte>> content_;  // of a sample, by field; empty: not read
   ImageDecoder decoder_;
   std::vector<std::byte> file_;
   std::vector<uint8_t> pixels_;
@@ -151,6 +173,12 @@ void merge(const Findings& from, Findings& into) {
   add(into.grey, from.grey);
   for (int c = 0; c < 3; ++c) add(into.colour[c], from.colour[c]);
   into.unreadable.insert(into.unreadable.end(), from.unreadable.begin(), from.unreadable.end());
+  into.faulty.insert(into.faulty.end(), from.faulty.begin(), from.faulty.end());
+  if (into.values.empty()) into.values.resize(from.values.size());
+  for (size_t n = 0; n < from.values.size(); ++n) {
+    into.values[n].name = from.values[n].name;
+    into.values[n].range.add(from.values[n].range);
+  }
   into.prints.insert(into.prints.end(), from.prints.begin(), from.prints.end());
   into.read_seconds += from.read_seconds;
   into.decode_seconds += from.decode_seconds;
@@ -167,22 +195,26 @@ void finish(Findings& found, SplitSurvey& result) {
     images.mean.push_back(mean);
     images.deviation.push_back(std::sqrt(std::max(0.0, square - mean * mean)));
   }
-  std::sort(found.unreadable.begin(), found.unreadable.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto& [index, sample] : found.unreadable) result.unreadable.push_back(std::move(sample));
+  const auto take = [](auto& indexed, std::vector<FaultySample>& samples) {
+    std::stable_sort(indexed.begin(), indexed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (auto& [index, sample] : indexed) samples.push_back(std::move(sample));
+  };
+  take(found.unreadable, result.unreadable);
+  take(found.faulty, result.faulty);
+  result.values = std::move(found.values);
   std::sort(found.prints.begin(), found.prints.end());
   result.prints = std::move(found.prints);
   result.read_seconds = found.read_seconds;
   result.decode_seconds = found.decode_seconds;
 }
 
-void look(const Source& source, int field, const SurveyOptions& options, const SurveyProgress& progress,
-          SplitSurvey& result) {
+void look(const Source& source, std::span<const int> of_numbers, const SurveyOptions& options,
+          const SurveyProgress& progress, SplitSurvey& result) {
   const int64_t size = source.size();
   const int64_t total = options.limit > 0 ? std::min(options.limit, size) : size;
   std::atomic<int64_t> next{0}, done{0};
   const auto work = [&] {
-    Examiner examiner(source, field);
+    Examiner examiner(source, image_field(result.fields), of_numbers);
     for (int64_t i = next++; i < total; i = next++) {
       // Evenly spread: the k-th of `total` in a split of `size`.
       examiner.examine(int64_t(floor_of({__int128{i} * size, total})));
@@ -204,56 +236,56 @@ void look(const Source& source, int field, const SurveyOptions& options, const S
   finish(all, result);
 }
 
-constexpr int64_t kChunk = 4096;  // samples whose labels are asked for at once
-
-// Calls with the numbers of the field of each chunk of samples.
-template <typename T, typename Use>
-void each_chunk(const Source& source, int field, int64_t numbers, Use use) {
-  std::vector<T> chunk;
-  std::vector<SampleRef> samples;
-  std::vector<std::byte*> fields(source.fields().size(), nullptr);
-  for (int64_t first = 0; first < source.size(); first += kChunk) {
-    const int64_t count = std::min(kChunk, source.size() - first);
-    samples.clear();
-    for (int64_t i = first; i < first + count; ++i) samples.push_back({i, 0, uint64_t(i)});
-    chunk.resize(size_t(count * numbers));
-    fields[size_t(field)] = reinterpret_cast<std::byte*>(chunk.data());
-    source.fill(samples, fields);
-    use(chunk);
-  }
-}
-
-// The field of several labels: a float for each, which the source has names for.
+// The field of several labels: a float for each, which the source has names for, or which is called 'label'. -1: none.
 int labels_field(const std::vector<Field>& fields, size_t names) {
   for (size_t f = 0; f < fields.size(); ++f) {
     const Field& field = fields[f];
-    if (field.dtype == DataType::Float32 && field.shape.size() == 1 && names > 0 && field.shape[0] == int64_t(names)) {
-      return int(f);
-    }
+    if (field.dtype != DataType::Float32 || field.shape.size() != 1) continue;
+    if (names > 0 ? field.shape[0] == int64_t(names) : field.name == "label") return int(f);
   }
   return -1;
 }
 
-void count_labels(const Source& source, SplitSurvey& result) {
-  if (const int field = class_field(result.fields); field >= 0) {
-    const int64_t classes = result.fields[size_t(field)].classes;
-    result.class_counts.resize(size_t(classes));
-    for (const int32_t label : classes_of(source, field)) {
-      if (label >= 0 && label < classes) ++result.class_counts[size_t(label)];
-    }
-    for (int64_t c = int64_t(result.class_names.size()); c < classes; ++c) {
-      result.class_names.push_back(std::to_string(c));
-    }
-  } else if (const int several = labels_field(result.fields, result.class_names.size()); several >= 0) {
-    const size_t count = result.class_names.size();
-    result.labels.resize(count);
-    each_chunk<float>(source, several, int64_t(count), [&](const std::vector<float>& chunk) {
-      for (size_t i = 0; i < chunk.size(); ++i) {
-        LabelSurvey& label = result.labels[i % count];
-        (chunk[i] < 0 || std::isnan(chunk[i]) ? label.missing : chunk[i] > 0.5f ? label.positive : label.negative) += 1;
-      }
-    });
+void count_classes(const Source& source, int field, SplitSurvey& result) {
+  CountedLabels counted = count_labels(source, field);
+  const Field& stated = result.fields[size_t(field)];
+  result.class_note = counted_from_one(counted.samples);
+  result.class_counts = std::move(counted.samples);
+  for (const auto& [sample, label] : counted.faulty) {
+    result.faulty.push_back({source.locate(sample), fault_of_label(stated, label)});
   }
+  for (size_t c = result.class_names.size(); c < result.class_counts.size(); ++c) {
+    result.class_names.push_back(std::to_string(c));
+  }
+}
+
+// Returns false where numbers are neither 0 nor 1 nor missing, and nothing is counted.
+bool count_several(const Source& source, int field, SplitSurvey& result) {
+  const auto count = size_t(result.fields[size_t(field)].shape[0]);
+  std::vector<LabelSurvey> labels(count);
+  bool others = false;
+  each_chunk(source, field, [&](std::span<const std::byte> chunk) {
+    const std::vector<double> values = numbers(DataType::Float32, chunk);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const bool missing = values[i] == -1 || std::isnan(values[i]);
+      others = others || !(missing || values[i] == 0 || values[i] == 1);
+      LabelSurvey& label = labels[i % count];
+      (missing ? label.missing : values[i] > 0.5 ? label.positive : label.negative) += 1;
+    }
+  });
+  if (others) return false;
+  result.labels = std::move(labels);
+  for (size_t i = result.class_names.size(); i < count; ++i) result.class_names.push_back(std::to_string(i));
+  return true;
+}
+
+// Fields of numbers but those in which something else is counted.
+std::vector<int> fields_of_numbers(const std::vector<Field>& fields, int counted) {
+  std::vector<int> found;
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if (fields[f].dtype != DataType::String && int(f) != counted) found.push_back(int(f));
+  }
+  return found;
 }
 
 }  // namespace
@@ -277,8 +309,9 @@ int class_field(const std::vector<Field>& fields) {
 
 std::vector<int32_t> classes_of(const Source& source, int field) {
   std::vector<int32_t> all;
-  each_chunk<int32_t>(source, field, 1,
-                      [&](const std::vector<int32_t>& chunk) { all.insert(all.end(), chunk.begin(), chunk.end()); });
+  each_chunk(source, field, [&](std::span<const std::byte> chunk) {
+    for (const double label : numbers(DataType::Int32, chunk)) all.push_back(int32_t(label));
+  });
   return all;
 }
 
@@ -302,8 +335,15 @@ SplitSurvey survey(const Source& source, const std::string& split, const SurveyO
   result.samples = source.size();
   result.class_names = source.class_names();
   result.passed_over = source.passed_over();
-  count_labels(source, result);
-  if (const int field = image_field(result.fields); field >= 0) look(source, field, options, progress, result);
+  int counted = label_field(result.fields);
+  if (counted >= 0) {
+    count_classes(source, counted, result);
+    if (result.class_counts.empty()) counted = -1;
+  } else if (counted = labels_field(result.fields, result.class_names.size()); counted >= 0) {
+    if (!count_several(source, counted, result)) counted = -1;
+  }
+  const std::vector<int> of_numbers = fields_of_numbers(result.fields, counted);
+  if (image_field(result.fields) >= 0 || !of_numbers.empty()) look(source, of_numbers, options, progress, result);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/images/image_format.h"
+#include "io/sources/field_values.h"
 #include "io/sources/source.h"
 
 namespace arbalest {
@@ -49,8 +50,14 @@ struct FilePrint {
   auto operator<=>(const FilePrint&) const = default;
 };
 
-struct UnreadableSample {
+struct FaultySample {
   std::string where, why;
+};
+
+// A field of numbers; the range leaves out NaN and infinities.
+struct FieldValues {
+  std::string name;
+  ValueRange range;
 };
 
 struct SplitSurvey {
@@ -58,10 +65,13 @@ struct SplitSurvey {
   std::vector<Field> fields;
   int64_t samples = 0, looked_at = 0;
   std::vector<std::string> class_names;  // by index, or by label; numbers where the source has no names
-  std::vector<int64_t> class_counts;     // samples of each class; empty: there is no class
+  std::vector<int64_t> class_counts;     // samples of each class, or of each label where the source states no classes
   std::vector<LabelSurvey> labels;       // empty: there are not several labels
   ImageSurvey images;
-  std::vector<UnreadableSample> unreadable;  // in the source's order
+  std::string class_note;                // of labels that are probably not counted as they are meant; "": they are
+  std::vector<FieldValues> values;       // of fields of numbers that are neither classes nor labels
+  std::vector<FaultySample> unreadable;  // in the source's order
+  std::vector<FaultySample> faulty;      // with a label that is no class, or a number that is none or infinite
   PassedOver passed_over;
   std::vector<std::pair<FilePrint, int64_t>> prints;  // of each file that was read, and its sample; ascending
   double seconds = 0;                                 // that looking took
@@ -88,7 +98,8 @@ SharedFiles shared_files(const SplitSurvey& one, const Source& first, const Spli
 // Samples that have been looked at, and how many there will be; called now and then, by the calling thread.
 using SurveyProgress = std::function<void(int64_t done, int64_t total)>;
 
-// Files that cannot be read or decoded are part of what is found; other errors are thrown.
+// Files that cannot be read or decoded, labels that are no classes and numbers that are not finite are part of what is
+// found; other errors are thrown.
 SplitSurvey survey(const Source& source, const std::string& split, const SurveyOptions& options,
                    const SurveyProgress& progress);
 

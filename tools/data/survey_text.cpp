@@ -13,8 +13,8 @@
 namespace arbalest {
 namespace {
 
-constexpr size_t kMostClasses = 12;     // that are listed one by one; of more, half as many from either end
-constexpr size_t kMostUnreadable = 20;  // that are listed
+constexpr size_t kMostClasses = 12;  // that are listed one by one; of more, half as many from either end
+constexpr size_t kMostFaulty = 20;   // that are listed
 
 int64_t median(const std::vector<int64_t>& ascending) {
   return ascending[ascending.size() / 2];
@@ -126,13 +126,31 @@ std::string channels_last_text(const SplitSurvey& survey) {
   return "";
 }
 
-std::string unreadable_text(const SplitSurvey& survey) {
-  std::string text = line("unreadable", std::to_string(survey.unreadable.size()));
-  for (size_t i = 0; i < std::min(survey.unreadable.size(), kMostUnreadable); ++i) {
-    text += fmt::format("    {}: {}\n", printable(survey.unreadable[i].where), printable(survey.unreadable[i].why));
+std::string faulty_text(const char* what, const std::vector<FaultySample>& samples) {
+  if (samples.empty()) return "";
+  std::string text = line(what, std::to_string(samples.size()));
+  const size_t shown = std::min(samples.size(), kMostFaulty);
+  for (size_t i = 0; i < shown; ++i) {
+    text += fmt::format("    {}: {}\n", printable(samples[i].where), printable(samples[i].why));
   }
-  const size_t more = survey.unreadable.size() - std::min(survey.unreadable.size(), kMostUnreadable);
-  return more == 0 ? text : text + fmt::format("    and {} more\n", more);
+  return shown == samples.size() ? text : text + fmt::format("    and {} more\n", samples.size() - shown);
+}
+
+nlohmann::ordered_json faulty_json(const std::vector<FaultySample>& samples) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const FaultySample& sample : samples) json.push_back({{"sample", sample.where}, {"why", sample.why}});
+  return json;
+}
+
+std::string values_text(const SplitSurvey& survey) {
+  std::string text;
+  for (const auto& [name, range] : survey.values) {
+    if (range.count == 0) continue;  // nothing is finite, which is told of each sample
+    text += line(text.empty() ? "values" : "",
+                 fmt::format("{}: {:g} … {:g} (least, most), mean {:g}, deviation {:g}", printable(name), range.least,
+                             range.most, range.mean, range.deviation()));
+  }
+  return text;
 }
 
 nlohmann::ordered_json range_json(const std::vector<int64_t>& ascending) {
@@ -176,7 +194,10 @@ std::string survey_text(const SplitSurvey& survey, int threads) {
   if (!survey.labels.empty()) text += labels_text(survey);
   if (survey.images.size() > 0) text += images_text(survey, threads);
   if (image_field(survey.fields) < 0) text += channels_last_text(survey);
-  if (!survey.unreadable.empty()) text += unreadable_text(survey);
+  text += values_text(survey);
+  if (!survey.class_note.empty()) text += line("note", survey.class_note);
+  text += faulty_text("unreadable", survey.unreadable);
+  text += faulty_text("faulty", survey.faulty);
   return text;
 }
 
@@ -218,11 +239,18 @@ nlohmann::ordered_json survey_json(const SplitSurvey& survey, int threads) {
                      {"seconds", survey.seconds},
                      {"read_seconds", survey.read_seconds},
                      {"decode_seconds", survey.decode_seconds}};
-    json["unreadable"] = nlohmann::ordered_json::array();
-    for (const UnreadableSample& sample : survey.unreadable) {
-      json["unreadable"].push_back({{"sample", sample.where}, {"why", sample.why}});
-    }
+    json["unreadable"] = faulty_json(survey.unreadable);
   }
+  for (const auto& [name, range] : survey.values) {
+    if (range.count == 0) continue;
+    json["values"].push_back({{"field", name},
+                              {"min", range.least},
+                              {"max", range.most},
+                              {"mean", range.mean},
+                              {"deviation", range.deviation()}});
+  }
+  if (!survey.class_note.empty()) json["note"] = survey.class_note;
+  if (!survey.faulty.empty()) json["faulty"] = faulty_json(survey.faulty);
   return json;
 }
 

@@ -10,8 +10,10 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/plain_message.h"
 #include "graph/error.h"
 #include "graph/graph.h"
+#include "io/sources/field_values.h"
 #include "io/sources/source.h"
 #include "tools/start/graph_text.h"
 #include "tools/start/model_ends.h"
@@ -51,7 +53,9 @@ const Field& field_of(const std::vector<Field>& fields, const char* name, size_t
 std::string turned(const Field& image) {
   if (image.shape.size() == 2) return "; NumPy puts grey ones so: images[:, None]";
   const bool last = image.shape.size() == 3 && image.shape[0] > 4 && image.shape[2] <= 4;
-  return last ? "; NumPy turns channels that come last: images.transpose(0, 3, 1, 2)" : "";
+  if (last) return "; NumPy turns channels that come last: images.transpose(0, 3, 1, 2)";
+  const bool whole = image.dtype == DataType::Int32 || image.dtype == DataType::Int64;
+  return whole ? "; NumPy scales numbers beyond 255: (images / images.max()).astype('float32')" : "";
 }
 
 // Files are brought to one size on the host; arrays are there in theirs, and those of floats are not augmented.
@@ -70,6 +74,10 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
   } else if (!files && prepared) {
     graph.comment_out("pixels");
     graph.replace("> (pixels)\n\n", "> (image)\n\n");
+    graph.replace("# Training sees a random part of each photo",
+                  "# Photos in files: training sees a random part of each");
+    graph.replace("Half of the photos are mirrored. ",
+                  "flip = 1 mirrors half of the images, which spoils digits and text.\n  # ");
   }
   if (!files && graph.has("<pad = ")) {  // an eighth of small images, as of 32 × 32
     const int64_t eighth = std::min(image.shape[1], image.shape[2]) / 8;
@@ -82,47 +90,86 @@ void take_images(GraphText& graph, const Field& image, const std::string& what) 
 }
 
 // One more than the greatest label, where the source does not say how many classes there are.
-int64_t count_classes(const Source& source, size_t field) {
-  const std::vector<Field> fields = source.fields();
-  int64_t classes = 0;
-  std::vector<std::byte*> places(fields.size(), nullptr);
-  for (int64_t index = 0; index < source.size(); ++index) {
-    int32_t label = 0;
-    places[field] = reinterpret_cast<std::byte*>(&label);
-    const SampleRef sample{index, 0, uint64_t(index)};
-    source.fill({&sample, 1}, places);
-    classes = std::max<int64_t>(classes, int64_t(label) + 1);
+int64_t count_classes(const Source& source, int field) {
+  const CountedLabels counted = count_labels(source, field);
+  if (const std::string note = counted_from_one(counted.samples); !note.empty()) {
+    warn(fmt::format("{}: {}", source.describe(), note));
   }
-  return classes;
+  return int64_t(counted.samples.size());
+}
+
+// Whether each sample's label is a single 1 among zeros: the number of a class, written as a float for each.
+bool is_one_hot(const Source& source, int field) {
+  const Field stated = source.fields()[size_t(field)];
+  const auto classes = ptrdiff_t(stated.shape[0]);
+  bool all = classes > 1;
+  each_chunk(source, field, [&](std::span<const std::byte> chunk) {
+    const std::vector<double> values = numbers(stated.dtype, chunk);
+    for (auto row = values.begin(); all && row != values.end(); row += classes) {
+      all = std::count(row, row + classes, 1) == 1 && std::count(row, row + classes, 0) == classes - 1;
+    }
+  });
+  return all;
+}
+
+// The loss takes the classes that one-hot labels are of.
+void take_one_hot(GraphText& graph, const Source& source, const Field& label) {
+  graph.replace_all("(logits, label)", "(logits, class)");
+  graph.replace(
+      "  loss = ",
+      "  # A label is a single 1 among zeros (one-hot), which becomes the number of its class. For labels of\n"
+      "  # which several may hold: arbalest.SigmoidCrossEntropy and arbalest.AUC instead of the loss and\n"
+      "  # Accuracy below, both of (logits, label).\n"
+      "  place = ArgMax <axis = 1, keepdims = 0> (label)\n"
+      "  class = Cast <to = 6> (place)\n\n"
+      "  loss = ");
+  warn(
+      fmt::format("{}: '{}' is one-hot, a single 1 among zeros in each sample, and taken as one of {} classes; a "
+                  "comment in the graph says how it becomes several labels",
+                  source.describe(), label.name, label.shape[0]));
+}
+
+// The loss and the metric are those of labels that hold or not, each by itself.
+void take_several(GraphText& graph, const Source& source, const Field& label) {
+  graph.replace("SoftmaxCrossEntropy", "SigmoidCrossEntropy");
+  graph.replace("accuracy = arbalest.Accuracy", "auc = arbalest.AUC");
+  graph.replace("loss, accuracy)", "loss, auc)");
+  graph.replace("A unit for each class. The loss takes these scores as they are, without a Softmax.",
+                "A unit for each label. The loss takes these scores as they are, without a Sigmoid.");
+  warn(
+      fmt::format("{}: '{}' is taken as {} label{} of which several may hold; for one class a sample, give the class "
+                  "as a whole number or one-hot",
+                  source.describe(), label.name, label.shape[0], label.shape[0] == 1 ? "" : "s"));
 }
 
 void take_labels(GraphText& graph, const Source& source, const Field& label, int64_t classes) {
-  const bool several = is_floating(label.dtype) && label.shape.size() == 1;
-  if (several) {
+  const std::vector<Field> fields = source.fields();
+  const auto at = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == label.name; });
+  const int field = int(at - fields.begin());
+  if (is_floating(label.dtype) && label.shape.size() == 1) {
     if (classes > 0 && classes != label.shape[0]) {
       throw GraphError(
           fmt::format("--classes {}: {} has {} labels a sample", classes, source.describe(), label.shape[0]));
     }
     classes = label.shape[0];
-    graph.replace("SoftmaxCrossEntropy", "SigmoidCrossEntropy");
-    graph.replace("accuracy = arbalest.Accuracy", "auc = arbalest.AUC");
-    graph.replace("loss, accuracy)", "loss, auc)");
-    graph.replace("A unit for each class. The loss takes these scores as they are, without a Softmax.",
-                  "A unit for each label. The loss takes these scores as they are, without a Sigmoid.");
+    is_one_hot(source, field) ? take_one_hot(graph, source, label) : take_several(graph, source, label);
   } else if (label.dtype != DataType::Int32 || !label.shape.empty()) {
     throw GraphError(
-        fmt::format("{}: found field {}, expected a class (int32 or int64; NumPy makes them by "
-                    "labels.astype('int64')), or a float for each of several labels",
-                    source.describe(), to_string(label)));
+        fmt::format("{}: found field {}, expected a class (a whole number), or a float for each of several labels; in "
+                    "NumPy: {}",
+                    source.describe(), to_string(label),
+                    is_floating(label.dtype)  ? "labels.astype('int64')"
+                    : label.shape.size() == 1 ? "labels.argmax(1) of one-hot labels, else labels.astype('float32')"
+                                              : "an array (samples) or (samples, labels)"));
   }
   if (classes > 0 && label.classes > classes) {
     throw GraphError(fmt::format("--classes {}: {} has {} classes", classes, source.describe(), label.classes));
   }
   if (classes == 0) classes = label.classes;
+  if (classes == 0) classes = count_classes(source, field);
   if (classes == 0) {
-    const std::vector<Field> fields = source.fields();
-    const auto at = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == label.name; });
-    classes = count_classes(source, size_t(at - fields.begin()));
+    throw GraphError(fmt::format("{}: '{}' has no label from 0 to a million, expected classes from 0 on",
+                                 source.describe(), label.name));
   }
   graph.set("logits", "units", std::to_string(classes));
 }
@@ -149,6 +196,8 @@ void take_data(GraphText& graph, const StartOptions& options) {
   const std::vector<Field> fields = source->fields();
   const std::string what = source->describe();
   graph.set("image", "source", to_string(Attribute(options.data)));
+  const size_t begin = graph.text().find("# Data: "), end = graph.text().find(" 'arbalest sources'", begin);
+  graph.replace(graph.text().substr(begin, end - begin), "# Data, as --data named it.");
   take_images(graph, field_of(fields, "image", 0, what), what);
   take_labels(graph, *source, field_of(fields, "label", 1, what), options.classes);
   take_batch(graph, "image", graph.number("image", "batch"), source->size());

@@ -89,6 +89,21 @@ TEST_CASE("a label beyond the logits ends a run, which names sample, value and r
           "(arbalest.SigmoidCrossEntropy) takes 0 to 1, or -1 for one that is missing"});
 }
 
+TEST_CASE("labels that are counted from 1 are told at the start of a run, and where they are beyond the logits") {
+  Data data;
+  for (int32_t& label : data.label) label = 1 + label % 2;
+  const std::string one = "labels are 1 to 2, and none is 0: classes are counted from 0, so that one has no sample";
+  const Outcome ended = outcome(graph_of(kClasses), options_of(data, data));
+  CHECK(ended.error == "");
+  CHECK(contains(ended.story.starts.at(0).note, one));
+  data.label[39] = 0;
+  CHECK_FALSE(contains(outcome(graph_of(kClasses), options_of(data, data)).story.starts.at(0).note, "counted from"));
+  data = {};
+  for (int32_t& label : data.label) label += 1;
+  blames(outcome(graph_of(kClasses), options_of(data, data)).error,
+         {"'label' is 3; ", "; labels are 1 to 3, and none is 0: "});
+}
+
 TEST_CASE("a label that nodes compute is named as they make it") {
   Data data;
   for (int32_t& label : data.label) label += 2;  // 2 to 4
@@ -172,4 +187,26 @@ TEST_CASE("a rate that is too high is blamed where the data are sound") {
                                     options_of(data, data))
                                 .error;
   CHECK_MESSAGE(contains(error, "try a lower learning rate"), error);
+}
+
+TEST_CASE("numbers that are not scaled are named as the probable cause, unless the graph scales them") {
+  Data data;
+  for (float& x : data.x) x *= 65535;
+  const auto error_of = [&](const std::string& first) {
+    const std::string text =
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss)\n{\n"
+        "x, label, marks = arbalest.Prefetch <source = \"memory:\", batch = 8> ()\n" +
+        first + "hidden = arbalest.Linear <units = 3> (flat)\nlarge = Exp (hidden)\nlogits = Mul (large, large)\n" +
+        kClasses + "trained = arbalest.Train <lr = 1000> (loss)\n}\n";
+    return outcome(read_graph_text(text, "net.onnxtxt", builtin_ops()), options_of(data, data)).error;
+  };
+  const std::string raw = error_of("flat = Flatten (x)\n");
+  CHECK_MESSAGE(contains(raw,
+                         "try a lower learning rate (now 1e+03); the probable cause: field 'x' of split 'train' has "
+                         "numbers from -65"),
+                raw);
+  CHECK_MESSAGE(contains(raw, ", and node 'hidden' (arbalest.Linear) takes them as they are; scale them"), raw);
+  const std::string scaled = error_of("hundred = Constant <value_float = 65535.0> ()\nflat = Div (x, hundred)\n");
+  CHECK_MESSAGE(contains(scaled, "try a lower learning rate"), scaled);
+  CHECK_MESSAGE(!contains(scaled, "cause"), scaled);
 }

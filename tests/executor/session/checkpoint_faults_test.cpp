@@ -169,6 +169,50 @@ TEST_CASE("one run at a time keeps its checkpoints in a folder") {
   CHECK(contains(message_of([&] { run(tiny(net()), options_of(path)); }), "another run keeps its checkpoints here"));
 }
 
+TEST_CASE("a checkpoint is of the names of classes, in their order, and one without names goes on") {
+  class Named final : public Source {
+   public:
+    explicit Named(std::vector<std::string> names) : names_(std::move(names)) { names_.resize(10, "more"); }
+    int64_t size() const override { return source_->size(); }
+    std::vector<Field> fields() const override { return source_->fields(); }
+    void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+      source_->fill(samples, fields);
+    }
+    std::string describe() const override { return source_->describe(); }
+    std::vector<std::string> class_names() const override { return names_; }
+
+   private:
+    const std::unique_ptr<Source> source_ = open_source(kSource, "train", 1);
+    std::vector<std::string> names_;
+  };
+  const TestFolder folder;
+  const std::string path = (folder / "c").string();
+  const auto with = [&](const std::vector<std::string>& names, int64_t epochs) {
+    SessionOptions options = options_of(path);
+    options.length.epochs = epochs;
+    options.sources.training = std::make_shared<Named>(names);
+    options.checkpoints.from = newest_checkpoint(path);
+    return options;
+  };
+  run(tiny(net()), with({"bird", "c\xff", "dog"}, 1));
+  const size_t written = checkpoints_in(path).size();
+  const std::string error = message_of([&] { run(tiny(net()), with({"bird", "dog", "c\xff"}, 2)); });
+  CHECK(contains(error, "of another run:\n  training data: class 1 was 'c\uFFFD', and is 'dog'\na run goes on with"));
+  CHECK(checkpoints_in(path).size() == written);
+  run(tiny(net()), with({"bird", "c\xff", "dog"}, 2));
+  CheckpointFile newest = *newest_checkpoint(path);
+  CHECK(newest.checkpoint.position.epoch == 2);
+  CHECK(newest.checkpoint.identity.class_names.at(2) == "dog");
+  Json state = to_json(newest.checkpoint);
+  state.erase("class_names");  // as earlier versions wrote it
+  newest.checkpoint = checkpoint_from_json(state);
+  CHECK(newest.checkpoint.identity.class_names.empty());
+  SessionOptions later = with({"dog", "bird"}, 3);
+  later.checkpoints.from = std::make_shared<const CheckpointFile>(std::move(newest));
+  run(tiny(net()), later);
+  CHECK(newest_checkpoint(path)->checkpoint.position.epoch == 3);
+}
+
 TEST_CASE("a run whose checkpoints cannot be written goes on, and says so at its end") {
   class Remover final : public Recorder {
    public:

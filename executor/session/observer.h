@@ -100,8 +100,9 @@ struct Validated {
 // A validation goes on. Told a few times a second.
 struct ValidationProgress {
   int64_t epoch = 0;  // of the weights that are validated
-  double share = 0;   // of its batches that have been read
+  double share = 0;   // of its batches that have been read; or of recalibration's, which come before them
   double seconds = 0;
+  bool recalibrates = false;  // whether these are recalibration's
 };
 
 // --learners auto has measured a number of learners per device, and goes on with `next`.

@@ -132,6 +132,9 @@ std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica,
     const int64_t epoch = from_.epoch + validated + 1 + batch / in_epoch;
     if (filler->has_scalars()) filler->put_scalars(tick, order_, epoch, batch % in_epoch, scalars);
     filler->fill(tick, order_, epoch, batch % in_epoch);
+    if (device != 0 || !filler->has_scalars()) return;  // as with validation's
+    monitor_.validating(position_after(by_validation_->last_of(tick / batches) + 1).epoch,
+                        double(tick % batches + 1) / double(batches), true);
   };
 }
 

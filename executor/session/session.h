@@ -204,7 +204,7 @@ void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions
 
 // Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(), and what
 // the observer threw (see RunObserver). Returns what observer.finished() was told. `interrupted`: end after the batches
-// already read, saving all the same.
+// already read, without a validation that is under way, saving all the same.
 RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
                          const std::atomic<bool>& interrupted);
 

@@ -217,7 +217,6 @@ bool Training::checkpoint_due() const {
 
 void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
   const bool find = options_.divergence.find;
-  if (!writer_ && options_.length.seconds == 0 && !find) return;
   checkpoint_at_ = next_checkpoint();
   if (find) before_ = segment_->snapshot();
   segment_->on_rest = [this, &interrupted] { return rest(interrupted); };

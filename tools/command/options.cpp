@@ -158,9 +158,9 @@ class CommandLine {
         ->type_name("DIR")
         ->check(not_empty());
     run_command_->footer(
-        "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
-        "GRAPH.interrupted.safetensors in the working directory, or GRAPH.interrupted-1.safetensors and so on where\n"
-        "there is one. A second one stops at once, without saving.\n"
+        "Ctrl-C ends the run after the batches already read, without a validation that is under way, and saves: to\n"
+        "--save's file, otherwise to GRAPH.interrupted.safetensors in the working directory, or\n"
+        "GRAPH.interrupted-1.safetensors and so on where there is one. A second one stops at once, without saving.\n"
         "With --checkpoint it ends with a checkpoint instead, and leaves a validation that is under way to the run\n"
         "that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'. SIGTERM, SIGHUP,\n"
         "SIGUSR1, SIGUSR2 and SIGXCPU do as Ctrl-C does.");

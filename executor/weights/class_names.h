@@ -1,6 +1,7 @@
 #pragma once
 // Facts that files of weights keep beside them: entries of safetensors' metadata, arrays of strings in JSON.
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,5 +26,10 @@ std::string other_classes(const std::vector<std::string>& trained, const std::ve
 void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides);
 // None where there is no such entry: an older file, or one of another program's.
 std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata);
+
+// How many samples that cannot be read the run passed over at most (--skip-bad). No entry for 0.
+void put_skip_bad(Metadata& metadata, int64_t most);
+// 0 where there is no such entry, or one that is no number.
+int64_t skip_bad_in(const Metadata& metadata);
 
 }  // namespace arbalest

@@ -250,7 +250,8 @@ TEST_CASE("other tools' words are answered with what is meant") {
   says({"fit", "g"}, "did you mean 'run'?");
   says({"test", "g"}, "did you mean 'evaluate'?");
   says({"convert", "g"}, "did you mean 'export'?");
-  says({"lenet.onnxtxt"}, "did you mean 'arbalest run lenet.onnxtxt'?");
+  says({"lenet.onnxtxt"}, "to train it: arbalest run lenet.onnxtxt");
+  says({"my [1] graph.onnxtxt"}, "to train it: arbalest run 'my [1] graph.onnxtxt'");
   says({"datasets"}, "did you mean 'sources'?");
   says({"run", "g", "--lr", "0.1"}, "unknown option '--lr'; it is an attribute of the graph: --set train.lr=0.1");
   says({"run", "g", "--learning-rate=0.1"}, "--set train.lr=0.1");

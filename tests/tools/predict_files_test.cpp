@@ -286,6 +286,35 @@ TEST_CASE("predict on files: what cannot be read is said, and the others are tol
   CHECK(contains(refused(trained.folder.string()), "found a folder, expected files"));
 }
 
+TEST_CASE("evaluate and predict leave out as many bad samples as the run might, unless they are told otherwise") {
+  const TrainedOnPhotos trained(false);
+  trained.folder.write("test/dark/1.png", std::string("no photo"));
+  const auto ask = [&](std::vector<std::string> words, int expected) {
+    std::vector<const char*> all = {"--devices", "cpu:0", "--threads", "2"};
+    for (const std::string& word : words) all.insert(all.end() - 4, word.c_str());
+    const Command command = parse(all);
+    const Redirected output(trained.folder / "out"), errors(trained.folder / "errors", stderr);
+    int status = -1;
+    if (const auto* run = std::get_if<RunOptions>(&command)) status = command_run(*run);
+    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
+    if (const auto* predict = std::get_if<PredictOptions>(&command)) status = command_predict(*predict);
+    CHECK(status == expected);
+    std::string told;
+    for (const std::string& line : errors.lines()) told += line + "\n";
+    return told;
+  };
+  ask({"run", trained.graph, "--epochs", "1", "--skip-bad", "3", "--save", trained.weights}, kDone);
+  for (const char* command : {"evaluate", "predict"}) {
+    const auto words = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {command, trained.graph, "--weights", trained.weights});
+      return more;
+    };
+    CHECK(contains(ask(words({}), kDone), "arbalest: as in the run of " + trained.weights + ": --skip-bad 3\n"));
+    CHECK_FALSE(contains(ask(words({"--skip-bad", "2"}), kDone), "as in the run"));
+    CHECK(contains(message_of([&] { ask(words({"--skip-bad", "0"}), kFailed); }), "--skip-bad N goes on over"));
+  }
+}
+
 TEST_CASE("predict on files: the data set is not opened, and what makes no sense is refused") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99));

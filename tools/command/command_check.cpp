@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/shell_word.h"
 #include "executor/session/reading.h"
 #include "executor/session/state.h"
 #include "graph/error.h"
@@ -78,8 +79,8 @@ int command_check(const CheckOptions& options) {
   fmt::print("  data        {}\n", printable(prepared.training->describe()));
   if (prepared.validation) fmt::print("  validation  {}\n", printable(prepared.validation->describe()));
   if (reads_files(prepared)) {
-    fmt::print("  files       not read; 'arbalest data {}' decodes all of them and lists those that cannot be\n",
-               printable(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source")));
+    fmt::print("  files       not read; to decode all of them and list those that cannot be: arbalest data {}\n",
+               printable(shell_word(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"))));
   }
   fmt::print("  parameters  {}\n", parameters);
   fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,

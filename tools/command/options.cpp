@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "base/plain_message.h"
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
@@ -181,7 +182,8 @@ class CommandLine {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
     bind_weights(*command, options.session.files, kModelsWeights);
-    bind_reading(*command, options.session, "go on over so many samples that cannot be read, which are left out");
+    bind_reading(*command, options.session, "go on over so many samples that cannot be read, which are left out; otherwise as many as the run of "
+                 "--weights might");
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
         ->check(not_empty());
@@ -505,6 +507,8 @@ class CommandLine {
       if (report_.logs.empty()) require("", "LOG", *command);
       return report_;
     }
+    evaluate_.skip_bad_given = evaluate_command_->count("--skip-bad") > 0;
+    predict_.skip_bad_given = predict_command_->count("--skip-bad") > 0;
     if (command == evaluate_command_) return checked(evaluate_, *command);
     if (command == predict_command_) {
       if (!predict_.files.empty() && !predict_.split.empty()) {
@@ -624,7 +628,7 @@ class CommandLine {
     for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
     if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
     if (rest.front().ends_with(".onnxtxt")) {
-      throw GraphError(fmt::format("'{0}' is no command; did you mean 'arbalest run {0}'?", rest.front()));
+      throw GraphError(fmt::format("'{}' is no command; to train it: arbalest run {}", rest.front(), shell_word(rest.front())));
     }
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }

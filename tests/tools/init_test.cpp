@@ -106,6 +106,13 @@ struct Desk {
 
 }  // namespace
 
+TEST_CASE("init: no template wastes its first update on a rate of 0") {
+  for (const Template& each : kTemplates) {
+    CAPTURE(each.name);
+    CHECK(std::string_view(each.text).find("warmup_from = 0.1,") != std::string_view::npos);
+  }
+}
+
 TEST_CASE("init: the commands that it suggests are words of a shell") {
   const Desk desk;
   const std::string file = desk.path("it's [1].onnxtxt");

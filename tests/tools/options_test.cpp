@@ -306,7 +306,8 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "--recalibrate", "-3"}, "--recalibrate: found '-3', expected a whole number from 0 to 1000000");
   says({"run", "g", "--recalibrate", "1.5"}, "--recalibrate: found '1.5', expected a whole number from 0 to 1000000");
   says({"run", "g", "--seed", "abc"}, "--seed: found 'abc', expected a whole number from 0");
-  says({"run", "g", "--device-timeout", "0"}, "--device-timeout: found '0', expected a number from 0.001 to 1e+06");
+  says({"run", "g", "--device-timeout", "0"},
+       "--device-timeout: found '0', expected a time from 0.001 to 1e+06 seconds, as in 90, 90s");
   says({"run", "g", "--precision", "bf61"}, "did you mean 'bf16'?");
   says({"run", "g", "--until", "accuracy"}, "found no comparison");
   says({"run", "g", "--set", "lr=1"}, "NODE.ATTRIBUTE=VALUE");

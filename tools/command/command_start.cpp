@@ -25,8 +25,8 @@ int command_init(const StartOptions& options) {
   const std::string file = write_start_graph(options);
   const std::string stem = file.substr(0, file.rfind(".onnxtxt"));
   const auto word = [](const std::string& path) { return printable(shell_word(path)); };
-  fmt::print("wrote {}; next:\n  arbalest check {}\n  arbalest run {} --save {} --log {}\n", printable(file), word(file),
-             word(file), word(stem + ".safetensors"), word(stem + ".jsonl"));
+  fmt::print("wrote {}; next:\n  arbalest check {}\n  arbalest run {} --save {} --log {}\n", printable(file),
+             word(file), word(file), word(stem + ".safetensors"), word(stem + ".jsonl"));
   return kDone;
 }
 

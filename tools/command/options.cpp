@@ -182,7 +182,8 @@ class CommandLine {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
     bind_weights(*command, options.session.files, kModelsWeights);
-    bind_reading(*command, options.session, "go on over so many samples that cannot be read, which are left out; otherwise as many as the run of "
+    bind_reading(*command, options.session,
+                 "go on over so many samples that cannot be read, which are left out; otherwise as many as the run of "
                  "--weights might");
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
@@ -368,8 +369,8 @@ class CommandLine {
         ->check(whole(1));
     profile_command_->add_option("--seconds", profile_.seconds, "of training that throughput is measured over")
         ->capture_default_str()
-        ->type_name("S")
-        ->check(real(1e-3, 1e6));
+        ->type_name("TIME")
+        ->transform(duration(1e-3, 1e6));
     profile_command_->add_option("--slowest", profile_.slowest, "nodes to list, those furthest from their limit first")
         ->capture_default_str()
         ->type_name("N")
@@ -402,12 +403,12 @@ class CommandLine {
     option("--windows", scaling_.windows, "N", "measurements of each cell; their median is its throughput")
         ->capture_default_str()
         ->check(whole(1, 1000));
-    option("--window-seconds", scaling_.window_seconds, "S", "how long a window is at least")
+    option("--window-seconds", scaling_.window_seconds, "TIME", "how long a window is at least")
         ->capture_default_str()
-        ->check(real(1e-3, 1e6));
-    option("--warmup-seconds", scaling_.warmup_seconds, "S", "before the first window; at least 10 iterations")
+        ->transform(duration(1e-3, 1e6));
+    option("--warmup-seconds", scaling_.warmup_seconds, "TIME", "before the first window; at least 10 iterations")
         ->capture_default_str()
-        ->check(real(0, 1e6));
+        ->transform(duration(0, 1e6));
     option("--report-every", scaling_.session.execution.report_every, "N",
            "iterations between timestamps: fewer where one takes seconds")
         ->capture_default_str()
@@ -441,9 +442,10 @@ class CommandLine {
         ->check(whole(1, 1000));
     option("--windows", tracing_.windows, "N", "measurements of each run; their median is its throughput")
         ->check(whole(1, 1000));
-    option("--window-seconds", tracing_.window_seconds, "S", "how long a window is at least")->check(real(1e-3, 1e6));
-    option("--warmup-seconds", tracing_.warmup_seconds, "S", "before the first window; at least 10 iterations")
-        ->check(real(0, 1e6));
+    option("--window-seconds", tracing_.window_seconds, "TIME", "how long a window is at least")
+        ->transform(duration(1e-3, 1e6));
+    option("--warmup-seconds", tracing_.warmup_seconds, "TIME", "before the first window; at least 10 iterations")
+        ->transform(duration(0, 1e6));
     option("--sample-every", tracing_.session.execution.sample_ms, "MS", "between samples of devices and process")
         ->check(whole(1, 3'600'000));
     option("--report-every", tracing_.session.execution.report_every, "N",
@@ -628,7 +630,8 @@ class CommandLine {
     for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
     if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
     if (rest.front().ends_with(".onnxtxt")) {
-      throw GraphError(fmt::format("'{}' is no command; to train it: arbalest run {}", rest.front(), shell_word(rest.front())));
+      throw GraphError(
+          fmt::format("'{}' is no command; to train it: arbalest run {}", rest.front(), shell_word(rest.front())));
     }
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }

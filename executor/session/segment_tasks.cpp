@@ -158,8 +158,8 @@ std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) cons
   return updates;
 }
 
-// Finds faults in the samples of iterations `from` to `to`, exclusive, by the iterations' order of data.
-std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, LookFor what) const {
+// The samples of iterations `from` to `to`, exclusive, by the iterations' order of data: of two epochs at most.
+std::vector<int64_t> Segment::samples_trained(int64_t from, int64_t to) const {
   std::vector<int64_t> samples, batch(size_t(training().batch));
   for (int64_t tick = std::max(from, to - 2 * rounds_); tick < to; ++tick) {
     for (int64_t learner = 0; learner < learners_; ++learner) {
@@ -170,8 +170,24 @@ std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, Lo
   }
   std::sort(samples.begin(), samples.end());
   samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
+  return samples;
+}
+
+std::optional<DataFault> Segment::fault_in_samples(LookFor what, const std::vector<int64_t>& samples) const {
+  if (samples.empty()) return std::nullopt;
   const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "split");
   return fault_in_data(training(), *prepared_.training, split, what, samples);
+}
+
+// Looks at each sample once, however many reports tell of skipped updates: its label stays the same.
+std::optional<DataFault> Segment::fault_in_new_labels(int64_t from, int64_t to) {
+  sound_trained_.resize(size_t(prepared_.training->size()), false);
+  std::vector<int64_t> samples = samples_trained(from, to);
+  std::erase_if(samples, [&](int64_t sample) { return sound_trained_[size_t(sample)]; });
+  std::optional<DataFault> fault = fault_in_samples(LookFor::Labels, samples);
+  if (fault) return fault;
+  for (const int64_t sample : samples) sound_trained_[size_t(sample)] = true;
+  return std::nullopt;
 }
 
 // Reports of training up to iteration `to`. Where the samples are why the loss is not finite, the error says so, and
@@ -189,15 +205,14 @@ bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vec
       monitor_.report(at, ends_epoch, ends_epoch && validates_after(to - 1), rate(to - 1), sums, updates,
                       diverged_learners(), input_since_report(to));
     } catch (const Diverged&) {
-      if (const auto fault = fault_in_training(from, to, LookFor::LabelsAndNumbers)) {
+      if (const auto fault = fault_in_samples(LookFor::LabelsAndNumbers, samples_trained(from, to))) {
         fail_for(*fault, updates ? fmt::format("the last {} updates have been skipped up to", Monitor::kMostSkipped)
                                  : "the loss is no longer finite after");
       }
       throw;
     }
     if (!updates || updates->skipped == 0) return;
-    if (const auto fault = fault_in_training(from, to, LookFor::Labels))
-      fail_for(*fault, "updates have been skipped up to");
+    if (const auto fault = fault_in_new_labels(from, to)) fail_for(*fault, "updates have been skipped up to");
   });
 }
 
@@ -217,7 +232,7 @@ Monitor::Verdict Segment::judge(int64_t iterations, const Measurement& measured)
   } catch (const Diverged& error) {
     auto fault = look_for(LookFor::LabelsAndNumbers);
     // Samples that were trained on may have spoilt the weights, which no report has told of so far.
-    if (!fault) fault = fault_in_training(0, iterations, LookFor::LabelsAndNumbers);
+    if (!fault) fault = fault_in_samples(LookFor::LabelsAndNumbers, samples_trained(0, iterations));
     if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
     if (fault) throw Diverged(text(*fault), error.iteration, error.of);
     throw;

@@ -195,12 +195,14 @@ Notes empty_crops(const Graph& graph) {
     const int64_t pad = int_attribute(node, "pad"), least = std::min(crop[0], crop[1]);
     const std::string images = fmt::format("images of {} × {}", image[2], image[3]);
     if (pad > 0 && pad >= least) {
-      notes.push_back(note(node, fmt::format("pads {} by {}, so that a crop may show zeros alone; expected a pad below {}",
-                                             images, pad, least)));
+      notes.push_back(
+          note(node, fmt::format("pads {} by {}, so that a crop may show zeros alone; expected a pad below {}", images,
+                                 pad, least)));
     } else if (double(crop[0]) * double(crop[1]) > 2 * double(image[2]) * double(image[3])) {
-      notes.push_back(note(node, fmt::format("makes crops of {} × {} of {}, so that most of a crop is zeros; ResizeCrop "
-                                             "and 'area' scale images",
-                                             crop[0], crop[1], images)));
+      notes.push_back(
+          note(node, fmt::format("makes crops of {} × {} of {}, so that most of a crop is zeros; ResizeCrop "
+                                 "and 'area' scale images",
+                                 crop[0], crop[1], images)));
     }
   }
   return notes;
@@ -212,8 +214,8 @@ Notes endless_warmups(const Graph& graph) {
   if (!train) return {};
   const double warmup = float_attribute(*train, "warmup"), epochs = float_attribute(*train, "epochs");
   if (warmup == 0 || epochs == 0 || warmup < epochs) return {};
-  return {note(*train, fmt::format("warms up for {:g} epochs, and epochs = {:g}: the rate never reaches lr", warmup,
-                                   epochs))};
+  return {note(*train,
+               fmt::format("warms up for {:g} epochs, and epochs = {:g}: the rate never reaches lr", warmup, epochs))};
 }
 
 struct Lint {

@@ -49,15 +49,18 @@ std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared
   std::vector<std::string> notes;
   const auto compare = [&](const std::string& where, int64_t bytes, int64_t memory) {
     if (memory < 0 || bytes <= memory) return;
-    notes.push_back(fmt::format("the plan takes {} of {}, which has {}; a smaller batch, fewer learners or "
-                                "--memory-limit takes less",
-                                size_text(bytes), where, size_text(memory)));
+    notes.push_back(
+        fmt::format("the plan takes {} of {}, which has {}; a smaller batch, fewer learners or "
+                    "--memory-limit takes less",
+                    size_text(bytes), where, size_text(memory)));
   };
   int64_t of_host = bytes_of_caches(prepared);
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const int64_t bytes = planned_bytes(plan, int32_t(d));
-    if (plan.devices[d].kind == PlanDevice::Kind::Cpu) of_host += bytes;
-    else compare(to_string(plan.devices[d]), bytes, cuda_device_memory(plan.devices[d].index));
+    if (plan.devices[d].kind == PlanDevice::Kind::Cpu)
+      of_host += bytes;
+    else
+      compare(to_string(plan.devices[d]), bytes, cuda_device_memory(plan.devices[d].index));
   }
   compare("the machine's memory", of_host, host_memory());
   return notes;
@@ -79,7 +82,8 @@ int command_check(const CheckOptions& options) {
   Prepared prepared = prepare(load_with_overrides(options), session_options(options));
   check_samples(prepared);
   if (std::string note = mixing_note(prepared.graph); !note.empty()) prepared.notes.push_back(std::move(note));
-  if (std::string note = warmup_note(prepared, options.session); !note.empty()) prepared.notes.push_back(std::move(note));
+  if (std::string note = warmup_note(prepared, options.session); !note.empty())
+    prepared.notes.push_back(std::move(note));
   const Plan plan = make_plan(prepared.program, prepared.request);
   for (std::string& note : memory_notes(plan, prepared)) prepared.notes.push_back(std::move(note));
   const Loop& loop = prepared.program.training();

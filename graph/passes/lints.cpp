@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "graph/comparison.h"
 #include "graph/constants.h"
 #include "graph/op.h"
 
@@ -108,9 +109,9 @@ bool passes_on(const Node& node) {
 Notes doubled_activations(const Graph& graph) {
   Notes notes;
   for (const Node& loss : graph.nodes) {
-    const bool of_classes = loss.op->qualified_name() == "arbalest.SoftmaxCrossEntropy";
-    if (!of_classes && loss.op->qualified_name() != "arbalest.SigmoidCrossEntropy") continue;
-    const std::string_view activation = of_classes ? "Softmax" : "Sigmoid";
+    const Comparison* comparison = comparison_of(*loss.op);
+    if (!comparison || comparison->activation.empty()) continue;
+    const std::string_view activation = comparison->activation;
     const Node* node = maker(graph, loss.inputs[0]);
     while (node && passes_on(*node)) node = maker(graph, node->inputs[0]);
     if (!node || node->op->qualified_name() != activation) continue;

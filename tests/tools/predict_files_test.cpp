@@ -315,6 +315,24 @@ TEST_CASE("evaluate and predict leave out as many bad samples as the run might, 
   }
 }
 
+TEST_CASE("a run that starts from weights of other classes says so at its start") {
+  const TrainedOnPhotos trained(false);
+  const auto told = [&] {
+    const Command command = parse({"run", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--epochs", "1",
+                                   "--devices", "cpu:0", "--threads", "2"});
+    const Redirected errors(trained.folder / "errors", stderr);
+    CHECK(command_run(std::get<RunOptions>(command)) == kDone);
+    std::string text;
+    for (const std::string& line : errors.lines()) text += line + "\n";
+    return text;
+  };
+  CHECK_FALSE(contains(told(), "other classes"));
+  for (const char* split : {"train", "test"}) {
+    std::filesystem::rename(trained.folder / split / "bright", trained.folder / split / "lit");
+  }
+  CHECK(contains(told(), "was trained on other classes: class 0 was 'bright', and is 'dark'"));
+}
+
 TEST_CASE("predict on files: the data set is not opened, and what makes no sense is refused") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99));

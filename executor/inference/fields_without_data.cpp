@@ -33,7 +33,7 @@ bool is_target(const Graph& graph, ValueId value, const std::function<bool(const
 }
 
 bool takes_classes(const Op& op) {
-  return is_loss_of_classes(op) || op.qualified_name() == "arbalest.MixImages";
+  return is_loss_of_classes(op) || std::string_view(op.qualified_name()) == "arbalest.MixImages";
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ struct LabelRule {
 std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   using Target = Comparison::Target;
   const auto type = [&](size_t input) { return graph.values[size_t(node.inputs[input])].type; };
-  if (node.op->qualified_name() == "arbalest.MixLabels") {
+  const std::string op = node.op->qualified_name();
+  if (op == "arbalest.MixLabels") {
     return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
   }
   const Comparison* comparison = comparison_of(*node.op);

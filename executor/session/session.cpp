@@ -84,7 +84,7 @@ void check_classes(Prepared& prepared) {
   if (!source) return;
   const std::vector<Field> fields = source->fields();
   for (const Node& node : prepared.graph.nodes) {
-    const bool mixes = node.op->qualified_name() == "arbalest.MixImages";
+    const bool mixes = node.op->name == "MixImages" && node.op->domain == "arbalest";
     if (!mixes && !is_loss_of_classes(*node.op)) continue;
     const ValueId rows = mixes ? node.outputs.at(1) : node.inputs[0];
     const int64_t numbers = prepared.graph.values[size_t(rows)].type.shape.back();

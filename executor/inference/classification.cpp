@@ -9,8 +9,8 @@
 #include <numeric>
 #include <utility>
 
-#include "graph/comparison.h"
 #include "graph/error.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "executor/weights/weights_file.h"
-#include "graph/comparison.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -9,7 +9,7 @@
 #include "base/plain_message.h"
 #include "executor/run/task_error.h"
 #include "graph/error.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 
 namespace arbalest {
 

@@ -11,7 +11,7 @@
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
-#include "graph/comparison.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 #include "graph/passes/lints.h"
 #include "graph/passes/samples_apart.h"

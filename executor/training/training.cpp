@@ -18,7 +18,7 @@
 #include "executor/training/utc_time.h"
 #include "executor/weights/class_names.h"
 #include "graph/checked.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {

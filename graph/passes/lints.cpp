@@ -9,8 +9,8 @@
 #include <optional>
 #include <set>
 
-#include "graph/comparison.h"
 #include "graph/constants.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "base/exported_batch.h"
-#include "graph/comparison.h"
 #include "graph/constants.h"
 #include "graph/field.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {

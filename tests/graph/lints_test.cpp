@@ -131,7 +131,11 @@ TEST_CASE("lints: many of a kind are counted") {
 
 TEST_CASE("lints: validation on the split that is trained on") {
   const auto validated = [](const std::string& split) {
-    return notes(kBody + "report = arbalest.Validate <split = \"" + split + "\"> (trained, loss)\n");
+    return notes(
+        "logits = arbalest.Linear <units = 3> (x)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+        "trained = arbalest.Train <lr = 0.1> (loss)\n"
+        "report = arbalest.Validate <split = \"" +
+        split + "\"> (trained, loss)\n");
   };
   CHECK(validated("train") ==
         Notes{"node 'report' (arbalest.Validate): measures on 'train', which is the split that is trained on; expected "

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <thread>
 
-#include "graph/comparison.h"
 #include "graph/dsl/dsl.h"
 #include "graph/file/graph_file.h"
+#include "graph/measures.h"
 #include "graph/passes/program.h"
 #include "ops/check/check_operator.h"
 #include "ops/cpu.h"

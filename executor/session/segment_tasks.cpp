@@ -101,7 +101,12 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
   const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false, prepared_.validation->block());
   const int64_t validators = validator_count(prepared_.request);
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
-  return [this, filler, order, batches, validators, device = replica.device](int64_t tick) {
+  // Batches that are read while recalibration goes on, which tells how far it is: those that wait for their copy and
+  // those that have been copied, at most.
+  const bool recalibrates = prepared_.program.find(LoopRole::Recalibrate) != nullptr;
+  const int64_t depth = int_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "depth");
+  const int64_t ahead = recalibrates ? 2 * depth : 0;
+  return [this, filler, order, batches, validators, ahead, device = replica.device](int64_t tick) {
     StepScalars scalars;
     scalars.seed = options_.numerics.seed;
     scalars.iteration = uint64_t(tick);
@@ -109,6 +114,7 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
     if (filler->has_scalars()) filler->put_scalars(tick, order, tick / batches, batch, scalars);
     filler->fill(tick, order, tick / batches, batch);
     if (device != 0 || !filler->has_scalars()) return;  // one part of one device tells of all
+    if (tick % batches < ahead) return;
     const int64_t epoch = position_after(by_validation_->last_of(tick / batches) + 1).epoch;
     monitor_.validating(epoch, double(tick % batches + 1) / double(batches));
   };

@@ -326,7 +326,7 @@ TEST_CASE("recalibration tells how far it is, and an interrupt does not wait for
   };
   const TestFolder folder;
   SessionOptions options = for_epochs(1);
-  options.rules.recalibrate = 10'000'000;
+  options.rules.recalibrate = 1'000'000;
   options.files.save = folder / "weights.safetensors";
   Interrupting story;
   const RunFinished end = run_training(tiny(normalised()), options, story, story.interrupted);

@@ -105,7 +105,7 @@ void ConsoleObserver::clear() {
 }
 
 void ConsoleObserver::draw() {
-  std::string line = progress_text(run_, last_, {width(), true, validated_});
+  std::string line = progress_text(run_, last_, {width(), true, validated_, recalibrates_});
   if (colours_) {
     const size_t first = line.find('=');
     const size_t end = line.find_first_not_of('=', first);
@@ -177,16 +177,17 @@ void ConsoleObserver::progress(const RunProgress& event) {
   if (terminal_) return draw();
   if (event.seconds - last_plain_ < kPlainInterval) return;
   last_plain_ = event.seconds;
-  print(progress_text(run_, event, {.validated = validated_}));
+  print(progress_text(run_, event, {.validated = validated_, .recalibrates = recalibrates_}));
 }
 
 // The share stands behind the progress of training, which may go on meanwhile.
 void ConsoleObserver::validating(const ValidationProgress& event) {
   validated_ = event.share;
+  recalibrates_ = event.recalibrates;
   if (terminal_) return draw();
   if (event.seconds - last_plain_ < kPlainInterval) return;
   last_plain_ = event.seconds;
-  print(progress_text(run_, last_, {.validated = validated_}));
+  print(progress_text(run_, last_, {.validated = validated_, .recalibrates = recalibrates_}));
 }
 
 void ConsoleObserver::epoch(const EpochEnded& event) {

@@ -46,6 +46,7 @@ class ConsoleObserver : public RunObserver {
   RunProgress last_;
   int64_t ended_ = 0;      // iterations that an epoch's line has told of
   double validated_ = -1;  // of the validation that goes on
+  bool recalibrates_ = false;
 };
 
 }  // namespace arbalest

@@ -62,7 +62,9 @@ std::string clock_time(double seconds) {
 std::string progress_text(const RunStarted& run, const RunProgress& progress, const ProgressLayout& layout) {
   const size_t width = layout.width;
   const std::string validating =
-      layout.validated < 0 ? "" : fmt::format("validating {:2.0f} %", 100 * layout.validated);
+      layout.validated < 0
+          ? ""
+          : fmt::format("{} {:2.0f} %", layout.recalibrates ? "recalibrating" : "validating", 100 * layout.validated);
   if (progress.iteration == 0) return std::string(first_columns(validating, width));  // nothing else is known yet
   std::vector<Part> parts;
   const int64_t per_epoch = run.iterations_per_epoch;

@@ -2,6 +2,7 @@
 // OpenMP's thread teams belong to the thread that calls them; the kernels run on the team.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +18,7 @@
 #endif
 
 #include "executor/devices/device.h"
+#include "executor/devices/device_memory.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
 #include "ops/address_space.h"
@@ -318,6 +320,10 @@ std::string cuda_device_model(int) {
   return {};
 }
 
+int64_t cuda_device_memory(int) {
+  return -1;
+}
+
 std::string cuda_bus_id(int) {
   return {};
 }
@@ -335,6 +341,11 @@ bool cpu_has_bfloat16() {
 #else
   return true;
 #endif
+}
+
+int64_t host_memory() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && bytes > 0 ? pages * bytes : -1;
 }
 
 std::string cpu_model() {

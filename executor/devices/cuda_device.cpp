@@ -13,6 +13,7 @@
 
 #include "executor/devices/cuda_cache.h"
 #include "executor/devices/cuda_poller.h"
+#include "executor/devices/device_memory.h"
 #include "executor/devices/hang_watch.h"
 #include "executor/devices/nvml.h"
 #include "executor/trace/trace_recorder.h"
@@ -45,6 +46,11 @@ std::vector<std::pair<std::string, std::string>> cuda_versions() {
 std::string cuda_device_model(int index) {
   cudaDeviceProp properties = {};
   return cudaGetDeviceProperties(&properties, index) == cudaSuccess ? properties.name : "";
+}
+
+int64_t cuda_device_memory(int index) {
+  cudaDeviceProp properties = {};
+  return cudaGetDeviceProperties(&properties, index) == cudaSuccess ? int64_t(properties.totalGlobalMem) : -1;
 }
 
 std::string cuda_bus_id(int index) {

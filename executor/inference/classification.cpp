@@ -10,12 +10,11 @@
 #include <utility>
 
 #include "graph/error.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {
 namespace {
-
-constexpr std::string_view kOfClasses = "arbalest.SoftmaxCrossEntropy", kOfLabels = "arbalest.SigmoidCrossEntropy";
 
 double fraction(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : std::numeric_limits<double>::quiet_NaN();
@@ -41,7 +40,7 @@ std::vector<Head> heads_of(const Graph& graph) {
   std::vector<Head> heads;
   for (const bool labels : {false, true}) {
     for (const Node& node : graph.nodes) {
-      if (node.op->qualified_name() != (labels ? kOfLabels : kOfClasses)) continue;
+      if (!(labels ? is_loss_of_labels(*node.op) : is_loss_of_classes(*node.op))) continue;
       ValueId label = node.inputs.at(1);
       const NodeId producer = graph.values[size_t(label)].producer;
       if (!labels && producer != kNone && graph.nodes[size_t(producer)].op->qualified_name() == "arbalest.MixImages") {
@@ -88,9 +87,8 @@ std::vector<std::string> names_for(const Graph& graph, const std::vector<std::st
 }
 
 bool scores_labels(const Graph& graph, ValueId value) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return node.op->qualified_name() == kOfLabels && node.inputs.at(0) == value;
-  });
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return is_loss_of_labels(*node.op) && node.inputs.at(0) == value; });
 }
 
 std::vector<Prediction> most_probable(std::span<const float> logits, size_t count) {

@@ -1,11 +1,11 @@
 #include "executor/inference/fields_without_data.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <functional>
 #include <string>
-#include <string_view>
 
 #include "executor/weights/weights_file.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -25,12 +25,15 @@ class FieldsOnly final : public Source {
   std::vector<Field> fields_;
 };
 
-// Whether a node of one of the operators takes `value` as its target.
-bool is_target(const Graph& graph, ValueId value, std::initializer_list<std::string_view> ops) {
+// Whether a node of such an operator takes `value` as its target.
+bool is_target(const Graph& graph, ValueId value, const std::function<bool(const Op&)>& such) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return std::find(ops.begin(), ops.end(), node.op->qualified_name()) != ops.end() && node.inputs.size() > 1 &&
-           node.inputs[1] == value;
+    return such(*node.op) && node.inputs.size() > 1 && node.inputs[1] == value;
   });
+}
+
+bool takes_classes(const Op& op) {
+  return is_loss_of_classes(op) || std::string_view(op.qualified_name()) == "arbalest.MixImages";
 }
 
 }  // namespace
@@ -48,9 +51,9 @@ std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& fi
                                   [&](const Node& node) { return node.op->prepare && node.inputs.at(0) == output; });
     if (file) {
       fields.push_back({name, DataType::String, {}});
-    } else if (is_target(graph, output, {"arbalest.SoftmaxCrossEntropy", "arbalest.MixImages"})) {
+    } else if (is_target(graph, output, takes_classes)) {
       fields.push_back({name, DataType::Int32, {}, int64_t(names.size())});
-    } else if (!names.empty() && is_target(graph, output, {"arbalest.SigmoidCrossEntropy"})) {
+    } else if (!names.empty() && is_target(graph, output, is_loss_of_labels)) {
       fields.push_back({name, DataType::Float32, {int64_t(names.size())}});
     } else {
       return {};

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "graph/constants.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 #include "io/sources/field_values.h"
 
@@ -52,17 +53,18 @@ struct LabelRule {
 };
 
 std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
-  static const std::set<std::string_view> compare = {"arbalest.Accuracy", "arbalest.AUC",
-                                                     "arbalest.F1",       "arbalest.Precision",
-                                                     "arbalest.Recall",   "arbalest.SoftmaxCrossEntropy"};
-  const std::string op = node.op->qualified_name();
+  using Target = Comparison::Target;
   const auto type = [&](size_t input) { return graph.values[size_t(node.inputs[input])].type; };
-  if (op == "arbalest.SigmoidCrossEntropy") return LabelRule{&node, node.inputs[1], 0, {}};
-  if (op == "arbalest.MixLabels") return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
-  if (!compare.contains(op)) return std::nullopt;
+  const std::string op = node.op->qualified_name();
+  if (op == "arbalest.MixLabels") {
+    return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
+  }
+  const Comparison* comparison = comparison_of(*node.op);
+  if (!comparison || comparison->target == Target::Numbers) return std::nullopt;
+  if (comparison->target == Target::Labels) return LabelRule{&node, node.inputs[1], 0, {}};
   const Shape scores = type(0).shape, label = type(1).shape;
   const bool classes = scores.size() == 2 && scores[1] > 1 && (label.size() == 1 || label[1] == 1);
-  const bool always = op == "arbalest.SoftmaxCrossEntropy" || op == "arbalest.Accuracy";
+  const bool always = comparison->target == Target::Classes;
   if (always && is_floating(type(1).dtype)) return std::nullopt;  // a target for each class
   return LabelRule{&node, node.inputs[1], classes || always ? scores.at(1) : 0, ints_attribute(node, "ignore_index")};
 }

@@ -9,7 +9,7 @@
 #include "base/plain_message.h"
 #include "executor/run/task_error.h"
 #include "graph/error.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 
 namespace arbalest {
 
@@ -280,13 +280,13 @@ void Monitor::keep_best(const std::vector<double>& values) {
   }
 }
 
-void Monitor::validating(int64_t epoch, double share) {
+void Monitor::validating(int64_t epoch, double share, bool recalibrates) {
   constexpr double kBetween = 0.2;  // seconds
   const std::scoped_lock lock(mutex_);
   const double now = seconds();
   if (now - told_validating_ < kBetween) return;
   told_validating_ = now;
-  observer_.validating({epoch, share, now});
+  observer_.validating({epoch, share, now, recalibrates});
 }
 
 Monitor::Verdict Monitor::validated(const RunPosition& at, const Measurement& measured) {

@@ -102,7 +102,7 @@ class Monitor {
               const std::vector<double>& sums, const std::optional<UpdateCount>& updates, const std::string& diverged,
               const InputReport& input);
   // So much of a validation's batches has been read; passed on a few times a second.
-  void validating(int64_t epoch, double share);
+  void validating(int64_t epoch, double share, bool recalibrates = false);
   // Throws Diverged where the loss is not finite, TaskError where no sample could be measured.
   Verdict validated(const RunPosition& at, const Measurement& measured);
   // What the learning rate is multiplied with once `validations` have been made: a function of these alone, and of the

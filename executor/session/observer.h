@@ -2,6 +2,7 @@
 // What a run tells whoever watches it. Progress lines and the log implement this.
 
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -49,9 +50,9 @@ struct RunStarted {
   double setup_seconds = 0;
   std::string note;                  // what is probably not meant; "": nothing
   std::vector<std::string> changes;  // of the learning rate since the run's start: CheckpointOptions::changes
-  std::string resumed;            // the checkpoint that the run goes on from; "": it starts afresh
-  int64_t resumed_iteration = 0;  // that it goes on after
-  double resumed_seconds = 0;     // of that checkpoint: CheckpointSaved::seconds
+  std::string resumed;               // the checkpoint that the run goes on from; "": it starts afresh
+  int64_t resumed_iteration = 0;     // that it goes on after
+  double resumed_seconds = 0;        // of that checkpoint: CheckpointSaved::seconds
 };
 
 // Before training begins, samples of a split are brought to the devices that they stay on (Prefetch's `cache`). Told a
@@ -100,8 +101,9 @@ struct Validated {
 // A validation goes on. Told a few times a second.
 struct ValidationProgress {
   int64_t epoch = 0;  // of the weights that are validated
-  double share = 0;   // of its batches that have been read
+  double share = 0;   // of its batches that have been read; or of recalibration's, which come before them
   double seconds = 0;
+  bool recalibrates = false;  // whether these are recalibration's
 };
 
 // --learners auto has measured a number of learners per device, and goes on with `next`.
@@ -200,7 +202,9 @@ class RunObserver {
   virtual void failed(const RunFailed&) {}
 };
 
-// Passes events on to several, one event at a time whichever threads they come from.
+// Passes events on to several, one event at a time whichever threads they come from. One that throws is called no more,
+// and the others are told everything; what was thrown first is thrown once finished() or failed() has told them of the
+// end.
 class Observers final : public RunObserver {
  public:
   explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}
@@ -214,17 +218,32 @@ class Observers final : public RunObserver {
   void skipped(const SampleSkipped& event) override { pass(&RunObserver::skipped, event); }
   void checkpoint(const CheckpointSaved& event) override { pass(&RunObserver::checkpoint, event); }
   void rolled_back(const RolledBack& event) override { pass(&RunObserver::rolled_back, event); }
-  void finished(const RunFinished& event) override { pass(&RunObserver::finished, event); }
-  void failed(const RunFailed& event) override { pass(&RunObserver::failed, event); }
+  void finished(const RunFinished& event) override { pass_last(&RunObserver::finished, event); }
+  void failed(const RunFailed& event) override { pass_last(&RunObserver::failed, event); }
 
  private:
   template <typename Event>
   void pass(void (RunObserver::*method)(const Event&), const Event& event) {
     const std::scoped_lock lock(mutex_);
-    for (RunObserver* observer : all_) (observer->*method)(event);
+    for (RunObserver*& observer : all_) {
+      try {
+        if (observer != nullptr) (observer->*method)(event);
+      } catch (...) {
+        observer = nullptr;
+        if (!error_) error_ = std::current_exception();
+      }
+    }
   }
 
-  const std::vector<RunObserver*> all_;
+  template <typename Event>
+  void pass_last(void (RunObserver::*method)(const Event&), const Event& event) {
+    pass(method, event);
+    const std::scoped_lock lock(mutex_);
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+  std::vector<RunObserver*> all_;  // nullptr: it has thrown
+  std::exception_ptr error_;
   std::mutex mutex_;
 };
 

@@ -150,7 +150,9 @@ class Segment {
   InputReport input_since_report(int64_t iterations);
   std::function<void(int64_t)> report();
   std::optional<UpdateCount> take_updates(std::vector<double>& sums) const;
-  std::optional<DataFault> fault_in_training(int64_t from, int64_t to, LookFor what) const;
+  std::vector<int64_t> samples_trained(int64_t from, int64_t to) const;
+  std::optional<DataFault> fault_in_samples(LookFor what, const std::vector<int64_t>& samples) const;
+  std::optional<DataFault> fault_in_new_labels(int64_t from, int64_t to);
   bool report_trained(int64_t from, int64_t to, bool ends_epoch, std::vector<double> sums);
   Monitor::Verdict judge(int64_t iterations, const Measurement& measured);
   std::string diverged_learners() const;
@@ -210,6 +212,7 @@ class Segment {
   std::unique_ptr<TallyReader> trained_;         // what training has summed since the report before
   std::unique_ptr<ValidationReader> validated_;  // what the validation has that ends
   bool sound_labels_ = false;                    // those of the validation's split are known to be
+  std::vector<bool> sound_trained_;              // by training's sample; empty: none has been looked at
   int64_t reported_ = 0;                         // iterations that reports have told of
   ReadSoFar read_;                               // by the last report
   InputReport last_input_;                       // likewise

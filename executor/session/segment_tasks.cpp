@@ -101,7 +101,12 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
   const DataOrder order(options_.numerics.seed, prepared_.validation->size(), false, prepared_.validation->block());
   const int64_t validators = validator_count(prepared_.request);
   const int64_t batches = (validation_batches(prepared_.validation->size(), loop.batch) + validators - 1) / validators;
-  return [this, filler, order, batches, validators, device = replica.device](int64_t tick) {
+  // Batches that are read while recalibration goes on, which tells how far it is: those that wait for their copy and
+  // those that have been copied, at most.
+  const bool recalibrates = prepared_.program.find(LoopRole::Recalibrate) != nullptr;
+  const int64_t depth = int_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "depth");
+  const int64_t ahead = recalibrates ? 2 * depth : 0;
+  return [this, filler, order, batches, validators, ahead, device = replica.device](int64_t tick) {
     StepScalars scalars;
     scalars.seed = options_.numerics.seed;
     scalars.iteration = uint64_t(tick);
@@ -109,6 +114,7 @@ std::function<void(int64_t)> Segment::fill_validation(const Replica& replica, Ta
     if (filler->has_scalars()) filler->put_scalars(tick, order, tick / batches, batch, scalars);
     filler->fill(tick, order, tick / batches, batch);
     if (device != 0 || !filler->has_scalars()) return;  // one part of one device tells of all
+    if (tick % batches < ahead) return;
     const int64_t epoch = position_after(by_validation_->last_of(tick / batches) + 1).epoch;
     monitor_.validating(epoch, double(tick % batches + 1) / double(batches));
   };
@@ -132,6 +138,9 @@ std::function<void(int64_t)> Segment::fill_recalibration(const Replica& replica,
     const int64_t epoch = from_.epoch + validated + 1 + batch / in_epoch;
     if (filler->has_scalars()) filler->put_scalars(tick, order_, epoch, batch % in_epoch, scalars);
     filler->fill(tick, order_, epoch, batch % in_epoch);
+    if (device != 0 || !filler->has_scalars()) return;  // as with validation's
+    monitor_.validating(position_after(by_validation_->last_of(tick / batches) + 1).epoch,
+                        double(tick % batches + 1) / double(batches), true);
   };
 }
 
@@ -155,8 +164,8 @@ std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) cons
   return updates;
 }
 
-// Finds faults in the samples of iterations `from` to `to`, exclusive, by the iterations' order of data.
-std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, LookFor what) const {
+// The samples of iterations `from` to `to`, exclusive, by the iterations' order of data: of two epochs at most.
+std::vector<int64_t> Segment::samples_trained(int64_t from, int64_t to) const {
   std::vector<int64_t> samples, batch(size_t(training().batch));
   for (int64_t tick = std::max(from, to - 2 * rounds_); tick < to; ++tick) {
     for (int64_t learner = 0; learner < learners_; ++learner) {
@@ -167,6 +176,11 @@ std::optional<DataFault> Segment::fault_in_training(int64_t from, int64_t to, Lo
   }
   std::sort(samples.begin(), samples.end());
   samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
+  return samples;
+}
+
+std::optional<DataFault> Segment::fault_in_samples(LookFor what, const std::vector<int64_t>& samples) const {
+  if (samples.empty()) return std::nullopt;
   const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "split");
   return fault_in_data(training(), *prepared_.training, split, what, samples);
 }
@@ -176,6 +190,17 @@ std::string Segment::cause_in_range() const {
   const std::string split = string_attribute(*prepared_.graph.find_op("arbalest.Prefetch"), "split");
   const std::string cause = unscaled_numbers(prepared_.graph, *prepared_.training, split);
   return cause.empty() ? "" : "; the probable cause: " + cause;
+}
+
+// Looks at each sample once, however many reports tell of skipped updates: its label stays the same.
+std::optional<DataFault> Segment::fault_in_new_labels(int64_t from, int64_t to) {
+  sound_trained_.resize(size_t(prepared_.training->size()), false);
+  std::vector<int64_t> samples = samples_trained(from, to);
+  std::erase_if(samples, [&](int64_t sample) { return sound_trained_[size_t(sample)]; });
+  std::optional<DataFault> fault = fault_in_samples(LookFor::Labels, samples);
+  if (fault) return fault;
+  for (const int64_t sample : samples) sound_trained_[size_t(sample)] = true;
+  return std::nullopt;
 }
 
 // Reports of training up to iteration `to`. Where the samples are why the loss is not finite, the error says so, and
@@ -193,15 +218,14 @@ bool Segment::report_trained(int64_t from, int64_t to, bool ends_epoch, std::vec
       monitor_.report(at, ends_epoch, ends_epoch && validates_after(to - 1), rate(to - 1), sums, updates,
                       diverged_learners(), input_since_report(to));
     } catch (const Diverged& error) {
-      if (const auto fault = fault_in_training(from, to, LookFor::LabelsAndNumbers)) {
+      if (const auto fault = fault_in_samples(LookFor::LabelsAndNumbers, samples_trained(from, to))) {
         fail_for(*fault, updates ? fmt::format("the last {} updates have been skipped up to", Monitor::kMostSkipped)
                                  : "the loss is no longer finite after");
       }
       throw Diverged(error.what() + cause_in_range(), error.iteration, error.of);
     }
     if (!updates || updates->skipped == 0) return;
-    if (const auto fault = fault_in_training(from, to, LookFor::Labels))
-      fail_for(*fault, "updates have been skipped up to");
+    if (const auto fault = fault_in_new_labels(from, to)) fail_for(*fault, "updates have been skipped up to");
   });
 }
 
@@ -221,7 +245,7 @@ Monitor::Verdict Segment::judge(int64_t iterations, const Measurement& measured)
   } catch (const Diverged& error) {
     auto fault = look_for(LookFor::LabelsAndNumbers);
     // Samples that were trained on may have spoilt the weights, which no report has told of so far.
-    if (!fault) fault = fault_in_training(0, iterations, LookFor::LabelsAndNumbers);
+    if (!fault) fault = fault_in_samples(LookFor::LabelsAndNumbers, samples_trained(0, iterations));
     if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
     if (fault) throw Diverged(text(*fault), error.iteration, error.of);
     throw Diverged(error.what() + cause_in_range(), error.iteration, error.of);

@@ -11,6 +11,7 @@
 #include "executor/devices/device.h"
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 #include "graph/passes/lints.h"
 #include "graph/passes/samples_apart.h"
@@ -83,9 +84,8 @@ void check_classes(Prepared& prepared) {
   if (!source) return;
   const std::vector<Field> fields = source->fields();
   for (const Node& node : prepared.graph.nodes) {
-    const std::string op = node.op->qualified_name();
-    const bool mixes = op == "arbalest.MixImages";
-    if (!mixes && op != "arbalest.SoftmaxCrossEntropy") continue;
+    const bool mixes = node.op->name == "MixImages" && node.op->domain == "arbalest";
+    if (!mixes && !is_loss_of_classes(*node.op)) continue;
     const ValueId rows = mixes ? node.outputs.at(1) : node.inputs[0];
     const int64_t numbers = prepared.graph.values[size_t(rows)].type.shape.back();
     const Field* label = field_of(prepared.graph, fields, node.inputs[1]);

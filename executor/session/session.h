@@ -19,15 +19,15 @@
 
 namespace arbalest {
 
-struct BindOptions;     // executor/run/binding.h
-class BadSamples;       // io/sources/bad_samples.h
-class SampleCache;      // executor/run/sample_cache.h
-struct KeptArena;       // executor/run/binding.h
-struct KeptSamples;     // executor/run/sample_reader.h
-class ReadWatch;        // executor/run/read_watch.h
+struct BindOptions;      // executor/run/binding.h
+class BadSamples;        // io/sources/bad_samples.h
+class SampleCache;       // executor/run/sample_cache.h
+struct KeptArena;        // executor/run/binding.h
+struct KeptSamples;      // executor/run/sample_reader.h
+class ReadWatch;         // executor/run/read_watch.h
 struct CheckpointFile;   // executor/training/checkpoint.h
 class CheckpointFolder;  // executor/training/checkpoint_folder.h
-struct StepProfile;     // executor/run/step_profile.h
+struct StepProfile;      // executor/run/step_profile.h
 
 enum class Precision : uint8_t { Fp32, Tf32, Bf16 };
 Precision parse_precision(std::string_view text);  // "fp32", "tf32", "bf16"; throws GraphError otherwise
@@ -204,7 +204,7 @@ void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions
 
 // Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(), and what
 // the observer threw (see RunObserver). Returns what observer.finished() was told. `interrupted`: end after the batches
-// already read, saving all the same.
+// already read, without a validation that is under way, saving all the same.
 RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
                          const std::atomic<bool>& interrupted);
 

@@ -21,7 +21,27 @@ std::string target_of(const std::string& change) {
   return change.substr(0, change.find('='));
 }
 
+// The text of an attribute in a line "node: … name=value name=value"; "": it is not there.
+std::string attribute_in(const std::string& line, const std::string& name) {
+  const size_t found = line.find(" " + name + "=");
+  if (found == line.npos) return "";
+  const size_t begin = found + name.size() + 2;
+  const size_t next = line.find('=', begin);
+  return line.substr(begin, next == line.npos ? next : line.rfind(' ', next) - begin);
+}
+
 }  // namespace
+
+std::vector<std::string> changes_between(const Graph& graph, const std::string& before, const std::string& now) {
+  std::vector<std::string> changes;
+  const Node* train = graph.find_op("arbalest.Train");
+  for (const std::string& name : kChangeable) {
+    const Attribute* value = train ? train->attributes.find(name) : nullptr;
+    if (!value || attribute_in(before, name) == attribute_in(now, name)) continue;
+    changes.push_back(fmt::format("train.{}={}", name, to_string(*value)));
+  }
+  return changes;
+}
 
 std::vector<std::string> changes_of(const CheckpointOptions& options) {
   std::vector<std::string> changes;

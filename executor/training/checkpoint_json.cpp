@@ -8,7 +8,7 @@
 
 #include "executor/training/checkpoint.h"
 #include "graph/error.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 
 namespace arbalest {
 namespace {

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/plain_message.h"
+#include "base/shell_word.h"
 #include "executor/training/changes.h"
 #include "executor/training/training.h"
 #include "graph/op.h"
@@ -52,6 +53,24 @@ std::string line_of(const Value& value) {
     start = fmt::format("sum {:08x}", crc32_z(0, bytes, initializer.data->size()));
   }
   return fmt::format("{}: {}{}, {}", value.name, name_of(value.type.dtype), to_string(value.type.shape), start);
+}
+
+// How the numbers of a schedule that are others in the graph take effect nevertheless; "": there are none.
+std::string way_to_change(const Graph& graph, const RunIdentity& before, const RunIdentity& here) {
+  const auto line_of_train = [](const RunIdentity& identity) {
+    const auto found = std::find_if(identity.graph.begin(), identity.graph.end(), [](const std::string& line) {
+      return line.find(" = arbalest.Train (") != line.npos;
+    });
+    return found == identity.graph.end() ? std::string() : *found;
+  };
+  const std::string was = line_of_train(before), is = line_of_train(here);
+  if (was.empty() || is.empty()) return "";
+  std::string options;
+  for (const std::string& change : changes_between(graph, was, is)) options += " --change " + shell_word(change);
+  return options.empty() ? ""
+                         : "\n  the learning rate may change on the way: leave the graph as the run began with it, and "
+                           "add:" +
+                               options;
 }
 
 RunIdentity without_learners(RunIdentity identity) {
@@ -140,10 +159,15 @@ void Training::resume(const CheckpointFile& file) {
   const auto found =
       differences(others ? without_learners(before) : before, others ? without_learners(identity_) : identity_);
   if (!found.empty()) {
+    const std::string way = way_to_change(prepared_.graph, before, identity_);
     throw GraphError(fmt::format(
-        "{}: the checkpoint is of another run:\n  {}\na run goes on with the settings, graph and data of its "
-        "checkpoint; others need a run of their own, with another folder for --checkpoint",
-        file.path, fmt::join(found, "\n  ")));
+        "{}: the checkpoint is of another run:
+  {}{}", file.path, fmt::join(found, "
+  "),
+        way.empty() ? "
+a run goes on with the settings, graph and data of its checkpoint; others need a run of their "
+                      "own, with another folder for --checkpoint"
+                    : way));
   }
   try {
     monitor_->restore(checkpoint.monitor);
@@ -221,7 +245,6 @@ bool Training::checkpoint_due() const {
 
 void Training::let_segment_rest(const std::atomic<bool>& interrupted) {
   const bool find = options_.divergence.find;
-  if (!writer_ && options_.length.seconds == 0 && !find) return;
   checkpoint_at_ = next_checkpoint();
   if (find) before_ = segment_->snapshot();
   segment_->on_rest = [this, &interrupted] { return rest(interrupted); };

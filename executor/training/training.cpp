@@ -18,7 +18,7 @@
 #include "executor/training/utc_time.h"
 #include "executor/weights/class_names.h"
 #include "graph/checked.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {
@@ -508,6 +508,7 @@ void Training::save(const std::string& path, const ModelState& model, const RunP
                    {"epoch", std::to_string(at.epoch)}};
   put_class_names(file.metadata, prepared_.training->class_names());
   if (options_.files.overrides) put_overrides(file.metadata, *options_.files.overrides);
+  put_skip_bad(file.metadata, options_.execution.skip_bad);
   append_tensors(file, loop.graph, loop.arenas.weights, model.weights);
   if (loop.arenas.statistics != kNone) append_tensors(file, loop.graph, loop.arenas.statistics, model.statistics);
   if (loop.arenas.frozen != kNone) append_tensors(file, loop.graph, loop.arenas.frozen, model.frozen);

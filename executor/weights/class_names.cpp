@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 namespace arbalest {
@@ -10,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char *kClassNames = "class_names", *kOverrides = "set";
+constexpr const char *kClassNames = "class_names", *kOverrides = "set", *kSkipBad = "skip_bad";
 
 void put(Metadata& metadata, const char* entry, const std::vector<std::string>& texts) {
   metadata[entry] = Json(texts).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -52,6 +53,19 @@ void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides
 
 std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata) {
   return texts_in(metadata, kOverrides);
+}
+
+void put_skip_bad(Metadata& metadata, int64_t most) {
+  if (most > 0) metadata[kSkipBad] = std::to_string(most);
+}
+
+int64_t skip_bad_in(const Metadata& metadata) {
+  const auto found = metadata.find(kSkipBad);
+  if (found == metadata.end()) return 0;
+  const std::string& text = found->second;
+  int64_t most = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), most);
+  return error == std::errc{} && end == text.data() + text.size() ? std::max<int64_t>(most, 0) : 0;
 }
 
 }  // namespace arbalest

@@ -1,6 +1,7 @@
 #pragma once
 // Facts that files of weights keep beside them: entries of safetensors' metadata, arrays of strings in JSON.
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,14 +17,19 @@ void put_class_names(Metadata& metadata, const std::vector<std::string>& names);
 // None where there is no such entry, or one of another program's.
 std::vector<std::string> class_names_in(const Metadata& metadata);
 
-// The first class that differs between those of a file of weights and `names`: "class 2 was 'two', and is 'due'"; "": none
-// does, or one side has no names. Classes are told apart by their numbers alone, so other names, or another order of
-// them, are probably another data set's.
+// The first class that differs between those of a file of weights and `names`: "class 2 was 'two', and is 'due'"; "":
+// none does, or one side has no names. Classes are told apart by their numbers alone, so other names, or another order
+// of them, are probably another data set's.
 std::string other_classes(const std::vector<std::string>& trained, const std::vector<std::string>& names);
 
 // The run's changes to its graph's file, as apply_override() takes it.
 void put_overrides(Metadata& metadata, const std::vector<std::string>& overrides);
 // None where there is no such entry: an older file, or one of another program's.
 std::optional<std::vector<std::string>> overrides_in(const Metadata& metadata);
+
+// How many samples that cannot be read the run passed over at most (--skip-bad). No entry for 0.
+void put_skip_bad(Metadata& metadata, int64_t most);
+// 0 where there is no such entry, or one that is no number.
+int64_t skip_bad_in(const Metadata& metadata);
 
 }  // namespace arbalest

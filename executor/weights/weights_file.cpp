@@ -117,6 +117,10 @@ std::optional<std::vector<std::string>> WeightsFile::overrides() const {
   return overrides_in(reader_.metadata());
 }
 
+int64_t WeightsFile::skip_bad() const {
+  return skip_bad_in(reader_.metadata());
+}
+
 std::string WeightsFile::graph_name() const {
   const auto name = reader_.metadata().find("graph");
   return name == reader_.metadata().end() ? "" : name->second;

@@ -25,6 +25,7 @@ class WeightsFile {
   std::vector<std::string> class_names() const;
   // What the run that saved it changed in its graph's file (--set), and that graph's name; none: the file does not say.
   std::optional<std::vector<std::string>> overrides() const;
+  int64_t skip_bad() const;  // samples that it passed over at most (--skip-bad); 0: none, or the file does not say
   std::string graph_name() const;  // "": the file does not say
 
   // Whether the graph's value `name` is read from the file.

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "graph/constants.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -108,9 +109,9 @@ bool passes_on(const Node& node) {
 Notes doubled_activations(const Graph& graph) {
   Notes notes;
   for (const Node& loss : graph.nodes) {
-    const bool of_classes = loss.op->qualified_name() == "arbalest.SoftmaxCrossEntropy";
-    if (!of_classes && loss.op->qualified_name() != "arbalest.SigmoidCrossEntropy") continue;
-    const std::string_view activation = of_classes ? "Softmax" : "Sigmoid";
+    const Comparison* comparison = comparison_of(*loss.op);
+    if (!comparison || comparison->activation.empty()) continue;
+    const std::string_view activation = comparison->activation;
     const Node* node = maker(graph, loss.inputs[0]);
     while (node && passes_on(*node)) node = maker(graph, node->inputs[0]);
     if (!node || node->op->qualified_name() != activation) continue;
@@ -171,6 +172,53 @@ Notes normalised_twice(const Graph& graph) {
   return notes;
 }
 
+// What is measured on the samples that were trained on says nothing of others.
+Notes validated_on_training(const Graph& graph) {
+  const Node *prefetch = graph.find_op("arbalest.Prefetch"), *validate = graph.find_op("arbalest.Validate");
+  if (!prefetch || !validate) return {};
+  const std::string split = string_attribute(*validate, "split");
+  if (split != string_attribute(*prefetch, "split")) return {};
+  return {note(*validate, fmt::format("measures on '{}', which is the split that is trained on; expected another, such "
+                                      "as split = \"test\"",
+                                      split))};
+}
+
+// Crops that zeros fill, or may fill as a whole.
+Notes empty_crops(const Graph& graph) {
+  Notes notes;
+  for (const Node& node : graph.nodes) {
+    if (node.op->qualified_name() != "arbalest.Augment") continue;
+    const Shape& image = value(graph, node.inputs[0]).type.shape;
+    if (image.size() != 4) continue;
+    const bool scales = !floats_attribute(node, "area").empty();
+    std::vector<int64_t> crop = ints_attribute(node, "crop");
+    if (crop.empty() || scales) crop = {image[2], image[3]};
+    const int64_t pad = int_attribute(node, "pad"), least = std::min(crop[0], crop[1]);
+    const std::string images = fmt::format("images of {} × {}", image[2], image[3]);
+    if (pad > 0 && pad >= least) {
+      notes.push_back(
+          note(node, fmt::format("pads {} by {}, so that a crop may show zeros alone; expected a pad below {}", images,
+                                 pad, least)));
+    } else if (double(crop[0]) * double(crop[1]) > 2 * double(image[2]) * double(image[3])) {
+      notes.push_back(
+          note(node, fmt::format("makes crops of {} × {} of {}, so that most of a crop is zeros; ResizeCrop "
+                                 "and 'area' scale images",
+                                 crop[0], crop[1], images)));
+    }
+  }
+  return notes;
+}
+
+// A rate that never reaches lr, by the length that the graph states.
+Notes endless_warmups(const Graph& graph) {
+  const Node* train = graph.find_op("arbalest.Train");
+  if (!train) return {};
+  const double warmup = float_attribute(*train, "warmup"), epochs = float_attribute(*train, "epochs");
+  if (warmup == 0 || epochs == 0 || warmup < epochs) return {};
+  return {note(*train,
+               fmt::format("warms up for {:g} epochs, and epochs = {:g}: the rate never reaches lr", warmup, epochs))};
+}
+
 struct Lint {
   std::string_view finds;
   Notes (*find)(const Graph&);  // a note for each place
@@ -183,6 +231,9 @@ constexpr Lint kLints[] = {
     {"a field of Prefetch, such as the label, that nothing reads", unread_fields},
     {"Softmax or Sigmoid before a loss that applies it itself", doubled_activations},
     {"images that are normalised again behind Augment", normalised_twice},
+    {"validation on the split that is trained on", validated_on_training},
+    {"crops of Augment that are mostly zeros", empty_crops},
+    {"a warm-up as long as the run", endless_warmups},
 };
 
 }  // namespace

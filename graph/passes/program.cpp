@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
-#include "graph/constants.h"
 #include "base/exported_batch.h"
+#include "graph/constants.h"
 #include "graph/field.h"
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -193,13 +192,9 @@ Loop validation_loop(const Graph& graph, const Node& validate, ValueId loss, con
 // Losses and metrics count the rows of the samples that are valid (StepScalars::valid): one row a sample. Samples of
 // several rows, flattened, would be counted in part, without a word.
 void check_rows(const Graph& graph) {
-  static const std::set<std::string_view> counting = {
-      "arbalest.Accuracy",           "arbalest.AUC",       "arbalest.F1",     "arbalest.L1Loss",
-      "arbalest.MeanSquaredError",   "arbalest.Precision", "arbalest.Recall", "arbalest.SigmoidCrossEntropy",
-      "arbalest.SoftmaxCrossEntropy"};
   const int64_t batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
   for (const Node& node : graph.nodes) {
-    if (!counting.contains(node.op->qualified_name())) continue;
+    if (!comparison_of(*node.op)) continue;
     const TensorType& type = graph.values[size_t(node.inputs[0])].type;
     if (!type.shape.empty() && type.shape[0] == batch) continue;
     fail(node, fmt::format("input '{}' is {}; expected one row for each of the {} samples of a batch",

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/file_kind.h"
@@ -162,17 +163,13 @@ void check_coverage(const std::filesystem::path& path, const std::vector<Entry>&
 // What a user may paste into a shell: one line, since what follows in a message is indented. Checkpoints often hold the
 // tensors under "state_dict" or "model", and some of them share memory or have their channels last.
 std::string conversion_of(const std::string& path) {
-  std::string file = path;
-  for (size_t quote = file.find('\''); quote != file.npos; quote = file.find('\'', quote + 4)) {
-    file.replace(quote, 1, "'\\''");
-  }
   return fmt::format(
       "convert it once, with PyTorch and the package safetensors:\n"
       "  python3 -c 'import sys, torch; from safetensors.torch import save_file; d = torch.load(sys.argv[1], "
       "map_location=\"cpu\", weights_only=True); "
       "d = d.get(\"state_dict\", d.get(\"model\", d)); save_file({{k: v.clone().contiguous() for k, v in d.items()}}, "
-      "sys.argv[2])' '{0}' '{0}.safetensors'",
-      file);
+      "sys.argv[2])' {} {}",
+      shell_word(path), shell_word(path + ".safetensors"));
 }
 
 // Throws where the file is of a known other kind.

@@ -12,6 +12,7 @@
 #include <streambuf>
 #include <string_view>
 
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/file_kind.h"
@@ -241,8 +242,8 @@ void read_events(const std::string& path, const std::function<void(const TraceEv
     if (text.ahead().starts_with(kLogStart)) {
       throw GraphError(
           fmt::format("found a log that run --log wrote, expected a trace that run --trace wrote: "
-                      "'arbalest report {}' shows it",
-                      path));
+                      "it is shown by: arbalest report {}",
+                      shell_word(path)));
     }
     std::istream stream(&text);
     EventHandler handler(take);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "graph/metric_direction.h"
+#include "graph/measures.h"
 #include "ops/definition.h"
 
 namespace arbalest {

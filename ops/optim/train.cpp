@@ -230,7 +230,8 @@ std::vector<AttributeSpec> train_attributes() {
       float_spec("end_divisor", 1e4, "onecycle: the first rate over it is the last"),
       string_spec("anneal", "cosine", "onecycle: how it rises and falls, cosine or linear"),
       float_spec("warmup", 0.0, "epochs of linear growth from warmup_from * lr to lr"),
-      float_spec("warmup_from", 0.0, "the fraction of lr at the start of the warm-up"),
+      float_spec("warmup_from", 0.0,
+                 "the fraction of lr that the warm-up starts from; 0: the first update changes nothing"),
       float_spec("epochs", 0.0,
                  "the run's length, unless --epochs or --iterations says otherwise; 0: one epoch. Also where cosine, "
                  "linear, polynomial and onecycle reach their last rate; 0: at the run's end"),

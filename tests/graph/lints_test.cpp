@@ -128,3 +128,60 @@ TEST_CASE("lints: many of a kind are counted") {
   REQUIRE(found.size() == 9);
   CHECK(found.back() == "and 3 more: a node of the graph's own that nothing reads");
 }
+
+TEST_CASE("lints: validation on the split that is trained on") {
+  const auto validated = [](const std::string& split) {
+    return notes(
+        "logits = arbalest.Linear <units = 3> (x)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+        "trained = arbalest.Train <lr = 0.1> (loss)\n"
+        "report = arbalest.Validate <split = \"" +
+        split + "\"> (trained, loss)\n");
+  };
+  CHECK(validated("train") ==
+        Notes{"node 'report' (arbalest.Validate): measures on 'train', which is the split that is trained on; expected "
+              "another, such as split = \"test\""});
+  CHECK(validated("test") == Notes{});
+}
+
+TEST_CASE("lints: crops that are mostly zeros") {
+  const auto augmented = [](const std::string& attributes) {
+    const std::string body =
+        "scores = arbalest.Linear <units = 3> (y)\n"
+        "loss = arbalest.SoftmaxCrossEntropy (scores, label)\n"
+        "trained = arbalest.Train <lr = 0.1> (loss)\n";
+    Graph graph = read_graph_text(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1]>\nnet () => (float loss) {\n"
+        "image, label = arbalest.Prefetch <source = \"synthetic:\", batch = 4, fields = [\"image uint8[2,6,8]\", "
+        "\"label int32[]\"]> ()\n"
+        "y = arbalest.Augment <" +
+            attributes + "> (image)\n" + body + "}\n",
+        "net.onnxtxt", builtin_ops());
+    verify(graph);
+    return lint(graph);
+  };
+  CHECK(
+      augmented("pad = 1000") ==
+      Notes{"node 'y' (arbalest.Augment): pads images of 6 × 8 by 1000, so that a crop may show zeros alone; expected "
+            "a pad below 6"});
+  CHECK(augmented("pad = 4, crop = [4, 4]").size() == 1);
+  CHECK(augmented("pad = 5") == Notes{});
+  CHECK(augmented("pad = 2, crop = [8, 10]") == Notes{});
+  CHECK(
+      augmented("pad = 5, crop = [16, 18]") ==
+      Notes{"node 'y' (arbalest.Augment): makes crops of 16 × 18 of images of 6 × 8, so that most of a crop is zeros; "
+            "ResizeCrop and 'area' scale images"});
+  CHECK(augmented("crop = [16, 18], area = [0.5, 1.0]") == Notes{});
+}
+
+TEST_CASE("lints: a warm-up as long as the run") {
+  const auto trained = [](const std::string& attributes) {
+    return notes(
+        "logits = arbalest.Linear <units = 3> (x)\nloss = arbalest.SoftmaxCrossEntropy (logits, label)\n"
+        "trained = arbalest.Train <lr = 0.1, " +
+        attributes + "> (loss)\n");
+  };
+  CHECK(trained("warmup = 5.0, epochs = 5.0") ==
+        Notes{"node 'trained' (arbalest.Train): warms up for 5 epochs, and epochs = 5: the rate never reaches lr"});
+  CHECK(trained("warmup = 5.0, epochs = 6.0") == Notes{});
+  CHECK(trained("warmup = 5.0") == Notes{});
+}

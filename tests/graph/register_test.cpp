@@ -7,6 +7,7 @@
 
 #include "graph/dsl/dsl.h"
 #include "graph/file/graph_file.h"
+#include "graph/measures.h"
 #include "graph/passes/program.h"
 #include "ops/check/check_operator.h"
 #include "ops/cpu.h"
@@ -175,4 +176,16 @@ TEST_CASE("operators are registered and looked up by several threads at once") {
   threads.clear();
   CHECK(builtin_ops().all().size() == before + 200);
   CHECK(builtin_ops().find("my.Thread3x49"));
+}
+
+TEST_CASE("operators that compare scores with labels or targets are those that the library's table has") {
+  int comparing = 0;
+  for (const Op& op : builtin_ops().all()) {
+    CAPTURE(op.qualified_name());
+    const bool compares = op.domain == "arbalest" && !op.internal && op.name != "MixImages" && op.inputs.size() >= 2 &&
+                          (op.inputs[1].name == "label" || op.inputs[1].name == "target");
+    CHECK((comparison_of(op) != nullptr) == compares);
+    comparing += compares ? 1 : 0;
+  }
+  CHECK(comparing == 9);
 }

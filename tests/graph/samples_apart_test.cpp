@@ -9,6 +9,7 @@
 #include "base/exported_batch.h"
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
+#include "graph/passes/program.h"
 #include "graph/passes/sample_probe.h"
 #include "tests/graph/file_fixture.h"
 
@@ -150,4 +151,27 @@ TEST_CASE("samples: the batch that a file states is kept in the place of its nod
   CHECK(exported_batch(exported_file("a (exported for batches of 2).onnx", 17)) == 17);
   CHECK(exported_batch("m.onnx") == 0);
   CHECK(exported_batch("m.onnx (exported for batches of x)") == 0);
+}
+
+TEST_CASE("samples: a model that was exported for a batch keeps it in validation, however small the split is") {
+  const auto batch_of = [](const std::string& states) {
+    const FileTestFolder folder;
+    const std::string path = folder.file("m.onnxtxt");
+    std::ofstream(path) << fmt::format(
+        "<ir_version: 8, opset_import: [\"\" : 17]>\nm (float[{}, 3] x) => (float y)\n{{ y = Relu (x) }}\n", states);
+    Graph graph = read_graph_text(
+        "<ir_version: 8, opset_import: [\"\" : 17, \"arbalest\" : 1, \"model\" : 1]>\ng () => (float loss) {\n"
+        "x, label = arbalest.Prefetch <source = \"memory:\", batch = 8, fields = [\"x float[3]\", \"label int32[]\"]> "
+        "()\n"
+        "y = model.m (x)\nlogits = arbalest.Linear <units = 3> (y)\n"
+        "loss = arbalest.SoftmaxCrossEntropy (logits, label)\ntrained = arbalest.Train <lr = 0.1> (loss)\n"
+        "report = arbalest.Validate (trained, loss)\n}",
+        "graph.onnxtxt", builtin_ops(), 0, {{"", path}});
+    verify(graph);
+    ProgramOptions options;
+    options.validation_samples = 5;
+    return make_program(std::move(graph), options).find(LoopRole::Validate)->batch;
+  };
+  CHECK(batch_of("N") == 5);
+  CHECK(batch_of("8") == 8);
 }

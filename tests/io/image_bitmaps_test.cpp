@@ -194,8 +194,7 @@ TEST_CASE("images: GIFs that are refused say why") {
     put_little(file, at, value, count);
     return refusal(file);
   };
-  check_parts(changed(kFrame + 5, 60000 | 4000 << 16, 4),
-              {"the GIF is truncated", "cannot hold 60000 × 4000 pixels"});
+  check_parts(changed(kFrame + 5, 60000 | 4000 << 16, 4), {"the GIF is truncated", "cannot hold 60000 × 4000 pixels"});
   check_parts(changed(kFrame + 5, 0, 2), {"the GIF states 0 × 8 pixels"});
   check_parts(changed(6, 0xffff'ffff, 4), {"the GIF states 65535 × 65535 pixels"});
   check_parts(changed(kFrame, ';', 1), {"the GIF is corrupt: it has no frame"});
@@ -205,6 +204,14 @@ TEST_CASE("images: GIFs that are refused say why") {
   without[10] = 0;  // no palette
   without.erase(without.begin() + 13, without.begin() + int64_t(kFrame));
   check_parts(refusal(without), {"the GIF is corrupt: its first frame has no palette"});
+}
+
+TEST_CASE("images: a GIF's canvas may be larger than what its first frame needs bytes for") {
+  FileBytes file = encode_gif(indices(16, 8, 8));
+  put_little(file, 6, 20000 | 10000 << 16, 4);
+  const ImageInfo info = image_info(bytes_of(file));
+  CHECK(info.width == 20000);
+  CHECK(info.height == 10000);
 }
 
 TEST_CASE("images: TIFFs of every kind") {
@@ -308,6 +315,15 @@ TEST_CASE("images: TIFFs that are refused say why") {
       put_little(huge, at + 8, 65000, 2);
   }
   check_parts(refusal(huge), {"the TIFF states 65000 × 65000 pixels"});
+  TestImage deep = test_image(2 * 16, 16, 4, 99);
+  deep.width = 16;
+  deep.bits = 16;
+  FileBytes part = encode_tiff(deep, {.photometric = 2, .tile = 16});
+  for (size_t at = 8; at + 12 <= part.size(); ++at) {  // TileWidth and TileLength, as numbers of 16 or 32 bits
+    const bool tile = (part[at] == 0x42 || part[at] == 0x43) && part[at + 1] == 1 && part[at + 4] == 1;
+    if (tile && (part[at + 2] == 3 || part[at + 2] == 4)) put_little(part, at + 8, 14400, 2);
+  }
+  check_parts(refusal(part), {"the TIFF has parts of 1658880000 bytes; expected at most 1073741824"});
   check_parts(refusal({'I', 'I', 42, 0, 8, 0, 0, 0}), {"the TIFF is "});
   FileBytes jpeg = encode_tiff(test_image(64, 64, 3, 30), {.photometric = 6, .compression = 7});
   for (size_t k = jpeg.size() / 2; k < jpeg.size() / 2 + 8; ++k) jpeg[k] = 0xff;

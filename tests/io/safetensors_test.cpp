@@ -251,7 +251,7 @@ TEST_CASE("safetensors: a file of another kind is called what it is") {
   refuses("", {"w: expected safetensors, found an empty file"});
   refuses(std::string("PK\x03\x04\0\0\x08\x08", 8) + std::string(22, '\0') + "archive/data.pklFB",
           {"found a PyTorch checkpoint", "convert it once", "weights_only=True); d = d.get(", "contiguous() for",
-           "/w.safetensors'"});
+           "/w.safetensors"});
   refuses(
       "\x80\x02\x8a\nl\xfc\x9c"
       "F\xf9 j\xa8P\x19.",

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/shell_word.h"
 #include "graph/graph.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/image_files.h"
@@ -112,6 +113,30 @@ struct Desk {
 };
 
 }  // namespace
+
+TEST_CASE("init: no template wastes its first update on a rate of 0") {
+  for (const Template& each : kTemplates) {
+    CAPTURE(each.name);
+    CHECK(std::string_view(each.text).find("warmup_from = 0.1,") != std::string_view::npos);
+  }
+}
+
+TEST_CASE("init: the commands that it suggests are words of a shell") {
+  const Desk desk;
+  const std::string file = desk.path("it's [1].onnxtxt");
+  const Command command = parse({"init", "lenet", file.c_str()});
+  const Redirected output(desk.path("out"));
+  CHECK(command_init(std::get<StartOptions>(command)) == kDone);
+  const std::vector<std::string> lines = output.lines();
+  const std::string folder = desk.folder.string();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[1] == "  arbalest check '" + folder + "/it'\\''s [1].onnxtxt'");
+  CHECK(lines[2] == "  arbalest run '" + folder + "/it'\\''s [1].onnxtxt' --save '" + folder +
+                        "/it'\\''s [1].safetensors' --log '" + folder + "/it'\\''s [1].jsonl'");
+  CHECK(shell_word("a/b-c_1.onnxtxt") == "a/b-c_1.onnxtxt");
+  CHECK(shell_word("folder:a?labels=b") == "'folder:a?labels=b'");
+  CHECK(shell_word("") == "''");
+}
 
 TEST_CASE("init: lenet and cnn are whole as they are, and take photos, arrays and several labels") {
   const Desk desk;

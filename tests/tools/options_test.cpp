@@ -250,7 +250,8 @@ TEST_CASE("other tools' words are answered with what is meant") {
   says({"fit", "g"}, "did you mean 'run'?");
   says({"test", "g"}, "did you mean 'evaluate'?");
   says({"convert", "g"}, "did you mean 'export'?");
-  says({"lenet.onnxtxt"}, "did you mean 'arbalest run lenet.onnxtxt'?");
+  says({"lenet.onnxtxt"}, "to train it: arbalest run lenet.onnxtxt");
+  says({"my [1] graph.onnxtxt"}, "to train it: arbalest run 'my [1] graph.onnxtxt'");
   says({"datasets"}, "did you mean 'sources'?");
   says({"run", "g", "--lr", "0.1"}, "unknown option '--lr'; it is an attribute of the graph: --set train.lr=0.1");
   says({"run", "g", "--learning-rate=0.1"}, "--set train.lr=0.1");
@@ -305,7 +306,8 @@ TEST_CASE("faults name what was found and the nearest valid word") {
   says({"run", "g", "--recalibrate", "-3"}, "--recalibrate: found '-3', expected a whole number from 0 to 1000000");
   says({"run", "g", "--recalibrate", "1.5"}, "--recalibrate: found '1.5', expected a whole number from 0 to 1000000");
   says({"run", "g", "--seed", "abc"}, "--seed: found 'abc', expected a whole number from 0");
-  says({"run", "g", "--device-timeout", "0"}, "--device-timeout: found '0', expected a number from 0.001 to 1e+06");
+  says({"run", "g", "--device-timeout", "0"},
+       "--device-timeout: found '0', expected a time from 0.001 to 1e+06 seconds, as in 90, 90s");
   says({"run", "g", "--precision", "bf61"}, "did you mean 'bf16'?");
   says({"run", "g", "--until", "accuracy"}, "found no comparison");
   says({"run", "g", "--set", "lr=1"}, "NODE.ATTRIBUTE=VALUE");

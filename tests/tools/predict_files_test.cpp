@@ -286,6 +286,53 @@ TEST_CASE("predict on files: what cannot be read is said, and the others are tol
   CHECK(contains(refused(trained.folder.string()), "found a folder, expected files"));
 }
 
+TEST_CASE("evaluate and predict leave out as many bad samples as the run might, unless they are told otherwise") {
+  const TrainedOnPhotos trained(false);
+  trained.folder.write("test/dark/1.png", std::string("no photo"));
+  const auto ask = [&](std::vector<std::string> words, int expected) {
+    std::vector<const char*> all = {"--devices", "cpu:0", "--threads", "2"};
+    for (const std::string& word : words) all.insert(all.end() - 4, word.c_str());
+    const Command command = parse(all);
+    const Redirected output(trained.folder / "out"), errors(trained.folder / "errors", stderr);
+    int status = -1;
+    if (const auto* run = std::get_if<RunOptions>(&command)) status = command_run(*run);
+    if (const auto* evaluate = std::get_if<EvaluateOptions>(&command)) status = command_evaluate(*evaluate);
+    if (const auto* predict = std::get_if<PredictOptions>(&command)) status = command_predict(*predict);
+    CHECK(status == expected);
+    std::string told;
+    for (const std::string& line : errors.lines()) told += line + "\n";
+    return told;
+  };
+  ask({"run", trained.graph, "--epochs", "1", "--skip-bad", "3", "--save", trained.weights}, kDone);
+  for (const char* command : {"evaluate", "predict"}) {
+    const auto words = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {command, trained.graph, "--weights", trained.weights});
+      return more;
+    };
+    CHECK(contains(ask(words({}), kDone), "arbalest: as in the run of " + trained.weights + ": --skip-bad 3\n"));
+    CHECK_FALSE(contains(ask(words({"--skip-bad", "2"}), kDone), "as in the run"));
+    CHECK(contains(message_of([&] { ask(words({"--skip-bad", "0"}), kFailed); }), "--skip-bad N goes on over"));
+  }
+}
+
+TEST_CASE("a run that starts from weights of other classes says so at its start") {
+  const TrainedOnPhotos trained(false);
+  const auto told = [&] {
+    const Command command = parse({"run", trained.graph.c_str(), "--weights", trained.weights.c_str(), "--epochs", "1",
+                                   "--devices", "cpu:0", "--threads", "2"});
+    const Redirected errors(trained.folder / "errors", stderr);
+    CHECK(command_run(std::get<RunOptions>(command)) == kDone);
+    std::string text;
+    for (const std::string& line : errors.lines()) text += line + "\n";
+    return text;
+  };
+  CHECK_FALSE(contains(told(), "other classes"));
+  for (const char* split : {"train", "test"}) {
+    std::filesystem::rename(trained.folder / split / "bright", trained.folder / split / "lit");
+  }
+  CHECK(contains(told(), "was trained on other classes: class 0 was 'bright', and is 'dark'"));
+}
+
 TEST_CASE("predict on files: the data set is not opened, and what makes no sense is refused") {
   const TrainedOnPhotos trained(false);
   const std::string bright = trained.folder.write("b.png", photo(true, 99));

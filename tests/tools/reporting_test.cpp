@@ -105,6 +105,7 @@ TEST_CASE("on a terminal a bar takes what is left, and a validation that goes on
         "epoch 3/10  [==============>             ]  50 %  loss 0.1235  accuracy 0.9612  lr 0.05  12.3k images/s  "
         "ETA 1:30");
   CHECK(on(60, 0.37) == "epoch 3/10  loss 0.1235  12.3k images/s  validating 37 %");
+  CHECK(progress_text(run, {}, {60, true, 0.37, true}) == "recalibrating 37 %");
   CHECK(progress_text(run, {}, {60, true, 0.37}) == "validating 37 %");  // before training has told anything
   CHECK(on(44) == "epoch 3/10  loss 0.1235  12.3k images/s");
   for (size_t width = 1; width <= 200; ++width) {

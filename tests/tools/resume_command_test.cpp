@@ -148,6 +148,11 @@ TEST_CASE("a checkpoint of another run is refused, with what is different") {
   };
   CHECK(different({"--seed", "2"}).find("seed: 1 in the checkpoint, 2 here") != std::string::npos);
   CHECK(different({"--set", "train.lr=0.03"}).find("the graph, only here: trained: ") != std::string::npos);
+  CHECK(different({"--set", "train.lr=0.03"}).find("the run began with it, and add: --change train.lr=0.03") !=
+        std::string::npos);
+  CHECK(different({"--set", "train.lr=0.03", "--set", "train.epochs=7"})
+            .find("--change train.lr=0.03 --change train.epochs=7") != std::string::npos);
+  CHECK(different({"--set", "train.momentum=0.5"}).find("--change") == std::string::npos);
   CHECK(different({"--set", "prefetch.batch=5"}).find("batch: 4 in the checkpoint, 5 here") != std::string::npos);
   CHECK(different({"--strategy", "ssgd"}).find("strategy: the graph's in the checkpoint, ssgd here") !=
         std::string::npos);
@@ -265,14 +270,32 @@ TEST_CASE("intervals of checkpoints and limits of time are checked") {
   const auto of = [](const char* option, const char* text) {
     return fault({"run", "g", "--checkpoint", "c", option, text});
   };
-  CHECK(of("--checkpoint-every", "10").find("expected a number and s, m, h, it, ep, as in 10m") != std::string::npos);
+  CHECK(of("--checkpoint-every", "10").find("expected a time, iterations or epochs, as in 90s, 10m") !=
+        std::string::npos);
   for (const char* none : {"0it", "0s", "-1ep", "1000000000000it"}) {
     CHECK(of("--checkpoint-every", none).find("expected a number above 0, and no more than 1e+09") !=
           std::string::npos);
   }
   CHECK(of("--checkpoint-every", "1.5it").find("expected a whole number") != std::string::npos);
-  CHECK(of("--time-limit", "2 h").find("as in 90m or 2h") != std::string::npos);
-  CHECK(of("--time-limit", "nan").find("as in 90m or 2h") != std::string::npos);
+  for (const char* none : {"2 h", "nan", "", "h", "-1s", "0", "30s1m", "1m30", "1h2h", "inf"}) {
+    CHECK(
+        of("--time-limit", none).find("expected a time from 0.001 to 1e+09 seconds, as in 90, 90s, 1m30s, 2h or 1d") !=
+        std::string::npos);
+  }
+  const auto limit = [](const char* text) {
+    return std::get<RunOptions>(parse({"run", "g", "--time-limit", text})).session.length.seconds;
+  };
+  CHECK(limit("90") == 90);
+  CHECK(limit("90s") == 90);
+  CHECK(limit("1m30s") == 90);
+  CHECK(limit("1.5h") == 5400);
+  CHECK(limit("1d2h3m4s") == 93784);
+  CHECK(limit("250ms") == 0.25);
+  const RunOptions run = std::get<RunOptions>(parse({"run", "g", "--checkpoint", "c", "--checkpoint-every", "1h30m",
+                                                     "--read-timeout", "2m", "--device-timeout", "1m30s"}));
+  CHECK(run.session.checkpoints.seconds == 5400);
+  CHECK(run.session.execution.read_timeout == 120);
+  CHECK(run.session.execution.device_timeout == 90);
   CHECK(fault({"run", "g", "--resume"}) == "arbalest: --resume needs --checkpoint DIR\n");
   CHECK(fault({"resume", "c", "--epochs", "3"}).find("resume takes no --epochs: ") != std::string::npos);
   CHECK(fault({"resume", "c", "--resume"}) ==

@@ -475,6 +475,11 @@ TEST_CASE("check and run note what is probably not meant, and --set that changes
   };
   CHECK(printed({"check"}, stdout).find("\n  note        " + note) != std::string::npos);
   CHECK(printed({"run"}, stderr).find("note: " + note) != std::string::npos);
+  CHECK(printed({"check", "--set", "train.warmup=3", "--epochs", "2"}, stdout)
+            .find("warms up for 3 epochs, and the run has 2: the rate never reaches lr") != std::string::npos);
+  const std::string large =
+      printed({"check", "--set", "logits.units=30000000", "--learners", "12", "--strategy", "none"}, stdout);
+  CHECK(large.find("GiB of the machine's memory, which has ") != std::string::npos);
   const std::string told = printed({"check", "--set", "train.lr=0.01", "--set", "prefetch.batch=4", "--set",
                                     "prefetch.batch=2", "--set", "train.epochs=3", "--epochs", "1"},
                                    stderr);

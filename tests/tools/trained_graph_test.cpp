@@ -150,7 +150,7 @@ TEST_CASE("weights of another graph, or of no command line, leave the graph as i
   const auto [other, told] = runs.evaluated({});
   REQUIRE(told.size() == 1);
   CHECK(contains(told[0],
-                 "was trained by the graph 'tiny' with --set train.lr=0.05 --set augment.mean=[0.7], which the "
+                 "was trained by the graph 'tiny' with --set train.lr=0.05 --set 'augment.mean=[0.7]', which the "
                  "graph 'other' does not take over"));
   const auto [given, still] = runs.evaluated({"--set", "augment.mean=[0.7]"});
   CHECK(given.at("loss").get<double>() == doctest::Approx(validated_loss(runs)).epsilon(1e-9));

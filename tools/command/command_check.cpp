@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/shell_word.h"
+#include "executor/devices/device_memory.h"
 #include "executor/session/reading.h"
 #include "executor/session/state.h"
 #include "graph/error.h"
@@ -42,13 +44,48 @@ bool reads_files(const Prepared& prepared) {
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
+// What a plan takes of memories that do not have as much, whoever has the rest of it.
+std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared) {
+  std::vector<std::string> notes;
+  const auto compare = [&](const std::string& where, int64_t bytes, int64_t memory) {
+    if (memory < 0 || bytes <= memory) return;
+    notes.push_back(
+        fmt::format("the plan takes {} of {}, which has {}; a smaller batch, fewer learners or "
+                    "--memory-limit takes less",
+                    size_text(bytes), where, size_text(memory)));
+  };
+  int64_t of_host = bytes_of_caches(prepared);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const int64_t bytes = planned_bytes(plan, int32_t(d));
+    if (plan.devices[d].kind == PlanDevice::Kind::Cpu)
+      of_host += bytes;
+    else
+      compare(to_string(plan.devices[d]), bytes, cuda_device_memory(plan.devices[d].index));
+  }
+  compare("the machine's memory", of_host, host_memory());
+  return notes;
+}
+
+// A rate that never reaches lr, where the command line says how long the run is.
+std::string warmup_note(const Prepared& prepared, const SessionOptions& options) {
+  const Node& train = prepared.program.train;
+  const double warmup = float_attribute(train, "warmup"), stated = float_attribute(train, "epochs");
+  const bool told = stated > 0 && warmup >= stated;  // by the graph's own length
+  if (told || warmup == 0 || !options.length.epochs || warmup < prepared.total_epochs) return "";
+  return fmt::format("node '{}' ({}): warms up for {:g} epochs, and the run has {:g}: the rate never reaches lr",
+                     train.name, train.op->qualified_name(), warmup, prepared.total_epochs);
+}
+
 }  // namespace
 
 int command_check(const CheckOptions& options) {
   Prepared prepared = prepare(load_with_overrides(options), session_options(options));
   check_samples(prepared);
   if (std::string note = mixing_note(prepared.graph); !note.empty()) prepared.notes.push_back(std::move(note));
+  if (std::string note = warmup_note(prepared, options.session); !note.empty())
+    prepared.notes.push_back(std::move(note));
   const Plan plan = make_plan(prepared.program, prepared.request);
+  for (std::string& note : memory_notes(plan, prepared)) prepared.notes.push_back(std::move(note));
   const Loop& loop = prepared.program.training();
   const int64_t parameters = parameter_count(loop.graph);
   const double flops = flops_of(loop.graph) / double(loop.batch);
@@ -78,8 +115,8 @@ int command_check(const CheckOptions& options) {
   fmt::print("  data        {}\n", printable(prepared.training->describe()));
   if (prepared.validation) fmt::print("  validation  {}\n", printable(prepared.validation->describe()));
   if (reads_files(prepared)) {
-    fmt::print("  files       not read; 'arbalest data {}' decodes all of them and lists those that cannot be\n",
-               printable(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source")));
+    fmt::print("  files       not read; to decode all of them and list those that cannot be: arbalest data {}\n",
+               printable(shell_word(string_attribute(*prepared.graph.find_op("arbalest.Prefetch"), "source"))));
   }
   fmt::print("  parameters  {}\n", parameters);
   fmt::print("  work        {:.3f} MFLOP per sample, forward, backward and update; {} nodes\n", flops * 1e-6,

@@ -19,6 +19,7 @@
 #include "tools/command/commands.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/session_binding.h"
+#include "tools/command/session_setup.h"
 #include "tools/data/contact_sheet.h"
 #include "tools/data/pack.h"
 #include "tools/data/survey.h"
@@ -182,6 +183,7 @@ void bind_pack(CLI::App& command, PackCommandOptions& options) {
 }
 
 int command_data(const DataOptions& options) {
+  tell_of_many_threads(options.threads);
   const OpenSplits splits = open_splits(options.source, options.splits);
   if (!options.contact_sheet.empty()) check_contact_sheet(*splits.open[0].source, options.contact_sheet);
   const auto held = hold_outputs({{"--contact-sheet", options.contact_sheet}});
@@ -217,6 +219,7 @@ int command_data(const DataOptions& options) {
 }
 
 int command_pack(const PackCommandOptions& options) {
+  tell_of_many_threads(options.pack.threads);
   const OpenSplits splits = open_splits(options.pack.source, options.splits);
   const InterruptHandler interrupt(
       "\narbalest: ending with the archives that are finished; once more to stop at once\n");

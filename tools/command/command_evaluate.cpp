@@ -231,7 +231,9 @@ int command_evaluate(const EvaluateOptions& options) {
   const std::string others = head ? other_heads(graph, *head) : "";
   InferenceRequest asked{options.split, {}};
   if (head) asked.outputs = {head->scores, head->label};
-  Inference inference(std::move(graph), session_options(options), asked);
+  SessionOptions session = session_options(options);
+  session.execution.skip_bad = skip_bad_as_trained(options, graph);
+  Inference inference(std::move(graph), session, asked);
   if (!options.class_names.empty()) name_classes(inference, options.class_names, counted_by(head, inference));
   tell_of_fresh_weights(options.session.files);
   Evaluated evaluated = evaluate(inference, head);

@@ -176,6 +176,9 @@ int command_predict(const PredictOptions& options) {
   SessionOptions session = session_options(options);
   InferenceRequest asked{options.split, {}};
   const Scores scores = choose_values(graph, options, asked);
+  const int64_t may_be_left_out =
+      options.files.empty() ? skip_bad_as_trained(options, graph) : session.execution.skip_bad;
+  session.execution.skip_bad = may_be_left_out;
   if (!options.files.empty()) ask_about_files(graph, options, session, asked);
   Inference inference(std::move(graph), session, asked);
   tell_of_fresh_weights(options.session.files);
@@ -197,7 +200,7 @@ int command_predict(const PredictOptions& options) {
         lines.add(batch.first, std::move(text), batch.samples);
       },
       InterruptHandler::requested());
-  return left_out > options.session.execution.skip_bad ? kFailed : kDone;
+  return left_out > may_be_left_out ? kFailed : kDone;
 }
 
 }  // namespace arbalest

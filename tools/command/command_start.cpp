@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/start/describe.h"
@@ -21,10 +22,11 @@ int command_sources(const SourcesOptions& options) {
 }
 
 int command_init(const StartOptions& options) {
-  const std::string file = printable(write_start_graph(options));
+  const std::string file = write_start_graph(options);
   const std::string stem = file.substr(0, file.rfind(".onnxtxt"));
-  fmt::print("wrote {0}; next:\n  arbalest check {0}\n  arbalest run {0} --save {1}.safetensors --log {1}.jsonl\n",
-             file, stem);
+  const auto word = [](const std::string& path) { return printable(shell_word(path)); };
+  fmt::print("wrote {}; next:\n  arbalest check {}\n  arbalest run {} --save {} --log {}\n", printable(file),
+             word(file), word(file), word(stem + ".safetensors"), word(stem + ".jsonl"));
   return kDone;
 }
 

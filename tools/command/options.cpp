@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "base/plain_message.h"
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
@@ -158,9 +159,9 @@ class CommandLine {
         ->type_name("DIR")
         ->check(not_empty());
     run_command_->footer(
-        "Ctrl-C ends the run after the batches already read, and saves: to --save's file, otherwise to\n"
-        "GRAPH.interrupted.safetensors in the working directory, or GRAPH.interrupted-1.safetensors and so on where\n"
-        "there is one. A second one stops at once, without saving.\n"
+        "Ctrl-C ends the run after the batches already read, without a validation that is under way, and saves: to\n"
+        "--save's file, otherwise to GRAPH.interrupted.safetensors in the working directory, or\n"
+        "GRAPH.interrupted-1.safetensors and so on where there is one. A second one stops at once, without saving.\n"
         "With --checkpoint it ends with a checkpoint instead, and leaves a validation that is under way to the run\n"
         "that goes on. That one needs the same command line and --resume, or 'arbalest resume DIR'. SIGTERM, SIGHUP,\n"
         "SIGUSR1, SIGUSR2 and SIGXCPU do as Ctrl-C does.");
@@ -181,7 +182,9 @@ class CommandLine {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
     bind_weights(*command, options.session.files, kModelsWeights);
-    bind_reading(*command, options.session, "go on over so many samples that cannot be read, which are left out");
+    bind_reading(*command, options.session,
+                 "go on over so many samples that cannot be read, which are left out; otherwise as many as the run of "
+                 "--weights might");
     command->add_option("--split", options.split, "of the source; otherwise the one that the graph validates with")
         ->type_name("NAME")
         ->check(not_empty());
@@ -366,8 +369,8 @@ class CommandLine {
         ->check(whole(1));
     profile_command_->add_option("--seconds", profile_.seconds, "of training that throughput is measured over")
         ->capture_default_str()
-        ->type_name("S")
-        ->check(real(1e-3, 1e6));
+        ->type_name("TIME")
+        ->transform(duration(1e-3, 1e6));
     profile_command_->add_option("--slowest", profile_.slowest, "nodes to list, those furthest from their limit first")
         ->capture_default_str()
         ->type_name("N")
@@ -400,12 +403,12 @@ class CommandLine {
     option("--windows", scaling_.windows, "N", "measurements of each cell; their median is its throughput")
         ->capture_default_str()
         ->check(whole(1, 1000));
-    option("--window-seconds", scaling_.window_seconds, "S", "how long a window is at least")
+    option("--window-seconds", scaling_.window_seconds, "TIME", "how long a window is at least")
         ->capture_default_str()
-        ->check(real(1e-3, 1e6));
-    option("--warmup-seconds", scaling_.warmup_seconds, "S", "before the first window; at least 10 iterations")
+        ->transform(duration(1e-3, 1e6));
+    option("--warmup-seconds", scaling_.warmup_seconds, "TIME", "before the first window; at least 10 iterations")
         ->capture_default_str()
-        ->check(real(0, 1e6));
+        ->transform(duration(0, 1e6));
     option("--report-every", scaling_.session.execution.report_every, "N",
            "iterations between timestamps: fewer where one takes seconds")
         ->capture_default_str()
@@ -439,9 +442,10 @@ class CommandLine {
         ->check(whole(1, 1000));
     option("--windows", tracing_.windows, "N", "measurements of each run; their median is its throughput")
         ->check(whole(1, 1000));
-    option("--window-seconds", tracing_.window_seconds, "S", "how long a window is at least")->check(real(1e-3, 1e6));
-    option("--warmup-seconds", tracing_.warmup_seconds, "S", "before the first window; at least 10 iterations")
-        ->check(real(0, 1e6));
+    option("--window-seconds", tracing_.window_seconds, "TIME", "how long a window is at least")
+        ->transform(duration(1e-3, 1e6));
+    option("--warmup-seconds", tracing_.warmup_seconds, "TIME", "before the first window; at least 10 iterations")
+        ->transform(duration(0, 1e6));
     option("--sample-every", tracing_.session.execution.sample_ms, "MS", "between samples of devices and process")
         ->check(whole(1, 3'600'000));
     option("--report-every", tracing_.session.execution.report_every, "N",
@@ -505,6 +509,8 @@ class CommandLine {
       if (report_.logs.empty()) require("", "LOG", *command);
       return report_;
     }
+    evaluate_.skip_bad_given = evaluate_command_->count("--skip-bad") > 0;
+    predict_.skip_bad_given = predict_command_->count("--skip-bad") > 0;
     if (command == evaluate_command_) return checked(evaluate_, *command);
     if (command == predict_command_) {
       if (!predict_.files.empty() && !predict_.split.empty()) {
@@ -624,7 +630,8 @@ class CommandLine {
     for (const CLI::App* candidate : command.get_subcommands({})) commands.push_back(candidate->get_name());
     if (commands.empty()) throw GraphError(fmt::format("unexpected argument '{}'", rest.front()));
     if (rest.front().ends_with(".onnxtxt")) {
-      throw GraphError(fmt::format("'{0}' is no command; did you mean 'arbalest run {0}'?", rest.front()));
+      throw GraphError(
+          fmt::format("'{}' is no command; to train it: arbalest run {}", rest.front(), shell_word(rest.front())));
     }
     throw GraphError(fmt::format("unknown command '{}'{}", rest.front(), did_you_mean(rest.front(), commands)));
   }

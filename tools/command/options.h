@@ -27,6 +27,7 @@ struct GraphOptions {
   std::vector<std::string> set;  // each "node.attribute=value"
   ModelFiles models;             // of the models that the graph calls
   SessionOptions session;        // without devices: see session_options()
+  bool skip_bad_given = false;   // whether --skip-bad is on the command line
 };
 
 // An option of a command line, given or not, under its name without dashes.

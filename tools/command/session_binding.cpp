@@ -7,11 +7,13 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "executor/devices/nvtx.h"
 #include "graph/error.h"
+#include "tools/command/duration.h"
 
 namespace arbalest {
 namespace {
@@ -47,22 +49,6 @@ int32_t learners_of(const std::string& text) {
   throw GraphError(fmt::format("--learners '{}': expected a whole number from 1 to {}, or auto", text, kMostReplicas));
 }
 
-// A number and the unit behind it, one of `units`. Throws GraphError.
-std::pair<double, std::string> quantity_of(const char* option, const std::string& text,
-                                           const std::vector<std::string>& units, const char* example) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  const std::string unit(end, text.data() + text.size());
-  constexpr double kMost = 1e9;
-  const bool known = std::find(units.begin(), units.end(), unit) != units.end();
-  if (error == std::errc{} && known && number > 0 && number <= kMost) return {number, unit};
-  if (error == std::errc{} && known) {
-    throw GraphError(fmt::format("{} '{}': expected a number above 0, and no more than {:g}", option, text, kMost));
-  }
-  throw GraphError(fmt::format("{} '{}': expected a number and {}, as in {}", option, text,
-                               fmt::join(units.begin(), units.end(), ", "), example));
-}
-
 // Bytes: a whole number, or a number and a unit. Throws GraphError.
 int64_t bytes_of(const char* option, const std::string& text) {
   const std::vector<std::pair<std::string, double>> units = {
@@ -82,16 +68,25 @@ int64_t bytes_of(const char* option, const std::string& text) {
   return int64_t(bytes);
 }
 
-double seconds_in(const std::string& unit) {
-  constexpr double kMinute = 60, kHour = 3600;
-  return unit == "h" ? kHour : unit == "m" ? kMinute : 1;
-}
-
+// A time, or a number of iterations or epochs. Throws GraphError.
 void set_interval(const std::string& text, CheckpointOptions& checkpoints) {
+  constexpr double kMost = 1e9;
   const char* option = "--checkpoint-every";
-  const auto [number, unit] = quantity_of(option, text, {"s", "m", "h", "it", "ep"}, "10m, 500it or 1ep");
-  if (unit != "it" && unit != "ep") {
-    checkpoints.seconds = number * seconds_in(unit);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const std::string unit(end, text.data() + text.size());
+  const bool counted = error == std::errc{} && (unit == "it" || unit == "ep");
+  const std::optional<double> seconds = counted || unit.empty() ? std::nullopt : seconds_of(text);
+  if (!counted && !seconds) {
+    throw GraphError(fmt::format("{} '{}': expected a time, iterations or epochs, as in 90s, 10m, 1h30m, 500it or 1ep",
+                                 option, text));
+  }
+  const double count = seconds.value_or(number);
+  if (!(count > 0 && count <= kMost)) {
+    throw GraphError(fmt::format("{} '{}': expected a number above 0, and no more than {:g}", option, text, kMost));
+  }
+  if (seconds) {
+    checkpoints.seconds = *seconds;
     return;
   }
   if (number != std::floor(number)) throw GraphError(fmt::format("{} '{}': expected a whole number", option, text));
@@ -172,6 +167,19 @@ CLI::Validator real(double least, double most) {
           ""};
 }
 
+CLI::Validator duration(double least, double most) {
+  return {[=](std::string& text) {
+            const std::optional<double> seconds = seconds_of(text);
+            if (!seconds || *seconds < least || *seconds > most) {
+              return fmt::format("found '{}', expected a time from {:g} to {:g} seconds, as in {}", text, least, most,
+                                 kTimes);
+            }
+            text = fmt::format("{}", *seconds);
+            return std::string();
+          },
+          ""};
+}
+
 CLI::Validator not_empty() {  // a script's variable that is not set
   return {[](std::string& text) { return text.empty() ? std::string("found '', expected a name") : std::string(); },
           ""};
@@ -239,10 +247,10 @@ void bind_reading(CLI::App& command, SessionOptions& session, const char* descri
       ->check(whole(0));
   command
       .add_option("--read-timeout", session.execution.read_timeout,
-                  "seconds after which a sample that is still being read ends the run, with its file; 0: never")
+                  "how long a sample may be read before that ends the run, with its file; 0: for ever")
       ->capture_default_str()
-      ->type_name("SECONDS")
-      ->check(real(0, 1e6));
+      ->type_name("TIME")
+      ->transform(duration(0, 1e6));
 }
 
 void bind_weights(CLI::App& command, FileOptions& files, const char* description) {
@@ -297,7 +305,7 @@ void bind_checkpoints(CLI::App& command, SessionOptions& session) {
   command
       .add_option_function<std::string>(
           "--checkpoint-every", [&checkpoints](const std::string& text) { set_interval(text, checkpoints); },
-          "time (s, m, h), iterations (it) or epochs (ep) from one checkpoint to the next: 10m, 500it, 1ep")
+          "time, iterations (it) or epochs (ep) from one checkpoint to the next: 10m, 1h30m, 500it, 1ep")
       ->default_str("10m")
       ->type_name("INTERVAL");
   command
@@ -310,14 +318,9 @@ void bind_checkpoints(CLI::App& command, SessionOptions& session) {
                    "go on from the newest checkpoint in --checkpoint's folder; start afresh where there is none");
   bind_changes(command, checkpoints.changes);
   command
-      .add_option_function<std::string>(
-          "--time-limit",
-          [&session](const std::string& text) {
-            const auto [number, unit] = quantity_of("--time-limit", text, {"s", "m", "h"}, "90m or 2h");
-            session.length.seconds = number * seconds_in(unit);
-          },
-          "end after this time (s, m, h) as Ctrl-C does: 2h")
-      ->type_name("TIME");
+      .add_option("--time-limit", session.length.seconds, "end after this time as Ctrl-C does: 90s, 1m30s, 2h or 1d")
+      ->type_name("TIME")
+      ->transform(duration(1e-3, 1e9));
 }
 
 void bind_divergence(CLI::App& command, DivergenceOptions& divergence) {
@@ -358,11 +361,11 @@ void bind_run(CLI::App& command, SessionOptions& session) {
                "validation they are left out");
   command
       .add_option("--device-timeout", session.execution.device_timeout,
-                  "seconds after which a task of a GPU, or a collective, that could have started and has not ended, "
+                  "time after which a task of a GPU, or a collective, that could have started and has not ended, "
                   "or a call of the driver that has not returned, ends the run")
       ->capture_default_str()
-      ->type_name("SECONDS")
-      ->check(real(1e-3, 1e6));
+      ->type_name("TIME")
+      ->transform(duration(1e-3, 1e6));
   command.add_flag_callback(
       "--nvtx",
       [&session] {

@@ -14,6 +14,8 @@ namespace arbalest {
 CLI::Validator whole(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 CLI::Validator real(double least, double most);
 CLI::Validator not_empty();
+// A time in seconds, as seconds_of() takes it; for transform(), which leaves the number of seconds.
+CLI::Validator duration(double least, double most);
 
 inline constexpr int kMostReplicas = 1024;  // and devices: a typing error makes no plan of millions
 

@@ -101,8 +101,17 @@ void give_learners_queues(int learners, const std::string& devices) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(std::min(queues, kMost)).c_str(), 0);
 }
 
+void tell_of_many_threads(int threads) {
+  constexpr int kEach = 4;  // threads that wait for disks may be more than there are processors
+  const int processors = thread_count(0);
+  if (threads <= kEach * processors) return;
+  warn(fmt::format("--threads {}: there {} {} processor{} for them; 0 makes as many threads", threads,
+                   processors == 1 ? "is" : "are", processors, processors == 1 ? "" : "s"));
+}
+
 SessionOptions session_options(const GraphOptions& options) {
   SessionOptions session = options.session;
+  tell_of_many_threads(session.execution.threads);
   give_learners_queues(session.learners.per_device, options.devices);
   session.learners.devices = parse_devices(options.devices, default_devices);
   return session;

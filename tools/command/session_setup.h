@@ -34,6 +34,9 @@ Graph graph_to_measure(const GraphOptions& options, std::optional<int64_t> batch
 // Has to be called before CUDA is; what the environment says stays. Throws GraphError for a wrong list of devices.
 void give_learners_queues(int learners, const std::string& devices);
 
+// A warning where `threads` is far more than the machine has processors for, so that it is a typing error or wasteful.
+void tell_of_many_threads(int threads);
+
 // The session's options with the devices looked up, and queues for its learners. Throws GraphError for a wrong list of
 // devices.
 SessionOptions session_options(const GraphOptions& options);

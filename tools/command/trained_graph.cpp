@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/plain_message.h"
+#include "base/shell_word.h"
 #include "executor/weights/weights_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
@@ -89,8 +90,10 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
   if (!overrides) return asked;
   if (weights.graph_name() != file.name) {
     if (!overrides->empty()) {
-      warn(fmt::format("{}: was trained by the graph '{}' with --set {}, which the graph '{}' does not take over",
-                       weights.path(), weights.graph_name(), fmt::join(*overrides, " --set "), file.name));
+      std::vector<std::string> words;
+      for (const std::string& assignment : *overrides) words.push_back("--set " + shell_word(assignment));
+      warn(fmt::format("{}: was trained by the graph '{}' with {}, which the graph '{}' does not take over",
+                       weights.path(), weights.graph_name(), fmt::join(words, " "), file.name));
     }
     return asked;
   }
@@ -110,6 +113,15 @@ Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* fil
   if (!taken.empty()) warn(fmt::format("as in the run of {}: {}", weights.path(), fmt::join(taken, ", ")));
   if (!others.empty()) warn(fmt::format("not as in the run of {}: {}", weights.path(), fmt::join(others, ", ")));
   return graph;
+}
+
+int64_t skip_bad_as_trained(const GraphOptions& options, const Graph& graph) {
+  const std::string& path = options.session.files.weights;
+  if (options.skip_bad_given || path.empty()) return options.session.execution.skip_bad;
+  const WeightsFile weights(path);
+  const int64_t most = weights.graph_name() == graph.name ? weights.skip_bad() : 0;
+  if (most > 0) warn(fmt::format("as in the run of {}: --skip-bad {}", path, most));
+  return most;
 }
 
 }  // namespace arbalest

@@ -15,4 +15,8 @@ namespace arbalest {
 // RunError where --weights cannot be read.
 Graph load_as_trained(const GraphOptions& options, std::vector<std::string>* files = nullptr);
 
+// How many samples that cannot be read may be left out: as --skip-bad says, otherwise as in the run of --weights, where
+// that was one of this graph, which is told. Throws RunError where --weights cannot be read.
+int64_t skip_bad_as_trained(const GraphOptions& options, const Graph& graph);
+
 }  // namespace arbalest

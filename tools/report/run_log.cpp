@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "io/formats/file.h"
 #include "io/formats/file_kind.h"
@@ -293,8 +294,8 @@ std::vector<RunLog> read_run_logs(const std::string& path, const std::string& na
   if (begins_with(path, kTraceStart)) {
     throw RunError(
         fmt::format("{}: found a trace that run --trace wrote, expected a log that run --log wrote: "
-                    "'arbalest view {}' shows it",
-                    path, path));
+                    "it is shown by: arbalest view {}",
+                    path, shell_word(path)));
   }
   const std::vector<std::string> lines = read_lines(path);
   std::vector<Run> runs = {Run(name)};
@@ -304,8 +305,8 @@ std::vector<RunLog> read_run_logs(const std::string& path, const std::string& na
       if (runs.front().empty() && event["event"] == "cell") {
         throw RunError(
             fmt::format("{}: found what bench scaling --json writes, expected a log that run --log wrote: "
-                        "'arbalest report --plot scaling {}' draws it",
-                        path, path));
+                        "it is drawn by: arbalest report --plot scaling {}",
+                        path, shell_word(path)));
       }
       const bool starts = event["event"] == "start";
       if (starts && !runs.back().empty()) runs.emplace_back(fmt::format("{} ({})", name, runs.size() + 1));

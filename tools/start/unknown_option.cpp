@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/other_names.h"
+#include "base/shell_word.h"
 #include "graph/error.h"
 #include "graph/op.h"
 
@@ -27,7 +28,7 @@ std::string as_attribute(std::string name, const std::string& value) {
     const std::string own = exact ? name : own_name(name, attributes);
     if (!own.empty()) {
       return fmt::format("; it is an attribute of the graph: --set {}.{}={}", node, own,
-                         value.empty() ? "VALUE" : value);
+                         value.empty() ? "VALUE" : shell_word(value));
     }
   }
   return "";

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "executor/inference/inference.h"
@@ -209,4 +211,44 @@ TEST_CASE("numbers that are not scaled are named as the probable cause, unless t
   const std::string scaled = error_of("hundred = Constant <value_float = 65535.0> ()\nflat = Div (x, hundred)\n");
   CHECK_MESSAGE(contains(scaled, "try a lower learning rate"), scaled);
   CHECK_MESSAGE(!contains(scaled, "cause"), scaled);
+}
+
+TEST_CASE("where updates are skipped, each sample's label is looked at once, however many reports tell of it") {
+  // Counts batches that are read outside of training's order.
+  class Counting final : public Source {
+   public:
+    explicit Counting(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+    int64_t size() const override { return source_->size(); }
+    std::vector<Field> fields() const override { return source_->fields(); }
+    void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const override {
+      const bool unordered =
+          samples.size() > 1 &&
+          std::all_of(samples.begin(), samples.end(), [](const SampleRef& sample) { return sample.position == 0; });
+      looked += unordered ? 1 : 0;
+      source_->fill(samples, fields);
+    }
+    std::string describe() const override { return source_->describe(); }
+    mutable std::atomic<int> looked{0};
+
+   private:
+    const std::unique_ptr<Source> source_;
+  };
+  Data data;
+  for (float& x : data.x) x *= 1e30f;
+  const auto source = std::make_shared<Counting>(data.source());
+  SessionOptions options = options_of(data, data);
+  options.sources.training = source;
+  options.length.epochs = 40;
+  options.execution.report_every = 1;
+  options.divergence.then = OnDivergence::Skip;
+  std::string text =
+      write_graph_text(graph_of("squares = Mul (logits, logits)\n"
+                                "loss = arbalest.SoftmaxCrossEntropy (squares, label)\n"));
+  const size_t validate = text.find("  report = ");
+  text.erase(validate, text.find('\n', validate) + 1 - validate);
+  const Outcome run = outcome(read_graph_text(text, "net.onnxtxt", builtin_ops()), options);
+  CHECK_MESSAGE(contains(run.error, "100"), run.error);
+  CHECK(run.story.reports.size() >= 100);
+  CHECK(source->looked <= kSamples / 8 + 2);  // and the last report's, for the error
+  CHECK(source->looked >= kSamples / 8);
 }

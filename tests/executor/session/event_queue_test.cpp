@@ -171,3 +171,26 @@ TEST_CASE("what an observer throws is thrown once, and it is called no more") {
   CHECK_THROWS_WITH(queue.drain(), "no paper");
   CHECK(observer.calls == 1);
 }
+
+TEST_CASE("an observer that throws leaves the others their events, and what it threw comes last") {
+  class Throwing final : public RunObserver {
+   public:
+    void progress(const RunProgress&) override {
+      ++calls;
+      throw std::runtime_error("no paper");
+    }
+    int calls = 0;
+  };
+  Throwing first, last;
+  Teller between;
+  Observers observers({&first, &between, &last});
+  EventQueue queue(observers);
+  queue.progress(progress(1));
+  queue.progress(progress(2));
+  queue.finished({});
+  CHECK_THROWS_WITH(queue.drain(), "no paper");
+  CHECK(between.told == std::vector<std::string>{"p1", "p2", "end"});
+  CHECK(first.calls == 1);
+  CHECK(last.calls == 1);
+  CHECK_NOTHROW(observers.failed({}));  // told once
+}

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -312,6 +313,31 @@ TEST_CASE("a run that ends between validations is saved with the statistics of t
   const Saved found = saved(normalised(), options);
   CHECK(found.story.validations.size() == 1);
   CHECK(same_bits(found.file, plain.file));
+}
+
+TEST_CASE("recalibration tells how far it is, and an interrupt does not wait for its end") {
+  class Interrupting final : public Recorder {
+   public:
+    void validating(const ValidationProgress& event) override {
+      Recorder::validating(event);
+      interrupted = true;
+    }
+    std::atomic<bool> interrupted{false};
+  };
+  const TestFolder folder;
+  SessionOptions options = for_epochs(1);
+  options.rules.recalibrate = 1'000'000;
+  options.files.save = folder / "weights.safetensors";
+  Interrupting story;
+  const RunFinished end = run_training(tiny(normalised()), options, story, story.interrupted);
+  REQUIRE(!story.validating_shares.empty());
+  CHECK(story.validating_shares[0].recalibrates);
+  CHECK(story.validating_shares[0].epoch == 1);
+  CHECK(story.validating_shares[0].share < 0.1);
+  CHECK(end.reason == "interrupted");
+  CHECK(end.iteration == 12);
+  CHECK(story.validations.empty());
+  CHECK(read_safetensors(options.files.save).metadata.at("iteration") == "12");
 }
 
 TEST_CASE("recalibration needs validation, batch norm and a number of batches") {

@@ -322,8 +322,8 @@ TEST_CASE("files that are no traces are refused with the place") {
   file.write("{\"event\":\"start\",\"time\":\"2026\"}\n{\"event\":\"end\"}\n");
   CHECK(message_of(file.path()) == file.path() +
                                        ": found a log that run --log wrote, expected a trace that run --trace wrote: "
-                                       "'arbalest report " +
-                                       file.path() + "' shows it");
+                                       "it is shown by: arbalest report " +
+                                       file.path());
   file.write("[1, 2]");
   CHECK(message_of(file.path()).find("traceEvents") != std::string::npos);
   file.write(

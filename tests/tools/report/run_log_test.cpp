@@ -190,9 +190,10 @@ TEST_CASE("what is no log is refused") {
   };
   check_parts(refusal(""), {"log: found an empty file, expected a log that run --log wrote"});
   check_parts(refusal(R"({"event":"cell","learners":1})"),
-              {"log: found what bench scaling --json writes, expected a log", "'arbalest report --plot scaling "});
+              {"log: found what bench scaling --json writes, expected a log",
+               "it is drawn by: arbalest report --plot scaling /"});
   check_parts(refusal("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[]}"),
-              {"log: found a trace that run --trace wrote, expected a log", "'arbalest view "});
+              {"log: found a trace that run --trace wrote, expected a log", "it is shown by: arbalest view /"});
   check_parts(refusal("P6\n3 3\n"), {"no event; line 1: no JSON"});
   check_parts(refusal("{\"event\":\"dance\"}"), {"line 1: unknown event 'dance'"});
   CHECK_THROWS_AS(read_run_logs((folder / "nothing").string(), "nothing"), RunError);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <unordered_set>
 #include <utility>
 
@@ -339,6 +340,11 @@ void infer_all(Graph& graph, ErrorList& errors) {
 }
 
 }  // namespace
+
+std::string_view name_of(Stage stage) {
+  static constexpr std::array<std::string_view, 3> names = {"forward", "backward", "update"};
+  return names[size_t(stage)];
+}
 
 void erase_nodes(Graph& graph, const std::vector<bool>& erased) {
   std::vector<Node> kept;

@@ -61,6 +61,7 @@ struct Value {
 
 // Which part of a training step a node belongs to; plans and traces show it.
 enum class Stage : uint8_t { Forward, Backward, Update };
+std::string_view name_of(Stage stage);  // "forward", "backward", "update"
 
 struct Node {
   const Op* op = nullptr;

@@ -21,11 +21,6 @@ std::string_view name_of(Edge::Why why) {
   return names[size_t(why)];
 }
 
-std::string_view name_of(Stage stage) {
-  static constexpr std::array<std::string_view, 3> names = {"forward", "backward", "update"};
-  return names[size_t(stage)];
-}
-
 // "needs cuda:0/learner 0/copy in [i] issued (data: batch)"
 std::string describe(const Plan& plan, const Edge& edge) {
   std::string instance = "i";

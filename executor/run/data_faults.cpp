@@ -256,13 +256,13 @@ NodeId layer_that_takes(const Graph& graph, ValueId value) {
   return kNone;
 }
 
-ValueRange range_of(const Source& source, size_t field) {
+FieldRange range_of(const Source& source, size_t field) {
   constexpr int64_t kMostLooks = 256;  // samples, evenly spread
   const std::vector<Field> fields = source.fields();
   Bytes content(size_t(fields[field].sample().bytes()));
   std::vector<std::byte*> places(fields.size(), nullptr);
   places[field] = content.data();
-  ValueRange range;
+  FieldRange range;
   for (int64_t i = 0, looks = std::min(kMostLooks, source.size()); i < looks; ++i) {
     const SampleRef sample{i * (source.size() / looks), 0, 0};
     source.fill({&sample, 1}, places);
@@ -283,7 +283,7 @@ std::string unscaled_numbers(const Graph& graph, const Source& source, const std
     if (of_outputs[o] == kNone || fields[size_t(of_outputs[o])].dtype == DataType::String) continue;
     const NodeId layer = layer_that_takes(graph, prefetch.outputs[o]);
     if (layer == kNone) continue;
-    const ValueRange range = range_of(source, size_t(of_outputs[o]));
+    const FieldRange range = range_of(source, size_t(of_outputs[o]));
     if (std::max(-range.least, range.most) <= kLargest) continue;
     const Node& node = graph.nodes[size_t(layer)];
     return fmt::format(

@@ -22,24 +22,24 @@ constexpr int64_t kMostIterations = 10'000;  // simulated: long enough for any p
 
 class PlanPrediction {
  public:
-  PlanPrediction(const TraceFile& trace, const std::vector<PlanPrediction>& changes)
+  PlanPrediction(const TraceFile& trace, const std::vector<WhatIf>& changes)
       : trace_(trace), steady_(find_steady_state(trace.plan, trace.tasks, SummaryOptions{}.warm_up)) {
     verify(trace.plan);
     if (steady_.last - steady_.first + 1 < kLeastMeasured) {
       throw GraphError("--what-if: the trace has too few iterations to tell how long one takes");
     }
     measured_ = {trace.plan, measure_costs(trace, steady_)};
-    for (const PlanPrediction& change : changes) name_width_ = std::max(name_width_, change.text.size());
+    for (const WhatIf& change : changes) name_width_ = std::max(name_width_, change.text.size());
   }
 
-  std::string text(const std::vector<PlanPrediction>& changes) {
+  std::string text(const std::vector<WhatIf>& changes) {
     const Simulation base = simulate_for_as_long(measured_);
     line("What if: durations of {} recorded iterations, replayed for {}", steady_.last - steady_.first + 1,
          base.steady.last - base.steady.first + 1);
     row("measured", steady_.iteration_ns, measured_.plan, "");
     row("simulated as it is", base.steady.iteration_ns, measured_.plan,
         outcome(measured_.plan, base, batches_of(measured_.plan) * 1e9 / steady_.iteration_ns));
-    for (const PlanPrediction& change : changes) {
+    for (const WhatIf& change : changes) {
       Scenario changed = measured_;
       apply(change, changed);
       const Simulation simulation = simulate_for_as_long(changed);
@@ -51,7 +51,7 @@ class PlanPrediction {
         "  The change is of batches/s: of 'simulated as it is' against 'measured', of the others against the "
         "simulation.");
     const bool fewer = std::any_of(changes.begin(), changes.end(),
-                                   [](const PlanPrediction& change) { return change.kind == PlanPrediction::Kind::Learners; });
+                                   [](const WhatIf& change) { return change.kind == WhatIf::Kind::Learners; });
     if (fewer) contention();
     return std::move(text_);
   }
@@ -137,7 +137,7 @@ class PlanPrediction {
 
 }  // namespace
 
-std::string predict(const TraceFile& trace, const std::vector<PlanPrediction>& changes) {
+std::string predict(const TraceFile& trace, const std::vector<WhatIf>& changes) {
   return PlanPrediction(trace, changes).text(changes);
 }
 

@@ -161,11 +161,8 @@ void Training::resume(const CheckpointFile& file) {
   if (!found.empty()) {
     const std::string way = way_to_change(prepared_.graph, before, identity_);
     throw GraphError(fmt::format(
-        "{}: the checkpoint is of another run:
-  {}{}", file.path, fmt::join(found, "
-  "),
-        way.empty() ? "
-a run goes on with the settings, graph and data of its checkpoint; others need a run of their "
+        "{}: the checkpoint is of another run:\n  {}{}", file.path, fmt::join(found, "\n  "),
+        way.empty() ? "\na run goes on with the settings, graph and data of its checkpoint; others need a run of their "
                       "own, with another folder for --checkpoint"
                     : way));
   }

@@ -47,8 +47,8 @@ std::string not_finite(const Field& field, std::span<const std::byte> sample) {
   return values.size() == 1 ? kind : fmt::format("{} at element {} of {}", kind, bad - values.begin(), values.size());
 }
 
-void ValueRange::add(std::span<const double> values) {
-  ValueRange added;
+void FieldRange::add(std::span<const double> values) {
+  FieldRange added;
   double sum = 0;
   for (const double value : values) {
     if (!std::isfinite(value)) continue;
@@ -65,7 +65,7 @@ void ValueRange::add(std::span<const double> values) {
   add(added);
 }
 
-void ValueRange::add(const ValueRange& other) {
+void FieldRange::add(const FieldRange& other) {
   if (other.count == 0) return;
   if (count == 0) {
     *this = other;
@@ -79,7 +79,7 @@ void ValueRange::add(const ValueRange& other) {
   count += other.count;
 }
 
-double ValueRange::deviation() const {
+double FieldRange::deviation() const {
   return count == 0 ? 0 : std::sqrt(squares / double(count));
 }
 

@@ -18,13 +18,13 @@ std::vector<double> numbers(DataType type, std::span<const std::byte> bytes);
 std::string not_finite(const Field& field, std::span<const std::byte> sample);
 
 // Range, mean and deviation of numbers, of those that are finite.
-struct ValueRange {
+struct FieldRange {
   int64_t count = 0;
   double least = 0, most = 0, mean = 0;
   double squares = 0;  // sum of the squared differences from the mean
 
   void add(std::span<const double> values);
-  void add(const ValueRange& other);
+  void add(const FieldRange& other);
   double deviation() const;
 };
 

@@ -92,7 +92,9 @@ FieldArray sample_array(StoredArray array, int64_t classes) {
                                array.file, array.name, to_string(TensorType{array.dtype, shape})));
   }
   const bool whole = !is_floating(array.dtype);
-  if (whole && array.name == "label" && shape.size() == 2 && shape[1] == 1) array.shape.pop_back();
+  // A column of uint8 stays one: it may be a single label of several, of which 255 means a missing one.
+  const bool column = array.name == "label" && shape.size() == 2 && shape[1] == 1;
+  if (whole && column && array.dtype != DataType::Uint8) array.shape.pop_back();
   if (whole && array.name == "image" && shape.size() == 4 && array.dtype != DataType::Uint8) to_bytes(array);
   FieldArray made{{array.name, array.dtype, {shape.begin() + 1, shape.end()}}, {}, nullptr};
   check_fields({made.field}, array.file);

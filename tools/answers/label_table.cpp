@@ -12,15 +12,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json number(double value) {
+Json number_or_null(double value) {
   return std::isnan(value) ? Json(nullptr) : Json(value);
 }
 
 Json to_json(const LabelRates& rates) {
-  return {{"threshold", number(rates.threshold)},
-          {"sensitivity", number(rates.sensitivity)},
-          {"specificity", number(rates.specificity)},
-          {"precision", number(rates.precision)}};
+  return {{"threshold", number_or_null(rates.threshold)},
+          {"sensitivity", number_or_null(rates.sensitivity)},
+          {"specificity", number_or_null(rates.specificity)},
+          {"precision", number_or_null(rates.precision)}};
 }
 
 std::string text_of(double value) {

@@ -20,15 +20,6 @@ const char* name_of(Role role) {
   return "";
 }
 
-const char* name_of(Stage stage) {
-  switch (stage) {
-    case Stage::Forward: return "forward";
-    case Stage::Backward: return "backward";
-    case Stage::Update: return "update";
-  }
-  return "";
-}
-
 std::string name_or_nothing(const Graph& graph, ValueId value) {
   return value == kNone ? std::string() : graph.values[size_t(value)].name;
 }

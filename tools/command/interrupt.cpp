@@ -48,7 +48,7 @@ void on_signal(int signal) {
   const char* const text = message;
   pollfd terminal = {STDERR_FILENO, POLLOUT, 0};  // one that has been stopped would hold up the handler
   [[maybe_unused]] const ssize_t written =
-      poll(&terminal, 1, 0) == 1 ? write(STDERR_FILENO, text, std::strlen(text)) : 0;
+      poll(&terminal, 1, 0) == 1 ? ::write(STDERR_FILENO, text, std::strlen(text)) : 0;
   errno = saved;
 }
 

@@ -19,10 +19,10 @@
 namespace arbalest {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SurveyClock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_since(SurveyClock::time_point start) {
+  return std::chrono::duration<double>(SurveyClock::now() - start).count();
 }
 
 // Sums over images of the means of a channel's values, and of their squares.
@@ -94,9 +94,9 @@ class Examiner {
 
  private:
   void examine_file(int64_t index) {
-    const auto start = Clock::now();
+    const auto start = SurveyClock::now();
     source_.read(index, size_t(image_), file_);
-    const auto read = Clock::now();
+    const auto read = SurveyClock::now();
     found_.read_seconds += std::chrono::duration<double>(read - start).count();
     found_.prints.emplace_back(print_of(file_), index);
     const ImageInfo info = decoder_.open(file_);
@@ -116,7 +116,7 @@ class Examiner {
   }
 
   void examine_numbers(int64_t index) {
-    const auto start = Clock::now();
+    const auto start = SurveyClock::now();
     std::vector<std::byte*> places;
     for (std::vector<std::byte>& content : content_) places.push_back(content.empty() ? nullptr : content.data());
     const SampleRef sample{index, 0, uint64_t(index)};
@@ -222,7 +222,7 @@ void look(const Source& source, std::span<const int> of_numbers, const SurveyOpt
     }
     return std::move(examiner.found());
   };
-  const auto start = Clock::now();
+  const auto start = SurveyClock::now();
   std::vector<std::future<Findings>> threads;
   for (int t = 0; t < options.threads; ++t) threads.push_back(std::async(std::launch::async, work));
   Findings all;

@@ -57,7 +57,7 @@ struct FaultySample {
 // A field of numbers; the range leaves out NaN and infinities.
 struct FieldValues {
   std::string name;
-  ValueRange range;
+  FieldRange range;
 };
 
 struct SplitSurvey {

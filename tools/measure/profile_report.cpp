@@ -25,15 +25,6 @@ struct Total {
   }
 };
 
-const char* name_of(Stage stage) {
-  switch (stage) {
-    case Stage::Forward: return "forward";
-    case Stage::Backward: return "backward";
-    case Stage::Update: return "update";
-  }
-  return "";
-}
-
 // In the order in which the names are met.
 std::vector<Total> totals(const StepProfile& step, const std::function<std::string(const NodeProfile&)>& name) {
   std::vector<Total> all;
@@ -96,7 +87,8 @@ std::string profile_text(const ProfiledRun& run, int slowest, bool layers) {
       double(run.planned_peak_bytes) / (1 << 20), memory_text("libraries", step.library_bytes),
       memory_text("taken", step.taken_bytes), step.seconds * 1e3, step.nodes.size(), all.seconds * 1e3, all.limit * 1e3,
       scaled(limits.bytes_per_second, "B"), scaled(limits.flops_per_second, "FLOP"));
-  text += table("stage", totals(step, [](const NodeProfile& node) { return name_of(node.stage); }), all.seconds);
+  text += table("stage", totals(step, [](const NodeProfile& node) { return std::string(name_of(node.stage)); }),
+                all.seconds);
   std::vector<Total> operators = totals(step, [](const NodeProfile& node) { return node.op; });
   std::sort(operators.begin(), operators.end(), [](const Total& a, const Total& b) { return a.seconds > b.seconds; });
   text += table("operator", operators, all.seconds);

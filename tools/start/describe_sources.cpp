@@ -11,7 +11,7 @@
 namespace arbalest {
 namespace {
 
-constexpr size_t kColumns = 110;  // columns of a line
+constexpr size_t kTextColumns = 110;  // columns of a line
 
 std::string usage(const DescribedScheme& source) {
   return fmt::format("{}:{}", source.scheme.name,
@@ -33,7 +33,7 @@ std::string listed(const std::vector<DescribedScheme>& schemes) {
 
 std::string whole(const DescribedScheme& source) {
   std::string text = fmt::format("{}: {}\n", usage(source), source.doc.text);
-  if (!source.doc.more.empty()) text += wrapped("  " + source.doc.more, kColumns, 2) + "\n";
+  if (!source.doc.more.empty()) text += wrapped("  " + source.doc.more, kTextColumns, 2) + "\n";
   text += fmt::format("  splits   {}\n", fmt::join(source.scheme.splits, ", "));
   std::vector<SourceOption> options = source.doc.options;
   options.push_back({"limit", "N", "so many samples of each split, to try something out", ""});
@@ -48,7 +48,7 @@ std::string whole(const DescribedScheme& source) {
     const std::string otherwise = option.fallback.empty() ? "" : fmt::format("; otherwise {}", option.fallback);
     text += wrapped(fmt::format("    {}{}  {}{}", key, std::string(width - columns_of(key), ' '), option.meaning,
                                 otherwise),
-                    kColumns, width + 6) +
+                    kTextColumns, width + 6) +
             "\n";
   }
   if (!source.doc.example.empty()) text += fmt::format("  as in    {}\n", source.doc.example);

@@ -69,7 +69,7 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
     const bool shared = taken[size_t(gradient)];
     taken[size_t(gradient)] = true;
     if (!shared && !producer.op->output_spec(size_t(place))->lowered) continue;
-    const NodeId copy = graph.add_node(builtin_ops().get("Cast"), graph.values[size_t(gradient)].name + ".float",
+    const NodeId copy = graph.add_node(builtin_ops().get("Cast"), graph.values[size_t(gradient)].name + ".own",
                                        {gradient}, 1, {{"to", onnx_number(DataType::Float32)}});
     graph.nodes[size_t(copy)].stage = Stage::Backward;
     infer(graph, copy);

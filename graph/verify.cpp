@@ -61,8 +61,9 @@ void check_attributes(const Node& node) {
                           did_you_mean(given.name, known)));
     }
     if (!convert(given.value, spec->kind)) {
-      fail_at(given, node,
-              fmt::format("attribute '{}' is {}, expected {}", given.name, to_string(given.value), name_of(spec->kind)));
+      fail_at(
+          given, node,
+          fmt::format("attribute '{}' is {}, expected {}", given.name, to_string(given.value), name_of(spec->kind)));
     }
     check_choice(node, *spec, given);
   }
@@ -193,10 +194,11 @@ void check_ids(const Graph& graph) {
     throw GraphError(fmt::format("an input or an output of graph '{}' is no value of it", graph.name));
   }
   for (const Value& value : graph.values) {
-    const bool is_node = value.producer == kNone || (value.producer >= 0 && size_t(value.producer) < graph.nodes.size());
+    const bool is_node =
+        value.producer == kNone || (value.producer >= 0 && size_t(value.producer) < graph.nodes.size());
     if (is_node && is_value(value.view.base)) continue;
-    throw GraphError(value.where,
-                     fmt::format("the {} of value '{}' is not in the graph", is_node ? "base" : "producer", value.name));
+    throw GraphError(value.where, fmt::format("the {} of value '{}' is not in the graph", is_node ? "base" : "producer",
+                                              value.name));
   }
   for (const Carry& carry : graph.carries) {
     if (carry.current != kNone && carry.next != kNone && is_value(carry.current) && is_value(carry.next)) continue;
@@ -210,9 +212,8 @@ void check_producers(const Graph& graph) {
     for (const ValueId output : graph.nodes[n].outputs) {
       if (output == kNone) continue;
       if (makers[size_t(output)] != kNone) {
-        fail(graph.nodes[n],
-             fmt::format("makes '{}', which node '{}' makes too", graph.values[size_t(output)].name,
-                         graph.nodes[size_t(makers[size_t(output)])].name));
+        fail(graph.nodes[n], fmt::format("makes '{}', which node '{}' makes too", graph.values[size_t(output)].name,
+                                         graph.nodes[size_t(makers[size_t(output)])].name));
       }
       makers[size_t(output)] = NodeId(n);
     }
@@ -248,13 +249,13 @@ void check_types(const Graph& graph, Graph& inferred, NodeId id) {
     if (node.outputs[i] == kNone) continue;
     const TensorType& found = graph.values[size_t(node.outputs[i])].type;
     TensorType& expected = inferred.values[size_t(node.outputs[i])].type;
-    const bool lowered = found.dtype == DataType::Bfloat16 && expected.dtype == DataType::Float32 &&
-                         node.op->output_spec(i)->lowered;
+    const bool lowered =
+        found.dtype == DataType::Bfloat16 && expected.dtype == DataType::Float32 && node.op->output_spec(i)->lowered;
     if (lowered) expected.dtype = found.dtype;
     if (found == expected) continue;
-    fail(node, fmt::format("output '{}' is {}, {}; the operator infers {}, {}",
-                           graph.values[size_t(node.outputs[i])].name, to_string(found), name_of(found.layout),
-                           to_string(expected), name_of(expected.layout)));
+    fail(node,
+         fmt::format("output '{}' is {}, {}; the operator infers {}, {}", graph.values[size_t(node.outputs[i])].name,
+                     to_string(found), name_of(found.layout), to_string(expected), name_of(expected.layout)));
   }
 }
 
@@ -280,16 +281,16 @@ void check_views(const Graph& graph) {
     const Value& base = graph.values[size_t(value.view.base)];
     const int64_t begin = value.view.offset_bytes, end = begin + value.type.bytes();
     if (base.view.base != kNone) {
-      throw GraphError(value.where, fmt::format("value '{}' is a part of '{}', which is a part itself", value.name,
-                                                base.name));
+      throw GraphError(value.where,
+                       fmt::format("value '{}' is a part of '{}', which is a part itself", value.name, base.name));
     }
     if (begin < 0 || end > base.type.bytes()) {
       throw GraphError(value.where, fmt::format("value '{}' takes bytes {} to {} of '{}', which has {}", value.name,
                                                 begin, end, base.name, base.type.bytes()));
     }
     if (value.type.bytes() > 0 && !parts[value.view.base].emplace(begin, ValueId(v)).second) {
-      throw GraphError(value.where, fmt::format("value '{}' has the same place in '{}' as another", value.name,
-                                                base.name));
+      throw GraphError(value.where,
+                       fmt::format("value '{}' has the same place in '{}' as another", value.name, base.name));
     }
   }
   for (const auto& [base, members] : parts) {

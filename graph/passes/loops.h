@@ -12,12 +12,12 @@ namespace arbalest {
 // What passes know of a program besides its loops. Ids are those of the training graph, and of the slices cut from it,
 // until remove_dead.
 struct ProgramNotes {
-  std::optional<Node> validate;    // none: the graph is not validated
-  int64_t recalibrate = 0;         // batches over all devices, as Validate says
-  ValueId loss = kNone;            // Train's
-  std::vector<ValueId> listed;     // metrics, as Validate lists them
-  std::vector<ValueId> measured;   // by the validation loop
-  std::vector<ValueId> reported;   // by the training loop
+  std::optional<Node> validate;   // none: the graph is not validated
+  int64_t recalibrate = 0;        // batches over all devices, as Validate says
+  ValueId loss = kNone;           // Train's
+  std::vector<ValueId> listed;    // metrics, as Validate lists them
+  std::vector<ValueId> measured;  // by the validation loop
+  std::vector<ValueId> reported;  // by the training loop
 };
 
 // A program of one loop, whose graph is the whole graph, with what Train and Validate say. Throws GraphError where the

@@ -58,18 +58,18 @@ const std::vector<Pass> kPasses = {
      [](const Passage&, Loop& loop) { expand_layers(loop.graph); },
      "first: all others know operators only, with their parameters as inputs"},
     {"fuse_batch_norm", On::Graph, kOptional, always, on_graph<fuse_batch_norm>,
-     "before fuse_relu, which would take the Relu behind a convolution that a batch norm follows elsewhere"},
+     "before gradients, and before fuse_concats, which leaves alone what adds something to a batch norm"},
     {"fuse_relu", On::Graph, kOptional, always, on_graph<fuse_relu>,
-     "before gradients, which are those of the fused operator"},
+     "before gradients: that of the fused operator masks what flows back and sums it for the bias at once"},
     {"fuse_attention", On::Graph, kOptional, fused_kernels, on_graph<fuse_attention>,
      "before place_layouts and fold_constants: it looks for transpositions and constants as exporters write them"},
     {"freeze", On::Graph, kRequired, always,
      [](const Passage& in, Loop& loop) { freeze(loop.graph, in.program.train); },
-     "behind the fusions of batch norms, which it turns to their running statistics, fused or not"},
+     "before fuse_concats and loops part: for all of them it is settled what is frozen, and which batch norms train"},
     {"place_layouts", On::Graph, kRequired, always, on_graph<place_layouts>,
      "before loops part, so that they have parameters in the same layout, and before gradients, which follow it"},
     {"fuse_concats", On::Graph, kOptional, always, on_graph<fuse_concats>,
-     "behind freeze and place_layouts: which batch norms are in training, and where a Concat lies, is settled"},
+     "behind freeze, since a batch norm in training reads statistics of parts, too, and before loops part"},
     {"cut_validation", On::Program, kRequired, always,
      [](const Passage& in, Loop&) { cut_validation(in.program, in.options, in.notes); },
      "before constants are folded, since validation's batch may be another, and before gradients"},
@@ -88,15 +88,15 @@ const std::vector<Pass> kPasses = {
      "behind add_update, which makes the arena of statistics and the factor"},
     {"add_tallies", On::Loops, kRequired, always,
      [](const Passage& in, Loop& loop) { add_tallies(loop, in.options, in.notes); },
-     "behind add_update, whose factor says which batches count"},
+     "behind add_update, whose factor says which batches count; before types are lowered, which metrics are told of"},
     {"adopt_arenas", On::Validation, kRequired, always, share_arenas,
      "behind add_update: weights lie as in training"},
     {"fuse_gradient_sums", On::Training, kOptional, always, on_graph<fuse_gradient_sums>,
      "behind add_update, which adds gradients up"},
     {"keep_maxima", On::Training, kOptional, always, on_graph<keep_maxima>,
-     "behind add_update, and before inputs change their precision, so that pools and their gradients stand in pairs"},
+     "behind add_update, which makes the gradients of pools, and before casts come between these and Relu's"},
     {"take_inputs", On::Loops, kRequired, always, [](const Passage&, Loop& loop) { take_inputs(loop); },
-     "behind all that reads Prefetch's attributes"},
+     "behind all that reads Prefetch's attributes, and before lower_precision, which takes inputs as they are"},
     {"lower_precision", On::Loops, kRequired, [](const ProgramOptions& options) { return options.bf16; },
      [](const Passage&, Loop& loop) { lower_precision(loop.graph, loop.arenas); },
      "behind the gradients, so that casts have none, and behind the arenas, of which it makes lowered ones"},
@@ -164,10 +164,10 @@ void check_optional(std::string_view name) {
   const std::vector<std::string> all = pass_names(), optional = pass_names(true);
   if (std::find(optional.begin(), optional.end(), name) != optional.end()) return;
   const bool known = std::find(all.begin(), all.end(), name) != all.end();
-  throw GraphError(fmt::format("{}; those that may be left out are {}{}",
-                               known ? fmt::format("the pass '{}' is needed", name)
-                                     : fmt::format("there is no pass '{}'", name),
-                               fmt::join(optional, ", "), known ? "" : did_you_mean(name, optional)));
+  throw GraphError(
+      fmt::format("{}; those that may be left out are {}{}",
+                  known ? fmt::format("the pass '{}' is needed", name) : fmt::format("there is no pass '{}'", name),
+                  fmt::join(optional, ", "), known ? "" : did_you_mean(name, optional)));
 }
 
 }  // namespace arbalest

@@ -94,8 +94,8 @@ struct Program {
 // missing, it is 0, as that of such a batch is.
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
-// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError where the
-// graph has not exactly one Prefetch and one Train, or more than one Synchronize or Validate, or check_optional() does.
+// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError where it
+// has not exactly one Prefetch and one Train, or more than one Synchronize or Validate, or as check_optional() does.
 Program make_program(Graph graph, const ProgramOptions& options);
 
 // The names of the passes in their order: of all, or of those that may be left out.

@@ -49,8 +49,8 @@ void check_alike(const std::string& name, SessionOptions options, double roundin
   INFO(name);
   const auto small = std::find_if(small_models().begin(), small_models().end(),
                                   [&](const Small& model) { return model.name == name; });
-  const auto known = std::find_if(published().begin(), published().end(),
-                                  [&](const Published& model) { return model.name == name; });
+  const auto known =
+      std::find_if(published().begin(), published().end(), [&](const Published& model) { return model.name == name; });
   REQUIRE(small != small_models().end());
   const Graph graph = small_graph(*small, known->classes);
   options.length.epochs = kSteps;
@@ -94,8 +94,8 @@ TEST_CASE("small examples train alike without each optional pass on GPUs") {
 
 TEST_CASE("examples of full size plan for GPUs without each optional pass") {
   for (const char* name : {"resnet50", "vgg16_bn", "densenet121", "vit_s16"}) {
-    const auto model = std::find_if(published().begin(), published().end(),
-                                    [&](const Published& each) { return each.name == name; });
+    const auto model =
+        std::find_if(published().begin(), published().end(), [&](const Published& each) { return each.name == name; });
     for (const std::set<std::string>& without : choices()) {
       INFO(fmt::format("{} without {}", name, fmt::join(without, ", ")));
       Graph graph = example_graph(name);

@@ -12,7 +12,7 @@
 #include "executor/run/binding.h"
 #include "executor/session/reading.h"
 #include "graph/op.h"
-#include "graph/passes/lints.h"
+#include "graph/verify/lints.h"
 #include "graph/passes/samples_apart.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"

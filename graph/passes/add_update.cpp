@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/checked.h"
 #include "graph/constants.h"
@@ -318,7 +319,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   }
   if (restarts) {
     graph.carries.push_back({arenas.average, next[place.restarted()]});
-    next[place.lowered()] = kNone;  // weights of a lower precision: lower_precision asks for them
+    const ValueId lowered = std::exchange(next[place.lowered()], kNone);  // lower_precision asks for these weights
+    graph.values[size_t(lowered)].producer = kNone;
   }
   return arenas;
 }

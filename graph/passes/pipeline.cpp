@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "graph/check_sound.h"
+#include "graph/verify/check_sound.h"
 #include "graph/constants.h"
 #include "graph/passes/recompute.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/check_sound.h"
+#include "graph/verify/check_sound.h"
 #include "graph/field.h"
 #include "graph/passes/program.h"
 #include "tests/graph/net.h"

@@ -9,7 +9,7 @@
 #include "base/exported_batch.h"
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
-#include "graph/passes/sample_probe.h"
+#include "graph/verify/sample_probe.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;

@@ -7,7 +7,7 @@
 #include <map>
 #include <unordered_set>
 
-#include "graph/check_sound.h"
+#include "graph/verify/check_sound.h"
 #include "graph/constants.h"
 #include "graph/error.h"
 #include "graph/op.h"

@@ -1,9 +1,13 @@
 #pragma once
 // Whole training graphs, as the passes leave them, on CPU kernels in double.
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -125,5 +129,47 @@ class InDouble {
   std::vector<std::unique_ptr<Kernel>> kernels_;
   StepScalars scalars_;
 };
+
+// Losses of some steps, and all stored values behind them, by name.
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<double>> values;
+};
+
+inline Trained train(const Program& program, int steps) {
+  InDouble net(program.training());
+  Trained trained;
+  for (int step = 0; step < steps; ++step) {
+    net.step();
+    trained.losses.push_back(*net.of(program.training().metrics[0].name));
+  }
+  for (size_t v = 0; v < net.graph().values.size(); ++v) {
+    const Value& value = net.graph().values[v];
+    const bool stored = value.role == Role::Parameter || value.role == Role::State;
+    if (!stored || value.view.base == kNone || value.name.ends_with(".gradient")) continue;
+    const double* first = net.of(ValueId(v));
+    trained.values[value.name] = {first, first + value.type.elements()};
+  }
+  return trained;
+}
+
+inline void check_same(const Trained& one, const Trained& other) {
+  constexpr double kRounding = 1e-8;
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    CHECK(other.losses[i] == doctest::Approx(one.losses[i]).epsilon(kRounding));
+  }
+  REQUIRE(other.values.size() == one.values.size());
+  for (const auto& [name, values] : one.values) {
+    INFO(name);
+    REQUIRE(other.values.contains(name));
+    const std::vector<double>& others = other.values.at(name);
+    double norm = 0, apart = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      norm += values[i] * values[i];
+      apart += (values[i] - others[i]) * (values[i] - others[i]);
+    }
+    CHECK(std::sqrt(apart) <= kRounding * (1 + std::sqrt(norm)));
+  }
+}
 
 }  // namespace arbalest::test

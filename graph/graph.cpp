@@ -85,7 +85,7 @@ NodeId Graph::add_node(const Op& op, std::string node_name, std::vector<ValueId>
   node.inputs = std::move(node_inputs);
   node.attributes = std::move(attributes);
   const auto id = NodeId(nodes.size());
-  // Where another node of that name makes the value of that name, this one is named as its first output will be.
+  // If another node of that name makes the value of that name, this one is named as its first output will be.
   const ValueId same = output_count > 0 ? find_value(node_name) : kNone;
   const NodeId other = same == kNone ? kNone : values[size_t(same)].producer;
   const bool taken = other != kNone && nodes[size_t(other)].name == node_name;

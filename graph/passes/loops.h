@@ -9,7 +9,7 @@
 
 namespace arbalest {
 
-// What passes know of a program besides its loops. Ids are those of the training graph, and of the slices cut from it,
+// Facts of a program that passes need besides its loops. Ids are those of the training graph, and of the slices cut from it,
 // until remove_dead.
 struct ProgramNotes {
   std::optional<Node> validate;   // none: the graph is not validated

@@ -30,7 +30,7 @@ struct Pass {
   std::string_view reason;  // for its place in the order
 };
 
-// What a pass runs on besides its loop.
+// Everything that a pass is given besides its loop.
 struct Passage {
   Program& program;
   const ProgramOptions& options;

@@ -1,5 +1,5 @@
 #pragma once
-// What passes keep up.
+// Soundness, which every pass has to keep.
 
 #include "graph/graph.h"
 

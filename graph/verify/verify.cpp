@@ -1,4 +1,4 @@
-// What holds of a graph: that of a file when it is read, and that of a pass when it is done.
+// Faults of graphs: of a file's when it is read, and of any when a pass is done with it.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -110,7 +110,7 @@ double infer_node(Graph& graph, NodeId id) {
   return infer_content(graph, id);
 }
 
-// What can be said of a node without the types of its inputs.
+// Checks of a node that need no types.
 void check_node(const Graph& graph, const Node& node, const std::vector<bool>& defined) {
   check_operands(node, node.inputs, node.op->inputs, "input");
   check_operands(node, node.outputs, node.op->outputs, "output");
@@ -157,7 +157,7 @@ void infer_all(Graph& graph, ErrorList& errors) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const bool follows = reads_unknown(graph, node, unknown);
-    // What follows from an error is not another one: types are inferred where those of all inputs are known.
+    // A consequence of an error is not another one: types are inferred where those of all inputs are known.
     bool sound = errors.attempt([&] { check_node(graph, node, defined); }) && !follows;
     sound = sound && errors.attempt([&] {
       work += infer_node(graph, NodeId(n));
@@ -259,7 +259,7 @@ void check_types(const Graph& graph, Graph& inferred, NodeId id) {
   }
 }
 
-// What an output takes of an input's memory is no more than there is.
+// An output that lies in an input's memory needs no more than there is.
 void check_aliases(const Graph& graph, const Node& node) {
   for (const auto& [output, input] : node.op->aliases) {
     if (size_t(output) >= node.outputs.size() || size_t(input) >= node.inputs.size()) continue;

@@ -43,7 +43,7 @@ std::vector<std::set<std::string>> choices() {
   return choices;
 }
 
-// Of the training loss after each step, and of the validation's.
+// The training loss after each step, then the validation's.
 std::vector<double> losses_of(const Graph& graph, const SessionOptions& options) {
   const Recorder story = run(graph, options);
   std::vector<double> losses;

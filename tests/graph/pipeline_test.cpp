@@ -62,7 +62,7 @@ std::string text_of(const Graph& graph) {
   return text;
 }
 
-// What a check says of a program after a pass that changes it so.
+// The message of the check after a pass that changes a program so.
 std::string fault_after(void (*run)(const Passage&, Loop&)) {
   Program program = program_of_net(kResidual);
   const ProgramOptions options;

@@ -10,13 +10,14 @@
 
 #include "executor/plan/phases.h"
 #include "executor/plan/recomputation_search.h"
+#include "graph/passes/pipeline.h"
 
 namespace arbalest {
 namespace {
 
-Program with_again(const Program& program, const RecomputationSearch::Choice& choice) {
+Program with_again(const Program& program, const RecomputationSearch::Choice& choice, bool check = false) {
   Program changed = program;
-  recompute(changed.training().graph, choice);
+  run_pass("recompute", changed, {.again = choice, .check = check});
   return changed;
 }
 
@@ -151,7 +152,7 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   });
   Recomputation cost = search.cost(least);
   cost.limit = limit.bytes;
-  program = with_again(program, least);
+  program = with_again(program, least, limit.check);
   return cost;
 }
 

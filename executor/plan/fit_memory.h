@@ -15,6 +15,7 @@ struct MemoryLimit {
   int64_t workspace = 0;  // what kernels need of them, which no plan knows
   // Additions and multiplications that take as long as moving a byte: what work is weighed by.
   double operations_per_byte = 10;
+  bool check = true;  // the graph that comes out: see ProgramOptions
 };
 
 // A device that cannot do with as much memory as it may have, whatever is computed again.

@@ -13,7 +13,7 @@
 #include "executor/session/reading.h"
 #include "graph/measures.h"
 #include "graph/op.h"
-#include "graph/passes/lints.h"
+#include "graph/verify/lints.h"
 #include "graph/passes/samples_apart.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
@@ -121,14 +121,17 @@ std::vector<PlanDevice> devices_of(const SessionOptions& options) {
   return options.learners.devices.empty() ? default_devices() : options.learners.devices;
 }
 
-// How kernels compute, as passes have to know it.
-void set_precision(ProgramOptions& passes, const SessionOptions& options) {
+// How kernels compute, as passes have to know it, and which passes there are.
+ProgramOptions passes_for(const SessionOptions& options) {
   const std::vector<PlanDevice> devices = devices_of(options);
+  ProgramOptions passes;
   passes.bf16 = options.numerics.precision == Precision::Bf16;
-  passes.fuse_attention = passes.bf16 && std::all_of(devices.begin(), devices.end(), [](const PlanDevice& device) {
-                            return device.kind == PlanDevice::Kind::Cuda;
-                          });
-  passes.fuse_statistics = passes.fuse_attention;
+  passes.fused_kernels = passes.bf16 && std::all_of(devices.begin(), devices.end(), [](const PlanDevice& device) {
+                           return device.kind == PlanDevice::Kind::Cuda;
+                         });
+  passes.without = options.numerics.without;
+  passes.check = options.execution.check_passes;
+  return passes;
 }
 
 // What takes as long as moving a byte, on the devices at hand: of a GPU the rates of an H200, at which half of its
@@ -147,12 +150,11 @@ double operations_per_byte(const SessionOptions& options) {
 void make_program_for(Prepared& prepared, const SessionOptions& options,
                       const std::function<void(std::string_view, const Graph&)>& after) {
   const PlanRequest& request = prepared.request;
-  ProgramOptions passes;
-  set_precision(passes, options);
+  ProgramOptions passes = passes_for(options);
   passes.skips = options.divergence.then == OnDivergence::Skip;
   passes.sums = request.strategy.kind == Strategy::Kind::Ssgd;
   passes.averaging = request.strategy.kind == Strategy::Kind::Sma;
-  passes.delay_gradients = request.strategy.kind == Strategy::Kind::None;
+  passes.alone = request.strategy.kind == Strategy::Kind::None;
   const LearningRate rate(*require_op(prepared.graph, "arbalest.Train"));
   passes.restarts = options.rules.plateau > 0 || rate.drops_in_steps();
   passes.validators = validator_count(request);
@@ -165,7 +167,8 @@ void fit_to_limit(Prepared& prepared, int64_t workspace, const SessionOptions& o
   prepared.recomputation = {};
   if (options.execution.memory_limit == 0) return;
   prepared.recomputation = fit_memory(prepared.program, prepared.request,
-                                      {options.execution.memory_limit, workspace, operations_per_byte(options)});
+                                      {options.execution.memory_limit, workspace, operations_per_byte(options),
+                                       options.execution.check_passes});
 }
 
 // Each learner's share of --batch-total.
@@ -322,7 +325,7 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   open_for(prefetch,
            [&] { prepared.validation = open_split(options.sources.validation, prefetch, validate, options); });
   set_fields(*prepared.graph.find_op("arbalest.Prefetch"), prepared.validation->fields());
-  ProgramOptions passes;
+  ProgramOptions passes = passes_for(options);
   passes.outputs = hand_out(prepared.graph, asked.outputs);
   verify(prepared.graph);
   check_classes(prepared);
@@ -334,7 +337,6 @@ Prepared prepare_inference(Graph graph, const SessionOptions& options, const Inf
   describe_sources(prepared, false);
   passes.measures = !asked.endless;
   passes.trains = false;
-  set_precision(passes, options);
   passes.validators = int64_t(request.devices.size());
   passes.validation_samples = request.validation_samples;
   prepared.program = make_program(prepared.graph, passes);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,7 @@ struct NumericsOptions {
   Precision precision = Precision::Fp32;
   uint64_t seed = 1;  // of initialisers, order of data and augmentation
   bool deterministic = false;
+  std::set<std::string> without;  // optional passes that are left out: see ProgramOptions
 };
 
 struct LengthOptions {
@@ -78,7 +80,8 @@ struct ExecutionOptions {
   bool nvtx = false;         // ranges for Nsight; refused where a build has none
   // What has set `interrupted`, for whoever reads the trace: "SIGINT". Asked once the run has ended; may be empty.
   std::function<std::string()> interrupted_by;
-  int64_t sample_ms = 100;  // between samples of devices and process in a trace; 0: none
+  int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
+  bool check_passes = true;  // every graph after every pass: see ProgramOptions
 };
 
 struct FileOptions {        // paths; "" for none

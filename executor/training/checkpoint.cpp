@@ -200,11 +200,18 @@ void CheckpointLayout::decode(const TensorFile& file, Checkpoint& checkpoint) co
 
 std::vector<std::string> differences(const RunIdentity& checkpoint, const RunIdentity& here, size_t most) {
   std::vector<std::string> found;
-  for (const auto& [name, value] : here.settings) {
-    const auto known = std::find_if(checkpoint.settings.begin(), checkpoint.settings.end(),
-                                    [&, &wanted = name](const auto& setting) { return setting.first == wanted; });
-    const std::string before = known == checkpoint.settings.end() ? "nothing" : known->second;
-    if (before != value) found.push_back(fmt::format("{}: {} in the checkpoint, {} here", name, before, value));
+  const auto value_in = [](const RunIdentity& run, const std::string& wanted) -> std::string {
+    for (const auto& [name, value] : run.settings) {
+      if (name == wanted) return value;
+    }
+    return "nothing";
+  };
+  for (const RunIdentity* side : {&here, &checkpoint}) {
+    for (const auto& [name, value] : side->settings) {
+      const std::string before = value_in(checkpoint, name), now = value_in(here, name);
+      const bool told = side == &checkpoint && now != "nothing";
+      if (before != now && !told) found.push_back(fmt::format("{}: {} in the checkpoint, {} here", name, before, now));
+    }
   }
   if (const std::string other = other_classes(checkpoint.class_names, here.class_names); !other.empty()) {
     found.push_back(fmt::format("training data: {}", other));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/plain_message.h"
 #include "base/shell_word.h"
@@ -117,6 +118,8 @@ RunIdentity Training::identity() const {
   add("plateau-factor", options_.rules.plateau_factor);
   add("metric", options_.rules.metric.empty() ? "" : monitor_->best_metric());
   if (prepared_.program.skips) add("on-nan", "skip");
+  const std::set<std::string>& without = options_.numerics.without;
+  if (!without.empty()) add("without", fmt::format("{}", fmt::join(without, ",")));
   identity.class_names = prepared_.training->class_names();
   const Graph& graph = prepared_.graph;
   for (const Node& node : graph.nodes) identity.graph.push_back(line_of(graph, node));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/checked.h"
 #include "graph/constants.h"
@@ -70,7 +71,7 @@ void make_own(Graph& graph, std::vector<ValueId>& gradients) {
     const bool shared = taken[size_t(gradient)];
     taken[size_t(gradient)] = true;
     if (!shared && !producer.op->output_spec(size_t(place))->lowered) continue;
-    const NodeId copy = graph.add_node(builtin_ops().get("Cast"), graph.values[size_t(gradient)].name + ".float",
+    const NodeId copy = graph.add_node(builtin_ops().get("Cast"), graph.values[size_t(gradient)].name + ".own",
                                        {gradient}, 1, {{"to", onnx_number(DataType::Float32)}});
     graph.nodes[size_t(copy)].stage = Stage::Backward;
     infer(graph, copy);
@@ -318,7 +319,8 @@ ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const Upda
   }
   if (restarts) {
     graph.carries.push_back({arenas.average, next[place.restarted()]});
-    next[place.lowered()] = kNone;  // weights of a lower precision: lower_precision asks for them
+    const ValueId lowered = std::exchange(next[place.lowered()], kNone);  // lower_precision asks for these weights
+    graph.values[size_t(lowered)].producer = kNone;
   }
   return arenas;
 }

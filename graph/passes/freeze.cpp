@@ -69,7 +69,12 @@ void freeze(Graph& graph, const Node& train) {
       if (role == Role::Parameter || role == Role::State) role = Role::Frozen;
       std::erase_if(graph.carries, [&](const Carry& carry) { return carry.current == inputs[i]; });
     }
-    if (training) graph.nodes[n].op->for_inference(graph, NodeId(n));
+    if (!training) continue;
+    const std::vector<ValueId> outputs = graph.nodes[n].outputs;
+    graph.nodes[n].op->for_inference(graph, NodeId(n));
+    for (size_t i = graph.nodes[n].outputs.size(); i < outputs.size(); ++i) {
+      if (outputs[i] != kNone) graph.values[size_t(outputs[i])].producer = kNone;  // new statistics are no more
+    }
   }
 }
 

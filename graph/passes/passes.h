@@ -1,6 +1,6 @@
 #pragma once
 // The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a
-// pass, those that fuse nodes in graph/passes/fuse; make_program() in graph/passes/program.h calls them in order.
+// pass, those that fuse nodes in graph/passes/fuse; the table in graph/passes/pipeline.cpp has their order.
 
 #include <string>
 #include <vector>

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -14,18 +16,20 @@ namespace arbalest {
 
 struct ProgramOptions {
   bool bf16 = false;
-  bool fuse_attention = false;       // worth it where a kernel for it is: in bfloat16 on GPUs
-  bool fuse_statistics = false;      // worth it where kernels for it are: in bfloat16 on GPUs
+  bool fused_kernels = false;        // the devices have kernels for attention and statistics: in bfloat16 on GPUs
   bool skips = false;                // updates whose loss or gradients are not finite are skipped
   bool trains = true;                // false: the training loop is there for its weights and is not run; no gradients
   bool sums = false;                 // several learners' gradients make an update (Strategy::Kind::Ssgd)
   bool averaging = false;            // updates correct towards an average of all learners (Strategy::Kind::Sma)
   bool restarts = false;             // of averaging: the rate may drop in a step, and learners start again from it
-  bool delay_gradients = false;      // nothing but an update waits for a gradient: large ones come where there is room
+  bool alone = false;                // learners agree with no other: nothing but an update waits for a gradient
   int64_t validators = 1;            // devices that share validation's work
   int64_t validation_samples = 0;    // of the split; 0: as many as one batch of each device
   bool measures = true;              // whether the validation loop computes metrics
   std::vector<std::string> outputs;  // values that each batch of the validation loop hands out, by name
+  std::set<std::string> without;     // optional passes that are left out
+  std::vector<bool> again;           // for the pass recompute: nodes of the training step
+  bool check = true;                 // every graph after every pass
   // Called after each pass with its name and the training graph; for `arbalest plan --after PASS`.
   std::function<void(std::string_view pass, const Graph&)> after;
 };
@@ -90,11 +94,14 @@ struct Program {
 // missing, it is 0, as that of such a batch is.
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
-// Runs the passes over a verified graph. Throws GraphError where the graph has not exactly one Prefetch and one Train,
-// or more than one Synchronize or Validate.
+// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError where it
+// has not exactly one Prefetch and one Train, or more than one Synchronize or Validate, or as check_optional() does.
 Program make_program(Graph graph, const ProgramOptions& options);
 
-// The names of the passes, in order.
-const std::vector<std::string>& pass_names();
+// The names of the passes in their order: of all, or of those that may be left out.
+std::vector<std::string> pass_names(bool optional_only = false);
+
+// Throws GraphError, with the names that may stand in ProgramOptions::without, where `name` is none of them.
+void check_optional(std::string_view name);
 
 }  // namespace arbalest

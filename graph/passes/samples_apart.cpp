@@ -9,7 +9,7 @@
 #include "base/exported_batch.h"
 #include "graph/op.h"
 #include "graph/passes/passes.h"
-#include "graph/passes/sample_probe.h"
+#include "graph/verify/sample_probe.h"
 
 namespace arbalest {
 namespace {

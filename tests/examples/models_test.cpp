@@ -15,7 +15,7 @@
 #include "graph/field.h"
 #include "graph/file/onnx_file.h"
 #include "graph/file/overrides.h"
-#include "graph/passes/lints.h"
+#include "graph/verify/lints.h"
 #include "graph/passes/passes.h"
 #include "tests/examples/published.h"
 #include "tests/executor/fixture.h"

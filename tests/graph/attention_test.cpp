@@ -109,7 +109,7 @@ TEST_CASE("biases of attention are trained, and masks are not") {
                              kLogits + (trained ? "#initial float[2, 9, 9] biases = {" + numbers(162) + "}" : "");
     ProgramOptions options;
     options.bf16 = true;
-    options.fuse_attention = true;
+    options.fused_kernels = true;
     const Program program = make_program(net(text), options);
     const Graph& training = program.training().graph;
     check_sound(training);
@@ -176,7 +176,7 @@ TEST_CASE("attention is fused where the program is told to, in training and in v
   for (const bool fuse : {false, true}) {
     ProgramOptions options;
     options.bf16 = true;
-    options.fuse_attention = fuse;
+    options.fused_kernels = fuse;
     const Program program = make_program(net(text), options);
     const Graph &training = program.training().graph, &validation = program.find(LoopRole::Validate)->graph;
     check_sound(training);

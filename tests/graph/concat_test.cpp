@@ -64,7 +64,7 @@ TEST_CASE("DenseNet trains and is validated without a copy of what its layers re
   verify(graph);
   for (const bool bf16 : {false, true}) {
     ProgramOptions options;
-    options.bf16 = options.fuse_statistics = bf16;
+    options.bf16 = options.fused_kernels = bf16;
     Program program = make_program(graph, options);
     const Graph& step = program.training().graph;
     check_sound(step);

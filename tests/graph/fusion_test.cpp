@@ -131,7 +131,7 @@ namespace {
 // The training step with statistics fused.
 Graph fused_step(const std::string& body) {
   ProgramOptions options;
-  options.fuse_statistics = true;
+  options.fused_kernels = true;
   Graph step = make_program(net(body), options).training().graph;
   check_sound(step);
   return step;

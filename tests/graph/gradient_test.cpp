@@ -1,108 +1,17 @@
-// Whole training graphs, as the passes leave them, on CPU kernels in double: the gradients in their arena against
-// differences of the loss, and the update against its formula.
+// Whole training graphs in double: the gradients in their arena against differences of the loss, and the update against
+// its formula.
 
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
-#include <random>
 
-#include "graph/passes/program.h"
+#include "tests/graph/in_double.h"
 #include "tests/graph/net.h"
 
 using namespace arbalest;
 using namespace arbalest::test;
 
 namespace {
-
-// A loop's graph with every float replaced by double, and memory of its own for each value that is no view.
-class InDouble {
- public:
-  explicit InDouble(const Loop& loop) : loop_(loop), graph_(loop.graph) {
-    for (Value& value : graph_.values) {
-      if (value.type.dtype == DataType::Float32) value.type.dtype = DataType::Float64;
-      value.view.offset_bytes *= 2;
-    }
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
-      const bool own = graph_.values[v].view.base == kNone;
-      memory_.emplace_back(own ? size_t(graph_.values[v].type.bytes()) / 8 + 1 : 0, 0.0);
-    }
-    for (Node& node : graph_.nodes) {
-      KernelRequest request{node, {}, {}};
-      for (const ValueId v : node.inputs) request.inputs.push_back(type(v));
-      for (const ValueId v : node.outputs) request.outputs.push_back(type(v));
-      kernels_.push_back(node.op->cpu(request));
-    }
-    draw();
-  }
-
-  double* of(ValueId v) {
-    const View storage = storage_of(graph_, v);
-    return memory_[size_t(storage.base)].data() + storage.offset_bytes / 8;
-  }
-  double* of(std::string_view name) { return of(graph_.find_value(name)); }
-  const Graph& graph() const { return graph_; }
-
-  void run() {
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      std::vector<const void*> inputs;
-      std::vector<void*> outputs;
-      for (const ValueId v : graph_.nodes[n].inputs) inputs.push_back(v == kNone ? nullptr : of(v));
-      for (const ValueId v : graph_.nodes[n].outputs) outputs.push_back(v == kNone ? nullptr : of(v));
-      std::vector<double> workspace(size_t(kernels_[n]->workspace_bytes()) / 8 + 1);
-      kernels_[n]->run({nullptr, inputs.data(), outputs.data(), workspace.data(), &scalars_});
-    }
-  }
-
-  double loss() {
-    run();
-    return *of(loop_.metrics[0].name);
-  }
-
- private:
-  TensorType type(ValueId v) const {
-    return v == kNone ? TensorType{DataType::Token, {}} : graph_.values[size_t(v)].type;
-  }
-
-  void set_constant(size_t v) {
-    const Initializer& initial = graph_.values[v].initializer;
-    std::fill(memory_[v].begin(), memory_[v].end(), initial.a);
-    if (initial.kind != Initializer::Kind::Data || graph_.values[v].type.dtype != DataType::Float64) return;
-    for (int64_t i = 0; i < graph_.values[v].type.elements(); ++i) {
-      float element;
-      std::memcpy(&element, initial.data->data() + size_t(i) * sizeof element, sizeof element);
-      memory_[v][size_t(i)] = element;
-    }
-  }
-
-  void draw() {
-    std::mt19937 random(5);
-    std::uniform_real_distribution<double> uniform(-0.6, 0.6);
-    for (size_t v = 0; v < graph_.values.size(); ++v) {
-      const Value& value = graph_.values[v];
-      if (value.role == Role::Constant) set_constant(v);
-      const bool trained = value.role == Role::Parameter, frozen = value.role == Role::Frozen;
-      if (value.view.base == kNone || !(trained || frozen)) continue;
-      // Variances are among what is frozen, and far from 0.
-      for (int64_t i = 0; i < value.type.elements(); ++i) of(ValueId(v))[i] = uniform(random) + (frozen ? 1 : 0);
-    }
-    for (double& velocity : memory_[size_t(loop_.arenas.slots.at(0).value)]) velocity = uniform(random);
-    const ValueId images = loop_.fields[0], labels = loop_.fields[1];
-    auto* image = reinterpret_cast<uint8_t*>(of(images));
-    for (int64_t i = 0; i < type(images).elements(); ++i) image[i] = uint8_t(random());
-    auto* label = reinterpret_cast<int32_t*>(of(labels));
-    for (int64_t i = 0; i < type(labels).elements(); ++i) label[i] = int32_t(random() % 3);
-    scalars_.seed = 3;
-    scalars_.valid = int32_t(loop_.batch);
-    scalars_.learning_rate = 0.25f;
-  }
-
-  const Loop& loop_;
-  Graph graph_;
-  std::vector<std::vector<double>> memory_;
-  std::vector<std::unique_ptr<Kernel>> kernels_;
-  StepScalars scalars_;
-};
 
 // Returns the loss.
 double check_gradients(const std::string& body, const std::vector<std::string>& frozen = {},
@@ -163,7 +72,7 @@ TEST_CASE("gradients are the loss's differences where convolutions leave statist
       "t = Add (d, r)\nh = GlobalAveragePool (t)\n" +
       kHead;
   ProgramOptions fused;
-  fused.fuse_statistics = true;
+  fused.fused_kernels = true;
   CHECK(check_gradients(body) == doctest::Approx(check_gradients(body, {}, fused)).epsilon(1e-12));
 }
 
@@ -174,7 +83,7 @@ TEST_CASE("gradients are the loss's differences where two batch norms are one no
       "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n"
       "s = Add (b, p)\nr = Relu (s)\n";
   ProgramOptions fused;
-  fused.fuse_statistics = true;
+  fused.fused_kernels = true;
   // What flows back: one gradient, two, or what a convolution leaves with sums.
   for (const std::string end : {"h = GlobalAveragePool (r)\n",
                                 "m = MaxPool <kernel_shape = [2, 2]> (r)\nd = GlobalAveragePool (m)\n"
@@ -210,7 +119,7 @@ TEST_CASE("gradients of attention, in parts and as one operator, are the loss's 
   const std::string end = "a = MatMul (w, v)\nt = Transpose <perm = [0, 2, 1, 3]> (a)\nh = Flatten (t)\n" + kHead;
   const std::string biases = "#initial float[2, 9, 9] biases = {" + numbers(162) + "}";
   ProgramOptions fused;
-  fused.fuse_attention = true;
+  fused.fused_kernels = true;
   for (const std::string& operands : {apart, together}) {
     for (const std::string weights : {"w = Softmax (s)\n", "m = Add (s, biases)\nw = Softmax (m)\n"}) {
       INFO(operands, weights);

@@ -1,6 +1,6 @@
 // Notes about graphs that are sound and probably not meant so.
 
-#include "graph/passes/lints.h"
+#include "graph/verify/lints.h"
 
 #include <doctest/doctest.h>
 

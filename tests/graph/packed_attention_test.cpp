@@ -152,7 +152,7 @@ TEST_CASE("strides say where a value lies that nodes took out of another, or the
 TEST_CASE("ViT's program has no copy of Q, K or V, and none of their gradients") {
   ProgramOptions options;
   options.bf16 = true;
-  options.fuse_attention = true;
+  options.fused_kernels = true;
   const Program program = make_program(example("vit_s16"), options);
   const Graph &training = program.training().graph, &validation = program.find(LoopRole::Validate)->graph;
   check_sound(training);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/verify/check_sound.h"
 #include "graph/field.h"
 #include "graph/passes/program.h"
 #include "tests/graph/net.h"
@@ -36,30 +37,6 @@ inline const Node& only(const Graph& graph, std::string_view op) {
   REQUIRE(count_ops(graph, op) == 1);
   return *std::find_if(graph.nodes.begin(), graph.nodes.end(),
                        [&](const Node& node) { return node.op->qualified_name() == op; });
-}
-
-// Producers, order and ids: what every pass must leave behind.
-inline void check_sound(const Graph& graph) {
-  std::vector<bool> defined(graph.values.size(), false);
-  for (size_t v = 0; v < defined.size(); ++v) defined[v] = graph.values[v].producer == kNone;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    INFO("node ", graph.nodes[n].name);
-    for (const ValueId input : graph.nodes[n].inputs) CHECK((input == kNone || defined[size_t(input)]));
-    for (const ValueId output : graph.nodes[n].outputs) {
-      if (output == kNone) continue;
-      CHECK(graph.values[size_t(output)].producer == NodeId(n));
-      defined[size_t(output)] = true;
-    }
-  }
-  for (const Node& node : graph.nodes) {
-    INFO("node ", node.name);
-    for (const ValueId input : node.inputs) {
-      if (input == kNone) continue;
-      const Value& read = graph.values[size_t(input)];
-      CHECK((read.role != Role::Activation || read.producer != kNone || read.view.base != kNone));
-    }
-  }
-  for (const Value& v : graph.values) CHECK((v.view.base == kNone || size_t(v.view.base) < graph.values.size()));
 }
 
 // A graph of the folder examples, on images of its data set's size.

@@ -60,7 +60,7 @@ TEST_CASE("a batch norm is computed again by what it has saved, for those that r
 
 TEST_CASE("two batch norms as one node are computed again by what both have saved") {
   ProgramOptions options;
-  options.fuse_statistics = true;
+  options.fused_kernels = true;
   const Graph before = make_program(net("b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3], relu = 0> (x)\n"
                                         "p = arbalest.ConvBnRelu <filters = 16, kernel_shape = [1, 1], relu = 0> (x)\n"
                                         "s = Add (b, p)\nr = Relu (s)\nh = GlobalAveragePool (r)\n" +

@@ -53,7 +53,7 @@ TEST_CASE("Relu belongs to the batch norm before it, and a convolution with Relu
 
   const auto step_of = [](const std::string& end) {
     ProgramOptions options;
-    options.fuse_statistics = true;
+    options.fused_kernels = true;
     return make_program(net("a = arbalest.Conv <filters = 16, kernel_shape = [3, 3]> (x)\n"
                             "c = arbalest.Conv <filters = 16, kernel_shape = [3, 3], bias = 0> (a)\n" +
                             end + kHead),

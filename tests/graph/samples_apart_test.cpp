@@ -10,7 +10,7 @@
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
 #include "graph/passes/program.h"
-#include "graph/passes/sample_probe.h"
+#include "graph/verify/sample_probe.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -135,6 +136,31 @@ TEST_CASE("a memory limit is a size, for all commands that plan memory") {
     CHECK(fault({"run", "g", "--memory-limit", size}) ==
           fmt::format("arbalest: --memory-limit '{}': expected 1 byte to 1024 TiB\n", size));
   }
+}
+
+TEST_CASE("passes that may be left out are named, for all commands that make a program") {
+  using Names = std::set<std::string>;
+  const auto given = [](const auto& options) { return options.session.numerics.without; };
+  const char *one = "fuse_relu", *list = "fuse_relu,keep_maxima";
+  const Names both = {"fuse_relu", "keep_maxima"};
+  CHECK(given(std::get<RunOptions>(parse({"run", "g"}))).empty());
+  CHECK(given(std::get<RunOptions>(parse({"run", "g", "--without", one}))) == Names{"fuse_relu"});
+  CHECK(given(std::get<RunOptions>(parse({"run", "g", "--without", list, "--without", one}))) == both);
+  CHECK(given(std::get<CheckOptions>(parse({"check", "g", "--without", one, "--without", "keep_maxima"}))) == both);
+  CHECK(given(std::get<PlanCommandOptions>(parse({"plan", "g", "--without", list}))) == both);
+  CHECK(given(std::get<ProfileOptions>(parse({"profile", "g", "--without", list}))) == both);
+  CHECK(given(std::get<ScalingOptions>(parse({"bench", "scaling", "g", "--without", list}))) == both);
+  CHECK(given(std::get<TracingOptions>(parse({"bench", "tracing", "g", "--without", list}))) == both);
+  CHECK(given(std::get<EvaluateOptions>(parse({"evaluate", "g", "--without", list}))) == both);
+  CHECK(given(std::get<PredictOptions>(parse({"predict", "g", "--without", list}))) == both);
+  const std::string known = "; those that may be left out are fuse_batch_norm, fuse_relu, ";
+  CHECK(fault({"run", "g", "--without", "fuse_rule"})
+            .starts_with("arbalest: --without: there is no pass 'fuse_rule'" + known));
+  CHECK(fault({"run", "g", "--without", "fuse_rule"}).ends_with("; did you mean 'fuse_relu'?\n"));
+  CHECK(fault({"plan", "g", "--without", "fuse_relu,freeze"})
+            .starts_with("arbalest: --without: the pass 'freeze' is needed" + known));
+  CHECK(fault({"run", "g", "--without", "fuse_relu,"}).starts_with("arbalest: --without: there is no pass ''" + known));
+  CHECK(fault({"run", "g", "--without", ""}).starts_with("arbalest: --without: there is no pass ''" + known));
 }
 
 TEST_CASE("plan, check and trace") {

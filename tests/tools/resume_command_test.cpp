@@ -156,11 +156,23 @@ TEST_CASE("a checkpoint of another run is refused, with what is different") {
   CHECK(different({"--set", "prefetch.batch=5"}).find("batch: 4 in the checkpoint, 5 here") != std::string::npos);
   CHECK(different({"--strategy", "ssgd"}).find("strategy: the graph's in the checkpoint, ssgd here") !=
         std::string::npos);
+  CHECK(different({"--without", "keep_maxima,fuse_relu"})
+            .find("without: nothing in the checkpoint, fuse_relu,keep_maxima "
+                  "here") != std::string::npos);
   CHECK(different({"--set", "prefetch.source=\"synthetic:?shape=1x16x16&classes=10&size=120&test=40&delay=500\""})
             .find("training data: ") != std::string::npos);
   CHECK(refused([&] { place.run(); }).find("has checkpoints of a run") != std::string::npos);
   std::ifstream file(place.log);
   CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == log);  // as it was
+}
+
+TEST_CASE("a run goes on without the passes that it was started without") {
+  const Place place;
+  REQUIRE(place.run({"--without", "fuse_relu", "--iterations", "30"}) == kDone);
+  CHECK(refused([&] { place.run({"--resume"}); }).find("without: fuse_relu in the checkpoint, nothing here") !=
+        std::string::npos);
+  CHECK(place.run({"--without", "fuse_relu", "--resume", "--iterations", "60"}) == kDone);
+  CHECK(command_resume({place.checkpoints}) == kDone);  // takes the option from the checkpoint
 }
 
 TEST_CASE("a run goes on with another number of learners or devices, and from there as any other") {

@@ -137,25 +137,57 @@ g () => () {
   CHECK(listing.find("a.conv again = Conv ") != std::string::npos);
 }
 
+TEST_CASE("plan shows the graph without passes that are left out") {
+  const TestFolder folder;
+  const std::string graph =
+      folder
+          .write("g.onnxtxt", std::string(R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
+g () => () {
+  image, label = arbalest.Prefetch <source = "synthetic:?shape=1x16x16&classes=10&size=100&test=40", batch = 20> ()
+  x = arbalest.Augment (image)
+  a = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)
+  h = Relu (a)
+  logits = arbalest.Linear <units = 10> (h)
+  loss = arbalest.SoftmaxCrossEntropy (logits, label)
+  trained = arbalest.Train <lr = 0.02> (loss)
+})"))
+          .string();
+  const auto listing = [&](const char* pass, std::vector<const char*> more) {
+    std::vector<const char*> words = {"plan", graph.c_str(), "--devices", "cpu:0", "--after", pass};
+    words.insert(words.end(), more.begin(), more.end());
+    const Command command = test::parse(words);
+    const test::Redirected out((folder / "out").string());
+    CHECK(command_plan(std::get<PlanCommandOptions>(command)) == kDone);
+    return fmt::format("{}", fmt::join(out.lines(), "\n"));
+  };
+  for (const char* pass : {"fuse_relu", "remove_dead"}) {
+    CHECK(listing(pass, {}).find(" = arbalest.ConvRelu") != std::string::npos);
+    const std::string without = listing(pass, {"--without", "fuse_relu"});
+    CHECK(without.find(" = arbalest.ConvRelu") == std::string::npos);
+    CHECK(without.find(" = Relu") != std::string::npos);
+  }
+}
+
 TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for") {
   const TestFolder folder;
   const std::string graph = folder.write("g.onnxtxt", std::string(kSmallGraph)).string();
   const std::string log = (folder / "log").string(), events = (folder / "runs/a").string();
   const Command command =
       test::parse({"run", graph.c_str(), "--devices", "cpu:0", "--seed", "7", "--deterministic", "--set",
-                   "train.lr=0.02", "--log", log.c_str(), "--tensorboard", events.c_str()});
+                   "train.lr=0.02", "--without", "fuse_relu,keep_maxima", "--log", log.c_str(), "--tensorboard", events.c_str()});
   REQUIRE(std::holds_alternative<RunOptions>(command));
   CHECK(command_run(std::get<RunOptions>(command)) == kDone);
   std::string line;
   std::ifstream file(log);
   REQUIRE(std::getline(file, line));
   const auto start = nlohmann::json::parse(line);
-  CHECK(start.at("command").size() == 14);
+  CHECK(start.at("command").size() == 16);
   CHECK(start.at("command")[1] == "run");
   CHECK(start.at("options").at("GRAPH") == graph);
   CHECK(start.at("options").at("seed") == 7);
   CHECK(start.at("options").at("deterministic") == true);
   CHECK(start.at("options").at("set") == std::vector<std::string>{"train.lr=0.02"});
+  CHECK(start.at("options").at("without") == std::vector<std::string>{"fuse_relu,keep_maxima"});
   CHECK(start.at("options").at("precision") == "fp32");  // by default
   CHECK(start.at("options").at("save").is_null());
   CHECK_FALSE(start.at("options").contains("help"));

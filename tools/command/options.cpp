@@ -181,6 +181,7 @@ class CommandLine {
   CLI::App* declare_inference(const char* name, const char* description, Options& options) {
     CLI::App* command = declare(name, description);
     bind_graph(*command, options);
+    bind_passes(*command, options.session);
     bind_weights(*command, options.session.files, kModelsWeights);
     bind_reading(*command, options.session,
                  "go on over so many samples that cannot be read, which are left out; otherwise as many as the run of "
@@ -363,6 +364,7 @@ class CommandLine {
   void declare_profile() {
     profile_command_ = declare("profile", "measure where the time of a training step goes, node by node");
     bind_graph(*profile_command_, profile_);
+    bind_passes(*profile_command_, profile_.session);
     bind_memory(*profile_command_, profile_.session);
     profile_command_->add_option("--batch", profile_.batch, "samples per learner; short for --set prefetch.batch=N")
         ->type_name("N")
@@ -391,6 +393,7 @@ class CommandLine {
     bench_command_ = declare("bench", "measure throughput");
     scaling_command_ = declare(*bench_command_, "scaling", "training throughput over devices and learners");
     bind_graph(*scaling_command_, scaling_);
+    bind_passes(*scaling_command_, scaling_.session);
     bind_strategy(*scaling_command_, scaling_.session);
     bind_memory(*scaling_command_, scaling_.session);
     const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
@@ -428,6 +431,7 @@ class CommandLine {
   void declare_tracing() {
     tracing_command_ = declare(*bench_command_, "tracing", "what a trace costs in throughput");
     bind_graph(*tracing_command_, tracing_);
+    bind_passes(*tracing_command_, tracing_.session);
     bind_strategy(*tracing_command_, tracing_.session);
     bind_memory(*tracing_command_, tracing_.session);
     const auto option = [&](const char* name, auto& value, const char* type, const char* description) {

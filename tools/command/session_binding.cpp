@@ -13,6 +13,7 @@
 
 #include "executor/devices/nvtx.h"
 #include "graph/error.h"
+#include "graph/passes/program.h"
 #include "tools/command/duration.h"
 
 namespace arbalest {
@@ -233,6 +234,27 @@ void bind_memory(CLI::App& command, SessionOptions& session) {
       ->type_name("SIZE");
 }
 
+void bind_passes(CLI::App& command, SessionOptions& session) {
+  const auto add = [&session](const std::vector<std::string>& lists) {
+    for (const std::string& list : lists) {
+      for (size_t at = 0; at <= list.size();) {
+        const size_t comma = std::min(list.find(',', at), list.size());
+        const std::string name = list.substr(at, comma - at);
+        named("--without", [&] { check_optional(name); });
+        session.numerics.without.insert(name);
+        at = comma + 1;
+      }
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--without", add,
+          "leave out these passes, with commas between them, of those that make a step faster or smaller; repeatable")
+      ->type_name("PASS")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
 void bind_strategy(CLI::App& command, SessionOptions& session) {
   add_word(
       command, "--strategy", [&session](const std::string& word) { session.learners.strategy = parse_strategy(word); },
@@ -260,6 +282,7 @@ void bind_weights(CLI::App& command, FileOptions& files, const char* description
 }
 
 void bind_plan(CLI::App& command, SessionOptions& session) {
+  bind_passes(command, session);
   bind_strategy(command, session);
   bind_memory(command, session);
   command

@@ -23,6 +23,8 @@ inline constexpr int kMostReplicas = 1024;  // and devices: a typing error makes
 void bind_graph(CLI::App& command, GraphOptions& options);
 // How much of devices' memory may be planned for.
 void bind_memory(CLI::App& command, SessionOptions& session);
+// Which passes there are.
+void bind_passes(CLI::App& command, SessionOptions& session);
 // How learners agree.
 void bind_strategy(CLI::App& command, SessionOptions& session);
 // The file of weights to begin with.

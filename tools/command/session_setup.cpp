@@ -17,6 +17,12 @@ namespace arbalest {
 
 namespace {
 
+#ifdef ARBALEST_DEBUG
+constexpr bool kDebugBuild = true;
+#else
+constexpr bool kDebugBuild = false;
+#endif
+
 Graph load(const GraphOptions& options, std::vector<std::string>* files = nullptr) {
   Graph graph = load_graph(options.graph, builtin_ops(), 0, options.models, files);
   if (!graph.find_op("arbalest.Prefetch") && !graph.find_op("arbalest.Train")) {
@@ -114,6 +120,7 @@ SessionOptions session_options(const GraphOptions& options) {
   tell_of_many_threads(session.execution.threads);
   give_learners_queues(session.learners.per_device, options.devices);
   session.learners.devices = parse_devices(options.devices, default_devices);
+  session.execution.check_passes = kDebugBuild;
   return session;
 }
 

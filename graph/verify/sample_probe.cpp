@@ -1,4 +1,4 @@
-#include "graph/passes/sample_probe.h"
+#include "graph/verify/sample_probe.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "graph/constants.h"
-#include "graph/host_node.h"
+#include "graph/verify/host_node.h"
 #include "graph/op.h"
 #include "graph/random.h"
 

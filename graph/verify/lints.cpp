@@ -1,4 +1,4 @@
-#include "graph/passes/lints.h"
+#include "graph/verify/lints.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "graph/host_node.h"
+#include "graph/verify/host_node.h"
 
 #include <cstring>
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "graph/host_node.h"
+#include "graph/verify/host_node.h"
 
 namespace arbalest {
 namespace {

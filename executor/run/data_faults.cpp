@@ -259,14 +259,18 @@ NodeId layer_that_takes(const Graph& graph, ValueId value) {
 FieldRange range_of(const Source& source, size_t field) {
   constexpr int64_t kMostLooks = 256;  // samples, evenly spread
   const std::vector<Field> fields = source.fields();
-  Bytes content(size_t(fields[field].sample().bytes()));
+  std::vector<Bytes> content(fields.size());
   std::vector<std::byte*> places(fields.size(), nullptr);
-  places[field] = content.data();
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if (fields[f].dtype == DataType::String) continue;
+    content[f].resize(size_t(fields[f].sample().bytes()));
+    places[f] = content[f].data();
+  }
   FieldRange range;
   for (int64_t i = 0, looks = std::min(kMostLooks, source.size()); i < looks; ++i) {
     const SampleRef sample{i * (source.size() / looks), 0, 0};
     source.fill({&sample, 1}, places);
-    range.add(numbers(fields[field].dtype, content));
+    range.add(numbers(fields[field].dtype, content[field]));
   }
   return range;
 }

@@ -72,7 +72,7 @@ bool is_there(const Arena& arena, const KeptArenas& kept) {
   return found != kept.end() && found->second.bytes == arena.bytes;
 }
 
-// What to do where samples that lie on a device take its memory; "" where none do.
+// Advice for the error if samples kept on these devices take part of their memory; "" if there are none.
 std::string advice_on_samples(const Plan& plan, const std::vector<int32_t>& devices) {
   int64_t bytes = 0;
   for (const SamplesOnDevice& samples : plan.handles.samples) {
@@ -169,7 +169,8 @@ void Binding::check_free_memory(const KeptArenas& kept) const {
   check_memory(plan_, free);
 }
 
-// Of the plan nothing has been allocated yet; what an earlier one has left for it is there.
+// Records the bytes that libraries take on each device. Called before any of the plan is allocated; arenas kept from an
+// earlier plan are subtracted.
 void Binding::measure_libraries(const KeptArenas& kept) {
   for (const auto& device : devices_) library_bytes_.push_back(device->taken_bytes());
   for (const Arena& arena : plan_.arenas) {

@@ -48,7 +48,7 @@ class Binding {
   const Plan& plan() const { return plan_; }
   CallWatch& calls() const { return *calls_; }
   Device& device(int32_t index) const { return *devices_[size_t(index)]; }
-  // Where a device task runs.
+  // The queues that run a device task.
   Queues& queues(TaskId task) const { return queues_of(plan_.tasks[size_t(task)].lane); }
   const std::vector<Queues*>& all_queues() const { return all_queues_; }
   const std::vector<BoundTask>& tasks() const { return tasks_; }  // one a task; host tasks have no variants
@@ -61,8 +61,8 @@ class Binding {
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
   int64_t peak_bytes(int32_t device) const;
-  // Bytes that were taken of a device's memory when all kernels were made and nothing of the plan was allocated:
-  // handles and code of libraries, queues, NCCL's connections, and other processes' too. −1 where that cannot be told.
+  // Bytes of a device's memory that were taken once all kernels were made, before anything of the plan was allocated:
+  // handles and code of libraries, queues, NCCL's connections, and memory of other processes. −1 if unknown.
   int64_t library_bytes(int32_t device) const { return library_bytes_[size_t(device)]; }
 
  private:

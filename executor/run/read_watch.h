@@ -43,8 +43,8 @@ class ReadWatch {
     std::list<Entry>::iterator entry_;
   };
 
-  // What is late, with its file, or nothing. Between two looks at most a second counts: where the process itself stood
-  // still (stopped, or its machine asleep), nothing was awaited.
+  // A message about a read that is late, with its file, or nothing. Between two calls at most a second counts: while
+  // the process itself stood still (stopped, or its machine asleep), it awaited nothing.
   std::optional<std::string> late(Time now = std::chrono::steady_clock::now());
 
  private:

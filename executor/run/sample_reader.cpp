@@ -18,7 +18,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of one sample.
+// The type of one sample of a batch.
 TensorType sample_of(TensorType batch) {
   batch.shape.erase(batch.shape.begin());
   return batch;

@@ -85,7 +85,7 @@ void Scheduler::start_host_threads() {
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
   const Listening listening(*this);
-  // Whatever happens below, nothing of this run outlives it.
+  // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.
   const struct Guard {
     Scheduler& scheduler;
     ~Guard() { scheduler.come_to_rest(); }
@@ -138,7 +138,8 @@ void Scheduler::check() {
   if (!dependencies_.complete()) throw RunError("the plan came to a halt:\n" + describe_waiting());
 }
 
-// Whatever cannot be handed over ends the run; it is not counted as active then.
+// Hands an instance to its thread or queue. If that fails, the run ends with the error, and the instance does not count
+// as active.
 void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
   if (options_.trace) times(task, instance) = {options_.trace->now(), -1};  // before enter(), which hands it over
   enter();
@@ -327,7 +328,7 @@ void Scheduler::leave() {
   changed_.notify_all();
 }
 
-// What the waiting thread looks at now and then: whether the run is to end, or to rest.
+// Called now and then by the waiting thread: ends the run, or brings it to rest, if that is due.
 void Scheduler::look_up(bool interrupted) {
   const auto ready = [this](TaskId task, int64_t instance) { dispatch(task, instance); };
   const bool rests = bool(options_.rest);
@@ -337,7 +338,8 @@ void Scheduler::look_up(bool interrupted) {
     stopping_ = true;
   }
   if (!rests || stopping_ || resting_) return;
-  // Where the next rest is close, what is left is a validation, which does not hold it up.
+  // True if training has run up to the next rest. Then only a validation may be under way, and the rest does not wait
+  // for its end.
   const bool there = dependencies_.limit(0) < plan_.clocks[0].ticks && dependencies_.trained();
   if (!there && !interrupted && !(options_.rest_due && options_.rest_due())) return;
   const Active active(*this);

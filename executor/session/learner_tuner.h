@@ -29,7 +29,7 @@ class LearnerTuner {
   LearnerTuner() = default;
   explicit LearnerTuner(const Options& options) : options_(options) {}
 
-  // What has been found so far, and a tuner that goes on from that.
+  // The results so far, from which restore() goes on.
   struct State {
     int32_t learners = 1, before = 0;
     double best = 0;
@@ -46,9 +46,9 @@ class LearnerTuner {
   int32_t learners() const { return learners_; }
   bool done() const { return done_; }
 
-  // What training has come to, since it began. A decision once the throughput is steady.
+  // Takes the seconds and images since training began. Returns a decision once the throughput is steady.
   std::optional<Decision> observe(double seconds, int64_t images);
-  // The number asked for cannot be had: it will be the one before.
+  // The number of learners that was asked for is not possible: decides for the previous one.
   Decision cannot(const std::string& why);
 
  private:

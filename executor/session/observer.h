@@ -180,11 +180,11 @@ struct RunFailed {
   std::string trace;  // file written, or ""
 };
 
-// Implemented by whoever watches a run, and given to run_training(). Calls come one at a time, from a thread that does
-// nothing else: training does not wait for them, and where they take too long reports of progress are left out (see
-// RunProgress::missed). started() comes first, finished() or failed() last, before run_training() returns; where set-up
-// fails, failed() is the only call. What a call throws, run_training() throws once the run has ended and saved its
-// files, unless the run failed by itself; nothing is called after that.
+// Watches a run; its implementation is passed to run_training(). Calls come one at a time, from a thread that does
+// nothing else. Training does not wait for them: if they take too long, reports of progress are left out (see
+// RunProgress::missed). started() comes first; finished() or failed() comes last, before run_training() returns. If
+// set-up fails, failed() is the only call. If a call throws, nothing is called after that. run_training() throws the
+// exception once the run has ended and saved its files, unless the run itself failed.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;

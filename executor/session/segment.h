@@ -38,8 +38,8 @@ struct SegmentSnapshot {
   std::vector<std::vector<std::vector<std::byte>>> kept;  // by learner: the values that kept_values() names
   int64_t reported = 0;                                   // iterations that have been reported
   std::vector<double> trained, validated;                 // the sums when they were last read
-  std::vector<std::vector<double>> tallies;               // by validating device: the tally when a validation last ended
-  bool validating = false;                                // a validation is under way, with the weights and statistics of:
+  std::vector<std::vector<double>> tallies;               // by validating device, when a validation last ended
+  bool validating = false;                                // one is under way, with the weights and statistics in:
   ModelState model;
 };
 

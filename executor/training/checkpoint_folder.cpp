@@ -50,7 +50,7 @@ std::shared_ptr<const CheckpointFile> newest_of(const std::vector<fs::path>& pat
   return nullptr;
 }
 
-// What a killed run was writing.
+// Removes the temporary files of checkpoints that a killed run was writing.
 void remove_unfinished(const fs::path& folder) {
   constexpr std::string_view kTemporary = ".tmp-";
   std::vector<fs::path> targets;

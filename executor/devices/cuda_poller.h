@@ -1,6 +1,5 @@
 #pragma once
-// How the host learns what GPUs have done: events that tell how far each task has come, and a thread that looks at
-// them.
+// Tells the host what GPUs have completed: events mark the progress of each task, and a thread polls them.
 
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What devices and the process use while a run goes on, for its trace.
+// Samples the use of devices and of the process during a run, for its trace.
 
 #include <chrono>
 #include <condition_variable>

@@ -1,5 +1,5 @@
 #pragma once
-// What a model's samples consist of, where its data set need not be there.
+// The fields of a model's samples, if its data set is not available.
 
 #include <memory>
 #include <vector>

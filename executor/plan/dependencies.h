@@ -1,5 +1,5 @@
 #pragma once
-// Which task instances may run now: the executor's only hot loop.
+// Decides which task instances may run now: the executor's only hot loop.
 //
 // Every task counts how many of its instances have been fired, issued and done. An instance (v, n) is ready once each
 // in-edge sees n < count of u + distance. The thread that raises a count checks the tasks that depend on it, and claims
@@ -8,10 +8,10 @@
 // nothing can overflow. An edge between clocks has a count of its own, in ticks of v, which moves when a group of ticks
 // ends.
 //
-// No instance is missed, because counts are raised and read with sequential consistency. Of two threads that raise the
-// last two counts that (v, n) needs, at least one sees both; if both do, the compare-and-swap lets only one fire. The
-// thread that fires n checks n + 1 itself. Everything that an instance wrote before done() is visible to the instances
-// that its completion makes ready.
+// No instance is missed, because counts are raised and read with sequential consistency. If two threads raise the last
+// two counts that (v, n) needs, at least one of them sees both; if both do, the compare-and-swap lets only one fire.
+// The thread that fires n checks n + 1 itself. Everything that an instance wrote before done() is visible to the
+// instances that its completion makes ready.
 //
 // A plan's edges bound what runs; besides them a task's own order holds, whether or not the plan spells it out: a
 // device task is issued in order, one instance at a time, and a host task has at most `width` instances at once.

@@ -1,5 +1,5 @@
 #pragma once
-// Where a step's numbers go wrong: the step once more, node by node.
+// Finds where a step's numbers go wrong: runs the step once more, node by node.
 
 #include <cstdint>
 #include <optional>

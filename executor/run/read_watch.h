@@ -1,6 +1,6 @@
 #pragma once
-// Which samples are being read, and since when: a file on a disk or a server that no longer answers holds up a run for
-// ever, and nothing would say which.
+// Records which samples are being read, and since when. A file on a disk or a server that no longer answers would hold
+// up a run for ever, with no hint of which file it is.
 
 #include <chrono>
 #include <list>

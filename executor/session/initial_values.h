@@ -1,5 +1,5 @@
 #pragma once
-// What the memory of a replica starts with.
+// The initial content of a replica's memory.
 
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What a run tells whoever watches it. Progress lines and the log implement this.
+// The events that a run reports to its observer. Progress lines and the log are observers.
 
 #include <cstdint>
 #include <exception>

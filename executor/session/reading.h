@@ -1,6 +1,6 @@
 #pragma once
-// How a session opens and reads its splits: what fills the slots of a loop, what is kept of samples, and which may be
-// skipped.
+// Opens and reads the splits of a session: which source fills the slots of a loop, which samples are kept, and which
+// may be skipped.
 
 #include <condition_variable>
 #include <memory>

@@ -1,5 +1,6 @@
 #pragma once
-// What a replica keeps across iterations, on the host: made from initialisers, read from files, written to files.
+// The state that a replica keeps across iterations, on the host: made from initialisers, read from files, written to
+// files.
 
 #include <filesystem>
 #include <map>

@@ -1,5 +1,5 @@
 #pragma once
-// How learners on one GPU slow each other down.
+// Models how learners on one GPU slow each other down.
 //
 // After a traced run each compute task is timed once more by itself (TraceFile::alone). In the steady state it ran in
 // parallel with the others and took longer. The difference is put down to the others, each of which adds the same. If a

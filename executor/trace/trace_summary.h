@@ -1,5 +1,6 @@
 #pragma once
-// What a trace says: how busy each lane was and what it waited for, which tasks are slow, and what bounds the schedule.
+// Summary of a trace: how busy each lane was and what it waited for, which tasks are slow, and what bounds the
+// schedule.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What limits a run, in a sentence and three figures: the same words in the terminal and in the viewer.
+// The limit of a run, in a sentence and three figures: the same words in the terminal and in the viewer.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What would change if: a trace's plan and costs, edited and simulated again.
+// Predicts the effect of changes: edits a trace's plan and costs and simulates them again.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
-// What would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills one shorter, by
-// itself, in the simulation that what_if.h uses.
+// Finds the changes that would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills
+// one shorter. Each change is made by itself, in the simulation that what_if.h uses.
 
 #include <algorithm>
 #include <cmath>

@@ -100,7 +100,7 @@ class CallWatch {
   // first call starts the watching thread. Throws RunError if the system refuses a thread.
   Caller& add(const std::vector<std::string>& devices);
 
-  // Returns the listener before. Once this has returned, that one is told nothing more.
+  // Sets the listener and returns the previous one, which is not called any more after this has returned.
   Listener listen(Listener listener);
 
   double limit() const { return limit_.count(); }

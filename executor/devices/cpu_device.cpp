@@ -130,7 +130,7 @@ class CpuDevice final : public Device {
     if (error) std::rethrow_exception(error);
   }
 
-  // All CPU devices of a run are told the same.
+  // CPU devices share the progress, so all of them of a run are passed the same numbers.
   void go_on_from(const std::vector<int64_t>& instances) override {
     for (size_t task = 0; task < instances.size(); ++task) progress_->ended[task].store(instances[task]);
   }

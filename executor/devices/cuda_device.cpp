@@ -188,8 +188,8 @@ class CudaDevice final : public Device {
     enter();
     if (size_t(lane) >= streams_.size()) streams_.resize(size_t(lane) + 1);
     auto stream = std::make_unique<Stream>(calls_.add({name()}));
-    // Collectives (here and in CollectiveContext) hold up whoever waits for them, on other devices too; validation
-    // fills what training leaves free.
+    // Collectives (here and in CollectiveContext) have the highest priority, since work on other devices waits for them
+    // too. Validation has the lowest: it uses the time that training leaves.
     int least = 0, greatest = 0;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     const int priority = kind == Lane::Kind::Validate  ? least

@@ -79,9 +79,9 @@ class CudaPoller {
   // the look before something has ended in any of them.
   using Check = std::function<void(size_t lane, const Pending::Instance& oldest, bool progress)>;
 
-  // `names` are for errors: "cuda:0", one for each event of an instance. `device`: whose clock the trace's times come
-  // from. `check` is called now and then for every lane with something under way, until it throws. `caller`: the
-  // thread, for whoever watches its calls.
+  // `names` are for errors: "cuda:0", one for each event of an instance. `device`: the device whose clock the trace's
+  // times come from. `check` is called now and then for every lane with something under way, until it throws. `caller`:
+  // the polling thread, whose calls are watched.
   CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
              TraceRecorder* trace, CallWatch::Caller& caller, Check check);
   ~CudaPoller() { stop(drain_deadline()); }
@@ -121,7 +121,7 @@ class CudaPoller {
   std::atomic<bool> stopping_{false};
   Deadline drain_until_;                    // once stopping_; then the thread's own
   bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
-  int looks_ = 0;                           // likewise
+  int looks_ = 0;                           // the thread's own
   bool under_way_ = false;
   std::thread thread_;
 };

@@ -80,8 +80,8 @@ struct BoundTask {
   std::vector<BoundWait> waits;
   int32_t every = 1;     // as the task's
   bool capture = false;  // variants may be recorded and replayed as a whole
-  // Its latest instances whose ends are told apart: at least what the leads of its edges ask for, and enough for a host
-  // that issues ahead of what it has seen the end of.
+  // Number of latest instances whose ends can be distinguished: at least as many as the leads of its edges require, and
+  // enough for a host that issues ahead of the ends that it has seen.
   int32_t events = 16;
 
   size_t variant_of(int64_t instance) const {

@@ -23,7 +23,7 @@ namespace arbalest {
 namespace {
 
 constexpr int64_t kOpset = 18, kOpsetWithGelu = 20;
-constexpr size_t kMostFaults = 20;  // of the weights' file that are told at once
+constexpr size_t kMostFaults = 20;  // of the weights' file that are reported at once
 
 std::vector<float> floats_of(const Value& value) {
   std::vector<float> numbers(size_t(value.type.elements()));

@@ -38,7 +38,7 @@ class RequestQueue {
   // `batch`: samples of a batch.
   explicit RequestQueue(int64_t batch) : batch_(batch) {}
 
-  // Throws what fail() was told.
+  // Throws the error that fail() was called with.
   void push(const std::shared_ptr<Request>& request);
 
   // The slot of the device's batch `tick` may be filled.

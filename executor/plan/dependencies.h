@@ -59,14 +59,14 @@ class Dependencies {
   template <class Ready>
   bool done(TaskId task, int64_t instance, Ready&& ready);
 
-  // Ends the run after a whole number of iterations: all tasks of clock 0 run the same number of instances from now on,
-  // coarse clocks their complete groups and what clock 0 needs of them, clocks under them likewise. Instances of other
-  // clocks that are already fired end, and their successors are left where they stand.
+  // Ends the run after a whole number of iterations. From now on all tasks of clock 0 run the same number of instances.
+  // Coarse clocks run their complete groups and the instances that clock 0 needs of them; the same holds for the clocks
+  // under them. Instances of other clocks that have been fired still end, but their successors do not run.
   template <class Ready>
   bool stop(Ready&& ready);
 
-  // Brings the plan to rest between two iterations, as soon as it can be. A validation that is under way stands still
-  // too, and begins again where the plan goes on from position() elsewhere. start() goes on from there.
+  // Brings the plan to rest between two iterations, as soon as possible. A validation that is under way stops too; if
+  // the plan goes on from position() elsewhere, it begins again there. start() goes on from the rest.
   template <class Ready>
   bool pause(Ready&& ready);
 

@@ -32,7 +32,7 @@ struct PlanRequest {
   BatchOrigin training_batches = BatchOrigin::Host, validation_batches = BatchOrigin::Host;
   // How long it takes to fill one sample on one thread, in µs: see Source::microseconds_per_sample().
   double training_fill_time = 0, validation_fill_time = 0;
-  bool endless = false;                  // a pass without an end, whose batches are filled by whoever has samples
+  bool endless = false;                  // a pass without an end, whose batches the caller fills
   int32_t host_threads = 1;              // of host tasks: how many parts of batches are worth having at once
   int32_t run_ahead = 2;                 // iterations that may be under way at once
   int32_t device_slots = 2;              // batches on the device per learner

@@ -130,8 +130,8 @@ struct Task {
     Average,          // replicas of one device → their average, by a run of nodes
     Collective,       // over all devices at once
     Snapshot,         // weights and statistics → validation's copy, by copies and a run of nodes
-    CopyOut,          // tallies, or what a batch hands out → pinned
-    HandOut,          // host: what a batch hands out to whoever asked for it
+    CopyOut,          // tallies, or a batch's outputs → pinned
+    HandOut,          // host: a batch's outputs to the code that asked for them
     ValidationBegin,  // host: opens a validation
     Report,           // host: training metrics to the log
     ValidationEnd,    // host: metrics of a validation, merged over devices
@@ -143,7 +143,7 @@ struct Task {
   ClockId clock = 0;
   int32_t width = 1;            // instances that may run at once (host tasks)
   int32_t part = 0, parts = 1;  // Fill: which of so many parts of a batch; the first writes the StepScalars too
-  bool deferred = false;        // host task: an instance ends when Scheduler::finish() is told, not with its function
+  bool deferred = false;        // host task: an instance ends by Scheduler::finish(), not with its function
   int32_t every = 1;            // instances of a device task of which only the last has work: see has_work()
   int32_t device = kNone;
   int32_t learner = kNone;                  // global number of the learner

@@ -44,8 +44,8 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   }
 }
 
-// How many events of an edge's first task must be told apart. A slow task waits for the last instance of a group only;
-// where the fast one waits for the slow one in turn, it cannot run further ahead than that says.
+// Number of events of an edge's first task that must be distinguished. A slow task waits for the last instance of a
+// group only; if the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
 int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
   if (edge.relation == kNone) return int32_t(lead) + 1;
   const ClockRelation& relation = plan.relations[size_t(edge.relation)];

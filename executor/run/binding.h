@@ -19,7 +19,7 @@ namespace arbalest {
 struct KeptArena {
   std::shared_ptr<std::byte> memory;
   int64_t bytes = 0;
-  bool filled = false;  // whoever fills it says so
+  bool filled = false;  // set by the code that fills it
 };
 using KeptArenas = std::map<std::string, KeptArena>;
 
@@ -56,7 +56,7 @@ class Binding {
   // The address of an operand for instance `tick` of its buffer's clock.
   std::byte* address(const Operand& operand, int64_t tick) const;
   std::byte* address(BufferId buffer, int64_t tick) const { return address(Operand{buffer, 0, 0}, tick); }
-  // Copies to and from the memory of an operand, for whoever runs the plan: before it starts or once it is at rest.
+  // Copy to and from the memory of an operand, before the plan starts or once it is at rest.
   void put(const Operand& to, int64_t tick, const std::vector<std::byte>& content) const;
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
@@ -86,7 +86,7 @@ class Binding {
   std::vector<std::byte*> arenas_;
   std::vector<std::shared_ptr<std::byte>> kept_;  // those of them that outlive this
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
-  std::vector<Workspace> workspaces_;             // likewise
+  std::vector<Workspace> workspaces_;             // one a launch
   std::vector<BoundTask> tasks_;
   std::vector<int64_t> library_bytes_;  // by device
 };

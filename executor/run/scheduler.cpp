@@ -46,8 +46,8 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
   start_host_threads();
 }
 
-// TBB starts its workers when work comes, and where the system refuses one, the work waits for ever. So they are
-// started here, by tasks that wait for each other, once it is known that there are as many threads to be had.
+// TBB starts its workers when work comes, and if the system refuses one, the work waits for ever. So the workers are
+// started here, by tasks that wait for each other, after a check that the system provides that many threads.
 void Scheduler::start_host_threads() {
   constexpr auto kLongest = std::chrono::seconds(1);  // a program's own limit may allow TBB fewer workers
   const int threads = std::max(1, options_.threads);
@@ -283,7 +283,7 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
   };
   try {
     error = placed(error);
-  } catch (...) {  // no memory for the words: the error is told without its place
+  } catch (...) {  // no memory for the message: the error is reported without its place
   }
   const std::scoped_lock lock(mutex_);
   failed_.store(true);
@@ -353,10 +353,10 @@ void Scheduler::look_for_late_read() {
 }
 
 void Scheduler::end_process(std::string message) {
-  ending_.lock();  // by whoever comes first, and for good
+  ending_.lock();  // by the first thread to get here, and for good
   try {
     check();
-  } catch (const std::exception& error) {  // what came first is what is told
+  } catch (const std::exception& error) {  // the run's first error is reported
     message = plain_message(error);
   }
   if (options_.process_ends) options_.process_ends(message);

@@ -1,5 +1,5 @@
 #pragma once
-// The run's story so far: what the observer is told, what the end needs, and what validation decides.
+// Keeps the history of a run: events for the observer, results for the end, and decisions of validation.
 
 #include <chrono>
 #include <cstdint>
@@ -56,7 +56,7 @@ struct MonitorState {
   int64_t best_epoch = 0, best_iteration = 0;
   int64_t since_best = 0, since_drop = 0;
   std::vector<double> factors = {1};  // by the number of validations made
-  std::vector<int64_t> drops = {0};   // likewise: how often the factor has fallen
+  std::vector<int64_t> drops = {0};   // the same: how often the factor has fallen
   std::vector<TargetReached> targets;
   int64_t rollbacks = 0;         // that the run has made
   double rollback_factor = 1;    // what they have multiplied the rate with

@@ -217,9 +217,9 @@ class Segment {
   std::unique_ptr<ValidationReader> validated_;  // what the validation has that ends
   bool sound_labels_ = false;                    // those of the validation's split are known to be
   std::vector<bool> sound_trained_;              // by training's sample; empty: none has been looked at
-  int64_t reported_ = 0;                         // iterations that reports have told of
+  int64_t reported_ = 0;                         // iterations that have been reported
   ReadSoFar read_;                               // by the last report
-  InputReport last_input_;                       // likewise
+  InputReport last_input_;                       // by the last report
   mutable std::mutex divergence_mutex_;
   std::optional<Diverged> diverged_;
 };

@@ -120,11 +120,11 @@ struct DivergenceOptions {
 // Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
 struct CheckpointOptions {
   std::string folder;                          // "": none are written
-  int64_t iterations = 0;                      // between them; 0: see the next
-  int64_t epochs = 0;                          // likewise
-  double seconds = 600;                        // likewise, where both are 0
+  int64_t iterations = 0;                      // from one to the next; 0: see `epochs`
+  int64_t epochs = 0;                          // from one to the next; 0: see `seconds`
+  double seconds = 600;                        // from one to the next, if both are 0
   int64_t keep = 3;                            // of the newest; that of the best validation stays too
-  std::string working_folder;                  // in which the run was started, for whoever goes on
+  std::string working_folder;                  // in which the run was started, for those who resume it
   bool resume = false;                         // the folder may have checkpoints already
   std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
   // The folder, held since before `from` was looked for; nullptr: the run takes hold of it.
@@ -207,9 +207,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 // of the memory limit. Throws LimitTooLow.
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 
-// Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(), and what
-// the observer threw (see RunObserver). Returns what observer.finished() was told. `interrupted`: end after the batches
-// already read, without a validation that is under way, saving all the same.
+// Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after observer.failed(), and
+// exceptions of the observer (see RunObserver). Returns the argument of observer.finished(). `interrupted`: end after
+// the batches already read, without a validation that is under way, but still save.
 RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
                          const std::atomic<bool>& interrupted);
 

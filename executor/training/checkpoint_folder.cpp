@@ -36,7 +36,7 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   return std::stoll(digits);
 }
 
-// The first that can be read and is wanted; those that cannot be read are told of on standard error.
+// The first checkpoint that can be read and is wanted; those that cannot be read are reported on standard error.
 std::shared_ptr<const CheckpointFile> newest_of(const std::vector<fs::path>& paths,
                                                 const std::function<bool(const CheckpointFile&)>& wanted) {
   for (const fs::path& path : paths) {

@@ -23,7 +23,7 @@ constexpr const char *kDevices = "devices", *kLearners = "learners";
 
 constexpr int64_t kNoRest = SchedulerOptions::kNoRest;
 
-// Long lists are told by their length and a sum.
+// Shortens long lists to their beginning, their length and a checksum.
 std::string shortened(const std::string& text) {
   constexpr size_t kLongest = 300;
   if (text.size() <= kLongest) return text;

@@ -1,4 +1,4 @@
-// Metrics from a graph to what observers are told: AUC over devices, training's accuracy, and metrics of one's own.
+// Tests metrics from a graph to an observer's events: AUC over devices, training's accuracy, and metrics of one's own.
 
 #include "executor/session/metrics.h"
 

@@ -31,8 +31,8 @@ struct BoundLaunch {
   int32_t launch = kNone;  // index into Plan::launches
   bool ranged = false;     // within an NvtxRange
   bool aside = false;      // Launch::aside
-  // For a launch that is not aside, the index in its variant of the last launch aside before it that uses the same
-  // memory and has not been waited for; kNone if there is none.
+  // The launch aside that this launch has to wait for, by its index in the variant: the last one before it that uses
+  // the same memory. kNone if there is none, if an earlier launch waits for it, or for a launch that is aside itself.
   int32_t after = kNone;
 
   void run() const { run_on(context.stream); }
@@ -80,7 +80,7 @@ struct BoundTask {
   std::vector<BoundWait> waits;
   int32_t every = 1;     // as the task's
   bool capture = false;  // variants may be recorded and replayed as a whole
-  // Number of latest instances whose ends can be distinguished: at least as many as the leads of its edges require, and
+  // Number of latest instances whose ends can be distinguished. It is at least what the leads of its edges require, and
   // enough for a host that issues ahead of the ends that it has seen.
   int32_t events = 16;
 

@@ -61,8 +61,9 @@ class Binding {
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
   int64_t peak_bytes(int32_t device) const;
-  // Bytes of a device's memory that were taken once all kernels were made, before anything of the plan was allocated:
-  // handles and code of libraries, queues, NCCL's connections, and memory of other processes. −1 if unknown.
+  // Bytes of a device's memory that were taken once all kernels were made, before anything of the plan was allocated.
+  // They include handles and code of libraries, queues, NCCL's connections, and memory of other processes. −1 if
+  // unknown.
   int64_t library_bytes(int32_t device) const { return library_bytes_[size_t(device)]; }
 
  private:

@@ -28,10 +28,10 @@ struct HeldBack {
 };
 
 // Delivers events to an observer from a thread of its own. Calls return at once and may come from any thread. The
-// observer is called in the order of the calls, except for lines of epochs: the end of an epoch and its validation
-// (EpochEnded::validates) come before those of the next, whichever is known first. At most `most_waiting` events of
-// RunProgress, the only frequent ones, wait for delivery. Beyond that the oldest is dropped, and RunProgress::missed of
-// the next one counts it. All other events are delivered. An observer that throws is not called again.
+// observer is called in the order of the calls, except for the lines of epochs. The end of an epoch and its validation
+// (EpochEnded::validates) come before those of the next epoch, whichever is known first. At most `most_waiting` events
+// of RunProgress, the only frequent ones, wait for delivery. Beyond that the oldest is dropped, and RunProgress::missed
+// of the next one counts it. All other events are delivered. An observer that throws is not called again.
 class EventQueue final : public RunObserver {
  public:
   static constexpr size_t kMostWaiting = 256;

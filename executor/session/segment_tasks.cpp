@@ -245,7 +245,7 @@ Monitor::Verdict Segment::judge(int64_t iterations, const Measurement& measured)
     verdict = monitor_.validated(at, measured);
   } catch (const Diverged& error) {
     auto fault = look_for(LookFor::LabelsAndNumbers);
-    // Samples that were trained on may have spoilt the weights since the last report.
+    // Samples that were trained on may have spoilt the weights without any report of it so far.
     if (!fault) fault = fault_in_samples(LookFor::LabelsAndNumbers, samples_trained(0, iterations));
     if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
     if (fault) throw Diverged(text(*fault), error.iteration, error.of);

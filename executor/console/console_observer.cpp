@@ -35,7 +35,8 @@ std::string left_out_text(const Validated& event) {
              : "";
 }
 
-// What metrics are means of, such as the AUC of each label: all where there are few, else the least and the greatest.
+// One line for each part that a metric is the mean of, such as the AUC of each label. More than 16 parts are sorted by
+// value, and only the 5 smallest and the 5 largest are listed; parts that are NaN are left out.
 std::vector<std::string> parts_lines(const Metrics& parts) {
   constexpr size_t kMost = 16, kOfEither = 5;
   Metrics shown = parts;

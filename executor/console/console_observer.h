@@ -44,7 +44,7 @@ class ConsoleObserver : public RunObserver {
   double last_plain_ = -1e9;  // seconds of the last progress shown as a plain line
   RunStarted run_;
   RunProgress last_;
-  int64_t ended_ = 0;      // iterations that an epoch's line has told of
+  int64_t ended_ = 0;      // iterations that epochs' lines have covered
   double validated_ = -1;  // of the validation that goes on
   bool recalibrates_ = false;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// What a terminal can show.
+// The capabilities of a terminal, and text that fits them.
 
 #include <cstdio>
 #include <string>

@@ -49,8 +49,9 @@ void CallWatch::watch() {
   }
 }
 
-// Of calls that wait for each other the first caller's is told first: devices add those that issue before the one that
-// asks what has ended. Once one is told of, all of the time counts: it is the process that waits for it.
+// Checks one caller. If calls wait for each other, the caller added first is reported first: devices add the callers
+// that issue work before the one that polls for completion. Once a call has been reported, its waiting time counts in
+// full even while modules are loaded, since the whole process waits for it.
 void CallWatch::look(Caller& caller, HangWatch::Time now) {
   const int64_t count = caller.count_.load(std::memory_order_acquire);
   const bool loading = std::any_of(caller.loading_.begin(), caller.loading_.end(),

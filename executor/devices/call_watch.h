@@ -21,12 +21,12 @@ class CallWatch {
  public:
   using Seconds = HangWatch::Seconds;
 
-  // One who makes calls for a device, or for several at once: one thread at a time.
+  // Makes calls for one device, or for several at once; one thread at a time.
   class Caller {
    public:
     Caller(std::string devices, std::vector<std::atomic<int>*> loading, Seconds limit)
         : devices_(std::move(devices)), loading_(std::move(loading)), watch_(limit) {}
-    // What the call under way is for, where it is for several one after the other.
+    // Sets the task and instance that the call under way is for, if one call serves several of them in turn.
     void about(TaskId task, int64_t instance) {
       task_.store(task, std::memory_order_relaxed);
       instance_.store(instance, std::memory_order_relaxed);
@@ -35,12 +35,12 @@ class CallWatch {
    private:
     friend class CallWatch;
     const std::string devices_;                     // "cuda:0, cuda:1"
-    const std::vector<std::atomic<int>*> loading_;  // theirs
+    const std::vector<std::atomic<int>*> loading_;  // for each device, the number of Loadings
     std::atomic<int64_t> count_{0};                 // calls begun and calls ended: odd while one is under way
     std::atomic<TaskId> task_{kNone};
     std::atomic<int64_t> instance_{-1};
-    HangWatch watch_;   // the watching thread's own, and what follows
-    int64_t told_ = 0;  // the call that was told of last
+    HangWatch watch_;   // used by the watching thread alone, as is told_
+    int64_t told_ = 0;  // value of count_ for the call that was reported last
   };
 
   // One call, or several without anything in between that may take long: under way until this is gone.
@@ -58,8 +58,8 @@ class CallWatch {
     Caller& caller_;
   };
 
-  // While one is there, calls for the caller's devices, whoever makes them, may take ten times as long: a tenth of the
-  // time counts. What loads and compiles modules keeps the driver, and with it the others who call.
+  // While an instance exists, calls for the caller's devices, from any thread, may take ten times as long: only a tenth
+  // of the time counts. Loading and compiling a module holds a lock of the driver, so other threads' calls wait for it.
   class Loading {
    public:
     explicit Loading(const Caller& caller) : loading_(caller.loading_) {
@@ -78,15 +78,15 @@ class CallWatch {
   // A call that has been under way for longer than the limit.
   struct Late {
     std::string message;  // "a call of the driver for cuda:0 has not returned for 20 s"
-    TaskId task = kNone;  // what it is for
+    TaskId task = kNone;  // that the call is for
     int64_t instance = -1;
   };
 
-  // Whoever is told, on the watching thread.
+  // Functions that are called on the watching thread when a call is late.
   struct Listener {
-    std::function<void(const Late&)> late;  // once of each call
-    // The call has not returned `grace` later either: after this the message goes to standard error, and the process
-    // ends with status 1.
+    std::function<void(const Late&)> late;  // once for each call
+    // Called if the call has still not returned after another `grace`. Then the message goes to standard error, and the
+    // process ends with status 1.
     std::function<void(const std::string& message)> process_ends;
   };
 
@@ -96,11 +96,11 @@ class CallWatch {
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // One who calls for these devices ("cuda:0"). The caller lives as long as this. Any thread may call it; the first
-  // call starts the watching thread. Throws RunError where the system refuses one.
+  // Adds a caller for these devices ("cuda:0"). The caller lives as long as this object. Any thread may call add(); the
+  // first call starts the watching thread. Throws RunError if the system refuses a thread.
   Caller& add(const std::vector<std::string>& devices);
 
-  // Returns the listener before. Once this has returned, that one is told nothing more.
+  // Sets the listener and returns the previous one, which is not called any more after this has returned.
   Listener listen(Listener listener);
 
   double limit() const { return limit_.count(); }

@@ -78,7 +78,7 @@ class CpuDevice final : public Device {
   void* allocate_pinned(int64_t bytes) override { return allocate(bytes); }
   void upload(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
   void download(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, size_t(bytes)); }
-  // What the system can still give; all CPU devices share it.
+  // Memory that the system can still provide (MemAvailable of /proc/meminfo); all CPU devices share it.
   int64_t free_bytes() const override {
     std::ifstream file("/proc/meminfo");
     for (std::string key, rest; file >> key && std::getline(file, rest);) {
@@ -130,7 +130,7 @@ class CpuDevice final : public Device {
     if (error) std::rethrow_exception(error);
   }
 
-  // All CPU devices of a run are told the same.
+  // CPU devices share the progress, so all of them of a run are passed the same numbers.
   void go_on_from(const std::vector<int64_t>& instances) override {
     for (size_t task = 0; task < instances.size(); ++task) progress_->ended[task].store(instances[task]);
   }
@@ -184,17 +184,17 @@ class CpuDevice final : public Device {
     return memory;
   }
 
-  // Of kernels that the calling thread runs.
+  // Sets the number of OpenMP threads of kernels that the calling thread runs.
   void set_threads() const {
 #ifdef _OPENMP
     omp_set_num_threads(threads_);
 #endif
   }
 
-  // OpenMP ends the process where it cannot start a thread. So the threads of its teams are started here, once it is
-  // known that they are to be had.
+  // OpenMP ends the process if it cannot start a thread. So the threads of its teams are started here, after a check
+  // that the system provides that many.
   static std::shared_ptr<void> idle_threads(int index, int threads) {
-    const AddressSpace room(size_t{64} << 20);  // for what threads take besides their stacks
+    const AddressSpace room(size_t{64} << 20);  // for memory that threads take besides their stacks
 #ifdef _OPENMP
     const int idle = omp_get_num_procs() + 1;  // those of let_idle_threads_sleep()
     expect_threads(idle + threads, fmt::format("kernels on cpu:{}", index));
@@ -202,7 +202,7 @@ class CpuDevice final : public Device {
     return let_idle_threads_sleep();
   }
 
-  // Of the calling thread.
+  // Starts the OpenMP team of the calling thread.
   static void start_team() {
 #ifdef _OPENMP
     std::atomic<int> members{0};  // without something to do the region would be left out

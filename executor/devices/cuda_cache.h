@@ -1,5 +1,5 @@
 #pragma once
-// What plans that follow each other on the same GPUs share.
+// State that successive plans on the same GPUs share.
 
 #include <cstdint>
 #include <map>

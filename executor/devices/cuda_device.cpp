@@ -188,8 +188,8 @@ class CudaDevice final : public Device {
     enter();
     if (size_t(lane) >= streams_.size()) streams_.resize(size_t(lane) + 1);
     auto stream = std::make_unique<Stream>(calls_.add({name()}));
-    // Collectives (here and in CollectiveContext) hold up whoever waits for them, on other devices too; validation
-    // fills what training leaves free.
+    // Collectives (here and in CollectiveContext) have the highest priority, since work on other devices waits for them
+    // too. Validation has the lowest: it uses the time that training leaves.
     int least = 0, greatest = 0;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     const int priority = kind == Lane::Kind::Validate  ? least
@@ -378,8 +378,8 @@ class CudaDevice final : public Device {
         index_, calls_.limit()));
   }
 
-  // What the instance waits for has ended. Events are of the instances that are waited for as long as it has not ended:
-  // the plan keeps their tasks from running ahead.
+  // True if everything that the instance waits for has ended. The events that it waits for are not reused before it
+  // ends, because the plan keeps the tasks that record them from running ahead.
   bool inputs_ready(const Instance& instance) const {
     const std::vector<BoundWait>& waits = (*tasks_)[size_t(instance.task)].waits;
     return std::all_of(waits.begin(), waits.end(), [&](const BoundWait& wait) {
@@ -447,7 +447,7 @@ class CudaDevice final : public Device {
     if (last < variant.launches.size()) CUDA_CHECK(cudaStreamWaitEvent(lane.stream, lane.aside[last], 0));
   }
 
-  // What the task's launches aside need.
+  // Creates the second stream and the events that the task's launches aside need.
   void make_branch(const BoundTask& task, Stream& lane) {
     for (const BoundTask::Variant& variant : task.variants) {
       for (size_t i = 0; i < variant.launches.size(); ++i) {
@@ -462,7 +462,7 @@ class CudaDevice final : public Device {
     }
   }
 
-  // On the branch, behind everything before it. `place`: in its variant.
+  // Runs a launch on the second stream, after everything issued before it. `place`: index of the launch in its variant.
   static void run_aside(const BoundLaunch& launch, Stream& lane, size_t place) {
     CUDA_CHECK(cudaEventRecord(lane.forked, lane.stream));
     CUDA_CHECK(cudaStreamWaitEvent(lane.branch, lane.forked, 0));

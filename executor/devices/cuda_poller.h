@@ -1,6 +1,5 @@
 #pragma once
-// How the host learns what GPUs have done: events that tell how far each task has come, and a thread that looks at
-// them.
+// Tells the host what GPUs have completed: events mark the progress of each task, and a thread polls them.
 
 #include <cuda_runtime.h>
 
@@ -33,40 +32,40 @@ class CudaEventList {
   std::vector<cudaEvent_t> events_;
 };
 
-// Of every task, the events of its latest instances: recorded by where the task runs, waited for by any device. A
-// collective has one for each device.
+// For each task, the events of its latest instances. The device that runs the task records them, and any device may
+// wait for them. A collective has one event per device.
 struct CudaEvents {
   struct Ring {
     std::vector<cudaEvent_t> events;  // instance major
     size_t per_instance = 1;
-    int64_t issued = 0;            // instances: of who issues them
-    std::atomic<int64_t> seen{0};  // of these, whose end has been seen
+    int64_t issued = 0;            // instances issued; used by the issuing thread alone
+    std::atomic<int64_t> seen{0};  // how many of these are known to have ended
 
     const cudaEvent_t* of(int64_t instance) const { return &events[size_t(instance) * per_instance % events.size()]; }
   };
   explicit CudaEvents(size_t tasks) : ring(tasks) {}
-  // Called before one more instance of a task is issued. Waits until the ends that its events told of before have been
-  // seen, or the run has failed: recorded again, they would tell of the later instance's.
+  // Called before one more instance of a task is issued. Waits until the earlier instance that used its events is known
+  // to have ended, or the run has failed: once recorded again, the events would stand for the later instance.
   void issue_one_more(Ring& of) const;
   cudaEvent_t of(TaskId task, int64_t instance, int32_t device) const {
     const Ring& events = ring[size_t(task)];
     return events.of(instance)[events.per_instance == 1 ? 0 : size_t(device)];
   }
   std::vector<Ring> ring;
-  std::atomic<bool> failed{false};  // the run has: ends may never be seen
+  std::atomic<bool> failed{false};  // true if the run has failed: some ends may never be seen
 };
 
 // Looks at what its lanes have under way, oldest first, and tells the sink what has ended.
 class CudaPoller {
  public:
-  // What a lane has issued and not yet ended.
+  // The instances that a lane has issued and that have not ended.
   class Pending {
    public:
     struct Instance {
       TaskId task = kNone;
       int64_t instance = 0;
-      int64_t issued = -1;               // the trace's time when it was; −1: there is none
-      CudaEvents::Ring* ring = nullptr;  // the task's; of the instance's events the first one's time counts
+      int64_t issued = -1;               // time of issue on the trace's clock; −1: there is no trace
+      CudaEvents::Ring* ring = nullptr;  // of the task; the time of an instance's first event counts
     };
 
    private:
@@ -80,9 +79,9 @@ class CudaPoller {
   // the look before something has ended in any of them.
   using Check = std::function<void(size_t lane, const Pending::Instance& oldest, bool progress)>;
 
-  // `names` are for errors: "cuda:0", one for each event of an instance. `device`: whose clock the trace's times come
-  // from. `check` is called now and then for every lane with something under way, until it throws. `caller`: the
-  // thread, for whoever watches its calls.
+  // `names` are for errors: "cuda:0", one for each event of an instance. `device`: the device whose clock the trace's
+  // times come from. `check` is called now and then for every lane with something under way, until it throws. `caller`:
+  // the polling thread, whose calls are watched.
   CudaPoller(std::vector<std::string> names, int device, std::vector<Pending*> lanes, CompletionSink& sink,
              TraceRecorder* trace, CallWatch::Caller& caller, Check check);
   ~CudaPoller() { stop(drain_deadline()); }
@@ -122,7 +121,7 @@ class CudaPoller {
   std::atomic<bool> stopping_{false};
   Deadline drain_until_;                    // once stopping_; then the thread's own
   bool progress_ = false, broken_ = false;  // the thread's own: something has ended since the last check; it failed
-  int looks_ = 0;                           // likewise
+  int looks_ = 0;                           // the thread's own
   bool under_way_ = false;
   std::thread thread_;
 };

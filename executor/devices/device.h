@@ -31,8 +31,8 @@ struct BoundLaunch {
   int32_t launch = kNone;  // index into Plan::launches
   bool ranged = false;     // within an NvtxRange
   bool aside = false;      // Launch::aside
-  // Of a launch that is not aside: the last one aside before it, by its place in the variant, that uses the same
-  // memory and has not been waited for.
+  // The launch aside that this launch has to wait for, by its index in the variant: the last one before it that uses
+  // the same memory. kNone if there is none, if an earlier launch waits for it, or for a launch that is aside itself.
   int32_t after = kNone;
 
   void run() const { run_on(context.stream); }
@@ -51,9 +51,9 @@ struct BoundWait {
   Edge edge;  // distance and relation
 };
 
-// What chooses among a task's variants: the slots of the buffers of one clock.
+// Chooses among a task's variants by the slots of the buffers of one clock.
 struct SlotChoice {
-  enum class Tick : uint8_t { Same, Coarser, Finer };  // the buffers' clock, seen from the task's
+  enum class Tick : uint8_t { Same, Coarser, Finer };  // the buffers' clock compared with the task's
   Tick tick = Tick::Same;
   ClockRelation relation;
   int64_t slots = 1;
@@ -80,8 +80,8 @@ struct BoundTask {
   std::vector<BoundWait> waits;
   int32_t every = 1;     // as the task's
   bool capture = false;  // variants may be recorded and replayed as a whole
-  // Its latest instances whose ends are told apart: at least what the leads of its edges ask for, and enough for a host
-  // that issues ahead of what it has seen the end of.
+  // Number of latest instances whose ends can be distinguished. It is at least what the leads of its edges require, and
+  // enough for a host that issues ahead of the ends that it has seen.
   int32_t events = 16;
 
   size_t variant_of(int64_t instance) const {
@@ -92,8 +92,8 @@ struct BoundTask {
   }
 };
 
-// Where completions go. Called from the device's own thread, in order per task; times are ns of the trace's clock, −1
-// where there is no trace. `started`: on a GPU when the instance had been issued.
+// Receives completions. Each device calls it from its own thread, in order per task. Times are in ns of the trace's
+// clock, or −1 without a trace. On a GPU, `started` is the time at which the instance was issued.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
@@ -101,7 +101,8 @@ class CompletionSink {
   virtual void failed(TaskId task, int64_t instance, std::exception_ptr error) = 0;
 };
 
-// An error that a device met while it did one of these tasks: it does not say which. The sink gets it with the first.
+// An error of a device that cannot be attributed to one task of several under way. The sink gets it with the first of
+// them; `besides` holds the others.
 class DeviceError : public RunError {
  public:
   using Instances = std::vector<std::pair<TaskId, int64_t>>;
@@ -109,7 +110,7 @@ class DeviceError : public RunError {
   Instances besides;
 };
 
-// How long what was issued may take to end, once a run is over: until one moment for all of its queues.
+// How long issued work may take to end once a run is over: one deadline for all queues of the run.
 inline constexpr std::chrono::seconds kDrainTime{5};
 using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline drain_deadline() {
@@ -132,42 +133,42 @@ class Queues {
   // From here on tasks may be issued. `tasks` outlives the run; plan and trace too (trace may be nullptr).
   virtual void start(const Plan& plan, const std::vector<BoundTask>& tasks, CompletionSink& sink,
                      TraceRecorder* trace) = 0;
-  // Before start(): so many instances of each task count as ended, where a run goes on from an earlier one.
+  // Before start(): counts this many instances of each task as ended, if a run goes on from an earlier one.
   virtual void go_on_from(const std::vector<int64_t>&) {}
   // Puts instance `instance` of a task into its lane's queue, with the waits of its edges before it. Never blocks.
   virtual void issue(const BoundTask& task, int64_t instance) = 0;
   // Another device completed something that a queue here may wait for.
   virtual void wake() {}
-  // What is under way may never end by itself: called once after the first error of a run, before stop().
+  // Called once after the first error of a run, before stop(): instances under way may then never end by themselves.
   virtual void abort() {}
-  // Ends the queues' threads, once everything issued has ended or, where something never ends, at the deadline.
+  // Ends the queues' threads once everything issued has ended, or at the deadline if something never ends.
   virtual void stop(Deadline until) = 0;
-  // After stop(): something has not ended, so that freeing what it uses would wait for ever.
+  // After stop(): true if something has not ended, so that freeing the memory it uses would wait for ever.
   virtual bool under_way() const { return false; }
 };
 
 class Device : public Queues {
  public:
-  // Memory is aligned to 256 bytes and zeroed. Throws RunError, with the amount, where there is not enough.
+  // Returns memory that is aligned to 256 bytes and zeroed. Throws RunError, with the amount, if there is not enough.
   virtual void* allocate(int64_t bytes) = 0;
-  virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory that copies of this device reach
+  virtual void* allocate_pinned(int64_t bytes) = 0;                      // host memory for this device's copies
   virtual std::shared_ptr<std::byte> allocate_kept(int64_t bytes) = 0;   // may outlive the device
   virtual void upload(void* to, const void* from, int64_t bytes) = 0;    // synchronous; before and after a run
-  virtual void download(void* to, const void* from, int64_t bytes) = 0;  // likewise
+  virtual void download(void* to, const void* from, int64_t bytes) = 0;  // the same
   virtual int64_t free_bytes() const = 0;
-  // What of its memory is no longer free since the first device of a DeviceCache was made here, which is after CUDA's
-  // context: what was allocated, and what libraries, their code and recordings take besides; other processes' too. −1
-  // where that cannot be told.
+  // Bytes of the device's memory that have been taken since this DeviceCache made its first device, after the CUDA
+  // context was created. They include allocations, the code and buffers of libraries, CUDA graphs, and memory of other
+  // processes. −1 if unknown.
   virtual int64_t taken_bytes() const { return -1; }
-  // After a run: ns that a task's work takes while nothing else runs here; −1 where that cannot be told. Does the work
-  // again, so what the task writes is of no use afterwards.
+  // After a run: ns that a task's work takes while nothing else runs on the device; −1 if it cannot be measured. Runs
+  // the work again, so the values that the task writes are no longer valid.
   virtual int64_t time_alone(const BoundTask&) { return -1; }
-  // Likewise: ns of each of these launches, bound to `lane`, one after the other in their order: medians of some
-  // passes. On GPUs they are recorded, so that no launch waits for the host.
+  // After a run: ns of each of these launches, bound to `lane` and run one after the other: the median of some passes.
+  // GPUs record the launches as a CUDA graph, so that no launch waits for the host.
   virtual std::vector<int64_t> time_launches(LaneId lane, const std::vector<BoundLaunch>& launches) = 0;
 };
 
-// Of each list, which has one at least.
+// The median of each list; no list may be empty.
 inline std::vector<int64_t> medians(std::vector<std::vector<int64_t>> times) {
   std::vector<int64_t> middle;
   for (std::vector<int64_t>& each : times) {
@@ -177,12 +178,13 @@ inline std::vector<int64_t> medians(std::vector<std::vector<int64_t>> times) {
   return middle;
 }
 
-// `threads`: for kernels, of this device. Tasks complete across CPU devices through `progress`, which they share.
+// `threads`: number of threads for the device's kernels. CPU devices share `progress`, by which tasks wait for tasks of
+// other CPU devices.
 struct CpuProgress;
 std::shared_ptr<CpuProgress> make_cpu_progress(size_t tasks);
 std::unique_ptr<Device> make_cpu_device(int index, int threads, std::shared_ptr<CpuProgress> progress);
 
-// What plans that follow each other on the same devices share: kernels that were found, connections between GPUs.
+// State that successive plans on the same devices share: kernels already found, connections between GPUs.
 struct DeviceCache;
 std::shared_ptr<DeviceCache> make_device_cache();
 
@@ -200,9 +202,9 @@ std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>& dev
 int cuda_device_count();  // 0 without CUDA, without a driver, or without a GPU
 // ("cuda", "13.0"), ("driver", …), ("cudnn", …), ("nccl", …); empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_versions();
-// These and, before them, those of what kernels for CPUs are made with.
+// The same list, preceded by the versions of the libraries that kernels for CPUs are built with.
 std::vector<std::pair<std::string, std::string>> library_versions();
-// What a device is: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; "" where nothing says so.
+// The model of a device: "NVIDIA H200", "AMD EPYC 9654 96-Core Processor"; "" if it is unknown.
 std::string cuda_device_model(int index);
 std::string cuda_bus_id(int index);  // "0000:1b:00.0"; "": no such device
 std::string cpu_model();

@@ -1,5 +1,5 @@
 #pragma once
-// How much memory there is, whoever has it at the moment.
+// The total amount of memory, free or not.
 
 #include <cstdint>
 

@@ -8,7 +8,8 @@
 namespace arbalest {
 namespace {
 
-// What is used of nvml.h, whose interface is stable: toolkits come without it, drivers with the library.
+// Declarations copied from nvml.h, whose interface is stable. Some CUDA toolkits lack the header; the library comes
+// with the driver.
 using Handle = struct nvmlDevice_st*;
 struct Utilization {
   unsigned gpu = 0, memory = 0;  // % of the time since the last look

@@ -1,5 +1,5 @@
 #pragma once
-// What a GPU uses, as NVIDIA's management library tells. It comes with the driver and is opened while running, so
+// Reads a GPU's usage from NVIDIA's management library. The library comes with the driver and is opened at run time, so
 // neither a build nor a machine needs it.
 
 #include <functional>

@@ -97,7 +97,7 @@ void Sampler::work() {
   }
 }
 
-// A gauge that fails keeps what it told before.
+// Reads all gauges. If a gauge fails, its previous value is kept.
 void Sampler::read() {
   if (sampling_.at.size() == kMostSamples) {
     const auto drop_half = [](auto& list) { list.erase(list.begin(), list.begin() + kMostSamples / 2); };

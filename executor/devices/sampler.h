@@ -1,5 +1,5 @@
 #pragma once
-// What devices and the process use while a run goes on, for its trace.
+// Samples the use of devices and of the process during a run, for its trace.
 
 #include <chrono>
 #include <condition_variable>
@@ -16,11 +16,12 @@
 
 namespace arbalest {
 
-// Of the process, from /proc and the system's clock: cores in use since the gauge was last read, resident memory.
+// Gauges of the process, from /proc and the system's clock: cores in use since the previous reading, and resident
+// memory.
 std::vector<Gauge> process_gauges();
 
-// A thread that reads gauges at intervals: of the process, and through NVML of each GPU among the devices. Where that
-// is not to be had, the trace's note says why.
+// A thread that reads gauges at intervals: those of the process and, through NVML, those of each GPU among the devices.
+// If NVML is not available, the trace's note says why.
 class Sampler {
  public:
   // The recorder outlives the sampler. Throws RunError where the system refuses a thread.

@@ -7,7 +7,7 @@
 
 namespace arbalest {
 
-// What starts a thread; std::thread unless a test has another.
+// Starts a thread: start_std_thread() unless a test passes another function.
 using ThreadStarter = std::function<std::thread(std::function<void()>)>;
 std::thread start_std_thread(std::function<void()> work);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a model with one class a sample predicts, and how often it is right.
+// The predictions of a model with one class per sample, and how often they are right.
 
 #include <cstdint>
 #include <optional>

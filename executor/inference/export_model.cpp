@@ -23,7 +23,7 @@ namespace arbalest {
 namespace {
 
 constexpr int64_t kOpset = 18, kOpsetWithGelu = 20;
-constexpr size_t kMostFaults = 20;  // of the weights' file that are told at once
+constexpr size_t kMostFaults = 20;  // of the weights' file that are reported at once
 
 std::vector<float> floats_of(const Value& value) {
   std::vector<float> numbers(size_t(value.type.elements()));
@@ -129,7 +129,8 @@ class Exporter {
     return append(graph_, "Softmax", "probabilities", {scores}, {{"axis", int64_t{-1}}});
   }
 
-  // What Prefetch gives become inputs of the graph, or what Augment makes of it. That may be the output itself.
+  // Makes inputs of the graph out of Prefetch's outputs, of the outputs of host nodes and, without preprocessing, of
+  // Augment's outputs. Updates `output` if that is replaced.
   void take_inputs(ValueId& output) {
     for (NodeId n = 0; n < NodeId(graph_.nodes.size()); ++n) {
       const Node node = graph_.nodes[size_t(n)];
@@ -403,7 +404,7 @@ class Exporter {
     }
   }
 
-  // What the output needs; the rest of the training graph's values goes.
+  // Keeps only the nodes and inputs that the output needs; the rest of the training graph is removed.
   void drop_unused(ValueId output) {
     graph_.outputs = {output};
     const std::vector<std::vector<NodeId>> readers = graph_.consumers();

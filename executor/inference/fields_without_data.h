@@ -1,5 +1,5 @@
 #pragma once
-// What a model's samples consist of, where its data set need not be there.
+// The fields of a model's samples, if its data set is not available.
 
 #include <memory>
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace arbalest {
 
-// What Prefetch's outputs have to be for the rest of the graph: files that host nodes prepare, classes, and as many
-// labels as the file of weights has names for. Empty where that cannot be told. Throws RunError where the file of
-// weights cannot be read.
+// The fields of a sample, inferred from the graph's use of Prefetch's outputs: files that host nodes prepare, classes,
+// and labels, as many as the file of weights has names for. Empty if an output's type cannot be inferred. Throws
+// RunError if the file of weights cannot be read.
 std::vector<Field> fields_without_data(const Graph& graph, const FileOptions& files);
 
 // Stands for a data set of such samples; none can be read.

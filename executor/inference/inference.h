@@ -16,37 +16,37 @@ namespace arbalest {
 class LoadedModel;
 class SampleReader;
 
-// What a batch hands out of the values that were asked for, in their order. Floating ones are float, others are as the
-// graph has them; all are row-major.
+// The requested values for one batch, in the order of the request. Floating-point values are float, others have their
+// type in the graph; all are row-major.
 struct InferredBatch {
-  int64_t first = 0, samples = 0;        // of the split, in its order
-  std::vector<int64_t> rows;             // the sample of each row: all of these but those that cannot be read
+  int64_t first = 0, samples = 0;        // samples of the split, in its order
+  std::vector<int64_t> rows;             // the sample of each row; samples that cannot be read have none
   std::vector<const std::byte*> values;  // valid during the call
 };
 
 class Inference {
  public:
   // Opens the split, plans the pass on all devices of `options`, allocates, and reads options.files.weights; without
-  // that file weights are what the graph's initialisers say. Of the other options numerics and threads count. Throws
-  // GraphError, and RunError where the file does not fit the graph.
+  // that file, the graph's initialisers give the weights. Only the options on numerics and threads matter besides.
+  // Throws GraphError, and RunError if the file does not fit the graph.
   Inference(Graph graph, const SessionOptions& options, const InferenceRequest& asked);
   ~Inference();
 
   int64_t samples() const;
   const Graph& graph() const;
   const Source& source() const;
-  // What classes, or several labels, are called: by the source, or else by the file of weights; empty: they are
-  // numbers.
+  // Names of the classes, or of the labels if there are several: the source's, or else those in the file of weights.
+  // Empty if they only have numbers.
   const std::vector<std::string>& class_names() const;
   bool measures_loss() const;  // whether Validate lists what Train is given
-  // Calls them otherwise from now on: one name for each.
+  // Replaces the names of the classes: one name each.
   void name_classes(std::vector<std::string> names);
-  // Of an asked value: element type and shape of one sample.
+  // Element type and shape of one sample of a requested value.
   TensorType output_type(size_t index) const;
 
-  // Once. `each` gets every batch, one at a time; with several devices in no certain order. What it throws ends the
-  // pass. Returns what the graph's Validate measures, as the last validation of a run with the same weights does.
-  // Throws RunError where `interrupted` was set before the end.
+  // May be called once. `each` gets every batch, one at a time; with several devices the order is not fixed. An
+  // exception of `each` ends the pass. Returns what the graph's Validate measures, as the last validation of a run with
+  // the same weights does. Throws RunError if `interrupted` was set before the end.
   Validated run(const std::function<void(const InferredBatch&)>& each, const std::atomic<bool>& interrupted);
 
  private:

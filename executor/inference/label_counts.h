@@ -1,5 +1,5 @@
 #pragma once
-// How often a model with several labels a sample is right, label by label.
+// Counts how often a model with several labels per sample is right, label by label.
 
 #include <cstddef>
 #include <cstdint>

@@ -20,13 +20,13 @@ class LoadedModel {
 
   const Loop& loop() const { return *prepared.program.find(LoopRole::Validate); }
   const LoopPlan& planned() const { return plan.handles.loops.front(); }
-  // Of an asked value as read_output() gives it: element type, float where the graph has a narrower one, and shape of
-  // one sample.
+  // Element type and shape of one sample of a requested value, as read_output() returns it: float if the graph has a
+  // narrower type.
   TensorType output_type(size_t index) const;
-  // All rows of the batch that is in the replica's pinned slot of `tick`: row-major.
+  // All rows of the batch in the replica's pinned slot of `tick`, row-major.
   std::vector<std::byte> read_output(const Replica& replica, size_t index, int64_t tick) const;
 
-  // What the classes are called, by the source or else by the file of weights; empty: they are numbers.
+  // Names of the classes: the source's, or else those in the file of weights; empty if they only have numbers.
   const std::vector<std::string>& class_names() const { return class_names_; }
 
   const Prepared prepared;

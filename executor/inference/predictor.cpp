@@ -78,7 +78,7 @@ void Predictor::serve() {
   }
 }
 
-// By whoever brings the samples, or frees the slot.
+// Fills batches; called by the thread that brings samples or frees a slot.
 void Predictor::fill_open_batches() {
   const Plan& plan = model_->plan;
   for (auto batch = requests_->take(); !batch.pieces.empty(); batch = requests_->take()) {

@@ -18,8 +18,8 @@ class RequestQueue;
 class Scheduler;
 
 struct PredictorOptions {
-  // Of the graph, with a row for each sample; "": the scores that its first SoftmaxCrossEntropy compares or, without
-  // one, its first SigmoidCrossEntropy.
+  // Name of a value of the graph that has a row for each sample. "": the scores that the graph's first
+  // SoftmaxCrossEntropy compares or, without one, its first SigmoidCrossEntropy.
   std::string value;
   int64_t batch = 0;  // samples computed at once, at most; 0: as Validate's
   // All fields of a sample, so that the graph's data need not be there; empty: as the graph's source states them.
@@ -36,13 +36,13 @@ class Predictor {
   // Ends requests that are under way first. Nobody may be calling predict().
   ~Predictor();
 
-  // What a sample has to have: the fields that the value depends on.
+  // The fields that each sample must have: those that the value depends on.
   const std::vector<Field>& fields() const { return fields_; }
-  // Of the value, for one sample: row-major floats.
+  // Type of the value for one sample: row-major floats.
   const TensorType& output() const { return output_; }
 
-  // What classes, or several labels, are called: by the graph's source, or else by the file of weights; empty: they are
-  // numbers.
+  // Names of the classes, or of the labels if there are several: the source's, or else those in the file of weights.
+  // Empty if they only have numbers.
   const std::vector<std::string>& class_names() const;
 
   // The value's rows for the samples, one after the other. `samples` has an array for each of fields(), in any order,

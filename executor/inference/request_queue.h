@@ -1,6 +1,6 @@
 #pragma once
-// What is asked of a predictor: requests that wait, slots of devices that are free, and batches under way. It knows
-// samples by their bytes, and nothing of models. Any thread may call any of it.
+// The queue of a predictor: requests that wait, free slots of devices, and batches under way. It handles samples as
+// bytes and knows nothing of models. Any thread may call any function.
 
 #include <condition_variable>
 #include <cstddef>
@@ -38,7 +38,7 @@ class RequestQueue {
   // `batch`: samples of a batch.
   explicit RequestQueue(int64_t batch) : batch_(batch) {}
 
-  // Throws what fail() was told.
+  // Throws the error that fail() was called with.
   void push(const std::shared_ptr<Request>& request);
 
   // The slot of the device's batch `tick` may be filled.

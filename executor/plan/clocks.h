@@ -1,5 +1,5 @@
 #pragma once
-// How the clocks of a plan lie in time: which instance an edge needs, when the pattern of all clocks repeats, and the
+// Relations of a plan's clocks in time: which instance an edge needs, when the pattern of all clocks repeats, and the
 // lag of an edge in base batches (ticks of clock 0) over all phases. Used by the proofs, not while a plan runs.
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What bounds a plan: the cycle that costs most per base batch, and how far each edge lets its tasks drift apart.
+// Finds the cycle that costs most per base batch, which bounds a plan, and how far each edge lets its tasks drift
+// apart.
 
 #include <fmt/format.h>
 

@@ -140,9 +140,9 @@ void Dependencies::advance(Crossing& crossing, int64_t count) {
   crossing.changes_at.store(changes_at, std::memory_order_relaxed);
 }
 
-// Counts the instances that have ended without a gap. Whoever clears the bit of the first uncounted instance counts it,
-// so one thread at a time does; a thread that sets its bit and finds an earlier one missing leaves its own to whoever
-// counts that. Returns 0 where this call raised nothing.
+// Counts the instances that have ended without a gap. The thread that clears the bit of the first uncounted instance
+// counts it, so one thread at a time does. A thread that sets its bit and finds an earlier one missing leaves its
+// instance to the thread that counts the earlier one. Returns 0 if this call raised nothing.
 int64_t Dependencies::raise_in_order(State& state, int64_t instance) {
   state.ended.fetch_or(1u << (uint32_t(instance) % kWindow));
   std::atomic<int64_t>& done = state.counts[int(Edge::Needs::Done)];
@@ -242,8 +242,8 @@ std::vector<int64_t> Dependencies::instances_before(const PlanPosition& position
   return limits_for(position.iterations, position.validations);
 }
 
-// For each task, how many instances are to run so that clock 0 runs `iterations` of all, or more where its tasks need
-// that, and so many validations end, or more likewise.
+// For each task, the number of instances to run so that clock 0 runs `iterations` and so many validations end; more if
+// tasks need more.
 std::vector<int64_t> Dependencies::limits_for(int64_t iterations, int64_t validations) const {
   constexpr int64_t kUnknown = -1;
   const ClockRelation* by_validation = plan_.relation(plan_.handles.by_validation);

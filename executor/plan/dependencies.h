@@ -1,15 +1,17 @@
 #pragma once
-// Which task instances may run now: the executor's only hot loop.
+// Decides which task instances may run now: the executor's only hot loop.
 //
 // Every task counts how many of its instances have been fired, issued and done. An instance (v, n) is ready once each
-// in-edge sees n < count of u + distance; whoever raises a count looks at the tasks behind it and claims ready
-// instances by moving v's `fired` from n to n + 1. So one completion costs one exchange and one compare-and-swap
-// however many edges there are, and the tokens of an edge are the difference of two counts: nothing to re-arm, nothing
-// to overflow. An edge between clocks has a count of its own, in ticks of v, which moves when a group of ticks ends.
+// in-edge sees n < count of u + distance. The thread that raises a count checks the tasks that depend on it, and claims
+// ready instances by moving v's `fired` from n to n + 1. So one completion costs one exchange and one compare-and-swap,
+// however many edges there are. The tokens of an edge are the difference of two counts: nothing has to be re-armed, and
+// nothing can overflow. An edge between clocks has a count of its own, in ticks of v, which moves when a group of ticks
+// ends.
 //
-// Why no instance is missed: counts are raised and read with sequential consistency. Of two threads that raise the last
-// two counts that (v, n) needs, at least one sees both; if both do, the compare-and-swap lets one fire. Whoever fires n
-// looks at n + 1 itself. What an instance wrote before done() is seen by all that its completion makes ready.
+// No instance is missed, because counts are raised and read with sequential consistency. If two threads raise the last
+// two counts that (v, n) needs, at least one of them sees both; if both do, the compare-and-swap lets only one fire.
+// The thread that fires n checks n + 1 itself. Everything that an instance wrote before done() is visible to the
+// instances that its completion makes ready.
 //
 // A plan's edges bound what runs; besides them a task's own order holds, whether or not the plan spells it out: a
 // device task is issued in order, one instance at a time, and a host task has at most `width` instances at once.
@@ -28,7 +30,7 @@ namespace arbalest {
 
 class Dependencies {
  public:
-  // What holds a task's next instance: for the stall report.
+  // The next instance of a task that does not run, and the edges that hold it up: for the stall report.
   struct Waiting {
     struct Lack {
       EdgeId edge = kNone;
@@ -40,12 +42,12 @@ class Dependencies {
     std::vector<Lack> lacks;  // empty: it waits for its own running instances
   };
 
-  // A verified plan, which must outlive this. With `from` what lies before that position counts as done.
+  // `plan` has been verified and outlives this object. Instances that lie before the position `from` count as done.
   explicit Dependencies(const Plan& plan, const PlanPosition& from = {});
 
-  // Each of the following calls ready(TaskId, int64_t instance) once for each instance that became ready, first the one
-  // that was found first, and returns true where nothing is left that was fired and isn't done: the run has come to its
-  // end. ready() may call any of them.
+  // Each of the following calls ready(TaskId, int64_t instance) once for each instance that became ready, in the order
+  // in which they were found. It returns true if no instance is left that was fired and is not done: the run has ended.
+  // ready() may call any of them.
   template <class Ready>
   bool start(Ready&& ready);
 
@@ -57,14 +59,14 @@ class Dependencies {
   template <class Ready>
   bool done(TaskId task, int64_t instance, Ready&& ready);
 
-  // Ends the run after a whole number of iterations: all tasks of clock 0 run the same number of instances from now on,
-  // coarse clocks their complete groups and what clock 0 needs of them, clocks under them likewise. Instances of other
-  // clocks that are already fired end, and their successors are left where they stand.
+  // Ends the run after a whole number of iterations. From now on all tasks of clock 0 run the same number of instances.
+  // Coarse clocks run their complete groups and the instances that clock 0 needs of them; the same holds for the clocks
+  // under them. Instances of other clocks that have been fired still end, but their successors do not run.
   template <class Ready>
   bool stop(Ready&& ready);
 
-  // Brings the plan to rest between two iterations, as soon as it can be. A validation that is under way stands still
-  // too, and begins again where the plan goes on from position() elsewhere. start() goes on from there.
+  // Brings the plan to rest between two iterations, as soon as possible. A validation that is under way stops too; if
+  // the plan goes on from position() elsewhere, it begins again there. start() goes on from the rest.
   template <class Ready>
   bool pause(Ready&& ready);
 

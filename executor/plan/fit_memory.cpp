@@ -46,7 +46,7 @@ int64_t peak_of(const Plan& plan) {
   return planned_bytes(plan, fullest(plan));
 }
 
-// Where a device's memory goes, in the words of those who set the options that it follows from; largest first.
+// The parts of a device's memory, largest first, described in terms of the options that determine them.
 std::vector<std::pair<int64_t, std::string>> parts_of(const Plan& plan, int32_t device, const Loop& training,
                                                       int64_t learners) {
   const auto bytes_of = [&](ValueId value) {
@@ -117,7 +117,8 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const PlanInputs in{program, request};
   bool branch = false;
   for (int32_t d = 0; d < in.devices(); ++d) branch = branch || has_branches(in, d);
-  // Of the step as it is: with nodes that are made again parts may end later. What is found is planned to be sure.
+  // The search works with the parts of the unchanged step. With nodes that are computed again, parts may end later, so
+  // each choice that it finds is planned to make sure that it fits.
   RecomputationSearch search(program.training(), branch, cut_step(in).updates, limit.operations_per_byte);
   const auto planned = [&](const Choice& choice) { return make_plan(with_again(program, choice), request); };
   const auto needs = [&](const Choice& choice) { return peak_of(planned(choice)); };
@@ -125,12 +126,12 @@ Recomputation fit_memory(Program& program, const PlanRequest& request, const Mem
   const int64_t others = peak_of(plan) - request.learners * activation_bytes(plan);
   const int64_t room = (most - others) / request.learners;  // of a learner's activations
 
-  // Two ways down: a little less memory at a time, which comes to the least, and straight to what the limit leaves,
-  // which takes less work where that is much.
+  // Two searches run. One lowers the memory a little at a time and reaches the lowest peak; the other aims at the limit
+  // directly, which adds less work if the limit leaves much memory. The choice with the least work is used.
   const std::vector<Choice> choices = search.descent();
   auto found = std::partition_point(choices.begin(), choices.end(), std::not_fn(fits));
   if (found == choices.end()) {
-    // Packed, one of them may need a little less than the next: then it has been passed by.
+    // Once packed, a choice may need a little less memory than the next one: then the binary search has skipped it.
     std::vector<int64_t> bytes;
     std::transform(choices.begin(), choices.end(), std::back_inserter(bytes), needs);
     const auto fitting = std::find_if(bytes.begin(), bytes.end(), [&](int64_t each) { return each <= most; });

@@ -151,7 +151,7 @@ void add_update_part(PlanBuilder& builder, const PlanInputs& in, const StepCut& 
                    outputs, whole.attributes);
 }
 
-// Where the gradients of a part lie that have memory of their own.
+// The place of a part's gradients. They have memory of their own rather than a range of the gradients' arena.
 Operand gradients_of(const PlanInputs& in, const UpdatePart& part, const Placement& placement) {
   const ValueId gradients = in.training().arenas.gradients;
   const std::vector<Value>& values = in.training().graph.values;
@@ -244,7 +244,7 @@ void add_step(PlanBuilder& builder, const PlanInputs& in, const StepCut& cut, co
       add_launches(builder, in, loop, for_update, replica.step.back(), cut.accumulate + 1, end);
     }
   }
-  // Where learners average models, it is part of that.
+  // If learners average models, the averaging task updates the moving average instead.
   const bool averages_models = builder.plan.handles.by_sync != kNone;
   if (!averages_models && replica.learner % in.request.learners == 0) {
     const ValueId weights = loop.arenas.weights;

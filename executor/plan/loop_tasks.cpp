@@ -15,7 +15,8 @@ using Why = Edge::Why;
 
 constexpr double kLeastPart = 250;  // µs of work; handing it over takes about one
 
-// Where the loop's device has the samples of its split. Loops of a split may read different fields.
+// The samples of the loop's split in the memory of the device. Adds their arena and the buffers that are still missing:
+// loops of a split may read different fields.
 SamplesOnDevice& samples_on(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, int32_t device) {
   std::vector<SamplesOnDevice>& all = builder.plan.handles.samples;
   const bool validation = loop.role == LoopRole::Validate;
@@ -38,7 +39,8 @@ SamplesOnDevice& samples_on(PlanBuilder& builder, const PlanInputs& in, const Lo
   return *here;
 }
 
-// What makes a slot on the device of samples that lie there, in the copy's place: `from` is the pinned slot.
+// Makes the copy task gather a device slot from samples in the device's memory, instead of copying. `from`: the pinned
+// slot, with the batch's scalars and the indices of its samples.
 void add_taking(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, BufferId from, const std::string& name,
                 const Replica& replica) {
   const SamplesOnDevice& samples = samples_on(builder, in, loop, replica.device);
@@ -191,7 +193,8 @@ void add_hand_out(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes
   builder.task(replica.hand_out).device = replica.device;
   builder.add_edge(step, copy, 0, Needs::Issued, Why::Data, "outputs");
   builder.add_edge(copy, replica.step.front(), 1, Needs::Issued, Why::Reuse, "outputs");
-  // What is part of the batch itself has to stay until it is copied, which may be after the step.
+  // An output that is part of the batch itself must stay in the batch's slot until it is copied, which may be after the
+  // step.
   const auto in_batch = [&](ValueId output) { return replica.placement.of[size_t(output)].buffer == replica.slots; };
   if (std::any_of(loop.outputs.begin(), loop.outputs.end(), in_batch)) {
     builder.add_edge(copy, replica.copy, in.request.device_slots, Needs::Issued, Why::Reuse, "batch");

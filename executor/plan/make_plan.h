@@ -12,7 +12,7 @@
 
 namespace arbalest {
 
-// Where a device has the fields of a batch from.
+// The place from which a device gets the fields of a batch.
 enum class BatchOrigin : uint8_t {
   Host,      // fills write them, and they are copied
   Resident,  // they stay on the device, the same ones for every batch
@@ -32,7 +32,7 @@ struct PlanRequest {
   BatchOrigin training_batches = BatchOrigin::Host, validation_batches = BatchOrigin::Host;
   // How long it takes to fill one sample on one thread, in µs: see Source::microseconds_per_sample().
   double training_fill_time = 0, validation_fill_time = 0;
-  bool endless = false;                  // a pass without an end, whose batches are filled by whoever has samples
+  bool endless = false;                  // a pass without an end, whose batches the caller fills
   int32_t host_threads = 1;              // of host tasks: how many parts of batches are worth having at once
   int32_t run_ahead = 2;                 // iterations that may be under way at once
   int32_t device_slots = 2;              // batches on the device per learner
@@ -54,22 +54,21 @@ inline int64_t validator_count(const PlanRequest& request) {
 // Iterations of an epoch in which every update is whole: see rounds_per_epoch() in io/sources/data_order.h.
 int64_t rounds_of(int64_t samples, int64_t learners, int64_t batch, int64_t accumulate);
 
-// In how many parts a batch is filled, each a host task of its own: one for each thread, but none so small that handing
-// it over would count. `fill_time`: of a sample, in µs; 0: the batch is not divided.
+// Number of parts in which a batch is filled, each by a host task: one for each thread, but no part so small that
+// handing it over would matter. `fill_time`: µs per sample; 0: the batch is not divided.
 int32_t fill_parts(int64_t samples, double fill_time, int32_t threads);
 
-// What a batch's slot on the device holds: the scalars, and behind them fields; and what its pinned slot holds, from
-// which it is made.
+// Layout of a batch's slot on the device: the scalars, then the fields. Also the size of the pinned slot that it is
+// made from.
 struct BatchLayout {
   BatchOrigin origin = BatchOrigin::Host;
   std::vector<int64_t> offsets;  // by the source's field, in bytes; 0 where it is not in the slot
   int64_t bytes = 0;
-  int64_t pinned_bytes = 0;  // Host: the same slot; Resident: the scalars; Samples: behind these an int64 a sample
+  int64_t pinned_bytes = 0;  // Host: as `bytes`; Resident: the scalars; Samples: the scalars, then an int64 a sample
 };
 BatchLayout batch_layout(const Loop& loop, BatchOrigin origin);
 
-// The phases are in executor/plan/phases.h. Throws GraphError where the options do not fit the
-// program.
+// Makes the plan in the phases of executor/plan/phases.h. Throws GraphError if the options do not fit the program.
 Plan make_plan(const Program& program, const PlanRequest& request);
 
 // The plan of one pass over the validation split with weights that are given: the program's validation loop on every
@@ -77,7 +76,7 @@ Plan make_plan(const Program& program, const PlanRequest& request);
 // (Loop::outputs) with every batch.
 Plan make_inference_plan(const Program& program, const PlanRequest& request);
 
-// Bytes with those that are left free up to the next buffer: buffers begin at multiples of 256 bytes.
+// Bytes rounded up to a multiple of 256, since buffers begin at multiples of 256 bytes.
 inline int64_t aligned(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
@@ -102,12 +101,12 @@ std::vector<int64_t> pack_into_gaps(const std::vector<Lifetime>& placed, const s
 struct UpdatePart {
   int64_t offset = 0, elements = 0;  // of the arenas
   NodeId after = kNone;
-  // Whether it has elements that belong to no parameter, behind one whose size is no multiple of kParameterAlignment.
-  // They are updated with the others: their gradients have to stay zeros.
+  // True if the part includes elements that belong to no parameter, after one whose size is no multiple of
+  // kParameterAlignment. They are updated with the others, so their gradients have to stay zeros.
   bool padded = false;
 
   int64_t bytes() const { return elements * int64_t(sizeof(float)); }
-  // Of what lies at so many bytes in the gradients.
+  // True if this part includes the gradient at byte `at` of the gradients' arena.
   bool holds(int64_t at) const {
     const int64_t begin = offset * int64_t(sizeof(float));
     return begin <= at && at < begin + bytes();
@@ -115,14 +114,15 @@ struct UpdatePart {
 };
 
 // Adds the arenas and buffers of one replica to the plan. `prefix` names them: "cuda:0/learner 0". Values in `given`
-// live elsewhere already. Where the lane has a `branch`, what launches aside read lingers, gradients of `updates`
-// included: these are packed with the activations, each part for as long as it is needed, unless it is padded.
+// have memory elsewhere already. `branch`: the lane has a branch, so values that launches aside read, gradients of
+// `updates` included, stay longer. The gradients of each part of `updates` are packed with the activations for as long
+// as they are needed, unless the part is padded.
 Placement place(Plan& plan, const Loop& loop, const std::string& prefix, int32_t device, BufferId batch,
                 const BatchLayout& layout, const std::vector<std::pair<ValueId, Operand>>& given = {},
                 bool branch = false, const std::vector<UpdatePart>& updates = {});
 
-// For how many nodes more what a launch aside reads stays, so that these need not wait: two layers or so. Where it is
-// large nodes take longer, and memory is worth more.
+// Number of further nodes for which values of this size stay if a launch aside reads them, so that those nodes need not
+// wait for it: about two layers. Where values are large, nodes take longer and memory is worth more.
 inline int32_t linger_of(int64_t bytes) {
   constexpr int64_t kSmall = 2 << 20;
   return bytes <= kSmall ? 8 : 4;

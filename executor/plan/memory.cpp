@@ -1,4 +1,4 @@
-// Where every value lives: persistent arenas, slots, and transient memory, which packing.cpp packs.
+// Assigns memory to every value: persistent arenas, slots, and transient memory, which packing.cpp packs.
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@ namespace arbalest {
 
 namespace {
 
-// Outputs take the memory of inputs that nothing reads afterwards, where their operators allow it (Op::overwrites). A
-// kernel that runs aside may read late: what one reads is not written over.
+// Lets outputs take the memory of inputs that nothing reads afterwards, if their operators allow it (Op::overwrites). A
+// launch aside may read late, so the values that one reads are not overwritten.
 void overwrite_dead(const Graph& graph, std::vector<View>& storage) {
   struct Use {
     NodeId last = kNone;
@@ -80,7 +80,7 @@ std::vector<View> shared_storage(const Graph& graph) {
 
 namespace {
 
-// What is written in place must not be read afterwards under its old name.
+// Throws GraphError if a node reads a value by its old name after the value has been updated in place.
 void check_carries(const Graph& graph) {
   for (const Carry& carry : graph.carries) {
     const NodeId writer = graph.values[size_t(carry.next)].producer;
@@ -97,13 +97,14 @@ void check_carries(const Graph& graph) {
 }  // namespace
 
 bool can_run_aside(const Graph& graph, const Node& node) {
-  // Reading more than this from memory takes longer than a launch, and kernels that fill a GPU gain nothing beside
-  // others.
+  // Reading more bytes than this from memory takes longer than a launch. Kernels that fill a GPU gain nothing from
+  // running in parallel with others.
   constexpr int64_t kMostBytes = 24 << 20;
   if (node.stage != Stage::Backward) return false;
   int64_t bytes = 0;
   for (const ValueId input : node.inputs) bytes += input == kNone ? 0 : graph.values[size_t(input)].type.bytes();
-  // Of what is computed anew, gradients of parameters alone are parts of something else: of their arena.
+  // Among newly computed values, only parameter gradients are views (into the gradients' arena); the others have
+  // storage of their own.
   const auto of_parameter = [&](ValueId v) {
     return v == kNone ||
            (graph.values[size_t(v)].role == Role::Activation && graph.values[size_t(v)].view.base != kNone);

@@ -1,9 +1,11 @@
-// Transient memory packed by lifetime: the largest first, each in the lowest gap among those that live with it.
+// Packs transient memory by lifetime: the largest buffer first, each in the lowest gap among the buffers that are in
+// use at the same time.
 //
-// Positions in the lane's order are the leaves of a binary tree. A lifetime is cut into O(log n) subtrees; each node of
-// the tree knows which memory is taken by lifetimes that span it and by lifetimes within it, as ranges merged where
-// they touch. What lives together with a buffer is what its subtrees know and what spans the nodes above them, so that
-// it is placed in the time it takes to look at some ranges, where to look at all buffers would be quadratic.
+// Positions in the lane's order are the leaves of a binary tree. A lifetime is cut into O(log n) subtrees. Each node of
+// the tree knows the memory taken by lifetimes that span the node and by lifetimes within it, as ranges merged if they
+// touch. The memory in use during a buffer's lifetime is the union of the ranges known to its subtrees and of those
+// that span the nodes above them. So placing a buffer takes the time to look at some ranges, while looking at all
+// buffers would take quadratic time in all.
 
 #include <algorithm>
 #include <bit>
@@ -15,8 +17,8 @@
 namespace arbalest {
 namespace {
 
-// Ranges that are looked at for a buffer before it is put above all that lives with it. Thousands of gaps, each too
-// small, are what a graph made to cost time has.
+// Most ranges that are looked at for one buffer before it is placed above everything that is in use with it. Only a
+// graph made to cost time has thousands of gaps that are all too small.
 constexpr int kMostRanges = 1 << 12;
 
 // Memory that is taken: disjoint ranges in order, which do not touch.

@@ -9,7 +9,7 @@
 
 namespace arbalest {
 
-// What a plan is made from, and what follows from it alone.
+// The inputs of a plan, and values that follow from them alone.
 struct PlanInputs {
   const Program& program;
   const PlanRequest& request;
@@ -18,9 +18,9 @@ struct PlanInputs {
   const Strategy& strategy() const { return request.strategy; }
   bool synchronised() const { return strategy().kind != Strategy::Kind::None; }
   int32_t devices() const { return int32_t(request.devices.size()); }
-  int64_t learners() const { return int64_t(request.devices.size()) * request.learners; }  // in all
+  int64_t learners() const { return int64_t(request.devices.size()) * request.learners; }  // of all devices
   std::string device_name(int32_t device) const { return to_string(request.devices[size_t(device)]); }
-  // Of `loop`, one of the program's: its graph in Plan::graphs.
+  // Index in Plan::graphs of the graph of `loop`, one of the program's loops.
   int32_t graph_of(const Loop& loop) const { return int32_t(&loop - program.loops.data()); }
   const TensorType& type_of(ValueId value) const { return training().graph.values[size_t(value)].type; }
 };
@@ -28,10 +28,10 @@ struct PlanInputs {
 // Throws GraphError where the options do not fit the program or each other.
 void check(const PlanInputs& in);
 
-// Whether compute lanes of a device have a branch: on a GPU that its learners leave room on.
+// True if compute lanes of the device have a branch: the device is a GPU with few learners.
 bool has_branches(const PlanInputs& in, int32_t device);
 
-// kNone where the plan has no such clock.
+// The plan's clocks; kNone for those that it does not have.
 struct Clocks {
   ClockId batch = kNone, report = kNone, sync = kNone, validation = kNone, validation_batch = kNone,
           recalibration_batch = kNone;
@@ -61,29 +61,28 @@ struct StepCut {
   std::vector<Bucket> buckets;  // Ssgd: one a part
   NodeId accumulate = kNone;    // Ssgd, several batches an update: the node that adds a batch to their sum
   NodeId update = kNone;        // the update node, where it is made in parts, which take its place
-  // None: the parts, in the order of the arenas, each as soon as its gradients are there.
+  // None: the parts of the update, in the order of the arenas; each runs as soon as its gradients are complete.
   std::vector<UpdatePart> updates;
-  // Ssgd between devices: the first so many elements are updated while the last bucket travels; 0: the update is one
-  // task.
+  // Ssgd between devices: number of leading elements that are updated while the last bucket is being reduced; 0: the
+  // update is one task.
   int64_t early = 0;
 
   // Ssgd: the task, by its place in Replica::step, that reads the averaged gradients of a bucket.
   size_t reader_of(size_t bucket) const { return buckets.size() + size_t(early > 0 && bucket + 1 == buckets.size()); }
 
-  // What S-SGD averages: a batch's gradients or, where several make an update, their sum.
+  // The value that S-SGD averages: a batch's gradients, or their sum if several batches make an update.
   ValueId averaged_gradients(const Loop& training) const;
 };
 StepCut cut_step(const PlanInputs& in);
 
-// Memory that the replicas of a device share, by device: what averaging writes and updates read, and what never
-// changes.
+// Memory that the replicas of a device share, by device: averages that updates read, and values that never change.
 struct SharedMemory {
   std::vector<BufferId> models;                       // Sma: z, two slots of the sync clock
   std::vector<BufferId> gradients;                    // Ssgd with several learners on a device: the mean gradient
   std::vector<BufferId> frozen, frozen_lowered;       // empty where nothing is frozen, or nothing reads it in bfloat16
   std::vector<MovingAverageBuffers> moving_averages;  // of the weights, on devices that validate; empty without
 
-  // Where the frozen values of a loop live on a device, for place().
+  // Adds the places of a loop's frozen values on a device to `given`, for place().
   void place_frozen(const Loop& loop, int32_t device, std::vector<std::pair<ValueId, Operand>>& given) const;
 };
 SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks);
@@ -91,11 +90,11 @@ SharedMemory add_shared_memory(PlanBuilder& builder, const PlanInputs& in, const
 // The task that tells the observer about training.
 TaskId add_report(PlanBuilder& builder, const Clocks& clocks, const Lanes& lanes);
 
-// The learners, in order, with their readers and steps; what they sum up goes to `report`.
+// Adds the learners, in order, with their readers and steps; `report` gets their sums.
 std::vector<Replica> add_learners(PlanBuilder& builder, const PlanInputs& in, const Clocks& clocks, const Lanes& lanes,
                                   const StepCut& cut, const SharedMemory& memory, TaskId report);
 
-// What there is once the learners have been added: what the phases behind them begin with.
+// The plan after the learners have been added: the input of the phases that follow.
 struct PlanSoFar {
   PlanBuilder& builder;
   const PlanInputs& in;
@@ -119,8 +118,9 @@ void add_validation(const PlanSoFar& plan, const std::vector<TaskId>& averaged);
 // output is written over an input that nothing reads afterwards.
 std::vector<View> shared_storage(const Graph& graph);
 
-// source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Double buffering and
-// read-ahead are the Reuse edges. Of samples that lie on the device a node takes the copy's place.
+// Adds the path source → fill (host) → pinned slots → copy → device slots: the replica's fills, copy and slots. Reuse
+// edges provide double buffering and read-ahead. For samples that lie on the device, the copy task runs a node that
+// gathers them.
 void add_reader(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop, BatchOrigin origin,
                 const std::string& prefix, ClockId clock, Replica& replica);
 // Runs nodes [begin, end) of the loop's graph on a device slot, as the next part of the replica's step.
@@ -131,21 +131,22 @@ void add_launches(PlanBuilder& builder, const PlanInputs& in, const Loop& loop, 
                   NodeId begin, NodeId end);
 // Ties the parts of a step to each other and to their batch.
 void close_step(PlanBuilder& builder, const PlanInputs& in, const Replica& replica);
-// What the replica sums up and keeps goes to the host at the ticks of `clock`, coarser than the step's.
+// Adds the copy of the replica's tally and rows to the host at each tick of `clock`, which is coarser than the step's.
 void add_read_back(PlanBuilder& builder, const Lanes& lanes, const Loop& loop, const std::string& prefix, ClockId clock,
                    Replica& replica);
-// What the loop hands out goes to the host with every batch.
+// Adds the copy of the loop's outputs to the host for each batch, and the task that hands them out.
 void add_hand_out(PlanBuilder& builder, const PlanInputs& in, const Lanes& lanes, const Loop& loop,
                   const std::string& prefix, Replica& replica);
-// Pinned slots of what travels from devices to the host: one is written while the other is read.
+// Pinned slots of each copy to the host: one is written while the other is read.
 inline constexpr int32_t kReadBackSlots = 2;
 
-// Sums or averages operands, one a device, in their place: a task on the collectives' lane. Edges are the caller's.
+// Sums or averages operands, one per device, in place: a task on the collectives' lane. The caller adds its edges.
 TaskId add_all_reduce(PlanBuilder& builder, const Lanes& lanes, const std::string& name, ClockId clock,
                       const std::vector<Term>& operands, bool mean);
-// Memory of the moving average, where the program asks for one, on each device that validates.
+// Adds the moving average's memory on each device that validates, if the program asks for a moving average.
 std::vector<MovingAverageBuffers> add_moving_average_memory(PlanBuilder& builder, const PlanInputs& in);
-// Where the device has a moving average, it takes in `model` at each instance of `task`, whose last node it becomes.
+// Appends a node to `task` that updates the device's moving average with `model` at each instance. Does nothing if the
+// device has no moving average.
 void add_moving_average(PlanBuilder& builder, const PlanInputs& in, const SharedMemory& memory, int32_t device,
                         TaskId task, const Term& model);
 // A device's learners.

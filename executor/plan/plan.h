@@ -68,7 +68,8 @@ struct PlanDevice {
 };
 std::string to_string(const PlanDevice& device);  // "cpu:0", "cuda:3"
 
-// Where tasks run. Host tasks run on threads of the process, several at once; a device lane is an in-order queue.
+// A queue of tasks. Host tasks run on threads of the process, several at once; a device lane executes its tasks in
+// order.
 struct Lane {
   // Averaging: of the replicas of one device. Collectives: over all devices.
   enum class Kind : uint8_t { Host, Compute, CopyIn, CopyOut, Validate, Averaging, Collectives };
@@ -98,7 +99,8 @@ struct Buffer {
   int64_t stride = 0;
   int32_t slots = 1;
   ClockId clock = kNone;  // whose ticks choose the slot; kNone where slots = 1
-  // Where memory is packed by lifetime: the positions of nodes in their graph, inclusive, between which it is in use.
+  // The first and the last node that the buffer is in use for, as positions in their graph; kNone unless its arena is
+  // packed by lifetime.
   int32_t first = kNone, last = kNone;
 };
 
@@ -113,11 +115,11 @@ struct Launch {
   int32_t program = 0;  // which graph: index into Plan::graphs
   NodeId node = kNone;
   int32_t first_operand = 0, inputs = 0, outputs = 0;  // into Plan::operands: inputs, then outputs
-  bool aside = false;  // on the lane's branch: beside the launches behind it, as far as memory allows
+  bool aside = false;  // runs on the lane's branch, in parallel with later launches as far as memory allows
   ArenaId gaps = kNone;  // the arena, packed by lifetime, in whose gaps it may have its workspace; kNone: in none
 };
 
-// Instances of a host task that may run at once, at most: of so many the dependencies keep which have ended.
+// Largest number of instances of a host task that may run at once. The dependencies record which of so many have ended.
 inline constexpr int32_t kWidest = 32;
 
 struct Task {
@@ -128,8 +130,8 @@ struct Task {
     Average,          // replicas of one device → their average, by a run of nodes
     Collective,       // over all devices at once
     Snapshot,         // weights and statistics → validation's copy, by copies and a run of nodes
-    CopyOut,          // tallies, or what a batch hands out → pinned
-    HandOut,          // host: what a batch hands out to whoever asked for it
+    CopyOut,          // tallies, or a batch's outputs → pinned
+    HandOut,          // host: a batch's outputs to the code that asked for them
     ValidationBegin,  // host: opens a validation
     Report,           // host: training metrics to the log
     ValidationEnd,    // host: metrics of a validation, merged over devices
@@ -141,7 +143,7 @@ struct Task {
   ClockId clock = 0;
   int32_t width = 1;            // instances that may run at once (host tasks)
   int32_t part = 0, parts = 1;  // Fill: which of so many parts of a batch; the first writes the StepScalars too
-  bool deferred = false;        // host task: an instance ends when Scheduler::finish() is told, not with its function
+  bool deferred = false;        // host task: an instance ends by Scheduler::finish(), not with its function
   int32_t every = 1;            // instances of a device task of which only the last has work: see has_work()
   int32_t device = kNone;
   int32_t learner = kNone;                  // global number of the learner
@@ -151,20 +153,20 @@ struct Task {
   double microseconds = 0;                  // expected duration, for the critical cycle; 0: unknown
 };
 
-// Of every so many instances, counted from 0, the last has work.
+// True if the instance has work: only the last of every `every` instances has (every − 1, 2 · every − 1, …).
 inline bool has_work(int64_t instance, int32_t every) {
   return instance % every == every - 1;
 }
 
-// Where each value of a loop's graph lives; buffer kNone for values without memory of their own.
+// The place of each value of a loop's graph; buffer kNone for values without memory of their own.
 struct Placement {
   std::vector<Operand> of;      // one a value
   ArenaId activations = kNone;  // the arena that is packed by lifetime
 };
 
-// A loop's graph on a device with memory of its own, what brings it batches and what reads its sums: a learner's
-// training, or a device's part in validation or recalibration. Its step is one task, or several where others have to
-// come in between.
+// A loop's graph on a device with memory of its own, the tasks that bring it batches and the task that reads its sums:
+// a learner's training, or a device's part in validation or recalibration. Its step is one task, or several if others
+// have to come in between.
 struct Replica {
   int32_t device = 0;
   int32_t learner = kNone;  // global number; kNone unless the loop trains
@@ -174,9 +176,9 @@ struct Replica {
   BufferId slots = kNone;     // on the device, of batches
   Placement placement;
   std::vector<TaskId> step;
-  TaskId read_back = kNone;       // what is measured to the host; kNone where the loop measures nothing
-  BufferId tally = kNone;         // where to: pinned, in slots of that task's clock
-  std::vector<BufferId> rows;     // likewise, of each metric that keeps rows
+  TaskId read_back = kNone;       // copies measurements to the host; kNone if the loop measures nothing
+  BufferId tally = kNone;         // target of that copy: pinned, in slots of its clock
+  std::vector<BufferId> rows;     // the same for each metric that keeps rows
   TaskId hand_out = kNone;        // gives each batch's outputs to the host; kNone where the loop has none
   std::vector<BufferId> outputs;  // what it reads: pinned, in slots of the step's clock
 
@@ -205,14 +207,15 @@ struct MovingAverageBuffers {
   BufferId weights = kNone, progress = kNone;
 };
 
-// What those who run a plan take from it; names are for reading. kNone, or empty, where the plan has no such thing.
+// The tasks, buffers and relations that code needs to run a plan; names are only for people to read. kNone, or empty,
+// for those that the plan does not have.
 struct PlanHandles {
   std::vector<LoopPlan> loops;  // that run, in the program's order
   TaskId report = kNone, validation_begin = kNone, validation_end = kNone;
   int32_t by_report = kNone, by_sync = kNone, by_validation = kNone;  // relations of the base clock to coarser ones
   std::vector<BufferId> averages;                          // by device: z and z_prev in slots of the sync clock
   std::vector<MovingAverageBuffers> moving_averages;       // by device
-  BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: what was validated last
+  BufferId kept_weights = kNone, kept_statistics = kNone;  // on the host: the model validated last
   std::vector<SamplesOnDevice> samples;
 
   const LoopPlan* find(LoopRole role) const;  // nullptr: the plan does not run that loop
@@ -235,12 +238,12 @@ struct Plan {
   PlanHandles handles;
 
   bool on_host(TaskId task) const { return lanes[size_t(tasks[size_t(task)].lane)].kind == Lane::Kind::Host; }
-  // Of a handle; nullptr for kNone.
+  // The relation with this index of a handle; nullptr for kNone.
   const ClockRelation* relation(int32_t index) const { return index == kNone ? nullptr : &relations[size_t(index)]; }
 };
 
-// Where a plan stands still between two iterations: so many of the base clock are complete, and so many validations
-// have ended. All else of such a state follows from the plan: see Dependencies.
+// A state in which a plan stands still between two iterations: the number of complete iterations of the base clock and
+// of validations that have ended. Everything else about the state follows from the plan: see Dependencies.
 struct PlanPosition {
   int64_t iterations = 0, validations = 0;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// What the phases of make_plan() add to a plan with: one call a clock, lane, task, edge, buffer or node.
+// Builds a plan for the phases of make_plan(): one call for each clock, lane, task, edge, buffer or node.
 
 #include <string>
 #include <string_view>

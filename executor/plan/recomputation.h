@@ -1,5 +1,5 @@
 #pragma once
-// What a memory limit costs: see executor/plan/fit_memory.h.
+// The cost of a memory limit: see executor/plan/fit_memory.h.
 
 #include <cstdint>
 #include <string>

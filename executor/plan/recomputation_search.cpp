@@ -129,8 +129,9 @@ bool RecomputationSearch::reach(int64_t limit) {
   return true;
 }
 
-// What a move is worth changes with every other, mostly to less: the best one of before is looked at again, and where
-// it is the best still, the others are not. They are, all of them, before none is found.
+// Finds the move that is worth most; none if no move helps. The worth of a move changes with every other move and
+// usually falls. So the moves are evaluated again from the previously best one on, until one is still at least as good
+// as the old worth of the next. If none is found that way, all have been evaluated.
 std::optional<size_t> RecomputationSearch::best_move(int64_t limit) {
   std::priority_queue<std::pair<double, size_t>> offers;
   for (size_t move = 0; move < worth_.size(); ++move) offers.emplace(worth_[move], move);
@@ -145,7 +146,7 @@ std::optional<size_t> RecomputationSearch::best_move(int64_t limit) {
   return size_t(best - worth_.begin());
 }
 
-// What it takes off the excess for its work.
+// The bytes that a move takes off the excess, divided by the work that it adds.
 double RecomputationSearch::worth(size_t move, int64_t limit) const {
   Choice after = chosen_;
   const double work = make(move, after);
@@ -153,8 +154,9 @@ double RecomputationSearch::worth(size_t move, int64_t limit) const {
   return (now_.excess - step_.need(after, limit).excess) / std::max(work, 1.0);
 }
 
-// Of each candidate there are two moves: it is computed again, or no longer; and it is, while what is computed again
-// from it, which would need it early, is kept from now on. Returns the work that the move adds.
+// Applies a move and returns the work that it adds. Each candidate has two moves. The even one toggles whether the node
+// is computed again. The odd one computes it again, and keeps the results of recomputed nodes that read it, since these
+// would need it early.
 double RecomputationSearch::make(size_t move, Choice& choice) const {
   const size_t node = candidates_[move / 2];
   const bool keeps_readers = move % 2 == 1;

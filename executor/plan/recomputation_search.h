@@ -1,5 +1,5 @@
 #pragma once
-// Which nodes of a training step to compute again, for activations that need less memory.
+// Chooses the nodes of a training step to compute again, so that activations need less memory.
 
 #include <cstdint>
 #include <functional>

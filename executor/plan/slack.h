@@ -1,5 +1,5 @@
 #pragma once
-// What a plan has to spare beside its critical cycle.
+// The slack of a plan's tasks and edges outside its critical cycle.
 
 #include <vector>
 
@@ -7,10 +7,10 @@
 
 namespace arbalest {
 
-// In µs, by task and by edge; infinity: on no cycle, so that nothing waits for it for ever.
+// Slack in µs, by task and by edge; infinity for those on no cycle, since nothing ever waits for them in the long run.
 struct Slack {
   std::vector<double> tasks;  // how much longer each instance may take before critical_cycle()'s bound rises
-  std::vector<double> edges;  // how much later what the edge carries may arrive
+  std::vector<double> edges;  // how much later the edge's data or slot may arrive
 };
 
 // `critical` is critical_cycle(plan), whose tasks and edges have no slack. Without a critical cycle all is infinite.

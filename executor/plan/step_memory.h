@@ -1,7 +1,7 @@
 #pragma once
-// How much memory a training step's activations take, and would take if some of its nodes were computed again: counted
-// from lifetimes in a fraction of the time that a plan takes, for thousands of choices. A plan packs buffers, and may
-// need a little more.
+// The memory that a training step's activations take, and would take if some of its nodes were computed again. It is
+// counted from lifetimes, in a fraction of the time that a plan takes, for thousands of choices. A plan packs buffers,
+// and may need a little more.
 
 #include <cstdint>
 #include <utility>

@@ -101,7 +101,8 @@ std::vector<TaskId> average_models(const SynchronisationInputs& given) {
   const bool restarts = given.in.training().arenas.averaged != kNone;
   for (const Replica& replica : given.learners) {
     const TaskId read = reads[size_t(replica.device)], written = writes[size_t(replica.device)];
-    // What made z_n precedes the sum that follows it.
+    // If learners do not restart from the average, updates need not wait for the task that writes it: the task that
+    // made z_n precedes the sum of models that follows it.
     const bool whole = restarts || read == written;
     given.builder.add_edge(whole ? written : read, replica.update(), 1, Needs::Issued, Why::Reuse,
                            whole ? "average" : "weights");
@@ -109,8 +110,8 @@ std::vector<TaskId> average_models(const SynchronisationInputs& given) {
   return writes;
 }
 
-// Where bucket `index` of a device's gradients lies and the task that completes it: the step of its only learner, or
-// the mean of its learners' gradients.
+// Returns the place of bucket `index` of a device's gradients, and the task that completes it: the step of its only
+// learner, or the mean of its learners' gradients.
 std::pair<Term, TaskId> bucket_on(const SynchronisationInputs& given, int32_t device, size_t index) {
   const Bucket& bucket = given.cut.buckets[index];
   const ValueId gradients = given.cut.averaged_gradients(given.in.training());

@@ -233,7 +233,7 @@ std::vector<Replica> add_recalibration(const ValidationInputs& given, std::vecto
   return replicas;
 }
 
-// What was validated travels to the host, for whoever saves it.
+// Adds the copy of the validated model to the host, where it can be saved.
 void keep_validated(const ValidationInputs& given, const Validator& validator, TaskId end) {
   PlanBuilder& builder = given.builder;
   PlanHandles& handles = builder.plan.handles;
@@ -259,7 +259,7 @@ void keep_validated(const ValidationInputs& given, const Validator& validator, T
   builder.add_lane_order(task);
 }
 
-// What evaluates waits for its model, and what it sums up goes to `end`.
+// Makes evaluation wait for its model, and adds the copy of its sums to the host for `end`.
 void close_validator(const ValidationInputs& given, Validator& validator, TaskId end) {
   PlanBuilder& builder = given.builder;
   Replica& replica = validator.replica;

@@ -44,8 +44,8 @@ std::unique_ptr<Kernel> make_kernel_for(const Graph& graph, const Node& node, Pl
   }
 }
 
-// How many events of an edge's first task must be told apart. A slow task waits for the last instance of a group only;
-// where the fast one waits for the slow one in turn, it cannot run further ahead than that says.
+// Number of events of an edge's first task that must be distinguished. A slow task waits for the last instance of a
+// group only; if the fast task waits for the slow one too, it cannot run further ahead than that edge allows.
 int32_t events_for(const Plan& plan, const Edge& edge, int64_t lead) {
   if (edge.relation == kNone) return int32_t(lead) + 1;
   const ClockRelation& relation = plan.relations[size_t(edge.relation)];
@@ -72,7 +72,7 @@ bool is_there(const Arena& arena, const KeptArenas& kept) {
   return found != kept.end() && found->second.bytes == arena.bytes;
 }
 
-// What to do where samples that lie on a device take its memory; "" where none do.
+// Advice for the error if samples kept on these devices take part of their memory; "" if there are none.
 std::string advice_on_samples(const Plan& plan, const std::vector<int32_t>& devices) {
   int64_t bytes = 0;
   for (const SamplesOnDevice& samples : plan.handles.samples) {
@@ -169,7 +169,8 @@ void Binding::check_free_memory(const KeptArenas& kept) const {
   check_memory(plan_, free);
 }
 
-// Of the plan nothing has been allocated yet; what an earlier one has left for it is there.
+// Records the bytes that libraries take on each device. Called before any of the plan is allocated; arenas kept from an
+// earlier plan are subtracted.
 void Binding::measure_libraries(const KeptArenas& kept) {
   for (const auto& device : devices_) library_bytes_.push_back(device->taken_bytes());
   for (const Arena& arena : plan_.arenas) {

@@ -19,7 +19,7 @@ namespace arbalest {
 struct KeptArena {
   std::shared_ptr<std::byte> memory;
   int64_t bytes = 0;
-  bool filled = false;  // whoever fills it says so
+  bool filled = false;  // set by the code that fills it
 };
 using KeptArenas = std::map<std::string, KeptArena>;
 
@@ -48,7 +48,7 @@ class Binding {
   const Plan& plan() const { return plan_; }
   CallWatch& calls() const { return *calls_; }
   Device& device(int32_t index) const { return *devices_[size_t(index)]; }
-  // Where a device task runs.
+  // The queues that run a device task.
   Queues& queues(TaskId task) const { return queues_of(plan_.tasks[size_t(task)].lane); }
   const std::vector<Queues*>& all_queues() const { return all_queues_; }
   const std::vector<BoundTask>& tasks() const { return tasks_; }  // one a task; host tasks have no variants
@@ -56,13 +56,14 @@ class Binding {
   // The address of an operand for instance `tick` of its buffer's clock.
   std::byte* address(const Operand& operand, int64_t tick) const;
   std::byte* address(BufferId buffer, int64_t tick) const { return address(Operand{buffer, 0, 0}, tick); }
-  // Copies to and from the memory of an operand, for whoever runs the plan: before it starts or once it is at rest.
+  // Copy to and from the memory of an operand, before the plan starts or once it is at rest.
   void put(const Operand& to, int64_t tick, const std::vector<std::byte>& content) const;
   std::vector<std::byte> get(const Operand& from, int64_t tick, int64_t bytes) const;
   // Bytes planned on a device, workspaces included.
   int64_t peak_bytes(int32_t device) const;
-  // Bytes that were taken of a device's memory when all kernels were made and nothing of the plan was allocated:
-  // handles and code of libraries, queues, NCCL's connections, and other processes' too. −1 where that cannot be told.
+  // Bytes of a device's memory that were taken once all kernels were made, before anything of the plan was allocated.
+  // They include handles and code of libraries, queues, NCCL's connections, and memory of other processes. −1 if
+  // unknown.
   int64_t library_bytes(int32_t device) const { return library_bytes_[size_t(device)]; }
 
  private:
@@ -86,7 +87,7 @@ class Binding {
   std::vector<std::byte*> arenas_;
   std::vector<std::shared_ptr<std::byte>> kept_;  // those of them that outlive this
   std::vector<std::unique_ptr<Kernel>> kernels_;  // one a launch
-  std::vector<Workspace> workspaces_;             // likewise
+  std::vector<Workspace> workspaces_;             // one a launch
   std::vector<BoundTask> tasks_;
   std::vector<int64_t> library_bytes_;  // by device
 };

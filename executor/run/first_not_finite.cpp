@@ -131,7 +131,8 @@ class Search {
     return range;
   }
 
-  // What a node leaves as it was, such as the factor of an update that is not due, says nothing.
+  // Zeroes the outputs that share no memory with inputs. So old content of an output that the node does not write, such
+  // as the factor of an update that is not due, is not reported.
   void clear_outputs(const Graph& graph, const BoundLaunch& launch) const {
     const auto bytes_of = [&](ValueId id) { return graph.values[size_t(id)].type.bytes(); };
     const Node& node = *launch.node;

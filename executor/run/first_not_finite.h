@@ -1,5 +1,5 @@
 #pragma once
-// Where a step's numbers go wrong: the step once more, node by node.
+// Finds where a step's numbers go wrong: runs the step once more, node by node.
 
 #include <cstdint>
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace arbalest {
 
-// What a tensor holds.
+// The range of a tensor's elements, and how many are not finite.
 struct ValueRange {
   std::string name;
   TensorType type;
   double least = 0, most = 0;           // of its finite elements; least > most: it has none
   int64_t infinite = 0, undefined = 0;  // elements that are infinite, and not a number
-  int64_t first = -1;                   // of these, by its place in memory
+  int64_t first = -1;                   // index in memory of the first of these; −1: there is none
 
   bool finite() const { return infinite + undefined == 0; }
 };

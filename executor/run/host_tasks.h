@@ -1,5 +1,5 @@
 #pragma once
-// What the plan's host tasks are made of: filling slots with batches, and reading sums back.
+// The work of the plan's host tasks: filling slots with batches, and reading sums back.
 
 #include <memory>
 #include <span>

@@ -21,10 +21,10 @@ class IssuingThreads {
  public:
   using Issue = std::function<void(TaskId task, int64_t instance)>;
 
-  // A thread that has nothing to issue looks on for as long as `patience` before it sleeps. Throws RunError where
-  // the system refuses a thread.
+  // A thread that has nothing to issue polls for `patience` before it sleeps. Throws RunError if the system refuses a
+  // thread.
   IssuingThreads(int threads, std::chrono::microseconds patience, Issue issue);
-  // Whatever was pushed has been issued then.
+  // Issues everything that was pushed before it ends the threads.
   ~IssuingThreads();
 
   // First in, first out. Any thread may call it, `issue` too. Takes a lock only where a thread is to be woken.

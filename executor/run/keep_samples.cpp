@@ -54,7 +54,7 @@ class Keeper {
     }
     try {
       wait(interrupted);
-    } catch (...) {  // of what is told, or asked
+    } catch (...) {  // thrown by a callback
       failed(std::current_exception());
     }
     for (std::thread& worker : workers) worker.join();
@@ -159,7 +159,7 @@ class Keeper {
   const KeepingOptions& options_;
   std::vector<bool> kept_;  // by field
   int64_t part_ = 1;        // samples that a thread reads at a time
-  int64_t ahead_ = 0;       // samples between what is read and what the source is told of
+  int64_t ahead_ = 0;       // samples by which will_read() is ahead of reading
   std::atomic<int64_t> next_{0}, done_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::mutex> uploading_;  // by place: a device is called by one thread at a time

@@ -10,16 +10,17 @@
 
 namespace arbalest {
 
-// Of the passes of one loop. Any thread may call.
+// The samples left out by the passes of one loop. Any thread may call.
 class LeftOut {
  public:
-  // The sample at a position of the split in a pass.
+  // Records the sample at this position of the split as left out of a pass.
   void add(uint64_t pass, int64_t position);
-  // Those of the positions first … first + count − 1 that the pass leaves out, ascending.
+  // The positions among first … first + count − 1 that the pass leaves out, ascending.
   std::vector<int64_t> among(uint64_t pass, int64_t first, int64_t count) const;
-  // One of so many parts of a batch is read. True of the last one: what of the batch is left out is known from now on.
+  // Records that one of `parts` parts of a batch has been read. Returns true for the last one: then all samples that
+  // the batch leaves out are known.
   bool part_is_last(uint64_t pass, int64_t batch, int parts);
-  // The pass is over.
+  // Discards the positions of a pass that has ended.
   void forget(uint64_t pass);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// Which samples are being read, and since when: a file on a disk or a server that no longer answers holds up a run for
-// ever, and nothing would say which.
+// Records which samples are being read, and since when. A file on a disk or a server that no longer answers would hold
+// up a run for ever, with no hint of which file it is.
 
 #include <chrono>
 #include <list>
@@ -43,8 +43,8 @@ class ReadWatch {
     std::list<Entry>::iterator entry_;
   };
 
-  // What is late, with its file, or nothing. Between two looks at most a second counts: where the process itself stood
-  // still (stopped, or its machine asleep), nothing was awaited.
+  // A message about a read that is late, with its file, or nothing. Between two calls at most a second counts: while
+  // the process itself stood still (stopped, or its machine asleep), it awaited nothing.
   std::optional<std::string> late(Time now = std::chrono::steady_clock::now());
 
  private:

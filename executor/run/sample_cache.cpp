@@ -15,7 +15,7 @@
 namespace arbalest {
 namespace {
 
-// What /proc/meminfo calls available, in bytes; −1: unknown.
+// Bytes that /proc/meminfo reports as available; −1: unknown.
 int64_t available_memory() {
   std::ifstream info("/proc/meminfo");
   for (std::string word; info >> word;) {
@@ -25,7 +25,7 @@ int64_t available_memory() {
   return -1;
 }
 
-// What a container's limit leaves; −1: there is none.
+// Bytes left below the container's memory limit; −1: there is no limit.
 int64_t left_of_limit() {
   int64_t most = 0, used = 0;
   std::ifstream limit("/sys/fs/cgroup/memory.max"), current("/sys/fs/cgroup/memory.current");

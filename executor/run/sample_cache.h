@@ -19,10 +19,10 @@ class SampleCache {
 
   int64_t bytes() const { return samples_ * sample_bytes_; }
 
-  // All of these from any thread. The sample, or nullptr where it is not there yet.
+  // Any thread may call the following functions. find() returns the sample, or nullptr if it is not in the cache yet.
   const std::byte* find(int64_t index) const;
-  // Where the caller is to write the sample, which publish() then makes known; nullptr where another one is writing it,
-  // or has.
+  // Returns the memory into which the caller has to write the sample before publish() makes it visible; nullptr if
+  // another caller is writing it or has written it.
   std::byte* claim(int64_t index);
   void publish(int64_t index);
 
@@ -34,8 +34,8 @@ class SampleCache {
   std::byte* memory_ = nullptr;
 };
 
-// Throws RunError where so many bytes of all caches are more than the machine, or the group of processes that this one
-// is limited with, has available.
+// Throws RunError if all caches together need more bytes than are available on the machine, or within the memory limit
+// of the process's control group.
 void check_memory_for_caches(int64_t bytes);
 
 }  // namespace arbalest

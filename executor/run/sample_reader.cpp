@@ -18,7 +18,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of one sample.
+// The type of one sample of a batch.
 TensorType sample_of(TensorType batch) {
   batch.shape.erase(batch.shape.begin());
   return batch;
@@ -152,7 +152,7 @@ void SampleReader::will_read(std::vector<int64_t> blocks) const {
   if (!blocks.empty()) source_.will_read(blocks);
 }
 
-// The error speaks of a file, not of the task that met it: TaskError is told as it is.
+// The error is about a file, not about the task that met it, so it is a TaskError, which is reported unchanged.
 void SampleReader::tell_bad(int64_t index, const std::string& error) const {
   const std::string place = source_.locate(index), data = source_.describe();
   const std::string fault = fault_of_sample(source_, index, error);

@@ -17,53 +17,55 @@
 
 namespace arbalest {
 
-// The fields that a batch's slot may hold, by Loop::fields: the source's, then what host nodes make, by its name.
+// The fields that a batch's slot may hold, by Loop::fields: first the source's, then the outputs of host nodes, by
+// name.
 std::vector<Field> slot_fields(const Loop& loop, const Source& source);
 
-// What a cache keeps of a sample: all that the loop's host nodes make. Throws GraphError where one of them draws anew
-// in each epoch, so that nothing is worth keeping.
+// Bytes that a cache keeps of one sample: all outputs of the loop's host nodes. Throws GraphError if one of them draws
+// anew in each epoch, so that nothing is worth keeping.
 int64_t cached_bytes(const Loop& loop);
 
-// What is known of a split's samples that lie on devices (Prefetch's `cache`), once they have been brought there.
+// Facts about a split's samples that are kept on devices (Prefetch's `cache`), known once the samples are there.
 struct KeptSamples {
   std::vector<bool> bad;  // by index: it could not be read
 };
 
-// Of one loop. Any thread may read.
+// Reads the samples of one loop. Any thread may read.
 class SampleReader {
  public:
-  // Keeps the references. `bad`: how many samples that cannot be read are passed over; nullptr: none. Where the loop
-  // trains, the next one of the split that can be read takes such a sample's place; validation leaves it out.
-  // `cache`: where prepared samples stay, each cached_bytes() long; nullptr: nowhere. `watch`: what is told of each
-  // read; nullptr: nobody. `kept`: what is known of the samples that lie on devices; nullptr: none do.
+  // Keeps the references. `bad`: counts the samples that cannot be read and are passed over, up to its limit; nullptr:
+  // none may be passed over. In training, the split's next sample that can be read takes the place of such a sample;
+  // validation leaves it out. `cache`: holds prepared samples, each of cached_bytes(); nullptr: samples are not cached.
+  // `watch`: gets each read; nullptr: reads are not watched. `kept`: facts about the samples that are kept on devices;
+  // nullptr: none are.
   SampleReader(const Loop& loop, const Source& source, uint64_t seed, BadSamples* bad = nullptr,
                SampleCache* cache = nullptr, ReadWatch* watch = nullptr, const KeptSamples* kept = nullptr);
 
   int64_t batch() const { return batch_; }
   int64_t block() const { return source_.block(); }  // Source::block()
-  // Of a sample of a field of the slot (Loop::fields), in bytes.
+  // Size in bytes of one sample of a field of the slot (Loop::fields).
   int64_t stride(size_t field) const { return strides_[field]; }
-  // Writes samples one after the other, each field where `fields` says, as Source::fill() does; nullptr where the
-  // field is not in the slot; a sample that is left out is zeros there. Throws what the source throws, and TaskError
-  // with the place of a sample that cannot be prepared.
+  // Writes samples one after the other, each field to its address in `fields`, as Source::fill() does; nullptr for a
+  // field that is not in the slot. A sample that is left out becomes zeros. Throws what the source throws, and
+  // TaskError with the place of a sample that cannot be prepared.
   void read(std::span<SampleRef> samples, std::span<std::byte* const> fields) const;
-  // Chooses the samples of a batch from those that lie on the devices: what could not be read when they were brought
-  // there is passed over as read() does.
+  // Chooses the samples of a batch from those kept on the devices. Samples that could not be read when they were
+  // brought there are passed over as in read().
   void choose(std::span<SampleRef> samples) const;
-  // Writes `count` samples from `first` on, by their indices, to be kept. Returns those that cannot be read, which are
-  // zeros. Throws as read() does.
+  // Writes `count` samples from `first` on, by index, to be kept. Returns the indices of those that cannot be read,
+  // which become zeros. Throws as read() does.
   std::vector<int64_t> read_to_keep(int64_t first, int64_t count, std::span<std::byte* const> fields) const;
   // Tells the source which of its blocks will be read soon.
   void will_read(std::vector<int64_t> blocks) const;
 
   ReadingTimes times() const;
 
-  // Whether samples may be left out of batches, and which were; SampleRef::epoch is the pass.
+  // True if samples may be left out of batches. left_out() has those that were; its passes are SampleRef::epoch.
   bool leaves_out() const { return leaves_out_ && bad_ && bad_->most() > 0 && !preparations_.empty(); }
   LeftOut& left_out() const { return left_out_; }
 
  private:
-  // What a thread works with while it prepares.
+  // Objects that a thread uses while it prepares samples.
   struct Worker {
     std::vector<std::unique_ptr<Preparation>> preparations;
     std::vector<std::byte> bytes;

@@ -46,8 +46,8 @@ Scheduler::Scheduler(const Binding& binding, HostFunctions host, SchedulerOption
   start_host_threads();
 }
 
-// TBB starts its workers when work comes, and where the system refuses one, the work waits for ever. So they are
-// started here, by tasks that wait for each other, once it is known that there are as many threads to be had.
+// TBB starts its workers when work comes, and if the system refuses one, the work waits for ever. So the workers are
+// started here, by tasks that wait for each other, after a check that the system provides that many threads.
 void Scheduler::start_host_threads() {
   constexpr auto kLongest = std::chrono::seconds(1);  // a program's own limit may allow TBB fewer workers
   const int threads = std::max(1, options_.threads);
@@ -85,7 +85,7 @@ void Scheduler::start_host_threads() {
 
 void Scheduler::run(const std::atomic<bool>& interrupted) {
   const Listening listening(*this);
-  // Whatever happens below, nothing of this run outlives it.
+  // Brings the run to rest on every way out of this function, so that nothing of it is under way afterwards.
   const struct Guard {
     Scheduler& scheduler;
     ~Guard() { scheduler.come_to_rest(); }
@@ -138,7 +138,8 @@ void Scheduler::check() {
   if (!dependencies_.complete()) throw RunError("the plan came to a halt:\n" + describe_waiting());
 }
 
-// Whatever cannot be handed over ends the run; it is not counted as active then.
+// Hands an instance to its thread or queue. If that fails, the run ends with the error, and the instance does not count
+// as active.
 void Scheduler::dispatch(TaskId task, int64_t instance) noexcept {
   if (options_.trace) times(task, instance) = {options_.trace->now(), -1};  // before enter(), which hands it over
   enter();
@@ -282,7 +283,7 @@ void Scheduler::failed(TaskId task, int64_t instance, std::exception_ptr error) 
   };
   try {
     error = placed(error);
-  } catch (...) {  // no memory for the words: the error is told without its place
+  } catch (...) {  // no memory for the message: the error is reported without its place
   }
   const std::scoped_lock lock(mutex_);
   failed_.store(true);
@@ -327,7 +328,7 @@ void Scheduler::leave() {
   changed_.notify_all();
 }
 
-// What the waiting thread looks at now and then: whether the run is to end, or to rest.
+// Called now and then by the waiting thread: ends the run, or brings it to rest, if that is due.
 void Scheduler::look_up(bool interrupted) {
   const auto ready = [this](TaskId task, int64_t instance) { dispatch(task, instance); };
   const bool rests = bool(options_.rest);
@@ -337,7 +338,8 @@ void Scheduler::look_up(bool interrupted) {
     stopping_ = true;
   }
   if (!rests || stopping_ || resting_) return;
-  // Where the next rest is close, what is left is a validation, which does not hold it up.
+  // True if training has run up to the next rest. Then only a validation may be under way, and the rest does not wait
+  // for its end.
   const bool there = dependencies_.limit(0) < plan_.clocks[0].ticks && dependencies_.trained();
   if (!there && !interrupted && !(options_.rest_due && options_.rest_due())) return;
   const Active active(*this);
@@ -351,10 +353,10 @@ void Scheduler::look_for_late_read() {
 }
 
 void Scheduler::end_process(std::string message) {
-  ending_.lock();  // by whoever comes first, and for good
+  ending_.lock();  // by the first thread to get here, and for good
   try {
     check();
-  } catch (const std::exception& error) {  // what came first is what is told
+  } catch (const std::exception& error) {  // the run's first error is reported
     message = plain_message(error);
   }
   if (options_.process_ends) options_.process_ends(message);

@@ -28,38 +28,39 @@ struct SchedulerOptions {
   static constexpr int64_t kNoRest = std::numeric_limits<int64_t>::max();
 
   int threads = 2;              // for host tasks
-  double stall_seconds = 60;    // without any completion: a stall report
-  int64_t first_iteration = 0;  // of the run, that the base clock begins with
+  double stall_seconds = 60;    // without any completion, after which stalled() is called
+  int64_t first_iteration = 0;  // the run's iteration at which the base clock begins
   TraceRecorder* trace = nullptr;
   bool nvtx = false;                                // issuing and host tasks are NvtxRanges
   std::function<void(const std::string&)> stalled;  // gets the report
-  PlanPosition from;                                // where the run goes on, rather than from the beginning
-  // Where the run may rest: called on the thread of run() while nothing of the plan is under way, with what ticks() and
-  // position() say. Returns the iteration of the base clock at which it rests next, or kNoRest; std::nullopt ends the
-  // run. An interrupt too brings the run to rest then, rather than to its end. Empty: it never rests.
+  PlanPosition from;                                // the position from which the run goes on
+  // Called on the thread of run() at each rest, while nothing of the plan is under way; ticks() and position() say how
+  // far the run is. Returns the iteration of the base clock at which the run rests next, or kNoRest; std::nullopt ends
+  // the run. With this function, an interrupt brings the run to rest rather than to its end. Empty: it never rests.
   std::function<std::optional<int64_t>()> rest;
   int64_t first_rest = kNoRest;
-  std::function<bool()> rest_due;  // whether it shall rest as soon as it can; asked now and then on the same thread
+  std::function<bool()> rest_due;  // true: rest as soon as possible; called now and then on that thread
   ThreadStarter thread_starter = start_std_thread;  // of threads for host tasks
-  // What is read for longer than it may take, or nothing: that ends the run with this as its error. Asked now and then
-  // on the thread of run(). Empty: nothing is.
+  // Returns a message about a read that takes longer than it may, which ends the run with this error, or nothing.
+  // Called now and then on the thread of run(). Empty: reads are not watched.
   std::function<std::optional<std::string>()> late_read;
-  // A thread that reads cannot be ended, nor one in a call for a GPU, nor what a GPU does. Where it does not end
-  // although the run is over, the process ends: this is told why first, then the message goes to standard error, and
-  // the exit status is 1.
+  // Called with the reason before the process is ended. Threads that read, threads in a call for a GPU, and work of a
+  // GPU cannot be ended. If one of them does not end although the run is over, this is called first, then the message
+  // goes to standard error, and the process ends with status 1.
   std::function<void(const std::string&)> process_ends;
 };
 
 class Scheduler final : private CompletionSink {
  public:
-  // What a host task does for an instance. Parallel to the plan's tasks; empty for device tasks.
+  // The functions of host tasks, called once for each instance. Parallel to the plan's tasks; empty for device tasks.
   using HostFunctions = std::vector<std::function<void(int64_t instance)>>;
 
   // Throws RunError where the system refuses the threads that a run needs.
   Scheduler(const Binding& binding, HostFunctions host, SchedulerOptions options);
 
-  // Runs the plan to its end, or until `interrupted` is set (what was already read is trained then). Rethrows the
-  // first error of a task, with the node or task, device, learner and iteration, once what was under way has ended.
+  // Runs the plan to its end, or until `interrupted` is set; batches that were already read are still trained then.
+  // Rethrows the first error of a task, with the node or task, device, learner and iteration, once everything under way
+  // has ended.
   void run(const std::atomic<bool>& interrupted);
 
   // Ends the run after the batches already read. Host tasks may call it.

@@ -1,5 +1,5 @@
 #pragma once
-// Where the time of a training step goes, node by node.
+// Measures how the time of a training step divides among its nodes.
 
 #include <string>
 #include <vector>
@@ -20,8 +20,8 @@ struct NodeProfile {
   Cost cost;
 };
 
-// What a device was found to do at best, by operators of this build: Relu from memory to memory, and a product of large
-// matrices in the precision of the run. 0: not to be had.
+// The best rates that a device was measured to reach with operators of this build: Relu from memory to memory, and a
+// product of large matrices in the precision of the run. 0: not available.
 struct DeviceLimits {
   double bytes_per_second = 0, flops_per_second = 0;
 
@@ -37,11 +37,13 @@ struct StepProfile {
   DeviceLimits limits;
 };
 
-// ns of each node of every learner's step: what the first learner's nodes take, one after the other in the step's
-// order, while nothing else runs on the device. After a run, and what the step writes is of no use afterwards.
+// ns of each node of every learner's step: the times of the first learner's nodes, run one after the other in the
+// step's order while nothing else runs on the device. Call it after a run: the values that the step writes are not
+// valid afterwards.
 std::vector<NodeTime> time_nodes(const Binding& binding);
 
-// Times the step of a plan's first learner. After a run, and what the step writes is of no use afterwards.
+// Times the step of a plan's first learner. Call it after a run: the values that the step writes are not valid
+// afterwards.
 StepProfile profile_step(const Binding& binding, const BindOptions& options, DataType precision);
 
 }  // namespace arbalest

@@ -7,8 +7,9 @@
 
 namespace arbalest {
 
-// What ended a run. The scheduler makes one of a task's exception, which says which task failed, where and in what
-// instance. A task that throws one itself speaks of the training as a whole; that is passed on as it is.
+// The error that ended a run. The scheduler makes one of a task's exception, which says which task failed, where and in
+// which instance. If a task throws a TaskError itself, that describes the training as a whole and is passed on
+// unchanged.
 class TaskError : public RunError {
  public:
   TaskError(const std::string& message, int64_t at) : RunError(message), iteration(at) {}

@@ -7,7 +7,7 @@
 namespace arbalest {
 namespace {
 
-// What lies in an arena, and what might lie in its gaps.
+// The buffers of an arena, and the workspaces that might be placed in its gaps.
 struct Gaps {
   std::vector<Lifetime> buffers, workspaces;
   std::vector<int64_t> offsets;  // of buffers

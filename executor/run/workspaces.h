@@ -1,5 +1,5 @@
 #pragma once
-// Where kernels work: in gaps of their replica's activations, which most of them find, else in an arena of their lane.
+// Places kernels' workspaces: most in gaps of their replica's activations, the others in an arena of their lane.
 
 #include <cstdint>
 #include <vector>
@@ -14,11 +14,12 @@ struct Workspace {
   int64_t offset = 0;     // bytes into the arena
 };
 
-// From the launch's node to the one before which launches behind it are to leave its workspace of so many bytes alone.
+// The range of nodes, beginning with the launch's own, during which no other launch may use this launch's workspace.
 Lifetime life_of(const Launch& launch, int64_t workspace);
 
-// By launch, of which each needs so many bytes. Launches whose node finds no gap have an arena of their lane, or of its
-// branch, which is added to the plan; others of that lane are there as well where it is large enough.
+// Assigns a workspace to every launch; `bytes[i]` is the size that launch i needs. A workspace that fits no gap gets an
+// arena of the launch's lane, or of its branch, which is added to the plan. Other launches of that lane use the arena
+// too if it is large enough.
 std::vector<Workspace> place_workspaces(Plan& plan, const std::vector<int64_t>& bytes);
 
 }  // namespace arbalest

@@ -1,5 +1,5 @@
 #pragma once
-// Where a run is in its data, and what is left of it from there.
+// The position of a run in its data, and the part of the run that is left from there.
 
 #include <cstdint>
 #include <optional>
@@ -8,7 +8,8 @@
 
 namespace arbalest {
 
-// Where a plan's part of a run begins: in whole epochs, or, where the part before ended within one, at a batch.
+// The position at which a plan's part of a run begins: the start of an epoch, or a batch within an epoch if the part
+// before ended there.
 struct Cursor {
   int64_t epoch = 0;
   int64_t batch = 0;  // batches of this epoch that are trained already, by all learners
@@ -16,9 +17,10 @@ struct Cursor {
   std::optional<int64_t> rate_drops;  // by the first iteration of the last group before; none: there was no group
 };
 
-// Turns a request for a whole run into one for what is left of it from `from` on, as far as one plan can go: the rest
-// of an epoch by itself, or whole epochs, until validations are in step with the run's epochs again. Where too little
-// of an epoch is left for a round of the request's learners, `from` moves on to the next. False: nothing is left.
+// Turns a request for a whole run into one for the part that is left from `from` on, as far as one plan can go. That is
+// the rest of an epoch by itself, or whole epochs, until validations are in step with the run's epochs again. If too
+// little of an epoch is left for a round of the request's learners, `from` moves on to the next epoch. Returns false if
+// nothing is left.
 bool take_rest(PlanRequest& request, Cursor& from, const Program& program);
 
 // The epochs that are seen when `batches` of one are trained, of a split of `size` samples. The quotient is rounded

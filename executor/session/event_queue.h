@@ -16,21 +16,22 @@
 
 namespace arbalest {
 
-// What is held back until the lines of earlier epochs are complete.
+// Events that are held back until the lines of earlier epochs are complete.
 struct HeldBack {
   struct Line {  // of an epoch
     std::optional<EpochEnded> end;
     std::optional<Validated> validation;
-    bool ended = false, awaits_validation = false;  // handed on already, without its validation
+    bool ended = false, awaits_validation = false;  // its end was handed on, without its validation
   };
   std::map<int64_t, Line> lines;  // by epoch
-  int64_t last_epoch = 0;         // whose end was handed on
+  int64_t last_epoch = 0;         // the last epoch whose end was handed on
 };
 
-// Calls return at once, from any thread. The observer is called in the order of the calls, but for lines of epochs: the
-// end of an epoch and its validation (EpochEnded::validates) come before those of the next, whichever is first to be
-// known. Of RunProgress, which alone is frequent, at most `most_waiting` wait: beyond these the oldest is dropped, and
-// RunProgress::missed of the next says so. Everything else is delivered. An observer that throws is called no more.
+// Delivers events to an observer from a thread of its own. Calls return at once and may come from any thread. The
+// observer is called in the order of the calls, except for the lines of epochs. The end of an epoch and its validation
+// (EpochEnded::validates) come before those of the next epoch, whichever is known first. At most `most_waiting` events
+// of RunProgress, the only frequent ones, wait for delivery. Beyond that the oldest is dropped, and RunProgress::missed
+// of the next one counts it. All other events are delivered. An observer that throws is not called again.
 class EventQueue final : public RunObserver {
  public:
   static constexpr size_t kMostWaiting = 256;
@@ -52,11 +53,12 @@ class EventQueue final : public RunObserver {
   void finished(const RunFinished& event) override { push_last(event); }
   void failed(const RunFailed& event) override { push_last(event); }
 
-  // What is held back, and a queue that begins with that: of a run that goes on.
+  // The events that are held back. hold_back() restores them in the queue of a run that goes on.
   HeldBack held_back();
   void hold_back(HeldBack held);
 
-  // Waits until what was handed on up to a moment has been delivered, but no longer than that: true where it has.
+  // handed_on() returns the number of events handed on so far. wait_for() waits until that many have been delivered, at
+  // most `longest`, and returns whether they have.
   int64_t handed_on();
   bool wait_for(int64_t handed_on, std::chrono::seconds longest);
 

@@ -6,7 +6,7 @@
 namespace arbalest {
 namespace {
 
-// What a resident source's batch holds.
+// The content of one field of a resident source's batch.
 std::vector<std::byte> resident_input(const Loop& loop, ValueId input, const Source& source) {
   std::vector<SampleRef> samples(size_t(loop.batch));
   for (size_t i = 0; i < samples.size(); ++i) samples[i] = {int64_t(i) % source.size(), 0, i};

@@ -1,5 +1,5 @@
 #pragma once
-// What the memory of a replica starts with.
+// The initial content of a replica's memory.
 
 #include <map>
 #include <string>
@@ -17,14 +17,14 @@ struct Initialisation {
   int threads = 1;                    // to draw numbers with
 };
 
-// What the memory of a replica starts with, by value: weights, optimiser state and statistics from `start`, and the
-// batch of a resident source, once and for all, from `source`. Not the values `without`, which others fill: to draw
-// weights takes a while.
+// Initial content of a replica's memory, by value: weights, optimiser state and statistics from `start`, and the batch
+// of a resident source, which never changes, from `source`. Values in `without` are left out, since others fill them
+// and drawing weights takes a while.
 using InitialValues = std::map<ValueId, std::vector<std::byte>>;
 InitialValues initial_values(const Loop& loop, const Source& source, const Initialisation& start,
                              const std::vector<ValueId>& without = {});
 
-// Into the replica's memory, before a run.
+// Writes the content into the replica's memory, before a run.
 void put_values(const Binding& binding, const Replica& replica, const InitialValues& content);
 
 }  // namespace arbalest

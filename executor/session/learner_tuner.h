@@ -1,6 +1,6 @@
 #pragma once
-// How many learners a device should have (--learners auto): start with one, measure when the throughput is steady,
-// double while doubling pays, and keep the smallest number whose doubling does not.
+// Finds the number of learners per device (--learners auto): starts with one, measures once the throughput is steady,
+// doubles while doubling pays, and keeps the smallest number whose doubling does not.
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +29,7 @@ class LearnerTuner {
   LearnerTuner() = default;
   explicit LearnerTuner(const Options& options) : options_(options) {}
 
-  // What has been found so far, and a tuner that goes on from that.
+  // The results so far, from which restore() goes on.
   struct State {
     int32_t learners = 1, before = 0;
     double best = 0;
@@ -46,9 +46,9 @@ class LearnerTuner {
   int32_t learners() const { return learners_; }
   bool done() const { return done_; }
 
-  // What training has come to, since it began. A decision once the throughput is steady.
+  // Takes the seconds and images since training began. Returns a decision once the throughput is steady.
   std::optional<Decision> observe(double seconds, int64_t images);
-  // The number asked for cannot be had: it will be the one before.
+  // The number of learners that was asked for is not possible: decides for the previous one.
   Decision cannot(const std::string& why);
 
  private:

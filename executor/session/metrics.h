@@ -44,7 +44,7 @@ struct Measurement {
 // Whether the values that are means are finite.
 bool all_means_finite(const Loop& loop, const Measurement& measured);
 
-// Samples and values of a validation as observers are told of them; `loss` is the name of what Train is given.
+// Fills in the samples and values of a validation for observers; `loss` is the name of the value that Train is given.
 void tell(const std::vector<MeasuredMetric>& metrics, const std::string& loss, const Measurement& measured,
           Validated& event);
 

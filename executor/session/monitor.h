@@ -1,5 +1,5 @@
 #pragma once
-// The run's story so far: what the observer is told, what the end needs, and what validation decides.
+// Keeps the history of a run: events for the observer, results for the end, and decisions of validation.
 
 #include <chrono>
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace arbalest {
 
-// What validation drives.
+// Rules by which the results of validations control a run.
 struct ValidationRules {
   std::vector<Target> targets;  // the run ends once all are met
-  // What "best" means: a metric, or with the way it is better "NAME:min", "NAME:max"; "": the first of Validate that is
-  // not the loss.
+  // The metric that decides which validation is best: its name, optionally with the direction as "NAME:min" or
+  // "NAME:max". "": the first metric of Validate that is not the loss.
   std::string metric;
   int64_t patience = 0;  // validations without a new best after which the run ends; 0: never
   int64_t plateau = 0;   // validations without a new best after which the rate is multiplied; 0: never
@@ -28,19 +28,19 @@ struct ValidationRules {
   int64_t recalibrate = 0;  // training batches before each validation: Validate's attribute; 0: as the graph says
 };
 
-// How far training has come. Epochs count from 1, the others say what is complete.
+// The position of a run. Epochs count from 1; the other numbers say what is complete.
 struct RunPosition {
   int64_t epoch = 0, iteration = 0, images = 0;
   double epochs = 0;  // of training samples seen
 };
 
-// Updates since the report before, of all learners.
+// Updates of all learners since the previous report.
 struct UpdateCount {
   int64_t learners = 1;
   int64_t due = 0, skipped = 0;
 };
 
-// What a monitor knows of its run.
+// The state of a monitor, which a checkpoint keeps.
 struct MonitorState {
   double seconds = 0;  // since training began
   double last_seconds = 0, epoch_began = 0;
@@ -48,7 +48,7 @@ struct MonitorState {
   std::vector<double> epoch_sums;
   bool has_validated = false;
   Validated last;
-  Metrics best;  // of each metric but the loss, by itself
+  Metrics best;  // the best value of each metric but the loss
   bool has_best = false;
   double best_value = 0;  // of the metric that decides
   std::optional<MetricSpec::Better>
@@ -56,7 +56,7 @@ struct MonitorState {
   int64_t best_epoch = 0, best_iteration = 0;
   int64_t since_best = 0, since_drop = 0;
   std::vector<double> factors = {1};  // by the number of validations made
-  std::vector<int64_t> drops = {0};   // likewise: how often the factor has fallen
+  std::vector<int64_t> drops = {0};   // the same: how often the factor has fallen
   std::vector<TargetReached> targets;
   int64_t rollbacks = 0;         // that the run has made
   double rollback_factor = 1;    // what they have multiplied the rate with
@@ -80,12 +80,12 @@ class Monitor {
   static constexpr int64_t kMostSkipped = 100;
 
   void begin();  // training's clock starts, or goes on
-  // What is known by now, and a run that goes on with that. The targets are this run's: those that the state knows were
-  // reached then.
+  // state() returns what is known by now, and restore() goes on from it. The targets are those of this run; targets
+  // that the state has as reached stay reached.
   MonitorState state() const;
   void restore(MonitorState state);
-  // After restore(): the run has gone back to there from where it was at `from`. Training's clock goes on, and the best
-  // validation stays the best.
+  // After restore(): tells the monitor that the run, which was at `from`, has gone back to the restored state.
+  // Training's clock goes on, and the best validation stays the best.
   void roll_back(const MonitorState& from, double rate_factor);
   int64_t best_iteration() const;                                       // of the best validation; 0: there was none
   const std::string& best_metric() const { return best_metric_; }       // what it is judged by
@@ -105,10 +105,10 @@ class Monitor {
   void validating(int64_t epoch, double share, bool recalibrates = false);
   // Throws Diverged where the loss is not finite, TaskError where no sample could be measured.
   Verdict validated(const RunPosition& at, const Measurement& measured);
-  // What the learning rate is multiplied with once `validations` have been made: a function of these alone, and of the
-  // rollbacks before this segment.
+  // Factor of the learning rate after `validations` validations. It depends on these and on the rollbacks before this
+  // segment alone.
   double rate_factor(int64_t validations) const;
-  int64_t rate_drops(int64_t validations) const;  // how often that has fallen by then
+  int64_t rate_drops(int64_t validations) const;  // how often the factor has fallen by then
   bool all_targets_reached() const;
   bool out_of_patience() const;
   // `trained_seconds`: when training ended, for its throughput.
@@ -134,7 +134,8 @@ class Monitor {
   mutable std::mutex mutex_;
   std::chrono::steady_clock::time_point begun_;  // less what the run had behind it
   double told_validating_ = -1;
-  // What was reported when: since when images per second are counted. A restored run begins with the state's last.
+  // Totals at earlier reports, over which images per second are counted. A restored run begins with the state's last
+  // report.
   struct Mark {
     double seconds = 0;
     int64_t images = 0;

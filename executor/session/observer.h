@@ -1,5 +1,5 @@
 #pragma once
-// What a run tells whoever watches it. Progress lines and the log implement this.
+// The events that a run reports to its observer. Progress lines and the log are observers.
 
 #include <cstdint>
 #include <exception>
@@ -72,9 +72,9 @@ struct RunProgress {
   double images_per_second = 0;  // since the progress before the last, and over half a second at least
   double learning_rate = 0;
   double loss = 0;              // mean since the progress before; NaN where no batch has counted
-  Metrics metrics;              // likewise: those of Validate's that training computes along with the loss
+  Metrics metrics;              // means since then of Validate's metrics that training computes along with the loss
   InputReport input;            // since the progress before
-  int64_t skipped_updates = 0;  // likewise, of all learners: their loss or gradients were not finite
+  int64_t skipped_updates = 0;  // since then, of all learners: their loss or gradients were not finite
   int64_t missed = 0;           // reports before this one that are left out, since observers were slow
 };
 
@@ -83,7 +83,7 @@ struct EpochEnded {
   double seconds = 0;
   double images_per_second = 0;  // over the epoch
   double loss = 0;               // mean over the epoch
-  Metrics metrics;               // likewise: those of Validate's that training computes along with the loss
+  Metrics metrics;               // means over the epoch of Validate's metrics that training computes
   bool validates = false;        // a validation of the weights after this epoch is to come
 };
 
@@ -170,7 +170,7 @@ struct RunFinished {
   std::string weights_error;                 // why `weights` is another file than was asked for, or ""
   std::string checkpoint;                    // the last of the run's checkpoints, or ""
   std::string checkpoint_error;              // why it could not be written, or ""
-  std::string trace_error;                   // likewise of the trace
+  std::string trace_error;                   // why the trace could not be written, or ""
 };
 
 struct RunFailed {
@@ -180,11 +180,11 @@ struct RunFailed {
   std::string trace;  // file written, or ""
 };
 
-// Implemented by whoever watches a run, and given to run_training(). Calls come one at a time, from a thread that does
-// nothing else: training does not wait for them, and where they take too long reports of progress are left out (see
-// RunProgress::missed). started() comes first, finished() or failed() last, before run_training() returns; where set-up
-// fails, failed() is the only call. What a call throws, run_training() throws once the run has ended and saved its
-// files, unless the run failed by itself; nothing is called after that.
+// Watches a run; its implementation is passed to run_training(). Calls come one at a time, from a thread that does
+// nothing else. Training does not wait for them: if they take too long, reports of progress are left out (see
+// RunProgress::missed). started() comes first; finished() or failed() comes last, before run_training() returns. If
+// set-up fails, failed() is the only call. If a call throws, nothing is called after that. run_training() throws the
+// exception once the run has ended and saved its files, unless the run itself failed.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
@@ -202,9 +202,8 @@ class RunObserver {
   virtual void failed(const RunFailed&) {}
 };
 
-// Passes events on to several, one event at a time whichever threads they come from. One that throws is called no more,
-// and the others are told everything; what was thrown first is thrown once finished() or failed() has told them of the
-// end.
+// Passes events on to several observers, one event at a time, from any thread. An observer that throws is not called
+// again, and the others get all events. The first exception is rethrown once finished() or failed() has been passed on.
 class Observers final : public RunObserver {
  public:
   explicit Observers(std::vector<RunObserver*> all) : all_(std::move(all)) {}

@@ -65,7 +65,7 @@ bool draws_anew(const Source& source) {
   return false;
 }
 
-// Of samples that stay on the devices, whatever they are prepared from.
+// Sets up samples that stay on the devices. Throws if a source or a host node draws them anew in each epoch.
 void keep_on_devices(Prepared& prepared, const Node& prefetch) {
   prepared.kept_arenas = std::make_shared<KeptArenas>();
   const auto keep = [&](const Loop* loop, const Source* source) {

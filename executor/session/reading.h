@@ -1,6 +1,6 @@
 #pragma once
-// How a session opens and reads its splits: what fills the slots of a loop, what is kept of samples, and which may be
-// skipped.
+// Opens and reads the splits of a session: which source fills the slots of a loop, which samples are kept, and which
+// may be skipped.
 
 #include <condition_variable>
 #include <memory>
@@ -14,16 +14,16 @@
 
 namespace arbalest {
 
-// Samples that are skipped go to standard error; Training tells its observer instead.
+// Counts skipped samples and reports them on standard error; Training reports them to its observer instead.
 std::shared_ptr<BadSamples> make_bad_samples(const SessionOptions& options);
 
-// What Prefetch's `cache` asks for: of samples that host nodes prepare in the host's memory, of all samples on devices.
-// Throws GraphError where they would be other ones in each epoch, or in memory already, and RunError where the host has
-// not the memory.
+// Adds the caches that Prefetch's `cache` asks for: "host" keeps the samples that host nodes prepare in the host's
+// memory, "device" keeps all samples on the devices. Throws GraphError if samples differ in each epoch or are in memory
+// already, and RunError if the host has too little memory.
 void add_caches(Prepared& prepared);
 
-// Says once what is waited for, where what is done while this lives takes longer than so many seconds; 0: never. For
-// opening data, whose listing may take its time and cannot be given up.
+// Warns once if the work done while this object lives takes longer than so many seconds; 0: never. For opening data,
+// whose listing may take its time and cannot be cancelled.
 class SlowOpening {
  public:
   SlowOpening(std::string what, double seconds);

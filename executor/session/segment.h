@@ -26,30 +26,31 @@
 
 namespace arbalest {
 
-// All that a segment holds where it stands still between two iterations. Under the same plan it goes on from there as
-// if it had not stood still.
+// The complete state of a segment that stands still between two iterations. Under the same plan, the segment goes on
+// from it as if it had never stopped.
 struct SegmentSnapshot {
   Cursor from;                                            // where the segment begins
   int32_t learners = 1;                                   // per device
   PlanPosition at;                                        // in its plan
   RunState state;                                         // corrections and updates as state() has them
   std::vector<double> corrections;                        // by learner: those that the segment began with
-  std::vector<int64_t> updates;                           // likewise
+  std::vector<int64_t> updates;                           // the same
   std::vector<std::vector<std::vector<std::byte>>> kept;  // by learner: the values that kept_values() names
-  int64_t reported = 0;                                   // iterations that reports have told of
-  std::vector<double> trained, validated;                 // what sums were when they were last looked at
-  std::vector<std::vector<double>> tallies;               // of each device that validates, when a validation last ended
-  bool validating = false;                                // one is under way, of the weights and statistics here:
+  int64_t reported = 0;                                   // iterations that have been reported
+  std::vector<double> trained, validated;                 // the sums when they were last read
+  std::vector<std::vector<double>> tallies;               // by validating device, when a validation last ended
+  bool validating = false;                                // one is under way, with the weights and statistics in:
   ModelState model;
 };
 
-// What a learner's memory keeps from iteration to iteration besides weights, slots and statistics: sums of gradients
-// that make no update yet, tallies.
+// Values that a learner's memory keeps from iteration to iteration besides weights, slots and statistics: tallies, and
+// sums of gradients that have made no update yet.
 std::vector<ValueId> kept_values(const Loop& training);
-// How many of a kept value's last bytes are what batches weigh, which checkpoints of before lack.
+// Number of bytes at the end of a kept value that hold the weights of batches, which checkpoints of earlier versions
+// lack.
 int64_t weight_bytes_of(const Loop& training, ValueId kept);
 
-// Of the learners' memory, before a run's first segment: it may be drawn while the segment is made.
+// Initial values of the learners' memory before a run's first segment. They may be drawn while the segment is made.
 InitialValues initial_values(const Prepared& prepared, const SessionOptions& options,
                              const WeightsFile* file = nullptr);
 
@@ -63,30 +64,33 @@ class Segment {
   const Plan& plan() const { return plan_; }
   int64_t learners() const { return learners_; }
   bool validates() const { return by_validation_ && plan_.clocks[size_t(by_validation_->coarse)].ticks > 0; }
-  int64_t peak_bytes() const;       // of the device that needs most, workspaces included
-  int64_t workspace_bytes() const;  // of the device whose kernels need most
+  int64_t peak_bytes() const;       // on the device that needs most, workspaces included
+  int64_t workspace_bytes() const;  // on the device whose kernels need most
 
-  // One of these before run().
+  // Call one of these before run().
   void start_from(InitialValues values);
   void start_from(const RunState& state);
-  // Throws GraphError where the plan ends before the snapshot, RunError where it cannot be one of this plan.
+  // Throws GraphError if the plan ends before the snapshot, RunError if it cannot be a snapshot of this plan.
   void start_from(const SegmentSnapshot& snapshot);
 
-  // Brings samples that stay on the devices there, unless an earlier segment of the run has: false where `interrupted`
-  // was set before all were there. run() does so too, if nobody has.
+  // Brings samples that stay on the devices there, unless an earlier segment of the run has done so. Returns false if
+  // `interrupted` was set before all were there. run() does the same if nobody has called this.
   bool bring_samples(const std::atomic<bool>& interrupted);
-  std::function<void(const SamplesKept&)> on_samples;  // is told meanwhile
+  std::function<void(const SamplesKept&)> on_samples;  // called meanwhile
 
-  // Runs to the end of the segment, to what validation decides, or to `interrupted`, and reports what no report has
-  // told of. `trace` may be nullptr.
+  // Runs to the end of the segment, to a validation that ends the run, or until `interrupted` is set. Reports the
+  // iterations that no report has covered. `trace` may be nullptr.
   void run(const std::atomic<bool>& interrupted, TraceRecorder* trace);
 
-  // After run() and state(), which is lost: how long compute tasks take that others run beside, each by itself.
+  // Call after run() and state(); the state is lost. Records how long compute tasks that run in parallel with others
+  // take by themselves.
   void time_alone(TraceRecorder& trace);
 
-  // Likewise: what each node of a step takes, where the trace could not record it.
+  // Call after run() and state(); the state is lost. Records the time of each node of a step, on GPUs, where the trace
+  // cannot record it.
   void time_nodes(TraceRecorder& trace);
-  // Likewise: what each node of the first learner's step takes, and what it could take at the least.
+  // Call after run() and state(); the state is lost. Measures the time of each node of the first learner's step, and
+  // the limits of the device for the least time that it could take.
   StepProfile profile() const;
 
   const InputReport& last_input() const { return last_input_; }  // by the last report
@@ -96,38 +100,38 @@ class Segment {
   Cursor cursor() const;  // where the next segment begins
   RunPosition position() const { return position_after(iterations()); }
   RunState state() const;
-  ModelState model() const;          // what would be saved by now
+  ModelState model() const;          // the model to be saved at this point
   SegmentSnapshot snapshot() const;  // at rest, or after run()
 
-  // Where it may rest: SchedulerOptions::rest, first_rest and rest_due, of iterations of this segment's plan.
+  // SchedulerOptions::rest, first_rest and rest_due, in iterations of this segment's plan.
   std::function<std::optional<int64_t>()> on_rest;
   int64_t first_rest = SchedulerOptions::kNoRest;
   std::function<bool()> rest_due;
   const Cursor& from() const { return from_; }
   int64_t rounds() const { return rounds_; }  // iterations of an epoch
-  bool at_end() const;                        // nothing of it is left to run
+  bool at_end() const;                        // true if nothing of the plan is left to run
 
-  // A loss that is not finite does not end the run with an error: diverged() says what was found, first of all, and
-  // nothing more is reported. For whoever lets the segment rest then.
+  // If this is set, a loss that is not finite does not end the run with an error: diverged() returns the first one
+  // found, and nothing more is reported. The caller then has to bring the segment to rest.
   bool outlives_divergence = false;
   std::optional<Diverged> diverged() const;
-  void diverge(const Diverged& error);  // the first stays
-  std::string cause_in_range() const;   // in the data, to be said behind an error; "": there is none
-  // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none. Slots
-  // do not count.
+  void diverge(const Diverged& error);  // keeps the first error
+  std::string cause_in_range() const;   // a cause in the data, to append to an error; "": there is none
+  // The first of a snapshot's arrays that is not finite: "the weights of learner 2 on cpu:0"; "": there is none.
+  // Optimiser slots are not checked.
   std::string not_finite(const SegmentSnapshot& snapshot) const;
-  // After run(), whose state is lost: the last iteration once more from the snapshot before it, node by node. Says
-  // where its numbers go wrong.
+  // Call after run(); the state is lost. Runs the last iteration again from the snapshot before it, node by node, and
+  // describes where its numbers first are not finite.
   std::string first_not_finite(const SegmentSnapshot& before) const;
 
-  // After each report, on a host thread.
+  // Called after each report, on a host thread.
   std::function<void(const RunPosition&)> on_report;
-  // `tell` is called, on any thread from now on, before a read or a call for a GPU that does not end ends the process:
-  // SchedulerOptions::process_ends.
+  // Sets SchedulerOptions::process_ends: from now on `tell` is called, on any thread, before the process ends because
+  // of a read or a call for a GPU that does not return.
   void on_process_ends(std::function<void(const std::string&)> tell);
-  // Ends the segment after the batches already read. For what is called while it runs.
+  // Ends the segment after the batches already read. For functions that are called while it runs.
   void stop() { scheduler_->stop(); }
-  // Where the request keeps what is validated: called on a host thread after each validation.
+  // Called on a host thread after each validation, if the request keeps the validated model.
   std::function<void(const Monitor::Verdict&, const ModelState&, const RunPosition&)> on_validated;
 
  private:
@@ -213,9 +217,9 @@ class Segment {
   std::unique_ptr<ValidationReader> validated_;  // what the validation has that ends
   bool sound_labels_ = false;                    // those of the validation's split are known to be
   std::vector<bool> sound_trained_;              // by training's sample; empty: none has been looked at
-  int64_t reported_ = 0;                         // iterations that reports have told of
+  int64_t reported_ = 0;                         // iterations that have been reported
   ReadSoFar read_;                               // by the last report
-  InputReport last_input_;                       // likewise
+  InputReport last_input_;                       // by the last report
   mutable std::mutex divergence_mutex_;
   std::optional<Diverged> diverged_;
 };

@@ -104,7 +104,7 @@ bool Segment::at_end() const {
   return at.iterations == plan_.clocks[0].ticks && validated;
 }
 
-// What training's memory held.
+// Restores the content of training's memory.
 void Segment::put_back(const SegmentSnapshot& snapshot) const {
   put_learners(snapshot.state);
   const std::vector<ValueId> kept = kept_values(training());

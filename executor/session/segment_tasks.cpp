@@ -1,4 +1,4 @@
-// What a segment's host tasks do: filling slots with batches, reporting, ending a validation.
+// The host tasks of a segment: filling slots with batches, reporting, ending a validation.
 
 #include <fmt/format.h>
 
@@ -156,7 +156,8 @@ std::function<void(int64_t)> Segment::report() {
   };
 }
 
-// Where updates may be skipped their counts are the last of the sums.
+// Removes the counts of updates, which are the last two sums, and returns them; nothing if the program skips no
+// updates.
 std::optional<UpdateCount> Segment::take_updates(std::vector<double>& sums) const {
   if (!prepared_.program.skips) return std::nullopt;
   const UpdateCount updates{learners_, std::llround(sums[sums.size() - 2]), std::llround(sums.back())};
@@ -244,7 +245,7 @@ Monitor::Verdict Segment::judge(int64_t iterations, const Measurement& measured)
     verdict = monitor_.validated(at, measured);
   } catch (const Diverged& error) {
     auto fault = look_for(LookFor::LabelsAndNumbers);
-    // Samples that were trained on may have spoilt the weights, which no report has told of so far.
+    // Samples that were trained on may have spoilt the weights without any report of it so far.
     if (!fault) fault = fault_in_samples(LookFor::LabelsAndNumbers, samples_trained(0, iterations));
     if (fault && fault->of_label) throw TaskError(text(*fault), at.iteration);
     if (fault) throw Diverged(text(*fault), error.iteration, error.of);
@@ -313,7 +314,7 @@ InputReport Segment::input_since_report(int64_t iterations) {
   return last_input_ = input_between(before, read_);
 }
 
-// Where the run ends within a group of iterations: these are reported here, and their loss is checked.
+// If the run ends within a group of iterations, reports the iterations of that group, and checks their loss.
 void Segment::report_rest() {
   const int64_t done = iterations();
   if (done <= reported_) return;

@@ -22,7 +22,7 @@
 namespace arbalest {
 namespace {
 
-// What the program passed, or what Prefetch's source has as the split that `node` names.
+// Opens a split: the source that the program passed or, without one, the split of Prefetch's source that `node` names.
 std::shared_ptr<const Source> open_split(const std::shared_ptr<const Source>& given, const Node& prefetch,
                                          const Node& node, const SessionOptions& options) {
   std::shared_ptr<const Source> source = given;
@@ -134,8 +134,8 @@ ProgramOptions passes_for(const SessionOptions& options) {
   return passes;
 }
 
-// What takes as long as moving a byte, on the devices at hand: of a GPU the rates of an H200, at which half of its
-// products' peak counts as reached.
+// Number of operations that take as long as moving one byte on the devices at hand. For GPUs it follows from the rates
+// of an H200, of whose peak for products half counts as reached.
 double operations_per_byte(const SessionOptions& options) {
   if (devices_of(options).front().kind == PlanDevice::Kind::Cpu) return 10;
   switch (options.numerics.precision) {

@@ -70,15 +70,17 @@ struct LengthOptions {
 struct ExecutionOptions {
   int threads = 0;             // of the process, for kernels and reading; 0: one a core
   double device_timeout = 20;  // seconds; what hangs longer on GPUs ends the run: see HangWatch
-  // Bytes of each device's memory: values are computed again, rather than kept, where a plan would need more; 0: none.
+  // Memory limit of each device in bytes; 0: none. If a plan would need more, values are computed again rather than
+  // kept.
   int64_t memory_limit = 0;
   int64_t skip_bad = 0;  // samples that cannot be read and are skipped; one more ends the run
-  // Seconds; a sample that takes longer to read ends the run, and where the thread that reads it does not come back,
-  // the process, with status 1: see SchedulerOptions::process_ends. 0: any time will do.
+  // Seconds; 0: no limit. A sample that takes longer to read ends the run. If the thread that reads it does not return,
+  // the process ends too, with status 1: see SchedulerOptions::process_ends.
   double read_timeout = 20;
   int64_t report_every = 0;  // iterations between progress events; 0: by the length of an epoch
-  bool nvtx = false;         // ranges for Nsight; refused where a build has none
-  // What has set `interrupted`, for whoever reads the trace: "SIGINT". Asked once the run has ended; may be empty.
+  bool nvtx = false;         // ranges for Nsight; refused if the build has none
+  // Returns the reason why `interrupted` is set, such as "SIGINT", for the trace. Called once the run has ended; may be
+  // empty.
   std::function<std::string()> interrupted_by;
   int64_t sample_ms = 100;   // between samples of devices and process in a trace; 0: none
   bool check_passes = true;  // every graph after every pass: see ProgramOptions
@@ -95,7 +97,7 @@ struct FileOptions {        // paths; "" for none
   std::optional<std::vector<std::string>> overrides;
 };
 
-// What becomes of a run whose loss is no longer finite.
+// The action taken if a run's loss is no longer finite.
 enum class OnDivergence : uint8_t {
   Stop,      // it ends with an error
   Rollback,  // it goes back to its newest checkpoint that is finite, with a lower rate
@@ -118,11 +120,11 @@ struct DivergenceOptions {
 // Checkpoints, from which a run that was ended goes on (executor/training/checkpoint.h).
 struct CheckpointOptions {
   std::string folder;                          // "": none are written
-  int64_t iterations = 0;                      // between them; 0: see the next
-  int64_t epochs = 0;                          // likewise
-  double seconds = 600;                        // likewise, where both are 0
+  int64_t iterations = 0;                      // from one to the next; 0: see `epochs`
+  int64_t epochs = 0;                          // from one to the next; 0: see `seconds`
+  double seconds = 600;                        // from one to the next, if both are 0
   int64_t keep = 3;                            // of the newest; that of the best validation stays too
-  std::string working_folder;                  // in which the run was started, for whoever goes on
+  std::string working_folder;                  // in which the run was started, for those who resume it
   bool resume = false;                         // the folder may have checkpoints already
   std::shared_ptr<const CheckpointFile> from;  // where the run goes on; nullptr: it starts afresh
   // The folder, held since before `from` was looked for; nullptr: the run takes hold of it.
@@ -151,18 +153,18 @@ struct Prepared {
   Program program;
   std::shared_ptr<const Source> training, validation;
   std::shared_ptr<BadSamples> bad;   // of both splits
-  std::shared_ptr<ReadWatch> watch;  // likewise
-  // Where Prefetch's `cache` asks for them.
+  std::shared_ptr<ReadWatch> watch;  // of both splits
+  // Samples that are cached on the host or kept on devices; nullptr unless Prefetch's `cache` asks for them.
   std::shared_ptr<SampleCache> training_cache, validation_cache;
   std::shared_ptr<KeptSamples> training_kept, validation_kept;
   std::shared_ptr<std::map<std::string, KeptArena>> kept_arenas;  // of all plans of the run
   PlanRequest request;                                            // for whole epochs from the first on
   double total_epochs = 0;                                        // of the run, for schedules
   Recomputation recomputation;                                    // in the program's training step
-  std::vector<std::string> notes;                                 // what is probably not meant
+  std::vector<std::string> notes;                                 // about settings that are probably unintended
 };
 
-// Of the host's memory, once all samples of both splits have been prepared.
+// Bytes of the host's memory that the caches take once all samples of both splits have been prepared.
 int64_t bytes_of_caches(const Prepared& prepared);
 
 // The first GPU, or cpu:0.
@@ -172,7 +174,7 @@ std::vector<PlanDevice> default_devices();
 Prepared prepare(Graph graph, const SessionOptions& options,
                  const std::function<void(std::string_view, const Graph&)>& after = {});
 
-// What a pass over a split without training is asked for; see executor/inference/inference.h.
+// A request for a pass over a split without training; see executor/inference/inference.h.
 struct InferenceRequest {
   std::string split;                 // "": that of the graph's Validate
   std::vector<std::string> outputs;  // values of the graph that each batch hands out
@@ -205,9 +207,9 @@ void set_learners(Prepared& prepared, int32_t learners, const SessionOptions& op
 // of the memory limit. Throws LimitTooLow.
 void leave_for_workspace(Prepared& prepared, int64_t bytes, const SessionOptions& options);
 
-// Trains. Throws RunError (or GraphError, where the graph does not fit the devices) after observer.failed(), and what
-// the observer threw (see RunObserver). Returns what observer.finished() was told. `interrupted`: end after the batches
-// already read, without a validation that is under way, saving all the same.
+// Trains. Throws RunError (or GraphError, if the graph does not fit the devices) after observer.failed(), and
+// exceptions of the observer (see RunObserver). Returns the argument of observer.finished(). `interrupted`: end after
+// the batches already read, without a validation that is under way, but still save.
 RunFinished run_training(Graph graph, const SessionOptions& options, RunObserver& observer,
                          const std::atomic<bool>& interrupted);
 

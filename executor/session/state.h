@@ -1,5 +1,6 @@
 #pragma once
-// What a replica keeps across iterations, on the host: made from initialisers, read from files, written to files.
+// The state that a replica keeps across iterations, on the host: made from initialisers, read from files, written to
+// files.
 
 #include <filesystem>
 #include <map>
@@ -36,7 +37,7 @@ struct ArenaMember {
   int64_t offset = 0;  // bytes
 };
 
-// Of the arena `base`, in the order of their offsets; none for kNone.
+// The members of the arena `base`, in the order of their offsets; none for kNone.
 std::vector<ArenaMember> arena_members(const Graph& graph, ValueId base);
 
 // The members of an arena by name, in file order.
@@ -45,7 +46,7 @@ void append_tensors(TensorFile& file, const Graph& graph, ValueId base, const st
 // Elements of all parameters of one replica that are trained.
 int64_t parameter_count(const Graph& graph);
 
-// Whether no element of an array is infinite or not a number; true of elements of other types than float and double.
+// True if no element of an array is infinite or not a number; always true for types other than float and double.
 bool all_finite(DataType type, std::span<const std::byte> content);
 
 }  // namespace arbalest

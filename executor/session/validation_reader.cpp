@@ -31,7 +31,7 @@ std::vector<float> ValidationReader::rows_of(size_t index, int64_t columns, int6
 
 Measurement ValidationReader::read(int64_t tick) {
   const std::vector<double> sums = tally_.advance(tick);
-  // What it began with may have come from a checkpoint.
+  // The sums that the validation began with may come from a checkpoint, so the count of samples is checked.
   if (!(sums[0] >= 0 && sums[0] < double(samples_) + 0.5)) {
     throw RunError(fmt::format("a validation of {} samples has counted {}: what it began with is not of such a run",
                                samples_, sums[0]));

@@ -40,7 +40,8 @@ inline std::string duration(double ns) {
   return digits(ns / 1e9, "s");
 }
 
-// What is nearly nothing or nearly all is not told as that: "2.6 %", "41 %", "99.7 %".
+// Formats a share in percent: "2.6 %", "41 %", "99.7 %". A share that is nearly nothing or nearly all does not become
+// "0 %" or "100 %".
 inline std::string in_percent(double share) {
   if (share <= 0) return "0 %";
   if (share < 0.0005) return "under 0.1 %";

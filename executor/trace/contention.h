@@ -1,9 +1,10 @@
 #pragma once
-// How learners on one GPU slow each other down.
+// Models how learners on one GPU slow each other down.
 //
-// After a traced run each compute task is timed once more by itself (TraceFile::alone). Of the time that it took in the
-// steady state, beside all others, the rest is the others': each of them adds the same. Where a trace does not have
-// those times, learners are taken as sharing the GPU's throughput; what a learner fewer saves is then told at its most.
+// After a traced run each compute task is timed once more by itself (TraceFile::alone). In the steady state it ran in
+// parallel with the others and took longer. The difference is put down to the others, each of which adds the same. If a
+// trace does not have those times, learners are assumed to share the GPU's throughput; then the predicted saving of
+// fewer learners is an upper bound.
 //
 // Limits: nothing for copies, collectives or a clock frequency that falls under load. Lanes of a CPU device take turns
 // on one thread and do not slow each other down.

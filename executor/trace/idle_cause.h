@@ -9,7 +9,7 @@
 
 namespace arbalest {
 
-// What an idle lane waited for, in kinds that a reader need not know the plan for: see in_words().
+// The reason why a lane is idle, in categories that do not require knowledge of the plan: see in_words().
 enum class IdleCause : uint8_t {
   Nothing,     // before the lane's first task and after its last
   Input,       // the batch was not read yet
@@ -31,7 +31,7 @@ inline constexpr size_t kIdleCauses = size_t(IdleCause::Starting) + 1;
 // "the next batch was not read yet": ends a sentence that begins with "idle, because".
 std::string in_words(IdleCause cause, const TracedRun& run);
 
-// What learners do to agree: "averaging" models or, with S-SGD, "summing gradients".
+// The operation by which learners agree: "averaging" for models or, with S-SGD, "summing gradients".
 std::string agreeing_in_words(const TracedRun& run);
 
 }  // namespace arbalest

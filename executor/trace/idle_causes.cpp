@@ -110,7 +110,7 @@ class IdleCauses::WayBack {
     LaneId lane = kNone;
   };
 
-  // What `next` went through once all that it needs had ended.
+  // Adds the stages that `next` passed through after everything that it needs had ended.
   void stages_of(const TaskSpan& next, int64_t satisfied) {
     const bool on_host = plan_.on_host(next.task);
     const int64_t ready = std::max(satisfied, next.ready), issued = std::max(ready, next.issued);
@@ -119,9 +119,9 @@ class IdleCauses::WayBack {
     back_to(satisfied, {"completion not yet noticed", IdleCause::Noticing});
   }
 
-  // The same of an instance on the way, `own` what it is itself: it may have waited for a thread of the host, or, on a
-  // CPU device, for its turn. A batch whose fill waits for a thread is not read yet, and one whose copy is not issued
-  // is on its way.
+  // Adds the stages of an earlier instance on the way to `next`; `own` is the cause for its own run time. It may have
+  // waited for a host thread or, on a CPU device, for its turn. A batch whose fill waits for a thread counts as not
+  // read yet, and one whose copy is not issued as on its way.
   void wait_of(const TaskSpan& span, int64_t satisfied, const Spent& own) {
     const Task& task = plan_.tasks[size_t(span.task)];
     if (task.kind == Task::Kind::Fill || task.kind == Task::Kind::CopyIn) return back_to(satisfied, own);
@@ -229,7 +229,8 @@ IdleCause IdleCauses::cause_of(const Edge& edge) const {
   }
 }
 
-// Of a task of the host that found none in that time.
+// The cause if a host task was ready but no host thread was free: Reading if all threads read batches for more than
+// half of that time.
 IdleCause IdleCauses::waiting_for_thread(int64_t from, int64_t to) const {
   return 2 * overlap(reading_, from, to) > to - from ? IdleCause::Reading : IdleCause::Thread;
 }

@@ -1,7 +1,7 @@
 #pragma once
-// What each layer of the model costs. CPU devices record the nodes inside their tasks as they run (TraceFile::nodes).
-// Elsewhere nodes are timed once the run is over (TraceFile::timed); what an instance took is then shared out among its
-// nodes as those times are.
+// The time that each layer of the model takes. CPU devices record the nodes inside their tasks as they run
+// (TraceFile::nodes). Elsewhere nodes are timed once the run is over (TraceFile::timed), and the time of an instance is
+// divided among its nodes in proportion to these times.
 
 #include <cstdint>
 #include <string>

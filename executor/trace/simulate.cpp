@@ -86,10 +86,10 @@ class Simulator {
     int32_t server = kNone;
   };
 
-  // What runs one task at a time: a lane of its own, or the lanes of a CPU in turn.
+  // Runs one task at a time: from a lane of its own, or from the lanes of a CPU device in turn.
   struct Server {
     std::vector<LaneId> lanes;
-    size_t next = 0;  // the lane that is looked at first
+    size_t next = 0;  // the lane that is checked first
     bool runs = false;
     int64_t free_from = -1;  // −1: it has not run anything
   };

@@ -1,5 +1,5 @@
 #pragma once
-// What running a plan cost, measured from a trace: what simulate() replays.
+// The costs of running a plan, measured from a trace: simulate() replays them.
 
 #include <cmath>
 #include <cstdint>

@@ -54,20 +54,20 @@ struct TraceThreads {
   bool operator==(const TraceThreads&) const = default;
 };
 
-// What reading took where host nodes prepare files: seconds of all threads together, by stage. No samples: they prepare
-// none.
+// Time spent on reading by host nodes that prepare files: seconds summed over all threads, by stage. 0 samples: no host
+// node prepares files.
 struct ReadingTimes {
   int64_t samples = 0;
   double read = 0, decode = 0, scale = 0;
   bool operator==(const ReadingTimes&) const = default;
 };
 
-// What a device, or the process, uses over time.
+// The usage of one resource of a device, or of the process, over time.
 struct SampleSeries {
   std::string name;        // "GPU power"
   int32_t device = kNone;  // into Plan::devices; kNone: the process
   std::string unit;        // "W"
-  double most = 0;         // what it cannot exceed; 0: unknown
+  double most = 0;         // upper bound of the values; 0: unknown
   std::vector<double> values;
   bool operator==(const SampleSeries&) const = default;
 };
@@ -81,7 +81,8 @@ struct Sampling {
   bool operator==(const Sampling&) const = default;
 };
 
-// Of which run a trace is, and which part of it. Traces of earlier versions know nothing of that.
+// The run that a trace belongs to, and the part of the run that it covers. Traces of earlier versions have no such
+// record.
 struct TracedRun {
   std::string strategy;      // "none", "ssgd", "sma", "local"; "": unknown
   int64_t learners = 0;      // on each device; 0: unknown
@@ -91,7 +92,7 @@ struct TracedRun {
   std::string ended;         // RunFinished::reason, or "failed"; "": unknown
   std::string message;       // failed: why; interrupted: by which signal, where that is known
   int64_t ended_after = -1;  // iterations of the run, or where it failed; −1: unknown
-  // What was asked for, of whom; "", 0 and nothing: unknown.
+  // The settings of the run and its hardware; "", 0 and empty: unknown.
   std::vector<std::string> command;  // its words
   std::string started;               // when this process began: "2025-03-01T12:30:00Z"
   std::string source;                // of training's samples: "mnist:data"

@@ -28,7 +28,8 @@ constexpr std::array kWhys = {"data", "reuse", "lane", "self", "pace", "clock"};
 
 constexpr int64_t kMostWidth = 1 << 16;  // instances of a task at once; instances between two with work
 constexpr int64_t kMostBytes = int64_t{1} << 50;
-// Where a pattern of clocks is longer than this, every tick of the run is looked at, so those are bounded.
+// If a pattern of clocks is longer than kLongestPeriod, every tick of the run is visited, so their number is bounded
+// too.
 constexpr int64_t kLongestPeriod = int64_t{1} << 22, kMostTicksApart = int64_t{1} << 26;
 
 // An index, or −1 for none; check() holds it against what there is.

@@ -7,8 +7,8 @@
 
 namespace arbalest {
 
-// What a trace may state, so that nothing that is computed from it wraps, divides by zero or needs memory beyond
-// measure.
+// Limits of the numbers in a trace, which keep everything computed from them from overflowing, from dividing by zero
+// and from needing excessive memory.
 inline constexpr int64_t kMostTraceTicks = int64_t{1} << 44;
 inline constexpr int64_t kMostTraceThreads = 1 << 16;
 

@@ -26,7 +26,7 @@ double ratio(int64_t part, int64_t whole) {
   return whole > 0 ? double(part) / double(whole) : 0;
 }
 
-// Lanes or tasks that are told in one line.
+// Lanes or tasks that the report shows in one line.
 template <typename Item>
 struct Group {
   std::string name;  // of several: what they share, and how many

@@ -27,7 +27,7 @@ struct IdleTime {
   std::vector<IdlePart> parts;
 };
 
-// What is kept of an idle time until the longest are known; explained again, it is whole.
+// The part of an idle time that is kept until the longest ones are known; these are then explained again in full.
 struct KnownGap {
   int64_t from = 0;
   const TaskSpan* next = nullptr;
@@ -298,7 +298,8 @@ class Analysis {
       Task& known = plan.tasks[size_t(task.task)];
       known.microseconds = task.mean_ns / 1000 / known.every;
     }
-    // Of the iterations that the time per iteration is the mean of, which begin where the first one ends.
+    // Mean durations over the iterations that the time per iteration is averaged over: all of the steady state but its
+    // first, at whose end that time begins.
     std::vector<std::pair<double, int64_t>> steady(plan.tasks.size());  // ns and instances
     for (const TaskSpan& span : trace_.tasks) {
       if (!steady_.holds(plan, span) || span.instance == steady_.first) continue;

@@ -1,5 +1,6 @@
 #pragma once
-// What a trace says: how busy each lane was and what it waited for, which tasks are slow, and what bounds the schedule.
+// Summary of a trace: how busy each lane was and what it waited for, which tasks are slow, and what bounds the
+// schedule.
 
 #include <cstdint>
 #include <string>
@@ -101,7 +102,7 @@ struct TraceSummary {
 // "cuda:0/learner 3/step" and all others that differ in device and learner alone: "cuda:*/learner */step".
 std::string alike(const std::string& name);
 
-// What a task is one of: alike(), and the parts of a batch's filling are one kind, "cuda:*/learner */fill".
+// The kind of a task: its name by alike(), with all parts of a batch's filling as one kind, "cuda:*/learner */fill".
 std::string kind_of(const Task& task);
 
 // The summary points into `trace`. Throws GraphError where the trace holds no task.

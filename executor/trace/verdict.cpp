@@ -88,8 +88,8 @@ class Judgement {
     return devices_.size() == 1 ? devices_[0] : fmt::format("{} devices", devices_.size());
   }
 
-  // What of the time in which nothing computes has which cause. Lanes of a CPU device that wait for their turn wait for
-  // what the device does.
+  // Divides the time in which nothing computes among its causes. Lanes of a CPU device that wait for their turn are
+  // left out, since they wait for work of the device itself.
   void sum_causes() {
     int64_t all = 0;
     for (const LaneSummary& lane : summary_.lanes) {

@@ -1,5 +1,5 @@
 #pragma once
-// What limits a run, in a sentence and three figures: the same words in the terminal and in the viewer.
+// The limit of a run, in a sentence and three figures: the same words in the terminal and in the viewer.
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,8 @@
 namespace arbalest {
 
 struct VerdictFigure {
-  // Where it is seen: a lane or a task of the plan, why a lane is idle, or the critical cycle.
+  // The part of the report that shows the figure: a lane or a task of the plan, the reason why a lane is idle, or the
+  // critical cycle.
   enum class Where : uint8_t { Lane, Task, Idle, Cycle };
   std::string value;  // "98 %"
   std::string text;   // "of averaging hidden behind compute"

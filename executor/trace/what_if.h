@@ -1,5 +1,5 @@
 #pragma once
-// What would change if: a trace's plan and costs, edited and simulated again.
+// Predicts the effect of changes: edits a trace's plan and costs and simulates them again.
 
 #include <cstdint>
 #include <string>
@@ -20,15 +20,15 @@ struct Scenario {
 // One change:
 //   prefetch.depth=N   N pinned batches per reader, and as many fills at once as make_plan would allow
 //   source*F           tasks that fill batches take F times as long
-//   learners-N         N learners fewer on each device. What they ran is gone; what is left runs with less beside it
-//                      (contention.h). Collectives and averaging stay, at the cost that they had, and so do the clocks:
+//   learners-N         N learners fewer on each device. Their tasks are gone, and the remaining ones run with less
+//                      contention (contention.h). Collectives and averaging keep their costs, and clocks stay the same:
 //                      an epoch keeps its number of iterations
-//   PATTERN*F          the layer of that name, forward and backward, or where there is none, tasks whose names contain
-//                      PATTERN, or else nodes inside of tasks, take F times as long
+//   PATTERN*F          the layer of that name, forward and backward, takes F times as long. If there is no such layer,
+//                      the change applies to tasks whose names contain PATTERN, or else to nodes inside of tasks
 struct WhatIf {
   enum class Kind : uint8_t { Depth, Source, Learners, Tasks };
   Kind kind = Kind::Tasks;
-  std::string text;     // as it was written
+  std::string text;     // the change as the user wrote it
   std::string pattern;  // Tasks: of layers and nodes as well
   double factor = 1;    // Source, Tasks
   int64_t count = 0;    // Depth, Learners

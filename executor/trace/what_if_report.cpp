@@ -107,7 +107,7 @@ class PlanPrediction {
     return fmt::format(" {:>9}  {} {:.1f} %", change, lane, 100 * *most);
   }
 
-  // What the prediction for fewer learners rests on.
+  // Prints, for each device, the basis of the predictions for fewer learners.
   void contention() {
     for (size_t device = 0; device < trace_.plan.devices.size(); ++device) {
       const Contention& known = measured_.costs.contention[device];

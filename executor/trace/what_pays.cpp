@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kLeastIterations = 5;     // of the steady state
 constexpr int64_t kMostInstances = 60'000;  // of a simulation: long enough for any pattern, and there are many of them
 
-// Tasks that differ in device and learner alone change together.
+// Groups the tasks that ran by kind: tasks that differ in device and learner alone change together.
 std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace) {
   std::vector<char> runs(trace.plan.tasks.size(), 0);
   for (const TaskSpan& span : trace.tasks) runs[size_t(span.task)] = 1;
@@ -28,7 +28,8 @@ std::map<std::string, std::vector<TaskId>> kinds_of_tasks(const TraceFile& trace
   return kinds;
 }
 
-// Likewise the edges that say that a slot is free again: by what they protect and the tasks at their ends.
+// Groups the edges that say that a slot is free again by the content of the slot, the number of slots and the kind of
+// the task that waits for one.
 std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
   std::map<std::string, std::vector<EdgeId>> kinds;
   for (EdgeId id = 0; id < EdgeId(plan.edges.size()); ++id) {
@@ -40,7 +41,8 @@ std::map<std::string, std::vector<EdgeId>> kinds_of_slots(const Plan& plan) {
   return kinds;
 }
 
-// As set_depth() of what_if.cpp has it: a host task that fills slots may have as many instances at once as there are.
+// Adds slots in the same way as set_depth() of what_if.cpp: a host task that fills slots may have as many instances at
+// once as there are slots.
 void set_slots(Plan& plan, const std::vector<EdgeId>& edges, int64_t by) {
   for (const EdgeId id : edges) {
     Edge& edge = plan.edges[size_t(id)];

@@ -1,6 +1,6 @@
 #pragma once
-// What would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills one shorter, by
-// itself, in the simulation that what_if.h uses.
+// Finds the changes that would pay: each kind of task twice as fast or free, each ring of slots one longer, and fills
+// one shorter. Each change is made by itself, in the simulation that what_if.h uses.
 
 #include <algorithm>
 #include <cmath>
@@ -16,9 +16,9 @@ struct Payoff {
   enum class Kind : uint8_t { Halved, Removed, LayerHalved, SlotMore, SlotLess };
   Kind kind = Kind::Halved;
   std::string change;         // "cuda:*/learner */step twice as fast", "pinned batch: 4 slots instead of 3"
-  std::vector<TaskId> tasks;  // that it is about
+  std::vector<TaskId> tasks;  // changed tasks
   std::string layer;          // LayerHalved: which, inside of these tasks
-  std::vector<EdgeId> edges;  // likewise, of slots
+  std::vector<EdgeId> edges;  // changed edges, for slots
   double iteration_ns = 0;    // predicted
   double saved = 0;           // of the simulated time per iteration; below 0: slower
 };

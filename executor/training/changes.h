@@ -8,14 +8,16 @@
 
 namespace arbalest {
 
-// Those of the checkpoint that the run goes on from and those asked for now, without what these replace.
+// The changes of the checkpoint that the run goes on from, followed by those asked for now, which replace earlier ones
+// of the same setting.
 std::vector<std::string> changes_of(const CheckpointOptions& options);
 
-// What makes the numbers of a schedule that differ those of the graph: "train.lr=0.01". `before`: the line of Train in
-// a checkpoint's RunIdentity::graph; `now`: that of the graph.
+// Changes such as "train.lr=0.01" that give the checkpoint's schedule the graph's numbers, one for each that differs.
+// `before`: the line of Train in the checkpoint's RunIdentity::graph; `now`: that line of the graph.
 std::vector<std::string> changes_between(const Graph& graph, const std::string& before, const std::string& now);
 
-// Changes the graph, which has to be verified again. Throws GraphError where one is no number of Train's schedule.
+// Applies changes to the graph, which has to be verified again. Throws GraphError if one is no number of Train's
+// schedule.
 void apply_changes(Graph& graph, const std::vector<std::string>& changes);
 
 }  // namespace arbalest

@@ -24,7 +24,7 @@ uint32_t sum_of(uint32_t sum, const void* bytes, size_t count) {
   return uint32_t(crc32_z(sum, static_cast<const Bytef*>(bytes), count));
 }
 
-// Of all that the file says. Tensors are taken by their names, since a file may hold them in another order.
+// Checksum of a file's whole content. Tensors are sorted by name, since a file may hold them in another order.
 std::string sum_of(const TensorFile& file, const std::string& state) {
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : file.tensors) order.push_back(&tensor);

@@ -18,7 +18,7 @@
 
 namespace arbalest {
 
-// What a run is of. Runs that go on with each other's checkpoints have the same.
+// The identity of a run: a run that goes on from another's checkpoint has the same.
 struct RunIdentity {
   std::vector<std::pair<std::string, std::string>> settings;  // by name
   std::vector<std::string> graph;                             // a line for each node, and for each parameter
@@ -94,10 +94,10 @@ struct CheckpointFile {
 // Throws RunError where the file cannot be read, is no checkpoint, or is not whole.
 CheckpointFile read_checkpoint(const std::filesystem::path& path);
 
-// Whether all that training goes on from is finite.
+// True if all values that training goes on from are finite.
 bool is_finite(const CheckpointFile& file);
 
-// What a checkpoint would hold is not finite.
+// Thrown if an array that a checkpoint would hold is not finite.
 class NotFiniteError : public RunError {
  public:
   NotFiniteError(const std::filesystem::path& path, std::string array);
@@ -107,8 +107,8 @@ class NotFiniteError : public RunError {
   std::string array_;
 };
 
-// Replaces the file at once and whole. Returns its bytes. Throws RunError where it cannot be written, NotFiniteError
-// where no run could go on from it.
+// Replaces the file atomically and returns its number of bytes. Throws RunError if it cannot be written, NotFiniteError
+// if no run could go on from it.
 int64_t write_checkpoint(const std::filesystem::path& path, const CheckpointLayout& layout, Checkpoint checkpoint);
 
 // The parts of a checkpoint that are no tensors.

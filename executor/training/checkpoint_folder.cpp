@@ -36,7 +36,7 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   return std::stoll(digits);
 }
 
-// The first that can be read and is wanted; those that cannot be read are told of on standard error.
+// The first checkpoint that can be read and is wanted; those that cannot be read are reported on standard error.
 std::shared_ptr<const CheckpointFile> newest_of(const std::vector<fs::path>& paths,
                                                 const std::function<bool(const CheckpointFile&)>& wanted) {
   for (const fs::path& path : paths) {
@@ -50,7 +50,7 @@ std::shared_ptr<const CheckpointFile> newest_of(const std::vector<fs::path>& pat
   return nullptr;
 }
 
-// What a killed run was writing.
+// Removes the temporary files of checkpoints that a killed run was writing.
 void remove_unfinished(const fs::path& folder) {
   constexpr std::string_view kTemporary = ".tmp-";
   std::vector<fs::path> targets;

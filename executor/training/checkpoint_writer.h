@@ -31,7 +31,8 @@ class CheckpointWriter {
   bool busy();
   void write(Job job);  // waits for the one before
   void wait();          // until nothing is under way
-  // Why the latest could not be written; "": it was. A failure is told on standard error too, but for what follows.
+  // The reason why the latest checkpoint could not be written; "": it was written. A failure is also reported on
+  // standard error, unless a value is not finite (see NotFinite).
   std::string error();
   // The first checkpoint that was not written because what it would have held is not finite, since this was asked for.
   struct NotFinite {

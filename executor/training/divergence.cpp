@@ -1,4 +1,4 @@
-// What a run does once its loss is no longer finite.
+// Handles a loss that is no longer finite.
 
 #include <fmt/format.h>
 

@@ -23,7 +23,7 @@ constexpr const char *kDevices = "devices", *kLearners = "learners";
 
 constexpr int64_t kNoRest = SchedulerOptions::kNoRest;
 
-// Long lists are told by their length and a sum.
+// Shortens long lists to their beginning, their length and a checksum.
 std::string shortened(const std::string& text) {
   constexpr size_t kLongest = 300;
   if (text.size() <= kLongest) return text;
@@ -45,7 +45,7 @@ std::string line_of(const Graph& graph, const Node& node) {
   return line;
 }
 
-// What a value starts with, where the graph says so.
+// The line of a value in the identity: name, type, shape, and its initialiser or the checksum of its initial data.
 std::string line_of(const Value& value) {
   const Initializer& initializer = value.initializer;
   std::string start = fmt::format("{} {}", int(initializer.kind), initializer.a);
@@ -219,7 +219,8 @@ void Training::go_on_with_others(Checkpoint& checkpoint, const CheckpointFile& f
       checkpoint.segment.validating ? "; the validation that was under way is left out" : ""));
 }
 
-// Where the segment's plan rests for a checkpoint next, seen from where it stands.
+// The iteration of the segment's plan at which the run rests next for a checkpoint, counted from the segment's start;
+// kNoRest if there is none.
 int64_t Training::next_checkpoint() const {
   const CheckpointOptions& options = options_.checkpoints;
   if (!writer_) return kNoRest;

@@ -103,8 +103,8 @@ void Training::check_rules() const {
                                option, prepared_.request.iterations, prepared_.request.rounds));
 }
 
-// What kernels need as workspace is known once they are made. Where it does not fit a memory limit beside the plan, the
-// plan is made anew, for what they leave of it.
+// Makes the segment. The workspace that kernels need is known only once they are made. If plan and workspace together
+// exceed a memory limit, the plan is made again for the memory that the workspace leaves.
 void Training::make_segment(const Cursor& from) {
   segment_ = std::make_unique<Segment>(prepared_, options_, from, *monitor_, cache_);
   const int64_t limit = options_.execution.memory_limit;
@@ -222,8 +222,8 @@ void Training::save_last(RunFinished& end) {
   const FreePath free = unasked ? free_path(name) : FreePath();  // an earlier run's file stays
   if (unasked) path = free.path.empty() ? name : free.path;
   if (path.empty()) return;
-  // Where a validation ended the run, the model that it measured is saved, not the one some iterations later. Where
-  // validation recalibrates, its model of the last iteration has the better statistics.
+  // If a validation ended the run, the model that it measured is saved, not the one some iterations later. If
+  // validation recalibrates, its model of the last iteration is saved, because it has the better statistics.
   const bool recalibrated = prepared_.program.find(LoopRole::Recalibrate) && validated_.at.iteration == end.iteration;
   const bool validated = end.reason == "until" || end.reason == "patience" || recalibrated;
   if (validated && !validated_.model.weights.empty()) {

@@ -61,7 +61,7 @@ class Training {
   static void check_finite(const ModelState& model, int64_t iteration, const std::string& path);
   void save(const std::string& path, const ModelState& model, const RunPosition& at, double seconds);
   void make_segment(const Cursor& from);
-  // Of checkpoints: take_checkpoints.cpp.
+  // Functions for checkpoints, in take_checkpoints.cpp.
   RunIdentity identity() const;  // of a run whose first segment is prepared
   void begin_checkpoints();
   void change_rate();
@@ -75,7 +75,7 @@ class Training {
   double seconds_since_start() const;
   void take_checkpoint(const std::string& ended);
   void end_checkpoints(RunFinished& end);
-  // Of losses that are not finite: divergence.cpp.
+  // Functions for a loss that is not finite, in divergence.cpp.
   void check_divergence() const;
   bool is_finite();
   Diverged located(const Diverged& error) const;

@@ -17,9 +17,9 @@ void put_class_names(Metadata& metadata, const std::vector<std::string>& names);
 // None where there is no such entry, or one of another program's.
 std::vector<std::string> class_names_in(const Metadata& metadata);
 
-// The first class that differs between those of a file of weights and `names`: "class 2 was 'two', and is 'due'"; "":
-// none does, or one side has no names. Classes are told apart by their numbers alone, so other names, or another order
-// of them, are probably another data set's.
+// The first class that differs between those of a file of weights and `names`: "class 2 was 'two', and is 'due'". "" if
+// none differs, or one side has no names. A model distinguishes classes by their numbers alone, so other names, or
+// another order of them, probably come from another data set.
 std::string other_classes(const std::vector<std::string>& trained, const std::vector<std::string>& names);
 
 // The run's changes to its graph's file, as apply_override() takes it.

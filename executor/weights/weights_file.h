@@ -14,35 +14,35 @@ namespace arbalest {
 
 class WeightsFile {
  public:
-  // `path`: safetensors, or the index of sharded ones. `map`: a file of rules (WeightsMap); "": names are the graph's.
-  // `fresh`: patterns of the graph's names that start as without the file. Throws GraphError for a map that is wrong,
-  // RunError for a file that cannot be read, or where the map gives two tensors one name.
+  // `path`: a safetensors file, or the index of sharded ones. `map`: a file of rules (WeightsMap); "": names are the
+  // graph's. `fresh`: patterns of the graph's names that start as they would without the file. Throws GraphError if the
+  // map is wrong, RunError if a file cannot be read or the map gives two tensors one name.
   explicit WeightsFile(const std::string& path, const std::string& map = "", std::vector<std::string> fresh = {});
 
   const std::string& path() const { return reader_.path(); }
-  std::vector<std::string> shards() const { return reader_.shards(); }  // beside an index, which path() is then
-  // What the classes are called that the file's model tells apart, by index; empty where the file does not say.
+  std::vector<std::string> shards() const { return reader_.shards(); }  // if path() is an index
+  // Names of the classes that the file's model distinguishes, by index; empty if the file has none.
   std::vector<std::string> class_names() const;
-  // What the run that saved it changed in its graph's file (--set), and that graph's name; none: the file does not say.
+  // Changes that the run which saved the file made in its graph's file (--set); nullopt if the file does not record
+  // them.
   std::optional<std::vector<std::string>> overrides() const;
-  int64_t skip_bad() const;  // samples that it passed over at most (--skip-bad); 0: none, or the file does not say
-  std::string graph_name() const;  // "": the file does not say
+  int64_t skip_bad() const;  // limit of skipped samples (--skip-bad) of that run; 0: none, or not recorded
+  std::string graph_name() const;  // of that run's graph; "": not recorded
 
   // Whether the graph's value `name` is read from the file.
   bool has(const std::string& name) const;
-  // The value's elements in row-major order; another floating-point type is converted. With a map, axes of extent 1 do
-  // not count. Throws RunError where the file has no such tensor, where its shape or type does not fit the value's, or
-  // where a number in it is not finite.
+  // The value's elements in row-major order; other floating-point types are converted. With a map, axes of extent 1 do
+  // not count. Throws RunError if the file has no such tensor, if its shape or type does not fit the value's, or if one
+  // of its numbers is not finite.
   std::vector<std::byte> read(const Value& value) const;
 
-  // Throws RunError unless the file has all `names` but those that start anew, and, where there is neither a map nor
-  // such a pattern, nothing else: all that are missing or unknown. GraphError for a pattern that fits no name.
+  // Throws RunError that lists missing and unknown names: the file must have all `names` but those that start anew.
+  // Without a map or such a pattern, it must have nothing else. Throws GraphError for a pattern that fits no name.
   void check(const std::vector<std::string>& names) const;
-  // Only the first of these: what the file has besides does not matter.
+  // Throws RunError if the file lacks one of `names` as in check(); other tensors in the file do not matter.
   void require(const std::vector<std::string>& names) const;
-  // What became of the tensors and names: "w.safetensors: 60 tensors taken; 2 left: fc.weight, fc.bias; 2 start anew:
-  // …".
-  // "" where every name has its tensor and every tensor its name.
+  // Summary of the tensors taken, the tensors left over and the names that start anew: "w.safetensors: 60 tensors
+  // taken; 2 left: fc.weight, fc.bias; 2 start anew: …". "" if every name has its tensor and every tensor its name.
   std::string summary(const std::vector<std::string>& names) const;
 
  private:

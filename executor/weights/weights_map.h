@@ -1,5 +1,5 @@
 #pragma once
-// What the graph calls the tensors of another program's file.
+// Rules that translate the tensor names of another program's file into the graph's.
 
 #include <string>
 #include <string_view>
@@ -16,12 +16,12 @@ namespace arbalest {
 //   */kernel               *.weight      transposed
 //   conv1_bn               stem.bn       keras
 //
-// In a pattern each * stands for any characters, also none, as few as fit; the k-th * of the graph's name for what the
-// pattern's k-th stood for. The first rule whose pattern fits applies; a name that none fits stays as it is. "-" leaves
-// the tensor out. `transposed`: the tensor is a kernel as TensorFlow and Keras have it, (height, width, channels,
-// filters) or (inputs, units). `keras`: the pattern and the name are layers, whose variables Keras calls LAYER/kernel
-// (which is transposed), bias, gamma, beta, moving_mean, moving_variance and embeddings; here they are LAYER.weight,
-// bias, running_mean and running_var. What follows # is a comment.
+// In a pattern each * stands for any characters, as few as fit, or none. The k-th * of the graph's name stands for the
+// characters that the pattern's k-th matched. The first rule whose pattern fits applies; a name that fits none stays as
+// it is. "-" leaves the tensor out. `transposed`: the tensor is a kernel in the layout of TensorFlow and Keras,
+// (height, width, channels, filters) or (inputs, units). `keras`: pattern and name are layers. Keras calls a layer's
+// variables LAYER/kernel (which is transposed), bias, gamma, beta, moving_mean, moving_variance and embeddings; here
+// they are LAYER.weight, bias, running_mean and running_var. A # begins a comment.
 class WeightsMap {
  public:
   struct Target {
@@ -33,7 +33,7 @@ class WeightsMap {
   // `file` is for messages. Throws GraphError with the line.
   WeightsMap(std::string_view text, const std::string& file);
 
-  // What the graph calls the tensor.
+  // Returns the name of the tensor in the graph, and whether the tensor is transposed.
   Target operator()(std::string_view name) const;
 
  private:

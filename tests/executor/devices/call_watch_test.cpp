@@ -1,4 +1,4 @@
-// Calls that do not return, or late: who is told, and what becomes of a run.
+// Tests calls that do not return, or return late: which listener is called, and how a run ends.
 
 #include "executor/devices/call_watch.h"
 

@@ -1,4 +1,4 @@
-// What is sampled of the process, and of GPUs through a library that stands for NVML.
+// Tests the gauges of the process, and those of GPUs through a library that stands in for NVML.
 
 #include "executor/devices/sampler.h"
 

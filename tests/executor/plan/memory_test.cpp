@@ -25,7 +25,8 @@ int64_t rounded(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// What pack() is to come to, by looking at every buffer for each: the largest first, in the lowest gap.
+// The expected result of pack(), computed by comparing each buffer with all others: the largest first, in the lowest
+// gap.
 std::vector<int64_t> first_fit(const std::vector<Lifetime>& lifetimes) {
   std::vector<int64_t> offsets(lifetimes.size(), 0);
   std::vector<size_t> by_size(lifetimes.size()), placed;
@@ -44,7 +45,7 @@ std::vector<int64_t> first_fit(const std::vector<Lifetime>& lifetimes) {
   return offsets;
 }
 
-// What is computed forward and read again backward, in reverse order.
+// Lifetimes of values that the forward pass computes and the backward pass reads in reverse order.
 std::vector<Lifetime> nested(int32_t count) {
   std::vector<Lifetime> lifetimes;
   for (int32_t i = 0; i < count; ++i) {
@@ -400,8 +401,8 @@ TEST_CASE("a batch norm's gradients are written over what nothing reads afterwar
   CHECK(all.residuals == 3);
   CHECK(all.over_dy == 3);
 
-  // What is read once more keeps its memory: when the step is over, by a later node, through a view, by a launch that
-  // may be late, or by the same node through another operand.
+  // A value that is read once more keeps its memory. It may be read when the step is over, by a later node, through a
+  // view, by a launch that may be late, or by the same node through another operand.
   const auto kept = [&](const std::function<void(Graph&, size_t)>& change) {
     Program changed = ready.program;
     Graph& graph = changed.training().graph;

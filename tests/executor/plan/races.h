@@ -135,7 +135,7 @@ class Races {
     });
   }
 
-  // What tasks on the host read without operands.
+  // Adds the reads of host tasks, which have no operands.
   void add_host_reads(const LoopPlan& loop, const Replica& replica) {
     const auto read = [&](TaskId task, BufferId buffer) {
       if (task != kNone && buffer != kNone) add(task, {buffer, 0, 0}, plan_.buffers[size_t(buffer)].bytes, false);

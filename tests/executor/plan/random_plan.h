@@ -14,7 +14,7 @@
 
 namespace arbalest::test {
 
-// Of a task.
+// One instance of a task.
 struct Instance {
   TaskId task = kNone;
   int64_t instance = 0;

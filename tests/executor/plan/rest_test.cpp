@@ -59,7 +59,8 @@ class Walk {
   std::vector<Instance> running_;
 };
 
-// What lies before a position is closed under the plan's edges, and holds at most the copy of a validation's model.
+// Checks that the instances before a position are closed under the plan's edges, and that of the next validation they
+// include at most the copy of its model.
 void check_position(const Plan& plan, const Walk& walk, const PlanPosition& at, const std::vector<int64_t>& before) {
   for (TaskId task = 0; task < TaskId(plan.tasks.size()); ++task) {
     const int64_t instances = before[size_t(task)];

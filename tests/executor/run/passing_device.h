@@ -1,5 +1,5 @@
 #pragma once
-// What a test puts in a device's place, to change one of its calls.
+// A device that stands in for another and changes one of its calls, for tests.
 
 #include <memory>
 #include <utility>

@@ -277,7 +277,7 @@ TEST_CASE("a model whose file cannot be written is saved elsewhere, over no othe
   std::ofstream(folder / "working" / "weights.safetensors") << "another";
   CHECK(std::filesystem::equivalent(saved(folder.string()), folder / "working" / "weights-1.safetensors"));
   CHECK(read_whole_file(folder / "working" / "weights.safetensors") == "another");
-  // Where there is no working directory either.
+  // The weights go to the folder for temporary files if the working directory is gone too.
   std::filesystem::create_directory(folder / "temporary");
   {
     std::filesystem::create_directory(folder / "last");

@@ -1,4 +1,4 @@
-// What the scheduler does where the system fails it: no threads, no memory, devices that must be aborted.
+// Tests the scheduler when the system fails it: no threads, no memory, devices that must be aborted.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

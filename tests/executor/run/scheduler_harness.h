@@ -30,7 +30,7 @@ struct Harness {
   std::unique_ptr<Binding> binding;
   Scheduler::HostFunctions host;
 
-  // What a test puts in a device's place.
+  // Replaces a device by the one that a test wants.
   using Wrap = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>, CallWatch&)>;
 
   explicit Harness(const SessionOptions& options, bool capture = true, const Wrap& wrap = {},

@@ -1,4 +1,5 @@
-// Sources whose neighbours are best read together: the order they are read in, and what they are told before.
+// Tests sources whose neighbours are best read together: the order in which they are read, and the blocks announced to
+// them before.
 
 #include <doctest/doctest.h>
 
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int64_t kBlock = 4;
 
-// Digits in blocks, which remember what they are told and asked for.
+// Digits in blocks, which record the blocks that are announced and asked for.
 class Blocks final : public Source {
  public:
   Blocks(const std::string& source, const std::string& split) : digits_(open_source(source, split, 1)) {}

@@ -93,7 +93,7 @@ class Counting final : public Source {
   const std::unique_ptr<Source> source_;
 };
 
-// Of numbers that are drawn by epoch, or position.
+// A source whose samples are drawn anew by epoch and position.
 class Drawn final : public Source {
  public:
   std::vector<Field> fields() const override {

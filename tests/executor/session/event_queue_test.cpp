@@ -16,7 +16,7 @@ using namespace arbalest;
 
 namespace {
 
-// Remembers what it is told, as text; the first call waits for `gate` where there is one.
+// Records events as text; the first call waits for `gate` if there is one.
 class Teller final : public RunObserver {
  public:
   explicit Teller(std::shared_future<void> gate = {}) : gate_(std::move(gate)) {}
@@ -143,7 +143,7 @@ TEST_CASE("lines of epochs come in the order of epochs, training before validati
   // Every other epoch is validated.
   CHECK(told_of(end_of(1, false), end_of(2), end_of(3, false), end_of(4), validated(2), validated(4), finish) ==
         Lines{"E1", "E2", "V2", "E3", "E4", "V4", "end"});
-  // One that never comes holds up nothing at the end, and one that was not announced is told at once.
+  // A validation that never comes holds up nothing at the end, and one that was not announced is passed on at once.
   CHECK(told_of(end_of(1), end_of(2), finish) == Lines{"E1", "E2", "end"});
   CHECK(told_of(end_of(1), end_of(2), [](EventQueue& queue) { queue.failed({}); }) == Lines{"E1", "E2", "failed"});
   CHECK(told_of(end_of(1, false), validated(1), end_of(2, false), finish) == Lines{"E1", "V1", "E2", "end"});
@@ -192,5 +192,5 @@ TEST_CASE("an observer that throws leaves the others their events, and what it t
   CHECK(between.told == std::vector<std::string>{"p1", "p2", "end"});
   CHECK(first.calls == 1);
   CHECK(last.calls == 1);
-  CHECK_NOTHROW(observers.failed({}));  // told once
+  CHECK_NOTHROW(observers.failed({}));  // the exception is thrown only once
 }

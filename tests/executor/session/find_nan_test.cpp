@@ -11,7 +11,7 @@ using namespace arbalest::test;
 
 namespace {
 
-// Of a run that ends where its numbers go wrong.
+// Runs a graph whose numbers go wrong, and returns the error that ends the run, which names the place.
 std::string place(const std::string& layers, const std::string& train, SessionOptions options,
                   std::shared_ptr<const Source> source = nullptr) {
   options.divergence.find = true;

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kLabels = 3;
 
 // Points of the plane with three labels each: on which side of two lines a point lies, and whether it is within a
-// circle. `height` is that of a plane above it. Of the labels, a share is missing.
+// circle. `height` is that of a plane above it. A share `missing` of the labels is missing.
 struct Points {
   std::vector<float> points, height, floats;
   std::vector<int32_t> labels;

@@ -1,4 +1,4 @@
-// Metrics from a graph to what observers are told: AUC over devices, training's accuracy, and metrics of one's own.
+// Tests metrics from a graph to an observer's events: AUC over devices, training's accuracy, and metrics of one's own.
 
 #include "executor/session/metrics.h"
 
@@ -58,7 +58,7 @@ std::vector<double> elements(const TensorFile& file, const std::string& name) {
   return {floats.begin(), floats.end()};
 }
 
-// What the saved weights make of the split's samples, in double: (samples, 10) probabilities, and the labels.
+// Results of the saved weights for the split's samples, in double: (samples, 10) probabilities, and the labels.
 struct Scored {
   std::vector<std::vector<double>> probability;
   std::vector<int32_t> label;
@@ -200,7 +200,7 @@ TEST_CASE("training reports the accuracy that validation lists, without a kernel
   CHECK(mean == doctest::Approx(find(story.epochs[0].metrics, "accuracy")));
   CHECK(story.epochs[0].loss == doctest::Approx(story.validations[0].loss).epsilon(1e-5));
 
-  // What validation does not list, or what is not the same, training does not report.
+  // Training does not report metrics that validation does not list, or that it computes in another way.
   CHECK(run(graph_of({.metrics = "loss"}), options).epochs.at(0).metrics.empty());
   const Net top5{.metrics = "loss, accuracy", .nodes = "accuracy = arbalest.Accuracy <top_k = 5> (logits, label)\n"};
   CHECK(run(graph_of(top5), options).epochs.at(0).metrics.empty());
@@ -264,7 +264,7 @@ TEST_CASE("which way is better is never guessed where something needs the best")
           }) == "");
   }
   CHECK(refusal([](auto& options) { options.rules.patience = 2; }, "directions = [\"composed:min\"]") == "");
-  // What is stated cannot contradict an operator, or Train.
+  // A stated direction cannot contradict an operator, or Train.
   CHECK(refusal([](auto& options) { options.rules.metric = "accuracy:min"; }) ==
         "--metric 'accuracy:min': 'accuracy' is better when higher");
   CHECK(refusal([](auto& options) { options.rules.metric = "loss:max"; }) ==

@@ -1,4 +1,4 @@
-// What a run writes must be writable, and must not be what it reads.
+// Tests that a run's outputs must be writable, and must not be its inputs.
 
 #include "executor/session/output_paths.h"
 

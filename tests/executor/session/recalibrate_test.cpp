@@ -62,7 +62,7 @@ Moments moments_of(const Numbers& x, size_t channels) {
   return m;
 }
 
-// What both batch norms normalise with.
+// The moments with which the two batch norms normalise.
 struct Norms {
   Moments a, b;
 };

@@ -278,7 +278,7 @@ double Reference::rate_at(int64_t iteration) const {
   return rate;
 }
 
-// Of the mean loss over a batch, as one of those that make an update.
+// Adds the gradient of the mean loss over a batch, divided by the number of batches that make an update.
 void Reference::add_gradient(Learner& learner, int64_t epoch, int64_t batch) const {
   std::vector<int64_t> samples(size_t(setting_.batch));
   order_.batch(uint64_t(epoch), batch, samples);
@@ -344,7 +344,7 @@ void Reference::clip(Learner& learner) const {
   for (double& g : learner.gradient) g *= setting_.clip / std::sqrt(squares);
 }
 
-// What the rate is multiplied by.
+// The factor that multiplies the learning rate in the change of a weight.
 double Reference::step(Learner& learner, size_t i) const {
   const double w = learner.weights[i], m = setting_.momentum;
   double g = learner.gradient[i], &v = learner.velocity[i], &squares = learner.squares[i];
@@ -376,7 +376,8 @@ double Reference::change(Learner& learner, size_t i, double rate) const {
   return rate * step(learner, i);
 }
 
-// What the rate of each weight is multiplied by: its parameter's norm over that of the direction in which it moves.
+// The factor of each weight's learning rate: the norm of its parameter divided by that of the direction in which the
+// parameter moves.
 std::vector<double> Reference::trust(const Learner& learner) const {
   std::vector<double> ratio(z_.size(), 1);
   if (setting_.rule != "lars" && setting_.rule != "lamb") return ratio;

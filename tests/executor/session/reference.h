@@ -48,7 +48,7 @@ std::string to_string(const Setting& setting);
 // Tensors of the graph's parameters, one behind the other from the first layer on.
 std::vector<double> weights_of(const TensorFile& file);
 
-// What a run saves; its weights as executed, and as simulated.
+// The file that a run saves; its weights as executed, and as simulated.
 TensorFile trained(Graph graph, SessionOptions options);
 std::vector<double> executed(const Setting& setting);
 std::vector<double> simulated(const Setting& setting);

@@ -124,7 +124,7 @@ void check_same(const Ended& found, const Ended& expected) {
   for (size_t e = 0; e < found.story.epochs.size(); ++e) {
     CHECK(found.story.epochs[e].loss == expected.story.epochs[e].loss);
   }
-  // Where a run rests within a group of reports, the group is told of in two parts.
+  // If a run rests within a group of iterations that are reported together, the group is reported in two parts.
   std::map<int64_t, double> losses;
   for (const RunProgress& report : found.story.reports) losses[report.iteration] = report.loss;
   for (const RunProgress& report : expected.story.reports) CHECK(losses.contains(report.iteration));

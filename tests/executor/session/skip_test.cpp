@@ -54,7 +54,7 @@ SessionOptions skipping(const Skipping& of, const std::string& folder, uint64_t 
   return options;
 }
 
-// What the run's last checkpoint holds of its learners, without what counts batches.
+// The arrays of the run's last checkpoint, without those that count batches or accumulate over them.
 std::map<std::string, std::vector<uint8_t>> learned(const std::string& folder) {
   std::map<std::string, std::vector<uint8_t>> arrays;
   const auto newest = newest_checkpoint(folder);

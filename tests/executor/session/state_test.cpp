@@ -1,4 +1,4 @@
-// What a run starts from: initial values, and weights that were saved.
+// Tests the values that a run starts from: initial values, and weights that were saved.
 
 #include <doctest/doctest.h>
 

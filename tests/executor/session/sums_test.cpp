@@ -44,7 +44,7 @@ struct Data {
   }
 };
 
-// Where scores are x · s with s = 1: the loss, and its gradient for s.
+// The expected loss, and its gradient for s, if scores are x · s with s = 1.
 struct Expected {
   double loss = 0, weight = 0;
   double gradient[kScores] = {};
@@ -260,8 +260,8 @@ TEST_CASE("accuracy is of the samples whose label is not ignored, in the loss's 
   }
 }
 
-// What means were divided by before they had weights of their own: the numbers of samples, which those of a batch whose
-// labels are all there are as well.
+// Checkpoints of versions in which batches had no weights: means were divided by numbers of samples, which are equal to
+// the weights if no label of the batch is missing.
 TEST_CASE("a run goes on from a checkpoint that has no weights of batches") {
   const TestFolder folder;
   const Data data(false);

@@ -1,4 +1,4 @@
-// What is validated and saved with several learners and devices, and what validation decides.
+// Tests which models are validated and saved with several learners and devices, and the decisions of validations.
 
 #include <doctest/doctest.h>
 
@@ -41,7 +41,7 @@ std::vector<double> numbers(const std::vector<std::byte>& bytes) {
   return {floats.begin(), floats.end()};
 }
 
-// Of the population that consists of the replicas' ones: means, then variances.
+// Statistics of the union of the replicas' populations: means, then variances.
 std::vector<double> pooled(const std::vector<LearnerState>& replicas) {
   const auto k = double(replicas.size());
   std::vector<double> all(numbers(replicas[0].statistics).size(), 0);
@@ -270,7 +270,7 @@ TEST_CASE("patience ends a run that gets no better") {
     CHECK(story.ends[0].iteration < setting.iterations);
     CHECK(story.validations.size() == 4);  // the first is the best
 
-    // What is saved is what was validated last, wherever the run then came to rest.
+    // The model that was validated last is saved, no matter where the run came to rest afterwards.
     const TestFolder folder;
     options.numerics.deterministic = true;
     options.files.save = folder / "weights.safetensors";

@@ -53,7 +53,7 @@ std::string line_of(const std::string& report, const std::string& begin) {
 TEST_CASE("lanes and tasks of all devices and learners are told together") {
   const std::string report = summarize(four_learners());
   INFO(report);
-  // Of 45 µs an iteration 10, 20, 30 and 40.
+  // In each iteration of 45 µs, the learners are busy for 10, 20, 30 and 40 µs.
   const std::string lanes = line_of(report, "cuda:*/learner * (4) ");
   CHECK(contains(lanes, "55."));
   CHECK(contains(lanes, "busy from 22."));

@@ -321,14 +321,14 @@ Plan sleeping_pipeline(double fill_us, int64_t depth) {
   return builder.plan;
 }
 
-// What runs of the pipeline took, a ns for each iteration, and what was predicted from the first of them.
+// Times of runs of the pipeline in ns per iteration, and the times predicted from the first of them.
 struct Predicted {
   double measured, simulated;                 // as it is
   double shallow, predicted_shallow;          // with one slot
   double slow_source, predicted_slow_source;  // with a source that takes five times as long
 
-  // Within a tenth of what was simulated, and 0.15 of what was predicted. The changes make more of a difference than
-  // that: predictions that nothing changes would be wrong.
+  // True if simulated times are within a tenth, and predicted ones within 0.15, of the measured ones. The changes
+  // themselves make a larger difference: a prediction that nothing changes would be wrong.
   bool right() const {
     const auto near = [](double one, double other, double share) { return std::abs(one / other - 1) < share; };
     return near(simulated, measured, 0.1) && near(predicted_shallow, shallow, 0.15) &&

@@ -20,7 +20,7 @@ void add_norm(const std::string& name, std::vector<std::string>& names) {
   for (const char* part : {"weight", "bias", "running_mean", "running_var"}) names.push_back(name + "." + part);
 }
 
-// Of an example: names of its parameters and statistics.
+// Names of an example's parameters and statistics.
 std::set<std::string> names_of_example(const std::string& example) {
   const char* source = std::getenv("ARBALEST_SOURCE");
   REQUIRE(source);
@@ -38,7 +38,7 @@ std::set<std::string> names_of_example(const std::string& example) {
   return names;
 }
 
-// What the map beside the example makes of other names: none may become another's.
+// The names into which the example's map turns `theirs`; no two may become the same name.
 std::set<std::string> mapped_names(const std::string& file, const std::vector<std::string>& theirs) {
   const char* source = std::getenv("ARBALEST_SOURCE");
   REQUIRE(source);

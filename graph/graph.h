@@ -53,7 +53,7 @@ struct Value {
   NodeId producer = kNone;
   View view;
   Initializer initializer;  // Parameter, State, Constant
-  // What is known of an activation when the graph is read, in row-major order; nothing: it depends on what is run.
+  // An activation's content in row-major order if it is known when the graph is read; null if it depends on the data.
   std::shared_ptr<const std::vector<std::byte>> content;
   std::optional<TensorType> declared;  // as the graph's file states it (-1: any extent), until verify() has checked it
   Position where;

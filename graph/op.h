@@ -50,14 +50,14 @@ class InferContext {
   bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }
   const TensorType& input(size_t i) const { return graph_.values[size_t(node().inputs[i])].type; }
   const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
-  // What the operand `name` holds, which is constant (OperandSpec), or the attribute of that name where the operand is
-  // left out. Throws GraphError where the content is not known, is no list or number, or has another kind.
+  // The content of the constant operand `name` (OperandSpec), or the attribute of that name if the operand is left out.
+  // Throws GraphError if the content is not known, is no list or number, or has another kind.
   std::vector<int64_t> ints(std::string_view name) const;
   std::vector<double> floats(std::string_view name) const;
   int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
   bool states(std::string_view name) const;  // the operand is given, or the attribute is written
-  // In the layout that Op::layout states, where it does. Ignored where the output was not asked for.
+  // The type takes the layout that Op::layout states, if it states one. Ignored if the output was not asked for.
   void set_output(size_t i, TensorType type);
   [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }
 
@@ -101,7 +101,8 @@ class GradContext {
 // Rewriting a layer (an op that owns parameters) into operators with explicit parameters.
 class ExpandContext {
  public:
-  // What stands for the node's outputs is entered in `replaced`, by value: who expands sees to its readers.
+  // `replaced`, indexed by value, receives the replacement of each of the node's outputs. The caller redirects the
+  // readers.
   ExpandContext(Graph& graph, const Node& node, std::vector<ValueId>& replaced)
       : graph_(graph), node_(node), replaced_(replaced) {}
   const Node& node() const { return node_; }

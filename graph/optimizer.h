@@ -1,5 +1,5 @@
 #pragma once
-// What makes an operator the rule by which an optimiser updates parameters.
+// The record that makes an operator an optimiser's update rule.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@ inline constexpr int64_t kParameterAlignment = 64;
 // argument.
 inline constexpr size_t kMostGroups = 64;
 
-// Where the operands of such an operator stand. All are flat arrays of a replica's P elements but for `tensors`
-// and the last two inputs; those marked ? may be left out.
+// Operand positions of an operator that has an OptimizerSpec. All operands are flat arrays of a replica's P elements,
+// except `tensors` and the last two inputs. Those marked ? may be left out.
 //   inputs:  gradients, weights, the slots,
 //            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
 //            ascending order, and 1 where norms leave its rate alone),

@@ -14,7 +14,7 @@ namespace arbalest {
 
 struct Node;
 
-// What random choices are keyed by, so that a sample is prepared the same on any thread, learner or machine.
+// The key of a sample's random choices. A sample is prepared the same way on any thread, learner or machine.
 struct SampleKey {
   uint64_t seed = 0;      // the run's
   uint64_t epoch = 0;     // of the run

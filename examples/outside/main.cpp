@@ -12,7 +12,8 @@ using namespace arbalest;
 
 namespace {
 
-// What the program wants to know of a run. The calls come one at a time, from a thread that does nothing else.
+// Collects the results that main() checks. The library makes the calls one at a time, from a thread that does nothing
+// else.
 class Story final : public RunObserver {
  public:
   void started(const RunStarted& event) override { learners = event.learners; }

@@ -88,13 +88,14 @@ class Batch {
 // front of its shape.
 Batch prefetch(Model& model, const PrefetchOptions& options, const std::vector<std::string>& fields);
 
-// Of image files, as the sources folder:, csv: and tar: give them: on the host, while batches are read.
+// A random crop of image files (as the sources folder:, csv: and tar: give them), scaled to height × width. The host
+// decodes and crops while it reads batches.
 struct RandomResizedCropOptions {
   int64_t height = 224, width = 224;
   int64_t channels = 3;                               // 1: grey
   std::pair<double, double> area = {0.08, 1};         // least and most of the image's area
   std::pair<double, double> ratio = {0.75, 4.0 / 3};  // of width to height
-  int64_t resize = 0;  // what validation scales the shorter side to, before it takes the middle; 0: size / 0.875
+  int64_t resize = 0;  // validation scales the shorter side to this before the centre crop; 0: size / 0.875
 };
 Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options = {});
 
@@ -107,7 +108,7 @@ struct ResizeCropOptions {
 };
 Tensor resize_crop(Tensor files, const ResizeCropOptions& options = {});
 
-// What is done to images at random in training; see arbalest.Augment in docs/operators.md for each in detail.
+// Random augmentation of images in training; arbalest.Augment in docs/operators.md describes each option in detail.
 struct AugmentOptions {
   int64_t pad = 0;
   bool flip = false;

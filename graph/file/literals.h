@@ -14,7 +14,7 @@
 
 namespace arbalest {
 
-// Reads ahead by one token. Every parse_ function starts at token_ and leaves it behind what it read, or throws
+// Reads ahead by one token. Every parse_ function starts at token_ and leaves it after what it read, or throws
 // GraphError.
 class LiteralReader {
  protected:
@@ -99,7 +99,7 @@ class LiteralReader {
   Token token_;
 
  private:
-  // Where an opening bracket or quote that is not closed may be what is wrong: which, and its line. Else "".
+  // A hint for an error message: an opening bracket or quote that may be unclosed, with its line. "" if there is none.
   std::string unclosed_hint() const;
   void follow(const Token& taken);
 

@@ -24,7 +24,8 @@ struct OnnxFileOptions {
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-// Where external data of a model at `path` goes: "model.onnx.data". The model names that file, so both travel together.
+// The path of the external data of a model at `path`: "model.onnx.data". The model refers to that file by name, so the
+// two files must be kept together.
 std::string external_data_path(const std::string& path);
 
 // Each file is complete or not there at all, and the one of tensors is put in place first; the pair is not replaced as

@@ -16,7 +16,7 @@ namespace arbalest {
 // one before it, has no effect; "" where both have. Messages begin with the `option`.
 std::string apply_override(Graph& graph, std::string_view assignment, std::string_view option = "--set");
 
-// What it assigns to.
+// The node and the attribute that an assignment changes.
 struct OverrideTarget {
   NodeId node = kNone;
   std::string attribute;

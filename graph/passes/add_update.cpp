@@ -133,8 +133,8 @@ ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
   return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
 }
 
-// What a batch weighs, where batches of an update need not weigh the same, by a batch whose samples weigh 1 each; kNone
-// otherwise.
+// The weight of a batch relative to a batch of nominal size whose samples weigh 1 each. kNone if all batches of an
+// update weigh the same.
 ValueId batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
   if (options.accumulate == 1 && !options.sums) return kNone;
   const ValueId weight = weight_of(graph, loss);

@@ -17,8 +17,8 @@ inline constexpr size_t kGradPartials = 8;
 // which reads both inputs as the convolutions left them. arbalest.BatchNormPairTraining, …Grad and …Again; the pass
 // fuse_batch_norm_pairs makes these nodes.
 
-// Training: X, scale, bias, running_mean, running_var, the same five of the second, then partials of each. Of the
-// outputs Y, then new_mean, new_var, saved_mean, saved_inv_std of each.
+// Training, inputs: X, scale, bias, running_mean, running_var of the first, the same five of the second, then partials
+// of each. Outputs: Y, then new_mean, new_var, saved_mean, saved_inv_std of each.
 constexpr size_t pair_training_input(size_t of, size_t i) {
   return 5 * of + i;
 }
@@ -30,8 +30,8 @@ constexpr size_t pair_training_statistics(size_t of, size_t i) {
 }
 inline constexpr const char* kPairChunkPixels[] = {"chunk_pixels", "second_chunk_pixels"};  // attributes, by `of`
 
-// Gradient: dY, Y, dY2, partials of the first, then X, scale, saved_mean, saved_inv_std of each, then partials of the
-// second. Of the outputs dX, dscale, dbias of each.
+// Gradient, inputs: dY, Y, dY2, partials of the first, then X, scale, saved_mean, saved_inv_std of each, then partials
+// of the second. Outputs: dX, dscale, dbias of each.
 inline constexpr size_t kPairGradY = 1, kPairGradSecond = 2, kPairGradPartials = 3, kPairGradPartials2 = 12;
 constexpr size_t pair_grad_input(size_t of, size_t i) {
   return 4 + 4 * of + i;
@@ -40,8 +40,8 @@ constexpr size_t pair_grad_output(size_t of, size_t i) {
   return 3 * of + i;
 }
 
-// Of a convolution's gradient that leaves partials of both (arbalest.ConvGradInputSums): Y, dY2, and what it reads of
-// the second.
+// Inputs of the convolution gradient that leaves partial sums of both (arbalest.ConvGradInputSums): Y, dY2, and X and
+// saved_mean of the second.
 inline constexpr size_t kSumsY = 3, kSumsSecond = 8, kSumsX2 = 9, kSumsMean2 = 10;
 
 // Again: X, scale, bias, saved_mean, saved_inv_std of each.
@@ -74,7 +74,8 @@ constexpr size_t inference_parts(size_t inputs) {
   return inputs - 4;
 }
 
-// Gradient: dY, scale, saved_mean, saved_inv_std, bias, then X_i and addend_i; of the outputs dscale, dbias, then dX_i.
+// Gradient, inputs: dY, scale, saved_mean, saved_inv_std, bias, then X_i and addend_i. Outputs: dscale, dbias, then
+// dX_i.
 constexpr size_t gradient_part(size_t i) {
   return 5 + 2 * i;
 }

@@ -31,28 +31,27 @@ void fuse_relu(Graph& graph);
 // one.
 void fuse_attention(Graph& graph);
 
-// Where `loss` comes from a SoftmaxCrossEntropy and the graph has the Accuracy of the same logits' top class, that one
-// is computed by the loss's kernel as well, without a kernel of its own. Returns the accuracy; kNone where there is
-// none among `among`, or where a node reads it.
+// If `loss` comes from a SoftmaxCrossEntropy and the graph has the top-class Accuracy of the same logits, the loss's
+// kernel computes that accuracy too, without a kernel of its own. Returns the accuracy; kNone if none of `among` is
+// one, or if a node reads it.
 ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among);
 
-// Batch norms read what a Concat along the channels puts together part by part, and statistics of each part, which are
-// computed once for all batch norms over it. A Concat goes where nothing else reads it but such Concats.
+// Lets batch norms read the inputs of a Concat along the channels directly, with statistics of each part that are
+// computed once for all batch norms over it. Removes a Concat if only such batch norms or Concats read it.
 void fuse_concats(Graph& graph);
 
-// A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them; and one of a
-// BatchNormPartsGrad's gradient of a part and of what else flows back into that is made by that node, in the other's
-// memory.
+// A BatchNormGrad itself adds two gradients that only it reads the sum of, as it reads them. A BatchNormPartsGrad adds
+// its gradient of a part to another gradient of that part, in the other's memory.
 void fuse_gradient_sums(Graph& graph);
 
-// A MaxPool of images with a gradient keeps, a byte each, where its windows' maxima are. The gradient reads these
-// instead of the images before and behind it; and that of a Relu before it comes first, by windows, so that the image
-// before the pool may go.
+// A MaxPool of images with a gradient keeps the positions of its windows' maxima, one byte each. The gradient reads
+// these instead of the images before and after the pool. The gradient of a Relu before the pool is applied first,
+// window by window, so that the image before the pool can be freed.
 void keep_maxima(Graph& graph);
 
-// Of convolutions of few channels, pointwise ones and the stem: one that a batch norm reads leaves the batch norm
-// partial statistics, and the gradient of one that reads a batch norm leaves that one's gradient partial sums. Each
-// saves a pass over images.
+// Fuses statistics of batch norms into convolutions of few channels, pointwise convolutions and the stem. If a batch
+// norm reads the convolution, the convolution also makes its partial statistics. If the convolution reads a batch norm,
+// the convolution's gradient also makes partial sums for the batch norm's gradient. Each saves a pass over images.
 void fuse_statistics(Graph& graph);
 
 // Two batch norms whose sum goes through Relu, as where a block projects its input, become one node, and so do their
@@ -69,8 +68,9 @@ void freeze(Graph& graph, const Node& train);
 // wanted in, an arbalest.ChangeLayout node stands between.
 void place_layouts(Graph& graph);
 
-// What is known before the graph runs becomes constants, and what constant operands hold (OperandSpec::constant) the
-// attributes of the same names. Runs after the validation slice has been taken, whose batch may be another.
+// Values that are known before the graph runs become constants, and the content of constant operands
+// (OperandSpec::constant) goes to the attributes of the same names. Runs after the validation slice has been taken,
+// whose batch may be another.
 void fold_constants(Graph& graph);
 
 // The slice that computes `metrics` with the given split and batch: data without randomness, batch norm on running
@@ -149,7 +149,7 @@ struct UpdateOptions {
 // them in the arena and so summed as they are; the update divides by it.
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
 
-// Where updates may be skipped, running statistics become again what they were before the batches of a skipped one.
+// If updates may be skipped: restores the running statistics from before the batches of an update that is skipped.
 void keep_statistics(Graph& step, const ArenaValues& arenas);
 
 // Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over

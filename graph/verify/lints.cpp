@@ -43,7 +43,7 @@ const Node* maker(const Graph& graph, ValueId id) {
   return producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
 }
 
-// Of an integer operand or the attribute of its name.
+// The value of an integer operand, or of the attribute of its name.
 int64_t constant(const Graph& graph, const Node& node, std::string_view name) {
   const std::optional<size_t> operand = constant_operand(node, name);
   return operand ? std::get<int64_t>(content_as(graph, node, *operand, AttributeKind::Int)) : int_attribute(node, name);
@@ -99,7 +99,7 @@ Notes unread_fields(const Graph& graph) {
   return notes;
 }
 
-// What passes numbers on as they are.
+// Whether the operator passes numbers on unchanged.
 bool passes_on(const Node& node) {
   static const std::set<std::string_view> ops = {"Identity",  "Reshape", "Flatten",  "Squeeze",
                                                  "Unsqueeze", "Cast",    "Transpose"};
@@ -172,7 +172,7 @@ Notes normalised_twice(const Graph& graph) {
   return notes;
 }
 
-// What is measured on the samples that were trained on says nothing of others.
+// Notes a validation on the split that is trained on: its metrics say nothing about other samples.
 Notes validated_on_training(const Graph& graph) {
   const Node *prefetch = graph.find_op("arbalest.Prefetch"), *validate = graph.find_op("arbalest.Validate");
   if (!prefetch || !validate) return {};

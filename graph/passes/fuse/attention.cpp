@@ -19,19 +19,19 @@ const Axes kHeadsBeforeRows = {0, 2, 1, 3};  // and back
 const Axes kRowsAsColumns = {0, 1, 3, 2};
 const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
 
-// What an operand of Attention is, and which of its axes is that of heads.
+// An operand of Attention and the index of its heads axis.
 struct Heads {
   ValueId value;
   int64_t axis;
 };
 
-// Q, K and V: as Attention takes them, and as the matrix products read them, behind transpositions.
+// Q, K and V: as Attention takes them, and as the matrix products read them, after transpositions.
 struct Operands {
   std::array<Heads, 3> heads;
   std::array<ValueId, 3> read;
 };
 
-// What a Softmax reads: a product of queries and keys times a number, and what is added to that.
+// The scores that a Softmax reads: a product of queries and keys times a number, plus an optional bias.
 struct Scores {
   NodeId comparison = kNone;
   ValueId bias = kNone;  // kNone: nothing is added
@@ -155,7 +155,7 @@ class AttentionFusion {
     return same ? std::optional(heads(keys)) : std::nullopt;
   }
 
-  // Of keys as columns.
+  // The keys that `value` holds as columns, as Attention takes them; none if `value` is no such transposition.
   std::optional<Heads> key_heads(ValueId value) const {
     if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone)
       return heads(node(turned).inputs[0]);

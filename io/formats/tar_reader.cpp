@@ -95,7 +95,7 @@ void TarReader::fail(uint64_t offset, const std::string& expected, const std::st
   throw RunError(fmt::format("{}: at byte {}: expected {}, found {}", file_.path(), offset, expected, found));
 }
 
-// What an extension says is short; the archive may state any size.
+// The content of an extension header. Refuses more than 1 MiB: real ones are short, but the archive may state any size.
 std::string TarReader::content(uint64_t offset, uint64_t size) const {
   constexpr uint64_t kMost = 1 << 20;
   if (size > kMost) fail(offset, fmt::format("names of at most {} bytes", kMost), fmt::format("{} bytes", size));

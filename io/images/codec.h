@@ -1,6 +1,6 @@
 #pragma once
-// What a format's decoder gives to ImageDecoder: pixels as the file stores them, before they are scaled and turned
-// upright.
+// Interface of the formats' decoders, which ImageDecoder calls: they give pixels as the file stores them, before these
+// are scaled and turned upright.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace arbalest {
 
-// What of the stored image is wanted, in its pixels, and how large that will be.
+// The region of the stored image that is wanted, in its pixels, and the size that this will be scaled to.
 struct PixelRequest {
   Region region;
   int64_t height = 0, width = 0;
   bool grey = false;  // luma, else colour
 };
 
-// How far behind the last pixel memory may be read.
+// Bytes that may be read beyond the last pixel.
 inline constexpr int64_t kPixelSlack = 64;
 
 // Rows of pixels: one byte each where grey, else four, of which the first three are red, green and blue.

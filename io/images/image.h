@@ -1,6 +1,6 @@
 #pragma once
-// Photos for training: JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the size that
-// a model reads. Of several frames or pages the first is taken.
+// Photos for training: decodes JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the
+// size that a model reads. Takes the first of several frames or pages.
 //
 // Pixels come as the file has them: colour profiles and gamma are not applied, alpha is dropped (the colour under it
 // stays, as with Pillow's convert("RGB")), 16 bits become 8 by rounding, a JPEG's CMYK is taken for inverted, as its
@@ -22,7 +22,7 @@
 
 namespace arbalest {
 
-// What a file says of its image.
+// A file's header data about its image.
 struct ImageInfo {
   ImageFormat format = ImageFormat::Jpeg;
   int64_t width = 0, height = 0;  // of the upright image: the EXIF orientation is applied
@@ -63,7 +63,7 @@ class ImageDecoder {
   std::unique_ptr<State> state_;
 };
 
-// What the header says. Throws RunError as ImageDecoder::open does.
+// The image's data from the header. Throws RunError as ImageDecoder::open does.
 ImageInfo image_info(std::span<const std::byte> file);
 
 }  // namespace arbalest

@@ -76,11 +76,11 @@ class FolderSource final : public FileSource {
   std::string description_;
 };
 
-// Where the photos of the split are.
+// The location of a split's photos.
 struct FolderSplit {
   fs::path root;  // of the class folders
   Names classes;
-  bool divided = false;  // the root has all splits: those held out are the others'
+  bool divided = false;  // the root holds all splits: the held-out photos belong to the others
   int64_t beside = 0;    // images that are in no class's folder
 };
 

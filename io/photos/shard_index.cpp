@@ -117,7 +117,7 @@ class Indexer {
   }
 
  private:
-  // What members have a name in common up to the last dot.
+  // The members whose names are the same up to the last dot.
   struct Parts {
     uint64_t begin = 0;  // of the first
     std::optional<TarMember> image, label, twice;  // twice: a second one of either

@@ -107,8 +107,8 @@ class TarSource final : public Source {
     return size_t(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
   }
 
-  // Of each shard that the block has samples in. It is advice: a shard that cannot be opened is told of when it is
-  // read.
+  // Advises the system, for each shard with samples in the block, whether their bytes are needed soon. A shard that
+  // cannot be opened is reported when it is read.
   void advise(int64_t block, bool needed) const try {
     const int64_t end = std::min((block + 1) * block_, size());
     for (int64_t first = block * block_; first < end;) {

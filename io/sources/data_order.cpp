@@ -45,7 +45,7 @@ RoundKeys round_keys(uint64_t key, uint64_t epoch, uint64_t stream = 0) {
   return keys;
 }
 
-// Where 0 … count − 1 go.
+// A permutation of 0 … count − 1: the number at each position.
 class Permutation {
  public:
   Permutation(const RoundKeys& keys, int64_t count) : keys_(keys), count_(uint64_t(count)) {

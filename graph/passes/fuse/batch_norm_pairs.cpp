@@ -8,7 +8,7 @@
 namespace arbalest {
 namespace {
 
-// Of BatchNormTraining and BatchNormGrad.
+// Positions of BatchNormGrad's operands, then of its output for the residual's gradient.
 constexpr size_t kOfX = 1, kOfY = 2, kOfScale = 3, kOfMean = 4, kOfBias = 6, kOfSecond = 7, kOfPartials = 8;
 constexpr size_t kResidualGradient = 3;
 

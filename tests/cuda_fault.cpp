@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// Of cuda_fault_kernels.cu.
+// Kernel launches that cuda_fault_kernels.cu defines.
 void write_nowhere(cudaStream_t stream);
 void never_end(cudaStream_t stream);
 
@@ -56,17 +56,18 @@ bool concerned() {
   return device == fault().device;
 }
 
-// Of any call that comes from the thread now.
+// Whether a call that the current thread makes now finds the device lost.
 bool lost() {
   return broken.load(std::memory_order_relaxed) && is("lost") && concerned();
 }
 
-// Events of a device are asked for by its own thread.
+// Whether events of the device stay silent: its own thread asks for them.
 bool silent() {
   return broken.load(std::memory_order_relaxed) && is("silent") && concerned();
 }
 
-// Holds up every call for the device where none returns; `asks`: the call asks what has ended.
+// Never returns from a call for the device if the fault is "stuck"; `asks`: the call asks which work has ended, so
+// "mute" holds it up too.
 void return_unless_stuck(bool asks = false) {
   if (!broken.load(std::memory_order_relaxed) || !(is("stuck") || (asks && is("mute"))) || !concerned()) return;
   for (;;) pause();

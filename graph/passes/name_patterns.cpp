@@ -7,8 +7,8 @@
 namespace arbalest {
 namespace {
 
-// Candidates for a mistyped pattern: the names, their beginnings up to a "." or "/" followed by "*", and their ends from
-// one on preceded by "*".
+// Candidates for a mistyped pattern: the names, their beginnings up to a "." or "/" followed by "*", and their ends
+// from one on preceded by "*".
 std::vector<std::string> likely_patterns(const std::vector<std::string>& names) {
   std::vector<std::string> likely = names;
   for (const std::string& name : names) {

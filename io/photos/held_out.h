@@ -26,7 +26,8 @@ HeldOut held_out_option(const SourceSpec& spec);
 // that a sample added to a data set moves few of the others.
 std::vector<bool> hold_out(const HeldOut& part, size_t count, const std::function<std::string_view(size_t)>& name);
 
-// The same of groups that stay together: groups of sizes[g] samples each, until those held out are as many samples.
+// The same for groups that stay together, of sizes[g] samples each: holds out groups until their samples reach that
+// number.
 std::vector<bool> hold_out_groups(const HeldOut& part, const std::vector<int64_t>& sizes,
                                   const std::function<std::string_view(size_t)>& name);
 

@@ -1,4 +1,4 @@
-// Where maxima are is kept for their gradient.
+// The positions of maxima are kept for their gradient.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

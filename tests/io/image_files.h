@@ -62,22 +62,22 @@ FileBytes encode_bmp(const TestImage& image, const BmpKind& kind = {});
 struct GifKind {
   bool interlaced = false;
   int left = 0, top = 0;                    // of the frame
-  int canvas_width = 0, canvas_height = 0;  // where they are larger than the frame
+  int canvas_width = 0, canvas_height = 0;  // if they are larger than the frame
   int transparent = -1;                     // an index
   bool grey_palette = false;                // a ramp of 16
-  int frames = 1;                           // those behind the first are mirrored
+  int frames = 1;                           // those after the first are mirrored
 };
-// Of one channel: indices into palette_colour().
+// `image` has one channel: indices into palette_colour().
 FileBytes encode_gif(const TestImage& image, const GifKind& kind = {});
 
 struct TiffKind {
   int photometric = 2;  // as tiff.h numbers them: 0 inverted grey, 1 grey, 2 RGB, 3 palette, 5 CMYK, 6 YCbCr
   int compression = 1;  // 1 none, 4 fax, 5 LZW, 7 JPEG, 8 deflate, 32773 PackBits
-  int bits = 8;         // less: of one channel, values less than 2^bits
+  int bits = 8;         // fewer than 8: one channel, values below 2^bits
   int rows = 0;         // of a strip; 0: all
   int tile = 0;         // pixels a side; 0: strips
   bool separate = false, big_endian = false, floats = false;
-  int orientation = 0;  // written where it is not 0
+  int orientation = 0;  // written if it is not 0
   int pages = 1;        // the same
 };
 FileBytes encode_tiff(const TestImage& image, const TiffKind& kind = {});

@@ -173,7 +173,7 @@ TEST_CASE("tar: dots in names divide no samples and fold none into one") {
     check_parts(told[0], {"4 of 8 samples have dots in their names, which are cut at the last one; readers that follow "
                           "WebDataset's rule cut at the first"});
   }
-  // Where such names are samples, one of them that has no class is at fault; masks alone are passed over.
+  // If such names are samples, one of them without a class is an error; masks alone are passed over.
   check_parts(error_of(sample("scan.1", "x", "0") + tar_member("scan.2.jpg", "x") + tar_end()),
               {"at byte 2048: expected 'scan.2.cls' beside 'scan.2.jpg', found none"});
   check_parts(error_of(sample("scan.1", "x", "0") + tar_member("scan.2.cls", "1") + tar_end()),
@@ -295,7 +295,7 @@ TEST_CASE("tar: the index beside a shard is used as long as the shard is the sam
   CHECK(labels(*open(path)) == std::vector<int32_t>{0, 2, 2, 0, 1});
   CHECK(text() == changed);
 
-  // What is no index of this shard is replaced.
+  // A file that is no index of this shard is replaced.
   Strings wrong = {"", "arbalest tar index 1" + made.substr(20), made.substr(0, made.size() - 4), made + "x",
                    made.substr(0, 60)};
   for (const char* number : {" -1\n", " x\n", "\n", " 99999999999\n", " 0 0\n"}) {
@@ -311,7 +311,7 @@ TEST_CASE("tar: the index beside a shard is used as long as the shard is the sam
     CHECK(labels(*open(path)) == std::vector<int32_t>{0, 1, 2, 0, 1});
     CHECK(text() == made);
   }
-  // So is that of a shard that has changed.
+  // The same holds for the index of a shard that has changed.
   folder.write("a.tar", shard(1, 5));
   std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(2));
   CHECK(labels(*open(path)) == std::vector<int32_t>{1, 2, 0, 1, 2});

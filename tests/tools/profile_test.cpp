@@ -1,4 +1,4 @@
-// `arbalest profile`: what is measured, and how it is printed.
+// `arbalest profile`: its measurements and how they are printed.
 
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@ using namespace arbalest::test;
 
 namespace {
 
-// What the command prints as JSON, of a short measurement.
+// The JSON that the command prints for a short measurement.
 nlohmann::json profile_of(ProfileOptions& options, const TestFolder& folder) {
   options.seconds = 0.05;
   options.json = true;

@@ -1,4 +1,4 @@
-// What a run changed in its graph's file is kept with its weights, and taken by what is done with them.
+// Changes that a run makes to its graph's attributes are kept with its weights, and taken by commands that use these.
 
 #include <doctest/doctest.h>
 
@@ -47,7 +47,7 @@ class Runs {
     return {out.lines(), errors.lines()};
   }
 
-  // What `evaluate --json` says, and what it tells besides.
+  // The JSON that `evaluate --json` prints, and its lines on the error stream.
   std::pair<nlohmann::json, std::vector<std::string>> evaluated(std::vector<const char*> more) const {
     std::vector<const char*> words = {"evaluate", graph.c_str(), "--weights", weights.c_str(), "--json"};
     words.insert(words.end(), more.begin(), more.end());

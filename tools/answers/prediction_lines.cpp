@@ -142,7 +142,7 @@ class ClassLines final : public PredictionLines {
     return text + "\n";
   }
 
-  // What it is, where that is something else.
+  // The true class or labels in parentheses if the prediction is wrong; otherwise "".
   std::string remark(std::span<const float> scores, const std::vector<Prediction>& predictions,
                      const Truth& truth) const {
     if (truth.label >= 0 && truth.label != predictions.front().label) {
@@ -157,7 +157,7 @@ class ClassLines final : public PredictionLines {
     return "";
   }
 
-  // The labels that hold.
+  // The names of the labels that are true.
   std::string holding(const Truth& truth, const char* between) const {
     std::string text;
     for (size_t label = 0; label < truth.targets.size(); ++label) {

@@ -1,9 +1,10 @@
-// What scheduling costs: a million instances of empty tasks on one thread, by Arbalest's dependency engine, TBB's flow
-// graph and a TBB task group with atomic counters, over the same graphs. Prints nanoseconds per task instance and the
-// allocations of the steady state.
+// Measures the cost of scheduling: a million instances of empty tasks on one thread, by Arbalest's dependency engine,
+// TBB's flow graph and a TBB task group with atomic counters, over the same graphs. Prints nanoseconds per task
+// instance and the allocations of the steady state.
 //
-// The plans are cyclic; flow graph and task group know no iterations, so they run one iteration's edges of distance 0
-// at a time and wait for it: less than what the plan asks for (no overlap of iterations, no slots, no pace).
+// The plans are cyclic. The flow graph and the task group have no iterations, so they run one iteration's edges of
+// distance 0 at a time and wait for it. That is less than the plan asks for: no overlap of iterations, no slots, no
+// pace.
 
 #include <fmt/format.h>
 #include <oneapi/tbb/flow_graph.h>

@@ -1,4 +1,4 @@
-// arbalest data: what a data set holds, and the same photos in tar archives.
+// arbalest data: the content of a data set, and the same photos in tar archives.
 
 #include <fmt/format.h>
 
@@ -66,7 +66,7 @@ OpenSplits open_splits(const std::string& text, const std::vector<std::string>& 
   return splits;
 }
 
-// Of all pairs of splits.
+// The files that two splits share, for all pairs of splits.
 std::vector<SharedFiles> find_shared(const std::vector<OpenSplit>& splits, const std::vector<SplitSurvey>& found) {
   std::vector<SharedFiles> all;
   for (size_t other = 1; other < found.size(); ++other) {

@@ -481,7 +481,8 @@ class CommandLine {
     help_command_->add_option("COMMAND", help_, "such as run")->type_name("");
   }
 
-  // What CLI11 could not place comes back as leftovers: here they become errors that name the nearest valid word.
+  // The chosen command. Words that CLI11 could not place come back as leftovers; they become errors that name the
+  // nearest valid word.
   Command chosen() {
     const auto parsed = app_.get_subcommands();
     if (parsed.empty()) {

@@ -30,7 +30,7 @@ struct ChannelSums {
   double mean = 0, square = 0;
 };
 
-// What one thread has found.
+// The findings of one thread.
 struct Findings {
   ImageSurvey images;
   ChannelSums grey, colour[3];

@@ -113,7 +113,7 @@ std::string images_text(const SplitSurvey& survey, int threads) {
   return images.bytes.empty() ? text : text + line("speed", speed_text(survey, threads));
 }
 
-// Where a field has images as NumPy and others have them: height, width, channels.
+// A line that says so if a field seems to hold images as NumPy does (height, width, channels); otherwise "".
 std::string channels_last_text(const SplitSurvey& survey) {
   for (const Field& field : survey.fields) {
     const Shape& shape = field.shape;

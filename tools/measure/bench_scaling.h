@@ -67,13 +67,13 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
 // Trains, as run_training() does.
 using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, const std::atomic<bool>&)>;
 
-// Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node; of `session` the
-// devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Whatever fails
+// Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node. Of `session`, the
+// devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Any failure
 // becomes the cell's error.
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
                          const std::atomic<bool>& interrupted, const Train& train = run_training);
 
-// What all cells of a sweep have in common.
+// The settings that all cells of a sweep share.
 struct ScalingSweep {
   std::string graph;                     // its name
   std::string precision;                 // "bf16", …
@@ -81,7 +81,7 @@ struct ScalingSweep {
   std::optional<double> price_per_hour;  // of the pool
 };
 
-// A cell against the cells before it; absent where what it would be compared with was not measured.
+// A cell compared with the cells before it. A comparison is absent if its other side was not measured.
 struct ScalingRow {
   ScalingCell cell;
   RateSummary images_per_second;

@@ -25,7 +25,7 @@ constexpr size_t kMostValues = 1000;  // names of one kind of points
 constexpr int kDeepest = 8;           // objects and lists within each other
 constexpr int kMostMembers = 50'000;  // of an object: to find one takes as long as there are others
 
-// Of a line that is damaged: what is wrong with it.
+// A description of a damaged line's fault.
 struct Fault {
   std::string what;
 };
@@ -175,7 +175,7 @@ class Run {
   void epoch(const Json& event) { add_point(data_["epochs"], event, number(event, "epoch")); }
   void validation(const Json& event) { add_point(data_["validations"], event, number(event, "epoch")); }
 
-  // Whatever an event has that says neither where it is nor what it is of is a value.
+  // Adds a point. All members of an event are its values, except those for its kind and its position.
   void add_point(Json& points, const Json& event, double epochs) {
     static const std::set<std::string> kOthers = {"event",   "epoch",   "epochs", "iteration",
                                                   "seconds", "samples", "missed"};
@@ -228,7 +228,7 @@ class Run {
                                     {"path", text(event, "path")}});
   }
 
-  // What follows begins behind that iteration once more.
+  // After a rollback the run goes on from that iteration: leaves out points after it.
   void rollback(const Json& event) {
     const double iteration = number(event, "iteration");
     data_["rollbacks"].push_back({{"iteration", iteration},

@@ -1,4 +1,4 @@
-// A plot as SVG: axes, a line a series, and what is under the pointer.
+// A plot as SVG: axes, a line per series, and the values under the pointer.
 
 import { grouped, roundStep, shown } from "../../page/names.js";
 import { el, svg } from "../../page/dom.js";
@@ -82,7 +82,7 @@ export function plotPicture(plot, runs, view, act) {
   return picture;
 }
 
-// What changes from report to report is smoothed; epochs and validations are what they are.
+// Whether the series is drawn smoothed: values of training reports are, values of epochs and validations are not.
 export function isSmoothed(series, view) {
   return series.kind === "training" && view.smooth > 0;
 }
@@ -110,13 +110,14 @@ export function whereText(axis, x) {
   return axis === "seconds" ? `${written(x)} s` : axis === "epochs" ? `epoch ${written(x)}` : `iteration ${Math.round(x)}`;
 }
 
-// The points of a series that are in sight.
+// The points of a series that are in view.
 function within(series, axis, [from, to]) {
   const kept = series.value.map((_, i) => i).filter((i) => series[axis][i] >= from && series[axis][i] <= to);
   return kept.length === series.value.length ? series : { ...series, [axis]: kept.map((i) => series[axis][i]), value: kept.map((i) => series.value[i]) };
 }
 
-// Where the pointer is, the nearest point of each series; dragging chooses a range, a double click all.
+// Handles the pointer: shows the nearest point of each series at its x. Dragging chooses a range, a double click the
+// whole one.
 function listen(picture, { plot, runs, view, act, seen, x, cross, chosen, xRange }) {
   const tip = document.getElementById("tip");
   const at = (event) => {

@@ -111,7 +111,7 @@ export class Charts {
     ctx.fillRect(0, top, width, 1);
     if (this.folded.has(chart.name)) return this.drawNames(chart, top, row);
     const seen = Math.max(...chart.lines.map((line) => line.curve.most), chart.planned, 1e-9);
-    // What is far below its limit is drawn against what it came to.
+    // If values stay below a quarter of the limit, the axis ends just above the highest value instead of at the limit.
     const most = chart.most > 0 && seen > chart.most / 4 ? Math.max(chart.most, seen) : seen * 1.05;
     const yOf = (value) => top + row - kMargin / 2 - (value / most) * (row - kMargin - 2);
     chart.lines.forEach((line, i) => this.drawLine(line.curve, yOf, rgbOf((216 + 67 * i) % 360, palette.dark ? 0.5 : 0.6, palette.dark ? 0.62 : 0.48), chart.lines.length === 1 ? top + row - 1 : null));

@@ -127,8 +127,8 @@ export function nodesOf(nodes, position) {
   return [from, lowerBound(nodes.parent, from, nodes.count, position + 1)];
 }
 
-// What is inside of an instance, each { launch, start, end }: its nodes as they were recorded, or the instance divided as its
-// task's nodes were timed after the run.
+// The inside of an instance, each { launch, start, end }: its recorded nodes, or else the instance divided in
+// proportion to its task's node times measured after the run.
 export function insideOf({ head, instances, nodes }, position) {
   const [from, to] = nodesOf(nodes, position), list = [];
   for (let i = from; i < to; ++i) list.push({ launch: nodes.launch[i], start: nodes.start[i], end: nodes.end[i] });

@@ -135,7 +135,7 @@ class Page extends Navigation {
     this.remember();
   }
 
-  // What the buttons above the timeline do; of a timeline that is not there nothing.
+  // The actions of the buttons above the timeline; those that move it do nothing if it has no trace.
   tools() {
     const moving = (action) => (value) => this.timeline.trace && (action(value), this.remember());
     return {
@@ -289,7 +289,7 @@ class Page extends Navigation {
     this.remember();
   }
 
-  // What is under the pointer; nothing where the timeline is not what is seen.
+  // Shows the tip for the instance under the pointer; hides it if there is none or if another view is shown.
   hover(position, layer, { x, y }) {
     const tip = this.by("tip");
     tip.hidden = position < 0 || this.state.view !== "timeline";

@@ -1,10 +1,10 @@
-// Ways through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to what is searched.
+// Navigation through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to search results.
 
 import { layerOf } from "./colours.js";
 import { insideOf } from "./decode.js";
 import { counted } from "../../page/names.js";
 
-// Of a page with a `timeline`, a `trace`, view(name), select(position, reveals) and by(id).
+// Base class of a page with a `timeline`, a `trace`, view(name), select(position, reveals) and by(id).
 export class Navigation {
   follow(forward) {
     const list = forward ? this.timeline.neededBy : this.timeline.needs;
@@ -154,8 +154,9 @@ function foundWords({ tasks, layers }) {
   return words.join(", ") || "nothing";
 }
 
-// What has a text in its name, whatever its case: { tasks, launches (nodes of layers), layers (how many), holders (tasks
-// that have these nodes inside) }. The text that is a layer's whole name finds that layer alone. Nothing of no text.
+// The parts of a trace with the text in their names, in either case: { tasks, launches (nodes of layers), layers (their
+// number), holders (tasks with these nodes inside) }. A text that is a layer's whole name finds that layer alone. Null
+// if the text is empty.
 export function foundIn(trace, text) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return null;
@@ -169,7 +170,7 @@ export function foundIn(trace, text) {
   return { tasks: found, launches: nodes, holders, layers: new Set([...nodes].map((id) => layerOf(launches[id]))).size };
 }
 
-// [task, its nodes' launches] of all tasks that have nodes inside; made once a trace.
+// [task, its nodes' launches] of all tasks that have nodes inside; computed once per trace.
 function launchesOfTasks(trace) {
   if (trace.inside) return trace.inside;
   const { head, instances, nodes } = trace, sets = new Map();

@@ -1,4 +1,4 @@
-// The panel beside the timeline: an instance, what it waited for, who waited for it, and the layers inside.
+// The panel next to the timeline: an instance, what it waited for, what waited for it, and the layers inside.
 
 import { css } from "../../page/theme.js";
 import { insideOf } from "./decode.js";
@@ -36,7 +36,8 @@ function timesOf(trace, position, needs) {
   return table([["", "left"], ["at", "right"], ["", "left"]], rows, { class: "times" });
 }
 
-// What came last is what it waited for; `end` of that against its own start says how long ago.
+// A list of the instances that one needed, with the time between each one's end and this one's start. The first ended
+// last, so it is what this one waited for.
 function needsList(trace, position, needs, act) {
   const { head, instances } = trace;
   if (needs.length === 0) return el("p", { class: "quiet" }, "Nothing: it could start at once.");

@@ -1,4 +1,4 @@
-// Why lanes idle, what pays, and how traces differ.
+// Tables: causes of idle lanes, possible gains, and differences between traces.
 
 import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
@@ -126,7 +126,7 @@ function allCompared(traces, pair, act) {
     }))];
 }
 
-// What of the runs differs, as their cards have it.
+// The differences between the cards of two runs.
 function cardsCompared(a, b) {
   const [inA, inB] = [a, b].map((head) => new Map(cardOf(head)));
   const rows = [...new Set([...inA.keys(), ...inB.keys()])].filter((name) => name !== "date" && inA.get(name) !== inB.get(name));

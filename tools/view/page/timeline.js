@@ -1,4 +1,4 @@
-// What of the schedule is in sight: a stretch of time, and tracks. painter.js draws it.
+// The visible part of the schedule: a range of time, and tracks. painter.js draws it.
 
 import { Strips } from "./canvas.js";
 import { tracksOf } from "./tracks.js";
@@ -9,8 +9,8 @@ const kHighest = 44;
 const kLeast = 20;                  // ns that are shown
 const kOpened = 4;                  // iterations in sight at first
 
-// The span of a few iterations in the middle of the steady state, none of them much longer than they are there;
-// nothing where the trace has no such state.
+// The span of a few iterations in the middle of the steady state, none of them much longer than is usual there; null if
+// the trace has no steady state.
 export function steadySpan({ head, instances, dependencies }) {
   const { first, last, iteration_ns } = head.steady ?? {};
   if (!(iteration_ns > 0) || last <= first) return null;

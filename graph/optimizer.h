@@ -8,9 +8,9 @@
 
 namespace arbalest {
 
-// `name` is what arbalest.Train's attribute `optimizer` calls it. A slot is what the optimiser keeps of every element
-// of a parameter beside the weight itself (velocity; first and second moment): one flat float array of a replica each,
-// which starts from zeros.
+// `name` is its value of arbalest.Train's attribute `optimizer`. A slot is state that the optimiser keeps per element
+// of a parameter in addition to the weight (velocity; first and second moment). Each slot is one flat float array per
+// replica and starts from zeros.
 struct OptimizerSpec {
   std::string name;
   std::vector<std::string> slots;

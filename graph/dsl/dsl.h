@@ -218,13 +218,13 @@ struct AccuracyOptions {
 };
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {});
 struct AucOptions {
-  bool softmax = true;  // where labels are classes: compare the scores' softmax
+  bool softmax = true;  // if labels are classes: compare the scores' softmax
 };
 Tensor auc(Tensor scores, Tensor label, const AucOptions& options = {});
 struct RateOptions {
   std::string average = "macro";  // "weighted", "micro"
   double threshold = 0.5;         // the probability above which a label is predicted
-  bool logits = true;             // false: where labels are not classes, scores are probabilities
+  bool logits = true;             // false: if labels are not classes, scores are probabilities
 };
 Tensor precision(Tensor scores, Tensor label, const RateOptions& options = {});
 Tensor recall(Tensor scores, Tensor label, const RateOptions& options = {});
@@ -263,10 +263,10 @@ struct SynchronizeOptions {
   std::string strategy = "sma";  // "ssgd", "local", "none"
   int64_t every = 1;             // updates from one averaging to the next
   double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
-  double momentum = -1;          // sma: of the average; negative: 0.9 where Train is sgd without momentum, else 0
+  double momentum = -1;          // sma: of the average; negative: 0.9 if Train is sgd without momentum, else 0
   double bucket_mib = 32;        // ssgd: gradients that travel together, at least
 };
-// A token, as Train's: how the learners agree, where there are several.
+// A token, as Train's: states how the learners agree, if there are several.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
 
 struct ValidateOptions {
@@ -274,7 +274,7 @@ struct ValidateOptions {
   int64_t batch = 0;  // 0: as in training
   int64_t every_epochs = 1;
   int64_t recalibrate = 0;  // training batches to estimate batch norms' statistics with; 0: those of training are used
-  std::vector<std::string> directions = {};  // "NAME:min" or "NAME:max", where no operator says which way is better
+  std::vector<std::string> directions = {};  // "NAME:min" or "NAME:max", if no operator says which way is better
 };
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
 

@@ -114,7 +114,7 @@ TensorType GraphBuilder::bind(const SourceValue& value) const {
   return type;
 }
 
-// How a message begins about a value that the node reads or makes, where the file has no lines to point at.
+// The beginning of a message about a value that the node reads or makes, if the file has no lines to point at.
 std::string GraphBuilder::at(const SourcePlace& place, const SourceNode* node) {
   if (!node || place.line > 0) return "";
   return fmt::format("node '{}' ({}): ", called(*node).text, qualified_name(*node));

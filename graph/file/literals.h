@@ -93,7 +93,7 @@ class LiteralReader {
   SourceTensor parse_tensor();
   // A number or text.
   Attribute parse_scalar();
-  // After '[': all text, or all numbers; integers beside reals become reals.
+  // After '[': all text, or all numbers. If integers and reals are mixed, integers become reals.
   Attribute parse_list();
 
   Token token_;
@@ -111,7 +111,7 @@ class LiteralReader {
 
   Lexer lexer_;
   std::vector<Token> open_;  // brackets that are not closed yet, the innermost last
-  int string_of_lines_ = 0;  // where the latest string that goes over the end of a line begins; 0: none
+  int string_of_lines_ = 0;  // line on which the latest string with a line end in it begins; 0: none
   bool at_header_ = false;   // the latest tokens are "domain:" or another key of a function's header
 };
 

@@ -205,8 +205,8 @@ void copy_identities(Graph& graph) {
   erase_nodes(graph, gone);
 }
 
-// Weights that were cast to half precision where an operator reads them (torch.autocast) are floats as they are: it
-// reads them themselves, and knows them for weights.
+// Removes casts of weights to half precision (torch.autocast), which change nothing here because half precision is read
+// as float. Operators then read the weights directly, so that these count as weights.
 void read_uncast(Graph& graph) {
   const std::unordered_set<ValueId> asked(graph.outputs.begin(), graph.outputs.end());
   std::unordered_map<ValueId, ValueId> same;

@@ -13,9 +13,9 @@ inline constexpr size_t kSavedMean = 3, kSavedInvStd = 4;
 inline constexpr size_t kGradPartials = 8;
 }  // namespace norm_operand
 
-// Two batch norms whose sum goes through Relu, as where a block of a residual network projects its input: one node,
-// which reads both inputs as the convolutions left them. arbalest.BatchNormPairTraining, …Grad and …Again; the pass
-// fuse_batch_norm_pairs makes these nodes.
+// Two batch norms whose sum goes through Relu, as in a block of a residual network that projects its input. They are
+// one node, which reads both inputs as the convolutions left them: arbalest.BatchNormPairTraining, …Grad and …Again.
+// The pass fuse_batch_norm_pairs makes these nodes.
 
 // Training, inputs: X, scale, bias, running_mean, running_var of the first, the same five of the second, then partials
 // of each. Outputs: Y, then new_mean, new_var, saved_mean, saved_inv_std of each.
@@ -49,9 +49,9 @@ constexpr size_t pair_again_input(size_t of, size_t i) {
   return 5 * of + i;
 }
 
-// Batch norms over parts: tensors that lie beside each other along the channels, without being copied together.
-// arbalest.BatchNormPartsTraining, …Inference and …Grad; the pass fuse_concats makes these nodes. Scale, bias, mean and
-// variance are of all channels, and at the places that BatchNormTraining and BatchNormInference have for them.
+// Batch norms over parts: tensors that follow each other along the channels, without being copied together. The pass
+// fuse_concats makes these nodes: arbalest.BatchNormPartsTraining, …Inference and …Grad. Scale, bias, mean and variance
+// cover all channels, at the same positions as in BatchNormTraining and BatchNormInference.
 
 inline constexpr size_t kMostParts = 64;  // their addresses are a kernel's parameters
 

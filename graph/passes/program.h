@@ -94,14 +94,15 @@ struct Program {
 // are missing; so is the mean of such a batch.
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
-// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError where it
-// has not exactly one Prefetch and one Train, or more than one Synchronize or Validate, or as check_optional() does.
+// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError as
+// check_optional() does, and unless the graph has exactly one Prefetch, one Train, and at most one Synchronize and
+// Validate each.
 Program make_program(Graph graph, const ProgramOptions& options);
 
-// The names of the passes in their order: of all, or of those that may be left out.
+// The names of the passes in their order: all, or only those that may be left out.
 std::vector<std::string> pass_names(bool optional_only = false);
 
-// Throws GraphError, with the names that may stand in ProgramOptions::without, where `name` is none of them.
+// Throws GraphError, with the names that may stand in ProgramOptions::without, if `name` is none of them.
 void check_optional(std::string_view name);
 
 }  // namespace arbalest

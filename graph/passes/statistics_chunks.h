@@ -1,6 +1,6 @@
 #pragma once
-// How the rows of a convolution's result are shared out to chunks where the convolution leaves partial statistics of
-// each for the batch norm behind it: what both kernels, on any device, must agree on.
+// The division of a convolution's result into chunks of rows, if the convolution leaves partial statistics of each
+// chunk for the batch norm after it. Both kernels, on any device, must agree on it.
 
 #include <algorithm>
 #include <cstdint>

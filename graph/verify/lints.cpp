@@ -122,7 +122,7 @@ Notes doubled_activations(const Graph& graph) {
   return notes;
 }
 
-// The numbers of an operand that are known before anything runs: of a constant, or where a weight starts.
+// The numbers of an operand that are known before anything runs: a constant's, or a weight's initial values.
 std::vector<double> known_numbers(const Graph& graph, ValueId id) {
   const Value& operand = value(graph, id);
   constexpr int64_t kMost = 16;  // channels
@@ -224,7 +224,7 @@ struct Lint {
   Notes (*find)(const Graph&);  // a note for each place
 };
 
-// In the order in which they are told.
+// The lints, in the order in which they report.
 constexpr Lint kLints[] = {
     {"a Dropout of the graph's own that drops nothing", idle_dropouts},
     {"a node of the graph's own that nothing reads", unread_nodes},

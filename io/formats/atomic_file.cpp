@@ -27,7 +27,7 @@ fs::path folder_of(const fs::path& path) {
   return path.parent_path().empty() ? fs::path(".") : path.parent_path();
 }
 
-// The permissions of the file that is to be replaced; 0 where there is none.
+// The permissions of the file that is to be replaced; 0 if there is none.
 unsigned replaceable_mode(const fs::path& target) {
   struct stat status = {};
   if (stat(target.c_str(), &status) != 0) return 0;

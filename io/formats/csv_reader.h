@@ -13,7 +13,8 @@
 
 namespace arbalest {
 
-// One record after the other. All functions throw RunError with the file and the line where the text is no such table.
+// Reads one record after the other. All functions throw RunError with the file and the line if the text is no such
+// table.
 class CsvReader {
  public:
   explicit CsvReader(const std::filesystem::path& path);  // reads the header

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Short enough for every file system. A name that is cut is told apart by its checksum.
+// The lock file's name, short enough for every file system. A checksum distinguishes names that are cut.
 std::string lock_name(const std::string& name) {
   constexpr size_t kLongest = 100;
   if (name.size() <= kLongest) return fmt::format(".{}.lock", name);

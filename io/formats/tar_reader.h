@@ -20,8 +20,8 @@ struct TarMember {
   uint64_t size = 0;    // bytes of it
 };
 
-// One member after the other, by their headers alone. All functions throw RunError with the file and the offset where
-// the archive is malformed or cut off: each header's checksum is looked at, and zeros have to end the archive.
+// Reads one member after the other, by their headers alone. All functions throw RunError with the file and the offset
+// if the archive is malformed or cut off. Each header's checksum is checked, and zeros have to end the archive.
 class TarReader {
  public:
   // `begin`: the offset of a member's first header, or 0.

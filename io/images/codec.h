@@ -22,7 +22,7 @@ struct PixelRequest {
 // Bytes that may be read beyond the last pixel.
 inline constexpr int64_t kPixelSlack = 64;
 
-// Rows of pixels: one byte each where grey, else four, of which the first three are red, green and blue.
+// Rows of pixels: one byte per pixel if grey, else four, of which the first three are red, green and blue.
 struct Pixels {
   int64_t height = 0, width = 0;
   bool grey = false;
@@ -54,13 +54,14 @@ std::unique_ptr<ImageCodec> tiff_codec();
 
 inline constexpr int64_t kMaxImageSide = 65535, kMaxImagePixels = int64_t{1} << 28;
 
-// Throws RunError where an image of this size is beyond the limits: "the PNG states 60000 × 60000 pixels; …".
+// Throws RunError if an image of this size is beyond the limits: "the PNG states 60000 × 60000 pixels; …".
 void check_image_size(const char* format, int64_t width, int64_t height);
 
 struct PixelBox {
   int64_t left = 0, top = 0, width = 0, height = 0;
 };
-// The pixels of an image of width × height that a region touches, and `margin` around them where the image has so many.
+// The pixels of an image of width × height that a region touches, with up to `margin` pixels around them inside the
+// image.
 PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t margin = 0);
 
 // Chroma of less resolution is interpolated between neighbours: decoded with a margin, the pixels of a region are as

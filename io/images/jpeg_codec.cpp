@@ -88,7 +88,7 @@ class JpegCodec final : public ImageCodec {
   void read(const PixelRequest& request, Pixels& pixels) override;
 
  private:
-  // False where the library failed. What `call` holds has no destructors.
+  // Runs `call`; false if the library failed. `call` must hold nothing with a destructor.
   template <typename Call>
   bool guarded(Call call) {
     if (setjmp(errors_.jump) != 0) return false;

@@ -38,7 +38,7 @@ struct Table {
   std::vector<int64_t> lines;
   std::unique_ptr<CsvLabels> labels;
   std::vector<RowSplit> splits;  // by a column, or because a part is held out
-  std::vector<int32_t> groups;   // where there is a column of groups: of each row
+  std::vector<int32_t> groups;   // of each row, if there is a column of groups
   std::vector<std::string> group_names;
 };
 
@@ -145,7 +145,7 @@ void check_groups(const SourceSpec& spec, const Table& table) {
   }
 }
 
-// The split that a name stands for: test and validation for each other, where only one is there.
+// The split that a name stands for. Test and validation stand for each other if only one of them exists.
 RowSplit meant(const std::string& name, const std::vector<RowSplit>& splits) {
   if (name == "train") return RowSplit::Train;
   const RowSplit asked = name == "test" ? RowSplit::Test : RowSplit::Validation;

@@ -35,7 +35,7 @@ class Finder {
     return size_t(found - names.begin());
   }
 
-  // The column that an option names; none where the option was left out.
+  // The column that an option names; none if the option was left out.
   std::optional<size_t> named(const std::string& option) const {
     const std::string* name = spec_.find(option);
     return name ? std::optional(column(option, *name)) : std::nullopt;

@@ -101,7 +101,7 @@ void check_classes(const SourceSpec& spec, const FolderSplit& split, const fs::p
                              unknown.size() > shown ? fmt::format(" and {} more", unknown.size() - shown) : ""));
 }
 
-// The folder with one of these names, in letters of any case; "" where there is none.
+// The folder with one of these names, in letters of any case; "" if there is none.
 std::string split_folder(const SourceSpec& spec, const Names& folders, std::initializer_list<const char*> names) {
   Names found = folders;
   std::erase_if(found, [&](const std::string& folder) {
@@ -113,7 +113,7 @@ std::string split_folder(const SourceSpec& spec, const Names& folders, std::init
                              fmt::join(found, " and "), spec.path, *names.begin()));
 }
 
-// The source whose classes are the folders in `folder`, as it is written; "" where fewer than two of them have images.
+// A hint that names the source whose classes are the folders in `folder`; "" if fewer than two of them have images.
 std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder) {
   std::error_code error;
   int64_t classes = 0;

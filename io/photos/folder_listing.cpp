@@ -33,7 +33,7 @@ class Entries {
     if (!folder_) fail_file("listed", folder);
   }
 
-  // The next one that is not hidden; nullptr behind the last.
+  // The next one that is not hidden; nullptr after the last.
   const dirent* next() {
     while (true) {
       errno = 0;

@@ -92,7 +92,7 @@ DataOrder::DataOrder(uint64_t seed, int64_t samples, bool shuffle, int64_t block
 
 struct DataOrder::Slots {
   int64_t block, missing, count;
-  int64_t short_slot;  // its block is the last one; `count` where all blocks are whole
+  int64_t short_slot;  // its block is the last one; `count` if all blocks are whole
   bool shuffle;
   Permutation blocks;  // of whole ones
 

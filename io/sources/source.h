@@ -27,7 +27,8 @@ struct SampleRef {
                           // sample is prepared the same on any thread, learner or machine
 };
 
-// Files, or members of archives, that are beside samples and are not read: how many of each ending (".heic"; "": none).
+// Files, or members of archives, that were found among samples and are not read: number for each ending (".heic"; "":
+// none).
 using PassedOver = std::map<std::string, int64_t>;
 
 // The data set has no such split; it may have others.
@@ -114,22 +115,22 @@ struct SourceScheme {
   bool needs_path = false;                              // what is between ':' and '?' is required, or refused
   std::vector<std::string> options;                     // keys that may follow '?', besides 'limit'
   std::vector<std::string> splits = {"train", "test"};  // that there are
-  // Throws GraphError where the spec is wrong, RunError where files are missing or malformed.
+  // Throws GraphError if the spec is wrong, RunError if files are missing or malformed.
   std::function<std::unique_ptr<Source>(const SourceSpec&)> open;
 };
 
-// Makes a scheme known to open_source(), and so to graph files. Any thread may call it. Throws GraphError where the
-// scheme's name is taken or is none, or where it cannot be opened.
+// Makes a scheme known to open_source(), and so to graph files. Any thread may call it. Throws GraphError if the
+// scheme's name is taken or invalid, or if it has no function to open it.
 void register_source(SourceScheme scheme);
 
-// Opens a split of the source that `spec` names: of a kind that the library has (source_schemes() describes them, as
-// `arbalest sources` and docs/sources.md print it), or of one that was registered. Photos (folder, csv, tar) have the
-// fields 'image', a file's bytes, and 'label', an int32; of a table of several labels, a float for each. Digits and
-// noise, mnist and cifar have 'image', uint8, and 'label'. Every source takes ?limit=N: N samples of each split, spread
-// over it, the same ones whatever the seed; all where there are no more.
-// Throws GraphError for a spec that is wrong (unknown scheme, option or split), and where what was opened states no
-// fields or no samples; RunError for files that are missing or malformed, MissingSplit where there are no files, or no
-// samples, of the split.
+// Opens a split of the source that `spec` names. Its scheme is one of the library (source_schemes() describes them, as
+// `arbalest sources` and docs/sources.md print it) or a registered one. Photos (folder, csv, tar) have the fields
+// 'image', a file's bytes, and 'label': an int32, or a float for each of a table's several labels. Digits and noise,
+// mnist and cifar have 'image', uint8, and 'label'. Every source takes ?limit=N: N samples of each split, spread over
+// it, the same ones for any seed; all if there are no more.
+// Throws GraphError for a spec that is wrong (unknown scheme, option or split), and if the source states no fields or
+// no samples. Throws RunError for files that are missing or malformed, MissingSplit if the split has no files or
+// samples.
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
 
 // Checks that open_source() makes for any source: fields as check_fields() wants them, at least one sample, and a valid

@@ -231,7 +231,7 @@ TEST_CASE("what flows back into a part is not written over where others read it,
   CHECK(only(step, kGradient).inputs[gradient_addend(1)] == kNone);
   CHECK(count_ops(step, "Add") == 2 + 2);  // forward, and a sum for each part
 
-  // Nor where it shares memory with what others read.
+  // The same holds if it shares memory with values that others read.
   const Graph shared = program_of_net(
                            "a = arbalest.Linear <units = 4> (x)\nb = arbalest.Linear <units = 3> (x)\n"
                            "s = Concat <axis = 1> (a, b)\nn = arbalest.BatchNorm (s)\n"

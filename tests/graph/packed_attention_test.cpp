@@ -90,7 +90,7 @@ TEST_CASE("attention reads parts apart that others read, or that lie otherwise t
            split +
                "g = Relu (q3)\nq4 = Reshape <shape = [0, 0, 2, 8]> (g)\nq = Transpose <perm = [0, 2, 1, 3]> (q4)\n" +
                kOfRows.substr(kOfRows.find("k4")) + kAttended,
-           // A head's Q, K and V beside each other.
+           // A head's Q, K and V next to each other.
            "five = Reshape <shape = [0, 9, 2, 3, 8]> (qkv)\nmoved = Transpose <perm = [3, 0, 2, 1, 4]> (five)\n" +
                kTaken + kTurned + kAttended,
            // Parts of columns.

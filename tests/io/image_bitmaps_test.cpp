@@ -166,7 +166,7 @@ TEST_CASE("images: GIFs of every kind") {
     CHECK(image_info(bytes_of(frames)).alpha);
     check_pixels(frames, 29, 23, colours_of(image));
   }
-  // On a larger canvas: the transparent colour is around the frame, and where there is none the first one.
+  // On a larger canvas the area around the frame has the transparent colour, or the first one if there is none.
   for (const int transparent : {-1, 9}) {
     const FileBytes file =
         encode_gif(image, {.left = 4, .top = 3, .canvas_width = 40, .canvas_height = 30, .transparent = transparent});

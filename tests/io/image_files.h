@@ -27,7 +27,7 @@ struct JpegKind {
   int scans_a_coefficient = 0;  // of a grey image: progressive, 1 + 63 times as many scans
   bool arithmetic = false;
   int restart_rows = 0;
-  int orientation = 0;  // written where it is not 0
+  int orientation = 0;  // written if it is not 0
   bool big_endian_exif = false;
   bool rgb = false;   // stored as RGB, not as YCbCr
   bool ycck = false;  // of four channels, inverted CMYK: stored as YCCK
@@ -39,13 +39,13 @@ struct PngKind {
   bool palette = false;          // of one channel: indices, see palette_colour()
   int bits = 8;                  // 1, 2, 4: of one channel; values are bytes less than 2^bits
   bool transparent_key = false;  // a tRNS chunk
-  int orientation = 0;           // in an eXIf chunk, where it is not 0
+  int orientation = 0;           // in an eXIf chunk, if it is not 0
 };
 FileBytes encode_png(const TestImage& image, const PngKind& kind = {});
 // The palette's colour of an index.
 std::vector<uint8_t> palette_colour(int index);
 
-// Lossless where quality is 0. Of 3 or 4 channels.
+// Lossless if quality is 0. The image has 3 or 4 channels.
 FileBytes encode_webp(const TestImage& image, int quality = 0);
 // The same with an EXIF chunk, of an image without alpha.
 FileBytes with_orientation(const FileBytes& webp, const TestImage& image, int orientation);

@@ -149,13 +149,13 @@ TEST_CASE("tar: dots in names divide no samples and fold none into one") {
   std::string archive;
   for (int i = 0; i < 3; ++i)
     archive += sample(fmt::format("IMG_{}", i), fmt::format("photo {}", i), std::to_string(i));
-  for (int i = 3; i < 6; ++i) {  // a class comes before or behind its image
+  for (int i = 3; i < 6; ++i) {  // a class comes before or after its image
     const std::string base = fmt::format("x/scan.2023.{:02}", i),
                       label = tar_member(base + ".cls", std::to_string(i % 3));
     const std::string photo = tar_member(base + ".png", fmt::format("photo {}", i));
     archive += (i == 4 ? label + photo : photo + label) + tar_member(base + ".json", "{}");
   }
-  // Both rules: a sample without dots, and one beside it with.
+  // Both rules: a sample without dots in its name, and one with dots next to it.
   archive += sample("y", "photo 6", "0") + sample("y.left", "photo 7", "1") + tar_member("y.mask.png", "mask");
   folder.write("a.tar", archive + tar_end());
   for (int i = 0; i < 2; ++i) {  // by the headers, then by the index
@@ -441,7 +441,7 @@ TEST_CASE("tar: memory stays flat over a set that is larger than what may stay i
   std::vector<std::byte> bytes;
   int64_t before = 0, most = 0, most_cached = 0;
   std::vector<int64_t> batch(32);
-  // In the second epoch a window is told of when a thread that is ahead has read some of it.
+  // In the second epoch a window is announced only after a thread that is ahead has read some of it.
   std::deque<std::vector<int64_t>> late(6);
   for (uint64_t epoch = 0; epoch < 2; ++epoch) {
     for (int64_t first = 0; first < source->size(); first += 32) {

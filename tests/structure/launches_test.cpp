@@ -70,7 +70,7 @@ TEST_CASE("kernels that are launched as dependents wait for what they depend on"
     if (!entry.is_regular_file() || !is_source(entry.path())) continue;
     const std::string file = fs::relative(entry.path(), root()), text = content(entry.path());
     kernels.merge(kernels_of(text, file));
-    if (entry.path().filename() == "dependent_launch.cuh") continue;  // where launch_dependent() itself is
+    if (entry.path().filename() == "dependent_launch.cuh") continue;  // the file of launch_dependent() itself
     if (auto names = launched_as_dependents(text, file); !names.empty()) launched[file] = names;
   }
   size_t checked = 0;

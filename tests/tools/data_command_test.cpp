@@ -547,7 +547,7 @@ TEST_CASE("data pack: a set is finished, too, where the samples behind its last 
   photos.break_one();
   const Redirected errors(photos.folder / "errors.txt", stderr);
   photos.pack({"--skip-bad", "1", "--split", "train"});
-  // As earlier versions left the list where the last sample cannot be read.
+  // The list as earlier versions left it if the last sample cannot be read.
   std::string list = content(photos.out + "/train.shards");
   for (const auto& [from, to] : {std::pair{"\"next\":6", "\"next\":5"}, {"\"skipped\":1", "\"skipped\":0"}}) {
     REQUIRE(list.find(from) != list.npos);

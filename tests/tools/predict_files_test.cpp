@@ -114,7 +114,7 @@ TEST_CASE("predict on files: several labels, each with its probability, also whe
   CHECK(table.at(0) == "sample,bright,dark");
   CHECK(table.at(1).starts_with(bright + ",0.9"));
   CHECK(trained.lines({"--format", "csv", "--top", "1", bright}).at(0) == "sample,class_1,probability_1");
-  // The file, without where the data set has it from.
+  // The file's name without the folder from which the data set has it.
   CHECK(trained.lines({"--format", "csv"}).at(1).starts_with((trained.folder / "test/bright/0.png,").string()));
   std::filesystem::remove(trained.folder / "table.csv");
   CHECK(trained.lines({bright}) == lines);

@@ -128,6 +128,6 @@ TEST_CASE("a profile is told by stage, by operator, by layer and by what is lost
         std::string::npos);
   CHECK(profile_record(run).at("library_bytes") == 1 << 19);
   CHECK(profile_record(run).at("taken_bytes") == 7 << 19);
-  run.step.limits = {};  // not to be had
+  run.step.limits = {};  // unknown
   CHECK(profile_text(run, 2, true).find("nan") == std::string::npos);
 }

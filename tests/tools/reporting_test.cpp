@@ -296,7 +296,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
   CHECK_FALSE(contains(whole, "training, by"));
   CHECK_FALSE(contains(whole, kNothing));
   CHECK(contains(whole, "\n  best loss: 0.2500, epoch 2\n"));
-  // A rollback undoes an epoch's end, and what was reported behind it.
+  // A rollback undoes an epoch's end and the reports after it.
   for (const int64_t iteration : {200, 260}) {
     const std::string back = told([&](ConsoleObserver& line, RunFinished& end) {
       line.epoch({2, 240, 36, 12345, 0.1235, {}, true});

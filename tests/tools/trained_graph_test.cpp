@@ -156,7 +156,7 @@ TEST_CASE("weights of another graph, or of no command line, leave the graph as i
   CHECK(given.at("loss").get<double>() == doctest::Approx(validated_loss(runs)).epsilon(1e-9));
   CHECK(other.at("loss") != given.at("loss"));
 
-  // A graph that has changed since: what does not fit is told.
+  // A graph that has changed since: differences are reported.
   runs.write(tiny({}));
   runs.train({"--set", "x.mean=[0.7]"});
   std::string renamed = write_graph_text(tiny({}));

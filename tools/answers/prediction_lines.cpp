@@ -90,7 +90,7 @@ class ClassLines final : public PredictionLines {
   // The truth about a sample, if it is known.
   struct Truth {
     int64_t label = -1;          // its class; −1: unknown
-    std::vector<float> targets;  // or of each label: 1, 0, or −1 where that is unknown
+    std::vector<float> targets;  // or of each label: 1, 0, or −1 if that is unknown
   };
 
   Truth truth_of(const InferredBatch& batch, int64_t n) const {

@@ -97,7 +97,7 @@ struct Builder {
 
 constexpr Edge::Needs kIssued = Edge::Needs::Issued, kDone = Edge::Needs::Done;
 
-// One task a node, as where nothing is captured: fill, copy, 48 nodes forward and 48 backward with a shortcut every
+// One task per node, as if nothing were captured: fill, copy, 48 nodes forward and 48 backward with a shortcut every
 // third, update, tallies, report; activations that backward reads have one slot.
 Plan resnet_plan() {
   constexpr int kDepth = 48;

@@ -66,7 +66,7 @@ std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared
   return notes;
 }
 
-// A rate that never reaches lr, where the command line says how long the run is.
+// A note on a rate that never reaches lr, if the command line says how long the run is.
 std::string warmup_note(const Prepared& prepared, const SessionOptions& options) {
   const Node& train = prepared.program.train;
   const double warmup = float_attribute(train, "warmup"), stated = float_attribute(train, "epochs");

@@ -42,8 +42,8 @@ struct OpenSplits {
   std::vector<std::string> broken;   // "test: cannot be opened: the reason"
 };
 
-// Those asked for, or else train and test. A data set may have one of these alone: where files are at fault (RunError),
-// the split is there and broken. Throws where a split that was asked for cannot be opened, or none can.
+// Opens the splits asked for, or else train and test. A data set may have only one of these; if its files are at fault
+// (RunError), a split exists but is broken. Throws if a split that was asked for cannot be opened, or if none can.
 OpenSplits open_splits(const std::string& text, const std::vector<std::string>& asked) {
   OpenSplits splits;
   if (!asked.empty()) {

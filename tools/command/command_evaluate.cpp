@@ -165,7 +165,7 @@ void print_classes(const ConfusionMatrix& confusion, const ClassNames& names) {
   line("mean", confusion.samples(), confusion.mean_precision(), confusion.mean_recall(), confusion.mean_f1());
 }
 
-// As a table where it fits a terminal, else the pairs that are confused most often.
+// Prints a table if it fits a terminal, else the pairs that are confused most often.
 void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) {
   constexpr int64_t kMostColumns = 12;
   constexpr size_t kMostPairs = 10;

@@ -25,7 +25,7 @@
 namespace arbalest {
 namespace {
 
-// Lines of samples in the order of the split, whatever the order in which they come.
+// Lines of samples in the order of the split, in whatever order they come.
 class OrderedLines {
  public:
   void add(int64_t first, std::string lines, int64_t samples) {
@@ -107,8 +107,8 @@ void refuse_of_labels(const Graph& graph, const std::vector<Field>& fields, cons
   }
 }
 
-// A model asked about files. What cannot be read is left out, and the others are told all the same, unless --skip-bad
-// says how many it may be.
+// Predicts for files. Files that cannot be read are left out, and the others are printed all the same, unless
+// --skip-bad states how many may be left out.
 void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions& session, InferenceRequest& asked) {
   std::vector<Field> fields = fields_of_graph(graph, options);
   const auto are_files = [&] {

@@ -41,7 +41,7 @@ struct OptionValue {
 struct RunOptions : GraphOptions {
   std::string log;          // JSON lines
   std::string tensorboard;  // a folder for event files
-  // For who reads either later.
+  // The command line and its options, for readers of either output.
   std::vector<std::string> command_line;
   std::vector<OptionValue> given;
 };
@@ -134,7 +134,7 @@ struct PredictOptions : GraphOptions {
   std::string split;
   std::string class_names;
   std::string value;               // instead of classes, the numbers of this value of the graph, or its classes
-  int top = 0;                     // classes a sample; 0: one, or all labels where there are several a sample
+  int top = 0;                     // classes per sample; 0: one, or all labels if there are several per sample
   std::vector<std::string> files;  // instead of a split
   Format format = Format::Lines;
 };

@@ -64,8 +64,8 @@ struct SplitSurvey {
   std::string split;
   std::vector<Field> fields;
   int64_t samples = 0, looked_at = 0;
-  std::vector<std::string> class_names;  // by index, or by label; numbers where the source has no names
-  std::vector<int64_t> class_counts;     // samples of each class, or of each label where the source states no classes
+  std::vector<std::string> class_names;  // by index, or by label; numbers if the source has no names
+  std::vector<int64_t> class_counts;     // samples of each class, or of each label if the source states no classes
   std::vector<LabelSurvey> labels;       // empty: there are not several labels
   ImageSurvey images;
   std::string class_note;                // of labels that are probably not counted as they are meant; "": they are

@@ -145,7 +145,7 @@ nlohmann::ordered_json faulty_json(const std::vector<FaultySample>& samples) {
 std::string values_text(const SplitSurvey& survey) {
   std::string text;
   for (const auto& [name, range] : survey.values) {
-    if (range.count == 0) continue;  // nothing is finite, which is told of each sample
+    if (range.count == 0) continue;  // no number is finite, which is reported for each sample
     text += line(text.empty() ? "values" : "",
                  fmt::format("{}: {:g} … {:g} (least, most), mean {:g}, deviation {:g}", printable(name), range.least,
                              range.most, range.mean, range.deviation()));

@@ -55,8 +55,8 @@ struct ScalingCell {
   std::vector<double> windows;       // images/s over all devices
   int64_t planned_peak_bytes = 0;    // of the device that needs most
   double setup_seconds = 0;
-  std::string error;           // one line; "" where measured
-  std::exception_ptr failure;  // what it tells of; nullptr where measured or interrupted
+  std::string error;           // one line; "" if measured
+  std::exception_ptr failure;  // the error's exception; nullptr if measured or interrupted
 
   bool measured() const { return error.empty(); }
 };
@@ -101,7 +101,7 @@ class ScalingTable {
 
   std::string heading() const;                    // with a line feed, as the others
   std::string line(const ScalingRow& row) const;  // columns under the heading, or the error
-  std::string json(const ScalingRow& row) const;  // one object; null where a comparison is absent
+  std::string json(const ScalingRow& row) const;  // one object; null if a comparison is absent
 
  private:
   ScalingSweep sweep_;

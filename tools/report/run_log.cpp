@@ -70,7 +70,7 @@ Json parse_line(const std::string& line, bool last) {
   try {
     event = Json::parse(line);
   } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the line's own number is told elsewhere.
+    // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the caller adds the line's real number.
     const std::string what = message_of(error);
     const size_t at = what.find("column ");
     throw Fault{fmt::format("no JSON{}: {}",
@@ -90,7 +90,7 @@ double number(const Json& event, const char* key) {
   return found->get<double>();
 }
 
-// A number where there is one, and null where it is undefined.
+// A number, or null if it is missing or undefined.
 Json optional_number(const Json& event, const char* key) {
   const auto found = event.find(key);
   return found == event.end() || found->is_null() ? Json() : Json(number(event, key));
@@ -128,7 +128,7 @@ class Run {
   bool empty() const { return lines_ == 0; }
   Json& data() { return data_; }
 
-  // Throws Fault where the event says something else than such events do.
+  // Adds an event. Throws Fault if its content does not fit its kind.
   void add(const Json& event) {
     static const std::map<std::string, void (Run::*)(const Json&)> kEvents = {
         {"start", &Run::start},           {"progress", &Run::progress}, {"epoch", &Run::epoch},
@@ -157,7 +157,7 @@ class Run {
     }
   }
 
-  // A run that goes on says what it was asked for once more; where it is the first line, nothing else does.
+  // A run that goes on states its options once more. They count only if this is the first line.
   void resume(const Json& event) {
     if (data_["start"].is_null()) start(event);
   }

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // keeps the order written: "event" first
 
-// Metrics stand beside the other keys under their own names; not-a-number becomes null.
+// Adds metrics to the line as keys of their own; not-a-number becomes null.
 void add(Json& line, const Metrics& metrics) {
   for (const auto& [name, value] : metrics) line[name] = value;
 }

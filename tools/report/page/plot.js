@@ -17,7 +17,7 @@ export function written(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// A tick with as many digits as tell it from those that are `step` beside it; a power of ten has one.
+// A tick with as many digits as distinguish it from neighbours at a distance of `step`; a power of ten has one.
 export function tickText(value, step = Math.abs(value)) {
   if (value === 0) return "0";
   const size = Math.abs(value), exponent = (number) => Math.floor(Math.log10(number) + 1e-9);
@@ -26,8 +26,8 @@ export function tickText(value, step = Math.abs(value)) {
   return value.toLocaleString("en", { maximumFractionDigits: digits(0) }).replaceAll(",", "\u202f");
 }
 
-// Round values between two: steps of 1, 2, 5 times a power of ten, or on a logarithmic axis, where two fit, powers of ten.
-// { values, step }, without a step for powers of ten.
+// Round values between two numbers: steps of 1, 2, 5 times a power of ten. On a logarithmic axis, powers of ten if two
+// fit. { values, step }, without a step for powers of ten.
 export function ticks([from, to], most, log = false) {
   const first = log ? Math.ceil(Math.log10(from) - 1e-9) : 0, last = log ? Math.floor(Math.log10(to) + 1e-9) : 0;
   if (last > first) {

@@ -30,7 +30,7 @@ function epochsAt({ iteration, epochs }, at) {
   return iteration[next] > from ? done + (epochs[next] - done) * (at - from) / (iteration[next] - from) : epochs[next];
 }
 
-// How many learners there were, from the start on: null where no number of them was tried.
+// The number of learners over time, from the start on; null if the run did not tune it.
 function learnersOf(run) {
   if (run.tunes.length === 0) return null;
   const series = { epochs: [0], iteration: [0], seconds: [0], value: [run.tunes[0].learners] };
@@ -73,7 +73,7 @@ export function plotsOf(runs) {
   return [...plots.values()].map((plot, at) => [plot, at]).sort(([a, i], [b, j]) => rankOf(a.name) - rankOf(b.name) || i - j).map(([plot]) => plot);
 }
 
-// A value of a point, or null where that point lacks it; without a position, of the last.
+// A value of a point, or null if that point lacks it; without a position, of the last point.
 export function valueAt(points, name, position = points.iteration.length - 1) {
   const column = Object.hasOwn(points.values, name) ? points.values[name] : null, at = column ? column.at.indexOf(position) : -1;
   return at < 0 ? null : column.value[at];
@@ -193,7 +193,7 @@ export function nearest(x, value) {
   return best;
 }
 
-// A cell that spreadsheets take for a text, whatever a name begins with.
+// A cell that spreadsheets take for a text, however a name begins.
 function cell(text) {
   const safe = /^[=+\-@\t\r]/.test(text) ? "'" + text : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;

@@ -7,8 +7,8 @@ import { bytes, counted, kindName } from "../../page/names.js";
 import { kAxis, kGutter, kLowest } from "./timeline.js";
 
 const kTall = 40, kFlat = 22, kFolded = 18, kMargin = 4;  // of a chart, in pixels
-const kTwoLines = 34;                       // a row that has room for a name and, under it, what it came to
-const kLeastName = 60;                       // pixels of a name that stay beside what it came to
+const kTwoLines = 34;                       // a row that has room for a name and, under it, its value
+const kLeastName = 60;                       // least pixels of a name next to its value
 const kRoom = 0.42, kLeastRoom = 0.24;       // of the timeline's place, at most and at least
 
 export class Charts {
@@ -19,7 +19,7 @@ export class Charts {
     this.charts = [];
     this.shown = true;
     this.pointer = null;
-    this.first = 0;  // chart on top, where there is no room for all
+    this.first = 0;  // chart on top, if there is no room for all
     this.folded = new Set();  // names of charts that are a line of text
     this.placed = [];  // what is in sight: { chart, top, height }
     canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
@@ -37,7 +37,7 @@ export class Charts {
     this.place();
   }
 
-  // As high as there is room for beside the timeline's rows.
+  // Makes the charts as high as the timeline's rows leave room for.
   place() {
     const { height } = this.canvas.parentElement.getBoundingClientRect();
     const rows = kAxis + (this.timeline.tracks?.length ?? 0) * kLowest + 8;

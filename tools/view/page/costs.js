@@ -44,8 +44,8 @@ function tasksTable(head, state, act, sorted) {
       costCell(bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px"))]), ...sorted);
 }
 
-// Layers summed by their operator, the costliest first: [{ name, layers, forward_ns, backward_ns }]; none where no layer's
-// is known.
+// Layers summed by their operator, the costliest first: [{ name, layers, forward_ns, backward_ns }]; empty if no
+// layer's operator is known.
 export function operatorsOf(layers) {
   const sums = new Map();
   for (const layer of layers) {

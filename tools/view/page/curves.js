@@ -22,7 +22,7 @@ export class Curve {
     return i < 0 ? NaN : this.values[i];
   }
 
-  // The mean between two times, of what of that lies on the curve; NaN where nothing does.
+  // The mean over the part of [from, to] that the curve covers; NaN if it covers none.
   mean(from, to) {
     if (this.times.length === 0) return NaN;
     const a = Math.max(from, this.times[0]), b = Math.min(to, this.end);

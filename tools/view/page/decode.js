@@ -45,8 +45,8 @@ function checkCounts(columns, counts) {
   }
 }
 
-// Instances, row by row, times in ns since the trace began. `ready` and `issued` are NaN where they are unknown, and
-// otherwise how long before the start.
+// Instances, row by row, times in ns since the trace began. `ready` and `issued` are durations before the start, NaN if
+// unknown.
 export function readInstances(columns, head) {
   const count = head.columns.task;
   checkCounts(columns, head.columns);
@@ -142,7 +142,7 @@ export function insideOf({ head, instances, nodes }, position) {
   return list;
 }
 
-// The first index in [from, to) of an ascending array whose value is at least `value`; `to` where there is none.
+// The first index in [from, to) of an ascending array whose value is at least `value`; `to` if there is none.
 export function lowerBound(array, from, to, value) {
   while (from < to) {
     const middle = (from + to) >>> 1;

@@ -1,4 +1,4 @@
-// The page: verdict and views, what is selected, and where the reader is.
+// The page: verdict and views, the selection, and the reader's place.
 
 import { isDark, setTheme } from "../../page/theme.js";
 import { Charts } from "./charts.js";
@@ -74,7 +74,7 @@ class Page extends Navigation {
     this.showView();
   }
 
-  // The columns stand behind the script, so that the verdict is seen before they have come.
+  // Loads the columns, which follow the script in the file, so that the verdict is seen before they have arrived.
   async load() {
     for (let i = 0; i < this.traces.length; ++i) {
       const trace = this.traces[i], { head } = trace;
@@ -223,7 +223,7 @@ class Page extends Navigation {
     this.showView();
   }
 
-  // Goes where the hash says.
+  // Goes to the place that the hash states.
   restore() {
     const state = this.stateOf(location.hash);
     if (state.trace !== this.state.trace && state.trace < this.traces.length) return this.switchTo(state.trace);

@@ -104,7 +104,7 @@ export class Navigation {
     this.timeline.draw();
   }
 
-  // To the next of what was found, from what is selected or in sight on, and behind the last to the first.
+  // Goes to the next search result after the selection or the view, and from the last one to the first.
   nextMatch(step) {
     const { matches, selected, from, to } = this.timeline;
     if (!matches || !this.trace.dependencies) return;
@@ -118,8 +118,8 @@ export class Navigation {
     if (next.layer) this.timeline.showSpan(next.layer.start, next.layer.end);
   }
 
-  // The instance, and within it the layer, that begins first behind a time, or with a negative step last before it:
-  // { position, time, layer }.
+  // The instance, and within it the layer, that begins first after a time, or, with a negative step, last before it: {
+  // position, time, layer }.
   foundFrom(time, step) {
     const { tasks, holders, launches } = this.timeline.matches;
     const { instances, dependencies } = this.trace, { first, order } = dependencies.positions();

@@ -19,9 +19,9 @@ export function edgeInWords(edge) {
   return kWords[edge.why] + what;
 }
 
-// When the last of what an instance needed had ended, as the list of these tells; where none of that was recorded, when
-// the run found it ready, which on a GPU is when all that it needs was queued; NaN: unknown. Clocks of GPUs are read by the microsecond, so that
-// what was needed may seem to end a little late.
+// The time at which the last of an instance's needs ended, as the list of these shows. If none of that was recorded,
+// the time at which the run found it ready; on a GPU that is when all its needs were queued. NaN: unknown. Clocks of
+// GPUs are read to the microsecond, so needs may seem to end a little late.
 export function readyAt({ instances }, position, needs) {
   const start = instances.start[position];
   return needs.length > 0 && needs[0].position >= 0 ? Math.min(start, needs[0].time) : start - instances.ready[position];

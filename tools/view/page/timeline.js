@@ -69,7 +69,7 @@ export class Timeline {
     this.setView(begin - margin, end + margin);
   }
 
-  // A few iterations of the steady state, or all where there is none.
+  // Shows a few iterations of the steady state, or everything if there is none.
   fitSteady() {
     const steady = steadySpan(this.trace);
     if (steady) this.setView(...steady);
@@ -127,7 +127,7 @@ export class Timeline {
     this.draw();
   }
 
-  // The track on which an instance is drawn: its own row, opened where it is folded.
+  // The track on which an instance is drawn: its own row, which is opened if it is folded.
   trackOf(position) {
     const row = this.trace.rows.rowOf(position);
     let at = this.tracks.findIndex((track) => track.rows.length === 1 && track.rows[0] === row);
@@ -155,7 +155,8 @@ export class Timeline {
     this.scrollBy(0);
   }
 
-  // Brings a span into sight, as wide as a third of the picture where it is less than a few pixels or larger than that.
+  // Moves a span into view. If it is less than a few pixels wide or wider than a third of the picture, zooms so that it
+  // takes a third.
   showSpan(start, end) {
     const length = Math.max(end - start, kLeast / 3), pixels = length * this.scale;
     const width = pixels < 40 || pixels > this.width / 3 ? length * 3 : this.to - this.from;

@@ -39,8 +39,8 @@ ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& am
 // computed once for all batch norms over it. Removes a Concat if only such batch norms or Concats read it.
 void fuse_concats(Graph& graph);
 
-// A BatchNormGrad itself adds two gradients that only it reads the sum of, as it reads them. A BatchNormPartsGrad adds
-// its gradient of a part to another gradient of that part, in the other's memory.
+// An Add of two gradients that only a BatchNormGrad reads is removed: that node adds them as it reads them. An Add of a
+// BatchNormPartsGrad's gradient of a part to another gradient of that part is too: that node adds in the other's memory.
 void fuse_gradient_sums(Graph& graph);
 
 // A MaxPool of images with a gradient keeps the positions of its windows' maxima, one byte each. The gradient reads
@@ -63,8 +63,8 @@ void fuse_batch_norm_pairs(Graph& graph);
 void freeze(Graph& graph, const Node& train);
 
 // Every value gets the memory layout that the operators around it want (Op::layout). Parameters, states and constants
-// are laid out as their first reader wants them. If a value is wanted in two layouts, or made in another than wanted, an
-// arbalest.ChangeLayout node is inserted.
+// are laid out as their first reader wants them. If a value is wanted in two layouts, or made in another than wanted,
+// an arbalest.ChangeLayout node is inserted.
 void place_layouts(Graph& graph);
 
 // Values that are known before the graph runs become constants, and the content of constant operands
@@ -77,10 +77,10 @@ void fold_constants(Graph& graph);
 Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,
                        int64_t batch);
 
-// The divisor of the mean `value` of a batch, a scalar of the graph, if that is not the number of its valid samples. It
-// is the output of the same node with "_weight" appended to its name, which is asked for here. A sum or a multiple of
-// means and of values that depend on no sample has their weight if they all have the same one. kNone otherwise, and if
-// the divisor is the number of valid samples.
+// The divisor of the mean `value` of a batch, a scalar of the graph, if that is not the number of its valid samples;
+// otherwise kNone. The divisor is an output of the same node, which the operator declares under the same name with
+// "_weight" appended; the node is made to compute it. A sum or a multiple of means has their weight if all have the
+// same one, apart from terms that depend on no sample.
 ValueId weight_of(Graph& graph, ValueId value);
 
 // A scalar that a tally sums. `weight`, as weight_of() returns it; kNone: the valid samples.

@@ -25,8 +25,8 @@ class Repetitions {
   explicit Repetitions(const Graph& graph);
 
   const Repetition& of(NodeId node) const { return repetitions_[size_t(node)]; }
-  // For each node that is `chosen` and of use, the node that its repetition has to precede: the first one after the
-  // forward pass that reads its results, directly or through other repetitions. kNone for all others.
+  // For each node that is `chosen` and of use, the node that its repetition has to precede; kNone for all others. That
+  // is the first one after the forward pass that reads its results, directly or through other repetitions.
   std::vector<NodeId> places(const std::vector<bool>& chosen) const;
 
  private:

@@ -161,8 +161,8 @@ inline int64_t row_chunk_pixels(const Shape& image) {
   return tile * tiles_per_chunk(image[0] * image[2] * image[3] / tile, (image[1] + 63) / 64);
 }
 
-// A convolution with this stride and padding after folding the image by the stride: its channels, rounded up to a
-// multiple of 8, and the taps per row of its filter.
+// The image and filter of a convolution after folding the image by the stride: channels, rounded up to a multiple of 8,
+// and taps per row of the filter.
 struct FoldedRow {
   int64_t channels = 0, taps = 0;
 };

@@ -129,7 +129,8 @@ std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder)
   return "";
 }
 
-// The folder that was probably meant instead: the only one in it, or, where it has images itself, the one around it.
+// A hint at the folder that was probably meant: the only one in the given folder, or its parent if it holds images
+// itself.
 std::string meant_instead(const SourceSpec& spec, const Names& folders, int64_t images) {
   const fs::path root = spec.path;
   std::string meant = folders.size() == 1 ? source_of_classes_in(spec, root / folders.front()) : "";

@@ -1,5 +1,5 @@
-// Measures the cost of scheduling: a million instances of empty tasks on one thread, by Arbalest's dependency engine,
-// TBB's flow graph and a TBB task group with atomic counters, over the same graphs. Prints nanoseconds per task
+// Measures the cost of scheduling: a million instances of empty tasks on one thread. Compares Arbalest's dependency
+// engine, TBB's flow graph and a TBB task group with atomic counters over the same graphs. Prints nanoseconds per task
 // instance and the allocations of the steady state.
 //
 // The plans are cyclic. The flow graph and the task group have no iterations, so they run one iteration's edges of
@@ -98,7 +98,7 @@ struct Builder {
 constexpr Edge::Needs kIssued = Edge::Needs::Issued, kDone = Edge::Needs::Done;
 
 // One task per node, as if nothing were captured: fill, copy, 48 nodes forward and 48 backward with a shortcut every
-// third, update, tallies, report; activations that backward reads have one slot.
+// third, update, tallies, report. Activations that backward reads have one slot.
 Plan resnet_plan() {
   constexpr int kDepth = 48;
   Builder builder(kInstances / (2 * kDepth + 5));

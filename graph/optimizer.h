@@ -28,7 +28,7 @@ inline constexpr size_t kMostGroups = 64;
 // except `tensors` and the last two inputs. Those marked ? may be left out.
 //   inputs:  gradients, weights, the slots,
 //            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
-//            ascending order, and 1 where norms leave its rate alone),
+//            ascending order, and 1 if norms leave its rate alone),
 //            average?, averaged?,
 //            clip? (1: a factor of the gradients; below 0: the update is skipped), groups? (P / 64, rounded up: the
 //            parameter group of 64 elements each)

@@ -1,11 +1,11 @@
 // A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N, and the fault comes with the Nth
 // recording that is launched on that device, those of set-up among them, counted from 0.
-//   kernel:D:N   a kernel beside the step writes to where no memory is
+//   kernel:D:N   a kernel launched with the step writes to an invalid address
 //   endless:D:N  a kernel before the step never ends
-//   lost:D:N     from then on every call for the device is an error, as where it has fallen off the bus
+//   lost:D:N     from then on every call for the device is an error, as if it had fallen off the bus
 //   silent:D:N   from then on nothing on the device ends, and no call is an error
 //   stuck:D:N    from then on no call for the device returns
-//   mute:D:N     from then on no call returns that asks whether something on the device has ended
+//   mute:D:N     from then on calls that ask whether work on the device has ended do not return
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>

@@ -49,12 +49,12 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   const Graph& graph() const { return graph_; }
-  // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors where the operator allows it.
+  // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors if the operator allows it.
   std::vector<Tensor> add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
                           int outputs = 1);
   // A number that no training changes.
   Tensor constant(double number);
-  // Text or binary, by the extension: .onnxtxt, .onnx. Throws RunError where the file cannot be written.
+  // Text or binary, by the extension: .onnxtxt, .onnx. Throws RunError if the file cannot be written.
   void save(const std::string& path) const;
 
  private:
@@ -79,7 +79,7 @@ std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options)
 class Batch {
  public:
   explicit Batch(std::vector<Tensor> fields) : fields_(std::move(fields)) {}
-  Tensor operator[](std::string_view name) const;  // throws GraphError where the field was not asked for
+  Tensor operator[](std::string_view name) const;  // throws GraphError if the field was not asked for
 
  private:
   std::vector<Tensor> fields_;
@@ -128,7 +128,7 @@ Tensor augment(Tensor image, const AugmentOptions& options);
 struct MixOptions {
   int64_t classes = 0;
   double mixup = 0, cutmix = 0;  // α of Beta(α, α); 0: off
-  double to_cutmix = 0.5;        // the probability of CutMix where both are on
+  double to_cutmix = 0.5;        // the probability of CutMix if both are on
   double probability = 1;        // that a batch is mixed at all
   bool per_sample = false;       // each sample draws for itself
 };

@@ -39,8 +39,8 @@ ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& am
 // computed once for all batch norms over it. Removes a Concat if only such batch norms or Concats read it.
 void fuse_concats(Graph& graph);
 
-// An Add of two gradients that only a BatchNormGrad reads is removed: that node adds them as it reads them. An Add of a
-// BatchNormPartsGrad's gradient of a part to another gradient of that part is too: that node adds in the other's memory.
+// Removes Adds of gradients. If only a BatchNormGrad reads the sum, it adds the two as it reads them. If one of the two
+// is a BatchNormPartsGrad's gradient of a part, that node adds it to the other gradient, in the other's memory.
 void fuse_gradient_sums(Graph& graph);
 
 // A MaxPool of images with a gradient keeps the positions of its windows' maxima, one byte each. The gradient reads

@@ -142,7 +142,7 @@ std::map<std::string, std::string> parse_metadata(const std::filesystem::path& p
   return metadata;
 }
 
-// The tensors cover the data exactly once: no overlap, no hole, nothing behind.
+// Checks that the tensors cover the data exactly once: no overlap, no hole, nothing after the last.
 void check_coverage(const std::filesystem::path& path, const std::vector<Entry>& entries, uint64_t data_bytes) {
   std::vector<const Entry*> order;
   for (const Entry& entry : entries) order.push_back(&entry);

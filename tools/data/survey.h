@@ -31,7 +31,7 @@ struct ImageSurvey {
   int64_t several = 0;                            // with frames or pages after the first
   std::vector<int64_t> widths, heights, shorter;  // pixels of the upright images, ascending
   std::vector<int64_t> bytes;                     // of the files, ascending
-  // Mean and standard deviation of each channel in 0 … 1. Each image weighs the same whatever its size, as images
+  // Mean and standard deviation of each channel in 0 … 1. Each image weighs the same at any size, as images
   // scaled to one size do. One channel if all images are grey, else three; a grey image counts for all three.
   std::vector<double> mean, deviation;
 

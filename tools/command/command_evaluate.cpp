@@ -29,7 +29,7 @@ struct Evaluated {
   std::optional<ConfusionMatrix> confusion;
   std::optional<LabelCounts> labels;  // or of several labels a sample
   std::vector<std::string> names;     // of its classes, or of these
-  std::string scores, others;  // what classes are counted by, and alternatives to that; "": there are none
+  std::string scores, others;         // what classes are counted by, and alternatives to that; "": there are none
 };
 
 // The number of classes if output 0 is a row of scores per sample and output 1 the sample's class number; otherwise

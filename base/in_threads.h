@@ -1,13 +1,14 @@
 #pragma once
-// Work of many parts, by several threads.
+// Parallel loops over independent parts of a task.
 
 #include <cstddef>
 #include <functional>
 
 namespace arbalest {
 
-// Calls `work` for 0 … count − 1, up to `threads` at once, of which the caller is one; fewer where the system has no
-// more. What one throws ends the others, and is thrown.
+// Calls `work` once for each index 0 … count − 1, on up to `threads` threads at once, including the caller's. Runs on
+// fewer threads if the system cannot start more. After an exception no further index starts; it is thrown again once
+// all threads have finished.
 void in_threads(size_t count, size_t threads, const std::function<void(size_t)>& work);
 
 }  // namespace arbalest

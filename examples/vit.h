@@ -13,7 +13,8 @@ inline Tensor token_linear(Tensor x, int64_t units) {
   return linear(x, {.units = units, .axis = -1, .init = "normal:0.02"});
 }
 
-// Of 6 heads of 64, over tokens (N, T, 384): softmax(Q Kᵀ / 8) V for each, and a projection of all.
+// Self-attention over tokens (N, T, 384) with 6 heads of 64: softmax(Q Kᵀ / 8) V for each head, then a linear
+// projection of all heads.
 inline Tensor attention(Tensor x) {
   std::vector<Tensor> heads = split(token_linear(x, 3 * 384), 2, 3);
   for (Tensor& each : heads) each = reshape(each, {0, 0, 6, 64});
@@ -24,7 +25,8 @@ inline Tensor attention(Tensor x) {
   return token_linear(reshape(transpose(attended, {0, 2, 1, 3}), {0, 0, 384}), 384);
 }
 
-// Attention and two layers for each token, each beside the identity, which alone is left of a share of the samples.
+// A transformer block: attention and a two-layer MLP per token, each with a residual connection. Stochastic depth
+// leaves only the residual connection for a share `dropped` of the samples.
 inline Tensor encoder(Tensor x, double dropped) {
   const Tensor h = stochastic_depth(attention(layer_norm(x, {.epsilon = 1e-6})), dropped) + x;
   const Tensor wide = gelu(token_linear(layer_norm(h, {.epsilon = 1e-6}), 1536));

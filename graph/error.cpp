@@ -17,7 +17,7 @@
 namespace arbalest {
 namespace {
 
-// What a file or a command holds may be quoted in a message, whatever its length. Cut between characters of UTF-8.
+// Shortens text that a message quotes from a file or a command. Cuts between characters of UTF-8.
 std::string shortened(const std::string& text, size_t longest) {
   if (text.size() <= longest) return text;
   size_t end = longest;
@@ -93,7 +93,8 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     const size_t distance = edit_distance(name, candidate);
     const auto differ = std::mismatch(name.begin(), name.end(), candidate.begin(), candidate.end()).first;
     const auto alike = size_t(differ - name.begin());
-    // Of equally near ones the one that begins alike: of "rotation" "rotate", not "ratio".
+    // On a tie, prefers the candidate with the longer common prefix: for "rotation" it suggests "rotate" rather than
+    // "ratio".
     if (distance > least || (distance == least && (nearest.empty() || alike <= begins_alike))) continue;
     least = distance;
     begins_alike = alike;

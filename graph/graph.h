@@ -53,7 +53,7 @@ struct Value {
   NodeId producer = kNone;
   View view;
   Initializer initializer;  // Parameter, State, Constant
-  // What is known of an activation when the graph is read, in row-major order; nothing: it depends on what is run.
+  // An activation's content in row-major order if it is known when the graph is read; null if it depends on the data.
   std::shared_ptr<const std::vector<std::byte>> content;
   std::optional<TensorType> declared;  // as the graph's file states it (-1: any extent), until verify() has checked it
   Position where;
@@ -107,14 +107,15 @@ struct Graph {
 
  private:
   void index(const std::string& name, ValueId value);
-  // By the name's hash. A value stays where its former names were, so what is found is held against its name.
+  // Values by hash of their name. Renamed values stay under their former names too, so a hit is compared with its
+  // current name.
   std::unordered_multimap<uint64_t, ValueId> by_name_;
 };
 
 // The value's outermost base and its offset there: follows views.
 View storage_of(const Graph& graph, ValueId value);
 
-// The attribute as written, converted to the op's kind, or the op's default. Throws GraphError where a required one is
+// The attribute as written, converted to the op's kind, or the op's default. Throws GraphError if a required one is
 // missing or the kind does not fit.
 int64_t int_attribute(const Node& node, std::string_view name);
 double float_attribute(const Node& node, std::string_view name);
@@ -129,11 +130,11 @@ std::vector<std::string> strings_attribute(const Node& node, std::string_view na
 // Drops the nodes whose entry of `erased` is true, in place; what they made has no producer then.
 void erase_nodes(Graph& graph, const std::vector<bool>& erased);
 
-// Checks: operand counts, known attributes of the right kind, every input defined before use, unique names. Then infers
-// the type of every value in node order and checks what was declared. Throws one GraphError that tells all faults.
+// Checks operand counts, known attributes of the right kind, that every input is defined before use, and unique names.
+// Then infers the type of every value in node order and checks declared types. Throws one GraphError with all faults.
 void verify(Graph& graph);
 
-// Infers the outputs of one node from its inputs' types, and their content where that of all inputs is known.
+// Infers the outputs of one node from its inputs' types, and their content if that of all inputs is known.
 void infer(Graph& graph, NodeId node);
 
 }  // namespace arbalest

@@ -14,8 +14,8 @@ namespace arbalest {
 
 struct Node;
 
-// What changes from instance to instance, in the memory of the device that runs the kernel: filled by the host with the
-// slot that holds the batch, so that recorded (captured) work can be replayed. 64 bytes.
+// Values that change from instance to instance, in the memory of the device that runs the kernel. The host fills them
+// in with the slot that holds the batch, so that recorded (captured) work can be replayed. 64 bytes.
 struct alignas(64) StepScalars {
   uint64_t seed = 0;  // the run's
   uint64_t epoch = 0;
@@ -34,8 +34,8 @@ static_assert(sizeof(StepScalars) == 64);
 // Everything is device memory of the kernel's device. How tensors lie in it is in their types (see types.h).
 struct KernelContext {
   void* stream = nullptr;               // cudaStream_t on CUDA, nullptr on the CPU
-  const void* const* inputs = nullptr;  // one a node input; nullptr for an input left out
-  void* const* outputs = nullptr;       // likewise; may equal an input where Op::aliases or Op::overwrites says so
+  const void* const* inputs = nullptr;  // one per node input; nullptr for an input left out
+  void* const* outputs = nullptr;       // one per node output; may equal an input as Op::aliases or overwrites says
   void* workspace = nullptr;            // Kernel::workspace_bytes(), 256-byte aligned; content undefined
   const StepScalars* scalars = nullptr;
 };
@@ -69,7 +69,7 @@ class Kernel {
   virtual int64_t workspace_bytes() const { return 0; }
   // Throws RunError on failure.
   virtual void run(const KernelContext& context) const = 0;
-  // What was chosen to do the work, for people to read; "" where there is but one way.
+  // The implementation that was chosen, for people to read; "" if there is only one.
   virtual std::string engine() const { return {}; }
 };
 

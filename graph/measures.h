@@ -1,6 +1,6 @@
 #pragma once
-// What losses and metrics say beside their operators' records: what they compare, and which way is better in a user's
-// words.
+// Facts about losses and metrics beyond their operators' records: what they compare, and which direction is better, as
+// users write it.
 
 #include <cstdint>
 #include <optional>
@@ -11,24 +11,24 @@
 
 namespace arbalest {
 
-// A loss or a metric that compares scores with what these should be: input 0 with input 1, a row for each sample.
+// A loss or a metric that compares scores (input 0) with their targets (input 1), one row per sample.
 struct Comparison {
-  // What input 1 holds. Classes: a class number a sample, or a row of floats, a target for each class. Labels: for each
-  // score 0 to 1, or missing. Either: classes where there is a row of scores and one number for it, labels otherwise.
-  // Numbers: any.
+  // The content of input 1. Classes: a class number per sample, or a row of floats with a target for each class.
+  // Labels: for each score a value from 0 to 1, or missing. Either: classes if there is a row of scores and one number
+  // for it, labels otherwise. Numbers: any.
   enum class Target : uint8_t { Classes, Labels, Either, Numbers };
 
   std::string_view op;  // the qualified name
   Target target = Target::Numbers;
-  std::string_view activation;  // that a loss applies to its scores itself: "Softmax", "Sigmoid"; "": none
+  std::string_view activation;  // that a loss itself applies to its scores: "Softmax", "Sigmoid"; "": none
 
   bool of_classes() const { return activation == "Softmax"; }  // a loss over one class of several
   bool of_labels() const { return activation == "Sigmoid"; }   // a loss over labels that are decided each by itself
 };
 
-// Of an operator of the library; nullptr: it compares nothing.
+// The comparison that an operator of the library makes; nullptr if it compares nothing.
 const Comparison* comparison_of(const Op& op);
-// The losses among them, as comparison_of() has them: false where the operator is none.
+// Whether the operator is such a loss; false if it is none.
 inline bool is_loss_of_classes(const Op& op) {
   const Comparison* comparison = comparison_of(op);
   return comparison && comparison->of_classes();

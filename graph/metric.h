@@ -1,5 +1,6 @@
 #pragma once
-// What makes an operator a metric: what a loop keeps of its output, how that becomes numbers, and which way is better.
+// The record that makes an operator a metric: what a loop keeps of its output, how that becomes numbers, and which
+// direction is better.
 
 #include <cstdint>
 #include <functional>
@@ -15,7 +16,8 @@ namespace arbalest {
 
 struct Node;
 
-// What a metric of MetricSpec::Keeps::Rows has kept: a row of each sample, in the order of the data, over all devices.
+// The rows that a metric with MetricSpec::Keeps::Rows has kept: one per sample, in the order of the data, over all
+// devices.
 struct MetricRows {
   std::span<const float> values;  // (samples, columns), row-major
   int64_t columns = 0;
@@ -32,7 +34,7 @@ struct MetricSpec {
   // are put in the order of the data; finish() makes the metric of them, on the host. Only validations have these.
   enum class Keeps : uint8_t { Mean, Rows };
 
-  std::optional<Better> better;  // none: whoever uses it states it, where something needs the best
+  std::optional<Better> better;                             // none: the user states it if something needs the best
   double least = -std::numeric_limits<double>::infinity();  // the range of the metric
   double most = std::numeric_limits<double>::infinity();
   Keeps keeps = Keeps::Mean;

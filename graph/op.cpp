@@ -156,7 +156,7 @@ void ExpandContext::replace_output(size_t i, ValueId value) {
   if (i >= node_.outputs.size() || node_.outputs[i] == kNone) return;
   const ValueId output = node_.outputs[i];
   replaced_[size_t(output)] = value;
-  // What the expansion made takes the output's name. An input, which may be a parameter, keeps its own.
+  // The new value takes the output's name. An input of the node, which may be a parameter, keeps its own.
   if (std::find(node_.inputs.begin(), node_.inputs.end(), value) != node_.inputs.end()) return;
   std::string name = graph_.values[size_t(output)].name;
   graph_.rename(output, graph_.values[size_t(value)].name);

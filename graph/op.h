@@ -25,9 +25,8 @@ struct OperandSpec {
   // parameter gradients) stays as inferred.
   bool lowered = false;
   // Its content has to be known when the graph is read: axes, bounds, a shape. The operator has an attribute of the
-  // same name, which stands for the operand where that is left out; passes move the content there (fold_constants), so
-  // that gradients and kernels read the attribute alone. Such an operand is optional, unless Op::content follows from
-  // it.
+  // same name, which replaces the operand if that is left out. Passes move the content there (fold_constants), so that
+  // gradients and kernels read only the attribute. Such an operand is optional, unless Op::content follows from it.
   bool constant = false;
 };
 
@@ -50,14 +49,14 @@ class InferContext {
   bool has_input(size_t i) const { return i < input_count() && node().inputs[i] != kNone; }
   const TensorType& input(size_t i) const { return graph_.values[size_t(node().inputs[i])].type; }
   const Node* producer(size_t i) const;  // of input i; nullptr: no node makes it
-  // What the operand `name` holds, which is constant (OperandSpec), or the attribute of that name where the operand is
-  // left out. Throws GraphError where the content is not known, is no list or number, or has another kind.
+  // The content of the constant operand `name` (OperandSpec), or the attribute of that name if the operand is left out.
+  // Throws GraphError if the content is not known, is no list or number, or has another kind.
   std::vector<int64_t> ints(std::string_view name) const;
   std::vector<double> floats(std::string_view name) const;
   int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
   bool states(std::string_view name) const;  // the operand is given, or the attribute is written
-  // In the layout that Op::layout states, where it does. Ignored where the output was not asked for.
+  // The type takes the layout that Op::layout states, if it states one. Ignored if the output was not asked for.
   void set_output(size_t i, TensorType type);
   [[noreturn]] void fail(const std::string& message) const { arbalest::fail(node(), message); }
 
@@ -101,7 +100,8 @@ class GradContext {
 // Rewriting a layer (an op that owns parameters) into operators with explicit parameters.
 class ExpandContext {
  public:
-  // What stands for the node's outputs is entered in `replaced`, by value: who expands sees to its readers.
+  // `replaced`, indexed by value, receives the replacement of each of the node's outputs. The caller redirects the
+  // readers.
   ExpandContext(Graph& graph, const Node& node, std::vector<ValueId>& replaced)
       : graph_(graph), node_(node), replaced_(replaced) {}
   const Node& node() const { return node_; }
@@ -117,8 +117,8 @@ class ExpandContext {
   // Adds a node named "<node name>" or "<node name>.<label>" and infers its types.
   std::vector<ValueId> add(std::string_view op, std::string_view label, std::vector<ValueId> inputs, int output_count,
                            Attributes attributes = {});
-  // `next` is what the following iteration reads as `current` (running statistics): a state, also where a file gave it
-  // as one of its initial values, which are parameters otherwise.
+  // `next` becomes `current` in the following iteration (running statistics). Makes `current` a state, even if a file
+  // gave it as one of its initial values, which are parameters otherwise.
   void carry(ValueId current, ValueId next) {
     Role& role = graph_.values[size_t(current)].role;
     if (role == Role::Parameter) role = Role::State;
@@ -141,7 +141,7 @@ struct Cost {
 // One test case of the harness: shapes, attributes and how inputs are drawn.
 struct Sample {
   struct Input {
-    TensorType type;             // Float32 where the op computes; the harness redraws it in Float64 for the oracle
+    TensorType type;             // Float32 if the op computes; the harness redraws it in Float64 for the oracle
     double low = -1, high = 1;   // uniform; integer types draw whole numbers in [low, high]
     bool differentiable = true;  // checked against finite differences (floating inputs only)
     bool distinct = false;       // values all different and apart, for MaxPool-like ties
@@ -173,8 +173,8 @@ struct Op {
   std::optional<Layout> layout = Layout::RowMajor;
 
   std::function<void(InferContext&)> infer;
-  // The content of output 0, row-major elements of its type, where it follows from types, attributes and constant
-  // operands alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
+  // The content of output 0, row-major elements of its type, if it follows from types, attributes and constant operands
+  // alone: Shape, Range. Such an operator needs no kernel, and its constant operands no attributes.
   std::function<std::vector<std::byte>(const InferContext&)> content;
   std::function<void(GradContext&)> grad;               // none: gradients stop here
   std::function<void(ExpandContext&)> expand;           // layers; such an op has no kernels, unless `expands` is there
@@ -183,13 +183,13 @@ struct Op {
   std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
   std::function<std::vector<Sample>()> samples;
 
-  std::optional<MetricSpec> metric;        // of output 0, where Validate may list it
+  std::optional<MetricSpec> metric;        // of output 0, if Validate may list it
   std::optional<OptimizerSpec> optimizer;  // the operator is the update rule of an optimiser
 
   // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.
   std::vector<std::pair<int, int>> aliases;
-  // Outputs that may have an input's memory where nothing reads that input afterwards, as (output, input): of the same
-  // type, and kernels have read each element, and nothing else will, when they write it.
+  // Outputs that may take an input's memory if nothing reads that input afterwards, as (output, input). Both have the
+  // same type, and kernels read each element for the last time before they write it.
   std::vector<std::pair<int, int>> overwrites;
 
   KernelFactory cpu = nullptr;
@@ -210,7 +210,7 @@ Cost cost_of(const Graph& graph, const Node& node);
 // Operators by name. All of it may be called from any thread; what is returned stays valid.
 class OpRegistry {
  public:
-  // Throws GraphError where the name is taken.
+  // Throws GraphError if the name is taken.
   Op& add(Op op);
   // "Relu", "arbalest.Linear"; nullptr if there is none.
   const Op* find(std::string_view qualified_name) const;
@@ -230,11 +230,11 @@ class OpRegistry {
 // The operators of this build (defined in ops/index.cpp) and those that programs have added with register_operator().
 const OpRegistry& builtin_ops();
 
-// Throws GraphError where the record lacks what every operator needs, or contradicts itself.
+// Throws GraphError if the record lacks something that every operator needs, or contradicts itself.
 void check_record(const Op& op);
 
 // Adds an operator of the program's own: graph files, the DSL, passes and plans know it from then on. Call it before a
-// graph that uses it is read; from any thread. Throws GraphError where the name is taken or check_record() does.
+// graph that uses it is read; from any thread. Throws GraphError if the name is taken or as check_record() does.
 // check_operator() in ops/check/check_operator.h takes the operator through its samples.
 void register_operator(Op op);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What makes an operator the rule by which an optimiser updates parameters.
+// The record that makes an operator an optimiser's update rule.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace arbalest {
 
-// `name` is what arbalest.Train's attribute `optimizer` calls it. A slot is what the optimiser keeps of every element
-// of a parameter beside the weight itself (velocity; first and second moment): one flat float array of a replica each,
-// which starts from zeros.
+// `name` is its value of arbalest.Train's attribute `optimizer`. A slot is state that the optimiser keeps per element
+// of a parameter in addition to the weight (velocity; first and second moment). Each slot is one flat float array per
+// replica and starts from zeros.
 struct OptimizerSpec {
   std::string name;
   std::vector<std::string> slots;
@@ -24,11 +24,11 @@ inline constexpr int64_t kParameterAlignment = 64;
 // argument.
 inline constexpr size_t kMostGroups = 64;
 
-// Where the operands of such an operator stand. All are flat arrays of a replica's P elements but for `tensors`
-// and the last two inputs; those marked ? may be left out.
+// Operand positions of an operator that has an OptimizerSpec. All operands are flat arrays of a replica's P elements,
+// except `tensors` and the last two inputs. Those marked ? may be left out.
 //   inputs:  gradients, weights, the slots,
 //            tensors (only with OptimizerSpec::per_tensor; T, 2: the first block of 64 elements of each parameter, in
-//            ascending order, and 1 where norms leave its rate alone),
+//            ascending order, and 1 if norms leave its rate alone),
 //            average?, averaged?,
 //            clip? (1: a factor of the gradients; below 0: the update is skipped), groups? (P / 64, rounded up: the
 //            parameter group of 64 elements each)

@@ -14,7 +14,7 @@ namespace arbalest {
 
 struct Node;
 
-// What random choices are keyed by, so that a sample is prepared the same on any thread, learner or machine.
+// The key of a sample's random choices. A sample is prepared the same way on any thread, learner or machine.
 struct SampleKey {
   uint64_t seed = 0;      // the run's
   uint64_t epoch = 0;     // of the run
@@ -31,8 +31,8 @@ struct PreparationTimes {
 class Preparation {
  public:
   virtual ~Preparation() = default;
-  // Writes the sample: output.bytes(), of which those of three dimensions (C, H, W) are channels-last. Adds to `times`.
-  // Throws RunError where the bytes are not what they should be, with what was found and what was expected.
+  // Writes the sample: output.bytes(); samples of three dimensions (C, H, W) are channels-last. Adds to `times`. Throws
+  // RunError if the bytes are malformed, with what was found and what was expected.
   virtual void run(std::span<const std::byte> bytes, const SampleKey& key, std::byte* out, PreparationTimes& times) = 0;
 };
 

@@ -1,11 +1,11 @@
 // A library for LD_PRELOAD that makes a GPU fail: CUDA_FAULT is KIND:DEVICE:N, and the fault comes with the Nth
 // recording that is launched on that device, those of set-up among them, counted from 0.
-//   kernel:D:N   a kernel beside the step writes to where no memory is
+//   kernel:D:N   a kernel launched with the step writes to an invalid address
 //   endless:D:N  a kernel before the step never ends
-//   lost:D:N     from then on every call for the device is an error, as where it has fallen off the bus
+//   lost:D:N     from then on every call for the device is an error, as if it had fallen off the bus
 //   silent:D:N   from then on nothing on the device ends, and no call is an error
 //   stuck:D:N    from then on no call for the device returns
-//   mute:D:N     from then on no call returns that asks whether something on the device has ended
+//   mute:D:N     from then on calls that ask whether work on the device has ended do not return
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// Of cuda_fault_kernels.cu.
+// Kernel launches that cuda_fault_kernels.cu defines.
 void write_nowhere(cudaStream_t stream);
 void never_end(cudaStream_t stream);
 
@@ -56,17 +56,18 @@ bool concerned() {
   return device == fault().device;
 }
 
-// Of any call that comes from the thread now.
+// Whether a call that the current thread makes now finds the device lost.
 bool lost() {
   return broken.load(std::memory_order_relaxed) && is("lost") && concerned();
 }
 
-// Events of a device are asked for by its own thread.
+// Whether events of the device stay silent: its own thread asks for them.
 bool silent() {
   return broken.load(std::memory_order_relaxed) && is("silent") && concerned();
 }
 
-// Holds up every call for the device where none returns; `asks`: the call asks what has ended.
+// Never returns from a call for the device if the fault is "stuck"; `asks`: the call asks which work has ended, so
+// "mute" holds it up too.
 void return_unless_stuck(bool asks = false) {
   if (!broken.load(std::memory_order_relaxed) || !(is("stuck") || (asks && is("mute"))) || !concerned()) return;
   for (;;) pause();

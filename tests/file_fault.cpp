@@ -53,13 +53,13 @@ bool concerns(std::string_view kind, int descriptor) {
   return length > 0 && concerns(kind, std::string_view(path, size_t(length)));
 }
 
-// Whether reading fails; where it never ends, this does not come back.
+// Whether reading fails; does not return if reading never ends.
 bool read_fails(int descriptor) {
   while (concerns("stall", descriptor)) sleep(1000);
   return concerns("unread", descriptor);
 }
 
-// What writing fails with; 0: it does not.
+// The error number with which writing fails; 0 if it does not.
 int write_error(int descriptor) {
   return concerns("full", descriptor) ? ENOSPC : concerns("broken", descriptor) ? EIO : 0;
 }

@@ -1,5 +1,5 @@
-// Trains a model that tells two rings of points apart, with an operator, a source, a metric and an observer that the
-// library knows nothing of, on two CPU learners. The exit status is 1 where that does not go well.
+// Trains a model that separates two rings of points, with an operator, a source, a metric and an observer that are not
+// part of the library, on two CPU learners. The exit status is 1 if a check fails.
 
 #include <arbalest/arbalest.h>
 
@@ -12,7 +12,8 @@ using namespace arbalest;
 
 namespace {
 
-// What the program wants to know of a run. The calls come one at a time, from a thread that does nothing else.
+// Collects the results that main() checks. The library makes the calls one at a time, from a thread that does nothing
+// else.
 class Story final : public RunObserver {
  public:
   void started(const RunStarted& event) override { learners = event.learners; }

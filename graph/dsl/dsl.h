@@ -49,12 +49,12 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   const Graph& graph() const { return graph_; }
-  // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors where the operator allows it.
+  // Any registered operator: "Relu", "arbalest.Linear". Inputs may be empty Tensors if the operator allows it.
   std::vector<Tensor> add(std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes,
                           int outputs = 1);
   // A number that no training changes.
   Tensor constant(double number);
-  // Text or binary, by the extension: .onnxtxt, .onnx. Throws RunError where the file cannot be written.
+  // Text or binary, by the extension: .onnxtxt, .onnx. Throws RunError if the file cannot be written.
   void save(const std::string& path) const;
 
  private:
@@ -79,7 +79,7 @@ std::pair<Tensor, Tensor> prefetch(Model& model, const PrefetchOptions& options)
 class Batch {
  public:
   explicit Batch(std::vector<Tensor> fields) : fields_(std::move(fields)) {}
-  Tensor operator[](std::string_view name) const;  // throws GraphError where the field was not asked for
+  Tensor operator[](std::string_view name) const;  // throws GraphError if the field was not asked for
 
  private:
   std::vector<Tensor> fields_;
@@ -88,13 +88,14 @@ class Batch {
 // front of its shape.
 Batch prefetch(Model& model, const PrefetchOptions& options, const std::vector<std::string>& fields);
 
-// Of image files, as the sources folder:, csv: and tar: give them: on the host, while batches are read.
+// A random crop of image files (as the sources folder:, csv: and tar: give them), scaled to height × width. The host
+// decodes and crops while it reads batches.
 struct RandomResizedCropOptions {
   int64_t height = 224, width = 224;
   int64_t channels = 3;                               // 1: grey
   std::pair<double, double> area = {0.08, 1};         // least and most of the image's area
   std::pair<double, double> ratio = {0.75, 4.0 / 3};  // of width to height
-  int64_t resize = 0;  // what validation scales the shorter side to, before it takes the middle; 0: size / 0.875
+  int64_t resize = 0;  // validation scales the shorter side to this before the centre crop; 0: size / 0.875
 };
 Tensor random_resized_crop(Tensor files, const RandomResizedCropOptions& options = {});
 
@@ -107,7 +108,7 @@ struct ResizeCropOptions {
 };
 Tensor resize_crop(Tensor files, const ResizeCropOptions& options = {});
 
-// What is done to images at random in training; see arbalest.Augment in docs/operators.md for each in detail.
+// Random augmentation of images in training; arbalest.Augment in docs/operators.md describes each option in detail.
 struct AugmentOptions {
   int64_t pad = 0;
   bool flip = false;
@@ -127,7 +128,7 @@ Tensor augment(Tensor image, const AugmentOptions& options);
 struct MixOptions {
   int64_t classes = 0;
   double mixup = 0, cutmix = 0;  // α of Beta(α, α); 0: off
-  double to_cutmix = 0.5;        // the probability of CutMix where both are on
+  double to_cutmix = 0.5;        // the probability of CutMix if both are on
   double probability = 1;        // that a batch is mixed at all
   bool per_sample = false;       // each sample draws for itself
 };
@@ -217,13 +218,13 @@ struct AccuracyOptions {
 };
 Tensor accuracy(Tensor logits, Tensor label, const AccuracyOptions& options = {});
 struct AucOptions {
-  bool softmax = true;  // where labels are classes: compare the scores' softmax
+  bool softmax = true;  // if labels are classes: compare the scores' softmax
 };
 Tensor auc(Tensor scores, Tensor label, const AucOptions& options = {});
 struct RateOptions {
   std::string average = "macro";  // "weighted", "micro"
   double threshold = 0.5;         // the probability above which a label is predicted
-  bool logits = true;             // false: where labels are not classes, scores are probabilities
+  bool logits = true;             // false: if labels are not classes, scores are probabilities
 };
 Tensor precision(Tensor scores, Tensor label, const RateOptions& options = {});
 Tensor recall(Tensor scores, Tensor label, const RateOptions& options = {});
@@ -262,10 +263,10 @@ struct SynchronizeOptions {
   std::string strategy = "sma";  // "ssgd", "local", "none"
   int64_t every = 1;             // updates from one averaging to the next
   double alpha = 0.5, beta = 1;  // sma: how far learners are drawn to the average, and the average to their mean
-  double momentum = -1;          // sma: of the average; negative: 0.9 where Train is sgd without momentum, else 0
+  double momentum = -1;          // sma: of the average; negative: 0.9 if Train is sgd without momentum, else 0
   double bucket_mib = 32;        // ssgd: gradients that travel together, at least
 };
-// A token, as Train's: how the learners agree, where there are several.
+// A token, as Train's: states how the learners agree, if there are several.
 Tensor synchronize(Tensor trained, const SynchronizeOptions& options = {});
 
 struct ValidateOptions {
@@ -273,7 +274,7 @@ struct ValidateOptions {
   int64_t batch = 0;  // 0: as in training
   int64_t every_epochs = 1;
   int64_t recalibrate = 0;  // training batches to estimate batch norms' statistics with; 0: those of training are used
-  std::vector<std::string> directions = {};  // "NAME:min" or "NAME:max", where no operator says which way is better
+  std::vector<std::string> directions = {};  // "NAME:min" or "NAME:max", if no operator says which way is better
 };
 Tensor validate(Tensor trained, const std::vector<Tensor>& metrics, const ValidateOptions& options = {});
 

@@ -114,7 +114,7 @@ TensorType GraphBuilder::bind(const SourceValue& value) const {
   return type;
 }
 
-// How a message begins about a value that the node reads or makes, where the file has no lines to point at.
+// The beginning of a message about a value that the node reads or makes, if the file has no lines to point at.
 std::string GraphBuilder::at(const SourcePlace& place, const SourceNode* node) {
   if (!node || place.line > 0) return "";
   return fmt::format("node '{}' ({}): ", called(*node).text, qualified_name(*node));
@@ -193,8 +193,9 @@ ValueId GraphBuilder::declare(const SourceValue& stated, const Scope& scope) {
   return id;
 }
 
-// Of the graph's own nodes all errors are told. What reads the result of a node that has one is looked at no further
-// than its operator: the rest would follow from the first error.
+// Adds a node of the graph itself, or notes its errors, so that one run reports the errors of all nodes. If the node
+// reads the result of a node with an error, only its operator's name is checked: other errors would follow from the
+// first.
 void GraphBuilder::add_or_note(const SourceNode& node, Scope& scope, ErrorList& errors) {
   const bool follows = std::any_of(node.inputs.begin(), node.inputs.end(),
                                    [&](const SourceName& input) { return unsound_.count(input.text) > 0; });
@@ -293,14 +294,15 @@ void GraphBuilder::add_op(const SourceNode& written, const Op& op, Scope& scope)
   graph_.nodes.push_back(std::move(node));
 }
 
-// Its operator where it has no output, which is an error that may not be told yet.
+// The first output with a name. Returns the operator's name if no output has one, which is an error that may not have
+// been reported yet.
 const SourceName& GraphBuilder::first_output(const SourceNode& node) {
   const auto found =
       std::find_if(node.outputs.begin(), node.outputs.end(), [](const auto& o) { return !o.text.empty(); });
   return found == node.outputs.end() ? node.op : *found;
 }
 
-// What the node is called in its scope.
+// The node's name in its scope: its label if it has one, otherwise its first output.
 const SourceName& GraphBuilder::called(const SourceNode& node) {
   return node.label.text.empty() ? first_output(node) : node.label;
 }

@@ -51,7 +51,8 @@ bool GraphBuilder::flag_of(const SourceAttribute& attribute, int64_t value) cons
   return value == 1;
 }
 
-// What --model says of the name, or else the call's attribute, which is relative to the graph's file.
+// The source of a called model: the file that --model gives for the name, otherwise the call's attribute `file`. The
+// attribute is relative to the folder of the graph's file.
 const GraphSource& GraphBuilder::model_source(const SourceNode& node, const std::string& attribute) {
   const std::string& name = node.op.text;
   called_.insert(name);
@@ -68,7 +69,7 @@ const GraphSource& GraphBuilder::model_source(const SourceNode& node, const std:
   return known == sources_.end() ? sources_.emplace(path, read_source(path)).first->second : known->second;
 }
 
-// Throws GraphError where a file is given for a model that the graph does not call.
+// Throws GraphError if a file is given for a model that the graph does not call.
 void GraphBuilder::check_models_called() const {
   const std::string called = called_.empty() ? "no model" : fmt::format("'{}'", fmt::join(called_, "', '"));
   const std::vector<std::string> names(called_.begin(), called_.end());

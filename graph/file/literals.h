@@ -14,7 +14,7 @@
 
 namespace arbalest {
 
-// Reads ahead by one token. Every parse_ function starts at token_ and leaves it behind what it read, or throws
+// Reads ahead by one token. Every parse_ function starts at token_ and leaves it after what it read, or throws
 // GraphError.
 class LiteralReader {
  protected:
@@ -93,13 +93,13 @@ class LiteralReader {
   SourceTensor parse_tensor();
   // A number or text.
   Attribute parse_scalar();
-  // After '[': all text, or all numbers; integers beside reals become reals.
+  // After '[': all text, or all numbers. If integers and reals are mixed, integers become reals.
   Attribute parse_list();
 
   Token token_;
 
  private:
-  // Where an opening bracket or quote that is not closed may be what is wrong: which, and its line. Else "".
+  // A hint for an error message: an opening bracket or quote that may be unclosed, with its line. "" if there is none.
   std::string unclosed_hint() const;
   void follow(const Token& taken);
 
@@ -111,7 +111,7 @@ class LiteralReader {
 
   Lexer lexer_;
   std::vector<Token> open_;  // brackets that are not closed yet, the innermost last
-  int string_of_lines_ = 0;  // where the latest string that goes over the end of a line begins; 0: none
+  int string_of_lines_ = 0;  // line on which the latest string with a line end in it begins; 0: none
   bool at_header_ = false;   // the latest tokens are "domain:" or another key of a function's header
 };
 

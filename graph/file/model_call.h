@@ -1,5 +1,5 @@
 #pragma once
-// What stands in a graph for a call of a model: the part of the model's file that makes the outputs asked for.
+// The part of a model's file that computes the outputs of a model call, as a graph to put in the call's place.
 
 #include <map>
 #include <string>
@@ -22,14 +22,14 @@ struct ModelCall {
 
 struct CalledModel {
   Graph graph;                    // as build_graph() makes it: `outputs` are those asked for, in their order
-  std::vector<ValueId> operands;  // for each operand of the call; kNone where the outputs do not need it
+  std::vector<ValueId> operands;  // for each operand of the call; kNone if the outputs do not need it
 };
 
 // The part of `source` that computes the outputs asked for, with `operands` inputs and `results` outputs of the call.
-// What of it is trained graph/file/model_parameters.h says. Batch norms and Dropout, which most files hold as they run
-// in inference, train as the layers of this library do; with `call.training` = false they run in training as in
-// validation. Numbers in bfloat16 become floats, as those in float16 are. Throws GraphError: names that the model does
-// not have, and all operators that are not supported with their nodes.
+// graph/file/model_parameters.h describes which of its values are trained. Batch norms and Dropout, which most files
+// hold in their inference form, train as the layers of this library do. With `call.training` = false they run in
+// training as in validation. Numbers in bfloat16 become floats, as those in float16 do. Throws GraphError for names
+// that the model does not have, and for unsupported operators, all of them with their nodes.
 CalledModel read_model(const GraphSource& source, const OpRegistry& registry, const ModelCall& call, size_t operands,
                        size_t results);
 

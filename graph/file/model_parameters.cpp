@@ -107,7 +107,7 @@ bool is_uniform(const Value& value) {
   return bytes.size() > size && std::equal(bytes.begin() + int64_t(size), bytes.end(), bytes.begin());
 }
 
-// What the node takes there: "weight", "scale".
+// The role of the node's operand `input`, for names of parameters: "weight", "scale".
 std::string label_of(const Node& node, size_t input) {
   constexpr std::string_view kLabels[] = {"", "weight", "bias", "running_mean", "running_var"};
   const std::string& op = node.op->name;
@@ -118,7 +118,7 @@ std::string label_of(const Node& node, size_t input) {
   return spec ? spec->name : "operand";
 }
 
-// "conv1.bias" where the node's other weight is "conv1.weight", else of the node's name: "bn1/mul.scale".
+// "conv1.bias" if the node's other weight is "conv1.weight"; otherwise the node's name and the label: "bn1/mul.scale".
 std::string name_of_own(const Graph& graph, const Node& node, size_t input) {
   constexpr std::string_view kWeight = ".weight";
   if (input >= 2 && is_weight(node, input) && node.inputs[1] != kNone) {
@@ -169,7 +169,8 @@ bool is_counted(const std::string& name) {
          std::string_view(name).substr(0, digits).ends_with("__");
 }
 
-// What tf2onnx has folded is called after the node that reads it, whose name tells the layer.
+// Renames parameters that tf2onnx has folded and numbered after the node that reads them, whose name identifies the
+// layer.
 void name_counted(Graph& graph) {
   std::unordered_set<std::string> taken;
   for (const Value& value : graph.values) taken.insert(value.name);
@@ -204,8 +205,8 @@ void copy_identities(Graph& graph) {
   erase_nodes(graph, gone);
 }
 
-// Weights that were cast to half precision where an operator reads them (torch.autocast) are floats as they are: it
-// reads them themselves, and knows them for weights.
+// Removes casts of weights to half precision (torch.autocast), which change nothing here because half precision is read
+// as float. Operators then read the weights directly, so that these count as weights.
 void read_uncast(Graph& graph) {
   const std::unordered_set<ValueId> asked(graph.outputs.begin(), graph.outputs.end());
   std::unordered_map<ValueId, ValueId> same;

@@ -9,14 +9,14 @@
 
 namespace arbalest {
 
-// X is a node's first output, or its operator in snake_case where only one node applies it: "train.lr=0.05",
-// "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". The value is read as the attribute's
-// kind: text needs no quotes, lists no brackets. Before verify(), which checks the rest. Throws GraphError with the
-// nearest node or attribute, or the candidates where X names several. Returns why the assignment, or
-// one before it, has no effect; "" where both have. Messages begin with the `option`.
+// Assigns to an attribute, "X.attribute=value". X is a node's first output, or its operator in snake_case if only one
+// node applies it: "train.lr=0.05", "prefetch.source=mnist:data", "h1/c1.filters=32", "train.milestones=[80, 120]". The
+// value is read as the attribute's kind: text needs no quotes, lists no brackets. Runs before verify(), which checks
+// the rest. Throws GraphError with the nearest node or attribute, or the candidates if X names several. Returns the
+// reason why the assignment, or one before it, has no effect; "" if both have. Messages begin with the `option`.
 std::string apply_override(Graph& graph, std::string_view assignment, std::string_view option = "--set");
 
-// What it assigns to.
+// The node and the attribute that an assignment changes.
 struct OverrideTarget {
   NodeId node = kNone;
   std::string attribute;
@@ -26,7 +26,7 @@ OverrideTarget override_target(const Graph& graph, std::string_view assignment, 
 // Whether apply_override() has set the attribute.
 bool is_override(const NamedAttribute& attribute);
 
-// By node: the X that names it, its operator where that is enough.
+// The X that names each node: its operator if that is unambiguous.
 std::vector<std::string> override_names(const Graph& graph);
 
 }  // namespace arbalest

@@ -106,7 +106,7 @@ class Sequences {
   }
 
  private:
-  // What makes a sequence. Of a split the sizes of its parts, or one size for all.
+  // A node that makes a sequence. For SplitToSequence, `sizes` holds the sizes of the parts, or one size for all.
   struct Maker {
     SourceNode node;
     bool splits;
@@ -173,7 +173,7 @@ class Sequences {
     return {fmt::format("{}.{}", maker.node.outputs[0].text, place), maker.node.op.place};
   }
 
-  // Of parts whose sizes are listed.
+  // Adds one Split that makes all parts, if their sizes are listed.
   void add_parts(const Maker& maker) {
     if (!maker.splits || !maker.sizes || maker.sizes->scalar) return;
     SourceNode split = node_of(maker.node, "Split", {maker.node.inputs[0]}, part_name(maker, 0),

@@ -121,7 +121,7 @@ ValueId clip_factor(Graph& graph, ValueId gradients, double norm, bool skips, in
   return graph.nodes[size_t(node)].outputs[0];
 }
 
-// e to the power of loss − loss: 1, or, where the loss is not finite, not a number, as all gradients are then.
+// exp(loss − loss): 1, or not a number if the loss is not finite, and then all gradients are too.
 ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
   const auto add = [&](const char* op, const char* name, std::vector<ValueId> inputs) {
     const NodeId node = graph.add_node(builtin_ops().get(op), name, std::move(inputs), 1);
@@ -133,8 +133,8 @@ ValueId guarded_seed(Graph& graph, ValueId loss, Position where) {
   return add("Exp", "loss_seed", {add("Sub", "loss_difference", {loss, loss})});
 }
 
-// What a batch weighs, where batches of an update need not weigh the same, by a batch whose samples weigh 1 each; kNone
-// otherwise.
+// The weight of a batch relative to a batch of nominal size whose samples weigh 1 each. kNone if all batches of an
+// update weigh the same.
 ValueId batch_weight(Graph& graph, ValueId loss, const UpdateOptions& options, Position where) {
   if (options.accumulate == 1 && !options.sums) return kNone;
   const ValueId weight = weight_of(graph, loss);
@@ -181,7 +181,7 @@ class ParameterGroups {
     }
   }
 
-  // Sets them in the attributes of an update. Returns its input `groups`; kNone where all parameters are alike.
+  // Sets them in the attributes of an update. Returns its input `groups`; kNone if all parameters are alike.
   ValueId apply(Graph& graph, int64_t elements, Attributes& attributes) const {
     if (groups_.size() == 1 && groups_[0].rate_factor == 1) {
       attributes.set("weight_decay", groups_[0].decay);

@@ -13,12 +13,12 @@ inline constexpr size_t kSavedMean = 3, kSavedInvStd = 4;
 inline constexpr size_t kGradPartials = 8;
 }  // namespace norm_operand
 
-// Two batch norms whose sum goes through Relu, as where a block of a residual network projects its input: one node,
-// which reads both inputs as the convolutions left them. arbalest.BatchNormPairTraining, …Grad and …Again; the pass
-// fuse_batch_norm_pairs makes these nodes.
+// Two batch norms whose sum goes through Relu, as in a block of a residual network that projects its input. They are
+// one node, which reads both inputs as the convolutions left them: arbalest.BatchNormPairTraining, …Grad and …Again.
+// The pass fuse_batch_norm_pairs makes these nodes.
 
-// Training: X, scale, bias, running_mean, running_var, the same five of the second, then partials of each. Of the
-// outputs Y, then new_mean, new_var, saved_mean, saved_inv_std of each.
+// Training, inputs: X, scale, bias, running_mean, running_var of the first, the same five of the second, then partials
+// of each. Outputs: Y, then new_mean, new_var, saved_mean, saved_inv_std of each.
 constexpr size_t pair_training_input(size_t of, size_t i) {
   return 5 * of + i;
 }
@@ -30,8 +30,8 @@ constexpr size_t pair_training_statistics(size_t of, size_t i) {
 }
 inline constexpr const char* kPairChunkPixels[] = {"chunk_pixels", "second_chunk_pixels"};  // attributes, by `of`
 
-// Gradient: dY, Y, dY2, partials of the first, then X, scale, saved_mean, saved_inv_std of each, then partials of the
-// second. Of the outputs dX, dscale, dbias of each.
+// Gradient, inputs: dY, Y, dY2, partials of the first, then X, scale, saved_mean, saved_inv_std of each, then partials
+// of the second. Outputs: dX, dscale, dbias of each.
 inline constexpr size_t kPairGradY = 1, kPairGradSecond = 2, kPairGradPartials = 3, kPairGradPartials2 = 12;
 constexpr size_t pair_grad_input(size_t of, size_t i) {
   return 4 + 4 * of + i;
@@ -40,8 +40,8 @@ constexpr size_t pair_grad_output(size_t of, size_t i) {
   return 3 * of + i;
 }
 
-// Of a convolution's gradient that leaves partials of both (arbalest.ConvGradInputSums): Y, dY2, and what it reads of
-// the second.
+// Inputs of the convolution gradient that leaves partial sums of both (arbalest.ConvGradInputSums): Y, dY2, and X and
+// saved_mean of the second.
 inline constexpr size_t kSumsY = 3, kSumsSecond = 8, kSumsX2 = 9, kSumsMean2 = 10;
 
 // Again: X, scale, bias, saved_mean, saved_inv_std of each.
@@ -49,9 +49,9 @@ constexpr size_t pair_again_input(size_t of, size_t i) {
   return 5 * of + i;
 }
 
-// Batch norms over parts: tensors that lie beside each other along the channels, without being copied together.
-// arbalest.BatchNormPartsTraining, …Inference and …Grad; the pass fuse_concats makes these nodes. Scale, bias, mean and
-// variance are of all channels, and at the places that BatchNormTraining and BatchNormInference have for them.
+// Batch norms over parts: tensors that follow each other along the channels, without being copied together. The pass
+// fuse_concats makes these nodes: arbalest.BatchNormPartsTraining, …Inference and …Grad. Scale, bias, mean and variance
+// cover all channels, at the same positions as in BatchNormTraining and BatchNormInference.
 
 inline constexpr size_t kMostParts = 64;  // their addresses are a kernel's parameters
 
@@ -74,7 +74,8 @@ constexpr size_t inference_parts(size_t inputs) {
   return inputs - 4;
 }
 
-// Gradient: dY, scale, saved_mean, saved_inv_std, bias, then X_i and addend_i; of the outputs dscale, dbias, then dX_i.
+// Gradient, inputs: dY, scale, saved_mean, saved_inv_std, bias, then X_i and addend_i. Outputs: dscale, dbias, then
+// dX_i.
 constexpr size_t gradient_part(size_t i) {
   return 5 + 2 * i;
 }

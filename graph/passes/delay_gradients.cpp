@@ -6,7 +6,7 @@
 namespace arbalest {
 namespace {
 
-// Of a step, in the order of its nodes.
+// Moves nodes that write large parameter gradients to later positions, at which they fit below the peak of memory.
 class Delays {
  public:
   Delays(Graph& graph, ValueId gradients) : graph_(graph), gradients_(gradients), readers_(graph.consumers()) {}
@@ -14,7 +14,7 @@ class Delays {
   void run() {
     std::vector<int64_t> key(graph_.nodes.size());
     for (size_t n = 0; n < key.size(); ++n) key[n] = 2 * int64_t(n);
-    NodeId end = NodeId(graph_.nodes.size());  // of the backward pass: what updates make lies where it was
+    NodeId end = NodeId(graph_.nodes.size());  // of the backward pass: results of updates need no memory of their own
     while (end > 0 && graph_.nodes[size_t(end) - 1].stage != Stage::Backward) --end;
     if (end == 0) return;
     std::vector<int64_t> live = live_bytes();
@@ -22,7 +22,7 @@ class Delays {
     for (NodeId n = 0; n < end; ++n) {
       const int64_t bytes = gradient_bytes(graph_.nodes[size_t(n)]);
       if (bytes < kLargeGradient) continue;
-      NodeId at = end;  // the first from which on there is room
+      NodeId at = end;  // the first position from which on there is room
       while (at > n && live[size_t(at) - 1] + bytes <= peak) --at;
       const NodeId latest = std::min(first_reader(n), first_over_inputs(n));
       if (at == end || at <= n + 1 || at > latest) continue;
@@ -35,8 +35,8 @@ class Delays {
  private:
   static constexpr NodeId kLives = 5;  // nodes, until it has been updated
 
-  // Bytes that the node writes of gradients of parameters, where it writes nothing else and reads little: inputs wait
-  // for it. 0 otherwise.
+  // Bytes of parameter gradients that the node writes. 0 if it writes anything else, or reads more than a quarter of
+  // them: its inputs have to wait for it.
   int64_t gradient_bytes(const Node& node) const {
     if (node.stage != Stage::Backward) return 0;
     int64_t bytes = 0, read = 0;
@@ -49,7 +49,7 @@ class Delays {
     return read <= bytes / 4 ? bytes : 0;
   }
 
-  // The first that reads what `node` makes, updates apart: these come when all is there.
+  // The first node that reads a result of `node`. Updates do not count: they run when all gradients are there.
   NodeId first_reader(NodeId node) const {
     NodeId first = NodeId(graph_.nodes.size());
     for (const ValueId output : graph_.nodes[size_t(node)].outputs) {
@@ -59,7 +59,7 @@ class Delays {
     return first;
   }
 
-  // The first node behind `node` that may write where one of its inputs lies (Op::aliases).
+  // The first node after `node` that may write over the memory of one of its inputs (Op::aliases).
   NodeId first_over_inputs(NodeId node) const {
     std::vector<ValueId> memory(graph_.values.size());  // by value: the one whose memory it has
     for (size_t v = 0; v < memory.size(); ++v) memory[v] = storage_of(graph_, ValueId(v)).base;
@@ -81,7 +81,7 @@ class Delays {
     return count;
   }
 
-  // Of activations, by node; those that are written over others count twice.
+  // Bytes of live activations at each node. Activations that are written over others count twice.
   std::vector<int64_t> live_bytes() const {
     constexpr NodeId kNever = -1;
     const size_t count = graph_.nodes.size();

@@ -42,7 +42,7 @@ class Replacements {
   }
 
  private:
-  std::vector<ValueId> by_value_;  // kNone: the value itself. Of those that were there before any layer was expanded
+  std::vector<ValueId> by_value_;  // kNone: the value itself. Values from before any expansion
 };
 
 // Values that are asked for by their names: the graph's outputs, the loss, and metrics.
@@ -56,9 +56,9 @@ std::unordered_set<ValueId> named_values(const Graph& graph) {
   return named;
 }
 
-// Where a layer is gone and its input stands for its output, which is asked for by its name: the input takes the name,
-// unless it is no activation (a parameter keeps its own). Returns false where the input is asked for as well, and the
-// operator, which has a kernel and no other output, can stay: of two names one would be lost.
+// Keeps the name of a layer's output that is asked for by its name, if the layer is gone and its input stands for the
+// output. The input takes that name if it is an activation; a parameter keeps its own. Returns false if the input is
+// asked for as well and the operator, with a kernel and no other output, can stay: one of two names would be lost.
 bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std::unordered_set<ValueId>& named) {
   for (const ValueId output : node.outputs) {
     const ValueId value = replaced.of(output);

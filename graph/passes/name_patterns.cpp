@@ -7,7 +7,8 @@
 namespace arbalest {
 namespace {
 
-// What a pattern may have meant: the names, their beginnings with ".*" behind, and their ends with "*." before.
+// Candidates for a mistyped pattern: the names, their beginnings up to a "." or "/" followed by "*", and their ends
+// from one on preceded by "*".
 std::vector<std::string> likely_patterns(const std::vector<std::string>& names) {
   std::vector<std::string> likely = names;
   for (const std::string& name : names) {
@@ -23,7 +24,8 @@ std::vector<std::string> likely_patterns(const std::vector<std::string>& names) 
 }  // namespace
 
 bool fits(std::string_view name, std::string_view pattern) {
-  // Where the last * stands and how much of the name it covers so far: what does not fit behind it, it covers.
+  // Position of the last * and the end of the characters it covers so far. If the rest does not match, it covers one
+  // more.
   size_t n = 0, p = 0, star = std::string_view::npos, covered = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -21,41 +21,39 @@ bool keeps_running_statistics(const Node& node);
 // A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
 void fuse_batch_norm(Graph& graph);
 
-// A Conv followed by Relu becomes one node with it, whose gradient masks what flows back and sums it for the bias at
-// once.
+// A Conv followed by Relu becomes one node with it, whose gradient masks the incoming gradient and sums it for the bias
+// in one pass.
 void fuse_relu(Graph& graph);
 
-// softmax(scale · Q Kᵀ) V, of two MatMuls with a Softmax between them and of factors that are constants, becomes one
-// arbalest.Attention, which reads and writes heads where they lie before a Transpose brought them together; or, where
-// Q, K and V are parts of the rows of one tensor, which nothing else reads, arbalest.PackedAttention, which reads that
-// one.
+// softmax(scale · Q Kᵀ) V, made of two MatMuls, a Softmax between them and constant factors, becomes one
+// arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. If Q, K and V are
+// parts of the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
 void fuse_attention(Graph& graph);
 
-// Where `loss` comes from a SoftmaxCrossEntropy and the graph has the Accuracy of the same logits' top class, that one
-// is computed by the loss's kernel as well, without a kernel of its own. Returns the accuracy; kNone where there is
-// none among `among`, or where a node reads it.
+// If `loss` comes from a SoftmaxCrossEntropy and the graph has the top-class Accuracy of the same logits, the loss's
+// kernel computes that accuracy too, without a kernel of its own. Returns the accuracy; kNone if none of `among` is
+// one, or if a node reads it.
 ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among);
 
-// Batch norms read what a Concat along the channels puts together part by part, and statistics of each part, which are
-// computed once for all batch norms over it. A Concat goes where nothing else reads it but such Concats.
+// Lets batch norms read the inputs of a Concat along the channels directly, with statistics of each part that are
+// computed once for all batch norms over it. Removes a Concat if only such batch norms or Concats read it.
 void fuse_concats(Graph& graph);
 
-// A sum of two gradients that only a BatchNormGrad reads is made by that node, as it reads them; and one of a
-// BatchNormPartsGrad's gradient of a part and of what else flows back into that is made by that node, in the other's
-// memory.
+// Removes Adds of gradients. If only a BatchNormGrad reads the sum, it adds the two as it reads them. If one of the two
+// is a BatchNormPartsGrad's gradient of a part, that node adds it to the other gradient, in the other's memory.
 void fuse_gradient_sums(Graph& graph);
 
-// A MaxPool of images with a gradient keeps, a byte each, where its windows' maxima are. The gradient reads these
-// instead of the images before and behind it; and that of a Relu before it comes first, by windows, so that the image
-// before the pool may go.
+// A MaxPool of images with a gradient keeps the positions of its windows' maxima, one byte each. The gradient reads
+// these instead of the images before and after the pool. The gradient of a Relu before the pool is applied first,
+// window by window, so that the image before the pool can be freed.
 void keep_maxima(Graph& graph);
 
-// Of convolutions of few channels, pointwise ones and the stem: one that a batch norm reads leaves the batch norm
-// partial statistics, and the gradient of one that reads a batch norm leaves that one's gradient partial sums. Each
-// saves a pass over images.
+// Fuses statistics of batch norms into convolutions of few channels, pointwise convolutions and the stem. If a batch
+// norm reads the convolution, the convolution also makes its partial statistics. If the convolution reads a batch norm,
+// the convolution's gradient also makes partial sums for the batch norm's gradient. Each saves a pass over images.
 void fuse_statistics(Graph& graph);
 
-// Two batch norms whose sum goes through Relu, as where a block projects its input, become one node, and so do their
+// Two batch norms whose sum goes through Relu, as in a block that projects its input, become one node, and so do their
 // gradients. Each saves passes over images.
 void fuse_batch_norm_pairs(Graph& graph);
 
@@ -65,12 +63,13 @@ void fuse_batch_norm_pairs(Graph& graph);
 void freeze(Graph& graph, const Node& train);
 
 // Every value gets the memory layout that the operators around it want (Op::layout). Parameters, states and constants
-// are laid out as their first reader wants them; where a value is wanted in two layouts, or made in another than it is
-// wanted in, an arbalest.ChangeLayout node stands between.
+// are laid out as their first reader wants them. If a value is wanted in two layouts, or made in another than wanted,
+// an arbalest.ChangeLayout node is inserted.
 void place_layouts(Graph& graph);
 
-// What is known before the graph runs becomes constants, and what constant operands hold (OperandSpec::constant) the
-// attributes of the same names. Runs after the validation slice has been taken, whose batch may be another.
+// Values that are known before the graph runs become constants, and the content of constant operands
+// (OperandSpec::constant) goes to the attributes of the same names. Runs after the validation slice has been taken,
+// whose batch may be another.
 void fold_constants(Graph& graph);
 
 // The slice that computes `metrics` with the given split and batch: data without randomness, batch norm on running
@@ -78,51 +77,52 @@ void fold_constants(Graph& graph);
 Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,
                        int64_t batch);
 
-// The divisor of the mean `value` of a batch, a scalar of the graph, where that is not the number of its valid
-// samples: the output that is named like it with "_weight" behind. Asks the node for it. A sum or a multiple of means,
-// and of what depends on no sample, has their weight where they have the same one. Otherwise, and where that is the
-// number of samples, kNone.
+// The divisor of the mean `value` of a batch, a scalar of the graph, if that is not the number of its valid samples;
+// otherwise kNone. The divisor is an output of the same node, which the operator declares under the same name with
+// "_weight" appended; the node is made to compute it. A sum or a multiple of means has their weight if all have the
+// same one, apart from terms that depend on no sample.
 ValueId weight_of(Graph& graph, ValueId value);
 
-// A scalar that a tally sums. `weight`, as weight_of() has it, kNone: the valid samples.
+// A scalar that a tally sums. `weight`, as weight_of() returns it; kNone: the valid samples.
 struct TalliedMean {
   ValueId value = kNone, weight = kNone;
 };
 
-// Sums `metrics` times their weights into a State named "tally": double[1 + metrics + weights], first Σ valid, then of
-// the metrics, then of the weights that they have of their own, both in the metrics' order. With a `factor`
-// (ArenaValues::factor) batches whose first metric is not finite are left out, and two more sums follow: updates that
-// were due, and those that were skipped. Returns that state.
+// Sums `metrics` times their weights into a State named "tally": double[1 + metrics + weights]. First comes Σ valid,
+// then the sums of the metrics, then those of the weights that they have of their own, both in the metrics' order. With
+// a `factor` (ArenaValues::factor) batches whose first metric is not finite are left out, and two more sums follow:
+// updates that were due, and those that were skipped. Returns that state.
 ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor = kNone);
 
-// Keeps `rows`, float[batch, columns], of up to `batches` batches in a State named "NAME.rows". Of an epoch's batches
-// the device has every `devices`-th one. Returns that state.
+// Keeps `rows`, float[batch, columns], of up to `batches` batches in a State named "NAME.rows". A device has every
+// `devices`-th batch of an epoch. Returns that state.
 ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices);
 
-// How a value of the graph is to be read as a metric: as the operator that makes it declares, otherwise as a mean.
+// The metric that a value of the graph is: as the operator that makes it declares, otherwise a mean.
 MetricSpec metric_of(const Graph& graph, ValueId value);
 
-// Which way a metric is better. Lower for `loss`, which Train minimises; for others as the operator that makes it
-// declares, or, where it passes on or adds up metrics that agree, as for those. None: nothing states it.
+// The direction in which a metric is better: lower for `loss`, which Train minimises; for others as the operator that
+// makes it declares. An operator that passes on or adds up metrics has their direction, if they agree. None: nothing
+// states it.
 std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, ValueId loss);
 
-// The flat values that parameters, gradients and optimiser state live in; kNone where there is none.
+// The flat values that parameters, gradients and optimiser state live in; kNone if there is none.
 struct ArenaValues {
   struct Slot {
     std::string name;  // as OptimizerSpec::slots has it
     ValueId value = kNone;
   };
   ValueId weights = kNone;          // float[P]
-  ValueId gradients = kNone;        // float[P], or with the batch's weight behind them (UpdateOptions::sums)
+  ValueId gradients = kNone;        // float[P], or with the batch's weight after them (UpdateOptions::sums)
   std::vector<Slot> slots;          // float[P] each: the optimiser's, in its order
   ValueId statistics = kNone;       // float[S]: running means, then the variances in the same order
-  ValueId weights_lowered = kNone;  // bfloat16[P]: what bf16 kernels read
-  ValueId frozen = kNone;           // float[F]: what never changes, the same for all replicas of a device
+  ValueId weights_lowered = kNone;  // bfloat16[P]: the weights that bf16 kernels read
+  ValueId frozen = kNone;           // float[F]: values that never change, the same for all replicas of a device
   ValueId frozen_lowered = kNone;   // bfloat16[F]
   // float[P]: the model of all learners before its last averaging, and after, which only restarts read.
   ValueId average = kNone, averaged = kNone;
   ValueId tally = kNone;   // double[1 + metrics + weights], or 2 more (add_tally)
-  ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only where updates may be skipped
+  ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only if updates may be skipped
 
   std::vector<ValueId*> all() {
     std::vector<ValueId*> all = {&weights,        &gradients, &statistics, &weights_lowered, &frozen,
@@ -144,12 +144,12 @@ struct UpdateOptions {
 };
 
 // Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters and
-// gradients become views of flat arenas, in the order in which backward finishes. Where an update is made of several
-// batches, and these need not weigh the same (weight_of()), gradients are times their batch's weight, which is behind
-// them in the arena and so summed as they are; the update divides by it.
+// gradients become views of flat arenas, in the order in which backward finishes. If an update is made of several
+// batches that need not weigh the same (weight_of()), gradients are multiplied by their batch's weight. The weight
+// follows them in the arena, so that it is summed with them; the update divides by the sum.
 ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
 
-// Where updates may be skipped, running statistics become again what they were before the batches of a skipped one.
+// If updates may be skipped: restores the running statistics from before the batches of an update that is skipped.
 void keep_statistics(Graph& step, const ArenaValues& arenas);
 
 // Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
@@ -165,14 +165,14 @@ ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues&
 // gradients and master weights stay float.
 void lower_precision(Graph& graph, ArenaValues& arenas);
 
-// Whether the node, which updates the parameters, does so element by element: parts of the arenas can be updated as
+// Whether the node, which updates the parameters, works element by element: parts of the arenas can then be updated as
 // soon as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need
-// all.
+// all of them.
 bool updates_in_parts(const Node& update, const ArenaValues& arenas);
 
-// Puts nodes that make large gradients of parameters behind others of the backward pass, where activations have left
-// room for them: 400 MB of VGG-16 come otherwise where the most activations are there. Leaves the graph as it is where
-// its update is not one in parts.
+// Moves nodes that make large parameter gradients to later positions in the backward pass, at which activations have
+// left room for them. Otherwise 400 MB of VGG-16's gradients would be made when most activations are alive. Leaves the
+// graph as it is if its update is not made in parts.
 void delay_gradients(Graph& graph, const ArenaValues& arenas);
 inline constexpr int64_t kLargeGradient = 32 << 20;  // bytes
 

@@ -40,18 +40,18 @@ enum class LoopRole : uint8_t {
   Recalibrate,  // before a validation: a training batch adds to averages of what batch norms see
 };
 
-// What a loop measures. Means are in the loop's tally (add_tally()), in the order of its metrics.
+// A value that a loop measures. Means are in the loop's tally (add_tally()), in the order of its metrics.
 struct LoopMetric {
   std::string name;  // of the graph's value
   MetricSpec spec;
   std::optional<MetricSpec::Better> better;  // none: nothing states it
-  size_t sum = 0, weight = 0;                // for MetricSpec::Keeps::Mean: the tally's sums whose quotient it is
-  Node node;                                 // for MetricSpec::Keeps::Rows: what spec.finish() is told of
-  std::vector<TensorType> inputs;            // likewise
-  ValueId rows = kNone;                      // likewise: the State that keeps them, float[samples, columns]
+  size_t sum = 0, weight = 0;                // Keeps::Mean: the tally's two sums whose quotient it is
+  Node node;                                 // Keeps::Rows: the node that spec.finish() gets
+  std::vector<TensorType> inputs;            // Keeps::Rows: the types that spec.finish() gets
+  ValueId rows = kNone;                      // Keeps::Rows: the State that keeps them, float[samples, columns]
 };
 
-// What a host node makes of a field of bytes, sample by sample, while a slot is filled.
+// A host node's preparation of a field of bytes, sample by sample, while a slot is filled.
 struct LoopPreparation {
   Node node;
   int field = 0;            // of the source
@@ -67,8 +67,8 @@ struct Loop {
   int64_t batch = 0;
   int64_t depth = 0;    // batches read ahead
   int64_t batches = 0;  // of one run of the loop on each device that runs it; 0: as many as the split gives
-  // By the source's field: the input that holds it; kNone where the graph has no use for it, or has a host node prepare
-  // it. What preparations make follows, in their order.
+  // The input that holds each of the source's fields; kNone if the graph does not use the field or has a host node
+  // prepare it. The outputs of the preparations follow, in their order.
   std::vector<ValueId> fields;
   std::vector<LoopPreparation> preparations;
   std::vector<LoopMetric> metrics;
@@ -90,18 +90,19 @@ struct Program {
   Loop& training() { return loops.front(); }
 };
 
-// A mean of the loop from its tally's sums. Where samples counted and none weighed anything, as where all labels were
-// missing, it is 0, as that of such a batch is.
+// A mean of the loop from its tally's sums. It is 0 if samples counted but their weights sum to 0, as when all labels
+// are missing; so is the mean of such a batch.
 double mean_of(const LoopMetric& metric, const std::vector<double>& sums);
 
-// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError where it
-// has not exactly one Prefetch and one Train, or more than one Synchronize or Validate, or as check_optional() does.
+// Runs the passes over a verified graph, as the table in graph/passes/pipeline.cpp has them. Throws GraphError as
+// check_optional() does, and unless the graph has exactly one Prefetch, one Train, and at most one Synchronize and
+// Validate each.
 Program make_program(Graph graph, const ProgramOptions& options);
 
-// The names of the passes in their order: of all, or of those that may be left out.
+// The names of the passes in their order: all, or only those that may be left out.
 std::vector<std::string> pass_names(bool optional_only = false);
 
-// Throws GraphError, with the names that may stand in ProgramOptions::without, where `name` is none of them.
+// Throws GraphError, with the names that may stand in ProgramOptions::without, if `name` is none of them.
 void check_optional(std::string_view name);
 
 }  // namespace arbalest

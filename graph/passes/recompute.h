@@ -1,5 +1,5 @@
 #pragma once
-// Computing values of the forward pass once more in the backward pass, rather than keeping them until then.
+// Recomputation: values of the forward pass are computed again in the backward pass instead of being kept until then.
 
 #include <cstddef>
 #include <vector>
@@ -8,25 +8,25 @@
 
 namespace arbalest {
 
-// What stands for a node where it is computed again: the same bits, and nothing else changes.
+// A repetition of a node: computes the same bits again, and changes nothing else.
 struct Repetition {
   const Op* op = nullptr;  // nullptr: the node cannot be computed again
   std::vector<ValueId> inputs;
   Attributes attributes;
-  std::vector<ValueId> outputs;  // of the node: those that are made again, in the order of the repetition's own
+  std::vector<ValueId> outputs;  // the node's outputs that are made again, in the order of the repetition's own
   bool view = false;             // its output lies in its input's memory
 };
 
-// The nodes of a step's forward pass that can be computed again. A batch norm is, by the statistics that it has saved,
-// without touching the running ones, and Dropout and StochasticDepth, which draw the same numbers; nothing else that
-// draws numbers or changes what outlives the iteration.
+// The nodes of a step's forward pass that can be computed again. These include batch norms, which use the statistics
+// they have saved and leave the running ones alone. They include Dropout and StochasticDepth, which draw the same
+// numbers. Other nodes that draw random numbers or change state that outlives the iteration are not among them.
 class Repetitions {
  public:
   explicit Repetitions(const Graph& graph);
 
   const Repetition& of(NodeId node) const { return repetitions_[size_t(node)]; }
-  // For each node that is `chosen` and of use, the node that its repetition has to precede: the first one behind the
-  // forward pass that reads what it makes, be it through other repetitions. kNone for all others.
+  // For each node that is `chosen` and of use, the node that its repetition has to precede; kNone for all others. That
+  // is the first one after the forward pass that reads its results, directly or through other repetitions.
   std::vector<NodeId> places(const std::vector<bool>& chosen) const;
 
  private:
@@ -34,12 +34,12 @@ class Repetitions {
 
   const Graph& graph_;
   std::vector<Repetition> repetitions_;  // by node
-  std::vector<NodeId> first_reader_;     // by value: behind the forward pass; kNone: there is none
+  std::vector<NodeId> first_reader_;     // by value: the first one after the forward pass; kNone: there is none
 };
 
 // Computes the chosen nodes again: a copy of each, "NAME again", stands in the backward pass right before its first
-// reader there, and all that read behind the forward pass, copies included, read what it makes. A node that cannot be
-// computed again, or that nothing behind the forward pass needs, stays as it is.
+// reader there. All readers after the forward pass, copies included, read the copy's results. A node stays as it is if
+// it cannot be computed again or nothing after the forward pass needs it.
 void recompute(Graph& graph, const std::vector<bool>& chosen);
 
 }  // namespace arbalest

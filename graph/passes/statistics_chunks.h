@@ -1,6 +1,6 @@
 #pragma once
-// How the rows of a convolution's result are shared out to chunks where the convolution leaves partial statistics of
-// each for the batch norm behind it: what both kernels, on any device, must agree on.
+// The division of a convolution's result into chunks of rows, if the convolution leaves partial statistics of each
+// chunk for the batch norm after it. Both kernels, on any device, must agree on it.
 
 #include <algorithm>
 #include <cstdint>
@@ -57,27 +57,28 @@ inline int64_t pointwise_slice_channels(const Shape& image) {
   return image[1] <= 64 ? 64 : 128;
 }
 
-// Of each of which a block takes one of `slices` of the channels: as many blocks as the processors of an H200 hold at
-// the same time, two each.
+// Number of tiles per chunk so that one wave fills an H200 (132 multiprocessors × 2 blocks). Each block handles one of
+// `slices` slices of the channels.
 inline int64_t tiles_per_chunk(int64_t tiles, int64_t slices) {
   constexpr int64_t kBlocks = 264;
   const int64_t chunks = std::max<int64_t>(1, kBlocks / slices);
   return (tiles + chunks - 1) / chunks;
 }
 
-// Of the chunks of a pointwise convolution's result (N,C,H,W): whole tiles.
+// Pixels per chunk of a pointwise convolution's result (N,C,H,W): whole tiles.
 inline int64_t pointwise_chunk_pixels(const Shape& image) {
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   const int64_t tiles = parts(image[0] * image[2] * image[3], kPointwiseTilePixels);
   return kPointwiseTilePixels * tiles_per_chunk(tiles, parts(image[1], pointwise_slice_channels(image)));
 }
 
-// What a group of warps takes at once of the result of a convolution of 3 × 3 with its border padded, (N,C,H,W):
-// `width` × `rows` pixels of each of `images` images, in a raster whose rows are `pitch` places apart, and images
-// (H + 1) · pitch. A row's last border is the next one's first, as is an image's, but where tiles are parts of rows.
+// The tile that a group of warps computes at once of the result (N,C,H,W) of a padded 3 × 3 convolution: `width` ×
+// `rows` pixels of each of `images` images. The tile lies in a raster with a row pitch of `pitch` places and an image
+// pitch of (H + 1) · pitch. The right border of a row is the left border of the next. The same holds for images, and
+// for neither if tiles are parts of rows.
 struct HaloTile {
   int64_t width = 0, rows = 0, images = 0, pitch = 0;
-  int64_t places = 0;  // of the raster: 64 or 128
+  int64_t places = 0;  // of the raster that a tile's pixels span: 64 or 128
 
   int64_t pixels() const { return width * rows * images; }
   int64_t count(const Shape& image) const {
@@ -85,10 +86,11 @@ struct HaloTile {
   }
 };
 
-// Of a raster in shared memory, with its border: two for each of two groups of warps, and a filter, have room there.
+// The most places of a tile's raster in shared memory, border included. Shared memory holds four such rasters (two for
+// each of two groups of warps) and one filter.
 inline constexpr int64_t kMostHaloPlaces = 256;
 
-// Of those with so many places the fullest, and of these the one with the smallest border.
+// Among tiles with `places` places, the one with the most pixels; ties go to the smaller border.
 inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
   const int64_t height = image[2], width = image[3];
   HaloTile best;
@@ -114,9 +116,10 @@ inline HaloTile fullest_halo_tile(const Shape& image, int64_t places) {
   return best;
 }
 
-inline constexpr int64_t kHaloBlocks = 132;  // one for each processor of an H200
+inline constexpr int64_t kHaloBlocks = 132;  // one per multiprocessor of an H200
 
-// Of 64 or 128 places, whichever keeps the processors busier; two groups of warps of a block take one each.
+// The tile of 64 or 128 places that needs the least time in waves of blocks. Each of a block's two groups of warps
+// takes one tile at a time.
 inline HaloTile halo_tile(const Shape& image) {
   const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
   const auto time = [&](const HaloTile& tile) {
@@ -127,7 +130,8 @@ inline HaloTile halo_tile(const Shape& image) {
   return time(narrow) < time(wide) ? narrow : wide;
 }
 
-// Of chunks of such tiles, in pairs. Where tiles are parts of rows a chunk's pixels need not follow each other.
+// Pixels per chunk of such tiles: whole pairs of tiles. If tiles are parts of rows, the pixels of a chunk may not be
+// contiguous.
 inline int64_t halo_chunk_pixels(const Shape& image) {
   const HaloTile tile = halo_tile(image);
   const int64_t slices = (image[1] + pointwise_slice_channels(image) - 1) / pointwise_slice_channels(image);
@@ -143,7 +147,7 @@ inline bool fills_halo_tiles(const Shape& image) {
   return tile.pixels() * 4 >= tile.places * 3;
 }
 
-// Of a row of `width` pixels, in equal parts, each of which is a tile of a convolution of a folded image
+// Pixels per tile if a row of `width` pixels is cut into equal parts, for a convolution of a folded image
 // (ops/conv/conv_fold.h).
 inline int64_t row_tile_pixels(int64_t width) {
   int64_t parts = (width + kPointwiseTilePixels - 1) / kPointwiseTilePixels;
@@ -151,14 +155,14 @@ inline int64_t row_tile_pixels(int64_t width) {
   return width / parts;
 }
 
-// Of chunks of such tiles, where a block takes 64 channels.
+// Pixels per chunk of such tiles, for blocks that take 64 channels.
 inline int64_t row_chunk_pixels(const Shape& image) {
   const int64_t tile = row_tile_pixels(image[3]);
   return tile * tiles_per_chunk(image[0] * image[2] * image[3] / tile, (image[1] + 63) / 64);
 }
 
-// Of a convolution with this stride and padding: the channels of the image folded by the stride, and the taps of its
-// filter's row then.
+// The image and filter of a convolution after folding the image by the stride: channels, rounded up to a multiple of 8,
+// and taps per row of the filter.
 struct FoldedRow {
   int64_t channels = 0, taps = 0;
 };
@@ -172,7 +176,8 @@ inline constexpr int64_t kFoldedRowElements = 64;  // of a row of taps: what the
 inline constexpr const char* kChunkPixelsDoc =
     "pixels of each chunk of 'partials' but the last, whichever these are; 0: as kernels for few channels take them";
 
-// What both nodes state in `chunk_pixels`: the pixels of each chunk but the last; 0: those of statistics_chunks().
+// The chunks that the attribute `chunk_pixels` of both nodes describes: its value is the pixels of each chunk but the
+// last; 0: those of statistics_chunks().
 struct PixelChunks {
   int64_t pixels = 0;
   int64_t chunks = 0;  // none is empty

@@ -47,11 +47,12 @@ Shape turned(const Node& node, const Shape& strides) {
   return result;
 }
 
-// Of the axes of `to`, which has the elements of `from` in the same order. None: an axis would need two strides.
+// Strides of the axes of `to`, a reshape of `from` that keeps the order of elements. None if an axis would need two
+// strides.
 std::optional<Shape> reshaped(const Shape& from, const Shape& strides, const Shape& to) {
   Shape result(to.size(), 0);
   size_t axis = from.size();      // of `from`: those before it are left
-  int64_t count = 1, stride = 0;  // elements left of the axes behind it, and how far apart they lie
+  int64_t count = 1, stride = 0;  // elements of the axes after it that are not assigned yet, and their distance
   for (size_t i = to.size(); i-- > 0;) {
     if (to[i] == 1) continue;
     while (count % to[i] != 0) {
@@ -78,7 +79,7 @@ class Follower {
 
   const StridedView& view() const { return view_; }
 
-  // The view of what the node makes of the value that it was of; false: there is none.
+  // Continues the view through a node that reads the viewed value; false if the result has no such view.
   bool follow(const Step& step) {
     const Node& node = *step.node;
     const Shape& from = shape(node.inputs[0]);

@@ -43,7 +43,7 @@ const Node* maker(const Graph& graph, ValueId id) {
   return producer == kNone ? nullptr : &graph.nodes[size_t(producer)];
 }
 
-// Of an integer operand or the attribute of its name.
+// The value of an integer operand, or of the attribute of its name.
 int64_t constant(const Graph& graph, const Node& node, std::string_view name) {
   const std::optional<size_t> operand = constant_operand(node, name);
   return operand ? std::get<int64_t>(content_as(graph, node, *operand, AttributeKind::Int)) : int_attribute(node, name);
@@ -99,7 +99,7 @@ Notes unread_fields(const Graph& graph) {
   return notes;
 }
 
-// What passes numbers on as they are.
+// Whether the operator passes numbers on unchanged.
 bool passes_on(const Node& node) {
   static const std::set<std::string_view> ops = {"Identity",  "Reshape", "Flatten",  "Squeeze",
                                                  "Unsqueeze", "Cast",    "Transpose"};
@@ -122,7 +122,7 @@ Notes doubled_activations(const Graph& graph) {
   return notes;
 }
 
-// The numbers of an operand that are known before anything runs: of a constant, or where a weight starts.
+// The numbers of an operand that are known before anything runs: a constant's, or a weight's initial values.
 std::vector<double> known_numbers(const Graph& graph, ValueId id) {
   const Value& operand = value(graph, id);
   constexpr int64_t kMost = 16;  // channels
@@ -172,7 +172,7 @@ Notes normalised_twice(const Graph& graph) {
   return notes;
 }
 
-// What is measured on the samples that were trained on says nothing of others.
+// Notes a validation on the split that is trained on: its metrics say nothing about other samples.
 Notes validated_on_training(const Graph& graph) {
   const Node *prefetch = graph.find_op("arbalest.Prefetch"), *validate = graph.find_op("arbalest.Validate");
   if (!prefetch || !validate) return {};
@@ -224,7 +224,7 @@ struct Lint {
   Notes (*find)(const Graph&);  // a note for each place
 };
 
-// In the order in which they are told.
+// The lints, in the order in which they report.
 constexpr Lint kLints[] = {
     {"a Dropout of the graph's own that drops nothing", idle_dropouts},
     {"a node of the graph's own that nothing reads", unread_nodes},

@@ -27,7 +27,7 @@ fs::path folder_of(const fs::path& path) {
   return path.parent_path().empty() ? fs::path(".") : path.parent_path();
 }
 
-// The permissions of the file that is to be replaced; 0 where there is none.
+// The permissions of the file that is to be replaced; 0 if there is none.
 unsigned replaceable_mode(const fs::path& target) {
   struct stat status = {};
   if (stat(target.c_str(), &status) != 0) return 0;
@@ -42,8 +42,8 @@ unsigned replaceable_mode(const fs::path& target) {
   return status.st_mode & kPermissions;
 }
 
-// What names of temporary files for the target begin with: short enough for every file system, and still telling whose
-// they are.
+// The beginning of the names of temporary files for the target: short enough for every file system, and still naming
+// the target.
 std::string temporary_stem(const fs::path& target) {
   constexpr size_t kLongestStem = 100;
   return fmt::format(".{}.tmp-", target.filename().string().substr(0, kLongestStem));
@@ -51,19 +51,20 @@ std::string temporary_stem(const fs::path& target) {
 
 constexpr size_t kNumberDigits = 16;
 
-std::string temporary_name(const fs::path& target) {  // that nobody can foresee
+std::string temporary_name(const fs::path& target) {  // a name that nobody can foresee
   std::random_device random;
   const uint64_t number = uint64_t(random()) << 32 | random();
   return (folder_of(target) / fmt::format("{}{:0{}x}", temporary_stem(target), number, kNumberDigits)).string();
 }
 
-// Whoever writes a temporary file holds a lock on it, which ends with the process. Where nobody does, it is what a
-// killed process left. Where the file system knows no locks, nothing can be told, and such files stay.
+// Takes the lock on a temporary file. Its writer holds this lock until the process ends, so a file without a lock was
+// left by a killed process. On file systems without locks the call fails, and such files stay.
 bool take_lock(int descriptor) {
   return flock(descriptor, LOCK_EX | LOCK_NB) == 0;
 }
 
-// Of a file just made. Where the file system has no locks nobody takes it for abandoned.
+// Locks a file just made. True if another process holds the lock because it took the file for abandoned; that never
+// happens on file systems without locks.
 bool locked_by_another(int descriptor) {
   return !take_lock(descriptor) && errno == EWOULDBLOCK;
 }
@@ -121,7 +122,7 @@ AtomicFile::AtomicFile(const fs::path& path) : target_(output_target(path)) {
   remove_abandoned(target_);
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     temporary_ = temporary_name(target_);
-    // What replaces a private file is private from the start; commit() gives it the old file's permissions.
+    // The replacement of a private file is private from the start; commit() gives it the old file's permissions.
     const mode_t mode = mode_ != 0 ? 0600 : 0666;
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (descriptor_ < 0) {

@@ -13,7 +13,8 @@
 
 namespace arbalest {
 
-// One record after the other. All functions throw RunError with the file and the line where the text is no such table.
+// Reads one record after the other. All functions throw RunError with the file and the line if the text is no such
+// table.
 class CsvReader {
  public:
   explicit CsvReader(const std::filesystem::path& path);  // reads the header
@@ -21,9 +22,10 @@ class CsvReader {
   const std::string& path() const { return path_; }
   const std::vector<std::string>& columns() const { return columns_; }
 
-  bool next();  // goes to the next record; false where there is none
+  bool next();  // goes to the next record; false if there is none
 
-  // Of the record: a cell, until the next call of next(), and the line on which it begins. Lines count from 1.
+  // A cell of the current record, valid until the next call of next(), and the line on which the record begins, counted
+  // from 1.
   std::string_view operator[](size_t column) const;
   int64_t line() const { return line_; }
 
@@ -36,7 +38,7 @@ class CsvReader {
   };
   void skip_byte_order_mark();
   bool read_record();
-  bool read_quoted();  // false where the record ends with the cell
+  bool read_quoted();  // false if the record ends with the cell
   bool end_cell(int next);
   int take(bool quoted = false);
   [[noreturn]] void fail_at(int64_t line, const std::string& message) const;

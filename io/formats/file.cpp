@@ -46,7 +46,7 @@ fs::path find_file(const std::string& what, std::span<const fs::path> folders, s
 
 namespace {
 
-// What is in the file's folder, where it is the name that is wrong.
+// Describes the file's folder for an error message if there is no file of that name.
 std::string folder_hint(const fs::path& path, int reason) {
   if (reason != ENOENT && reason != ENOTDIR) return "";
   std::error_code error;

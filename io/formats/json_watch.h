@@ -6,9 +6,9 @@
 
 namespace arbalest {
 
-// What nlohmann::json::sax_parse() calls, for those who look at objects, lists and keys before anything is built of
-// them. A callback of parse() would do as well, but then the library looks through all of an object's members whenever
-// one of them ends.
+// A handler for nlohmann::json::sax_parse() that ignores everything; derived classes watch objects, lists and keys
+// before anything is built of them. A callback of parse() would do too, but with one the library goes through all
+// members of an object whenever an object ends.
 class JsonWatch : public nlohmann::json::json_sax_t {
  public:
   bool null() final { return true; }

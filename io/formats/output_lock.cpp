@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Short enough for every file system. A name that is cut is told apart by its checksum.
+// The lock file's name, short enough for every file system. A checksum distinguishes names that are cut.
 std::string lock_name(const std::string& name) {
   constexpr size_t kLongest = 100;
   if (name.size() <= kLongest) return fmt::format(".{}.lock", name);
@@ -29,7 +29,8 @@ std::string lock_name(const std::string& name) {
   return fmt::format(".{}.{:08x}.lock", name.substr(0, kLongest), sum);
 }
 
-// Where another user's process left the file, in a folder that is everybody's, it may be opened but not made.
+// Opens the lock file, or makes it. A file that another user's process left in a shared folder may be opened for
+// reading but not made.
 int open_lock(const fs::path& file) {
   constexpr int kFlags = O_NOFOLLOW | O_CLOEXEC;
   const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | kFlags, 0666);

@@ -1,5 +1,6 @@
 #pragma once
-// Locks on outputs: two processes that wrote one file would destroy or replace what the other writes.
+// Locks on output files. Without them, two processes that write the same file would destroy or replace each other's
+// output.
 
 #include <filesystem>
 #include <string>
@@ -26,12 +27,12 @@ class OutputInUse : public RunError {
   std::string holder_;
 };
 
-// Keeps other processes away from a file that AtomicFile is going to replace, or make: by a lock on a file beside it,
-// .NAME.lock, which goes with this object. What a killed process left there is in nobody's way. A device (/dev/null)
-// may have several writers.
+// Keeps other processes away from a file that AtomicFile is going to replace or make, by a lock on a second file in the
+// same folder, .NAME.lock. The lock file is removed with this object. One that a killed process left does no harm. A
+// device (/dev/null) may have several writers.
 class OutputLock {
  public:
-  // Throws OutputInUse ("FILE: process 4711 writes this file"), and RunError where no file can be made beside it.
+  // Throws OutputInUse ("FILE: process 4711 writes this file"), and RunError if the lock file cannot be made.
   explicit OutputLock(const std::filesystem::path& path);
   ~OutputLock();
   OutputLock(OutputLock&& other) noexcept;

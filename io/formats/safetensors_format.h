@@ -1,5 +1,5 @@
 #pragma once
-// What the reader and the writer of safetensors share: element types, sizes, errors.
+// Shared parts of the reader and the writer of safetensors: element types, sizes, errors.
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,8 @@ inline constexpr FormatType kFormatTypes[] = {{"F64", DataType::Float64},       
                                               {"I64", DataType::Int64},         {"I32", DataType::Int32},
                                               {"U8", DataType::Uint8},          {"BOOL", DataType::Bool}};
 
-// What a message starts with. A tensor's name may be anything, so it is quoted as JSON and cut where it is long.
+// Throws errors that begin with the file and the tensor. A tensor's name may be anything, so it is quoted as JSON and
+// cut if it is long.
 class Reporter {
  public:
   explicit Reporter(const std::filesystem::path& path, const std::string* tensor = nullptr);
@@ -34,10 +35,10 @@ class Reporter {
   std::string where_;
 };
 
-// A value as it stands in the header, cut where it is long.
+// A value as it stands in the header, cut if it is long.
 std::string shown(const Json& value);
 
-// Bytes of a tensor with elements of `element_bytes`; fails where they exceed what memory can address.
+// Bytes of a tensor with elements of `element_bytes`; fails if they exceed the address space.
 uint64_t byte_count(uint64_t element_bytes, const Shape& shape, const Reporter& report);
 
 }  // namespace arbalest::safetensors

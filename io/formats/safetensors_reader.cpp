@@ -142,7 +142,7 @@ std::map<std::string, std::string> parse_metadata(const std::filesystem::path& p
   return metadata;
 }
 
-// The tensors cover the data exactly once: no overlap, no hole, nothing behind.
+// Checks that the tensors cover the data exactly once: no overlap, no hole, nothing after the last.
 void check_coverage(const std::filesystem::path& path, const std::vector<Entry>& entries, uint64_t data_bytes) {
   std::vector<const Entry*> order;
   for (const Entry& entry : entries) order.push_back(&entry);
@@ -160,8 +160,9 @@ void check_coverage(const std::filesystem::path& path, const std::vector<Entry>&
     Reporter(path).fail("data", fmt::format("{} bytes, as the header says", end), fmt::format("{}", data_bytes));
 }
 
-// What a user may paste into a shell: one line, since what follows in a message is indented. Checkpoints often hold the
-// tensors under "state_dict" or "model", and some of them share memory or have their channels last.
+// A command that converts the checkpoint, to be pasted into a shell: one line, because continued lines of a message are
+// indented. Checkpoints often hold their tensors under "state_dict" or "model", and some of these share memory or are
+// channels-last.
 std::string conversion_of(const std::string& path) {
   return fmt::format(
       "convert it once, with PyTorch and the package safetensors:\n"
@@ -172,7 +173,7 @@ std::string conversion_of(const std::string& path) {
       shell_word(path), shell_word(path + ".safetensors"));
 }
 
-// Throws where the file is of a known other kind.
+// Throws if the file is of another known kind.
 void expect_safetensors(const std::filesystem::path& path, std::span<const uint8_t> head) {
   const std::string kind = kind_of_file(head);
   if (kind.empty()) return;

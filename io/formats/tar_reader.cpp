@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kBlock = 512;
 
-// POSIX.1-1988, and where GNU tar departs from it.
+// A header as in POSIX.1-1988, with GNU tar's deviations.
 struct TarHeader {
   char name[100];
   char mode[8], uid[8], gid[8];
@@ -36,7 +36,7 @@ std::string_view text(const char (&field)[kSize]) {
   return {field, size_t(std::find(field, field + kSize, '\0') - field)};
 }
 
-// Octal digits among spaces; or, of GNU tar, a number of base 256 where the first bit is set.
+// A number field: octal digits among spaces, or, in GNU tar's form, base 256 if the first bit is set.
 template <size_t kSize>
 std::optional<uint64_t> number(const char (&field)[kSize]) {
   uint64_t value = 0;
@@ -55,7 +55,7 @@ std::optional<uint64_t> number(const char (&field)[kSize]) {
   return value;
 }
 
-// The sum of the header's bytes, where those of the checksum count as spaces.
+// The sum of the header's bytes; those of the checksum itself count as spaces.
 uint64_t checksum(const TarHeader& header) {
   std::array<uint8_t, kBlock> bytes;
   std::memcpy(bytes.data(), &header, kBlock);
@@ -95,7 +95,7 @@ void TarReader::fail(uint64_t offset, const std::string& expected, const std::st
   throw RunError(fmt::format("{}: at byte {}: expected {}, found {}", file_.path(), offset, expected, found));
 }
 
-// What an extension says is short; the archive may state any size.
+// The content of an extension header. Refuses more than 1 MiB: real ones are short, but the archive may state any size.
 std::string TarReader::content(uint64_t offset, uint64_t size) const {
   constexpr uint64_t kMost = 1 << 20;
   if (size > kMost) fail(offset, fmt::format("names of at most {} bytes", kMost), fmt::format("{} bytes", size));
@@ -137,7 +137,7 @@ void TarReader::read_extension(char type, uint64_t offset, uint64_t size, Extens
   }
 }
 
-// Data behind the end would be another archive, which readers of tar never see.
+// Fails if data follows the end: it would be another archive, which readers of tar never see.
 void TarReader::expect_zeros() const {
   std::vector<char> bytes(1 << 16);
   for (uint64_t at = at_; at < file_.size(); at += bytes.size()) {

@@ -20,19 +20,19 @@ struct TarMember {
   uint64_t size = 0;    // bytes of it
 };
 
-// One member after the other, by their headers alone. All functions throw RunError with the file and the offset where
-// the archive is malformed or cut off: each header's checksum is looked at, and zeros have to end the archive.
+// Reads one member after the other, by their headers alone. All functions throw RunError with the file and the offset
+// if the archive is malformed or cut off. Each header's checksum is checked, and zeros have to end the archive.
 class TarReader {
  public:
   // `begin`: the offset of a member's first header, or 0.
   explicit TarReader(const RandomAccessFile& file, uint64_t begin = 0) : file_(file), at_(begin) {}
 
-  std::optional<TarMember> next();  // none behind the last
+  std::optional<TarMember> next();  // none after the last
 
   [[noreturn]] void fail(uint64_t offset, const std::string& expected, const std::string& found) const;
 
  private:
-  // What headers before a member's own say of it.
+  // Facts about a member from the extension headers before its own header.
   struct Extension {
     std::optional<std::string> name;
     std::optional<uint64_t> size;

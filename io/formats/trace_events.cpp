@@ -36,7 +36,7 @@ class TraceText : public std::streambuf {
     if (regular) most_ = most_decompressed(std::filesystem::file_size(path, error));
   }
 
-  // Of a byte, counted from 1, in the piece that was read last.
+  // Line and column of a byte of the piece that was read last; bytes of the whole text count from 1.
   Position position_of(size_t byte) const {
     const size_t offset = std::clamp(byte, before_ + 1, before_ + piece_size()) - before_ - 1;
     const std::string_view read(piece_.data(), offset);
@@ -46,7 +46,7 @@ class TraceText : public std::streambuf {
     return {path_, int(line) + 1, int(column) + 1};
   }
 
-  // What has been read of it, but not been taken.
+  // The part of the piece that has been read from the file but not taken yet.
   std::string_view ahead() const { return {gptr(), size_t(egptr() - gptr())}; }
 
  protected:
@@ -90,8 +90,8 @@ class TraceText : public std::streambuf {
   size_t line_start_ = 0;  // offset of the line in which the piece begins
 };
 
-// What json::sax_parse() calls. Objects at depth 2, in the list that is in the outermost object, are events; what their
-// fields hold is a tree where it is an object or a list.
+// Handler for json::sax_parse(). Objects at depth 2, in the list inside the outermost object, are events. A field that
+// holds an object or a list becomes a tree.
 class EventHandler {
  public:
   explicit EventHandler(const std::function<void(const TraceEvent&)>& take) : take_(take) {}

@@ -1,6 +1,6 @@
 #pragma once
-// What a format's decoder gives to ImageDecoder: pixels as the file stores them, before they are scaled and turned
-// upright.
+// Interface of the formats' decoders, which ImageDecoder calls: they give pixels as the file stores them, before these
+// are scaled and turned upright.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace arbalest {
 
-// What of the stored image is wanted, in its pixels, and how large that will be.
+// The region of the stored image that is wanted, in its pixels, and the size that this will be scaled to.
 struct PixelRequest {
   Region region;
   int64_t height = 0, width = 0;
   bool grey = false;  // luma, else colour
 };
 
-// How far behind the last pixel memory may be read.
+// Bytes that may be read beyond the last pixel.
 inline constexpr int64_t kPixelSlack = 64;
 
-// Rows of pixels: one byte each where grey, else four, of which the first three are red, green and blue.
+// Rows of pixels: one byte per pixel if grey, else four, of which the first three are red, green and blue.
 struct Pixels {
   int64_t height = 0, width = 0;
   bool grey = false;
@@ -54,13 +54,14 @@ std::unique_ptr<ImageCodec> tiff_codec();
 
 inline constexpr int64_t kMaxImageSide = 65535, kMaxImagePixels = int64_t{1} << 28;
 
-// Throws RunError where an image of this size is beyond the limits: "the PNG states 60000 × 60000 pixels; …".
+// Throws RunError if an image of this size is beyond the limits: "the PNG states 60000 × 60000 pixels; …".
 void check_image_size(const char* format, int64_t width, int64_t height);
 
 struct PixelBox {
   int64_t left = 0, top = 0, width = 0, height = 0;
 };
-// The pixels of an image of width × height that a region touches, and `margin` around them where the image has so many.
+// The pixels of an image of width × height that a region touches, with up to `margin` pixels around them inside the
+// image.
 PixelBox pixels_of(const Region& region, int64_t width, int64_t height, int64_t margin = 0);
 
 // Chroma of less resolution is interpolated between neighbours: decoded with a margin, the pixels of a region are as

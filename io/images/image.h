@@ -1,6 +1,6 @@
 #pragma once
-// Photos for training: JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the size that
-// a model reads. Of several frames or pages the first is taken.
+// Photos for training: decodes JPEG, PNG, WebP (still images), BMP, GIF and TIFF from memory, a region of them at the
+// size that a model reads. Takes the first of several frames or pages.
 //
 // Pixels come as the file has them: colour profiles and gamma are not applied, alpha is dropped (the colour under it
 // stays, as with Pillow's convert("RGB")), 16 bits become 8 by rounding, a JPEG's CMYK is taken for inverted, as its
@@ -22,7 +22,7 @@
 
 namespace arbalest {
 
-// What a file says of its image.
+// A file's header data about its image.
 struct ImageInfo {
   ImageFormat format = ImageFormat::Jpeg;
   int64_t width = 0, height = 0;  // of the upright image: the EXIF orientation is applied
@@ -46,16 +46,16 @@ class ImageDecoder {
   ImageDecoder(ImageDecoder&&) noexcept;
   ImageDecoder& operator=(ImageDecoder&&) noexcept;
 
-  // Reads the header only. The bytes have to stay until decode() has returned. Throws RunError where they are no image,
-  // or one that is corrupt, truncated or beyond the limits, as far as the header tells.
+  // Reads the header only. The bytes have to stay until decode() has returned. Throws RunError if they are no image, or
+  // one that is corrupt, truncated or beyond the limits, as far as the header shows.
   ImageInfo open(std::span<const std::byte> file);
 
   // The region of the image that was opened, scaled to height × width, as (height, width, channels) bytes; channels is
   // 1 or 3. Scaled by an antialiased triangle filter, as Pillow's BILINEAR; pixels outside of the region do not count.
   // Decodes no more than that needs: a JPEG at the scale (1, 1/2, 1/4 or 1/8) that still has the output's resolution,
-  // only the rows and columns of the region. The same pixels on every machine that has the same versions of
-  // the libraries that decode. Once for each open(). Throws RunError where the file is corrupt or truncated as
-  // far as it was read, or the region is not within the image.
+  // and only the rows and columns of the region. The pixels are the same on every machine with the same versions of the
+  // decoding libraries. Call it once for each open(). Throws RunError if the file is corrupt or truncated as far as it
+  // was read, or if the region is not within the image.
   void decode(const Region& region, int64_t height, int64_t width, int channels, uint8_t* out, PreparationTimes& times);
 
  private:
@@ -63,7 +63,7 @@ class ImageDecoder {
   std::unique_ptr<State> state_;
 };
 
-// What the header says. Throws RunError as ImageDecoder::open does.
+// The image's data from the header. Throws RunError as ImageDecoder::open does.
 ImageInfo image_info(std::span<const std::byte> file);
 
 }  // namespace arbalest

@@ -25,7 +25,7 @@ constexpr int kMaxScans = 500;  // of a progressive file: each goes over the who
 constexpr int kExifMarker = JPEG_APP0 + 1;
 constexpr std::string_view kExifName("Exif\0\0", 6);
 
-// What the library says of a file that still decodes to what its writer meant.
+// Whether a file with this warning of the library still decodes to the image that its writer meant.
 bool is_harmless(int warning) {
   return warning == JWRN_ADOBE_XFORM || warning == JWRN_JFIF_MAJOR || warning == JWRN_EXTRANEOUS_DATA ||
          warning == JWRN_NOT_SEQUENTIAL;
@@ -35,7 +35,7 @@ struct ErrorState {
   jpeg_error_mgr manager;  // first, so that the library's pointer to it is one to this
   jpeg_progress_mgr progress;
   std::jmp_buf jump;
-  bool ended;  // the file did, where the library wanted more
+  bool ended;  // the file ended before the library had what it needed
   bool too_many_scans;
 };
 
@@ -43,9 +43,9 @@ struct ErrorState {
   std::longjmp(reinterpret_cast<ErrorState*>(handle->err)->jump, 1);
 }
 
-// Where the file ends the library reads an end marker, with a warning. The rows may be there all the same, and if not,
-// Huffman's codes end in another warning; but of several scans some would be missing, and arithmetic codes go on for
-// ever.
+// Stops decoding at a warning that is not harmless. At the file's end the library inserts an end marker and warns. All
+// rows may be there by then, and if not, Huffman decoding ends in another warning. But in a file of several scans some
+// of them would be missing, and arithmetic decoding would never end.
 void on_message(j_common_ptr common, int level) {
   if (level >= 0 || is_harmless(common->err->msg_code)) return;
   if (common->err->msg_code == JWRN_JPEG_EOF) {
@@ -88,7 +88,7 @@ class JpegCodec final : public ImageCodec {
   void read(const PixelRequest& request, Pixels& pixels) override;
 
  private:
-  // False where the library failed. What `call` holds has no destructors.
+  // Runs `call`; false if the library failed. `call` must hold nothing with a destructor.
   template <typename Call>
   bool guarded(Call call) {
     if (setjmp(errors_.jump) != 0) return false;

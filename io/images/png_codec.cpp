@@ -85,7 +85,7 @@ ImageInfo PngCodec::open(std::span<const std::byte> file) {
     png_set_read_fn(png_, this, on_read);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // check_image_size() says what the limits are
     png_set_chunk_malloc_max(png_, size_t{64} << 20);
-    // Of what is not needed for pixels only the orientation is looked at.
+    // Keeps only the orientation (eXIf) of the chunks that decoding pixels does not need.
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_AS_DEFAULT, reinterpret_cast<png_const_bytep>("eXIf"), 1);
     png_read_info(png_, info_);
@@ -102,7 +102,7 @@ ImageInfo PngCodec::open(std::span<const std::byte> file) {
   png_bytep exif = nullptr;
   if (png_get_eXIf_1(png_, info_, &exif_size, &exif) != 0) info.orientation = exif_orientation({exif, exif_size});
   check_image_size("PNG", info.width, info.height);
-  // What deflate packs best is 1032 times smaller.
+  // Deflate compresses by a factor of at most 1032.
   if (int64_t(png_get_rowbytes(png_, info_)) * info.height / 1032 > int64_t(file.size())) {
     throw RunError(
         fmt::format("the PNG is truncated: {} bytes cannot hold {} × {} pixels", file.size(), info.width, info.height));

@@ -30,8 +30,8 @@ uint32_t little_endian(std::span<const uint8_t> bytes) {
   return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | uint32_t{bytes[3]} << 24;
 }
 
-// Of the EXIF chunk, where there is one: chunks are a name (4), a size (4) and as many bytes, to which an odd size adds
-// one.
+// The orientation from the EXIF chunk; 1 if there is none. A chunk is a name (4 bytes), a size (4 bytes) and that many
+// bytes, padded to an even number.
 int orientation_of(std::span<const uint8_t> file) {
   constexpr size_t kRiffHeader = 12, kChunkHeader = 8;
   for (size_t at = kRiffHeader; at + kChunkHeader <= file.size();) {

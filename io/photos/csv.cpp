@@ -38,7 +38,7 @@ struct Table {
   std::vector<int64_t> lines;
   std::unique_ptr<CsvLabels> labels;
   std::vector<RowSplit> splits;  // by a column, or because a part is held out
-  std::vector<int32_t> groups;   // where there is a column of groups: of each row
+  std::vector<int32_t> groups;   // of each row, if there is a column of groups
   std::vector<std::string> group_names;
 };
 
@@ -145,7 +145,7 @@ void check_groups(const SourceSpec& spec, const Table& table) {
   }
 }
 
-// The split that a name stands for: test and validation for each other, where only one is there.
+// The split that a name stands for. Test and validation stand for each other if only one of them exists.
 RowSplit meant(const std::string& name, const std::vector<RowSplit>& splits) {
   if (name == "train") return RowSplit::Train;
   const RowSplit asked = name == "test" ? RowSplit::Test : RowSplit::Validation;
@@ -176,7 +176,7 @@ std::vector<bool> divide(const HeldOut& part, const Table& table) {
   return held;
 }
 
-// Where no column says the splits of rows: the part that is held out is the test split.
+// Divides a table that has no column for the split: the held-out part is the test split.
 void divide_table(const SourceSpec& spec, Table& table) {
   const std::vector<bool> held = divide(held_out_option(spec), table);
   for (const bool each : held) table.splits.push_back(each ? RowSplit::Test : RowSplit::Train);
@@ -191,7 +191,8 @@ std::vector<int64_t> rows_of_split(const SourceSpec& spec, const Table& table) {
   return rows;
 }
 
-// A file in two splits lets a model be judged by what it was trained on. It is told once, of training.
+// Warns of files that are in two splits, because a model would be judged by what it was trained on. Only the training
+// split warns, so that it is said once.
 void warn_of_shared_files(const SourceSpec& spec, const Table& table) {
   struct Named {
     uint64_t name;  // a hash of it

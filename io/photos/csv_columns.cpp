@@ -35,7 +35,7 @@ class Finder {
     return size_t(found - names.begin());
   }
 
-  // The column that an option names; none where the option was left out.
+  // The column that an option names; none if the option was left out.
   std::optional<size_t> named(const std::string& option) const {
     const std::string* name = spec_.find(option);
     return name ? std::optional(column(option, *name)) : std::nullopt;
@@ -93,7 +93,8 @@ std::vector<size_t> label_columns(const Finder& finder, const CsvReader& table, 
   }
 }
 
-// Where columns that hold nothing but 0, 1 and empty cells could be the labels: how to say so.
+// A hint for an error message: the labels option for columns that hold only 0, 1 and empty cells. "" if there are fewer
+// than 2 such columns or more than 20.
 std::string labels_hint(const CsvReader& table, const CsvColumns& columns) {
   constexpr int kRows = 1000, kMostNamed = 20;
   CsvReader rows(table.path());
@@ -113,7 +114,7 @@ std::string labels_hint(const CsvReader& table, const CsvColumns& columns) {
   return fmt::format("; found {} columns of 0 and 1: labels={}", names.size(), fmt::join(names, ","));
 }
 
-// Where most cells are numbers: where tables of them are read.
+// A hint for an error message that points to sources of numeric data if most cells of the first row are numbers.
 std::string numbers_hint(const CsvReader& table) {
   CsvReader rows(table.path());
   if (!rows.next()) return "";

@@ -20,14 +20,14 @@ class FileSource : public Source, public FileChecks {
  protected:
   const std::string& label() const { return label_; }  // "csv:FILE train", for messages
 
-  // What is known to be wrong with a sample's file before it is read: "No such file or directory"; "": nothing.
+  // The known fault of a sample's file before it is read: "No such file or directory"; "" if none is known.
   virtual std::string fault(int64_t index) const = 0;
 
  private:
   std::string label_;
 };
 
-// Why a path is no file with something in it; "" where it is one.
+// The reason why a path is no file with something in it; "" if it is one.
 std::string fault_of_file(const std::string& path);
 
 }  // namespace arbalest

@@ -76,11 +76,11 @@ class FolderSource final : public FileSource {
   std::string description_;
 };
 
-// Where the photos of the split are.
+// The location of a split's photos.
 struct FolderSplit {
   fs::path root;  // of the class folders
   Names classes;
-  bool divided = false;  // the root has all splits: those held out are the others'
+  bool divided = false;  // the root holds all splits: the held-out photos belong to the others
   int64_t beside = 0;    // images that are in no class's folder
 };
 
@@ -101,7 +101,7 @@ void check_classes(const SourceSpec& spec, const FolderSplit& split, const fs::p
                              unknown.size() > shown ? fmt::format(" and {} more", unknown.size() - shown) : ""));
 }
 
-// The folder with one of these names, in letters of any case; "" where there is none.
+// The folder with one of these names, in letters of any case; "" if there is none.
 std::string split_folder(const SourceSpec& spec, const Names& folders, std::initializer_list<const char*> names) {
   Names found = folders;
   std::erase_if(found, [&](const std::string& folder) {
@@ -113,7 +113,7 @@ std::string split_folder(const SourceSpec& spec, const Names& folders, std::init
                              fmt::join(found, " and "), spec.path, *names.begin()));
 }
 
-// The source whose classes are the folders in `folder`, as it is written; "" where fewer than two of them have images.
+// A hint that names the source whose classes are the folders in `folder`; "" if fewer than two of them have images.
 std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder) {
   std::error_code error;
   int64_t classes = 0;
@@ -129,7 +129,8 @@ std::string source_of_classes_in(const SourceSpec& spec, const fs::path& folder)
   return "";
 }
 
-// The folder that was probably meant instead: the only one in it, or, where it has images itself, the one around it.
+// A hint at the folder that was probably meant: the only one in the given folder, or its parent if it holds images
+// itself.
 std::string meant_instead(const SourceSpec& spec, const Names& folders, int64_t images) {
   const fs::path root = spec.path;
   std::string meant = folders.size() == 1 ? source_of_classes_in(spec, root / folders.front()) : "";

@@ -33,7 +33,7 @@ class Entries {
     if (!folder_) fail_file("listed", folder);
   }
 
-  // The next one that is not hidden; nullptr behind the last.
+  // The next one that is not hidden; nullptr after the last.
   const dirent* next() {
     while (true) {
       errno = 0;
@@ -54,7 +54,7 @@ class Entries {
     return S_ISDIR(status.st_mode) ? EntryKind::Folder : EntryKind::Other;
   }
 
-  // What tells one folder from any other, whatever it is called.
+  // Identifies the folder independently of its name.
   std::pair<dev_t, ino_t> identity() const {
     struct stat status = {};
     errno = 0;
@@ -106,7 +106,7 @@ void list_images(const std::string& folder, const std::string& prefix, PathList&
         pass_over(others, entry->d_name);
       }
     }
-    // Of several names of one folder the first is taken, on any machine.
+    // Sorts in reverse, so that the first of several names of one folder is taken on any machine.
     std::sort(waiting.begin() + ptrdiff_t(before), waiting.end(), std::greater<>());
   }
 }

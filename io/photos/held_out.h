@@ -1,5 +1,5 @@
 #pragma once
-// Dividing a data set that comes without splits. Internal to io.
+// Division of a data set that comes without splits. Internal to io.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,18 +15,19 @@ namespace arbalest {
 // The part of a data set that is kept from training.
 struct HeldOut {
   double fraction = 0.2;
-  uint64_t seed = 0;  // of its own, so that the run's seed leaves the splits as they are
+  uint64_t seed = 0;  // separate, so that the run's seed leaves the splits as they are
 };
 
-// What the options `test` and `seed` say. Throws GraphError unless 0 < test < 1.
+// The values of the options `test` and `seed`. Throws GraphError unless 0 < test < 1.
 HeldOut held_out_option(const SourceSpec& spec);
 
-// Which of `count` samples are held out: fraction · count of them, rounded, though at least one, and at least one not,
-// where there are two or more. They are those whose names come first by a hash of name and seed, so that a sample
-// that is added to a data set moves few of the others.
+// The samples among `count` that are held out: fraction · count of them, rounded. If there are two or more samples, at
+// least one is held out and at least one is not. Chosen are those whose names come first by a hash of name and seed, so
+// that a sample added to a data set moves few of the others.
 std::vector<bool> hold_out(const HeldOut& part, size_t count, const std::function<std::string_view(size_t)>& name);
 
-// The same of groups that stay together: groups of sizes[g] samples each, until those held out are as many samples.
+// The same for groups that stay together, of sizes[g] samples each: holds out groups until their samples reach that
+// number.
 std::vector<bool> hold_out_groups(const HeldOut& part, const std::vector<int64_t>& sizes,
                                   const std::function<std::string_view(size_t)>& name);
 

@@ -46,7 +46,7 @@ std::string_view take_line(std::string_view& rest) {
   return line;
 }
 
-// Numbers with a space between; false where the line is anything else.
+// Parses numbers with a space between; false if the line is anything else.
 template <typename... T>
 bool parse_line(std::string_view line, T&... numbers) {
   const char* at = line.data();
@@ -69,7 +69,7 @@ bool parse_other(std::string_view line, PassedOver& others) {
   return others.emplace(line.substr(space + 1), number).second;
 }
 
-// Nothing where the text is no index of the shard as it is.
+// Parses the index; none if the text is no index of the shard in its present state.
 std::optional<ShardIndex> parse_index(std::string_view text, const ShardState& state) {
   if (take_line(text) != kFirstLine) return std::nullopt;
   ShardState indexed;
@@ -117,7 +117,7 @@ class Indexer {
   }
 
  private:
-  // What members have a name in common up to the last dot.
+  // The members whose names are the same up to the last dot.
   struct Parts {
     uint64_t begin = 0;  // of the first
     std::optional<TarMember> image, label, twice;  // twice: a second one of either
@@ -136,7 +136,7 @@ class Indexer {
     }
     const bool is_class = strcasecmp(name.c_str() + last_dot, ".cls") == 0;
     if (!is_class && !is_image_name(name.substr(slash))) return pass_over(index_.others, name);
-    const bool aside = last_dot != dot;  // a name with several dots may be of something beside a sample, as a mask is
+    const bool aside = last_dot != dot;  // several dots may mark a companion of a sample, such as a mask
     if (aside && member.type != TarMember::Type::File) return pass_over(index_.others, name);
     if (member.type != TarMember::Type::File) tar_.fail(member.begin, "a file", fmt::format("'{}', a link", name));
     const std::string base = name.substr(0, last_dot);

@@ -19,7 +19,7 @@ constexpr size_t kMost = 1'000'000;
   throw GraphError(fmt::format("pattern '{}': {}", pattern, fault));
 }
 
-// What the inside of a pair of braces stands for.
+// The alternatives that the text inside a pair of braces stands for.
 std::vector<std::string> alternatives(const std::string& pattern, const std::string& inside) {
   std::vector<std::string> all;
   const size_t dots = inside.find("..");

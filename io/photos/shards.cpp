@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-// Where a pattern has {split}, the names that each split may have in its place.
+// The names that each split may have in place of a pattern's {split}.
 Names names_of_split(const std::string& split) {
   if (split == "train") return {"train"};
   if (split == "test") return {"test", "val", "validation", "valid"};
@@ -71,13 +71,13 @@ Names shards_of(const SourceSpec& spec, const std::string& split) {
   return {};
 }
 
-// The folder of a pattern as far as it is the same for all files.
+// The part of a pattern's folder before the first wildcard.
 fs::path folder_before_wildcards(const std::string& pattern) {
   const fs::path folder = fs::path(pattern.substr(0, pattern.find_first_of("*?[{"))).parent_path();
   return folder.empty() ? fs::path(".") : folder;
 }
 
-// Where a folder was given.
+// The suggestion for a folder given in place of a pattern.
 std::string expected_pattern(std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   return fmt::format("; expected a pattern of archives, such as tar:{}/{{split}}-*.tar", folder);

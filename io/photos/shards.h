@@ -18,19 +18,19 @@ struct Shards {
   int64_t dotted = 0;         // samples with dots in their names
 };
 
-// What the source's pattern, or its option `test`, names as a split; none where it has no such split. Throws GraphError
-// for patterns that are wrong.
+// The files of a split: those that the source's pattern, or its option `test`, names; none if it has no such split.
+// Throws GraphError for patterns that are wrong.
 std::vector<std::string> shards_of(const SourceSpec& spec, const std::string& split);
 
-// Throws GraphError where the pattern cannot have the split, RunError where shards of it are missing.
+// Throws GraphError if the pattern cannot have the split, RunError if shards of it are missing.
 void check_shards(const SourceSpec& spec, const std::vector<std::string>& paths);
 
-// Holds the shards against the lists that 'arbalest data pack' keeps beside them (DIR/SPLIT.shards). Where a pattern
-// names whatever there is, throws RunError where packing was not finished, where a shard is missing or is not as
-// listed, and where one is not listed; where it names shards one by one, warns.
+// Compares the shards with the lists that 'arbalest data pack' keeps in their folder (DIR/SPLIT.shards). If a pattern
+// has wildcards, throws RunError if packing was not finished or if a shard is missing, not as listed, or not listed. If
+// it names shards one by one, warns instead.
 void check_lists(const SourceSpec& spec, const std::vector<std::string>& paths);
 
-// Throws RunError as index_shard() does, and where there is no sample.
+// Throws RunError as index_shard() does, and if there is no sample.
 Shards open_shards(const SourceSpec& spec, const std::vector<std::string>& paths);
 
 }  // namespace arbalest

@@ -26,8 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-// Shards are read a block at a time, in whatever order of its samples: before the first of them the system is told that
-// all of the block is needed, and after the last one, where not all shards fit its memory, that it is not any more.
+// Reads shards a block at a time; the samples of a block may be in any order. Before the first of them it advises the
+// system that the whole block is needed. After the last one, if not all shards fit the system's memory, it advises that
+// the block is not needed any more.
 class TarSource final : public Source {
  public:
   TarSource(Shards shards, int64_t classes, Names names, bool keep, std::string label)
@@ -92,7 +93,7 @@ class TarSource final : public Source {
   }
 
  private:
-  // "" where the shard has changed: what is wrong with it, reading says.
+  // A sample's name in its archive; "" if the shard has changed, since reading reports that fault.
   std::string member(int64_t index) const try {
     const ShardSample& wanted = sample(index);
     return TarReader(*files_.file(shard_of(index)), wanted.offset - wanted.header).next().value().name;
@@ -107,8 +108,8 @@ class TarSource final : public Source {
     return size_t(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
   }
 
-  // Of each shard that the block has samples in. It is advice: a shard that cannot be opened is told of when it is
-  // read.
+  // Advises the system, for each shard with samples in the block, whether their bytes are needed soon. A shard that
+  // cannot be opened is reported when it is read.
   void advise(int64_t block, bool needed) const try {
     const int64_t end = std::min((block + 1) * block_, size());
     for (int64_t first = block * block_; first < end;) {
@@ -127,7 +128,7 @@ class TarSource final : public Source {
   PassedOver others_;
   int64_t classes_;
   Names names_;
-  bool keep_;  // in the system's memory, whatever was read
+  bool keep_;  // the shards stay in the system's memory, however much was read
   std::string label_;
   int64_t block_ = 1;
   // Threads read ahead of each other, so that a block may be told of when others are reading it, or have: it is left
@@ -146,7 +147,7 @@ int64_t greatest_label(const std::vector<ShardSample>& samples) {
   return greatest;
 }
 
-// A name a line, beside the shards; none where there is no such file.
+// The names in a file in the shards' folder, one per line; none if there is no such file.
 Names read_names(const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return {};
@@ -187,7 +188,8 @@ void warn_of_dotted_names(const SourceSpec& spec, const Shards& shards) {
                   spec.label(), shards.dotted, shards.samples.size()));
 }
 
-// A shard in two splits lets a model be judged by what it was trained on. It is told once, of training.
+// Warns of shards that are in two splits, because a model would be judged by what it was trained on. Only the training
+// split warns, so that it is said once.
 void warn_of_shared_shards(const SourceSpec& spec, const Names& paths) {
   if (spec.split != "train") return;
   std::set<fs::path> training;

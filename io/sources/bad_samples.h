@@ -11,24 +11,25 @@ namespace arbalest {
 
 class Source;
 
-// What an error that a sample met says behind its place (Source::locate()): without the file's name, which that has.
+// The part of a sample's error message after its place (Source::locate()), without the file's name that the place
+// already has.
 std::string fault_of_sample(const Source& source, int64_t index, const std::string& error);
 
-// Any thread may call.
+// Collects bad samples. Any thread may call.
 class BadSamples {
  public:
-  // `skipped` is told of each once. `before`: how many of the most were passed over earlier.
+  // Calls `skipped` once for each. `before`: how many of the `most` were passed over earlier.
   BadSamples(int64_t most, std::function<void(const std::string& place, const std::string& fault)> skipped,
              int64_t before = 0)
       : most_(most), before_(before), skipped_(std::move(skipped)) {}
 
-  // Who is told from now on. Nobody may be adding meanwhile.
+  // Sets the callback for samples from now on. No thread may call add() meanwhile.
   void tell(std::function<void(const std::string& place, const std::string& fault)> skipped) {
     skipped_ = std::move(skipped);
   }
 
-  // `place`: as Source::locate() says it; `number`: "sample 7 of folder:DIR train", for the message alone. Throws
-  // RunError where it is one too many: the place, the fault and how more may be passed over.
+  // `place`: as Source::locate() says it; `number`: "sample 7 of folder:DIR train", for the message alone. If there are
+  // more than `most`, throws RunError with the place, the fault and how more may be passed over.
   void add(const std::string& place, const std::string& fault, const std::string& number = "");
 
   int64_t most() const { return most_; }

@@ -45,7 +45,7 @@ RoundKeys round_keys(uint64_t key, uint64_t epoch, uint64_t stream = 0) {
   return keys;
 }
 
-// Where 0 … count − 1 go.
+// A permutation of 0 … count − 1: the number at each position.
 class Permutation {
  public:
   Permutation(const RoundKeys& keys, int64_t count) : keys_(keys), count_(uint64_t(count)) {
@@ -92,7 +92,7 @@ DataOrder::DataOrder(uint64_t seed, int64_t samples, bool shuffle, int64_t block
 
 struct DataOrder::Slots {
   int64_t block, missing, count;
-  int64_t short_slot;  // its block is the last one; `count` where all blocks are whole
+  int64_t short_slot;  // its block is the last one; `count` if all blocks are whole
   bool shuffle;
   Permutation blocks;  // of whole ones
 

@@ -40,7 +40,7 @@ inline SourceOption held_out_seed_option() {
 
 inline constexpr int64_t kMostClasses = 1 << 30;
 
-// What most data sets of images hold.
+// Fields and sources of the kinds that most image data sets have.
 inline std::vector<Field> image_and_label(Shape image, int64_t classes) {
   return {{"image", DataType::Uint8, std::move(image)}, {"label", DataType::Int32, {}, classes}};
 }

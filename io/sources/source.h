@@ -1,5 +1,5 @@
 #pragma once
-// Sources of samples: all that the executor knows of data.
+// Sources of samples: the executor's only access to data.
 //
 // A sample is a list of fields (graph/field.h): an image and a label, a vector of floats, several labels, a mask. A
 // source states them, and writes samples into memory that others provide. It knows no batch and no thread.
@@ -27,7 +27,8 @@ struct SampleRef {
                           // sample is prepared the same on any thread, learner or machine
 };
 
-// Files, or members of archives, that are beside samples and are not read: how many of each ending (".heic"; "": none).
+// Files, or members of archives, that were found among samples and are not read: number for each ending (".heic"; "":
+// none).
 using PassedOver = std::map<std::string, int64_t>;
 
 // The data set has no such split; it may have others.
@@ -44,51 +45,51 @@ class Source {
   virtual std::vector<Field> fields() const = 0;  // at least one; names differ
   virtual int64_t size() const = 0;               // samples in this split, at least one
 
-  // Writes a part of a batch. fields[f] is where field f of the first of the samples goes, those of the others follow
-  // without gaps; nullptr where nobody reads the field. Samples of three dimensions, which are images (C, H, W), are
-  // channels-last in memory: height, width, channels; all others are row-major. May allocate, and may take long: it
-  // runs on threads that nothing else waits for. What it throws ends the run.
+  // Writes a part of a batch. fields[f] is the address for field f of the first of the samples; those of the others
+  // follow without gaps. It is nullptr if nobody reads the field. Samples of three dimensions, which are images (C, H,
+  // W), are channels-last in memory: height, width, channels; all others are row-major. May allocate, and may take
+  // long: it runs on threads that nothing else waits for. An exception ends the run.
   virtual void fill(std::span<const SampleRef> samples, std::span<std::byte* const> fields) const = 0;
 
-  // The bytes of a sample's field that is a string, such as an image file. fill() is given nullptr for it. What it
-  // throws ends the run, unless bad samples are skipped (ExecutionOptions::skip_bad).
+  // The bytes of a sample's field that is a string, such as an image file. fill() gets nullptr for it. An exception
+  // ends the run, unless bad samples are skipped (ExecutionOptions::skip_bad).
   virtual void read(int64_t index, size_t field, std::vector<std::byte>& bytes) const;
 
-  // Where a sample comes from, for messages: "photos/train/cup/0007.jpg"; "sample 7" by default.
+  // The place that a sample comes from, for messages: "photos/train/cup/0007.jpg"; "sample 7" by default.
   virtual std::string locate(int64_t index) const { return "sample " + std::to_string(index); }
 
-  // What a sample is called where samples are listed: its file, without where that was found. locate() by default.
+  // A sample's name in lists of samples: its file without the folder it was found in. locate() by default.
   virtual std::string name(int64_t index) const { return locate(index); }
 
-  // Throws RunError where files of samples are missing or empty, and lists the first of them. Runs that skip no bad
-  // samples ask before they begin; nothing is read.
+  // Throws RunError if files of samples are missing or empty, and lists the first of them. Runs that skip no bad
+  // samples call it before they begin; nothing is read.
   virtual void check_files() const {}
 
-  // Files that were found where the samples are and that are none.
+  // Files that were found among the samples and are no samples.
   virtual PassedOver passed_over() const { return {}; }
 
-  // What classes are called, by their index; empty: they are numbers.
+  // Names of the classes, by their index; empty: they are numbers.
   virtual std::vector<std::string> class_names() const { return {}; }
 
-  // Samples that lie next to each other and are best read together: 1 where any order is as good. See DataOrder.
+  // Number of samples that lie next to each other and are best read together; 1 if any order is as good. See DataOrder.
   virtual int64_t block() const { return 1; }
 
-  // Tells of blocks that will be read soon, each sample about once: block b is samples b · block() and on.
+  // Announces blocks that will be read soon, each sample about once: block b is samples b · block() and on.
   virtual void will_read(std::span<const int64_t> /*blocks*/) const {}
 
-  // About how long fill() takes for one sample, on one thread. Batches that take long are filled in parts, several
-  // threads at once. Not below 0. The default is the time to copy the sample, or to read a file; 0: batches are
-  // never divided.
+  // About how many microseconds fill() takes for one sample on one thread. Batches that take long are filled in parts,
+  // on several threads at once. Not below 0. The default is the time to copy the sample, or to read a file; 0: batches
+  // are never divided.
   virtual double microseconds_per_sample() const;
 
-  // True where the content of a batch does not matter (noise): fill() is called once per slot when the run is set up,
-  // and the batch then stays on the device.
+  // True if the content of a batch does not matter (noise): fill() is called once per slot when the run is set up, and
+  // the batch then stays on the device.
   virtual bool resident() const { return false; }
 
   virtual std::string describe() const = 0;  // one line: "mnist:DIR train: 60000 samples of image uint8[1,28,28], …"
 };
 
-// What a graph's `source`, as in "scheme:path?key=value&key=value", and `split` ask for.
+// The source and the split that a graph asks for: `source`, as in "scheme:path?key=value&key=value", and `split`.
 struct SourceSpec {
   std::string text;    // the source as written
   std::string scheme;  // "mnist"
@@ -100,9 +101,9 @@ struct SourceSpec {
   std::string label() const { return text + " " + split; }
 
   const std::string* find(const std::string& key) const;
-  // The option as an integer in [least, most]; `otherwise` where it was left out. Throws GraphError.
+  // The option as an integer in [least, most]; `otherwise` if it was left out. Throws GraphError.
   int64_t integer(const std::string& key, int64_t otherwise, int64_t least, int64_t most) const;
-  // The option as a number between 0 and 1, neither of which it may be. Throws GraphError.
+  // The option as a number between 0 and 1, both excluded. Throws GraphError.
   double fraction(const std::string& key, double otherwise) const;
   // The option as CHANNELSxHEIGHTxWIDTH. Throws GraphError.
   Shape image_shape(const std::string& key, Shape otherwise) const;
@@ -114,26 +115,26 @@ struct SourceScheme {
   bool needs_path = false;                              // what is between ':' and '?' is required, or refused
   std::vector<std::string> options;                     // keys that may follow '?', besides 'limit'
   std::vector<std::string> splits = {"train", "test"};  // that there are
-  // Throws GraphError where the spec is wrong, RunError where files are missing or malformed.
+  // Throws GraphError if the spec is wrong, RunError if files are missing or malformed.
   std::function<std::unique_ptr<Source>(const SourceSpec&)> open;
 };
 
-// Makes a scheme known to open_source(), and so to graph files. Any thread may call it. Throws GraphError where the
-// scheme's name is taken or is none, or where it cannot be opened.
+// Makes a scheme known to open_source(), and so to graph files. Any thread may call it. Throws GraphError if the
+// scheme's name is taken or invalid, or if it has no function to open it.
 void register_source(SourceScheme scheme);
 
-// Opens a split of the source that `spec` names: of a kind that the library has (source_schemes() describes them, as
-// `arbalest sources` and docs/sources.md print it), or of one that was registered. Photos (folder, csv, tar) have the
-// fields 'image', a file's bytes, and 'label', an int32; of a table of several labels, a float for each. Digits and
-// noise, mnist and cifar have 'image', uint8, and 'label'. Every source takes ?limit=N: N samples of each split, spread
-// over it, the same ones whatever the seed; all where there are no more.
-// Throws GraphError for a spec that is wrong (unknown scheme, option or split), and where what was opened states no
-// fields or no samples; RunError for files that are missing or malformed, MissingSplit where there are no files, or no
-// samples, of the split.
+// Opens a split of the source that `spec` names. Its scheme is one of the library (source_schemes() describes them, as
+// `arbalest sources` and docs/sources.md print it) or a registered one. Photos (folder, csv, tar) have the fields
+// 'image', a file's bytes, and 'label': an int32, or a float for each of a table's several labels. Digits and noise,
+// mnist and cifar have 'image', uint8, and 'label'. Every source takes ?limit=N: N samples of each split, spread over
+// it, the same ones for any seed; all if there are no more.
+// Throws GraphError for a spec that is wrong (unknown scheme, option or split), and if the source states no fields or
+// no samples. Throws RunError for files that are missing or malformed, MissingSplit if the split has no files or
+// samples.
 std::unique_ptr<Source> open_source(const std::string& spec, const std::string& split, uint64_t seed);
 
-// What open_source() asks of any source: fields as check_fields() wants them, samples, and a time that is one. Throws
-// GraphError.
+// Checks that open_source() makes for any source: fields as check_fields() wants them, at least one sample, and a valid
+// time per sample. Throws GraphError.
 void check_source(const Source& source);
 
 // "3x32x32"

@@ -56,7 +56,7 @@ class SyntheticSource final : public Source {
   }
 
  private:
-  // Of the split: "size" is the training split's, "test" the other's.
+  // The number of samples of the split: the option `size` for training, `test` for any other.
   static int64_t size_of(const SourceSpec& spec) {
     constexpr int64_t kMost = int64_t{1} << 40;
     const int64_t size = spec.integer("size", 50000, 1, kMost);

@@ -1,5 +1,5 @@
-// What a checkpoint says besides its tensors, which it lacks: read, or refused; what is read is written and read as the
-// same.
+// The state of a checkpoint besides its tensors, which the input lacks: it is read or refused. State that was read is
+// written and must be read back the same.
 
 #include <nlohmann/json.hpp>
 

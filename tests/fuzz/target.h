@@ -1,5 +1,5 @@
 #pragma once
-// What fuzz targets share: a folder to write the input into, and what may come of an input.
+// Shared parts of fuzz targets: a folder to write the input into, and the outcomes that an input may have.
 
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 
 namespace arbalest::fuzz {
 
-// Of this process, below TMPDIR; memory (/dev/shm) is the fastest.
+// The folder of this process in TMPDIR, which is fastest in memory (/dev/shm).
 inline const std::filesystem::path& folder() {
   static const std::filesystem::path path = [] {
     auto made = std::filesystem::temp_directory_path() / ("arbalest-fuzz-" + std::to_string(getpid()));

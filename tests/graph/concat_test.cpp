@@ -1,4 +1,4 @@
-// Batch norms that read what a Concat puts together part by part: which Concats go, and what stands in their place.
+// Batch norms that read the inputs of a Concat directly: which Concats are removed, and what replaces them.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -161,7 +161,7 @@ TEST_CASE("a Concat that something else reads stays, as one part of those behind
   CHECK(parts_of(both, maker(both, "m")) == Names{"ab", "c"});
   CHECK(parts_of(both, maker(both, "n")) == Names{"ab"});
 
-  // Where the last one stays, those in it go: it copies what they are made of.
+  // If the last Concat stays, it copies the inputs of those in it, and these are removed.
   const Graph last = program_of_net(layers + "h = Relu (abc)\n" + kHead).training().graph;
   CHECK(count_ops(last, "Concat") == 1);
   CHECK(maker(last, "abc").inputs ==
@@ -231,7 +231,7 @@ TEST_CASE("what flows back into a part is not written over where others read it,
   CHECK(only(step, kGradient).inputs[gradient_addend(1)] == kNone);
   CHECK(count_ops(step, "Add") == 2 + 2);  // forward, and a sum for each part
 
-  // Nor where it shares memory with what others read.
+  // The same holds if it shares memory with values that others read.
   const Graph shared = program_of_net(
                            "a = arbalest.Linear <units = 4> (x)\nb = arbalest.Linear <units = 3> (x)\n"
                            "s = Concat <axis = 1> (a, b)\nn = arbalest.BatchNorm (s)\n"

@@ -1,4 +1,4 @@
-// What is known when a graph is read: constants, shapes, and what follows from them.
+// Facts that are known when a graph is read: constants, shapes, and values derived from them.
 
 #include "graph/constants.h"
 

@@ -329,7 +329,7 @@ TEST_CASE("a convolution that is folded by its stride leaves statistics where a 
     const Graph step = fused_step("h = arbalest.ConvBnRelu <filters = 16, " + std::string(conv) + "> (x)\n" + kHead);
     return count_ops(step, "arbalest.ConvStatistics");
   };
-  // Of two channels, so of 8 when folded by 2: eight taps.
+  // The image has two channels, so 8 when folded by 2: a row of 64 elements is eight taps.
   CHECK(fused("kernel_shape = [15, 15], strides = [2, 2], pads = [7, 7, 7, 7]") == 1);
   CHECK(fused("kernel_shape = [15, 15], strides = [2, 2], pads = [6, 6, 6, 6]") == 1);
   CHECK(fused("kernel_shape = [7, 7], strides = [2, 2], pads = [3, 3, 3, 3]") == 0);

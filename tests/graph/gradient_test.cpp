@@ -84,7 +84,7 @@ TEST_CASE("gradients are the loss's differences where two batch norms are one no
       "s = Add (b, p)\nr = Relu (s)\n";
   ProgramOptions fused;
   fused.fused_kernels = true;
-  // What flows back: one gradient, two, or what a convolution leaves with sums.
+  // The gradient of the sum's Relu: one gradient, two, or the one that a convolution's gradient leaves with sums.
   for (const std::string end : {"h = GlobalAveragePool (r)\n",
                                 "m = MaxPool <kernel_shape = [2, 2]> (r)\nd = GlobalAveragePool (m)\n"
                                 "e = GlobalAveragePool (r)\nh = Add (d, e)\n",

@@ -1,4 +1,4 @@
-// Where maxima are is kept for their gradient.
+// The positions of maxima are kept for their gradient.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ Graph step_of(const std::string& pool) {
   return step;
 }
 
-// Nodes behind the forward pass that read the value.
+// The number of nodes after the forward pass that read the value.
 int64_t readers_behind(const Graph& graph, ValueId value) {
   return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
     return node.stage != Stage::Forward &&

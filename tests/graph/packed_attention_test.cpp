@@ -1,5 +1,5 @@
-// Attention reads queries, keys and values where they lie beside each other in one tensor, and only where nothing else
-// reads its parts.
+// Attention reads queries, keys and values that lie next to each other in one tensor directly, and only if nothing else
+// reads parts of that tensor.
 
 #include <doctest/doctest.h>
 
@@ -56,7 +56,7 @@ TEST_CASE("attention reads the rows of Q, K and V in place, in the forms that pe
                "q = Transpose <perm = [0, 2, 1, 3]> (q4)\nk = Transpose <perm = [0, 2, 3, 1]> (k4)\n"
                "v = Transpose <perm = [0, 2, 1, 3]> (v4)\n" +
                kAttended,
-           // What else the rows are good for is no part of them.
+           // Other uses of the whole rows do not count as readers of their parts.
            "q3, k3, v3 = Split <axis = 2> (qkv)\n" + kOfRows +
                "r = Relu (qkv)\nr3, other = Split <axis = 2, split = [16, 32]> (r)\n"
                "r4 = Reshape <shape = [0, 0, 2, 8]> (r3)\nr5 = Transpose <perm = [0, 2, 1, 3]> (r4)\n"
@@ -90,7 +90,7 @@ TEST_CASE("attention reads parts apart that others read, or that lie otherwise t
            split +
                "g = Relu (q3)\nq4 = Reshape <shape = [0, 0, 2, 8]> (g)\nq = Transpose <perm = [0, 2, 1, 3]> (q4)\n" +
                kOfRows.substr(kOfRows.find("k4")) + kAttended,
-           // A head's Q, K and V beside each other.
+           // A head's Q, K and V next to each other.
            "five = Reshape <shape = [0, 9, 2, 3, 8]> (qkv)\nmoved = Transpose <perm = [3, 0, 2, 1, 4]> (five)\n" +
                kTaken + kTurned + kAttended,
            // Parts of columns.

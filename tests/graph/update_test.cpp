@@ -62,7 +62,7 @@ TEST_CASE("weights, gradients and statistics are views of flat arenas") {
     REQUIRE(arena != kNone);
     std::vector<std::pair<int64_t, int64_t>> ranges;
     for (const Value& member : graph.values) {
-      // What is written in place (a carry's `next`) has no view of its own.
+      // Values written in place (a carry's `next`) have no view of their own.
       if (member.view.base != arena) continue;
       CHECK(member.view.offset_bytes % kAlign == 0);
       ranges.emplace_back(member.view.offset_bytes, member.view.offset_bytes + member.type.bytes());

@@ -1,4 +1,4 @@
-// Decoding of BMPs, GIFs and TIFFs of every kind, and what is refused of them.
+// Decoding of BMPs, GIFs and TIFFs of every kind, and files that are refused.
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,7 @@ std::string refusal(const FileBytes& file) {
   return message_of<RunError>([&] { decode_all(decoder, file, 3); });
 }
 
-// Of one channel, less than 2^bits.
+// An image of one channel with palette indices below 2^bits.
 TestImage indices(int width, int height, int bits) {
   TestImage image = test_image(width, height, 1, 99);
   for (uint8_t& value : image.bytes) value = uint8_t(value & ((1 << bits) - 1));
@@ -36,7 +36,7 @@ std::vector<uint8_t> colours_of(const TestImage& image) {
   return colours;
 }
 
-// The first three channels; of one or two the first, three times.
+// The first three channels of an image; for one or two channels, the first one three times.
 std::vector<uint8_t> without_alpha(const TestImage& image) {
   std::vector<uint8_t> colours;
   for (size_t k = 0; k < image.bytes.size(); k += size_t(image.channels)) {
@@ -166,7 +166,7 @@ TEST_CASE("images: GIFs of every kind") {
     CHECK(image_info(bytes_of(frames)).alpha);
     check_pixels(frames, 29, 23, colours_of(image));
   }
-  // On a larger canvas: the transparent colour is around the frame, and where there is none the first one.
+  // On a larger canvas the area around the frame has the transparent colour, or the first one if there is none.
   for (const int transparent : {-1, 9}) {
     const FileBytes file =
         encode_gif(image, {.left = 4, .top = 3, .canvas_width = 40, .canvas_height = 30, .transparent = transparent});

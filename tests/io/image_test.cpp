@@ -17,7 +17,7 @@ Region whole(const TestImage& image) {
   return {0, 0, double(image.width), double(image.height)};
 }
 
-// Of (height, width, channels) bytes.
+// The region of an image of (height, width, channels) bytes.
 std::vector<uint8_t> cut(const std::vector<uint8_t>& bytes, int width, int channels, const Region& region) {
   std::vector<uint8_t> out;
   for (int y = 0; y < int(region.height); ++y) {
@@ -34,7 +34,7 @@ Region some_region(int width, int height, uint64_t seed) {
           double(below(random.word[3], uint32_t(height - h + 1))), double(w), double(h)};
 }
 
-// Of interleaved colour pixels.
+// The luma of interleaved colour pixels.
 std::vector<double> luma(const std::vector<uint8_t>& bytes, int channels) {
   std::vector<double> out;
   for (size_t k = 0; k < bytes.size(); k += size_t(channels)) {

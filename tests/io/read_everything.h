@@ -1,5 +1,5 @@
 #pragma once
-// Reads everything that a source tells and gives.
+// Calls every function of a source that tells of its data or gives it.
 
 #include <algorithm>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace arbalest::test {
 
-// Of the first 64 samples. Passes on what the source throws.
+// Reads the first 64 samples. Passes on exceptions of the source.
 inline void read_everything(const Source& source) {
   const std::vector<Field> fields = source.fields();
   std::vector<SampleRef> samples;

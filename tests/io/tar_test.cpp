@@ -149,13 +149,13 @@ TEST_CASE("tar: dots in names divide no samples and fold none into one") {
   std::string archive;
   for (int i = 0; i < 3; ++i)
     archive += sample(fmt::format("IMG_{}", i), fmt::format("photo {}", i), std::to_string(i));
-  for (int i = 3; i < 6; ++i) {  // a class comes before or behind its image
+  for (int i = 3; i < 6; ++i) {  // a class comes before or after its image
     const std::string base = fmt::format("x/scan.2023.{:02}", i),
                       label = tar_member(base + ".cls", std::to_string(i % 3));
     const std::string photo = tar_member(base + ".png", fmt::format("photo {}", i));
     archive += (i == 4 ? label + photo : photo + label) + tar_member(base + ".json", "{}");
   }
-  // Both rules: a sample without dots, and one beside it with.
+  // Both rules: a sample without dots in its name, and one with dots next to it.
   archive += sample("y", "photo 6", "0") + sample("y.left", "photo 7", "1") + tar_member("y.mask.png", "mask");
   folder.write("a.tar", archive + tar_end());
   for (int i = 0; i < 2; ++i) {  // by the headers, then by the index
@@ -173,7 +173,7 @@ TEST_CASE("tar: dots in names divide no samples and fold none into one") {
     check_parts(told[0], {"4 of 8 samples have dots in their names, which are cut at the last one; readers that follow "
                           "WebDataset's rule cut at the first"});
   }
-  // Where such names are samples, one of them that has no class is at fault; masks alone are passed over.
+  // If such names are samples, one of them without a class is an error; masks alone are passed over.
   check_parts(error_of(sample("scan.1", "x", "0") + tar_member("scan.2.jpg", "x") + tar_end()),
               {"at byte 2048: expected 'scan.2.cls' beside 'scan.2.jpg', found none"});
   check_parts(error_of(sample("scan.1", "x", "0") + tar_member("scan.2.cls", "1") + tar_end()),
@@ -295,7 +295,7 @@ TEST_CASE("tar: the index beside a shard is used as long as the shard is the sam
   CHECK(labels(*open(path)) == std::vector<int32_t>{0, 2, 2, 0, 1});
   CHECK(text() == changed);
 
-  // What is no index of this shard is replaced.
+  // A file that is no index of this shard is replaced.
   Strings wrong = {"", "arbalest tar index 1" + made.substr(20), made.substr(0, made.size() - 4), made + "x",
                    made.substr(0, 60)};
   for (const char* number : {" -1\n", " x\n", "\n", " 99999999999\n", " 0 0\n"}) {
@@ -311,7 +311,7 @@ TEST_CASE("tar: the index beside a shard is used as long as the shard is the sam
     CHECK(labels(*open(path)) == std::vector<int32_t>{0, 1, 2, 0, 1});
     CHECK(text() == made);
   }
-  // So is that of a shard that has changed.
+  // The same holds for the index of a shard that has changed.
   folder.write("a.tar", shard(1, 5));
   std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(2));
   CHECK(labels(*open(path)) == std::vector<int32_t>{1, 2, 0, 1, 2});
@@ -441,7 +441,7 @@ TEST_CASE("tar: memory stays flat over a set that is larger than what may stay i
   std::vector<std::byte> bytes;
   int64_t before = 0, most = 0, most_cached = 0;
   std::vector<int64_t> batch(32);
-  // In the second epoch a window is told of when a thread that is ahead has read some of it.
+  // In the second epoch a window is announced only after a thread that is ahead has read some of it.
   std::deque<std::vector<int64_t>> late(6);
   for (uint64_t epoch = 0; epoch < 2; ++epoch) {
     for (int64_t first = 0; first < source->size(); first += 32) {

@@ -236,7 +236,7 @@ class Comparison:
             raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; it has {', '.join(sorted(stepped)[:8])}")
         found = {name: keras_export.in_keras_order((before[name] - stepped[name]) / RATE, exact[name].shape, name)
                  for name in exact}
-        # Of a bias before a batch norm the gradient is rounding alone.
+        # The gradient of a bias before a batch norm is rounding error alone.
         names = [n for n in exact if np.linalg.norm(exact[n]) > 1e-9]
         error = lambda other: {n: float(np.linalg.norm(other[n] - exact[n]) / np.linalg.norm(exact[n])) for n in names}
         found, single = error(found), error(single)

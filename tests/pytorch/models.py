@@ -163,7 +163,7 @@ class Comparison:
             raise RuntimeError(f"no parameters of the graph: {', '.join(missing[:8])}; it has {', '.join(sorted(stepped)[:8])}")
         found = {name: (before[name] - stepped[name].astype(np.float64)) / RATE for name in before}
         exact, single = self.torch_gradients(torch.float64), self.torch_gradients(torch.float32)
-        # Of a bias before a batch norm the gradient is rounding alone.
+        # The gradient of a bias before a batch norm is rounding error alone.
         names = [n for n in exact if np.linalg.norm(exact[n]) > 1e-9 * max(1.0, np.linalg.norm(before[n]))]
         error = lambda other: {n: float(np.linalg.norm(other[n] - exact[n]) / np.linalg.norm(exact[n])) for n in names}
         return error(found), error(single)

@@ -1,5 +1,5 @@
-// A kernel that is launched by launch_dependent() and does not wait reads what the kernel ahead is still writing, now
-// and then: no other test is sure to see it. Here the sources are read.
+// Dependent kernels wait. A kernel that launch_dependent() launches and that does not wait reads, now and then, what
+// the kernel before it is still writing. No other test is sure to notice it, so this one reads the sources.
 
 #include <doctest/doctest.h>
 
@@ -70,7 +70,7 @@ TEST_CASE("kernels that are launched as dependents wait for what they depend on"
     if (!entry.is_regular_file() || !is_source(entry.path())) continue;
     const std::string file = fs::relative(entry.path(), root()), text = content(entry.path());
     kernels.merge(kernels_of(text, file));
-    if (entry.path().filename() == "dependent_launch.cuh") continue;  // where launch_dependent() itself is
+    if (entry.path().filename() == "dependent_launch.cuh") continue;  // the file of launch_dependent() itself
     if (auto names = launched_as_dependents(text, file); !names.empty()) launched[file] = names;
   }
   size_t checked = 0;
@@ -79,7 +79,7 @@ TEST_CASE("kernels that are launched as dependents wait for what they depend on"
       const fs::path folder = fs::path(file).parent_path();
       const auto [first, last] = kernels.equal_range(name);
       CHECK_MESSAGE(first != last, file, " launches ", name, ", which is defined nowhere");
-      // Of kernels in several files of one name, those in the folder are meant, where there are any.
+      // If several files have kernels of this name, those in the same folder are meant, if there are any.
       const bool here = std::any_of(
           first, last, [&](const auto& kernel) { return fs::path(kernel.second.file).parent_path() == folder; });
       for (auto kernel = first; kernel != last; ++kernel) {

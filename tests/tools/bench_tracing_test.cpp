@@ -1,4 +1,4 @@
-// What a trace costs: turns of the runs, and costs within rounds.
+// The cost of a trace: the order of the runs, and costs within rounds.
 
 #include "tools/measure/bench_tracing.h"
 

@@ -1,4 +1,4 @@
-// arbalest data: what a data set holds, contact sheets, and photos packed into tar archives.
+// arbalest data: the content of a data set, contact sheets, and photos packed into tar archives.
 
 #include <doctest/doctest.h>
 #include <zlib.h>
@@ -125,7 +125,7 @@ TEST_CASE("data: sizes, kinds, classes and the mean of what is there") {
   CHECK(images["width"].dump() == R"({"min":10,"median":20,"max":48})");  // the JPEG is 48 × 64 upright
   CHECK(images["height"].dump() == R"({"min":16,"median":24,"max":64})");
   CHECK(images["shorter_side"].dump() == R"({"min":10,"median":20,"max":48})");
-  // Whatever their sizes: (51, 102, 255), three times 153, black, white, black.
+  // Images weigh the same whatever their sizes: (51, 102, 255), three times 153, black, white, black.
   const double channels[3][5] = {{0.2, 0.6, 0, 1, 0}, {0.4, 0.6, 0, 1, 0}, {1, 0.6, 0, 1, 0}};
   for (size_t c = 0; c < 3; ++c) {
     double mean = 0, square = 0;
@@ -547,7 +547,7 @@ TEST_CASE("data pack: a set is finished, too, where the samples behind its last 
   photos.break_one();
   const Redirected errors(photos.folder / "errors.txt", stderr);
   photos.pack({"--skip-bad", "1", "--split", "train"});
-  // As earlier versions left the list where the last sample cannot be read.
+  // The list as earlier versions left it if the last sample cannot be read.
   std::string list = content(photos.out + "/train.shards");
   for (const auto& [from, to] : {std::pair{"\"next\":6", "\"next\":5"}, {"\"skipped\":1", "\"skipped\":0"}}) {
     REQUIRE(list.find(from) != list.npos);

@@ -1,4 +1,4 @@
-// `arbalest evaluate` and `arbalest predict`: what they print.
+// The output of `arbalest evaluate` and `arbalest predict`.
 
 #include <doctest/doctest.h>
 
@@ -28,7 +28,7 @@ struct Trained {
     last = run(tiny({}), options).ends.at(0).last;
   }
 
-  // What the command line prints.
+  // The lines that the command prints.
   std::vector<std::string> lines(std::vector<const char*> words) const {
     words.insert(words.begin() + 1, graph.c_str());
     for (const char* more : {"--weights", weights.c_str(), "--devices", "cpu:0", "--threads", "2"})

@@ -55,7 +55,7 @@ g () => (float loss)
 })";
   }
 
-  // What the command prints; --model and the device come last.
+  // The lines that the command prints; --model and the device come last.
   std::vector<std::string> lines(std::vector<const char*> words) const {
     for (const char* more : {"--model", model.c_str(), "--devices", "cpu:0", "--threads", "2"}) words.push_back(more);
     const Command command = parse(words);

@@ -1,4 +1,4 @@
-// The command line: what parses, and what the errors say.
+// The command line: which lines parse, and the messages of errors.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -236,7 +236,7 @@ TEST_CASE("an operator is found under another framework's name, by a word, and b
   about("Conv", "\nsee also arbalest.Conv: ");
   about("Gemm", "\nsee also arbalest.Linear: ");
   about("BatchNormalization", "\nsee also arbalest.BatchNorm: ");
-  // What is padded where nothing is said, which is not as elsewhere.
+  // The default padding, which differs from other frameworks.
   about("arbalest.Conv", "so that the image keeps its size at stride 1. PyTorch and Keras pad nothing unless told to");
   about("Conv", "default: none");
   const std::string pools = describe_operators("pool");

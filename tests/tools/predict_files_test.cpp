@@ -94,7 +94,7 @@ TEST_CASE("predict on files: a line each, in the order of the command line") {
   CHECK(nlohmann::json::parse(trained.lines({"--format", "json", "--value", "logits", bright}).at(0))
             .at("value")
             .size() == 2);
-  // Of a split, files are named too, and classes are known.
+  // For a split, files are named too, and their classes are known.
   CHECK(trained.lines({"--format", "csv"})
             .at(1)
             .starts_with((trained.folder / "test/bright/0.png,bright,bright,").string()));
@@ -114,7 +114,7 @@ TEST_CASE("predict on files: several labels, each with its probability, also whe
   CHECK(table.at(0) == "sample,bright,dark");
   CHECK(table.at(1).starts_with(bright + ",0.9"));
   CHECK(trained.lines({"--format", "csv", "--top", "1", bright}).at(0) == "sample,class_1,probability_1");
-  // The file, without where the data set has it from.
+  // The file's name without the folder from which the data set has it.
   CHECK(trained.lines({"--format", "csv"}).at(1).starts_with((trained.folder / "test/bright/0.png,").string()));
   std::filesystem::remove(trained.folder / "table.csv");
   CHECK(trained.lines({bright}) == lines);
@@ -198,7 +198,7 @@ TEST_CASE("an exported model has the names of its classes in its metadata") {
     CHECK(exported(trained, {}).at("class_names") == R"(["bright","dark"])");
     const std::string names = trained.folder.write("names.txt", std::string("day\nnight\n"));
     CHECK(exported(trained, {"--class-names", names.c_str()}).at("class_names") == R"(["day","night"])");
-    // Of what is no class nothing is said.
+    // A value that is no classes has no class names.
     CHECK(exported(trained, {"--value", "x"}).empty());
   }
 }

@@ -1,4 +1,4 @@
-// `arbalest profile`: what is measured, and how it is printed.
+// `arbalest profile`: its measurements and how they are printed.
 
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@ using namespace arbalest::test;
 
 namespace {
 
-// What the command prints as JSON, of a short measurement.
+// The JSON that the command prints for a short measurement.
 nlohmann::json profile_of(ProfileOptions& options, const TestFolder& folder) {
   options.seconds = 0.05;
   options.json = true;
@@ -128,6 +128,6 @@ TEST_CASE("a profile is told by stage, by operator, by layer and by what is lost
         std::string::npos);
   CHECK(profile_record(run).at("library_bytes") == 1 << 19);
   CHECK(profile_record(run).at("taken_bytes") == 7 << 19);
-  run.step.limits = {};  // not to be had
+  run.step.limits = {};  // unknown
   CHECK(profile_text(run, 2, true).find("nan") == std::string::npos);
 }

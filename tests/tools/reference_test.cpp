@@ -1,5 +1,5 @@
-// docs/operators.md, docs/sources.md and docs/command.md are made of the records of operators and sources, and of the
-// command line.
+// docs/operators.md, docs/sources.md and docs/command.md are generated from the records of operators and sources, and
+// from the command line.
 //
 // After a change of either: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_tools -tc='*reference*', then read the
 // difference.
@@ -179,7 +179,7 @@ TEST_CASE("every source says what it holds, and every option what it means") {
     }
     CHECK(describe_sources("").find(scheme.name + ":" + doc.path) != std::string::npos);
   }
-  // What is said to hold without an option holds.
+  // The documented defaults of options are the real ones.
   for (const std::string scheme : {"glyphs", "synthetic"}) {
     CAPTURE(scheme);
     std::string stated = scheme + ":";

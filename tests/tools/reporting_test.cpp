@@ -1,4 +1,4 @@
-// What a run shows and logs.
+// The display and the log of a run.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -150,7 +150,7 @@ class Terminal {
   std::FILE* out_ = nullptr;
 };
 
-// What a run shows on a terminal so wide.
+// The display of a run on a terminal with this number of columns.
 std::string shown_on(uint16_t columns) {
   const Terminal terminal(columns);
   ConsoleObserver line(terminal.out());
@@ -296,7 +296,7 @@ TEST_CASE("the end tells what was reached, and where nothing was validated") {
   CHECK_FALSE(contains(whole, "training, by"));
   CHECK_FALSE(contains(whole, kNothing));
   CHECK(contains(whole, "\n  best loss: 0.2500, epoch 2\n"));
-  // A rollback undoes an epoch's end, and what was reported behind it.
+  // A rollback undoes an epoch's end and the reports after it.
   for (const int64_t iteration : {200, 260}) {
     const std::string back = told([&](ConsoleObserver& line, RunFinished& end) {
       line.epoch({2, 240, 36, 12345, 0.1235, {}, true});
@@ -411,7 +411,7 @@ TEST_CASE("the log is one object a line, event first") {
     finished.trace_error = "no room either";
     finished.interrupted_by = "SIGINT";
     log.finished(finished);
-    // What is written is there at once.
+    // Each event is in the file as soon as it is written.
     std::ifstream early(path);
     CHECK(std::count(std::istreambuf_iterator<char>(early), {}, '\n') == 6);
     log.failed({"boom", 1, 100, 3.0, "t.json.gz"});

@@ -1,5 +1,5 @@
-// What commands write: by one process at a time, nothing lost by a command that is refused, and no stream in another's
-// place.
+// Outputs of commands: one process at a time writes each, a command that is refused loses nothing, and no stream takes
+// the place of another.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// What a run changed in its graph's file is kept with its weights, and taken by what is done with them.
+// Changes that a run makes to its graph's attributes are kept with its weights, and taken by commands that use these.
 
 #include <doctest/doctest.h>
 
@@ -47,7 +47,7 @@ class Runs {
     return {out.lines(), errors.lines()};
   }
 
-  // What `evaluate --json` says, and what it tells besides.
+  // The JSON that `evaluate --json` prints, and its lines on the error stream.
   std::pair<nlohmann::json, std::vector<std::string>> evaluated(std::vector<const char*> more) const {
     std::vector<const char*> words = {"evaluate", graph.c_str(), "--weights", weights.c_str(), "--json"};
     words.insert(words.end(), more.begin(), more.end());
@@ -156,7 +156,7 @@ TEST_CASE("weights of another graph, or of no command line, leave the graph as i
   CHECK(given.at("loss").get<double>() == doctest::Approx(validated_loss(runs)).epsilon(1e-9));
   CHECK(other.at("loss") != given.at("loss"));
 
-  // A graph that has changed since: what does not fit is told.
+  // A graph that has changed since: differences are reported.
   runs.write(tiny({}));
   runs.train({"--set", "x.mean=[0.7]"});
   std::string renamed = write_graph_text(tiny({}));

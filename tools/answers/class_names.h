@@ -1,5 +1,5 @@
 #pragma once
-// What classes are called where people read them.
+// Names of classes, as people read them.
 
 #include <cstdint>
 #include <string>
@@ -9,8 +9,9 @@ namespace arbalest {
 
 class ClassNames {
  public:
-  // Of so many classes, one a line of the file. "" for none: `known` are taken, and classes beyond these are their
-  // numbers. Throws RunError where the file cannot be read, GraphError where it has another number of lines.
+  // Names for `classes` classes: the lines of the file at `path`, one each. If `path` is "", takes `known`; classes
+  // beyond these are called by their numbers. Throws RunError if the file cannot be read, GraphError if it has another
+  // number of lines.
   ClassNames(const std::string& path, const std::vector<std::string>& known, int64_t classes);
 
   const std::string& operator[](int64_t label) const { return names_[size_t(label)]; }

@@ -90,7 +90,7 @@ class ClassLines final : public PredictionLines {
   // The truth about a sample, if it is known.
   struct Truth {
     int64_t label = -1;          // its class; −1: unknown
-    std::vector<float> targets;  // or of each label: 1, 0, or −1 where that is unknown
+    std::vector<float> targets;  // or of each label: 1, 0, or −1 if that is unknown
   };
 
   Truth truth_of(const InferredBatch& batch, int64_t n) const {
@@ -142,7 +142,7 @@ class ClassLines final : public PredictionLines {
     return text + "\n";
   }
 
-  // What it is, where that is something else.
+  // The true class or labels in parentheses if the prediction is wrong; otherwise "".
   std::string remark(std::span<const float> scores, const std::vector<Prediction>& predictions,
                      const Truth& truth) const {
     if (truth.label >= 0 && truth.label != predictions.front().label) {
@@ -157,7 +157,7 @@ class ClassLines final : public PredictionLines {
     return "";
   }
 
-  // The labels that hold.
+  // The names of the labels that are true.
   std::string holding(const Truth& truth, const char* between) const {
     std::string text;
     for (size_t label = 0; label < truth.targets.size(); ++label) {

@@ -1,5 +1,5 @@
 #pragma once
-// How `arbalest predict` writes what a model makes of a sample: a line each.
+// The output of `arbalest predict`: one line per sample with the model's prediction.
 
 #include <cstdint>
 #include <memory>
@@ -15,30 +15,30 @@ enum class LineFormat : uint8_t { Lines, Json, Csv };
 
 struct PredictedSample {
   int64_t index = 0;  // in the split
-  std::string file;   // that it is in; "": none of its own
+  std::string file;   // that holds the sample; "": it has no file of its own
 };
 
-// What a row of scores stands for.
+// The meaning of a row of scores, the first of InferredBatch::values, and of the second value.
 enum class Scores : uint8_t {
-  OfClasses,           // one class a sample, the first of InferredBatch::values
-  OfClassesWithLabel,  // and the second has the sample's class
-  OfLabels,            // labels of which each is decided by itself
-  OfLabelsWithTruth,   // and the second has what they are
+  OfClasses,           // of classes, one per sample
+  OfClassesWithLabel,  // the same, and the second value is the sample's class
+  OfLabels,            // of labels, each of which is decided by itself
+  OfLabelsWithTruth,   // the same, and the second value holds the true labels
 };
 
 // How classes or labels are written.
 struct ClassFormat {
   LineFormat format = LineFormat::Lines;
-  int top = 0;                       // classes a sample; 0: one, or all labels where there are several a sample
+  int top = 0;                       // classes per sample; 0: one, or all labels if there are several per sample
   std::vector<std::string> names;    // of all of them
-  DataType label = DataType::Int32;  // of the second value, where there is one
+  DataType label = DataType::Int32;  // of the second value, if there is one
 };
 
 class PredictionLines {
  public:
   virtual ~PredictionLines() = default;
   virtual std::string head() const { return ""; }  // before all lines
-  // Of row n of the batch.
+  // The line for row n of the batch.
   virtual std::string line(const PredictedSample& sample, const InferredBatch& batch, int64_t n) const = 0;
 };
 

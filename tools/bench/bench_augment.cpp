@@ -1,5 +1,5 @@
-// What arbalest.Augment costs on the CPU: images/s of one thread and of all, by what it does. Settings that this
-// build's operator does not have are left out.
+// Measures arbalest.Augment on the CPU: images/s of one thread and of all, by its settings. Leaves out settings that
+// this build's operator does not have.
 
 #include <fmt/format.h>
 

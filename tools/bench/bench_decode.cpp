@@ -1,11 +1,11 @@
-// What preparing photos costs: regions as RandomResizedCrop draws them (0.08 … 1 of the area, sides 3:4 … 4:3), scaled
-// to one size, of all files of a folder, on 1, 2, … threads. Beside it the decoder alone: libjpeg-turbo, the whole
-// image, no scaling.
+// Measures the preparation of photos: regions as RandomResizedCrop draws them (0.08 … 1 of the area, sides 3:4 … 4:3),
+// scaled to one size. Takes all files of a folder, on 1, 2, … threads. For comparison it measures the decoder alone:
+// libjpeg-turbo, the whole image, no scaling.
 //
 //     build/tools/bench_decode FOLDER [--size 224] [--threads 1,2] [--seconds 3] [--images 1000] [--channels 3]
 //
-// Both run in turns of a quarter of a second, since other work of the machine would otherwise fall on one of them.
-// Microseconds are processor time of an image, images/s are by the clock.
+// The two alternate every quarter of a second, since other work of the machine would otherwise affect only one of them.
+// Microseconds are processor time per image, images/s are by the clock.
 
 #include <fmt/format.h>
 

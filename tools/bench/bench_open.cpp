@@ -1,4 +1,4 @@
-// What opening a source costs: bench_open SOURCE [SPLIT]
+// Measures the time and memory that opening a source takes: bench_open SOURCE [SPLIT]
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -14,7 +14,7 @@ using namespace arbalest;
 
 namespace {
 
-// A line of the process's status, in KiB: "VmRSS", "VmHWM".
+// A line of the process's status, given in KiB, as MiB: "VmRSS", "VmHWM".
 double mebibytes(const std::string& key) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
@@ -35,7 +35,7 @@ int main(int argc, char** argv) try {
   const auto source = open_source(argv[1], argc == 3 ? argv[2] : "train", 1);
   source->check_files();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
-  malloc_trim(0);  // what the allocator keeps for later is not the source's
+  malloc_trim(0);  // memory that the allocator keeps for later is not the source's
   fmt::print("{}\n{:.2f} s, {:.1f} MiB more than before, {:.1f} MiB at the most\n", source->describe(), seconds.count(),
              mebibytes("VmRSS") - before, mebibytes("VmHWM") - before);
   return 0;

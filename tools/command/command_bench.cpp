@@ -14,7 +14,7 @@
 namespace arbalest {
 namespace {
 
-// What is wrong with the graph or its data is wrong in every cell: found before the first. Returns the batch.
+// Reports errors of the graph or its data before the first cell, since all cells would meet them. Returns the batch.
 int64_t check(const Graph& graph, SessionOptions session) {
   session.learners.devices.resize(1);
   return prepare(graph, session).program.training().batch;
@@ -22,7 +22,7 @@ int64_t check(const Graph& graph, SessionOptions session) {
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);  // a sweep takes minutes: what is measured is there to read
+  std::fflush(stdout);  // a sweep takes minutes: results can be read as they come
 }
 
 }  // namespace

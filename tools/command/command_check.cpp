@@ -44,7 +44,7 @@ bool reads_files(const Prepared& prepared) {
   return std::any_of(fields.begin(), fields.end(), [](const Field& field) { return field.dtype == DataType::String; });
 }
 
-// What a plan takes of memories that do not have as much, whoever has the rest of it.
+// Notes on memories that are smaller than what a plan takes of them, whoever uses the rest.
 std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared) {
   std::vector<std::string> notes;
   const auto compare = [&](const std::string& where, int64_t bytes, int64_t memory) {
@@ -66,7 +66,7 @@ std::vector<std::string> memory_notes(const Plan& plan, const Prepared& prepared
   return notes;
 }
 
-// A rate that never reaches lr, where the command line says how long the run is.
+// A note on a rate that never reaches lr, if the command line says how long the run is.
 std::string warmup_note(const Prepared& prepared, const SessionOptions& options) {
   const Node& train = prepared.program.train;
   const double warmup = float_attribute(train, "warmup"), stated = float_attribute(train, "epochs");

@@ -1,4 +1,4 @@
-// arbalest data: what a data set holds, and the same photos in tar archives.
+// arbalest data: the content of a data set, and the same photos in tar archives.
 
 #include <fmt/format.h>
 
@@ -42,8 +42,8 @@ struct OpenSplits {
   std::vector<std::string> broken;   // "test: cannot be opened: the reason"
 };
 
-// Those asked for, or else train and test. A data set may have one of these alone: where files are at fault (RunError),
-// the split is there and broken. Throws where a split that was asked for cannot be opened, or none can.
+// Opens the splits asked for, or else train and test. A data set may have only one of these; if its files are at fault
+// (RunError), a split exists but is broken. Throws if a split that was asked for cannot be opened, or if none can.
 OpenSplits open_splits(const std::string& text, const std::vector<std::string>& asked) {
   OpenSplits splits;
   if (!asked.empty()) {
@@ -66,7 +66,7 @@ OpenSplits open_splits(const std::string& text, const std::vector<std::string>& 
   return splits;
 }
 
-// Of all pairs of splits.
+// The files that two splits share, for all pairs of splits.
 std::vector<SharedFiles> find_shared(const std::vector<OpenSplit>& splits, const std::vector<SplitSurvey>& found) {
   std::vector<SharedFiles> all;
   for (size_t other = 1; other < found.size(); ++other) {

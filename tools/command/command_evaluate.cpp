@@ -1,4 +1,4 @@
-// arbalest evaluate: what the graph's metrics say of a model on a split.
+// arbalest evaluate: the graph's metrics for a model on a split.
 
 #include <fmt/format.h>
 
@@ -29,17 +29,19 @@ struct Evaluated {
   std::optional<ConfusionMatrix> confusion;
   std::optional<LabelCounts> labels;  // or of several labels a sample
   std::vector<std::string> names;     // of its classes, or of these
-  std::string scores, others;  // what classes are counted by, and that they might be by others; "": there are none
+  std::string scores, others;         // what classes are counted by, and alternatives to that; "": there are none
 };
 
-// Where classes are (samples, classes) scores against a number each.
+// The number of classes if output 0 is a row of scores per sample and output 1 the sample's class number; otherwise
+// none.
 std::optional<int64_t> classes_of(const Inference& inference) {
   const TensorType logits = inference.output_type(0), label = inference.output_type(1);
   if (logits.shape.size() != 1 || !label.shape.empty() || label.dtype != DataType::Int32) return std::nullopt;
   return logits.shape[0];
 }
 
-// Where labels are rows (samples, labels), each decided by itself.
+// The number of labels if output 0 is a row of scores per sample and output 1 a row as long, one label per score;
+// otherwise none.
 std::optional<int64_t> labels_of(const Inference& inference) {
   const Shape scores = inference.output_type(0).shape;
   if (scores.size() != 1 || inference.output_type(1).shape != scores) return std::nullopt;
@@ -51,7 +53,7 @@ std::optional<int64_t> counted_by(const std::optional<Head>& head, const Inferen
   return head->labels ? labels_of(inference) : classes_of(inference);
 }
 
-// As a file says, of so many classes or labels.
+// Names the classes or labels, of which there are `classes`, by the lines of a file.
 void name_classes(Inference& inference, const std::string& file, std::optional<int64_t> classes) {
   if (!classes) {
     throw GraphError(
@@ -163,7 +165,7 @@ void print_classes(const ConfusionMatrix& confusion, const ClassNames& names) {
   line("mean", confusion.samples(), confusion.mean_precision(), confusion.mean_recall(), confusion.mean_f1());
 }
 
-// As a table where it fits a terminal, else the pairs that are confused most often.
+// Prints a table if it fits a terminal, else the pairs that are confused most often.
 void print_confusion(const ConfusionMatrix& confusion, const ClassNames& names) {
   constexpr int64_t kMostColumns = 12;
   constexpr size_t kMostPairs = 10;

@@ -28,7 +28,7 @@ json operand_record(const Plan& plan, const Graph& graph, ValueId value, const O
           {"slots", buffer.slots}};
 }
 
-// What a trace carries of the plan, and besides it memory and the nodes of each task.
+// The part of the plan that a trace holds, plus its memory and the nodes of each task.
 json full_record(const Plan& plan) {
   json record = plan_record(plan);
   for (const Arena& arena : plan.arenas) {

@@ -1,4 +1,4 @@
-// arbalest predict: what a model makes of each sample of a split, or of files.
+// arbalest predict: a model's predictions for each sample of a split, or for files.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@
 namespace arbalest {
 namespace {
 
-// Lines of samples in the order of the split, whatever the order in which they come.
+// Lines of samples in the order of the split, in whatever order they come.
 class OrderedLines {
  public:
   void add(int64_t first, std::string lines, int64_t samples) {
@@ -38,12 +38,12 @@ class OrderedLines {
   }
 
  private:
-  std::map<int64_t, std::pair<std::string, int64_t>> waiting_;  // lines and how many samples they are of
+  std::map<int64_t, std::pair<std::string, int64_t>> waiting_;  // lines, and the number of samples they are for
   int64_t next_ = 0;
 };
 
-// What the rest of the graph and the file of weights say of a sample's fields, or else the graph's source: to open that
-// may take long, and its data may not be there.
+// The fields of a sample: as the rest of the graph and the file of weights state them, otherwise from the graph's
+// source. Opening the source may take long, and its data may be missing.
 std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& options) {
   const Node* prefetch = graph.find_op("arbalest.Prefetch");
   if (!prefetch) throw GraphError(fmt::format("graph '{}' has no arbalest.Prefetch node", graph.name));
@@ -54,7 +54,8 @@ std::vector<Field> fields_of_graph(const Graph& graph, const PredictOptions& opt
       ->fields();
 }
 
-// Where the graph reads pixels of one size, such as those of CIFAR-10: files are scaled and cut to it.
+// Inserts a node that scales and crops files to the size in which the graph reads pixels, if it reads fixed-size ones,
+// such as CIFAR-10's.
 void prepare_files(Graph& graph, std::vector<Field>& fields) {
   const auto prefetch = std::find_if(graph.nodes.begin(), graph.nodes.end(),
                                      [](const Node& node) { return node.op->qualified_name() == "arbalest.Prefetch"; });
@@ -68,7 +69,7 @@ void prepare_files(Graph& graph, std::vector<Field>& fields) {
     const std::string name = graph.values[size_t(files)].name;
     std::vector<int64_t> order(graph.nodes.size() + 1);
     std::iota(order.begin(), order.end(), int64_t{0});
-    order.back() = prefetch - graph.nodes.begin();  // behind it
+    order.back() = prefetch - graph.nodes.begin();  // after it
     prefetch->attributes.set("cache", "none");
     const NodeId node =
         graph.add_node(builtin_ops().get("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
@@ -106,8 +107,8 @@ void refuse_of_labels(const Graph& graph, const std::vector<Field>& fields, cons
   }
 }
 
-// A model asked about files. What cannot be read is left out, and the others are told all the same, unless --skip-bad
-// says how many it may be.
+// Predicts for files. Files that cannot be read are left out, and the others are printed all the same, unless
+// --skip-bad states how many may be left out.
 void ask_about_files(Graph& graph, const PredictOptions& options, SessionOptions& session, InferenceRequest& asked) {
   std::vector<Field> fields = fields_of_graph(graph, options);
   const auto are_files = [&] {

@@ -23,13 +23,13 @@
 namespace arbalest {
 namespace {
 
-// Where the reader of a pipe is gone the write fails; the signal would end the process.
+// Ignores SIGPIPE: without a reader, a write to a pipe then fails instead of ending the process.
 void let_pipes_fail() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Throws GraphError where two of the files that the run reads and writes are one, or one of them is a folder of its
-// own.
+// Throws GraphError if two of the files that the run reads and writes are the same, or if one of them is also the
+// folder of checkpoints or of TensorBoard.
 void check_paths(const RunOptions& options) {
   const FileOptions& files = options.session.files;
   NamedPaths paths = {{"GRAPH", options.graph},
@@ -47,9 +47,9 @@ void check_paths(const RunOptions& options) {
   check_inputs_kept({{"--weights", files.weights}}, {{"--trace", files.trace}, {"--log", options.log}});
 }
 
-// Where the run goes on, and what a later one needs to know of this. The folder of checkpoints is made, so that other
-// files of the run may lie in it or beside it, and held before its newest checkpoint is looked for: another run may
-// still write there.
+// Finds the checkpoint to go on from, and notes what a later run needs to know of this one. Makes the folder of
+// checkpoints first, so that other files of the run may lie in it or next to it. Holds the folder before it looks for
+// the newest checkpoint, since another run may still write there.
 void take_up(CheckpointOptions& checkpoints) {
   if (checkpoints.folder.empty()) return;
   std::error_code unknown;

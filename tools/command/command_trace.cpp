@@ -1,5 +1,5 @@
-// arbalest trace FILE: what a trace says, in the terminal, and what would change if. arbalest view TRACE…: a page that
-// shows schedules, in one file.
+// arbalest trace FILE: a summary of a trace in the terminal, and the gain from possible changes. arbalest view TRACE…:
+// a page that shows schedules, in one file.
 
 #include <cstdio>
 #include <string>
@@ -22,13 +22,14 @@ std::string trace_name(const std::string& path) {
   return name_without(path, {".gz", ".json", ".trace"});
 }
 
-// "lenet.html", and of two traces "lenet-starved.html", which leaves the page of the first one alone.
+// "lenet.html", and for two traces "lenet-starved.html", which leaves the page of the first one alone.
 std::string page_of(const std::vector<std::string>& traces) {
   const std::string first = trace_name(traces[0]), last = trace_name(traces.back());
   return (first == last ? first : first + "-" + last) + ".html";
 }
 
-// What `make` makes of a trace that was read. Some faults of its plan show only there; they name the file too.
+// The result of `make` on a trace that was read from `file`. Some faults of the trace's plan show only here; their
+// errors name the file too.
 template <typename Make>
 auto made_of(const std::string& file, const Make& make) {
   try {

@@ -45,14 +45,15 @@ int report(const std::exception& error, int status) {
   return status;
 }
 
-// The C library loads what ends threads when the first one ends, and aborts where there is no memory for it then.
+// Loads early the library by which threads end. The C library loads it when the first thread ends, and aborts if there
+// is no memory for it then.
 void load_unwinding() {
   void* here = nullptr;
   backtrace(&here, 1);
 }
 
-// Where a file reaches the limit of its size (ulimit -f) the write fails, which is told, and what was written is
-// removed; the signal would end the process.
+// Ignores SIGXFSZ: a write beyond the limit on file sizes (ulimit -f) then fails instead of ending the process. The
+// failure is reported, and the partial file removed.
 void let_large_files_fail() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
@@ -60,7 +61,7 @@ void let_large_files_fail() {
 void flush_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  // Why it could not be written earlier is not known any more.
+  // The reason for an earlier failure is not known any more.
   throw RunError(errno == 0 ? std::string("standard output: not all of it could be written")
                             : fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
 }

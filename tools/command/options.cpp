@@ -17,7 +17,7 @@
 namespace arbalest {
 namespace {
 
-// "1,2,4", ascending whatever the order written.
+// Parses "1,2,4"; the result is ascending, in whatever order it was written.
 std::vector<int> parse_counts(std::string_view option, std::string_view text) {
   const auto fail = [&](const std::string& what) {
     throw GraphError(fmt::format("{} '{}': {}; expected whole numbers from 1 to {} with commas between them", option,
@@ -43,7 +43,7 @@ std::vector<int> parse_counts(std::string_view option, std::string_view text) {
 constexpr const char* kModelsWeights =
     "the model's weights (safetensors), with what their run changed by --set; otherwise the graph's own";
 
-// Options and positionals are declared here; what they mean beyond their type is checked where it is used.
+// Declares options and positionals. Meanings beyond their types are checked by the code that uses them.
 class CommandLine {
  public:
   CommandLine() : app_("Arbalest trains neural networks from graph files.", "arbalest") {
@@ -91,7 +91,7 @@ class CommandLine {
 
   Command parse(int argc, const char* const* argv) {
     run_.command_line.assign(argv, argv + argc);
-    // A command that is named behind "help" would be parsed as one.
+    // A command named after "help" would be parsed as one.
     if (argc > 1 && std::string_view(argv[1]) == "help") help_.assign(argv + 2, argv + argc);
     std::erase_if(help_, [](const std::string& word) { return word.starts_with('-'); });
     try {
@@ -481,7 +481,8 @@ class CommandLine {
     help_command_->add_option("COMMAND", help_, "such as run")->type_name("");
   }
 
-  // What CLI11 could not place comes back as leftovers: here they become errors that name the nearest valid word.
+  // The chosen command. Words that CLI11 could not place come back as leftovers; they become errors that name the
+  // nearest valid word.
   Command chosen() {
     const auto parsed = app_.get_subcommands();
     if (parsed.empty()) {

@@ -41,7 +41,7 @@ struct OptionValue {
 struct RunOptions : GraphOptions {
   std::string log;          // JSON lines
   std::string tensorboard;  // a folder for event files
-  // For who reads either later.
+  // The command line and its options, for readers of either output.
   std::vector<std::string> command_line;
   std::vector<OptionValue> given;
 };
@@ -98,7 +98,7 @@ struct ScalingOptions : GraphOptions {
   bool json = false;
 };
 
-// What a trace costs in throughput.
+// arbalest bench tracing: the throughput that a trace costs.
 struct TracingOptions : GraphOptions {
   TracingOptions() { session.execution.report_every = 20; }
 
@@ -109,7 +109,7 @@ struct TracingOptions : GraphOptions {
   double warmup_seconds = 1;
 };
 
-// Where the time of a step goes.
+// arbalest profile: the time of a step by nodes or layers.
 struct ProfileOptions : GraphOptions {
   ProfileOptions() { session.execution.report_every = 5; }
 
@@ -134,7 +134,7 @@ struct PredictOptions : GraphOptions {
   std::string split;
   std::string class_names;
   std::string value;               // instead of classes, the numbers of this value of the graph, or its classes
-  int top = 0;                     // classes a sample; 0: one, or all labels where there are several a sample
+  int top = 0;                     // classes per sample; 0: one, or all labels if there are several per sample
   std::vector<std::string> files;  // instead of a split
   Format format = Format::Lines;
 };
@@ -146,12 +146,12 @@ struct ExportCommandOptions : GraphOptions {
   ExportOptions exported;
 };
 
-// What a data set holds.
+// arbalest data: the content of a data set.
 struct DataOptions {
   std::string source;
-  std::vector<std::string> splits;  // empty: train and test, where they are
-  int64_t limit = 0;                // samples of a split to look at; 0: all
-  int threads = 0;                  // 0: one a core
+  std::vector<std::string> splits;  // empty: train and test, if they exist
+  int64_t limit = 0;                // samples of a split to read; 0: all
+  int threads = 0;                  // 0: one per core
   std::string contact_sheet;        // .html, .png or .jpg of the first split; "": none
   bool json = false;
 };

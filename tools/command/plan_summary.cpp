@@ -59,7 +59,7 @@ class Summary {
          counted(plan_.lanes.size(), "lane"), counted(plan_.edges.size(), "edge"));
   }
 
-  // What ticks how often, and how clocks follow from each other.
+  // Lists the clocks: how often each ticks, and its ratio to a finer clock.
   void clocks() {
     line("Clocks");
     for (size_t clock = 0; clock < plan_.clocks.size(); ++clock) {
@@ -74,7 +74,7 @@ class Summary {
     }
   }
 
-  // "forward 12, backward 20" of the nodes of a task.
+  // The nodes of a task by stage: "forward 12, backward 20".
   std::string nodes_of(const Task& task) const {
     constexpr std::array<const char*, 3> kStages = {"forward", "backward", "update"};
     std::array<int, 3> counts{};

@@ -19,7 +19,7 @@
 namespace arbalest {
 namespace {
 
-// What a parser refuses, with the option in front.
+// Runs a parser and puts the option in front of its error.
 template <typename Parse>
 void named(const char* option, const Parse& parse) {
   try {

@@ -1,6 +1,6 @@
 #pragma once
-// Where the command line meets SessionOptions: each option that sets one of its fields is declared here, once for all
-// commands that take it. What is written wrong is refused as it is parsed: GraphError, with the option in front.
+// Declares the command-line options that set fields of SessionOptions, each once for all commands that take it. A
+// malformed value is refused while it is parsed: GraphError, with the option in front.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -10,36 +10,36 @@
 
 namespace arbalest {
 
-// Checks with messages that say what was found and what is expected.
+// Checks whose messages say what was found and what is expected.
 CLI::Validator whole(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 CLI::Validator real(double least, double most);
 CLI::Validator not_empty();
 // A time in seconds, as seconds_of() takes it; for transform(), which leaves the number of seconds.
 CLI::Validator duration(double least, double most);
 
-inline constexpr int kMostReplicas = 1024;  // and devices: a typing error makes no plan of millions
+inline constexpr int kMostReplicas = 1024;  // also the most devices: a typing error makes no plan of millions
 
-// What all commands take that take a graph.
+// Options of all commands that take a graph.
 void bind_graph(CLI::App& command, GraphOptions& options);
-// How much of devices' memory may be planned for.
+// The limit on devices' memory that may be planned for.
 void bind_memory(CLI::App& command, SessionOptions& session);
-// Which passes there are.
+// The choice of passes.
 void bind_passes(CLI::App& command, SessionOptions& session);
-// How learners agree.
+// The strategy by which learners agree.
 void bind_strategy(CLI::App& command, SessionOptions& session);
 // The file of weights to begin with.
 void bind_weights(CLI::App& command, FileOptions& files, const char* description);
-// What happens to samples that cannot be read.
+// The treatment of samples that cannot be read.
 void bind_reading(CLI::App& command, SessionOptions& session, const char* description);
-// What makes a plan: how many learners, how long.
+// Options that determine the plan: number of learners, length of the run.
 void bind_plan(CLI::App& command, SessionOptions& session);
-// What a run does besides: rules, files, reports.
+// Other options of a run: rules, files, reports.
 void bind_run(CLI::App& command, SessionOptions& session);
 
-// What becomes of a run whose loss is not finite.
+// The treatment of a run whose loss is not finite.
 void bind_divergence(CLI::App& command, DivergenceOptions& divergence);
 
-// What a run that goes on has otherwise.
+// Attributes that change when a run goes on from a checkpoint.
 void bind_changes(CLI::App& command, std::vector<std::string>& changes);
 
 // Checkpoints, and how long a run may take.

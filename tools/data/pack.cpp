@@ -39,7 +39,7 @@ struct Item {
   std::string fault;  // why it cannot be read; "": it can
 };
 
-// What one thread makes of samples.
+// Reads and prepares samples for packing, on one thread.
 class Preparer {
  public:
   Preparer(const Source& source, const PackOptions& options)

@@ -30,7 +30,7 @@ struct ChannelSums {
   double mean = 0, square = 0;
 };
 
-// What one thread has found.
+// The findings of one thread.
 struct Findings {
   ImageSurvey images;
   ChannelSums grey, colour[3];
@@ -259,7 +259,7 @@ void count_classes(const Source& source, int field, SplitSurvey& result) {
   }
 }
 
-// Returns false where numbers are neither 0 nor 1 nor missing, and nothing is counted.
+// Returns false, and counts nothing, if there are numbers that are neither 0 nor 1 nor missing.
 bool count_several(const Source& source, int field, SplitSurvey& result) {
   const auto count = size_t(result.fields[size_t(field)].shape[0]);
   std::vector<LabelSurvey> labels(count);

@@ -113,7 +113,7 @@ std::string images_text(const SplitSurvey& survey, int threads) {
   return images.bytes.empty() ? text : text + line("speed", speed_text(survey, threads));
 }
 
-// Where a field has images as NumPy and others have them: height, width, channels.
+// A line that says so if a field seems to hold images as NumPy does (height, width, channels); otherwise "".
 std::string channels_last_text(const SplitSurvey& survey) {
   for (const Field& field : survey.fields) {
     const Shape& shape = field.shape;
@@ -145,7 +145,7 @@ nlohmann::ordered_json faulty_json(const std::vector<FaultySample>& samples) {
 std::string values_text(const SplitSurvey& survey) {
   std::string text;
   for (const auto& [name, range] : survey.values) {
-    if (range.count == 0) continue;  // nothing is finite, which is told of each sample
+    if (range.count == 0) continue;  // no number is finite, which is reported for each sample
     text += line(text.empty() ? "values" : "",
                  fmt::format("{}: {:g} … {:g} (least, most), mean {:g}, deviation {:g}", printable(name), range.least,
                              range.most, range.mean, range.deviation()));

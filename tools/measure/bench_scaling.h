@@ -55,8 +55,8 @@ struct ScalingCell {
   std::vector<double> windows;       // images/s over all devices
   int64_t planned_peak_bytes = 0;    // of the device that needs most
   double setup_seconds = 0;
-  std::string error;           // one line; "" where measured
-  std::exception_ptr failure;  // what it tells of; nullptr where measured or interrupted
+  std::string error;           // one line; "" if measured
+  std::exception_ptr failure;  // the error's exception; nullptr if measured or interrupted
 
   bool measured() const { return error.empty(); }
 };
@@ -67,13 +67,13 @@ std::vector<int> device_counts(const std::vector<int>& asked, size_t pool);
 // Trains, as run_training() does.
 using Train = std::function<void(const Graph&, const SessionOptions&, RunObserver&, const std::atomic<bool>&)>;
 
-// Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node; of `session` the
-// devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Whatever fails
+// Trains until the windows are measured or `interrupted` is set. `graph` has no Validate node. Of `session`, the
+// devices, learners, precision and report_every count, and whether there is a trace, which is not kept. Any failure
 // becomes the cell's error.
 ScalingCell measure_cell(const Graph& graph, SessionOptions session, const WindowRule& rule,
                          const std::atomic<bool>& interrupted, const Train& train = run_training);
 
-// What all cells of a sweep have in common.
+// The settings that all cells of a sweep share.
 struct ScalingSweep {
   std::string graph;                     // its name
   std::string precision;                 // "bf16", …
@@ -81,7 +81,7 @@ struct ScalingSweep {
   std::optional<double> price_per_hour;  // of the pool
 };
 
-// A cell against the cells before it; absent where what it would be compared with was not measured.
+// A cell compared with the cells before it. A comparison is absent if its other side was not measured.
 struct ScalingRow {
   ScalingCell cell;
   RateSummary images_per_second;
@@ -101,7 +101,7 @@ class ScalingTable {
 
   std::string heading() const;                    // with a line feed, as the others
   std::string line(const ScalingRow& row) const;  // columns under the heading, or the error
-  std::string json(const ScalingRow& row) const;  // one object; null where a comparison is absent
+  std::string json(const ScalingRow& row) const;  // one object; null if a comparison is absent
 
  private:
   ScalingSweep sweep_;

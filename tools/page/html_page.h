@@ -1,5 +1,5 @@
 #pragma once
-// One HTML file with everything in it: no network, no server. What it carries is data, never markup or script.
+// One HTML file with everything in it: no network, no server. Its content is data, never markup or script.
 
 #include <string>
 #include <string_view>
@@ -8,21 +8,21 @@
 
 namespace arbalest {
 
-// What bundle.py makes of a page's style sheets, body and modules when the library is built.
+// The parts of a page that bundle.py makes of its style sheets, body and modules when the library is built.
 struct PageParts {
   std::string_view style, body, script;
 };
 
 std::string base64(std::string_view bytes);
 
-// What is added stands in the file in that order.
+// Builds a page; content stands in the file in the order in which it is added.
 class HtmlPage {
  public:
   HtmlPage(std::string_view title, const PageParts& parts);
 
-  void add_json(std::string_view id, const nlohmann::ordered_json& json);  // bytes that are no UTF-8 become U+FFFD
-  void add_text(std::string_view id, std::string_view text);               // base64 or the like: without '<'
-  void add_script();                                                       // that of the page's parts
+  void add_json(std::string_view id, const nlohmann::ordered_json& json);  // bytes that are not UTF-8 become U+FFFD
+  void add_text(std::string_view id, std::string_view text);               // base64 or another text without '<'
+  void add_script();                                                       // the script of the page's parts
   std::string finish();                                                    // the file; the object is empty afterwards
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// What commands that write a page share.
+// Shared parts of commands that write a page.
 
 #include <functional>
 #include <initializer_list>
@@ -9,10 +9,10 @@
 
 namespace arbalest {
 
-// What a file is called in a page: its name without folders and these endings, each taken off once, in this order.
+// A file's name in a page: without folders and these endings, each taken off once, in this order.
 std::string name_without(const std::string& path, std::initializer_list<std::string_view> endings);
 
-// What files are called beside each other: by `name_of` their path, and by the path itself where others have that name.
+// Distinct names for files on one page: `name_of` the path, or the path itself if another file has that name.
 std::vector<std::string> names_apart(const std::vector<std::string>& paths,
                                      const std::function<std::string(const std::string&)>& name_of);
 

@@ -25,7 +25,7 @@ constexpr size_t kMostValues = 1000;  // names of one kind of points
 constexpr int kDeepest = 8;           // objects and lists within each other
 constexpr int kMostMembers = 50'000;  // of an object: to find one takes as long as there are others
 
-// Of a line that is damaged: what is wrong with it.
+// A description of a damaged line's fault.
 struct Fault {
   std::string what;
 };
@@ -70,7 +70,7 @@ Json parse_line(const std::string& line, bool last) {
   try {
     event = Json::parse(line);
   } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the line's own number is told elsewhere.
+    // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the caller adds the line's real number.
     const std::string what = message_of(error);
     const size_t at = what.find("column ");
     throw Fault{fmt::format("no JSON{}: {}",
@@ -90,7 +90,7 @@ double number(const Json& event, const char* key) {
   return found->get<double>();
 }
 
-// A number where there is one, and null where it is undefined.
+// A number, or null if it is missing or undefined.
 Json optional_number(const Json& event, const char* key) {
   const auto found = event.find(key);
   return found == event.end() || found->is_null() ? Json() : Json(number(event, key));
@@ -128,7 +128,7 @@ class Run {
   bool empty() const { return lines_ == 0; }
   Json& data() { return data_; }
 
-  // Throws Fault where the event says something else than such events do.
+  // Adds an event. Throws Fault if its content does not fit its kind.
   void add(const Json& event) {
     static const std::map<std::string, void (Run::*)(const Json&)> kEvents = {
         {"start", &Run::start},           {"progress", &Run::progress}, {"epoch", &Run::epoch},
@@ -157,7 +157,7 @@ class Run {
     }
   }
 
-  // A run that goes on says what it was asked for once more; where it is the first line, nothing else does.
+  // A run that goes on states its options once more. They count only if this is the first line.
   void resume(const Json& event) {
     if (data_["start"].is_null()) start(event);
   }
@@ -175,7 +175,7 @@ class Run {
   void epoch(const Json& event) { add_point(data_["epochs"], event, number(event, "epoch")); }
   void validation(const Json& event) { add_point(data_["validations"], event, number(event, "epoch")); }
 
-  // Whatever an event has that says neither where it is nor what it is of is a value.
+  // Adds a point. All members of an event are its values, except those for its kind and its position.
   void add_point(Json& points, const Json& event, double epochs) {
     static const std::set<std::string> kOthers = {"event",   "epoch",   "epochs", "iteration",
                                                   "seconds", "samples", "missed"};
@@ -228,7 +228,7 @@ class Run {
                                     {"path", text(event, "path")}});
   }
 
-  // What follows begins behind that iteration once more.
+  // After a rollback the run goes on from that iteration: leaves out points after it.
   void rollback(const Json& event) {
     const double iteration = number(event, "iteration");
     data_["rollbacks"].push_back({{"iteration", iteration},

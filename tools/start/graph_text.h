@@ -1,5 +1,5 @@
 #pragma once
-// A graph file as text, of which parts are changed and comments stay.
+// The text of a graph file, of which parts can be changed while comments stay.
 
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace arbalest {
 
-// What is not found throws std::logic_error: the text is one of the command's own.
+// Throws std::logic_error if something is not found: the text is one of the command's own.
 class GraphText {
  public:
   explicit GraphText(std::string text) : text_(std::move(text)) {}
@@ -15,14 +15,14 @@ class GraphText {
   const std::string& text() const { return text_; }
   bool has(std::string_view part) const { return text_.find(part) != text_.npos; }
 
-  // Of the node whose first result is `node`: the attribute is `value` from now on, or goes.
+  // Sets, removes or reads an attribute of the node whose first result is `node`.
   void set(std::string_view node, std::string_view attribute, std::string_view value);
   void erase(std::string_view node, std::string_view attribute);
   int64_t number(std::string_view node, std::string_view attribute) const;
-  // The node's line is a comment, or none any more.
+  // Makes the node's line a comment, or a comment a line again.
   void comment_out(std::string_view node);
   void uncomment(std::string_view node);
-  // The first occurrence, or all.
+  // Replaces the first occurrence, or all.
   void replace(std::string_view part, std::string_view by);
   void replace_all(std::string_view part, std::string_view by);
 

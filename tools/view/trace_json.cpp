@@ -157,8 +157,8 @@ struct Durations {
   double deviation() const { return count > 1 ? std::sqrt(squares / double(count - 1)) : 0; }
 };
 
-// What is inside of tasks whose nodes were timed after the run, each [launch, share of the task]. Learners do the same,
-// so tasks share these lists: by task, which of them; −1: none.
+// The insides of tasks whose nodes were timed after the run, as lists of [launch, share of the task]. Learners do the
+// same, so tasks share lists: `of_task` has the index of each task's list; −1: none.
 struct Insides {
   std::vector<std::vector<NodeShare>> lists;
   std::vector<int32_t> of_task;

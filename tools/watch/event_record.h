@@ -1,6 +1,6 @@
 #pragma once
-// TensorBoard's event files: records of TFRecord's framing, each an `Event` of TensorFlow's event.proto in protobuf's
-// wire format. What is written is what TensorBoard needs for scalars and hyperparameters, and no library.
+// TensorBoard's event files: records in TFRecord's framing, each an `Event` of TensorFlow's event.proto in protobuf's
+// wire format. Writes only what TensorBoard needs for scalars and hyperparameters, without a library.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ std::string framed(std::string_view bytes);
 
 // Events, not yet framed. `wall_time`: seconds since 1970.
 std::string version_event(double wall_time);  // the first of a file
-// A run goes on: what was written before of this step and later ones counts no more.
+// A run goes on: discards events written earlier for this step and later ones.
 std::string restarted_event(double wall_time, int64_t step);
 std::string scalars_event(double wall_time, int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
 std::string session_started_event(double wall_time,

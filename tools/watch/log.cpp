@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // keeps the order written: "event" first
 
-// Metrics stand beside the other keys under their own names; not-a-number becomes null.
+// Adds metrics to the line as keys of their own; not-a-number becomes null.
 void add(Json& line, const Metrics& metrics) {
   for (const auto& [name, value] : metrics) line[name] = value;
 }
@@ -46,8 +46,8 @@ Json validation_line(const char* event, const Validated& validated) {
   return line;
 }
 
-// Where the line of the checkpoint ends; −1: there is none. Two may be after one iteration: before and after a
-// validation.
+// The offset after the checkpoint's line; −1: there is none. Two checkpoints may follow the same iteration: one before
+// and one after a validation.
 int64_t end_of_checkpoint(const std::string& path, const RunStarted& event) {
   const std::string name = std::filesystem::path(event.resumed).filename().string();
   std::ifstream file(path, std::ios::binary);
@@ -84,7 +84,7 @@ void JsonLog::write(const Line& line) {
   }
 }
 
-// Where the log is another one, or is gone, it begins here.
+// Cuts the log after the checkpoint's line. If the log has no such line, goes on after its content with a warning.
 void JsonLog::go_on(const RunStarted& event) {
   if (file_.empty()) return;
   if (const int64_t end = end_of_checkpoint(path_, event); end >= 0) {

@@ -11,11 +11,11 @@ namespace arbalest {
 
 class JsonLog : public RunObserver {
  public:
-  // The settings are told with the start of the run. Throws RunError where the file cannot be created, OutputInUse
-  // where another process writes it. Lines are written one by one; a failure is reported once on standard error and
-  // ends the log, not the run. What the file holds is replaced when the run has started: one that cannot start leaves
-  // an earlier run's log alone. `goes_on`: of a run that goes on from a checkpoint. What the file says up to that
-  // checkpoint stays.
+  // The settings are written with the start of the run. Throws RunError if the file cannot be created, OutputInUse if
+  // another process writes it. Lines are written one by one; a failure is reported once on standard error and ends the
+  // log, not the run. The file's content is replaced when the run has started: a run that cannot start leaves an
+  // earlier run's log alone. `goes_on`: the run goes on from a checkpoint, and the file's content up to that checkpoint
+  // stays.
   explicit JsonLog(const std::string& path, RunSettings settings = {}, bool goes_on = false);
   bool failed() const { return file_.failed(); }  // to write; after the run
 

@@ -39,7 +39,7 @@ void make_folder(const std::string& folder, bool goes_on) {
   }
 }
 
-// Where the file of a run that starts now goes.
+// The path of the event file for a run that starts now.
 std::string path_in(const std::string& folder) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);

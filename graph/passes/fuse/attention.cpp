@@ -19,19 +19,19 @@ const Axes kHeadsBeforeRows = {0, 2, 1, 3};  // and back
 const Axes kRowsAsColumns = {0, 1, 3, 2};
 const Axes kHeadsBeforeColumns = {0, 2, 3, 1};
 
-// What an operand of Attention is, and which of its axes is that of heads.
+// An operand of Attention and the index of its heads axis.
 struct Heads {
   ValueId value;
   int64_t axis;
 };
 
-// Q, K and V: as Attention takes them, and as the matrix products read them, behind transpositions.
+// Q, K and V: as Attention takes them, and as the matrix products read them, after transpositions.
 struct Operands {
   std::array<Heads, 3> heads;
   std::array<ValueId, 3> read;
 };
 
-// What a Softmax reads: a product of queries and keys times a number, and what is added to that.
+// The scores that a Softmax reads: a product of queries and keys times a number, plus an optional bias.
 struct Scores {
   NodeId comparison = kNone;
   ValueId bias = kNone;  // kNone: nothing is added
@@ -43,7 +43,7 @@ class AttentionFusion {
  public:
   explicit AttentionFusion(Graph& graph) : graph_(graph), readers_(graph.consumers()), key_(graph.nodes.size()) {
     std::iota(key_.begin(), key_.end(), int64_t{0});
-    for (const ValueId output : graph.outputs) readers_[size_t(output)].push_back(kNone);  // whoever takes it
+    for (const ValueId output : graph.outputs) readers_[size_t(output)].push_back(kNone);  // read by the caller
   }
 
   void run() {
@@ -155,7 +155,7 @@ class AttentionFusion {
     return same ? std::optional(heads(keys)) : std::nullopt;
   }
 
-  // Of keys as columns.
+  // The keys that `value` holds as columns, as Attention takes them; none if `value` is no such transposition.
   std::optional<Heads> key_heads(ValueId value) const {
     if (const NodeId turned = transposition(value, kRowsAsColumns); turned != kNone)
       return heads(node(turned).inputs[0]);
@@ -201,9 +201,9 @@ class AttentionFusion {
     return shape(operand.value) == expected && view.strides == strides && view.first == i * part;
   }
 
-  // The tensor (samples, rows, 3 · heads · depth) that has a row of Q, of K and of V in each of its own; kNone: there
-  // is none, or nodes beside `readers` read parts of it, so that these have to be there anyway. `extents` are Q's:
-  // samples, heads, rows and depth.
+  // The tensor (samples, rows, 3 · heads · depth) whose rows consist of a row of Q, of K and of V. kNone if there is
+  // none, or if nodes other than `readers` read parts of it, because these parts then have to exist anyway. `extents`
+  // are Q's: samples, heads, rows and depth.
   ValueId packed_operand(const Operands& operands, const Shape& extents, const std::set<NodeId>& readers) const {
     const Shape whole = {extents[0], extents[2], 3 * extents[1] * extents[3]};
     ValueId packed = kNone;

@@ -8,7 +8,7 @@
 namespace arbalest {
 namespace {
 
-// Of BatchNormTraining and BatchNormGrad.
+// Positions of BatchNormGrad's operands, then of its output for the residual's gradient.
 constexpr size_t kOfX = 1, kOfY = 2, kOfScale = 3, kOfMean = 4, kOfBias = 6, kOfSecond = 7, kOfPartials = 8;
 constexpr size_t kResidualGradient = 3;
 
@@ -42,7 +42,7 @@ class PairFusion {
     return readers_[size_t(id)] == std::vector<NodeId>{reader} && value(id).view.base == kNone;
   }
 
-  // The batch norm that makes the residual of `norm`, and nothing else; kNone where none does.
+  // The batch norm whose only use is the residual of `norm`; kNone if there is none.
   NodeId projection_of(NodeId norm) const {
     const ValueId residual = input_of(node(norm), norm_operand::kResidual);
     if (residual == kNone || int_attribute(node(norm), "relu") == 0 || !read_only_by(residual, norm)) return kNone;
@@ -59,7 +59,7 @@ class PairFusion {
     return plain && alike && value(residual).type.shape.size() == 4 ? producer : kNone;
   }
 
-  // The gradient of a batch norm, which is what reads its mean; kNone where something else does as well.
+  // The gradient of a batch norm, which is the only reader of its saved mean; kNone if there are other readers.
   NodeId gradient_of(NodeId norm) const {
     const ValueId mean = node(norm).outputs[norm_operand::kSavedMean];
     if (mean == kNone || readers_[size_t(mean)].empty()) return kNone;
@@ -140,8 +140,8 @@ class PairFusion {
     take_over(second_id, first_id);
   }
 
-  // The convolution that leaves the first batch norm's sums leaves those of the second as well where its kernel can:
-  // where it is pointwise, and adds two gradients.
+  // Lets the convolution gradient that leaves the first batch norm's sums leave the second's too, if its kernel can: it
+  // must be pointwise and add two gradients.
   void fuse_sums(Node& fused, const Node& second) {
     const ValueId partials = fused.inputs[kPairGradPartials];
     const NodeId id = value(partials).producer;

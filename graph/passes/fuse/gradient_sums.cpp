@@ -77,7 +77,8 @@ class GradientSumFusion {
     });
   }
 
-  // Of a batch norm's gradient of a part and what else flows back into that, which is known before it.
+  // Lets a BatchNormPartsGrad add its gradient of a part in place to another gradient of that part that is available
+  // before it.
   void add_in_place(size_t n) {
     const Node add = graph_.nodes[n];
     if (!is_plain_sum(add)) return;

@@ -1,4 +1,4 @@
-// What is drawn under the timeline, against counting by hand.
+// Curves and charts below the timeline, compared with counting by hand.
 
 import { test } from "node:test";
 import assert from "node:assert/strict";

@@ -1,4 +1,4 @@
-// What the tests of the page share: numbers drawn from a seed, and columns as tools/view/columns.cpp writes them.
+// Shared parts of the page's tests: numbers drawn from a seed, and columns as tools/view/columns.cpp writes them.
 
 export function generator(seed) {
   let state = seed >>> 0;
@@ -19,7 +19,7 @@ export function bytesOf(numbers) {
 
 export const zigzag = (value) => (value >= 0 ? 2 * value : -2 * value - 1);
 
-// A head and instances, as decode.js gives them: rows of instances that do not overlap, of `tasks` tasks.
+// A head and instances, as decode.js gives them: rows of instances that do not overlap, for `tasks` tasks.
 export function randomTrace(random, { rows = 3, count = 500, tasks = 4 } = {}) {
   const head = { rows: [], tasks: [], lanes: [], unit_ns: 1, begin_ns: 0 };
   const list = [], next = Array(tasks).fill(0);

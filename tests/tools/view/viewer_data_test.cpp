@@ -1,5 +1,5 @@
-// What the viewer's page carries: columns that give back what went in, names that are nothing but names, and traces of
-// runs that failed.
+// Data in the viewer's page: columns that decode to what was encoded, names that cannot be markup, and traces of runs
+// that failed.
 
 #include <doctest/doctest.h>
 #include <zlib.h>
@@ -135,7 +135,7 @@ TraceFile timed_trace() {
   return trace;
 }
 
-// What the page's tests (decode.test.js) hold their reading against.
+// The reference with which the page's tests (decode.test.js) compare what they decode.
 Json fixture_of(const TraceFile& trace, const std::string& name) {
   const ViewerData data = viewer_data(trace, name);
   Json columns = Json::object(), spans = Json::array(), nodes = Json::array(), needed = Json::array();

@@ -6,19 +6,19 @@ import { isDark, setTheme } from "../../page/theme.js";
 
 const kRowsOfPage = 25;
 
-// Rows whose class has a text in its name or is called by that number; all without a text.
+// Rows whose class has the text in its name or has that number; all rows if the text is empty.
 export function rowsHaving(rows, text) {
   const wanted = text.trim().toLowerCase();
   return wanted === "" ? rows : rows.filter((row) => (row.name ?? "").toLowerCase().includes(wanted) || String(row.class) === wanted);
 }
 
-// The rows of a page, which is the nearest that there is: { rows, page, pages }; pages count from 1.
+// The rows of a page, or of the nearest one that exists: { rows, page, pages }; pages count from 1.
 export function pageOf(rows, page, size = kRowsOfPage) {
   const pages = Math.max(1, Math.ceil(rows.length / size)), at = Math.min(pages, Math.max(1, Math.floor(page) || 1));
   return { rows: rows.slice((at - 1) * size, at * size), page: at, pages };
 }
 
-// What is there of all that the split holds.
+// A sentence on how many of the split's samples and classes the sheet shows.
 export function extentOf({ classes, rows, samples, split }) {
   const seen = rows.reduce((sum, row) => sum + row.samples.length, 0), of = `${grouped(seen)} of ${counted(samples, "sample")} of ${shown(split)}`;
   if (classes === 0) return of;

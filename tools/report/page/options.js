@@ -1,6 +1,6 @@
-// What runs were asked for, and in what they differ.
+// The options and settings that runs were started with, and the differences between runs.
 
-// Told elsewhere on the page, or different in every run.
+// Settings that are shown elsewhere on the page, or that differ in every run.
 const kElsewhere = ["time", "command", "note", "setup_seconds", "class_names"];
 
 function wordsOf(value) {
@@ -28,7 +28,7 @@ export function settingsTable(runs) {
   return [...names].map((name) => [name, all.map((settings) => settings.get(name))]);
 }
 
-// Outputs differ by nature, what --set sets stands with the attributes, and --seed with the seed.
+// Outputs differ in every run; values of --set are among the attributes, and --seed is shown as the seed.
 const kNoDifference = ["--log", "--tensorboard", "--trace", "--save", "--save-best", "--set", "--seed", "host: name"];
 
 export function differing(table) {

@@ -1,4 +1,4 @@
-// A plot as SVG: axes, a line a series, and what is under the pointer.
+// A plot as SVG: axes, a line per series, and the values under the pointer.
 
 import { grouped, roundStep, shown } from "../../page/names.js";
 import { el, svg } from "../../page/dom.js";
@@ -17,7 +17,7 @@ export function written(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// A tick with as many digits as tell it from those that are `step` beside it; a power of ten has one.
+// A tick with as many digits as distinguish it from neighbours at a distance of `step`; a power of ten has one.
 export function tickText(value, step = Math.abs(value)) {
   if (value === 0) return "0";
   const size = Math.abs(value), exponent = (number) => Math.floor(Math.log10(number) + 1e-9);
@@ -26,8 +26,8 @@ export function tickText(value, step = Math.abs(value)) {
   return value.toLocaleString("en", { maximumFractionDigits: digits(0) }).replaceAll(",", "\u202f");
 }
 
-// Round values between two: steps of 1, 2, 5 times a power of ten, or on a logarithmic axis, where two fit, powers of ten.
-// { values, step }, without a step for powers of ten.
+// Round values between two numbers: steps of 1, 2, 5 times a power of ten. On a logarithmic axis, powers of ten if two
+// fit. { values, step }, without a step for powers of ten.
 export function ticks([from, to], most, log = false) {
   const first = log ? Math.ceil(Math.log10(from) - 1e-9) : 0, last = log ? Math.floor(Math.log10(to) + 1e-9) : 0;
   if (last > first) {
@@ -82,7 +82,7 @@ export function plotPicture(plot, runs, view, act) {
   return picture;
 }
 
-// What changes from report to report is smoothed; epochs and validations are what they are.
+// Whether the series is drawn smoothed: values of training reports are, values of epochs and validations are not.
 export function isSmoothed(series, view) {
   return series.kind === "training" && view.smooth > 0;
 }
@@ -110,13 +110,14 @@ export function whereText(axis, x) {
   return axis === "seconds" ? `${written(x)} s` : axis === "epochs" ? `epoch ${written(x)}` : `iteration ${Math.round(x)}`;
 }
 
-// The points of a series that are in sight.
+// The points of a series that are in view.
 function within(series, axis, [from, to]) {
   const kept = series.value.map((_, i) => i).filter((i) => series[axis][i] >= from && series[axis][i] <= to);
   return kept.length === series.value.length ? series : { ...series, [axis]: kept.map((i) => series[axis][i]), value: kept.map((i) => series.value[i]) };
 }
 
-// Where the pointer is, the nearest point of each series; dragging chooses a range, a double click all.
+// Handles the pointer: shows the nearest point of each series at its x. Dragging chooses a range, a double click the
+// whole one.
 function listen(picture, { plot, runs, view, act, seen, x, cross, chosen, xRange }) {
   const tip = document.getElementById("tip");
   const at = (event) => {

@@ -1,8 +1,8 @@
-// What runs measured as plots of series, thinned for drawing and whole as CSV.
+// Measurements of runs as series for plots, thinned for drawing and complete as CSV.
 
 export const kAxes = { epochs: "epochs", iteration: "iterations", seconds: "seconds" };
 
-// By Map, as all that names of a log are looked up in: "constructor" and the like are names too.
+// A Map, as for all names from a log: "constructor" and the like are names too.
 const kTitles = new Map([["loss", "Loss"], ["images_per_second", "Images/s"], ["learning_rate", "Learning rate"], ["learners", "Learners per device"],
   ["late_batches", "Share of batches that were late"], ["left_out", "Samples left out of validation"], ["rate_factor", "What plateaus multiplied the rate with"]]);
 const kLast = ["images_per_second", "learning_rate", "rate_factor", "learners", "late_batches", "left_out"];
@@ -13,16 +13,16 @@ function seriesOf(points, column) {
   return { epochs: pick("epochs"), iteration: pick("iteration"), seconds: pick("seconds"), value: column.value };
 }
 
-// Where a run ended, from its last event; of a run that was cut short that names the epoch it was in, and what is known are
-// the epochs until its last report.
+// The end of a run, from its last event. If a run was cut short, that event names the epoch it was in; the result then
+// has the epochs up to its last report.
 export function endOf(run) {
   const of = (axis) => Math.max(...[run.progress, run.epochs, run.validations].map((points) => points[axis].at(-1) ?? 0));
   if (!run.end) return { epoch: of("epochs"), iteration: of("iteration"), seconds: run.error?.seconds ?? of("seconds"), images_per_second: null, targets: [] };
   return run.end.reason === "complete" ? run.end : { ...run.end, epoch: Math.min(run.end.epoch, of("epochs")) };
 }
 
-// How many epochs had gone by at an iteration, from the points around it: iterations per epoch change with the number of
-// learners. Behind the last point it is that point's, and undefined where there is none.
+// The number of epochs that had passed at an iteration, interpolated between points: iterations per epoch change with
+// the number of learners. After the last point it is that point's; undefined if there are no points.
 function epochsAt({ iteration, epochs }, at) {
   const next = iteration.findIndex((one) => one >= at);
   if (next < 0) return epochs.at(-1);
@@ -30,7 +30,7 @@ function epochsAt({ iteration, epochs }, at) {
   return iteration[next] > from ? done + (epochs[next] - done) * (at - from) / (iteration[next] - from) : epochs[next];
 }
 
-// How many learners there were, from the start on: null where no number of them was tried.
+// The number of learners over time, from the start on; null if the run did not tune it.
 function learnersOf(run) {
   if (run.tunes.length === 0) return null;
   const series = { epochs: [0], iteration: [0], seconds: [0], value: [run.tunes[0].learners] };
@@ -73,7 +73,7 @@ export function plotsOf(runs) {
   return [...plots.values()].map((plot, at) => [plot, at]).sort(([a, i], [b, j]) => rankOf(a.name) - rankOf(b.name) || i - j).map(([plot]) => plot);
 }
 
-// A value of a point, or null where that point lacks it; without a position, of the last.
+// A value of a point, or null if that point lacks it; without a position, of the last point.
 export function valueAt(points, name, position = points.iteration.length - 1) {
   const column = Object.hasOwn(points.values, name) ? points.values[name] : null, at = column ? column.at.indexOf(position) : -1;
   return at < 0 ? null : column.value[at];
@@ -100,19 +100,19 @@ function foremost({ values }, start) {
   return best < 0 ? -1 : column.at[best];
 }
 
-// "accuracy, higher is better"; "" where the log does not tell.
+// "accuracy, higher is better"; "" if the log does not say.
 export function judgedBy({ start }) {
   const told = typeof start?.best_metric === "string" && (start.better === "lower" || start.better === "higher");
   return told ? `${start.best_metric}, ${start.better} is better` : "";
 }
 
-// The graph that a run trained: "lenet" of "examples/lenet.onnxtxt"; "" where the log does not tell.
+// The graph that a run trained: "lenet" for "examples/lenet.onnxtxt"; "" if the log does not say.
 export function graphOf(run) {
   const file = typeof run.start?.graph === "string" ? run.start.graph : "";
   return file.slice(file.lastIndexOf("/") + 1).replace(/\.onnx(txt)?$/, "");
 }
 
-// Means in which each value weighs `weight` times what the next one does: 0 leaves all as they are.
+// Moving averages in which each value weighs `weight` times as much as the next one; 0 leaves all values as they are.
 export function smoothed(values, weight) {
   let sum = 0, weights = 0;
   return values.map((value) => {
@@ -122,8 +122,8 @@ export function smoothed(values, weight) {
   });
 }
 
-// What a pointer shows: the x of the nearest point of any series, and of each series { series, at } the point nearest to
-// that x. Nothing where there are no points.
+// The points to show at the pointer: `x` is that of the nearest point of any series, and `points` has { series, at },
+// each series' point nearest to that x. Null if there are no points.
 export function pointedAt(seen, axis, x) {
   const points = seen.map((series) => ({ series, at: nearest(series[axis], x) })).filter(({ at }) => at >= 0);
   if (points.length === 0) return null;
@@ -133,7 +133,7 @@ export function pointedAt(seen, axis, x) {
   return { x: where, points: seen.map((series) => ({ series, at: nearest(series[axis], where) })).filter(({ at }) => at >= 0) };
 }
 
-// The span of what is seen, or null where nothing is. `log`: numbers above 0 alone.
+// The least and the greatest value of the arrays, or null if there is none. `log`: only numbers above 0 count.
 export function spanOf(arrays, log = false) {
   let least = Infinity, most = -Infinity;
   for (const array of arrays) {
@@ -193,7 +193,7 @@ export function nearest(x, value) {
   return best;
 }
 
-// A cell that spreadsheets take for a text, whatever a name begins with.
+// A cell that spreadsheets take for a text, however a name begins.
 function cell(text) {
   const safe = /^[=+\-@\t\r]/.test(text) ? "'" + text : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;

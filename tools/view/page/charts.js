@@ -7,8 +7,8 @@ import { bytes, counted, kindName } from "../../page/names.js";
 import { kAxis, kGutter, kLowest } from "./timeline.js";
 
 const kTall = 40, kFlat = 22, kFolded = 18, kMargin = 4;  // of a chart, in pixels
-const kTwoLines = 34;                       // a row that has room for a name and, under it, what it came to
-const kLeastName = 60;                       // pixels of a name that stay beside what it came to
+const kTwoLines = 34;                       // a row that has room for a name and, under it, its value
+const kLeastName = 60;                       // least pixels of a name next to its value
 const kRoom = 0.42, kLeastRoom = 0.24;       // of the timeline's place, at most and at least
 
 export class Charts {
@@ -19,7 +19,7 @@ export class Charts {
     this.charts = [];
     this.shown = true;
     this.pointer = null;
-    this.first = 0;  // chart on top, where there is no room for all
+    this.first = 0;  // chart on top, if there is no room for all
     this.folded = new Set();  // names of charts that are a line of text
     this.placed = [];  // what is in sight: { chart, top, height }
     canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
@@ -37,7 +37,7 @@ export class Charts {
     this.place();
   }
 
-  // As high as there is room for beside the timeline's rows.
+  // Makes the charts as high as the timeline's rows leave room for.
   place() {
     const { height } = this.canvas.parentElement.getBoundingClientRect();
     const rows = kAxis + (this.timeline.tracks?.length ?? 0) * kLowest + 8;
@@ -111,7 +111,7 @@ export class Charts {
     ctx.fillRect(0, top, width, 1);
     if (this.folded.has(chart.name)) return this.drawNames(chart, top, row);
     const seen = Math.max(...chart.lines.map((line) => line.curve.most), chart.planned, 1e-9);
-    // What is far below its limit is drawn against what it came to.
+    // If values stay below a quarter of the limit, the axis ends just above the highest value instead of at the limit.
     const most = chart.most > 0 && seen > chart.most / 4 ? Math.max(chart.most, seen) : seen * 1.05;
     const yOf = (value) => top + row - kMargin / 2 - (value / most) * (row - kMargin - 2);
     chart.lines.forEach((line, i) => this.drawLine(line.curve, yOf, rgbOf((216 + 67 * i) % 360, palette.dark ? 0.5 : 0.6, palette.dark ? 0.62 : 0.48), chart.lines.length === 1 ? top + row - 1 : null));

@@ -4,7 +4,7 @@ import { css, isDark, rgbOf } from "../../page/theme.js";
 
 const kHues = { host: 38, "copy in": 155, compute: 216, averaging: 338, collectives: 285, "copy out": 185, validation: 255 };
 
-// Of text on a colour.
+// The colour of text on a background colour.
 export function inkOn([r, g, b]) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 158 ? "#1d2330" : "#ffffff";
 }
@@ -13,7 +13,7 @@ export function mixed(a, b, share) {
   return a.map((value, i) => Math.round(value * share + b[i] * (1 - share)));
 }
 
-// By task: [r, g, b]. `dark`: for the dark page.
+// The colours of tasks, by task: [r, g, b]. `dark`: for the dark page.
 export function taskColours(head, dark) {
   const shades = new Map(), counts = {};
   for (const task of head.tasks) {
@@ -51,7 +51,7 @@ export function layerColours(launches, dark) {
   });
 }
 
-// What a timeline of the trace is drawn with: the page's colours, and those of tasks and layers.
+// The palette of a trace's timeline: the page's colours, and those of tasks and layers.
 export function paletteOf(head) {
   const dark = isDark(), page = dark ? [20, 23, 30] : [255, 255, 255];
   const style = getComputedStyle(document.documentElement), colour = (variable) => style.getPropertyValue("--" + variable).trim();
@@ -64,7 +64,7 @@ export function paletteOf(head) {
   return palette;
 }
 
-// From none (on the critical cycle) to plenty: `share` of an iteration.
+// The colour of slack, from none (on the critical cycle) to plenty: `share` of an iteration.
 export function slackColour(share, dark) {
   if (!Number.isFinite(share)) return dark ? "rgb(70,74,84)" : "rgb(226,229,235)";
   const spare = Math.min(1, Math.max(0, share));
@@ -74,7 +74,7 @@ export function slackColour(share, dark) {
 const kCauseHues = [["not read", 38], ["on its way", 155], ["averaged", 338], ["summed", 338], ["results", 185], ["validation", 255],
   ["done computing", 230], ["its turn", 205], ["as far ahead", 60], ["noticed", 0], ["no thread", 20], ["all threads", 20], ["issuing", 10], ["about to start", 300]];
 
-// Of a cause of idleness, by its words.
+// The colour of a cause of idleness, by its words.
 export function causeColour(why, dark) {
   const known = kCauseHues.find(([words]) => why.includes(words));
   if (!known) return dark ? "rgb(52,56,66)" : "rgb(228,231,237)";

@@ -1,4 +1,4 @@
-// Tasks of two traces, matched by name but for learners and devices, of whichever kind these are.
+// Tasks of two traces, matched by name without the numbers and kinds of learners and devices.
 
 import { kindName } from "../../page/names.js";
 import { samplesOf } from "./run_card.js";
@@ -7,19 +7,19 @@ function iterationsOf(head) {
   return Math.max(1, ...head.tasks.filter((task) => task.clock === 0).map((task) => task.count));
 }
 
-// What times of traces are told by: "iteration", or "sample" where iterations are of different numbers of samples.
+// The unit for comparing times of traces: "iteration", or "sample" if iterations have different numbers of samples.
 export function unitOf(heads) {
   const samples = heads.map(samplesOf);
   return samples.every((count) => count > 0) && samples.some((count) => count !== samples[0]) ? "sample" : "iteration";
 }
 
-// By which a time of all iterations is divided.
+// The divisor that turns a time of all iterations into one per unit.
 function unitsIn(head, unit) {
   return iterationsOf(head) * (unit === "sample" ? samplesOf(head) : 1);
 }
 
-// What layers take per iteration or sample, of all learners together: [{ name, a, b }] in ns, what changed most first. A layer that one of
-// the traces has not takes nothing there; none where one of them knows no layers.
+// The times of layers per iteration or sample, of all learners together: [{ name, a, b }] in ns, the greatest change
+// first. A layer that one of the traces does not have takes 0 there. Empty if one of them has no layers.
 export function comparedLayers(a, b) {
   if (!a.layers?.length || !b.layers?.length) return [];
   const unit = unitOf([a, b]);
@@ -29,7 +29,8 @@ export function comparedLayers(a, b) {
   return rows.sort((x, y) => Math.abs(y.b - y.a) - Math.abs(x.b - x.a));
 }
 
-// A mean and its deviation are of an instance, or in samples of what instances take for one.
+// The tasks of a trace by name. A group's mean and deviation are per instance, or, in samples, instances' time per
+// sample.
 function groupsOf(head, unit) {
   const groups = new Map();
   const units = unitsIn(head, unit);
@@ -52,8 +53,8 @@ function groupsOf(head, unit) {
   return groups;
 }
 
-// What changed from `a` to `b`, what changed most first, per `unit` (unitOf). `sure`: the means differ by more than twice their standard error;
-// `few`: there is no such error, for on one side no task ran twice.
+// The changes from `a` to `b`, the greatest first, per `unit` (unitOf). `sure`: the means differ by more than twice
+// their standard error. `few`: there is no such error, because on one side no task ran twice.
 export function compared(a, b) {
   const unit = unitOf([a, b]), [inA, inB] = [groupsOf(a, unit), groupsOf(b, unit)];
   const rows = [...new Set([...inA.keys(), ...inB.keys()])].map((name) => {
@@ -68,7 +69,7 @@ export function compared(a, b) {
   return { rows, unit, time: { a: timeOf(a, unit), b: timeOf(b, unit) } };
 }
 
-// What an iteration or a sample takes in the steady state, in ns; 0: unknown.
+// The time of an iteration or a sample in the steady state, in ns; 0: unknown.
 export function timeOf(head, unit) {
   return (head.steady?.iteration_ns ?? 0) / (unit === "sample" ? samplesOf(head) : 1);
 }

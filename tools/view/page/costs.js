@@ -1,4 +1,4 @@
-// What tasks, operators and layers cost, what devices used, and memory.
+// The costs of tasks, operators and layers, the use of devices, and memory.
 
 import { css } from "../../page/theme.js";
 import { bar, el, link, sortedTable, table } from "../../page/dom.js";
@@ -44,8 +44,8 @@ function tasksTable(head, state, act, sorted) {
       costCell(bar([{ share: group.total / most, colour: css(kindColour(group.kind, state.dark)), title: duration(group.total) }], "140px"))]), ...sorted);
 }
 
-// Layers summed by their operator, the costliest first: [{ name, layers, forward_ns, backward_ns }]; none where no layer's
-// is known.
+// Layers summed by their operator, the costliest first: [{ name, layers, forward_ns, backward_ns }]; empty if no
+// layer's operator is known.
 export function operatorsOf(layers) {
   const sums = new Map();
   for (const layer of layers) {
@@ -59,8 +59,8 @@ export function operatorsOf(layers) {
   return [...sums.values()].sort((a, b) => b.forward_ns + b.backward_ns - a.forward_ns - a.backward_ns);
 }
 
-// Of layers, or of operators: each { name, layers (how many), forward_ns, backward_ns }, the costliest first. `go`: where a click on
-// a name leads.
+// A table of layers, or of operators: each { name, layers (their number), forward_ns, backward_ns }, the costliest
+// first. `go`: called with a name that is clicked.
 function layersTable(what, list, state, sorted, go) {
   const totalOf = (one) => one.forward_ns + one.backward_ns;
   const all = list.reduce((sum, one) => sum + totalOf(one), 0) || 1, longest = totalOf(list[0]) || 1;
@@ -71,7 +71,7 @@ function layersTable(what, list, state, sorted, go) {
     costCell(bar([{ share: one.forward_ns / longest, colour: forward, title: `forward ${duration(one.forward_ns)}` }, { share: one.backward_ns / longest, colour: backward, title: `backward ${duration(one.backward_ns)}` }], "200px"))]), ...sorted);
 }
 
-// What devices and the process used while the run went on.
+// The use of devices and of the process during the run.
 function sampledTable({ sampling, devices }, part) {
   if (!sampling || (sampling.series.length === 0 && !sampling.note)) return [];
   return [part("Devices over time"),
@@ -80,7 +80,7 @@ function sampledTable({ sampling, devices }, part) {
     el("p", { class: "quiet" }, `${sampling.note ? shown(sampling.note) + ". " : ""}Sampled every ${sampling.interval_ms} ms; over time under the timeline.`)];
 }
 
-// What the plan reserves before anything runs.
+// The memory that the plan reserves before anything runs.
 function memoryTable(head, state) {
   const arenas = [...(head.arenas ?? [])].sort((a, b) => b.bytes - a.bytes);
   if (arenas.length === 0) return [el("p", { class: "quiet" }, "This trace does not know its memory: it was written by an earlier version.")];

@@ -1,4 +1,4 @@
-// What changes over time beside tasks: what was sampled of devices and the process, and how many slots were filled.
+// Curves over time below the timeline: samples of devices and the process, and numbers of filled slots.
 
 import { upperBound } from "./decode.js";
 import { bytes, grouped } from "../../page/names.js";
@@ -22,7 +22,7 @@ export class Curve {
     return i < 0 ? NaN : this.values[i];
   }
 
-  // The mean between two times, of what of that lies on the curve; NaN where nothing does.
+  // The mean over the part of [from, to] that the curve covers; NaN if it covers none.
   mean(from, to) {
     if (this.times.length === 0) return NaN;
     const a = Math.max(from, this.times[0]), b = Math.min(to, this.end);
@@ -58,15 +58,16 @@ export function sampledCharts({ head, samples }) {
   return [...charts.values()];
 }
 
-// What the plan reserves on a GPU, or in the memory of the process: pinned, and of its CPU devices.
+// Bytes that the plan reserves on a GPU, or for the process: pinned memory and that of its CPU devices.
 export function plannedBytes(head, device) {
   const ofProcess = (arena) => arena.memory === "pinned" || arena.device < 0 || head.devices[arena.device].startsWith("cpu");
   return (head.arenas ?? []).filter((arena) => (device < 0 ? ofProcess(arena) : !ofProcess(arena) && arena.device === device))
     .reduce((sum, arena) => sum + arena.bytes, 0);
 }
 
-// Rings of slots, over learners and devices together: a slot is filled where its producer ends, and free again where the last
-// of those that read it has ended, at the latest where it is filled anew: GPUs tell of ends by the microsecond. Named as the producer; `most`: slots.
+// Rings of slots, over learners and devices together. A slot is filled when its producer ends, and free again when the
+// last of its readers has ended. It is free at the latest when it is filled anew, since GPUs report ends to the
+// microsecond. Named after the producer; `most`: slots.
 export function slotCharts({ head, instances, dependencies }) {
   const rings = new Map();
   head.tasks.forEach((task, producer) => {
@@ -109,7 +110,7 @@ export function countCurve(come, gone, end) {
   return new Curve(times, values, end);
 }
 
-// Of a process that only feeds GPUs no more than its pinned memory is planned: what it reads and keeps is its sources' own.
+// "pinned" if the process only feeds GPUs: the plan then covers only its pinned memory, not the memory of its sources.
 export function plannedName(head, device) {
   return device < 0 && !head.devices.some((name) => name.startsWith("cpu")) ? "pinned" : "planned";
 }

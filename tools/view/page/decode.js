@@ -45,8 +45,8 @@ function checkCounts(columns, counts) {
   }
 }
 
-// Instances, row by row, times in ns since the trace began. `ready` and `issued` are NaN where they are unknown, and
-// otherwise how long before the start.
+// Instances, row by row, times in ns since the trace began. `ready` and `issued` are durations before the start, NaN if
+// unknown.
 export function readInstances(columns, head) {
   const count = head.columns.task;
   checkCounts(columns, head.columns);
@@ -127,8 +127,8 @@ export function nodesOf(nodes, position) {
   return [from, lowerBound(nodes.parent, from, nodes.count, position + 1)];
 }
 
-// What is inside of an instance, each { launch, start, end }: its nodes as they were recorded, or the instance divided as its
-// task's nodes were timed after the run.
+// The inside of an instance, each { launch, start, end }: its recorded nodes, or else the instance divided in
+// proportion to its task's node times measured after the run.
 export function insideOf({ head, instances, nodes }, position) {
   const [from, to] = nodesOf(nodes, position), list = [];
   for (let i = from; i < to; ++i) list.push({ launch: nodes.launch[i], start: nodes.start[i], end: nodes.end[i] });
@@ -142,7 +142,7 @@ export function insideOf({ head, instances, nodes }, position) {
   return list;
 }
 
-// The first index in [from, to) of an ascending array whose value is at least `value`; `to` where there is none.
+// The first index in [from, to) of an ascending array whose value is at least `value`; `to` if there is none.
 export function lowerBound(array, from, to, value) {
   while (from < to) {
     const middle = (from + to) >>> 1;

@@ -1,4 +1,4 @@
-// Where the reader is, as the URL's hash: what is copied from the address bar opens at the same place.
+// The state of the page as the URL's hash, so that a copied address opens at the same place.
 
 const kViews = ["timeline", "plan", "idle", "pays", "tasks", "compare"];
 
@@ -15,7 +15,7 @@ export function hashOf(state) {
   return "#" + parts.join("&");
 }
 
-// Whatever stands there: what cannot be read is left out.
+// The state in a hash, which may be any text; parts that cannot be read are left out.
 export function stateOf(hash) {
   const state = { view: "timeline", trace: 0, marks: [], pair: [0, 1] };
   const values = new Map(hash.replace(/^#/, "").split("&").map((part) => part.split("=")).filter((part) => part.length === 2));

@@ -1,4 +1,4 @@
-// What "?" tells: keys, and what is seen.
+// The text that "?" shows: keys, and an explanation of the page.
 
 import { el, table } from "../../page/dom.js";
 

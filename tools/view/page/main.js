@@ -1,4 +1,4 @@
-// The page: verdict and views, what is selected, and where the reader is.
+// The page: verdict and views, the selection, and the reader's place.
 
 import { isDark, setTheme } from "../../page/theme.js";
 import { Charts } from "./charts.js";
@@ -74,7 +74,7 @@ class Page extends Navigation {
     this.showView();
   }
 
-  // The columns stand behind the script, so that the verdict is seen before they have come.
+  // Loads the columns, which follow the script in the file, so that the verdict is seen before they have arrived.
   async load() {
     for (let i = 0; i < this.traces.length; ++i) {
       const trace = this.traces[i], { head } = trace;
@@ -135,7 +135,7 @@ class Page extends Navigation {
     this.remember();
   }
 
-  // What the buttons above the timeline do; of a timeline that is not there nothing.
+  // The actions of the buttons above the timeline; those that move it do nothing if it has no trace.
   tools() {
     const moving = (action) => (value) => this.timeline.trace && (action(value), this.remember());
     return {
@@ -223,7 +223,7 @@ class Page extends Navigation {
     this.showView();
   }
 
-  // Goes where the hash says.
+  // Goes to the place that the hash states.
   restore() {
     const state = this.stateOf(location.hash);
     if (state.trace !== this.state.trace && state.trace < this.traces.length) return this.switchTo(state.trace);
@@ -289,7 +289,7 @@ class Page extends Navigation {
     this.remember();
   }
 
-  // What is under the pointer; nothing where the timeline is not what is seen.
+  // Shows the tip for the instance under the pointer; hides it if there is none or if another view is shown.
   hover(position, layer, { x, y }) {
     const tip = this.by("tip");
     tip.hidden = position < 0 || this.state.view !== "timeline";

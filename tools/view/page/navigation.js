@@ -1,10 +1,10 @@
-// Ways through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to what is searched.
+// Navigation through the schedule: along dependencies and rows, to tasks, gaps and lanes, and to search results.
 
 import { layerOf } from "./colours.js";
 import { insideOf } from "./decode.js";
 import { counted } from "../../page/names.js";
 
-// Of a page with a `timeline`, a `trace`, view(name), select(position, reveals) and by(id).
+// Base class of a page with a `timeline`, a `trace`, view(name), select(position, reveals) and by(id).
 export class Navigation {
   follow(forward) {
     const list = forward ? this.timeline.neededBy : this.timeline.needs;
@@ -104,7 +104,7 @@ export class Navigation {
     this.timeline.draw();
   }
 
-  // To the next of what was found, from what is selected or in sight on, and behind the last to the first.
+  // Goes to the next search result after the selection or the view, and from the last one to the first.
   nextMatch(step) {
     const { matches, selected, from, to } = this.timeline;
     if (!matches || !this.trace.dependencies) return;
@@ -118,8 +118,8 @@ export class Navigation {
     if (next.layer) this.timeline.showSpan(next.layer.start, next.layer.end);
   }
 
-  // The instance, and within it the layer, that begins first behind a time, or with a negative step last before it:
-  // { position, time, layer }.
+  // The instance, and within it the layer, that begins first after a time, or, with a negative step, last before it: {
+  // position, time, layer }.
   foundFrom(time, step) {
     const { tasks, holders, launches } = this.timeline.matches;
     const { instances, dependencies } = this.trace, { first, order } = dependencies.positions();
@@ -154,8 +154,9 @@ function foundWords({ tasks, layers }) {
   return words.join(", ") || "nothing";
 }
 
-// What has a text in its name, whatever its case: { tasks, launches (nodes of layers), layers (how many), holders (tasks
-// that have these nodes inside) }. The text that is a layer's whole name finds that layer alone. Nothing of no text.
+// The parts of a trace with the text in their names, in either case: { tasks, launches (nodes of layers), layers (their
+// number), holders (tasks with these nodes inside) }. A text that is a layer's whole name finds that layer alone. Null
+// if the text is empty.
 export function foundIn(trace, text) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return null;
@@ -169,7 +170,7 @@ export function foundIn(trace, text) {
   return { tasks: found, launches: nodes, holders, layers: new Set([...nodes].map((id) => layerOf(launches[id]))).size };
 }
 
-// [task, its nodes' launches] of all tasks that have nodes inside; made once a trace.
+// [task, its nodes' launches] of all tasks that have nodes inside; computed once per trace.
 function launchesOfTasks(trace) {
   if (trace.inside) return trace.inside;
   const { head, instances, nodes } = trace, sets = new Map();

@@ -1,4 +1,4 @@
-// Which instance needs which: as executor/plan/plan.h says it of edges between clocks.
+// Dependencies between instances, as executor/plan/plan.h defines them for edges between clocks.
 
 import { lowerBound } from "./decode.js";
 
@@ -67,14 +67,14 @@ export class Dependencies {
     return this.index;
   }
 
-  // Where an instance is in the columns; −1: it was not recorded.
+  // The position of an instance in the columns; −1: it was not recorded.
   find(task, instance) {
     const { first, order, number } = this.positions();
     const at = lowerBound(number, first[task], first[task + 1], instance);
     return at < first[task + 1] && number[at] === instance ? order[at] : -1;
   }
 
-  // What the instance at a position needed: edge, instance and position of each, what came last first.
+  // The instances that the one at a position needed: edge, instance and position of each, the last to end first.
   needs(position) {
     const { task, instance, end } = this.instances;
     const list = [];
@@ -88,7 +88,7 @@ export class Dependencies {
     return list.sort((a, b) => b.time - a.time);
   }
 
-  // Who needed it, likewise, who started first first.
+  // The instances that needed it, in the same form, the first to start first.
   neededBy(position) {
     const { task, instance, start } = this.instances;
     const list = [];

@@ -1,11 +1,11 @@
-// Instances by row, and what of them is seen at which zoom.
+// Instances by row, and the level of detail for each zoom.
 
 import { lowerBound, upperBound } from "./decode.js";
 
 const kBranch = 16;
 
-// For each row a tree over its instances: a block of level L spans 16^L of them, and knows how long of that time tasks
-// ran and which task ran longest. What is narrower than a pixel is drawn by its block.
+// A tree per row over its instances. A block of level L spans 16^L of them and stores how long tasks ran in it and
+// which task ran longest. Instances narrower than a pixel are drawn as blocks.
 export class Rows {
   constructor(head, instances) {
     this.instances = instances;

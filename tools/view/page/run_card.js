@@ -1,4 +1,4 @@
-// Of which run a trace is: what was asked for, of whom, and how fast it went.
+// A card of the run that a trace is of: its options, its machine and its speed.
 
 import { counted, grouped, quoted, shown } from "../../page/names.js";
 
@@ -6,12 +6,12 @@ export function learnersOf(head) {
   return (head.lanes ?? []).filter((lane) => lane.kind === "compute").length;
 }
 
-// Samples of an iteration: a batch of each learner. 0: the trace does not know.
+// Samples per iteration: a batch for each learner. 0: the trace does not say.
 export function samplesOf(head) {
   return (head.run?.batch ?? 0) * learnersOf(head);
 }
 
-// Of the steady state; 0: unknown.
+// Images per second in the steady state; 0: unknown.
 export function imagesPerSecond(head) {
   const iteration = head.steady?.iteration_ns ?? 0;
   return iteration > 0 ? samplesOf(head) / iteration * 1e9 : 0;
@@ -23,7 +23,7 @@ function processorsOf(models) {
   return [...counts].filter(([model]) => model).map(([model, count]) => (count > 1 ? `${count} × ` : "") + shown(model)).join(", ");
 }
 
-// [name, text] of all that is known.
+// [name, text] of everything that is known.
 export function cardOf(head) {
   const { command = [], started = "", source = "", precision = "", batch = 0, models = [], strategy = "" } = head.run ?? {};
   const learners = learnersOf(head), speed = imagesPerSecond(head);

@@ -1,4 +1,4 @@
-// The panel beside the timeline: an instance, what it waited for, who waited for it, and the layers inside.
+// The panel next to the timeline: an instance, what it waited for, what waited for it, and the layers inside.
 
 import { css } from "../../page/theme.js";
 import { insideOf } from "./decode.js";
@@ -19,9 +19,9 @@ export function edgeInWords(edge) {
   return kWords[edge.why] + what;
 }
 
-// When the last of what an instance needed had ended, as the list of these tells; where none of that was recorded, when
-// the run found it ready, which on a GPU is when all that it needs was queued; NaN: unknown. Clocks of GPUs are read by the microsecond, so that
-// what was needed may seem to end a little late.
+// The time at which the last of an instance's needs ended, as the list of these shows. If none of that was recorded,
+// the time at which the run found it ready; on a GPU that is when all its needs were queued. NaN: unknown. Clocks of
+// GPUs are read to the microsecond, so needs may seem to end a little late.
 export function readyAt({ instances }, position, needs) {
   const start = instances.start[position];
   return needs.length > 0 && needs[0].position >= 0 ? Math.min(start, needs[0].time) : start - instances.ready[position];
@@ -36,7 +36,8 @@ function timesOf(trace, position, needs) {
   return table([["", "left"], ["at", "right"], ["", "left"]], rows, { class: "times" });
 }
 
-// What came last is what it waited for; `end` of that against its own start says how long ago.
+// A list of the instances that one needed, with the time between each one's end and this one's start. The first ended
+// last, so it is what this one waited for.
 function needsList(trace, position, needs, act) {
   const { head, instances } = trace;
   if (needs.length === 0) return el("p", { class: "quiet" }, "Nothing: it could start at once.");

@@ -1,4 +1,4 @@
-// Why lanes idle, what pays, and how traces differ.
+// Tables: causes of idle lanes, possible gains, and differences between traces.
 
 import { css } from "../../page/theme.js";
 import { causeColour, kindColour } from "./colours.js";
@@ -110,8 +110,8 @@ export function compareView(traces, state, act) {
 const signedTime = (ns) => (ns > 0 ? "+" : "−") + duration(Math.abs(ns));
 const signedShare = (share) => (share > 0 ? "+" : "") + percent(share);
 
-// Iterations of each trace against those of the first of the pair, or samples where batches differ; which two are told in
-// full can be chosen.
+// Compares times per iteration of each trace with the first of the pair, or per sample if batches differ. The two to be
+// compared in full can be chosen.
 function allCompared(traces, pair, act) {
   const chosen = (side) => el("select", { id: `compare-${side}`, onchange: (event) => act.compare(pair.map((at, i) => (i === side ? event.target.selectedIndex : at))) },
     ...traces.map(({ head }, i) => el("option", { selected: i === pair[side] }, shown(head.name))));
@@ -126,7 +126,7 @@ function allCompared(traces, pair, act) {
     }))];
 }
 
-// What of the runs differs, as their cards have it.
+// The differences between the cards of two runs.
 function cardsCompared(a, b) {
   const [inA, inB] = [a, b].map((head) => new Map(cardOf(head)));
   const rows = [...new Set([...inA.keys(), ...inB.keys()])].filter((name) => name !== "date" && inA.get(name) !== inB.get(name));

@@ -1,4 +1,4 @@
-// What of the schedule is in sight: a stretch of time, and tracks. painter.js draws it.
+// The visible part of the schedule: a range of time, and tracks. painter.js draws it.
 
 import { Strips } from "./canvas.js";
 import { tracksOf } from "./tracks.js";
@@ -9,8 +9,8 @@ const kHighest = 44;
 const kLeast = 20;                  // ns that are shown
 const kOpened = 4;                  // iterations in sight at first
 
-// The span of a few iterations in the middle of the steady state, none of them much longer than they are there;
-// nothing where the trace has no such state.
+// The span of a few iterations in the middle of the steady state, none of them much longer than is usual there; null if
+// the trace has no steady state.
 export function steadySpan({ head, instances, dependencies }) {
   const { first, last, iteration_ns } = head.steady ?? {};
   if (!(iteration_ns > 0) || last <= first) return null;
@@ -69,7 +69,7 @@ export class Timeline {
     this.setView(begin - margin, end + margin);
   }
 
-  // A few iterations of the steady state, or all where there is none.
+  // Shows a few iterations of the steady state, or everything if there is none.
   fitSteady() {
     const steady = steadySpan(this.trace);
     if (steady) this.setView(...steady);
@@ -127,7 +127,7 @@ export class Timeline {
     this.draw();
   }
 
-  // The track on which an instance is drawn: its own row, opened where it is folded.
+  // The track on which an instance is drawn: its own row, which is opened if it is folded.
   trackOf(position) {
     const row = this.trace.rows.rowOf(position);
     let at = this.tracks.findIndex((track) => track.rows.length === 1 && track.rows[0] === row);
@@ -155,7 +155,8 @@ export class Timeline {
     this.scrollBy(0);
   }
 
-  // Brings a span into sight, as wide as a third of the picture where it is less than a few pixels or larger than that.
+  // Moves a span into view. If it is less than a few pixels wide or wider than a third of the picture, zooms so that it
+  // takes a third.
   showSpan(start, end) {
     const length = Math.max(end - start, kLeast / 3), pixels = length * this.scale;
     const width = pixels < 40 || pixels > this.width / 3 ? length * 3 : this.to - this.from;

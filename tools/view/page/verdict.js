@@ -1,4 +1,4 @@
-// What is told of a whole trace: the verdict above all views, and the panel where nothing is selected.
+// The summary of a whole trace: the verdict above all views, and the panel if nothing is selected.
 
 import { el, link } from "../../page/dom.js";
 import { turnsNote } from "./layout.js";
@@ -13,7 +13,7 @@ function sizeOf({ instances, begin_ns, end_ns, steady, dropped, unfinished }) {
   return parts.join(" · ");
 }
 
-// `show`: a figure, where it is seen.
+// `show`: called with a figure that is clicked.
 export function verdictParts(head, show) {
   const { sentence, notes, figures } = head.verdict;
   const failed = head.run?.ended === "failed" ? " failed" : "";

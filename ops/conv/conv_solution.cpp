@@ -36,7 +36,7 @@ Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& 
     apart.microseconds += widening;
     return apart;
   };
-  // Where both are known from before only the faster one is made: making takes longer than all else then.
+  // If the times of both are known already, only the faster one is made, as making it then takes most of the time.
   const double known = known_convolution_microseconds(context, problem);
   const double known_apart = known_convolution_microseconds(context, lowered);
   if (known > 0 && known_apart > 0) {

@@ -187,7 +187,8 @@ PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
           input<float>(c, kSumsMean2)};
 }
 
-// Of a pointwise convolution, whose gradient goes to two batch norms: a kernel of ours, or the convolution and a pass.
+// Makes a convolution's input gradient with the sums for two batch norms: by a kernel of ours if the convolution is
+// pointwise and that is faster, else by the convolution and a pass over its result.
 std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const ConvolutionProblem& problem,
                                            int64_t chunk_pixels) {
   const int64_t bytes = request.outputs[0].bytes();

@@ -110,7 +110,7 @@ struct ThinFilter {
     }
   }
 
-  // Where a lane's rows of matrices lie, at the first tap.
+  // Shared address of the lane's row for load_matrices, at the first tap.
   static __device__ uint32_t place(const __nv_bfloat16* filter, int lane, int across) {
     const int matrix = lane / 8;
     return shared_address(filter) +
@@ -118,7 +118,7 @@ struct ThinFilter {
                                     : (across * kColumns * 8 + matrix / 2 * 8 + lane % 8) * kRow + matrix % 2 * 8);
   }
 
-  // Columns j and j + 1 at a tap, of 16 channels that are summed over, step by step.
+  // Loads tiles j and j + 1 of eight columns at a tap, for the 16 summed channels of step `step`.
   static __device__ void load_columns(uint32_t (&b)[4], uint32_t place, int tap, int step, int j) {
     if constexpr (Transposed) {
       load_matrices_transposed(b, place + 2 * ((tap * C + step * 16) * kRow + j * 8));
@@ -128,7 +128,8 @@ struct ThinFilter {
   }
 };
 
-// sum += the products of M · 16 pixels, which lie at `place` of the image at the first tap, at all taps.
+// Adds the products of M · 16 pixels at all taps to `sum`. `place`: byte offsets of the pixels in the image at the
+// first tap.
 template <int C, typename Filter, int M>
 __device__ void multiply_taps(const ThinTiling& tiling, uint32_t image, const uint32_t (&place)[M],
                               uint32_t filter_place, float (&sum)[M][Filter::kColumns][4]) {
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
   clear_sides<C>(tiling, images);
   if (tiling.tiles_per_block > 1) clear_sides<C>(tiling, images + image_elements);
 
-  // Where a lane's rows of matrices lie in the image, at the first tap.
+  // Byte offsets in the image of the lane's rows for load_matrices, at the first tap.
   uint32_t place[M];
 #pragma unroll
   for (int m = 0; m < M; ++m) {

@@ -1,8 +1,8 @@
 #pragma once
-// What the kernels of conv_thin.cuh do with a product before and after they store it: State<J> is a thread's, of 2J
-// neighbouring channels from `channel` on. All threads call start() with their first values, `first` where these are of
-// the block's first pixel, and finish() at the end. add() sees each value that the thread has, at its place in the
-// result, and may change it.
+// Epilogues of the kernels of conv_thin.cuh: what they do with a product before and after they store it. State<J> is
+// that of one thread, for 2J neighbouring channels from `channel` on. All threads call start() with their first values,
+// `first` if these are of the block's first pixel, and finish() at the end. add() sees each value of the thread, at its
+// place in the result, and may change it.
 
 #include "ops/norm/batch_norm.cuh"
 
@@ -54,7 +54,7 @@ __device__ void write_block_partials(float (&sums)[2][2 * J], int first_channel,
   }
 }
 
-// Of what is stored: the partials of batch norm's statistics. Sums are taken relative to the block's first pixel.
+// Makes the partials of batch norm's statistics from the stored values. Sums are relative to the block's first pixel.
 struct ThinStatistics {
   Partial* partials;
 

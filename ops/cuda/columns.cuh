@@ -91,7 +91,7 @@ inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t
   return columns;
 }
 
-// Where a thread stands; W channels a pack.
+// Slice, rows and channels of a thread; a pack is W channels.
 template <int W>
 struct Place {
   int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block

@@ -36,7 +36,7 @@ fe::DataType_t frontend_type(DataType type) {
   }
 }
 
-// Of a channels-last tensor, for its logical extents.
+// Strides of a channels-last tensor, in the order of its logical extents.
 std::vector<int64_t> channels_last_strides(const Shape& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
   int64_t step = shape[1];

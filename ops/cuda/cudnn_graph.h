@@ -1,8 +1,8 @@
 #pragma once
 // Convolution plans from cuDNN: channels-last images, K·R·S·C filters, float accumulation. The engine is the fastest of
-// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device: by
-// itself, or, where several learners will run it at the same time, several at a time. What is fastest by itself may
-// keep the others from running beside it.
+// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device. If
+// several learners will run it at the same time, several calls are timed together: the engine that is fastest alone may
+// keep others from running concurrently.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ConvolutionProblem {
     GradWeight,   // (x, dy) → dw
   };
   Kind kind = Kind::Forward;
-  bool relu = false;                         // Relu of y behind it, of the forward kinds
+  bool relu = false;                         // Relu applied to y, for the forward kinds
   DataType type = DataType::Float32;         // of the operands, but for the bias
   DataType output_type = DataType::Float32;  // of the result
   Shape x, w, y;  // logical, in every kind: (N,C,…), (K,C/g,…), (N,K,…), with two or three spatial axes

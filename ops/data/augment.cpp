@@ -135,8 +135,8 @@ std::vector<Sample> samples() {
   };
 }
 
-// What is blended, recoloured or erased: coordinates in float are off by some 1e-5 of a pixel, and neighbours in these
-// samples differ by anything.
+// Samples that blend, recolour or erase pixels. Float coordinates are off by some 1e-5 of a pixel, and neighbouring
+// pixels differ by any amount, hence the tolerance.
 std::vector<Sample> pixel_samples() {
   using Ints = std::vector<int64_t>;
   using Floats = std::vector<double>;

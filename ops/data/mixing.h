@@ -1,8 +1,8 @@
 #pragma once
 // How arbalest.MixImages mixes a sample with the one before it in the batch, the same on CPUs and GPUs: Mixup (Zhang et
-// al., ICLR 2018) blends whole images, CutMix (Yun et al., ICCV 2019) replaces a rectangle. What is drawn follows from
-// the seed, the node's name, the epoch and the position of the sample, or of the batch's first, and is made in double
-// so that it is the same everywhere.
+// al., ICLR 2018) blends whole images, CutMix (Yun et al., ICCV 2019) replaces a rectangle. Draws depend on the seed,
+// the node's name, the epoch and the position of the sample, or of the batch's first sample. They are made in double so
+// that they are the same everywhere.
 
 #include <cmath>
 #include <string>
@@ -77,8 +77,8 @@ ARBALEST_HOST_DEVICE inline double beta_number(const MixDraws& draws, double alp
   return 1 / (1 + std::exp(second - first));
 }
 
-// What one sample becomes: λ of its label and 1 − λ of its partner's. Its image is λ times its own and 1 − λ times its
-// partner's, or its own with the partner's in the box.
+// The mix of one sample. Its label is λ of its own and 1 − λ of its partner's. Its image is λ times its own and 1 − λ
+// times its partner's, or its own with the partner's pixels in the box.
 struct Mix {
   double own = 1;  // λ
   bool cuts = false;

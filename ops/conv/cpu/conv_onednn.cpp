@@ -31,7 +31,7 @@ onednn::ConvDescs descs_of(const Convolution& conv) {
     descs.strides.push_back(window.stride[axis]);
     descs.dilations.push_back(window.dilation[axis] - 1);
     descs.pad_begin.push_back(window.pad_begin[axis]);
-    // What the windows reach, which may be less than the padding asked for.
+    // The padding that windows reach, which may be less than the attribute asks for.
     descs.pad_end.push_back((conv.out[axis] - 1) * window.stride[axis] + window.span(axis) - conv.in[axis] -
                             window.pad_begin[axis]);
   }

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     }
     fence_barriers();
   }
-  // What is read behind a raster is its last border, zeros, or leads to sums that are left out.
+  // Zeros the memory after each raster. It is read as the raster's last border, or for sums that are left out.
   const int box = tiling.box_bytes(), behind = (tiling.stage_bytes - box) / 16;
   for (int i = int(threadIdx.x); i < 2 * kImageStages * behind; i += kHaloThreads) {
     const int at = images_from + i / behind * tiling.stage_bytes + box + i % behind * 16;

@@ -201,13 +201,13 @@ struct TilePairGradientSums {
   }
 };
 
-// The pixels of a group's rows where they follow each other: `end` is behind the tile's last.
+// The pixels of a group's rows if they are consecutive, −1 after the tile's last. `end`: one past the tile's last.
 struct PixelRows {
   int first, end;
   __device__ int operator()(int row) const { return first + row < end ? first + row : -1; }
 };
 
-// Of one block: kColumns channels, one chunk.
+// Writes the tiles of one block: kColumns channels of one chunk.
 template <int kColumns, typename Epilogue>
 class TileWriter {
  public:
@@ -223,8 +223,8 @@ class TileWriter {
         channels_(channels),
         first_channel_(first_channel) {}
 
-  // `sum`: as the matrix units leave it, of the group's 64 rows of the tile; pixel(row) is that of the result, or −1
-  // for none. `first`: these are the chunk's first.
+  // `sum`: the group's 64 rows of the tile as the matrix units leave them. pixel(row): the pixel of a row in the result,
+  // or −1 for none. `first`: true for the chunk's first tile.
   template <typename Pixels>
   __device__ void write(const float (&sum)[kColumns / 2], const Pixels& pixel, bool first) {
     const int lane = t() % 32, warp = t() / 32, pack = t() % kPacks, row = t() / kPacks;

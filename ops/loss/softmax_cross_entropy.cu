@@ -26,8 +26,8 @@ struct LogSum {
   }
 };
 
-// What rows are compared with (see softmax_cross_entropy.cpp): classes, int32 (N). `weights` (K) may be null: all
-// are 1.
+// Labels that are classes, int32 (N), with the weights of classes (see softmax_cross_entropy.cpp). `weights` (K) may be
+// null: all are 1.
 struct Classes {
   const int32_t* label;
   const float* weights;
@@ -37,7 +37,7 @@ struct Classes {
 
   __device__ bool takes_part(int64_t row) const { return !ignored.holds(label[row]); }
   __device__ bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
-  // What is not sound makes the loss NaN, so it has to count.
+  // Weight of a row, 0 if its label is ignored. An invalid label counts with weight 1, because it makes the loss NaN.
   __device__ float weight(int64_t row) const {
     if (!takes_part(row)) return 0.0f;
     return weights != nullptr && is_sound(row) ? weights[label[row]] : 1.0f;

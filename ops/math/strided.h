@@ -39,7 +39,7 @@ struct Strided {
   }
 };
 
-// The vectors of a tensor along one axis, in whatever layout; a negative axis counts from the end.
+// The vectors of a tensor along one axis, in any layout; a negative axis counts from the end.
 struct AxisVectors {
   int64_t count = 0;   // of vectors
   int64_t length = 0;  // of each
@@ -47,7 +47,7 @@ struct AxisVectors {
 
   AxisVectors(const TensorType& type, int64_t axis);
 
-  // Where vector i begins.
+  // Offset of the first element of vector i.
   ARBALEST_HOST_DEVICE int64_t first(int64_t i) const { return i / step * step * length + i % step; }
 };
 

@@ -1,6 +1,6 @@
-// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. What training
-// makes of them (keep_maxima() in graph/passes/passes.h), MaxPoolTaps, which keeps where each is, and its gradient. And
-// GlobalMaxPool, which is a MaxPool of one window.
+// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. For training,
+// keep_maxima() in graph/passes/passes.h turns them into MaxPoolTaps, which keeps the place of each maximum, and its
+// gradient. GlobalMaxPool is a MaxPool of one window.
 
 #include <fmt/format.h>
 
@@ -255,7 +255,7 @@ void infer_grad(InferContext& context) {
   context.set_output(0, x);
 }
 
-// Of MaxPoolTaps for an image of type `x`: numbers of taps are bytes.
+// Type of the taps of MaxPoolTaps for an image of type `x`. A tap's number is a byte.
 TensorType taps_type(const InferContext& context, const TensorType& x) {
   constexpr int64_t kMostTaps = 255;
   const int64_t taps = SlidingWindow{{}, {}, window_of(context.node(), x.shape)}.taps();

@@ -12,7 +12,7 @@ SlidingWindow sliding_window(const Node& node, const TensorType& x, const Tensor
   return {pixels_of(x.shape), pixels_of(y.shape), window_of(node, x.shape)};
 }
 
-// Of a window with extents of 1 along depth.
+// Describes a window whose extents along depth are 1.
 Pool make_pool(const SlidingWindow& sliding, const TensorType& x) {
   const Window& window = sliding.window;
   return {.images = x.shape[0],

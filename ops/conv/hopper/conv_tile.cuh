@@ -223,8 +223,8 @@ class TileWriter {
         channels_(channels),
         first_channel_(first_channel) {}
 
-  // `sum`: the group's 64 rows of the tile as the matrix units leave them. pixel(row): the pixel of a row in the result,
-  // or −1 for none. `first`: true for the chunk's first tile.
+  // `sum`: the group's 64 rows of the tile as the matrix units leave them. pixel(row): the pixel of a row in the
+  // result, or −1 for none. `first`: true for the chunk's first tile.
   template <typename Pixels>
   __device__ void write(const float (&sum)[kColumns / 2], const Pixels& pixel, bool first) {
     const int lane = t() % 32, warp = t() / 32, pack = t() % kPacks, row = t() / kPacks;

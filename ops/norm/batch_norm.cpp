@@ -63,7 +63,7 @@ void expand_onnx(ExpandContext& context) {
   context.carry(inputs[4], outputs[2]);
 }
 
-// Where the operator is exported, it has not been expanded.
+// Puts the operator into inference mode for export, where it has not been expanded.
 void onnx_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   node.attributes.set("training_mode", int64_t{0});
@@ -75,7 +75,7 @@ void check_residual(InferContext& context, const TensorType& x) {
   if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
 }
 
-// What a convolution leaves behind: see graph/passes/statistics_chunks.h.
+// Checks the partials that a convolution leaves, if there are any: see graph/passes/statistics_chunks.h.
 void check_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");

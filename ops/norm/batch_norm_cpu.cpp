@@ -47,11 +47,11 @@ void normalise(const Norm& norm, const T* x, const Wide<T>* mean, const Wide<T>*
   });
 }
 
-// Where Relu lets the gradient pass: everywhere, where Y > 0, or where what Y was made of, x and the channel's numbers,
-// is above 0.
+// Condition for Relu to pass the gradient: always, if Y > 0, or if the value that Y was made of, computed again from x
+// and the channel's numbers, is above 0.
 enum class Mask : uint8_t { None, Y, X };
 
-// What the gradient g of the normalised values is made of. `more` is added to dy where it is there.
+// Operands of the gradient g of the normalised values. `more` is added to dy unless it is null.
 template <typename T>
 struct GradientOf {
   const T *dy, *more, *x, *y;

@@ -1,6 +1,6 @@
-// Batch normalisation of tensors that lie beside each other along the channels: what follows Concat in a graph file.
-// The pass fuse_concats makes these of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes they
-// have; where operands are is in graph/passes/batch_norms.h.
+// Batch normalisation of tensors that are concatenated along the channels, by Concat in a graph file. The pass
+// fuse_concats makes these operators of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes
+// they have. The order of their operands is in graph/passes/batch_norms.h.
 
 #include "graph/passes/batch_norms.h"
 
@@ -94,7 +94,8 @@ void infer_inference(InferContext& context) {
   context.set_output(0, whole);
 }
 
-// Where statistics are frozen but layers before them are not, which is rare, the parts are copied together after all.
+// Copies the parts together after all. This is needed if statistics are frozen but layers before them are not, which is
+// rare.
 void grad_inference(GradContext& c) {
   using Ints = std::vector<int64_t>;
   ValueId dy = c.output_gradient(0);
@@ -224,7 +225,7 @@ std::vector<Sample> training_samples() {
 std::vector<Sample> inference_samples() {
   std::vector<Sample> samples;
   for (const SampleShapes& s : sample_shapes()) {
-    // Of very many elements some are so near to Relu's kink that differences would cross it.
+    // Among very many elements some are so near to Relu's kink that finite differences would cross it.
     const bool few = element_count(whole_shape(s)) < 50'000;
     for (const bool relu : {false, true}) {
       Sample sample{.name = fmt::format("{}{}", s.name, relu ? ", relu" : ""),
@@ -309,7 +310,7 @@ std::vector<AttributeSpec> training_attributes() {
   return specs;
 }
 
-// What flows back into a part besides is added in its own memory.
+// Lets a part's gradient be added in place to its addend, the gradient that reaches the part by other ways.
 std::vector<std::pair<int, int>> sums_in_place() {
   std::vector<std::pair<int, int>> aliases;
   for (size_t i = 0; i < kMostParts; ++i) aliases.emplace_back(int(part_gradient(i)), int(gradient_addend(i)));

@@ -1,5 +1,5 @@
 #pragma once
-// What batch norms on CPUs make of a batch before they normalise it, and of sums that a convolution has left behind.
+// Statistics of a batch for batch norms on CPUs, from the batch itself or from sums that a convolution has left.
 
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace arbalest {
 
-// Of one batch norm in training, each by channel.
+// Arrays by channel of one batch norm in training.
 template <typename W>
 struct StatisticsArrays {
   const W *scale, *old_mean, *old_variance;
@@ -21,7 +21,7 @@ class BatchStatistics {
  public:
   using W = Wide<T>;
 
-  // `given`: whether a convolution has left partials, in chunks of as many pixels as the attribute says.
+  // `given`: whether a convolution has left partials; the attribute named `chunk_pixels` states the pixels of a chunk.
   BatchStatistics(const KernelRequest& request, bool given, const char* chunk_pixels)
       : size_(rows_of(request.inputs[0])),
         epsilon_(float_attribute(request.node, "epsilon")),

@@ -341,9 +341,9 @@ struct ChannelNumbers {
   }
 };
 
-// Sets the terms of dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. Thread t sets those
-// of channel t of its slice, `channel` of all, from `total`: Σ g and Σ g · (x − mean). Blocks of the first row of the
-// grid store dscale and dbias, which may be null.
+// Sets the terms of dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. Thread t sets
+// those of channel t of its slice, `channel` of all, from `total`: Σ g and Σ g · (x − mean). Blocks of the first row of
+// the grid store dscale and dbias, which may be null.
 __device__ inline void take_gradient_terms(const ChannelNumbers& of, const float (&total)[2], float rows, int channel,
                                            float* dscale, float* dbias, GradientTerms& terms) {
   const int t = int(threadIdx.x);

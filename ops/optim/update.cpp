@@ -125,7 +125,7 @@ class Samples {
     }
     unread(add("groups", 1001, place_.inputs(), master, {.updates = 2}), place_.average(), place_.clip());
     add("groups, towards an average", 100003, place_.inputs(), lowered, {.correction = 0.5f});
-    // What stays as it was is defined in place only.
+    // An output that stays as it was is defined in place only.
     add("no restart now", 1001, restarting, restarted, {.correction = 0.25f}).in_place = true;
     Sample& idle = add("no update", 1001, restarting, master, {.restart = 1, .update = 0});
     unread(idle, 0, 1);

@@ -1,6 +1,6 @@
-// arbalest.Attention, scaled dot-product attention: what the pass fuse_attention makes of two MatMuls with a Softmax
-// between them, or a sum with biases or a mask and a Softmax, so that the matrix of all scores is never stored. And
-// arbalest.PackedAttention, which reads Q, K and V where one product made them, and whose gradient is one tensor too.
+// arbalest.Attention: scaled dot-product attention, so that the matrix of all scores is never stored. The pass
+// fuse_attention makes it of two MatMuls with a Softmax between them, or with a sum with biases or a mask and a
+// Softmax. arbalest.PackedAttention reads Q, K and V where one product made them, and its gradient is one tensor too.
 
 #include "ops/product/attention.h"
 
@@ -19,7 +19,7 @@ using Ints = std::vector<int64_t>;
 
 constexpr const char* kNames[] = {"Q", "K", "V"};
 
-// Of Q, K, V and Y.
+// Head axes of Q, K, V and Y.
 Ints head_axes_of(const Node& node) {
   const Ints axes = ints_attribute(node, "head_axes");
   const bool known = std::all_of(axes.begin(), axes.end(), [](int64_t axis) { return axis == 1 || axis == 2; });

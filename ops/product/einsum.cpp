@@ -80,7 +80,7 @@ class Equation {
     return axes(term, rank - named);
   }
 
-  // Where no result is stated it is all that stand once, in their order, behind those of "...".
+  // Axes of a result that is not stated: those of "...", then the letters that occur once, in alphabetical order.
   Axes implied() const {
     std::map<int, int> times;
     for (const Axes& each : operands) {

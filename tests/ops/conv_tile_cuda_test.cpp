@@ -193,7 +193,7 @@ void check_gradient_sums(const ConvolutionProblem& problem, const Operands& oper
   }
 }
 
-// Of two batch norms: as of either alone.
+// Checks that the gradient sums for two batch norms are those for each of them alone.
 void check_pair_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels) {
   using T = __nv_bfloat16;
   const Shape image = problem.output_shape(), of_partials = {pixel_chunks(image, chunk_pixels).chunks, image[1], 2};

@@ -197,7 +197,7 @@ TEST_CASE("a loss says what it is a mean over") {
   CHECK(softmax[3] == 3);
   CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, label}, 4, ignores, 2)[2] == 1);
   CHECK(outputs("arbalest.Accuracy", {logits, label}, 2, ignores, 4) == std::vector<double>{double(2.0f / 3), 3});
-  // Where every sample weighs 1 there is nothing to say.
+  // If every sample weighs 1, the output for the weight is a token.
   CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 4, {}, 4)[2] ==
         -1);
   CHECK(outputs("arbalest.Accuracy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 2, {}, 4)[1] == -1);

@@ -1,4 +1,4 @@
-// What --deterministic promises of kernels on the CPU: the same bits with any number of threads.
+// The promise of --deterministic for kernels on the CPU: the same bits with any number of threads.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

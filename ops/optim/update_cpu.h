@@ -10,7 +10,8 @@
 
 namespace arbalest {
 
-// Operands of an update, (P) if they are by element; null if left out. Outputs may be the memory of their inputs (Op::aliases).
+// Operands of an update, (P) if they are by element; null if left out. Outputs may be the memory of their inputs
+// (Op::aliases).
 template <typename T, int Slots>
 struct UpdateArrays {
   const T *gradients, *weights;

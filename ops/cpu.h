@@ -1,5 +1,5 @@
 #pragma once
-// What CPU kernels share: dispatch on element types, wide arithmetic, and loops over threads.
+// Helpers of CPU kernels: dispatch on element types, wide arithmetic, and loops over threads.
 
 #include <algorithm>
 #include <cstdint>

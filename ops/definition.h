@@ -1,5 +1,5 @@
 #pragma once
-// What operator definitions share: checks of operands with precise messages, costs, and attribute specifications.
+// Helpers for operator definitions: checks of operands with precise messages, costs, and attribute specifications.
 
 #include <initializer_list>
 #include <string>
@@ -9,8 +9,7 @@
 
 namespace arbalest {
 
-// The type of statistics, losses, biases and parameter gradients beside operands of type `compute`: never below
-// Float32.
+// The type of statistics, losses, biases and parameter gradients for operands of type `compute`: never below Float32.
 constexpr DataType master_type(DataType compute) {
   return compute == DataType::Float64 ? DataType::Float64 : DataType::Float32;
 }

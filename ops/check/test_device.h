@@ -1,5 +1,5 @@
 #pragma once
-// Where the harness runs kernels: memory, copies, and execution, on the CPU or on a CUDA device.
+// Devices that the harness runs kernels on: memory, copies, and execution, on the CPU or on a CUDA device.
 
 #include <cstddef>
 #include <memory>

@@ -295,12 +295,12 @@ class ConvolutionKernel final : public Kernel {
 
   bool empty() const { return element_count(problem_.x) == 0 || element_count(problem_.y) == 0; }
 
-  ConvolutionProblem problem_, unpadded_;  // what is planned; what was asked for, where padding is explicit
+  ConvolutionProblem problem_, unpadded_;  // as planned; as requested, if padding is explicit
   CudaContext& context_;
-  Solution solution_;  // where there is none: plain loops
+  Solution solution_;  // if none is found: plain loops
   int64_t workspace_bytes_ = 0;
   int64_t padded_bytes_ = 0;  // in the workspace, of the padded image of X or dX; 0: there is none
-  Folding folding_;           // where `problem_` is folded
+  Folding folding_;           // if `problem_` is folded
   bool depthwise_ = false;
 };
 

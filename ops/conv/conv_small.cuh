@@ -1,7 +1,7 @@
 #pragma once
-// Kernels of conv_small.h. Their loops are unrolled where that saves registers or hides latency, no further: of a
-// kernel that runs for microseconds, once in a step, reading the instructions is much of the time. A band of an image,
-// zeros around it included, and all filters are copied to shared memory; matrix units multiply 16 pixels by 8 filters,
+// Kernels of conv_small.h. Their loops are unrolled if that saves registers or hides latency, no further: for a kernel
+// that runs for microseconds, once in a step, reading the instructions takes much of the time. A band of an image,
+// zeros around it included, and all filters are copied to shared memory. Matrix units multiply 16 pixels by 8 filters,
 // summing over taps and channels in one row of numbers, which a table finds in the image. Images are bfloat16
 // (N,H,W,C), filters (K,R,S,C).
 
@@ -24,7 +24,7 @@ struct SmallWindow {
 
 inline constexpr int kSmallWarps = kThreads / 32;
 
-// A lane's share of what lies in rows of `size`, one behind the other, 32 lanes at a time: without a division each.
+// A lane's share of the elements in consecutive rows of `size`, 32 lanes at a time, without a division for each.
 struct LaneWalk {
   int outer, inner, outer_step, inner_step, size;
   __device__ LaneWalk(int lane, int size_of_row) : size(size_of_row) {
@@ -144,7 +144,7 @@ struct SmallForm {
   }
 };
 
-// Begins to copy it, to where zeros are; what is behind its numbers is left as it is.
+// Starts copying the filter into memory that holds zeros; elements that have no number of the filter stay as they are.
 __device__ inline void copy_small_filter(const SmallForm& form, int pitch, const __nv_bfloat16* w,
                                          __nv_bfloat16* filter) {
   const SmallWindow& window = form.window;

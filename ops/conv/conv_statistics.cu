@@ -111,8 +111,8 @@ OwnKernel own_kernel(CudaContext& context, const ConvolutionProblem& problem, in
   return {};
 }
 
-// The kernel of ours that solves the problem and reads `more` bytes beside the convolution's, where it beats cuDNN's
-// convolution and a pass that moves `pass` bytes.
+// The kernel of ours that solves the problem and also reads `more` bytes, if it beats cuDNN's convolution and a pass
+// that moves `pass` bytes.
 OwnKernel best_own_kernel(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels, int64_t more,
                           int64_t pass) {
   const OwnKernel own = own_kernel(context, problem, chunk_pixels);

@@ -81,16 +81,16 @@ __device__ inline int thin_column(int channel) {
   return group * 8 * J + rest / 2 * 8 + 2 * t + rest % 2;
 }
 
-// The filter in shared memory, of Out channels of the result, which Across of the warps share. A row is what matrices
-// have as a row: the channels summed over, of a tap and a channel of the result; or, Transposed, for the gradient of
-// images, the channels of the result, of a tap and one that is summed over.
+// The filter in shared memory, of Out channels of the result, which Across of the warps share. Its rows are those of the
+// matrices: the summed channels of one tap and channel of the result. Transposed, for the gradient of images, they are
+// the channels of the result for one tap and summed channel.
 template <int C, int Out, int Across, bool Transposed>
 struct ThinFilter {
-  static constexpr int kTaps = 9, kColumns = Out / 8 / Across;  // columns: of eight channels each, of a warp
+  static constexpr int kTaps = 9, kColumns = Out / 8 / Across;  // kColumns: tiles of eight channels of a warp
   static constexpr int kRow = (Transposed ? Out : C) + kThinSkew, kRows = Transposed ? C : Out;
   static constexpr int kElements = kTaps * kRows * kRow;
 
-  // Begins to copy it: channels of the result from `first` on.
+  // Starts copying the filter: channels of the result from `first` on.
   static __device__ void copy(const __nv_bfloat16* w, int first, __nv_bfloat16* filter) {
     constexpr int kPacks = (Transposed ? Out : C) / 8;
     for (int i = int(threadIdx.x); i < kRows * kTaps * kPacks; i += int(blockDim.x)) {

@@ -90,9 +90,9 @@ struct ThinStatistics {
   };
 };
 
-// The product is the gradient of what a batch norm made, or one of two: stored is the gradient g behind its Relu, and
-// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read. Where kStays the product
-// itself is stored: whoever reads it has x, too.
+// For a product that is the gradient of a batch norm's result, or one of two whose sum is (kTwo). Stores the gradient
+// g, masked by the batch norm's Relu, and the partials of Σ g and Σ g · (x − mean), as gradient_sums_kernel() does.
+// from.dy is not read. If kStays, the product itself is stored, because every reader of it has x, too.
 template <Mask kMask, bool kTwo>
 struct ThinGradientSums {
   static constexpr bool kStays = kMask == Mask::X && !kTwo;

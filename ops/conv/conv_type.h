@@ -1,5 +1,5 @@
 #pragma once
-// What definitions of operators that convolve share.
+// Helpers for the definitions of operators that convolve.
 
 #include <optional>
 

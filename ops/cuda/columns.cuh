@@ -22,7 +22,7 @@ struct Columns {
   int slices = 1;
   int chunks = 1;  // of each slice, a block each; all hold rows, at least one even where rows = 0
   // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
-  // to the first; rows behind them go to the last block.
+  // to the first. Rows after the whole batches go to the last block.
   bool turned = false;
   int batches = 0;
 
@@ -127,7 +127,7 @@ __device__ inline void for_rows(const Columns& columns, const Place<W>& place, F
   const int64_t step = int64_t(place.depth) * columns.channels;
   const int block = int(blockIdx.y), batch_rows = kUnroll * place.depth;
   int64_t row = place.begin + place.row, turn = batch_rows, end = place.end;
-  int64_t last = end - (kUnroll - 1) * place.depth;  // behind the rows that a batch may begin with
+  int64_t last = end - (kUnroll - 1) * place.depth;  // end of the rows that a batch may begin with
   if (columns.turned) {
     row = int64_t(columns.batches - 1 - block) * batch_rows + place.row;
     turn = -int64_t(columns.chunks) * batch_rows;
@@ -170,7 +170,7 @@ __device__ inline void fold_groups(int slice_channels, float* scratch, float (&v
   __syncthreads();
 }
 
-// The channel of which this thread holds the totals after fold_groups() or sum_rows(); −1: of none.
+// The channel whose totals this thread holds after fold_groups() or sum_rows(); −1: none.
 template <int W>
 __device__ inline int total_channel(const Columns& columns, const Place<W>& place) {
   const int t = int(threadIdx.x), channel = place.first + t;

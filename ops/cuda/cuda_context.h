@@ -1,6 +1,6 @@
 #pragma once
-// What the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while kernels are
-// made.
+// Resources that the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while
+// kernels are made.
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -106,7 +106,8 @@ class HandlePool {
   std::vector<std::unique_ptr<LibraryHandles>> unused_;  // with room for all that were made
 };
 
-// One a device: of all its lanes, and of programs that follow each other there. It outlives the kernels made with it.
+// The context of a device, for all its lanes and for programs that run there one after another. It outlives the kernels
+// made with it.
 struct CudaContext : DeviceContext {
   explicit CudaContext(int device_ordinal);
   ~CudaContext();

@@ -1,5 +1,6 @@
 #pragma once
-// What our CUDA kernels share: element types, 16-byte loads and stores, launches, elementwise kernels, warp sums.
+// Helpers that our CUDA kernels share: element types, 16-byte loads and stores, launches, elementwise kernels, warp
+// sums.
 
 #include <cuda_bf16.h>
 

@@ -37,14 +37,14 @@ class FusedAttentionPlan {
 
   struct Operands {
     const void *q, *k, *v;
-    void* y;           // the result, or, of a gradient, an operand
-    void* statistics;  // likewise: floats, (samples, heads, rows of Q, 1)
+    void* y;           // the result; an operand of the gradient
+    void* statistics;  // as y: floats, (samples, heads, rows of Q, 1)
     const void* dy = nullptr;
     void *dq = nullptr, *dk = nullptr, *dv = nullptr;
     const void* bias = nullptr;
     void* dbias = nullptr;
   };
-  // With the context that it was made with. Any thread may call it. Throws RunError.
+  // Runs with the context that it was made with. Any thread may call it. Throws RunError.
   void run(CudaContext& context, cudaStream_t stream, const Operands& operands, void* workspace) const;
 
  private:

@@ -24,7 +24,7 @@ __device__ inline void copy_async(void* to, const void* from, bool there) {
   const int bytes = there ? 16 : 0;
   ARBALEST_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
-// Four bytes likewise.
+// The same for four bytes.
 __device__ inline void copy_word_async(void* to, const void* from, bool there) {
   const int bytes = there ? 4 : 0;
   ARBALEST_ASM("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));

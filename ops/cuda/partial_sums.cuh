@@ -39,7 +39,7 @@ inline void sum_partials(cudaStream_t stream, int blocks, int count, const float
 }
 
 // Σ over chunks of partials (matrices, chunks, columns), times `scale`. block.x: 32 columns, block.y: a matrix, whose
-// totals (columns) go to out[block.y]; null: nobody wants them. Warp w adds up the chunks w, w + kTotalRows, ….
+// totals (columns) go to out[block.y] unless it is null. Warp w adds up the chunks w, w + kTotalRows, ….
 inline constexpr int kTotalRows = 32;
 struct TotalsOf {
   float* out[2];

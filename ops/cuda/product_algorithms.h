@@ -8,7 +8,7 @@
 
 namespace arbalest {
 
-// Y (m,n) = op(A) · op(B) [+ a bias (n)], and what an algorithm's time depends on beside the device.
+// Y (m,n) = op(A) · op(B) [+ a bias (n)], described by all that an algorithm's time depends on but the device.
 struct ProductProblem {
   int64_t m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false, tf32 = false, bias = false;

@@ -14,8 +14,8 @@ template <typename W>
 struct PixelView {
   int height, width, channels;                         // of the image
   bool warped, zeros_outside, coloured;                // zeros outside of the image, or its nearest pixel
-  int first_row, row_step, first_column, column_step;  // of what is not warped
-  W xx, xy, x, yx, yy, y;                              // of what is, see Warp
+  int first_row, row_step, first_column, column_step;  // if not warped
+  W xx, xy, x, yx, yy, y;                              // if warped, see Warp
   W matrix[9], shift;                                  // see Recolouring
   Box erased;
 

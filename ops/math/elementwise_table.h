@@ -90,10 +90,10 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
 
 // ROW(name, documentation, attributes, low, high, value, gradient)
 //   name:       ONNX's; the gradient's operator is arbalest.<name>Grad
-//   attributes: of at most two (ops/math/elementwise.h), whose values are `alpha` and `beta` in the formulas
-//   low, high:  inputs of the samples are drawn from here
-//   value:      of x; a ternary takes a NaN to its last branch
-//   gradient:   of dy, x and y, the value. Only what it mentions is kept for backward.
+//   attributes: at most two (ops/math/elementwise.h), whose values are `alpha` and `beta` in the formulas
+//   low, high:  range that inputs of the samples are drawn from
+//   value:      formula in x; a ternary takes a NaN to its last branch
+//   gradient:   formula in dy, x and y (the value). Only those that it mentions are kept for backward.
 // clang-format off
 #define ARBALEST_UNARY_OPERATORS(ROW) \
   ROW(Abs, "|X|", none(), -1, 1, abs(x), x < 0 ? -dy : x > 0 ? dy : W(0)) \

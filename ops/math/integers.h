@@ -1,5 +1,5 @@
 #pragma once
-// What elementwise operators give for integers, on the CPU: exporters compute shapes and indices with them. Sums,
+// Results of elementwise operators for integers, on the CPU: exporters compute shapes and indices with them. Sums,
 // differences and products wrap around.
 
 #include <cstdint>
@@ -44,7 +44,7 @@ W power(W a, W b) {
   return W(result);
 }
 
-// ROW(name, value): of x, or of a and b, and of the attributes' values alpha and beta. U is W without a sign.
+// ROW(name, value): a formula in x, or in a and b, and in the attributes' values alpha and beta. U is W without a sign.
 // clang-format off
 #define ARBALEST_INTEGER_UNARY(ROW) \
   ROW(Abs, x < 0 ? W(U(0) - U(x)) : x) \

@@ -70,7 +70,7 @@ inline bool packs_fit(const Strided& walk, size_t tensors, int width) {
   return true;
 }
 
-// Tensor 0 of the walk is `out`; the inputs follow. Where all lie in one order, the elementwise kernel does it.
+// Tensor 0 of the walk is `out`; the inputs follow. If all lie in one order, the elementwise kernel runs instead.
 template <typename T, typename Function, typename... In>
 void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, int64_t count, const Strided& walk,
                     Function function, T* out, const In*... in) {

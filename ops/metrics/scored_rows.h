@@ -29,7 +29,7 @@ class ScoredRows {
   const ScoredColumns& columns() const { return columns_; }
   int64_t samples() const { return rows_.samples(); }
   float score(int64_t sample, int64_t column) const { return rows_.at(sample, column); }
-  int64_t label(int64_t sample) const { return int64_t(rows_.at(sample, columns_.scores)); }  // where it is a class
+  int64_t label(int64_t sample) const { return int64_t(rows_.at(sample, columns_.scores)); }  // if it is a class
   bool is_positive(int64_t sample, int64_t column) const;
   bool is_missing(int64_t sample, int64_t column) const;
   // True if scores are numbers, and labels are 0, 1 or missing, or existing classes.

@@ -65,7 +65,7 @@ void pool_block_taps(const Pool& pool, const T* x, const Pixels& at, int64_t cou
   W best[kBlock];
   int32_t places[kBlock];
   bool first = true;
-  std::fill(best, best + count, -std::numeric_limits<W>::infinity());  // of a dilated window beside the image
+  std::fill(best, best + count, -std::numeric_limits<W>::infinity());  // of a dilated window that misses the image
   std::fill(places, places + count, 0);
   pool.for_each_input(at, [&](int64_t tap, int64_t pixel) {
     const T* from = x + pixel * pool.channels;

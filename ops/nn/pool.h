@@ -1,5 +1,5 @@
 #pragma once
-// What pooling operators share: attributes, the shapes of global ones, cost, and cases of their samples.
+// Helpers that pooling operators share: attributes, the shapes of global ones, cost, and cases of their samples.
 
 #include <string>
 #include <vector>

@@ -222,7 +222,7 @@ const std::vector<Shape>& images_in_chunks() {
   return images;
 }
 
-// Whose rows are more than all blocks of a GPU take at once, with some behind the last whole batch.
+// An image with more rows than all blocks of a GPU take at once, and with some after the last whole batch.
 Shape image_in_turns() {
   return {5, 512, 31, 29};
 }

@@ -111,7 +111,7 @@ struct Statistics {
   const float *scale, *bias, *running_mean, *running_var;
   float *new_mean, *new_var, *saved_mean, *saved_inv_std;
   float epsilon, momentum;
-  float correction;  // what the divisor of the running variance lacks of the rows: 0 or 1
+  float correction;  // rows minus the divisor of the running variance: 0 or 1
 };
 
 // All threads of the block call it; thread t < slice_channels leaves with the mean of channel t of the slice and the

@@ -14,7 +14,7 @@ namespace {
 
 using Place = size_t (*)(size_t part);
 
-// The type of all parts beside each other; part i is input at(i).
+// The type of all parts together, concatenated along the channels; part i is input at(i).
 TensorType whole_type(const InferContext& context, size_t parts, Place at) {
   if (parts == 0 || parts > kMostParts) context.fail(fmt::format("{} parts; expected 1 to {}", parts, kMostParts));
   TensorType whole = floating_input(context, at(0), {2, 3, 4, 5});
@@ -147,7 +147,7 @@ std::function<Cost(const Graph&, const Node&)> cost_of_input(double flops) {
 // chunk and in several.
 struct SampleShapes {
   const char* name;
-  Shape shape;  // the channels are stated beside
+  Shape shape;  // without the channels, which follow
   std::vector<int64_t> channels;
 };
 const std::vector<SampleShapes>& sample_shapes() {
@@ -284,7 +284,7 @@ OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Requ
   return {.name = std::move(name), .arity = arity};
 }
 
-// For parts from `from` on: X_i, and beside it what there is of each, if it is named.
+// Adds the operands of parts from `from` on: a tensor, and if `beside` is not null, an operand of that name after it.
 std::vector<OperandSpec> with_parts(std::vector<OperandSpec> operands, size_t from, const char* tensor_name,
                                     const char* beside = nullptr, bool beside_lowered = false) {
   for (size_t i = from; i < kMostParts; ++i) {

@@ -211,7 +211,7 @@ __device__ void for_part_gradient(const GradientOfParts<T>& from, const PartPlac
   for_thread_rows(at.place, pass, rows_of_all(from.table, at, from.dy), rows_of_part(at, from.x[at.part]), more...);
 }
 
-// A part's partials, (chunks, channels of the part), behind those of the parts before it.
+// Place of a part's partials, (chunks, channels of the part), which follow those of the parts before it.
 __device__ inline int64_t first_partial(const PartTable& table, int first_channel) {
   return int64_t(table.all.chunks) * first_channel;
 }
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(kThreads)
   write_partials(at.columns, at.place, sums, partials + first_partial(from.table, at.first_channel));
 }
 
-// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)) [+ addend], x̂ = (x − mean) · inv_std. `reduced`: of the kernel
-// that wrote the partials.
+// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)) [+ addend], x̂ = (x − mean) · inv_std. reduced_chunks: the
+// chunks of the kernel that wrote the partials.
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     part_gradient_kernel(const __grid_constant__ GradientOfParts<T> from, int reduced_chunks, const Partial* partials,

@@ -70,8 +70,7 @@ class BatchStatistics {
   PixelChunks chunks_;
 };
 
-// Totals of partial sums that a convolution has left behind, (chunks, channels, 2): all first ones, then all second
-// ones.
+// Totals of the partial sums that a convolution has left, (chunks, channels, 2): all first ones, then all second ones.
 template <typename W>
 void add_partials(int64_t chunks, int64_t channels, const W* partials, W* sums) {
   for (int64_t i = 0; i < 2 * channels; ++i) {

@@ -127,7 +127,7 @@ template <int P, int W, typename T>
 struct HeldRow {
   Pack<T, W> pack[P];
 
-  // Zeros behind the row's end.
+  // Loads a row, with zeros after its end.
   __device__ HeldRow(const T* from, int lane, int packs) {
 #pragma unroll
     for (int p = 0; p < P; ++p) {

@@ -1,5 +1,5 @@
 #pragma once
-// What an optimiser writes itself: the update of one element, as a functor that compiles for the CPU and for CUDA.
+// The part that an optimiser writes itself: the update of one element, as a functor that compiles for CPU and CUDA.
 //
 //   template <typename T>                     // float; double on the CPU
 //   struct Rule {

@@ -213,7 +213,7 @@ class Expansion {
     return add("Reshape", label, {x, add("Concat", "shape", std::move(extents), {{"axis", int64_t{0}}})}, {});
   }
 
-  // Matrices behind `batches` axes: the next `rows` axes as one, and the `columns` axes after them.
+  // Reshapes to matrices after `batches` axes: the next `rows` axes as one, and the `columns` axes after them as one.
   ValueId matrices(ValueId x, size_t batches, size_t rows, size_t columns) {
     if (rows == 1 && columns == 1) return x;
     const auto product = [&](size_t first, size_t count) {

@@ -72,12 +72,12 @@ struct Problem {
   Addend addend = Addend::None;
   int64_t batch = 1;  // products of one call, `steps` apart
   MatrixSteps steps = {};
-  std::vector<MatrixSteps> calls = {{}};  // where each call's first matrices are
+  std::vector<MatrixSteps> calls = {{}};  // offsets of each call's first matrices
 };
 
 class GemmKernel final : public Kernel {
  public:
-  // `a`, `b`, `c`: which inputs the operands are; c < 0 where there is none.
+  // `a`, `b`, `c`: which inputs the operands are; c < 0 if there is none.
   GemmKernel(const KernelRequest& request, const Problem& problem, int a, int b, int c)
       : problem_(problem), a_(a), b_(b), c_(c), context_(cuda_context(request)) {
     if (empty()) return;

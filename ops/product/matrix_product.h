@@ -16,7 +16,7 @@ struct Multiplication {
   int64_t c_row = 0, c_column = 0;  // 0: the same for all rows or columns
 };
 
-// T: elements of a and b; Y: of the result. `c` may be null.
+// T: type of the elements of a and b; Y: that of the result. `c` may be null.
 template <typename T, typename Y>
 void multiply(const Multiplication& m, const T* a, const T* b, const Wide<T>* c, Y* y) {
   using W = Wide<T>;

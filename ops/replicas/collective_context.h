@@ -1,5 +1,5 @@
 #pragma once
-// What collectives share: a communicator and a stream for each device of the process.
+// Resources that collectives share: a communicator and a stream for each device of the process.
 
 #include <nccl.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What operators over the arrays of several replicas share: Combine, AllReduce and MergeStatistics.
+// Helpers of operators over the arrays of several replicas: Combine, AllReduce and MergeStatistics.
 
 #include <string_view>
 #include <vector>

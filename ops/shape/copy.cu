@@ -42,7 +42,7 @@ void copy_box(const KernelContext& c, const BoxCopy& box, int64_t width, int mul
   check_launch("copy");
 }
 
-// The widest words that the box and its tensors allow; `bytes`: of an element.
+// Copies the box in the widest words that it and its tensors allow. `bytes`: the size of an element.
 void copy_box(const KernelContext& c, const BoxCopy& box, int64_t bytes, int multiprocessors, bool wide) {
   int64_t word = 16;
   while (word > bytes && !(wide && box.fits(word / bytes))) word /= 2;

@@ -1,5 +1,5 @@
-// Flatten to a matrix in logical order. What is channels-last in memory is brought into row-major order: N·H·W·C
-// becomes N·C·H·W.
+// Flatten to a matrix in logical order. A tensor that is channels-last in memory is brought into row-major order:
+// N·H·W·C becomes N·C·H·W.
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
 #pragma once
-// Address space for libraries that end the process, or crash, where they get no memory.
+// Address space for libraries that end the process, or crash, if they get no memory.
 
 #include <cstddef>
 
 namespace arbalest {
 
-// Address space that nothing else can take while it lives. Throws RunError where a limit on it (ulimit -v) leaves less.
+// Address space that nothing else can take while it lives. Throws RunError if a limit on it (ulimit -v) leaves less.
 class AddressSpace {
  public:
   explicit AddressSpace(size_t bytes);

@@ -31,10 +31,10 @@ bool flag_attribute(const Node& node, std::string_view name);
 // An int attribute of at least `least`.
 int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least);
 
-// Which of `rank` axes the attribute or operand `axes` names, each once; negative ones count from the end.
+// True for each of `rank` axes that the attribute or operand `axes` names, each once. Negative ones count from the end.
 std::vector<bool> named_axes(const InferContext& context, int64_t rank);
 
-// The version of ONNX's operators that the graph's file asks for; the newest where it names none.
+// The version of ONNX's operators that the graph's file asks for; the newest if it names none.
 int64_t onnx_version(const Graph& graph);
 
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i);

@@ -93,7 +93,7 @@ void narrow_all(const std::vector<double>& values, Tensor& tensor) {
   }
 }
 
-// The type that `lower` gives an operand: Float32 becomes it where the operand follows the compute precision.
+// The type that `lower` gives an operand: Float32 becomes it if the operand follows the compute precision.
 DataType operand_type(const OperandSpec* spec, DataType inferred, DataType lower) {
   if (inferred != DataType::Float32) return inferred;
   if (lower == DataType::Float64) return DataType::Float64;

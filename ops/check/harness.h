@@ -37,7 +37,7 @@ struct RunOptions {
   StepScalars scalars = {};
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
-  bool share_aliases = true;  // outputs in the memory of their inputs, where Op::aliases or Op::overwrites says so
+  bool share_aliases = true;  // outputs in the memory of their inputs, if Op::aliases or Op::overwrites says so
   int replays = 0;            // CUDA: run from a recording; the inputs change after the recording was made
 };
 
@@ -53,7 +53,7 @@ Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<Tenso
 // ‖out − reference‖ / ‖reference‖; NaN if either holds one; ‖out‖ if the reference is 0.
 double relative_error(const Tensor& out, const Tensor& reference);
 
-// The sample's inputs, drawn with `seed`; floating ones as `type` where the operand is lowered.
+// The sample's inputs, drawn with `seed`; floating ones as `type` if the operand is lowered.
 std::vector<Tensor> draw_inputs(const Op& op, const Sample& sample, DataType type, uint64_t seed);
 
 // Runs the sample on `device` in `type` and compares each output with the oracle, by norm and element by element.

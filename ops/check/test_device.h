@@ -29,7 +29,7 @@ class TestDevice {
 
 std::unique_ptr<TestDevice> make_cpu_device();
 
-// nullptr, and why, where there is no CUDA device or the build is without CUDA.
+// nullptr, and why, if there is no CUDA device or the build is without CUDA.
 #ifdef ARBALEST_CUDA
 std::unique_ptr<TestDevice> make_cuda_device(std::string& why_not);
 #else

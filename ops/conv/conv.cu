@@ -119,7 +119,7 @@ class ConvolutionKernel final : public Kernel {
       return;
     }
     // Some engine for float filter gradients takes images padded more on one side than on the other and computes
-    // something else: seen where slow timing had chosen it.
+    // something else. This was seen when slow timing had chosen it.
     const bool uneven = problem_.pad_begin != problem_.pad_end;
     if (!uneven || problem_.kind != Kind::GradWeight) {
       solution_ = solve(context_, problem_);
@@ -220,7 +220,7 @@ class ConvolutionKernel final : public Kernel {
     }
   }
 
-  // And Relu, where it is asked for.
+  // Adds the bias, and applies Relu if the problem has it.
   void add_bias(const KernelContext& c, cudaStream_t stream, const float* bias) const {
     const int channels = int(problem_.y[1]);
     const int64_t count = element_count(problem_.y);

@@ -102,7 +102,7 @@ Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
-// The fastest, or, where a choice is to be the same each time, the first that there is.
+// The fastest, or, if a choice is to be the same each time, the first that there is.
 template <typename... Solvers>
 Solution best_of(CudaContext& context, const ConvolutionProblem& problem, Solvers... solvers) {
   Solution best;

@@ -1,4 +1,4 @@
-// Convolutions with partial statistics: in one kernel for few channels, for the stem, or where the convolution is
+// Convolutions with partial statistics: in one kernel for few channels, for the stem, or if the convolution is
 // pointwise or of 3 × 3 and that is faster; else the convolution and a pass over its result.
 
 #include "graph/passes/batch_norms.h"
@@ -32,7 +32,7 @@ Columns chunked(const Shape& image, int64_t chunk_pixels, int width) {
   return columns;
 }
 
-// function(W, columns): wide packs where the channels and every pointer allow.
+// function(W, columns): wide packs if the channels and every pointer allow.
 template <typename T, typename Function>
 void with_columns(const Shape& image, int64_t chunk_pixels, bool all_aligned, Function function) {
   constexpr int kWide = 16 / sizeof(T);
@@ -62,7 +62,7 @@ std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function,
   return std::make_unique<FusedKernel>(std::move(engine), std::move(function), workspace_bytes);
 }
 
-// The convolution of an image folded by the stride, which was faster than cuDNN's wherever it was timed; null where it
+// The convolution of an image folded by the stride, which was faster than cuDNN's wherever it was timed; null if it
 // is none.
 std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const ConvolutionProblem& asked,
                                           int64_t chunk_pixels) {

@@ -81,9 +81,9 @@ __device__ inline int thin_column(int channel) {
   return group * 8 * J + rest / 2 * 8 + 2 * t + rest % 2;
 }
 
-// The filter in shared memory, of Out channels of the result, which Across of the warps share. Its rows are those of the
-// matrices: the summed channels of one tap and channel of the result. Transposed, for the gradient of images, they are
-// the channels of the result for one tap and summed channel.
+// The filter in shared memory, of Out channels of the result, which Across of the warps share. Its rows are those of
+// the matrices: the summed channels of one tap and channel of the result. Transposed, for the gradient of images, they
+// are the channels of the result for one tap and summed channel.
 template <int C, int Out, int Across, bool Transposed>
 struct ThinFilter {
   static constexpr int kTaps = 9, kColumns = Out / 8 / Across;  // kColumns: tiles of eight channels of a warp
@@ -157,7 +157,7 @@ __device__ void multiply_taps(const ThinTiling& tiling, uint32_t image, const ui
 
 // y = x ∗ w, channels of Y from block.y · Out on; Transposed: dX of the convolution with the filter w, from dY.
 // Across of the warps share the channels, Along the tile's pixels, M · 16 each. Dynamic shared memory: the filter, then
-// one image, or two where a block has several tiles.
+// one image, or two if a block has several tiles.
 template <int C, int Out, int M, int Along, int Across, bool Transposed, typename Epilogue>
 __global__ void __launch_bounds__(32 * Along * Across)
     thin_convolution_kernel(ThinTiling tiling, const __nv_bfloat16* x, const __nv_bfloat16* w, __nv_bfloat16* y,

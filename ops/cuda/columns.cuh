@@ -20,7 +20,7 @@ struct Columns {
   int channels = 0;
   int lanes = 1;  // packs of a slice's row
   int slices = 1;
-  int chunks = 1;  // of each slice, a block each; all hold rows, at least one even where rows = 0
+  int chunks = 1;  // of each slice, a block each; all hold rows, at least one even if rows = 0
   // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
   // to the first. Rows after the whole batches go to the last block.
   bool turned = false;

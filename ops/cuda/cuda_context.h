@@ -125,7 +125,7 @@ struct CudaContext : DeviceContext {
   PlanCache<FusedAttentionPlan> attention_plans;
 };
 
-// The request's context; throws RunError where it has none.
+// The request's context; throws RunError if it has none.
 CudaContext& cuda_context(const KernelRequest& request);
 
 }  // namespace arbalest

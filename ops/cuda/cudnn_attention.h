@@ -54,8 +54,8 @@ class FusedAttentionPlan {
   int64_t workspace_bytes_ = 0;
 };
 
-// The plan for a problem, shared by all kernels of the context; nullptr where no engine supports it. Throws
-// RunError where the device fails.
+// The plan for a problem, shared by all kernels of the context; nullptr if no engine supports it. Throws
+// RunError if the device fails.
 std::shared_ptr<const FusedAttentionPlan> find_attention_plan(CudaContext& context,
                                                               const FusedAttentionProblem& problem);
 

@@ -99,7 +99,7 @@ class ConvolutionPlanner {
   std::shared_ptr<const ConvolutionPlan> make() {
     plan_->state_->has_bias = problem_.kind == Kind::ForwardBias;
     if (!propose()) return nullptr;
-    // The heuristics repeat themselves on devices of one kind, with the same libraries; where they do not, an engine is
+    // The heuristics repeat themselves on devices of one kind, with the same libraries; if they do not, an engine is
     // chosen anew.
     const auto fits = [this](const ConvolutionChoice& known) {
       return known.index < graph().get_execution_plan_count() && engine_at(known.index) == known.engine &&

@@ -47,7 +47,7 @@ class ConvolutionPlan {
   ~ConvolutionPlan();
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // As timed, a share of the concurrent ones'; 0 where it was not.
+  // As timed, a share of the concurrent ones'; 0 if it was not.
   double microseconds() const { return microseconds_; }
   const std::string& engine() const { return engine_; }
 
@@ -68,8 +68,8 @@ class ConvolutionPlan {
 // µs of the engine that was chosen for a problem before, in this process or an earlier one; 0: none is known.
 double known_convolution_microseconds(const CudaContext& context, const ConvolutionProblem& problem);
 
-// The plan for a problem, shared by all kernels of the context; nullptr where no engine supports it. Throws
-// RunError where the device fails.
+// The plan for a problem, shared by all kernels of the context; nullptr if no engine supports it. Throws
+// RunError if the device fails.
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem);
 
 }  // namespace arbalest

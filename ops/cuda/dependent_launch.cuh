@@ -18,8 +18,8 @@ inline constexpr bool kDependentLaunches = false;
 #endif
 
 // Waits until the kernels ahead in the stream have ended and their writes can be read. In a kernel that is launched by
-// launch_dependent(), every thread calls it before it touches global memory. Without effect in a kernel that is launched
-// otherwise.
+// launch_dependent(), every thread calls it before it touches global memory. Without effect in a kernel that is
+// launched otherwise.
 __device__ inline void wait_for_dependencies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -122,7 +122,7 @@ __device__ inline void multiply(float (&sum)[64], uint64_t a, uint64_t b) {
 }
 
 // 16 pixels of 16 channels, of a warp, as bfloat16: lane l gives the address of eight channels of pixel l % 16, the
-// second eight where l ≥ 16.
+// second eight if l ≥ 16.
 __device__ inline void store_matrices(uint32_t address, const float* sum) {
   [[maybe_unused]] uint32_t pair[4];  // as on devices that only trap
 #pragma unroll

@@ -29,7 +29,7 @@ struct ProductAlgorithm {
   cublasLtMatmulAlgo_t algorithm = {};
   int64_t workspace_bytes = 0;
 
-  // The numbers that make it what it is: where they are the same, so is the algorithm.
+  // The numbers that make it what it is: if they are the same, so is the algorithm.
   std::string name() const;
 };
 
@@ -39,7 +39,7 @@ using RunAlgorithm =
 
 // The heuristics' first.
 ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription& description);
-// The fastest of several; the first where the device has no memory to time them.
+// The fastest of several; the first if the device has no memory to time them.
 ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
                                    const ProductDescription& description, const RunAlgorithm& run);
 

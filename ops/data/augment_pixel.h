@@ -1,5 +1,5 @@
 #pragma once
-// How a pixel of arbalest.Augment's output is made where pixels are not only placed: bilinear between four of the
+// How a pixel of arbalest.Augment's output is made if pixels are not only placed: bilinear between four of the
 // image, then recoloured. One source for CPUs and GPUs; W is the type of the arithmetic.
 
 #include <cmath>

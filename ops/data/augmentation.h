@@ -85,7 +85,7 @@ class SampleDraws {
 };
 
 // How one sample's crop lies in its image: output (row, column) is image (row + top, column + left), columns counted
-// from the right where it is mirrored, rows from below where it is upside down.
+// from the right if it is mirrored, rows from below if it is upside down.
 struct Placement {
   int top = 0, left = 0;
   bool mirrored = false, upside_down = false;

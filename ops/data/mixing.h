@@ -20,7 +20,7 @@ struct Mixing {
   int64_t batch = 0;
   int height = 0, width = 0;     // of the images
   double mixup = 0, cutmix = 0;  // α of the Beta distribution that λ is drawn from; 0: never
-  double to_cutmix = 0;          // probability of CutMix where both are on
+  double to_cutmix = 0;          // probability of CutMix if both are on
   double probability = 0;        // that a sample is mixed at all
   bool per_sample = false;       // whether each sample draws for itself, or the batch for all
   uint64_t name_hash = 0;
@@ -50,7 +50,7 @@ class MixDraws {
 };
 
 // The logarithm of a number from the gamma distribution of shape α, by Marsaglia and Tsang ("A simple method for
-// generating gamma variables", 2000). Each of eight tries succeeds with a probability above 0.95; where none does, it
+// generating gamma variables", 2000). Each of eight tries succeeds with a probability above 0.95; if none does, it
 // is near the mean. Below 1 it is that of α + 1 times a uniform number to the power of 1 / α.
 ARBALEST_HOST_DEVICE inline double log_gamma_number(const MixDraws& draws, int first_draw, double alpha) {
   constexpr int kTries = 8;

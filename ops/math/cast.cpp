@@ -88,7 +88,7 @@ std::vector<Sample> samples() {
   return samples;
 }
 
-// Known where the input is, whatever holds the type. Empty: not known.
+// Known if the input is, whatever holds the type. Empty: not known.
 std::vector<std::byte> content_of_cast_like(const InferContext& context) {
   const auto content = content_of(context.graph(), context.node().inputs[0]);
   const TensorType from = context.input(0);

@@ -137,7 +137,7 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
   ROW(ThresholdedRelu, "X where X > alpha, else 0", one("alpha", 1.0), -3, 3, x > alpha ? x : W(0), x > alpha ? dy : W(0))
 
 // ROW(name, documentation, attributes, low, high, value, gradient of A, gradient of B)
-//   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, or none where a gradient is dy itself
+//   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, none if a gradient is dy itself
 //   attributes: as above
 //   low, high:  inputs of the samples are drawn from here
 //   value:      of a and b, which are broadcast

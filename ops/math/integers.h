@@ -10,7 +10,7 @@
 
 namespace arbalest::elementwise {
 
-// Without the remainder; 0 where b is 0. The most negative number divided by −1 wraps around as its negation does.
+// a / b rounded towards 0; 0 if b is 0. The most negative number divided by −1 wraps around as its negation does.
 template <typename W>
 W quotient(W a, W b) {
   if (b == 0) return 0;
@@ -20,7 +20,7 @@ W quotient(W a, W b) {
   return W(a / b);
 }
 
-// With the sign of a, or where `floored` of b; 0 where b is 0.
+// Remainder with the sign of a, or if `floored` with that of b; 0 if b is 0.
 template <typename W>
 W remainder(W a, W b, bool floored) {
   if (b == 0) return 0;

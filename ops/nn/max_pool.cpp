@@ -156,7 +156,7 @@ void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, const Pix
   });
 }
 
-// The same where the maxima are known.
+// The same with the places of the maxima given by `taps`.
 template <typename T>
 void taps_grad_block(const Pool& pool, const T* dy, const uint8_t* taps, const Pixels& at, int64_t count, Wide<T>* dx) {
   using W = Wide<T>;

@@ -16,7 +16,7 @@ struct Pool {
   __device__ int span_width() const { return dilation_width * (kernel_width - 1) + 1; }
 };
 
-// The first position of a window that begins at `begin` (in the padding where negative) inside the image.
+// The first position of a window that begins at `begin` (in the padding if negative) inside the image.
 __device__ inline int first_inside(int begin, int dilation) {
   return begin >= 0 ? begin : begin + (-begin + dilation - 1) / dilation * dilation;
 }

@@ -255,7 +255,7 @@ __device__ void for_gradient_rows(const Columns& columns, const Place<W>& place,
     }
   }
   using Packs = Pack<T, W>;
-  // `more` is dY2, `result` Y; others where these are not read.
+  // `more` is dY2, `result` Y; others if these are not read.
   const auto pass = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& value, const Packs& result) {
     float g[W];
 #pragma unroll

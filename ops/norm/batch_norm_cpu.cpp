@@ -114,7 +114,7 @@ void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sum
   }
 }
 
-// dx = (g − a − (x − mean)·b) · factor, and g itself into d_residual where that is asked for.
+// dx = (g − a − (x − mean)·b) · factor; g itself goes to d_residual if that is asked for.
 template <Mask kMask, bool kMore, typename T>
 void input_gradient(const Norm& norm, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
                     const Wide<T>* factor, T* dx, T* d_residual) {

@@ -136,7 +136,7 @@ void infer_grad(InferContext& context) {
   }
 }
 
-// `flops` for each element of the node's first input, or of the output where that is all of them.
+// Cost of `flops` for each element of the node's first input.
 std::function<Cost(const Graph&, const Node&)> cost_of_input(double flops) {
   return [flops](const Graph& graph, const Node& node) {
     return Cost{flops * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};

@@ -36,7 +36,7 @@ class BatchStatistics {
   int64_t workspace() const { return (1 + (given_ ? 0 : 2 * row_chunks(size_))) * size_.channels; }  // elements
 
   // Writes what `arrays` names, and what x − mean is multiplied by into the first `channels` elements of `workspace`.
-  // `partials`: (chunks, channels, 2), read where they are given, x where they are not.
+  // `partials`: (chunks, channels, 2), read if they are given, x if they are not.
   void take(const T* x, const W* partials, const StatisticsArrays<W>& arrays, W* workspace) const {
     const int64_t channels = size_.channels;
     W *factor = workspace, *means = factor + channels, *squares = means + row_chunks(size_) * channels;

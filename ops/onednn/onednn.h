@@ -130,7 +130,7 @@ struct ConvDescs {
   Dims strides, dilations, pad_begin, pad_end;  // dilations count from 0, as oneDNN has them
 };
 
-// They throw dnnl::error where oneDNN has no such primitive. An empty bias: none.
+// These functions throw dnnl::error if oneDNN has no such primitive. An empty bias: none.
 dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& descs);
 dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& descs);
 // `forward_weights` are in the type that the forward convolution reads; descs.weights may be wider.

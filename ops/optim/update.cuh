@@ -9,7 +9,7 @@
 
 namespace arbalest::cuda {
 
-// (P) each; null where left out. Outputs may be the memory of their inputs (Op::aliases).
+// (P) each; null if left out. Outputs may be the memory of their inputs (Op::aliases).
 template <int Slots>
 struct UpdateArrays {
   const float *gradients, *weights, *slots[Slots], *average, *averaged;

@@ -95,7 +95,7 @@ class GemmKernel final : public Kernel {
     right_ = make_layout(in, a_rows, a_columns, problem.batch, problem.steps.a);
     result_ = make_layout(out, problem.m, problem.n, problem.batch, problem.steps.y);
 
-    // C joins the product where cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards. The bias of a
+    // C joins the product if cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards. The bias of a
     // bfloat16 result has to be bfloat16 too.
     if (problem.addend == Addend::Row && problem.beta == 1) {
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);

@@ -27,7 +27,7 @@ struct ReducedAxes {
 // A walk through x and the result y.
 Strided reducing_walk(const ReducedAxes& axes, const TensorType& x, const TensorType& y);
 
-// A walk through dX, which is output 0, and the inputs of a gradient: dY, and X and Y where the operator has them.
+// A walk through dX, which is output 0, and the inputs of a gradient: dY, and X and Y if the operator has them.
 Strided reducing_gradient_walk(const KernelRequest& request);
 
 }  // namespace arbalest

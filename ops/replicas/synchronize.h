@@ -20,7 +20,7 @@ struct Strategy {
   Kind kind = Kind::Sma;
   int64_t every = 1;                // τ: updates from one averaging to the next (Sma, Local)
   double alpha = 0.5, beta = 1;     // α and β (Sma)
-  double momentum = -1;             // μ; negative: 0.9 where Train is sgd without momentum, else 0
+  double momentum = -1;             // μ; negative: 0.9 if Train is sgd without momentum, else 0
   int64_t bucket_bytes = 32 << 20;  // Ssgd: gradients that travel together, at least
 
   bool operator==(const Strategy&) const = default;

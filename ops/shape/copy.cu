@@ -10,7 +10,7 @@ using namespace cuda;
 
 namespace {
 
-// Divisions are of 32 bits where the box has fewer than 2³¹ words.
+// Divisions are of 32 bits if the box has fewer than 2³¹ words.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     copy_box_kernel(Strided walk, int64_t count, bool small, const Word* from, Word* to) {

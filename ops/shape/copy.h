@@ -23,7 +23,7 @@ struct BoxCopy {
         to(to_first),
         from(from_first),
         count(element_count(box)) {}
-  // The same in words of `width` elements; where that does not fit, as it is.
+  // The same in words of `width` elements; if that does not fit, as it is.
   bool fits(int64_t width) const;
   BoxCopy in_words(int64_t width) const;
 };

@@ -7,7 +7,7 @@
 
 namespace arbalest {
 
-// y (batch, columns, rows) = x (batch, rows, columns), transposed; a plain copy where the two orders agree.
+// y (batch, columns, rows) = x (batch, rows, columns), transposed; a plain copy if the two orders agree.
 struct Reordering {
   int64_t batch = 1, rows = 1, columns = 1;
 

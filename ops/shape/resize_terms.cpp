@@ -26,7 +26,7 @@ std::string text(const Node& node, const char* name, const char* old) {
   return is_old(node) ? old : string_attribute(node, name);
 }
 
-// The factor exactly, or, where it is the float next to a whole number of elements over `length`, as exporters store
+// The factor exactly, or, if it is the float next to a whole number of elements over `length`, as exporters store
 // 18 / 14, that quotient.
 Quotient scale_of(double factor, int64_t length) {
   const int64_t whole = std::llround(double(length) * factor);

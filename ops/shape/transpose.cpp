@@ -161,7 +161,7 @@ void register_shape_transpose(OpRegistry& registry) {
                 .cost = elementwise_cost(0),
                 .samples = in_place_samples,
                 .aliases = {{0, 0}},
-                .cpu = registry.get("Reshape").cpu});  // nothing, or where memory is not shared a copy
+                .cpu = registry.get("Reshape").cpu});  // nothing, or if memory is not shared a copy
 }
 
 }  // namespace arbalest

@@ -144,7 +144,7 @@ TEST_CASE("SoftmaxCrossEntropy weighs classes as PyTorch does, in the mean as we
   // Rows of targets: each counts once.
   CHECK(loss("arbalest.SoftmaxCrossEntropy", {logits, floats({2, 2}, {1, 0, 0.5, 0.5})}, weights) ==
         about((std::log(4.0) + 0.5 * std::log(4.0) + 1.5 * std::log(4.0 / 3)) / 2));
-  // A class that is closed loses nothing where it is not asked for.
+  // A class that is closed loses nothing if it is not asked for.
   const double infinity = std::numeric_limits<double>::infinity();
   CHECK(loss("arbalest.SoftmaxCrossEntropy", {floats({1, 3}, {0, 0, -infinity}), floats({1, 3}, {0.5, 0.5, 0})}) ==
         about(kHalf));

@@ -1,5 +1,5 @@
 #pragma once
-// CPU kernels of convolution: oneDNN where it has them, loops of ours for depthwise ones, plain loops elsewhere.
+// CPU kernels of convolution: oneDNN if it has them, loops of ours for depthwise ones, plain loops elsewhere.
 
 #include "graph/op.h"
 #include "ops/nn/window.h"

@@ -58,7 +58,7 @@ std::vector<Part> parts_of(const Convolution& conv, bool deterministic, int64_t 
 }
 
 // One for each part: make(descriptions) of its samples, with filters in the layout that the first part likes best.
-// Throws dnnl::error where oneDNN has no such primitive.
+// Throws dnnl::error if oneDNN has no such primitive.
 template <typename Make, typename FiltersOf>
 auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, bool deterministic,
                     const onednn::Desc& bias, const Make& make, const FiltersOf& filters_of) {

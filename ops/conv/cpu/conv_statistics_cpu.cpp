@@ -49,7 +49,7 @@ void write_statistics(const Chunks& chunks, const T* y, Wide<T>* partials) {
   });
 }
 
-// The batch norm's operands, by channel and by element; null where they are left out.
+// The batch norm's operands, by channel and by element; null if they are left out.
 template <typename T>
 struct Norm {
   const T *x, *y, *dy2, *x2;

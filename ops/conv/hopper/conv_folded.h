@@ -7,8 +7,8 @@
 
 namespace arbalest {
 
-// True if `problem`, a folded one in bfloat16, forward or the filter's gradient (in Float32), is such a convolution, for
-// devices with has_hopper_kernels(). Rows of the result fill tiles by half at least.
+// True if `problem`, a folded one in bfloat16, forward or the filter's gradient (in Float32), is such a convolution,
+// for devices with has_hopper_kernels(). Rows of the result fill tiles by half at least.
 bool is_folded_row(const ConvolutionProblem& problem);
 
 // The result and its statistics: partials as of pixel_chunks(), in chunks of tiles of row_tile_pixels(). The same bits

@@ -1,5 +1,5 @@
-// A convolution that leaves partial statistics of its result to the batch norm after it, and a convolution's gradient
-// that leaves partial sums to the gradient of the batch norm before it. The pass fuse_statistics makes them.
+// A convolution leaves partial statistics of its result to the batch norm after it, and a convolution's gradient leaves
+// partial sums to the gradient of the batch norm before it. The pass fuse_statistics makes them.
 
 #include <fmt/format.h>
 

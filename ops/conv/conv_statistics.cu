@@ -187,8 +187,8 @@ PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
           input<float>(c, kSumsMean2)};
 }
 
-// Makes a convolution's input gradient with the sums for two batch norms: by a kernel of ours if the convolution is
-// pointwise and that is faster, else by the convolution and a pass over its result.
+// Makes a convolution's input gradient with the sums for two batch norms. If the convolution is pointwise and a kernel
+// of ours is faster, that does it; else the convolution and a pass over its result.
 std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const ConvolutionProblem& problem,
                                            int64_t chunk_pixels) {
   const int64_t bytes = request.outputs[0].bytes();

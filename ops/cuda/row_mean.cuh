@@ -10,8 +10,8 @@ __device__ inline int64_t valid_rows(const StepScalars* scalars, int64_t rows) {
   return max(int64_t{0}, min(int64_t(scalars->valid), rows));
 }
 
-// Contribution of a row to the means, unless it is a plain float (Value::Result below): a number times the row's
-// weight, that weight, a second number, and the weight of the second.
+// Contribution of a row to the means (Value::Result below), unless that is a plain float. It holds a number times the
+// row's weight, that weight, a second number, and the weight of the second.
 struct Weighted {
   float value = 0, weight = 0, second = 0, second_weight = 0;
 };

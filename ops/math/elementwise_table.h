@@ -140,8 +140,9 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
 //   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, none if a gradient is dy itself
 //   attributes: as above
 //   low, high:  inputs of the samples are drawn from here
-//   value:      of a and b, which are broadcast
-//   gradients:  of dy, a and b. Only what they mention is kept for backward; sums over broadcast axes follow.
+//   value:      formula in a and b, which are broadcast
+//   gradients:  formulas in dy, a and b. Only those that they mention are kept for backward; sums over broadcast axes
+//               follow.
 #define ARBALEST_BINARY_OPERATORS(ROW) \
   ROW(Add, "A + B, broadcast", none(), -1, 1, a + b, dy, dy) \
   ROW(Div, "A / B, broadcast; of integers without the remainder, and 0 where B is 0", none(), 0.5, 2, a / b, dy / b, -dy * a / (b * b)) \

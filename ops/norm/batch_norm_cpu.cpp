@@ -47,8 +47,8 @@ void normalise(const Norm& norm, const T* x, const Wide<T>* mean, const Wide<T>*
   });
 }
 
-// Condition for Relu to pass the gradient. None: always. Y: if Y > 0. X: if the value that Y was made of, computed again
-// from x and the channel's numbers, is above 0.
+// Condition for Relu to pass the gradient. None: always. Y: if Y > 0. X: if the value that Y was made of, computed
+// again from x and the channel's numbers, is above 0.
 enum class Mask : uint8_t { None, Y, X };
 
 // Operands of the gradient g of the normalised values. `more` is added to dy unless it is null.

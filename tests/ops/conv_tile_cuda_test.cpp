@@ -113,8 +113,8 @@ void check_statistics(const ConvolutionProblem& problem, const Operands& operand
 }
 
 // Checks the gradient g, and the sums of g and of g · (x − mean) by chunk. A batch norm's Relu has masked g; the result
-// stays unmasked if the mask follows from X alone. The expected values follow from the result that the kernel stores without Relu
-// and second gradient. Calls run(from, mask, two, result, partials) twice for each form.
+// stays unmasked if the mask follows from X alone. The expected values follow from the result that the kernel stores
+// without Relu and second gradient. Calls run(from, mask, two, result, partials) twice for each form.
 template <typename Run>
 void check_gradient_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels, Run run,
                          bool in_order = true) {

@@ -98,7 +98,7 @@ void infer_grad_weight(InferContext& context) {
   context.set_output(0, {master_type(context.input(0).dtype), context.input(2).shape});
 }
 
-// As conv_cost(), of a gradient whose third input tells a shape only.
+// The same as conv_cost(), for a gradient whose third input tells a shape only.
 std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t dy) {
   return [cost = conv_cost(x, w, dy)](const Graph& graph, const Node& node) {
     Cost whole = cost(graph, node);

@@ -207,7 +207,7 @@ class ConvolutionKernel final : public Kernel {
   }
 
  private:
-  // From what the plan wrote to the output.
+  // Brings the plan's result to the output.
   void finish(const KernelContext& c, cudaStream_t stream, const void* result) const {
     if (padded_bytes_ > 0 && problem_.kind == Kind::GradInput) {
       place(stream, problem_.x, unpadded_.x, unpadded_.pad_begin, result, c.outputs[0]);

@@ -51,7 +51,7 @@ struct RowWalk {
   }
 };
 
-// Begins to copy the tile with the rows above and below: Part of the image's C channels, from x's on.
+// Starts copying the tile with the rows above and below: `Part` of the image's C channels, from x's on.
 template <int C, int Part>
 __device__ void copy_image(const ThinTiling& tiling, RowWalk walk, int tile, const __nv_bfloat16* x,
                            __nv_bfloat16* image) {

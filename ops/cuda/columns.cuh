@@ -58,8 +58,8 @@ inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLim
   return columns;
 }
 
-// For a kernel that writes partials. Small tensors sit in L2 and their passes last a few µs, so the partials are kept
-// few.
+// Limits for a kernel that writes partials. Small tensors sit in L2 and their passes last a few µs, so the partials are
+// kept few.
 inline ColumnLimits reduction_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 4 : 1), .chunks = large ? 192 : 132};
@@ -68,16 +68,16 @@ inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int6
   return make_columns(rows, channels, width, reduction_limits(bytes, multiprocessors));
 }
 
-// For a kernel that reads partials of the same slices and writes every row.
+// Limits for a kernel that reads partials of the same slices and writes every row.
 inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
 }
 
-// For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs
-// `resident` blocks at once: with more there would be a last wave of few, and partials would be read more often. Its
-// blocks take turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these
-// write last the next one reads first (docs/design.md, Devices). Such a kernel has no use for a place's rows.
+// Layout for a kernel that reads partials of the same slices and writes every row. A multiprocessor runs `resident` of
+// its blocks at once: with more blocks there would be a last wave of few, and partials would be read more often. Blocks
+// take turns at all rows, from the last to the first. The rows that the kernel before wrote last are in L2, and those
+// that this one writes last are read first by the next (docs/design.md, Devices). A place's rows are of no use to it.
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
                               int resident) {
   const bool large = bytes > (int64_t{16} << 20);

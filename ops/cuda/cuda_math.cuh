@@ -133,7 +133,7 @@ std::unique_ptr<Kernel> with_type(const KernelRequest& request, DataType type, F
   }
 }
 
-// For copies: casts, other orders.
+// The identity, for copies: casts, other orders.
 struct Same {
   __device__ float operator()(float x) const { return x; }
 };

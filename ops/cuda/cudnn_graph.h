@@ -47,12 +47,12 @@ class ConvolutionPlan {
   ~ConvolutionPlan();
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // As timed, a share of the concurrent ones'; 0 if it was not.
+  // The timed µs, a share of those of the concurrent calls; 0 if it was not timed.
   double microseconds() const { return microseconds_; }
   const std::string& engine() const { return engine_; }
 
   // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.
-  // With the context that it was made with. Any thread may call it. Throws RunError.
+  // Runs with the context that it was made with. Any thread may call it. Throws RunError.
   void run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
            void* workspace) const;
 

@@ -17,7 +17,7 @@ struct ProductProblem {
   int concurrent = 1;  // as ConvolutionProblem has it
 };
 
-// As cuBLASLt's heuristics are asked.
+// A product as cuBLASLt's heuristics take it.
 struct ProductDescription {
   cublasLtMatmulDesc_t product;
   cublasLtMatrixLayout_t a, b, y;

@@ -14,7 +14,7 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// From the driver, which is not linked with.
+// The function, found in the driver, which is not linked with.
 EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     constexpr unsigned kSince = 12000;

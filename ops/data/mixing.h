@@ -70,7 +70,7 @@ ARBALEST_HOST_DEVICE inline double log_gamma_number(const MixDraws& draws, int f
   return std::log(d) + power;
 }
 
-// From Beta(α, α): the share of one gamma number in the sum of two.
+// Draws from Beta(α, α): the share of one gamma number in the sum of two.
 ARBALEST_HOST_DEVICE inline double beta_number(const MixDraws& draws, double alpha) {
   const double first = log_gamma_number(draws, MixDraws::kFirstGamma, alpha);
   const double second = log_gamma_number(draws, MixDraws::kSecondGamma, alpha);

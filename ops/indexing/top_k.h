@@ -1,5 +1,5 @@
 #pragma once
-// In which order TopK puts elements, on every device.
+// The order in which TopK puts elements, on every device.
 
 #include "graph/host_device.h"
 #include "graph/types.h"

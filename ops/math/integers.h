@@ -31,7 +31,7 @@ W remainder(W a, W b, bool floored) {
   return floored && rest != 0 && (rest < 0) != (b < 0) ? W(rest + b) : rest;
 }
 
-// By squaring. A negative power is 0 unless a is 1 or −1.
+// a to the power of b, by squaring. A negative power is 0 unless a is 1 or −1.
 template <typename W>
 W power(W a, W b) {
   if constexpr (std::is_signed_v<W>) {

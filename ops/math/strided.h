@@ -11,7 +11,7 @@
 
 namespace arbalest {
 
-// For each axis of the tensor, how many elements further in memory its next index is.
+// Strides of the tensor's axes in memory, in elements.
 std::vector<int64_t> memory_strides(const TensorType& type);
 
 // Axes in the order in which the first tensor lies in memory, outermost first. Neighbouring axes are merged if one

@@ -80,7 +80,7 @@ void pool_block_taps(const Pool& pool, const T* x, const Pixels& at, int64_t cou
   for (int64_t c = 0; c < count; ++c) y[c] = narrow<T>(best[c]), taps[c] = uint8_t(places[c]);
 }
 
-// From pixels of an image to elements of the whole of X: row-major, or with the first spatial axis innermost.
+// Maps pixels of an image to elements of the whole of X: row-major, or with the first spatial axis innermost.
 struct IndexOrder {
   Pixels in;
   bool columns_first;

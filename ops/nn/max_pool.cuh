@@ -402,7 +402,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// As max_pool_gradient_kernel.
+// The same as max_pool_gradient_kernel, in plain loops for any window.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     plain_max_pool_gradient_kernel(DeviceWindow window, int64_t count, int channels, const T* dy, const T* x,

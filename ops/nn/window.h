@@ -23,8 +23,8 @@ struct Window {
   // Input pixels that a window spans.
   int64_t span(int axis) const { return dilation[axis] * (kernel[axis] - 1) + 1; }
   int64_t output_extent(int axis, int64_t input, bool ceil_mode = false) const;
-  // As many windows along each axis as strides fit into the image: ONNX's SAME_UPPER and, with `lower`, SAME_LOWER,
-  // which puts an odd pixel before the image.
+  // Pads so that there are as many windows along each axis as strides fit into the image: ONNX's SAME_UPPER and, with
+  // `lower`, SAME_LOWER, which puts an odd pixel before the image.
   void pad_to_same(const Pixels& image, bool lower);
 };
 

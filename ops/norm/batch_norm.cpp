@@ -216,7 +216,7 @@ Sample with_partials(Sample sample, const Shape& image, int64_t chunk_pixels = 0
   sample.name += fmt::format(", partials of {} chunks", chunks);
   return sample;
 }
-// With one chunk, with many and a short last one, and where no pack of channels fits.
+// Images with one chunk, with many and a short last one, and with channels that no pack fits.
 const std::vector<Shape>& images_in_chunks() {
   static const std::vector<Shape> images = {{3, 16, 12, 11}, {129, 16, 16, 16}, {2, 13, 4, 5}};
   return images;

@@ -62,7 +62,7 @@ void infer_grad(InferContext& context) {
   }
 }
 
-// With less than a pack of channels, an odd number of them, and many chunks.
+// Images with less than a pack of channels, with an odd number of them, and with many chunks.
 const std::vector<Shape>& sample_shapes() {
   static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
   return shapes;

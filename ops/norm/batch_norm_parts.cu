@@ -11,7 +11,7 @@ namespace {
 using Place = size_t (*)(size_t part);
 using Limits = ColumnLimits (*)(int64_t bytes, int multiprocessors);
 
-// For packs of `width` channels, which divides those of each part. Part i is input at(i).
+// Makes a table for packs of `width` channels, which divides those of each part. Part i is input at(i).
 PartTable make_table(const KernelRequest& request, size_t parts, Place at, int width, Limits limits_of) {
   PartTable table{};
   int64_t bytes = 0;

@@ -151,7 +151,7 @@ __device__ inline void for_held(int lane, int packs, Function f) {
   }
 }
 
-// As statistics_of().
+// The same as statistics_of(), for a row in registers.
 template <int P, int W, typename T>
 __device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<P, W, T>& x, int lane, int packs) {
   const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0), length = float(rows.length);
@@ -165,7 +165,7 @@ __device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<P, W
   return {mean, 1.0f / sqrtf(warp_sum(squares) / length + rows.epsilon)};
 }
 
-// As normalize_kernel.
+// The same as normalize_kernel, for rows in registers.
 template <int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,

@@ -70,7 +70,7 @@ class Samples {
         rule_(std::move(rule)),
         attributes_(std::move(attributes)) {}
 
-  // With all inputs up to `inputs` and outputs up to `outputs`, exclusive.
+  // Adds a sample with all inputs up to `inputs` and outputs up to `outputs`, exclusive.
   Sample& add(const std::string& name, int64_t count, size_t inputs, size_t outputs, StepScalars scalars = {}) {
     Sample sample{.name = fmt::format("{}, {}", rule_, name),
                   .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, {count}}}),

@@ -141,7 +141,7 @@ AttentionProblem problem_of(const Graph& graph, const Node& node, bool gradient)
   return {node, types, gradient};
 }
 
-// With the element types checked of Q, K, V and what is added.
+// The problem, after a check of the element types of Q, K, V and the bias.
 AttentionProblem checked_problem(const InferContext& context, bool gradient) {
   const DataType type = floating_input(context, 0, {is_packed(context.node()) ? size_t{3} : 4}).dtype;
   const AttentionProblem problem = problem_of(context.graph(), context.node(), gradient);

@@ -90,7 +90,7 @@ void CollectiveContext::check() const {
 
 void CollectiveContext::abort() noexcept {
   if (aborted_.exchange(true)) return;
-  // In one group: a communicator that is aborted alone may wait for the others.
+  // All are aborted in one group, because a communicator that is aborted alone may wait for the others.
   ncclGroupStart();
   for (const ncclComm_t communicator : communicators) ncclCommAbort(communicator);
   ncclGroupEnd();

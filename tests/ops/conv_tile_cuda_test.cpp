@@ -68,7 +68,7 @@ std::vector<float> statistics_of(const std::vector<float>& values, const Shape& 
   return partials;
 }
 
-// Those of all chunks as if they were one.
+// Statistics of all chunks merged as if they were one.
 std::vector<float> merged_statistics(const std::vector<float>& partials, const Shape& image, int64_t chunk_pixels) {
   const int64_t channels = image[1], pixels = element_count(image) / channels;
   std::vector<float> merged;

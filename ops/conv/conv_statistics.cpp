@@ -80,8 +80,8 @@ const std::vector<FusedSample>& pointwise_images() {
   return images;
 }
 
-// Samples of 3 × 3 convolutions in chunks of whole rows. Tiles are parts of rows and of images, in one sample an odd
-// number of them.
+// Samples of 3 × 3 convolutions in chunks of whole rows. Tiles are parts of rows and of images; the number of
+// tiles is odd, too.
 const std::vector<FusedSample>& halo_images() {
   const auto sample = [](const Shape& image, int64_t others) {
     const HaloTile tile = halo_tile(image);

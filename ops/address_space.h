@@ -1,11 +1,11 @@
 #pragma once
-// Address space for libraries that end the process, or crash, where they get no memory.
+// Address space for libraries that end the process, or crash, if they get no memory.
 
 #include <cstddef>
 
 namespace arbalest {
 
-// Address space that nothing else can take while it lives. Throws RunError where a limit on it (ulimit -v) leaves less.
+// Address space that nothing else can take while it lives. Throws RunError if a limit on it (ulimit -v) leaves less.
 class AddressSpace {
  public:
   explicit AddressSpace(size_t bytes);
@@ -19,8 +19,8 @@ class AddressSpace {
 };
 
 // glibc's allocator maps 64 MiB ("arena") for each thread that allocates, and keeps them when the thread ends, so that
-// other threads have less room for their stacks. Where the process' address space is limited (ulimit -v), threads that
-// allocate for the first time after this call share the arenas that there are (glibc's manual, M_ARENA_MAX).
+// other threads have less room for their stacks. If the process' address space is limited (ulimit -v), threads that
+// allocate for the first time after this call share the existing arenas (glibc's manual, M_ARENA_MAX).
 void share_arenas();
 
 }  // namespace arbalest

@@ -1,5 +1,5 @@
 #pragma once
-// What operator definitions share: checks of operands with precise messages, costs, and attribute specifications.
+// Helpers for operator definitions: checks of operands with precise messages, costs, and attribute specifications.
 
 #include <initializer_list>
 #include <string>
@@ -9,8 +9,7 @@
 
 namespace arbalest {
 
-// The type of statistics, losses, biases and parameter gradients beside operands of type `compute`: never below
-// Float32.
+// The type of statistics, losses, biases and parameter gradients for operands of type `compute`: never below Float32.
 constexpr DataType master_type(DataType compute) {
   return compute == DataType::Float64 ? DataType::Float64 : DataType::Float32;
 }
@@ -32,10 +31,10 @@ bool flag_attribute(const Node& node, std::string_view name);
 // An int attribute of at least `least`.
 int64_t int_attribute_from(const Node& node, std::string_view name, int64_t least);
 
-// Which of `rank` axes the attribute or operand `axes` names, each once; negative ones count from the end.
+// True for each of `rank` axes that the attribute or operand `axes` names, each once. Negative ones count from the end.
 std::vector<bool> named_axes(const InferContext& context, int64_t rank);
 
-// The version of ONNX's operators that the graph's file asks for; the newest where it names none.
+// The version of ONNX's operators that the graph's file asks for; the newest if it names none.
 int64_t onnx_version(const Graph& graph);
 
 const TensorType& input_type(const Graph& graph, const Node& node, size_t i);

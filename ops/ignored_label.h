@@ -16,7 +16,7 @@ struct IgnoredLabel {
 };
 
 AttributeSpec ignore_spec();
-// Throws GraphError where the attribute holds more than one label, or one that is no int32.
+// Throws GraphError if the attribute holds more than one label, or one that is no int32.
 IgnoredLabel ignored_label(const Node& node);
 
 }  // namespace arbalest

@@ -1,5 +1,5 @@
 #pragma once
-// What operators that end in Relu share: the pass graph/passes/fuse/relu.cpp makes them.
+// Helpers of operators that end in Relu, which the pass graph/passes/fuse/relu.cpp makes.
 
 #include <memory>
 
@@ -7,13 +7,13 @@
 
 namespace arbalest {
 
-// What flows back into the sum that Relu takes, of what flows into the node's first output. Where the bias, input
-// `bias` of one number a channel, needs a gradient, the node that masks sums its channels as well, and that gradient is
-// set.
+// Adds and returns the gradient of the sum that Relu takes, from the gradient of the node's first output. If the bias,
+// input `bias` of one number a channel, needs a gradient, the node that masks also sums its channels. The gradient of
+// the bias is set then.
 ValueId add_relu_gradient(GradContext& c, size_t bias);
 
-// On the CPU: what `kernel` writes to its first output, of this type, and Relu in the same memory behind it. NaN stays
-// NaN, which oneDNN's own Relu behind a convolution makes 0.
+// Follows `kernel` with Relu in the memory of its first output, of type `y`; on CPUs only. NaN stays NaN, whereas
+// oneDNN's own Relu after a convolution makes it 0.
 std::unique_ptr<Kernel> with_relu(std::unique_ptr<Kernel> kernel, const TensorType& y);
 
 }  // namespace arbalest

@@ -13,7 +13,7 @@ struct Tolerance {
   double absolute = 0, relative = 0;
 };
 
-// "" where every element is near enough, else the element that is farthest beyond its tolerance: its index, what was
+// "" if every element is near enough, else the element that is farthest beyond its tolerance: its index, what was
 // found and what was expected. NaN equals NaN only, and an infinity only itself. `shape` is in the elements' order.
 std::string worst_element(const Shape& shape, std::span<const double> found, std::span<const double> expected,
                           Tolerance tolerance);

@@ -93,7 +93,7 @@ void narrow_all(const std::vector<double>& values, Tensor& tensor) {
   }
 }
 
-// The type that `lower` gives an operand: Float32 becomes it where the operand follows the compute precision.
+// The type that `lower` gives an operand: Float32 becomes it if the operand follows the compute precision.
 DataType operand_type(const OperandSpec* spec, DataType inferred, DataType lower) {
   if (inferred != DataType::Float32) return inferred;
   if (lower == DataType::Float64) return DataType::Float64;
@@ -158,7 +158,8 @@ void evaluate(const Graph& graph, std::vector<Tensor>& known, const StepScalars&
   }
 }
 
-// An error of `tolerance` by norm is spread over the elements; of very many, the largest is some this often as large.
+// An error of `tolerance` by norm is spread over the elements. Among very many elements, the largest error is about
+// this many times as large.
 constexpr double kPeak = 8;
 
 // "" or which of the elements, in memory order, are farther from the oracle's than the tolerance allows. Errors of

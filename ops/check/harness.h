@@ -37,7 +37,7 @@ struct RunOptions {
   StepScalars scalars = {};
   MathMode math = MathMode::Fp32;
   bool deterministic = false;
-  bool share_aliases = true;  // outputs in the memory of their inputs, where Op::aliases or Op::overwrites says so
+  bool share_aliases = true;  // outputs in the memory of their inputs, if Op::aliases or Op::overwrites says so
   int replays = 0;            // CUDA: run from a recording; the inputs change after the recording was made
 };
 
@@ -50,22 +50,22 @@ struct Outcome {
 Outcome run_kernel(TestDevice& device, const Node& node, const std::vector<TensorType>& output_types,
                    const std::vector<Tensor>& inputs, const RunOptions& options);
 
-// ‖out − reference‖ / ‖reference‖; NaN where either holds one; ‖out‖ where the reference is 0.
+// ‖out − reference‖ / ‖reference‖; NaN if either holds one; ‖out‖ if the reference is 0.
 double relative_error(const Tensor& out, const Tensor& reference);
 
-// The sample's inputs, drawn with `seed`; floating ones as `type` where the operand is lowered.
+// The sample's inputs, drawn with `seed`; floating ones as `type` if the operand is lowered.
 std::vector<Tensor> draw_inputs(const Op& op, const Sample& sample, DataType type, uint64_t seed);
 
-// Runs the sample on `device` in `type` and compares each output with the oracle, by norm and element by element. "" or
-// what is wrong.
+// Runs the sample on `device` in `type` and compares each output with the oracle, by norm and element by element.
+// Returns "" or the fault.
 std::string compare_with_oracle(TestDevice& device, const Op& op, const Sample& sample, DataType type,
                                 const RunOptions& options, double tolerance);
 
-// Compares op.grad with central finite differences of Σ r·Y, in double. "" or what is wrong.
+// Compares op.grad with central finite differences of Σ r·Y, in double. Returns "" or the fault.
 std::string check_gradient(const Op& op, const Sample& sample);
 
-// What is wrong with any of the operator's samples, in a sentence each: its CPU kernel against the oracle in every
-// precision; its gradient; its CUDA kernel against the oracle.
+// Faults found with the operator's samples, one sentence each: of its CPU kernel against the oracle in every precision,
+// of its gradient, and of its CUDA kernel against the oracle.
 std::vector<std::string> faults_on_cpu(const Op& op);
 std::vector<std::string> faults_of_gradient(const Op& op);
 std::vector<std::string> faults_on_cuda(TestDevice& device, const Op& op);

@@ -1,5 +1,5 @@
 #pragma once
-// Where the harness runs kernels: memory, copies, and execution, on the CPU or on a CUDA device.
+// Devices that the harness runs kernels on: memory, copies, and execution, on the CPU or on a CUDA device.
 
 #include <cstddef>
 #include <memory>
@@ -29,7 +29,7 @@ class TestDevice {
 
 std::unique_ptr<TestDevice> make_cpu_device();
 
-// nullptr, and why, where there is no CUDA device or the build is without CUDA.
+// nullptr, and why, if there is no CUDA device or the build is without CUDA.
 #ifdef ARBALEST_CUDA
 std::unique_ptr<TestDevice> make_cuda_device(std::string& why_not);
 #else

@@ -65,7 +65,7 @@ void infer_conv(InferContext& context) {
   context.set_output(0, y);
 }
 
-// Of X and W, and of B where `bias` says so, by what flows back into the convolution itself.
+// Adds the gradients of X and W, and that of B if `bias`. `dy` is the gradient of the convolution's result before Relu.
 void add_gradients(GradContext& c, ValueId dy, bool bias) {
   const ValueId x = c.input(0), w = c.input(1);
   const Attributes attributes = window_attributes(c.node(), {"group"});
@@ -98,7 +98,7 @@ void infer_grad_weight(InferContext& context) {
   context.set_output(0, {master_type(context.input(0).dtype), context.input(2).shape});
 }
 
-// As conv_cost(), of a gradient whose third input tells a shape only.
+// The same as conv_cost(), for a gradient whose third input tells a shape only.
 std::function<Cost(const Graph&, const Node&)> gradient_cost(size_t x, size_t w, size_t dy) {
   return [cost = conv_cost(x, w, dy)](const Graph& graph, const Node& node) {
     Cost whole = cost(graph, node);
@@ -115,7 +115,7 @@ struct Case {
   const char* auto_pad = "NOTSET";  // else `pad` is not read
   int64_t pad_end = -1;             // −1: as `pad`
 
-  // Of X's spatial axes, in each of which the window is the same.
+  // The same value for each of X's spatial axes.
   std::vector<int64_t> along_axes(int64_t value) const { return std::vector<int64_t>(x.size() - 2, value); }
   Shape filter_shape() const {
     Shape shape = {filters, x[1] / group};
@@ -194,7 +194,8 @@ std::vector<Sample> samples(std::initializer_list<Operand> operands) {
   return samples;
 }
 
-// Of many elements some are so near to 0 that the finite differences of a gradient's check would meet Relu's kink.
+// Samples with Relu. Gradients are checked only for results of few elements: among many, some are so near to 0 that
+// finite differences would cross Relu's kink.
 std::vector<Sample> relu_samples() {
   constexpr int64_t kFew = 5000;
   std::vector<Sample> relu = samples({X, W, B});

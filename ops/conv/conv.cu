@@ -119,7 +119,7 @@ class ConvolutionKernel final : public Kernel {
       return;
     }
     // Some engine for float filter gradients takes images padded more on one side than on the other and computes
-    // something else: seen where slow timing had chosen it.
+    // something else. This was seen when slow timing had chosen it.
     const bool uneven = problem_.pad_begin != problem_.pad_end;
     if (!uneven || problem_.kind != Kind::GradWeight) {
       solution_ = solve(context_, problem_);
@@ -207,7 +207,7 @@ class ConvolutionKernel final : public Kernel {
   }
 
  private:
-  // From what the plan wrote to the output.
+  // Brings the plan's result to the output.
   void finish(const KernelContext& c, cudaStream_t stream, const void* result) const {
     if (padded_bytes_ > 0 && problem_.kind == Kind::GradInput) {
       place(stream, problem_.x, unpadded_.x, unpadded_.pad_begin, result, c.outputs[0]);
@@ -220,7 +220,7 @@ class ConvolutionKernel final : public Kernel {
     }
   }
 
-  // And Relu, where it is asked for.
+  // Adds the bias, and applies Relu if the problem has it.
   void add_bias(const KernelContext& c, cudaStream_t stream, const float* bias) const {
     const int channels = int(problem_.y[1]);
     const int64_t count = element_count(problem_.y);
@@ -295,12 +295,12 @@ class ConvolutionKernel final : public Kernel {
 
   bool empty() const { return element_count(problem_.x) == 0 || element_count(problem_.y) == 0; }
 
-  ConvolutionProblem problem_, unpadded_;  // what is planned; what was asked for, where padding is explicit
+  ConvolutionProblem problem_, unpadded_;  // as planned; as requested, if padding is explicit
   CudaContext& context_;
-  Solution solution_;  // where there is none: plain loops
+  Solution solution_;  // if none is found: plain loops
   int64_t workspace_bytes_ = 0;
   int64_t padded_bytes_ = 0;  // in the workspace, of the padded image of X or dX; 0: there is none
-  Folding folding_;           // where `problem_` is folded
+  Folding folding_;           // if `problem_` is folded
   bool depthwise_ = false;
 };
 

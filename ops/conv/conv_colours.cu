@@ -65,7 +65,7 @@ __device__ inline void transpose(uint32_t (&word)[4]) {
 }
 
 // block.x: kMade channels of the result. Images are (N,H,W,3), the filter is (K,3,3,3). Slot r · 10 + s of what is
-// summed over is number s of row r of the taps, or nothing where s is 9, as slots 30 and 31 are.
+// summed over is number s of row r of the taps, or nothing if s is 9, as slots 30 and 31 are.
 template <bool kRelu>
 __global__ void __launch_bounds__(kThreads, 2)
     colours_kernel(const __grid_constant__ ColoursShape shape, const __nv_bfloat16* images, const __nv_bfloat16* filter,

@@ -1,13 +1,13 @@
 #pragma once
-// Convolutions of 3 × 3 from three channels, as VGG's first, by a kernel of ours: it sums over the 27 numbers that a
-// pixel of the result is made of, where what is made for more channels sums over as many as 16 of each tap. Stride 1
-// and padding 1, in bfloat16.
+// Convolutions of 3 × 3 from three channels, as VGG's first, by a kernel of ours. It sums over the 27 numbers of a
+// pixel's window, whereas kernels that are made for more channels sum over as many as 16 for each tap. Stride 1 and
+// padding 1, in bfloat16.
 
 #include "ops/cuda/cudnn_graph.h"
 
 namespace arbalest {
 
-// Whether the kernel solves the problem, where a device can run it.
+// True if the kernel solves the problem, on a device that can run it.
 bool is_of_colours(const ConvolutionProblem& problem);
 
 // Compute capability 8.0.

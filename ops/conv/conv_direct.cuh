@@ -1,5 +1,5 @@
 #pragma once
-// What our convolution kernels share.
+// Helpers that our convolution kernels share.
 
 #include "ops/conv/conv_direct.h"
 #include "ops/cuda/cuda_math.cuh"

@@ -8,7 +8,8 @@ using namespace cuda;
 
 namespace {
 
-// Of channel q of the folded ones: which row, column and channel of what was folded. channel < 0: none.
+// Source of a folded channel: the row and column within a group of fold × fold pixels, and the channel there.
+// channel < 0: none, the folded channel is zero.
 struct Part {
   int row, column, channel;
 };

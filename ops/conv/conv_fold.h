@@ -1,8 +1,8 @@
 #pragma once
-// A convolution of few channels as one of more, which matrix units are made for: each fold × fold pixels of the image
-// become one with their channels after each other, and further channels are zeros. The fold is the stride, or 1. Where
-// it is the stride, the filter is moved by a zero row and column if the padding asks for it, and the image is padded in
-// memory.
+// Folding: a convolution of few channels as one of more, which matrix units are made for. Each fold × fold pixels of
+// the image become one with their channels after each other, and further channels are zeros. The fold is the stride, or
+// 1. If it is the stride, the filter is moved by a zero row and column if the padding asks for it, and the image is
+// padded in memory.
 
 #include <cuda_runtime.h>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Kernels of conv_small.h. Their loops are unrolled where that saves registers or hides latency, no further: of a
-// kernel that runs for microseconds, once in a step, reading the instructions is much of the time. A band of an image,
-// zeros around it included, and all filters are copied to shared memory; matrix units multiply 16 pixels by 8 filters,
+// Kernels of conv_small.h. Their loops are unrolled if that saves registers or hides latency, no further: for a kernel
+// that runs for microseconds, once in a step, reading the instructions takes much of the time. A band of an image,
+// zeros around it included, and all filters are copied to shared memory. Matrix units multiply 16 pixels by 8 filters,
 // summing over taps and channels in one row of numbers, which a table finds in the image. Images are bfloat16
 // (N,H,W,C), filters (K,R,S,C).
 
@@ -10,10 +10,11 @@
 
 namespace arbalest::cuda {
 
-// What slides over what. The gradient of images is a convolution of dY with the filter's taps in reverse.
+// A convolution as these kernels see it: input, result and sliding window. The gradient of images is a convolution of
+// dY with the filter's taps in reverse.
 struct SmallWindow {
-  int images, channels, height, width;  // of what is read
-  int made, out_height, out_width;      // of what is made: its channels and pixels
+  int images, channels, height, width;  // of the input
+  int made, out_height, out_width;      // of the result: its channels and pixels
   int taps_high, taps_wide;
   int stride_high, stride_wide, step_high, step_wide;  // step: from a tap to the next
   int pad_top, pad_left;
@@ -23,7 +24,7 @@ struct SmallWindow {
 
 inline constexpr int kSmallWarps = kThreads / 32;
 
-// A lane's share of what lies in rows of `size`, one behind the other, 32 lanes at a time: without a division each.
+// A lane's share of the elements in consecutive rows of `size`, 32 lanes at a time, without a division for each.
 struct LaneWalk {
   int outer, inner, outer_step, inner_step, size;
   __device__ LaneWalk(int lane, int size_of_row) : size(size_of_row) {
@@ -59,23 +60,23 @@ struct SmallTiling {
   }
   __host__ __device__ int band_elements() const { return (band_height * band_width * pitch + 7) / 8 * 8; }
 
-  // Rows of what is made in a tile, which may be fewer in an image's last.
+  // Rows of the result in a tile. The last tile of an image may have fewer.
   __device__ int rows_of(const SmallWindow& window, int tile) const {
     return min(rows, window.out_height - tile % bands * rows);
   }
-  // Where in the band the window of a tile's pixel begins.
+  // Offset in the band, in elements, of the window of a tile's pixel.
   __device__ int place_of(const SmallWindow& window, int pixel) const {
     const int row = pixel / window.out_width, column = pixel - row * window.out_width;
     return (row * window.stride_high * band_width + column * window.stride_wide) * pitch;
   }
-  // And a tap in the window.
+  // Offset in the window, in elements, of a tap.
   __device__ int offset_of(const SmallWindow& window, int tap) const {
     const int row = tap / window.taps_wide, column = tap - row * window.taps_wide;
     return (row * window.step_high * band_width + column * window.step_wide) * pitch;
   }
 
-  // Begins to copy a tile's band; zeros outside the image and behind its channels. Words of two channels go there in
-  // the background.
+  // Starts copying a tile's band, with zeros outside the image and after its channels. Words of two channels are copied
+  // asynchronously.
   __device__ void copy_band(const SmallWindow& window, int tile, const __nv_bfloat16* x, __nv_bfloat16* band) const {
     const int image = tile / bands, thread = int(threadIdx.x);
     const int top = tile % bands * rows * window.stride_high - window.pad_top;
@@ -143,7 +144,7 @@ struct SmallForm {
   }
 };
 
-// Begins to copy it, to where zeros are; what is behind its numbers is left as it is.
+// Starts copying the filter into memory that holds zeros; elements that have no number of the filter stay as they are.
 __device__ inline void copy_small_filter(const SmallForm& form, int pitch, const __nv_bfloat16* w,
                                          __nv_bfloat16* filter) {
   const SmallWindow& window = form.window;
@@ -171,8 +172,8 @@ __device__ inline void copy_small_filter(const SmallForm& form, int pitch, const
   }
 }
 
-// Columns: tiles of eight of what is made, rounded up. Pairs: two neighbours of a row of numbers are one word of the
-// image. What is behind the last of them is a number of the window times 0.
+// Columns: tiles of eight channels of the result, rounded up. Pairs: two neighbouring terms of the sum are one word of
+// the image. Terms after the last multiply a number of the window by a zero of the filter.
 template <int Columns, bool Pairs, bool Reversed>
 __global__ void __launch_bounds__(kThreads)
     small_convolution_kernel(SmallForm form, int pitch, const __nv_bfloat16* x, const __nv_bfloat16* w,
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_small_filter(form, pitch, w, filter);
 
   const int g = lane / 4, t = lane % 4, matrix = lane / 8;
-  // Where a lane's row of matrices lies: of two tiles of columns, of 16 numbers that are summed over.
+  // Shared address of the lane's row for load_matrices: two tiles of columns by 16 terms of the sum.
   const uint32_t filter_place =
       shared_address(filter) + 2u * uint32_t(Reversed ? (matrix % 2 * 8 + lane % 8) * pitch + matrix / 2 * 8
                                                       : (matrix / 2 * 8 + lane % 8) * pitch + matrix % 2 * 8);

@@ -1,13 +1,13 @@
 #pragma once
 // Convolutions of small images with few channels and any window, as LeNet's, by kernels of ours: cuDNN's engines are
-// made for more. Up to 64 channels to up to 64, in bfloat16, with float filter gradients; gradients of images where the
+// made for more. Up to 64 channels to up to 64, in bfloat16, with float filter gradients; gradients of images if the
 // stride is 1.
 
 #include "ops/cuda/cudnn_graph.h"
 
 namespace arbalest {
 
-// Whether these kernels solve the problem, where a device can run them.
+// True if these kernels solve the problem, on a device that can run them.
 bool is_small(const ConvolutionProblem& problem);
 
 // Compute capability 8.0, and 150 KiB of shared memory a block: GPUs of 8.6 and 8.9 have less.

@@ -1,19 +1,19 @@
 #pragma once
-// The filter gradient of conv_small.h: 16 filters are the rows of one operand, eight channels of X at a tap the columns
-// of the other, and pixels what is summed over. Of fewer than eight channels the windows are unfolded in shared memory,
-// so that a column is a channel at a tap.
+// The filter gradient of conv_small.h: 16 filters are the rows of one operand, eight channels of X at a tap are the
+// columns of the other, and the sum runs over pixels. For fewer than eight channels the windows are unfolded in shared
+// memory, so that a column is one channel at one tap.
 
 #include "ops/conv/conv_small.cuh"
 
 namespace arbalest::cuda {
 
-// Columns of sixteen, of which a warp has two at most; blocks share them.
+// Division of the columns. A pair is two groups of eight columns; a warp has at most two pairs, and blocks share them.
 struct SmallGradientForm {
   SmallWindow window;
   SmallTiling tiling;
   bool unfolded;
   int groups;          // of eight columns
-  int groups_per_tap;  // 0 where unfolded
+  int groups_per_tap;  // 0 if unfolded
   int pairs_per_block, warps_across;
   int tiles_per_block, blocks, blocks_across;
 

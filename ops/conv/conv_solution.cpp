@@ -36,7 +36,7 @@ Solution solve_gradient_by_plan(CudaContext& context, const ConvolutionProblem& 
     apart.microseconds += widening;
     return apart;
   };
-  // Where both are known from before only the faster one is made: making takes longer than all else then.
+  // If the times of both are known already, only the faster one is made, as making it then takes most of the time.
   const double known = known_convolution_microseconds(context, problem);
   const double known_apart = known_convolution_microseconds(context, lowered);
   if (known > 0 && known_apart > 0) {
@@ -61,7 +61,7 @@ Solution solve_thinly(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
-// With its bias and Relu.
+// Solves with the kernels of conv_small.h, bias and Relu included.
 Solution solve_small(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
   if (!is_small(problem) || is_thin(problem) || problem.deterministic || !can_run_small(context)) return solution;
@@ -71,8 +71,8 @@ Solution solve_small(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
-// With its bias and Relu. A choice that is to be the same each time cannot rest on timings: with 64 filters the kernel
-// was faster than plans.
+// Solves with the kernel of conv_colours.h, bias and Relu included. A choice that is to be the same each time cannot
+// rest on timings: with 64 filters the kernel was faster than plans.
 Solution solve_colours(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
   if (!is_of_colours(problem) || !can_run_colours(context)) return solution;
@@ -92,7 +92,7 @@ Solution solve_folded_rows(CudaContext& context, const ConvolutionProblem& probl
   return solution;
 }
 
-// With its bias and Relu.
+// Solves with the kernel of conv_halo.h, bias and Relu included.
 Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
   Solution solution;
   if (!is_halo(problem) || !fills_halo_tiles(problem.output_shape()) || !has_hopper_kernels(context)) return solution;
@@ -102,7 +102,7 @@ Solution solve_halo(CudaContext& context, const ConvolutionProblem& problem) {
   return solution;
 }
 
-// The fastest, or, where a choice is to be the same each time, the first that there is.
+// The fastest, or, if a choice is to be the same each time, the first that there is.
 template <typename... Solvers>
 Solution best_of(CudaContext& context, const ConvolutionProblem& problem, Solvers... solvers) {
   Solution best;

@@ -28,14 +28,14 @@ struct Solution {
   int64_t workspace_bytes(const ConvolutionProblem& problem, int multiprocessors) const;
 };
 
-// The fastest. Where a choice is to be the same each time (ConvolutionProblem::deterministic) it does not rest on
-// timings. Throws RunError where the device fails.
+// The fastest solution. If the choice must be the same each time (ConvolutionProblem::deterministic), it does not rest
+// on timings. Throws RunError if the device fails.
 Solution solve(CudaContext& context, const ConvolutionProblem& problem);
 
-// What a tensor takes in a workspace.
+// Size in bytes of a tensor in a workspace, rounded up to the alignment.
 int64_t aligned_bytes(const Shape& shape, DataType type);
 
-// What a pass of its own takes in µs: the launch, and its bytes at about the memory's rate.
+// Estimated µs of a separate pass: the launch, and `bytes` at about the rate of the memory.
 double pass_microseconds(int64_t bytes);
 
 }  // namespace arbalest

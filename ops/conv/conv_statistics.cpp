@@ -1,5 +1,5 @@
-// A convolution that leaves partial statistics of its result to the batch norm behind it, and a convolution's gradient
-// that leaves partial sums to the gradient of the batch norm before it: the pass fuse_statistics makes them.
+// A convolution leaves partial statistics of its result to the batch norm after it, and a convolution's gradient leaves
+// partial sums to the gradient of the batch norm before it. The pass fuse_statistics makes them.
 
 #include <fmt/format.h>
 
@@ -54,7 +54,8 @@ Sample::Input tensor(const Shape& shape, double low = -1, double high = 1) {
   return {{DataType::Float32, shape}, low, high};
 }
 
-// With several chunks, with several tiles a chunk and fewer in the last, with tiles that matrix units do not divide.
+// Images with several chunks, with several tiles a chunk and fewer in the last, and with tiles that matrix units do not
+// divide.
 const std::vector<Shape>& images() {
   static const std::vector<Shape> images = {{3, 16, 12, 11},   {129, 16, 16, 16}, {5, 32, 7, 9},
                                             {133, 32, 16, 16}, {6, 64, 8, 8},     {2, 12, 5, 6}};
@@ -67,9 +68,9 @@ struct FusedSample {
   int64_t chunk_pixels;
 };
 
-// Of pointwise convolutions: with several chunks, with channels that tiles do not divide, with a last tile that is not
-// full, and with a filter that is fetched tile by tile. None has full tiles only and several in a chunk: chunks take
-// turns at them on GPUs, and would not have the partials that they have on CPUs.
+// Samples of pointwise convolutions: several chunks, channels that tiles do not divide, a last tile that is not full,
+// and a filter that is fetched tile by tile. None has only full tiles and several a chunk: on GPUs such chunks
+// interleave their tiles, and their partials would differ from those on CPUs.
 const std::vector<FusedSample>& pointwise_images() {
   static const std::vector<FusedSample> images = {{{3, 16, 11, 10}, 24, 128},
                                                   {{2, 128, 20, 20}, 64, 256},
@@ -79,7 +80,8 @@ const std::vector<FusedSample>& pointwise_images() {
   return images;
 }
 
-// Of convolutions of 3 × 3, in chunks of whole rows: tiles of parts of rows and of images, an odd number of them too.
+// Samples of 3 × 3 convolutions in chunks of whole rows. Tiles are parts of rows and of images; the number of
+// tiles is odd, too.
 const std::vector<FusedSample>& halo_images() {
   const auto sample = [](const Shape& image, int64_t others) {
     const HaloTile tile = halo_tile(image);

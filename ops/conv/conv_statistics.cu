@@ -1,4 +1,4 @@
-// Convolutions with partial statistics: in one kernel for few channels, for the stem, or where the convolution is
+// Convolutions with partial statistics: in one kernel for few channels, for the stem, or if the convolution is
 // pointwise or of 3 × 3 and that is faster; else the convolution and a pass over its result.
 
 #include "graph/passes/batch_norms.h"
@@ -32,7 +32,7 @@ Columns chunked(const Shape& image, int64_t chunk_pixels, int width) {
   return columns;
 }
 
-// function(W, columns): wide packs where the channels and every pointer allow.
+// function(W, columns): wide packs if the channels and every pointer allow.
 template <typename T, typename Function>
 void with_columns(const Shape& image, int64_t chunk_pixels, bool all_aligned, Function function) {
   constexpr int kWide = 16 / sizeof(T);
@@ -62,7 +62,7 @@ std::unique_ptr<Kernel> make_fused_kernel(std::string engine, Function function,
   return std::make_unique<FusedKernel>(std::move(engine), std::move(function), workspace_bytes);
 }
 
-// The convolution of an image folded by the stride, which was faster than cuDNN's wherever it was timed; null where it
+// The convolution of an image folded by the stride, which was faster than cuDNN's wherever it was timed; null if it
 // is none.
 std::unique_ptr<Kernel> folded_statistics(const KernelRequest& request, const ConvolutionProblem& asked,
                                           int64_t chunk_pixels) {
@@ -111,8 +111,8 @@ OwnKernel own_kernel(CudaContext& context, const ConvolutionProblem& problem, in
   return {};
 }
 
-// The kernel of ours that solves the problem and reads `more` bytes beside the convolution's, where it beats cuDNN's
-// convolution and a pass that moves `pass` bytes.
+// The kernel of ours that solves the problem and also reads `more` bytes, if it beats cuDNN's convolution and a pass
+// that moves `pass` bytes.
 OwnKernel best_own_kernel(CudaContext& context, const ConvolutionProblem& problem, int64_t chunk_pixels, int64_t more,
                           int64_t pass) {
   const OwnKernel own = own_kernel(context, problem, chunk_pixels);
@@ -187,7 +187,8 @@ PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
           input<float>(c, kSumsMean2)};
 }
 
-// Of a pointwise convolution, whose gradient goes to two batch norms: a kernel of ours, or the convolution and a pass.
+// Makes a convolution's input gradient with the sums for two batch norms. If the convolution is pointwise and a kernel
+// of ours is faster, that does it; else the convolution and a pass over its result.
 std::unique_ptr<Kernel> pair_gradient_sums(const KernelRequest& request, const ConvolutionProblem& problem,
                                            int64_t chunk_pixels) {
   const int64_t bytes = request.outputs[0].bytes();

@@ -51,7 +51,7 @@ struct RowWalk {
   }
 };
 
-// Begins to copy the tile with the rows above and below: Part of the image's C channels, from x's on.
+// Starts copying the tile with the rows above and below: `Part` of the image's C channels, from x's on.
 template <int C, int Part>
 __device__ void copy_image(const ThinTiling& tiling, RowWalk walk, int tile, const __nv_bfloat16* x,
                            __nv_bfloat16* image) {
@@ -81,16 +81,16 @@ __device__ inline int thin_column(int channel) {
   return group * 8 * J + rest / 2 * 8 + 2 * t + rest % 2;
 }
 
-// The filter in shared memory, of Out channels of the result, which Across of the warps share. A row is what matrices
-// have as a row: the channels summed over, of a tap and a channel of the result; or, Transposed, for the gradient of
-// images, the channels of the result, of a tap and one that is summed over.
+// The filter in shared memory, of Out channels of the result, which Across of the warps share. Its rows are those of
+// the matrices: the summed channels of one tap and channel of the result. Transposed, for the gradient of images, they
+// are the channels of the result for one tap and summed channel.
 template <int C, int Out, int Across, bool Transposed>
 struct ThinFilter {
-  static constexpr int kTaps = 9, kColumns = Out / 8 / Across;  // columns: of eight channels each, of a warp
+  static constexpr int kTaps = 9, kColumns = Out / 8 / Across;  // kColumns: tiles of eight channels of a warp
   static constexpr int kRow = (Transposed ? Out : C) + kThinSkew, kRows = Transposed ? C : Out;
   static constexpr int kElements = kTaps * kRows * kRow;
 
-  // Begins to copy it: channels of the result from `first` on.
+  // Starts copying the filter: channels of the result from `first` on.
   static __device__ void copy(const __nv_bfloat16* w, int first, __nv_bfloat16* filter) {
     constexpr int kPacks = (Transposed ? Out : C) / 8;
     for (int i = int(threadIdx.x); i < kRows * kTaps * kPacks; i += int(blockDim.x)) {
@@ -110,7 +110,7 @@ struct ThinFilter {
     }
   }
 
-  // Where a lane's rows of matrices lie, at the first tap.
+  // Shared address of the lane's row for load_matrices, at the first tap.
   static __device__ uint32_t place(const __nv_bfloat16* filter, int lane, int across) {
     const int matrix = lane / 8;
     return shared_address(filter) +
@@ -118,7 +118,7 @@ struct ThinFilter {
                                     : (across * kColumns * 8 + matrix / 2 * 8 + lane % 8) * kRow + matrix % 2 * 8);
   }
 
-  // Columns j and j + 1 at a tap, of 16 channels that are summed over, step by step.
+  // Loads tiles j and j + 1 of eight columns at a tap, for the 16 summed channels of step `step`.
   static __device__ void load_columns(uint32_t (&b)[4], uint32_t place, int tap, int step, int j) {
     if constexpr (Transposed) {
       load_matrices_transposed(b, place + 2 * ((tap * C + step * 16) * kRow + j * 8));
@@ -128,7 +128,8 @@ struct ThinFilter {
   }
 };
 
-// sum += the products of M · 16 pixels, which lie at `place` of the image at the first tap, at all taps.
+// Adds the products of M · 16 pixels at all taps to `sum`. `place`: byte offsets of the pixels in the image at the
+// first tap.
 template <int C, typename Filter, int M>
 __device__ void multiply_taps(const ThinTiling& tiling, uint32_t image, const uint32_t (&place)[M],
                               uint32_t filter_place, float (&sum)[M][Filter::kColumns][4]) {
@@ -156,7 +157,7 @@ __device__ void multiply_taps(const ThinTiling& tiling, uint32_t image, const ui
 
 // y = x ∗ w, channels of Y from block.y · Out on; Transposed: dX of the convolution with the filter w, from dY.
 // Across of the warps share the channels, Along the tile's pixels, M · 16 each. Dynamic shared memory: the filter, then
-// one image, or two where a block has several tiles.
+// one image, or two if a block has several tiles.
 template <int C, int Out, int M, int Along, int Across, bool Transposed, typename Epilogue>
 __global__ void __launch_bounds__(32 * Along * Across)
     thin_convolution_kernel(ThinTiling tiling, const __nv_bfloat16* x, const __nv_bfloat16* w, __nv_bfloat16* y,
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(32 * Along * Across)
   clear_sides<C>(tiling, images);
   if (tiling.tiles_per_block > 1) clear_sides<C>(tiling, images + image_elements);
 
-  // Where a lane's rows of matrices lie in the image, at the first tap.
+  // Byte offsets in the image of the lane's rows for load_matrices, at the first tap.
   uint32_t place[M];
 #pragma unroll
   for (int m = 0; m < M; ++m) {

@@ -6,7 +6,7 @@
 
 namespace arbalest {
 
-// Whether these kernels solve the problem, where a device can run them.
+// True if these kernels solve the problem, on a device that can run them.
 bool is_thin(const ConvolutionProblem& problem);
 
 // Compute capability 8.0, and shared memory.

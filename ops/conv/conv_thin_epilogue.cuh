@@ -1,8 +1,8 @@
 #pragma once
-// What the kernels of conv_thin.cuh do with a product before and after they store it: State<J> is a thread's, of 2J
-// neighbouring channels from `channel` on. All threads call start() with their first values, `first` where these are of
-// the block's first pixel, and finish() at the end. add() sees each value that the thread has, at its place in the
-// result, and may change it.
+// Epilogues of the kernels of conv_thin.cuh: what they do with a product before and after they store it. State<J> is
+// that of one thread, for 2J neighbouring channels from `channel` on. All threads call start() with their first values,
+// `first` if these are of the block's first pixel, and finish() at the end. add() sees each value of the thread, at its
+// place in the result, and may change it.
 
 #include "ops/norm/batch_norm.cuh"
 
@@ -54,7 +54,7 @@ __device__ void write_block_partials(float (&sums)[2][2 * J], int first_channel,
   }
 }
 
-// Of what is stored: the partials of batch norm's statistics. Sums are taken relative to the block's first pixel.
+// Makes the partials of batch norm's statistics from the stored values. Sums are relative to the block's first pixel.
 struct ThinStatistics {
   Partial* partials;
 
@@ -90,9 +90,9 @@ struct ThinStatistics {
   };
 };
 
-// The product is the gradient of what a batch norm made, or one of two: stored is the gradient g behind its Relu, and
-// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read. Where kStays the product
-// itself is stored: whoever reads it has x, too.
+// For a product that is the gradient of a batch norm's result, or one of two whose sum is (kTwo). Stores the gradient
+// g, masked by the batch norm's Relu, and the partials of Σ g and Σ g · (x − mean), as gradient_sums_kernel() does.
+// from.dy is not read. If kStays, the product itself is stored, because every reader of it has x, too.
 template <Mask kMask, bool kTwo>
 struct ThinGradientSums {
   static constexpr bool kStays = kMask == Mask::X && !kTwo;

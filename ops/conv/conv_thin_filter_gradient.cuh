@@ -8,7 +8,7 @@ namespace arbalest::cuda {
 
 // Partial sums of dW: (blocks, C, 9, C), of each block's tiles. A block has From channels of X and To of dY, which ones
 // says block.y; a warp has 16 of each, at all taps, for its share of the pixels.
-// Dynamic shared memory: images of X, tiles of dY, two of each where a block has several tiles, and the pixels' places;
+// Dynamic shared memory: images of X, tiles of dY, two of each if a block has several tiles, and the pixels' places;
 // later sums of the warps that share channels.
 template <int C, int From, int To>
 struct ThinFilterGradient {

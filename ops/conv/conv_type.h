@@ -1,5 +1,5 @@
 #pragma once
-// What definitions of operators that convolve share.
+// Helpers for the definitions of operators that convolve.
 
 #include <optional>
 
@@ -7,14 +7,14 @@
 
 namespace arbalest {
 
-// Conv's Y from the types of X and W, inputs of the node; fails where they do not fit the attributes.
+// Type of Conv's Y from those of X and W, inputs of the node; fails if they do not fit the attributes.
 TensorType convolved_type(const InferContext& context, size_t x_index, size_t w_index);
 
-// Multiplications and additions, and the bytes of all operands; x, w and dy are inputs of their shapes. Without dy the
-// first output is Y.
+// Cost: multiplications and additions, and the bytes of all operands. x, w and dy are inputs of their shapes. Without
+// dy the first output is Y.
 std::function<Cost(const Graph&, const Node&)> conv_cost(size_t x, size_t w, std::optional<size_t> dy = std::nullopt);
 
-// An operand that becomes bfloat16 where precision is lowered, and one that does not.
+// An operand that becomes bfloat16 if precision is lowered, and one that does not.
 inline OperandSpec lowered(std::string name, OperandSpec::Arity arity = OperandSpec::Required) {
   return {.name = std::move(name), .arity = arity, .lowered = true};
 }

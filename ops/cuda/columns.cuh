@@ -20,9 +20,9 @@ struct Columns {
   int channels = 0;
   int lanes = 1;  // packs of a slice's row
   int slices = 1;
-  int chunks = 1;  // of each slice, a block each; all hold rows, at least one even where rows = 0
+  int chunks = 1;  // of each slice, a block each; all hold rows, at least one even if rows = 0
   // In a turned layout blocks have no chunk, but take turns at whole batches, of kUnroll rows a thread, from the last
-  // to the first; rows behind them go to the last block.
+  // to the first. Rows after the whole batches go to the last block.
   bool turned = false;
   int batches = 0;
 
@@ -58,8 +58,8 @@ inline Columns make_columns(int64_t rows, int64_t channels, int width, ColumnLim
   return columns;
 }
 
-// For a kernel that writes partials. Small tensors sit in L2 and their passes last a few µs, so the partials are kept
-// few.
+// Limits for a kernel that writes partials. Small tensors sit in L2 and their passes last a few µs, so the partials are
+// kept few.
 inline ColumnLimits reduction_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 4 : 1), .chunks = large ? 192 : 132};
@@ -68,16 +68,16 @@ inline Columns reduction_columns(int64_t rows, int64_t channels, int width, int6
   return make_columns(rows, channels, width, reduction_limits(bytes, multiprocessors));
 }
 
-// For a kernel that reads partials of the same slices and writes every row.
+// Limits for a kernel that reads partials of the same slices and writes every row.
 inline ColumnLimits broadcast_limits(int64_t bytes, int multiprocessors) {
   const bool large = bytes > (int64_t{16} << 20);
   return {.slice_channels = kSliceChannels, .blocks = multiprocessors * (large ? 8 : 2), .chunks = 65535};
 }
 
-// For a kernel that reads partials of the same slices and writes every row, and of which a multiprocessor runs
-// `resident` blocks at once: with more there would be a last wave of few, and partials would be read more often. Its
-// blocks take turns at all rows, from the last to the first: what the kernel before wrote last is in L2, and what these
-// write last the next one reads first (docs/design.md, Devices). Such a kernel has no use for a place's rows.
+// Layout for a kernel that reads partials of the same slices and writes every row. A multiprocessor runs `resident` of
+// its blocks at once: with more blocks there would be a last wave of few, and partials would be read more often. Blocks
+// take turns at all rows, from the last to the first. The rows that the kernel before wrote last are in L2, and those
+// that this one writes last are read first by the next (docs/design.md, Devices). A place's rows are of no use to it.
 inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors,
                               int resident) {
   const bool large = bytes > (int64_t{16} << 20);
@@ -91,7 +91,7 @@ inline Columns turned_columns(int64_t rows, int64_t channels, int width, int64_t
   return columns;
 }
 
-// Where a thread stands; W channels a pack.
+// Slice, rows and channels of a thread; a pack is W channels.
 template <int W>
 struct Place {
   int lane, row, depth;  // pack of the slice's row, row of the block, rows of the block
@@ -127,7 +127,7 @@ __device__ inline void for_rows(const Columns& columns, const Place<W>& place, F
   const int64_t step = int64_t(place.depth) * columns.channels;
   const int block = int(blockIdx.y), batch_rows = kUnroll * place.depth;
   int64_t row = place.begin + place.row, turn = batch_rows, end = place.end;
-  int64_t last = end - (kUnroll - 1) * place.depth;  // behind the rows that a batch may begin with
+  int64_t last = end - (kUnroll - 1) * place.depth;  // end of the rows that a batch may begin with
   if (columns.turned) {
     row = int64_t(columns.batches - 1 - block) * batch_rows + place.row;
     turn = -int64_t(columns.chunks) * batch_rows;
@@ -170,7 +170,7 @@ __device__ inline void fold_groups(int slice_channels, float* scratch, float (&v
   __syncthreads();
 }
 
-// The channel of which this thread holds the totals after fold_groups() or sum_rows(); −1: of none.
+// The channel whose totals this thread holds after fold_groups() or sum_rows(); −1: none.
 template <int W>
 __device__ inline int total_channel(const Columns& columns, const Place<W>& place) {
   const int t = int(threadIdx.x), channel = place.first + t;

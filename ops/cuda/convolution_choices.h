@@ -1,5 +1,5 @@
 #pragma once
-// Which engine was found to be the fastest for which convolution, for a process and those after it.
+// The engines found to be the fastest for convolutions, remembered for this process and later ones.
 
 #include <condition_variable>
 #include <cstdint>
@@ -19,22 +19,22 @@ struct ConvolutionChoice {
   bool operator==(const ConvolutionChoice&) const = default;
 };
 
-// Contexts of other lanes, and other devices of the same kind, need not measure again, nor do later processes.
+// Choices by key. Contexts of other lanes, other devices of the same kind and later processes need not measure again.
 class ConvolutionChoices {
  public:
-  // Knows from the start what earlier processes have kept in `file`, and adds what it finds; "": only this process
-  // knows. A file that cannot be read or written is done without, and what is damaged in it left out.
+  // Starts with the choices that earlier processes kept in `file`, and adds those that it finds. "": choices are for
+  // this process only. A file that cannot be read or written is ignored, as are damaged lines.
   explicit ConvolutionChoices(std::filesystem::path file = {});
 
-  // In the folder of kept_choices_folder(), by versions of the libraries.
+  // The instance of the process. Its file is in kept_choices_folder(), one for each set of library versions.
   static ConvolutionChoices& of_process();
 
-  // Of what find() would begin with; 0: it knows nothing.
+  // Time in µs of the choice known for `key`, which find() would try first; 0 if none is known.
   double known_microseconds(const std::string& key);
 
-  // The choice that is known for `key` where `fits` accepts it; else what `choose` finds, which is kept in its place.
-  // `choose` runs for one caller at a time of those with the same key, and what others have found meanwhile is looked
-  // at first. What they throw is passed on, and nothing is kept.
+  // The choice known for `key` if `fits` accepts it, else the result of `choose`, which replaces it. `choose` runs for
+  // one caller at a time per key; callers that waited try its result first. Exceptions of `fits` and `choose` are
+  // passed on, and nothing is kept.
   ConvolutionChoice find(const std::string& key, const std::function<bool(const ConvolutionChoice&)>& fits,
                          const std::function<ConvolutionChoice()>& choose);
 
@@ -44,12 +44,12 @@ class ConvolutionChoices {
   const std::filesystem::path file_;
   std::mutex mutex_;
   std::condition_variable chosen_;
-  std::unordered_set<std::string> choosing_;  // the keys that somebody chooses for
+  std::unordered_set<std::string> choosing_;  // keys for which `choose` is running
   std::unordered_map<std::string, ConvolutionChoice> known_;
 };
 
-// $ARBALEST_CACHE, or else arbalest/ in $XDG_CACHE_HOME or in $HOME/.cache; "": that is set and empty, or there is
-// none.
+// $ARBALEST_CACHE, or else arbalest/ in $XDG_CACHE_HOME or in $HOME/.cache. "" if $ARBALEST_CACHE is set and empty, or
+// if none of them is set.
 std::filesystem::path kept_choices_folder();
 
 }  // namespace arbalest

@@ -12,8 +12,8 @@ namespace {
 using Kind = ConvolutionProblem::Kind;
 
 constexpr int kCallsPerTiming = 8;    // at most
-constexpr double kLongTiming = 300;   // µs of calls, from which on more would tell no more
-constexpr double kHopeless = 2;       // times the best: of so slow a call one is timed only
+constexpr double kLongTiming = 300;   // µs of calls; a longer timing would tell no more
+constexpr double kHopeless = 2;       // times the best: only one call of so slow an engine is timed
 constexpr int kFirstRepetitions = 2;  // since other threads may hold up one
 constexpr double kLaunching = 40;     // µs that a recording of one call may take longer than a call in one of several
 

@@ -1,5 +1,5 @@
 #pragma once
-// Times convolutions on noise, recorded, as many at a time as will run.
+// Times convolutions on noise, recorded, with as many running at the same time as in training.
 
 #include <functional>
 #include <memory>
@@ -13,31 +13,32 @@ namespace arbalest {
 
 class RecordedGraph;  // ops/cuda/recorded_graph.h
 
-// Of one call, as ConvolutionPlan::run() takes them.
+// Operands of one call, as ConvolutionPlan::run() takes them.
 struct ConvolutionOperands {
   DeviceBuffer a, b, bias, result, workspace;
 };
 
-// Of so many learners at once engines are timed; with more, the same are best, and --learners auto need not time again.
+// The most learners for which engines are timed. With more learners the same engines are the best, and --learners auto
+// need not time again.
 inline constexpr int kMostTimedTogether = 4;
 
 class ConvolutionTimer {
  public:
   using Call = std::function<void(const ConvolutionOperands& with, cudaStream_t stream)>;
 
-  // One of a context lives at a time. Where the device is too full for as many as are concurrent, fewer are timed.
-  // Throws RunError where it lacks memory for one. `problem` outlives the timer.
+  // A context has at most one timer at a time. If the device lacks memory for all concurrent calls, fewer are timed.
+  // Throws RunError if it lacks memory for one. `problem` must outlive the timer.
   ConvolutionTimer(CudaContext& context, const ConvolutionProblem& problem, int64_t workspace_bytes);
 
-  // The least µs, of the concurrent calls' time each call's share, dependent calls apart by as much as in a recorded
-  // step; 0 where the engine refuses to run or to be recorded. Calls one by one would measure the host instead: a small
-  // convolution is shorter than its launch.
+  // The least time in µs: the time of concurrent calls divided by their number. Consecutive calls depend on each other
+  // as in a recorded step. 0 if the engine refuses to run or to be recorded. Timing single calls would measure the
+  // host, because a small convolution is shorter than its launch.
   double time(const Call& call) { return time(call, 0, kRepetitions); }
 
-  // Which of the calls is the fastest, and its µs. All are timed briefly, and those that come near the best again,
-  // so that no single timing decides.
+  // The fastest call and its µs. All are timed briefly, then those near the best again, so that no single timing
+  // decides.
   struct Fastest {
-    int64_t index = -1;  // none runs
+    int64_t index = -1;  // −1: no call runs
     double microseconds = 0;
   };
   Fastest fastest(const std::vector<Call>& calls);
@@ -54,8 +55,9 @@ class ConvolutionTimer {
 
   ConvolutionOperands operands(int64_t workspace_bytes);
   DeviceBuffer noise(int64_t elements, DataType type);
-  // Where a recording of one call takes much longer than `best` (0: none yet): its share of that time. try_time() is 0
-  // also where something is done at the engine's first use that cannot be recorded.
+  // Both return µs, or 0 on failure. If a recording of one call takes much longer than `best` (0: none yet), its share
+  // of that time is returned without further timings. try_time() is 0 also if the engine's first use does something
+  // that cannot be recorded.
   double time(const Call& call, double best, int repetitions);
   double try_time(const Call& call, double best, int repetitions);
   void record(const Call& call, int calls, RecordedGraph& recorded);
@@ -69,9 +71,9 @@ class ConvolutionTimer {
   Event start_, stop_;
 };
 
-// µs of a kernel of ours, timed as cuDNN's engines are, once for each problem and kind of device: known to later
-// processes too. `name` says which kernel and, in its revision, how fast: with another one it is timed again. 0 where
-// it could not be timed, which is not kept.
+// Time in µs of a kernel of ours, measured as for cuDNN's engines, once for each problem and kind of device, and kept
+// for later processes. `name` identifies the kernel and its revision: with another name it is timed again. 0 if it
+// could not be timed, which is not kept.
 double own_microseconds(CudaContext& context, const std::string& name, const ConvolutionProblem& problem,
                         int64_t workspace_bytes, const ConvolutionTimer::Call& call);
 

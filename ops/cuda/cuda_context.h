@@ -1,6 +1,6 @@
 #pragma once
-// What the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while kernels are
-// made.
+// Resources that the CUDA kernels of a device share: library handles, device facts, plans, a stream to time on while
+// kernels are made.
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
@@ -37,7 +37,7 @@ inline void check_cudnn(cudnnStatus_t status, const char* call) {
 inline void check_cublas(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) fail_cublas(status, call);
 }
-// After a launch of ours; `kernel` is what the error calls it.
+// Checks a launch of ours for errors; `kernel` is its name in the message.
 inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), kernel);
 }
@@ -79,8 +79,8 @@ struct LibraryHandles {
   cublasLtHandle_t cublas_lt = nullptr;
 };
 
-// As many as threads have used at the same time: they live as long as the plans made with them. Lanes have none of
-// their own: each takes some 9 MiB of the device, and a part of the launch memory that docs/design.md tells of.
+// Handles, as many as threads have used at the same time; they live as long as the plans made with them. Lanes have
+// none of their own: each handle takes some 9 MiB of the device, and a part of the launch memory (docs/design.md).
 class HandlePool {
  public:
   // Handles for as long as it lives.
@@ -106,7 +106,8 @@ class HandlePool {
   std::vector<std::unique_ptr<LibraryHandles>> unused_;  // with room for all that were made
 };
 
-// One a device: of all its lanes, and of programs that follow each other there. It outlives the kernels made with it.
+// The context of a device, for all its lanes and for programs that run there one after another. It outlives the kernels
+// made with it.
 struct CudaContext : DeviceContext {
   explicit CudaContext(int device_ordinal);
   ~CudaContext();
@@ -119,12 +120,12 @@ struct CudaContext : DeviceContext {
   cudaStream_t stream = nullptr;  // non-blocking; for timing and set-up only
   HandlePool handles;
   std::mutex timing;  // held while something is timed, which others would disturb
-  // By problem. A null plan: no engine supports it.
+  // Plans by problem. A null plan: no engine supports it.
   PlanCache<ConvolutionPlan> convolution_plans;
   PlanCache<FusedAttentionPlan> attention_plans;
 };
 
-// The request's context; throws RunError where it has none.
+// The request's context; throws RunError if it has none.
 CudaContext& cuda_context(const KernelRequest& request);
 
 }  // namespace arbalest

@@ -1,5 +1,6 @@
 #pragma once
-// What our CUDA kernels share: element types, 16-byte loads and stores, launches, elementwise kernels, warp sums.
+// Helpers that our CUDA kernels share: element types, 16-byte loads and stores, launches, elementwise kernels, warp
+// sums.
 
 #include <cuda_bf16.h>
 
@@ -132,7 +133,7 @@ std::unique_ptr<Kernel> with_type(const KernelRequest& request, DataType type, F
   }
 }
 
-// For copies: casts, other orders.
+// The identity, for copies: casts, other orders.
 struct Same {
   __device__ float operator()(float x) const { return x; }
 };

@@ -37,14 +37,14 @@ class FusedAttentionPlan {
 
   struct Operands {
     const void *q, *k, *v;
-    void* y;           // the result, or, of a gradient, an operand
-    void* statistics;  // likewise: floats, (samples, heads, rows of Q, 1)
+    void* y;           // the result; an operand of the gradient
+    void* statistics;  // as y: floats, (samples, heads, rows of Q, 1)
     const void* dy = nullptr;
     void *dq = nullptr, *dk = nullptr, *dv = nullptr;
     const void* bias = nullptr;
     void* dbias = nullptr;
   };
-  // With the context that it was made with. Any thread may call it. Throws RunError.
+  // Runs with the context that it was made with. Any thread may call it. Throws RunError.
   void run(CudaContext& context, cudaStream_t stream, const Operands& operands, void* workspace) const;
 
  private:
@@ -54,8 +54,8 @@ class FusedAttentionPlan {
   int64_t workspace_bytes_ = 0;
 };
 
-// The plan for a problem, shared by all kernels of the context; nullptr where no engine supports it. Throws
-// RunError where the device fails.
+// The plan for a problem, shared by all kernels of the context; nullptr if no engine supports it. Throws
+// RunError if the device fails.
 std::shared_ptr<const FusedAttentionPlan> find_attention_plan(CudaContext& context,
                                                               const FusedAttentionProblem& problem);
 

@@ -36,7 +36,7 @@ fe::DataType_t frontend_type(DataType type) {
   }
 }
 
-// Of a channels-last tensor, for its logical extents.
+// Strides of a channels-last tensor, in the order of its logical extents.
 std::vector<int64_t> channels_last_strides(const Shape& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
   int64_t step = shape[1];
@@ -99,7 +99,7 @@ class ConvolutionPlanner {
   std::shared_ptr<const ConvolutionPlan> make() {
     plan_->state_->has_bias = problem_.kind == Kind::ForwardBias;
     if (!propose()) return nullptr;
-    // The heuristics repeat themselves on devices of one kind, with the same libraries; where they do not, an engine is
+    // The heuristics repeat themselves on devices of one kind, with the same libraries; if they do not, an engine is
     // chosen anew.
     const auto fits = [this](const ConvolutionChoice& known) {
       return known.index < graph().get_execution_plan_count() && engine_at(known.index) == known.engine &&

@@ -1,8 +1,8 @@
 #pragma once
 // Convolution plans from cuDNN: channels-last images, K·R·S·C filters, float accumulation. The engine is the fastest of
-// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device: by
-// itself, or, where several learners will run it at the same time, several at a time. What is fastest by itself may
-// keep the others from running beside it.
+// those that cuDNN's heuristics propose, timed on the device once a process for each problem and kind of device. If
+// several learners will run it at the same time, several calls are timed together: the engine that is fastest alone may
+// keep others from running concurrently.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ConvolutionProblem {
     GradWeight,   // (x, dy) → dw
   };
   Kind kind = Kind::Forward;
-  bool relu = false;                         // Relu of y behind it, of the forward kinds
+  bool relu = false;                         // Relu applied to y, for the forward kinds
   DataType type = DataType::Float32;         // of the operands, but for the bias
   DataType output_type = DataType::Float32;  // of the result
   Shape x, w, y;  // logical, in every kind: (N,C,…), (K,C/g,…), (N,K,…), with two or three spatial axes
@@ -47,12 +47,12 @@ class ConvolutionPlan {
   ~ConvolutionPlan();
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // As timed, a share of the concurrent ones'; 0 where it was not.
+  // The timed µs, a share of those of the concurrent calls; 0 if it was not timed.
   double microseconds() const { return microseconds_; }
   const std::string& engine() const { return engine_; }
 
   // `a`, `b`: the first two operands in Kind's order; `bias` for ForwardBias only. Every pointer aligned to 16 bytes.
-  // With the context that it was made with. Any thread may call it. Throws RunError.
+  // Runs with the context that it was made with. Any thread may call it. Throws RunError.
   void run(CudaContext& context, cudaStream_t stream, const void* a, const void* b, const void* bias, void* result,
            void* workspace) const;
 
@@ -68,8 +68,8 @@ class ConvolutionPlan {
 // µs of the engine that was chosen for a problem before, in this process or an earlier one; 0: none is known.
 double known_convolution_microseconds(const CudaContext& context, const ConvolutionProblem& problem);
 
-// The plan for a problem, shared by all kernels of the context; nullptr where no engine supports it. Throws
-// RunError where the device fails.
+// The plan for a problem, shared by all kernels of the context; nullptr if no engine supports it. Throws
+// RunError if the device fails.
 std::shared_ptr<const ConvolutionPlan> find_convolution_plan(CudaContext& context, const ConvolutionProblem& problem);
 
 }  // namespace arbalest

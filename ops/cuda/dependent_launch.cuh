@@ -9,7 +9,7 @@
 
 namespace arbalest::cuda {
 
-// Whether all of this build's code knows the instructions below. Where some does not, launches are ordinary ones.
+// True if all code of this build knows the instructions below. If some does not, launches are ordinary ones.
 #ifdef __CUDA_ARCH_LIST__
 inline constexpr int kBuiltFor[] = {__CUDA_ARCH_LIST__};  // 100 times each compute capability, ascending
 inline constexpr bool kDependentLaunches = kBuiltFor[0] >= 900;
@@ -17,17 +17,17 @@ inline constexpr bool kDependentLaunches = kBuiltFor[0] >= 900;
 inline constexpr bool kDependentLaunches = false;
 #endif
 
-// Until the kernels ahead in the stream have ended, and what they wrote can be read. A kernel that is launched by
-// launch_dependent() calls it, with every thread that is going to touch global memory, before that. Without effect in
-// one that is launched otherwise.
+// Waits until the kernels ahead in the stream have ended and their writes can be read. In a kernel that is launched by
+// launch_dependent(), every thread calls it before it touches global memory. Without effect in a kernel that is
+// launched otherwise.
 __device__ inline void wait_for_dependencies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The kernel behind may start once all blocks have called this or ended. Too early, its blocks take the places of this
-// kernel's own that are still to come; so a block calls it late.
+// Lets the next kernel start once all blocks have called this or ended. If it starts too early, its blocks take the
+// places of this kernel's own that are still to come; so a block calls it late.
 __device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,5 +1,5 @@
 #pragma once
-// Sums in double: of squares of finite floats, which may leave the range of float.
+// Sums in double, for squares of finite floats, which may leave the range of float.
 
 #include "ops/cuda/cuda_math.cuh"
 

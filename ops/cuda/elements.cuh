@@ -5,7 +5,7 @@
 
 namespace arbalest::cuda {
 
-// As arithmetic has it: bfloat16 is storage.
+// A value in the type of arithmetic: bfloat16 is for storage only.
 template <typename T>
 __device__ inline T number(T x) {
   return x;

@@ -56,7 +56,7 @@ __device__ inline void fetch(uint32_t to, const CUtensorMap& map, int column, in
       : "memory");
 }
 
-// A box of the images (N,H,W,C) that `map` describes, from (n, row, column, channel) on.
+// Fetches a box of the images (N,H,W,C) that `map` describes, from (n, row, column, channel) on.
 __device__ inline void fetch(uint32_t to, const CUtensorMap& map, int channel, int column, int row, int n,
                              uint32_t barrier) {
   ARBALEST_ASM(
@@ -66,16 +66,16 @@ __device__ inline void fetch(uint32_t to, const CUtensorMap& map, int channel, i
       : "memory");
 }
 
-// Of a matrix in shared memory whose rows have 128 bytes, swizzled as widely, without gaps between them: the start, the
-// stride byte offset of 1024, which is eight rows, and `leading` bytes between blocks of 64 columns, which counts where
-// columns are what is not summed over.
+// Descriptor of a matrix in shared memory with rows of 128 bytes, a swizzle of 128 bytes and no gaps between rows. It
+// holds the start, the stride byte offset of 1024 (eight rows) and `leading`, the bytes between blocks of 64 columns.
+// `leading` matters only if the columns are the dimension that is not summed over.
 __device__ inline uint64_t descriptor(uint32_t address, int leading) {
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(1024 >> 4) << 32 |
          uint64_t{1} << 62;
 }
 
-// Keeps what the compiler does with sums on its side of this: what it writes before products begin, and what it reads
-// after they have been waited for.
+// Keeps the compiler from moving accesses to `sum` across this point: writes before products begin, and reads after
+// they have been waited for.
 template <int Count>
 __device__ inline void hold(float (&sum)[Count]) {
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ inline void multiply(float (&sum)[64], uint64_t a, uint64_t b) {
 }
 
 // 16 pixels of 16 channels, of a warp, as bfloat16: lane l gives the address of eight channels of pixel l % 16, the
-// second eight where l ≥ 16.
+// second eight if l ≥ 16.
 __device__ inline void store_matrices(uint32_t address, const float* sum) {
   [[maybe_unused]] uint32_t pair[4];  // as on devices that only trap
 #pragma unroll

@@ -19,12 +19,12 @@ __device__ inline uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes from global to shared memory, in the background; zeros where not `there`.
+// 16 bytes from global to shared memory, in the background; zeros if not `there`.
 __device__ inline void copy_async(void* to, const void* from, bool there) {
   const int bytes = there ? 16 : 0;
   ARBALEST_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
-// Four bytes likewise.
+// The same for four bytes.
 __device__ inline void copy_word_async(void* to, const void* from, bool there) {
   const int bytes = there ? 4 : 0;
   ARBALEST_ASM("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));

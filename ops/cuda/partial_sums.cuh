@@ -1,5 +1,5 @@
 #pragma once
-// Sums of what blocks have added up, each for itself, in a fixed order.
+// Totals of the partial sums of blocks, added in a fixed order.
 
 #include "ops/cuda/cuda_math.cuh"
 
@@ -39,7 +39,7 @@ inline void sum_partials(cudaStream_t stream, int blocks, int count, const float
 }
 
 // Σ over chunks of partials (matrices, chunks, columns), times `scale`. block.x: 32 columns, block.y: a matrix, whose
-// totals (columns) go to out[block.y]; null: nobody wants them. Warp w adds up the chunks w, w + kTotalRows, ….
+// totals (columns) go to out[block.y] unless it is null. Warp w adds up the chunks w, w + kTotalRows, ….
 inline constexpr int kTotalRows = 32;
 struct TotalsOf {
   float* out[2];
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(32 * kTotalRows)
   if (lane == 0 && first + row < columns && out != nullptr) out[first + row] = scale * total;
 }
 
-// Of one matrix of partials, or of two that follow each other.
+// Launches column_totals_kernel for one matrix of partials, or for two that are adjacent in memory.
 inline void column_totals(cudaStream_t stream, int64_t columns, int chunks, const float* partials, float scale,
                           TotalsOf totals, int matrices) {
   launch_dependent(column_totals_kernel, dim3(unsigned((columns + 31) / 32), unsigned(matrices)), 32 * kTotalRows, 0,

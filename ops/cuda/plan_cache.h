@@ -1,5 +1,5 @@
 #pragma once
-// What is made once, whichever thread asks first.
+// A cache of plans, each made once, by the thread that asks first.
 
 #include <map>
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace arbalest {
 
-// Plans by key. Others that ask for one that is being made wait; those that ask for another one do not.
+// Plans by key. Threads that ask for a plan that is being made wait; those that ask for another one do not.
 template <typename Plan>
 class PlanCache {
  public:
-  // Passes on what `make` throws, and then has nothing.
+  // Passes on exceptions of `make`, and keeps no plan then.
   template <typename Make>
   std::shared_ptr<const Plan> find(const std::string& key, const Make& make) {
     std::shared_ptr<Entry> entry;

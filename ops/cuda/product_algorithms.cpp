@@ -46,7 +46,7 @@ std::vector<ProductAlgorithm> proposed_algorithms(CudaContext& context, const Pr
   return proposed;
 }
 
-// "_7"; without the number where the library does not tell it.
+// "_7"; without the number if the library does not tell it.
 template <typename Number>
 std::string number_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
   Number number = 0;

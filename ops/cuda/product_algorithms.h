@@ -8,7 +8,7 @@
 
 namespace arbalest {
 
-// Y (m,n) = op(A) · op(B) [+ a bias (n)], and what an algorithm's time depends on beside the device.
+// Y (m,n) = op(A) · op(B) [+ a bias (n)], described by all that an algorithm's time depends on but the device.
 struct ProductProblem {
   int64_t m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false, tf32 = false, bias = false;
@@ -17,7 +17,7 @@ struct ProductProblem {
   int concurrent = 1;  // as ConvolutionProblem has it
 };
 
-// As cuBLASLt's heuristics are asked.
+// A product as cuBLASLt's heuristics take it.
 struct ProductDescription {
   cublasLtMatmulDesc_t product;
   cublasLtMatrixLayout_t a, b, y;
@@ -29,7 +29,7 @@ struct ProductAlgorithm {
   cublasLtMatmulAlgo_t algorithm = {};
   int64_t workspace_bytes = 0;
 
-  // The numbers that make it what it is: where they are the same, so is the algorithm.
+  // The numbers that make it what it is: if they are the same, so is the algorithm.
   std::string name() const;
 };
 
@@ -39,7 +39,7 @@ using RunAlgorithm =
 
 // The heuristics' first.
 ProductAlgorithm first_algorithm(CudaContext& context, const ProductDescription& description);
-// The fastest of several; the first where the device has no memory to time them.
+// The fastest of several; the first if the device has no memory to time them.
 ProductAlgorithm fastest_algorithm(CudaContext& context, const ProductProblem& problem,
                                    const ProductDescription& description, const RunAlgorithm& run);
 

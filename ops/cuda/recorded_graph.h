@@ -17,7 +17,7 @@ class RecordedGraph {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
   }
 
-  // Nothing has been recorded yet. Passes on what `work` throws; RunError where something in it cannot be recorded.
+  // Nothing has been recorded yet. Passes on what `work` throws; RunError if something in it cannot be recorded.
   void record(cudaStream_t stream, const std::function<void()>& work) {
     cudaGraph_t graph = nullptr;
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));  // libraries load modules at first use

@@ -10,8 +10,8 @@ __device__ inline int64_t valid_rows(const StepScalars* scalars, int64_t rows) {
   return max(int64_t{0}, min(int64_t(scalars->valid), rows));
 }
 
-// What is averaged of a row below (Value::Result): a number, or a number times the row's weight, that weight, a second
-// number, and the weight of that one.
+// Contribution of a row to the means (Value::Result below), unless that is a plain float. It holds a number times the
+// row's weight, that weight, a second number, and the weight of the second.
 struct Weighted {
   float value = 0, weight = 0, second = 0, second_weight = 0;
 };
@@ -22,7 +22,7 @@ __device__ inline Weighted plus(Weighted a, Weighted b) {
   return {a.value + b.value, a.weight + b.weight, a.second + b.second, a.second_weight + b.second_weight};
 }
 
-// Where the means go, and of Weighted the weights that they are divided by; all but the first may be null.
+// Destinations of the means and, for Weighted, of the weights that they are divided by. All but the first may be null.
 struct Means {
   float *first, *second = nullptr, *weight = nullptr, *second_weight = nullptr;
 };

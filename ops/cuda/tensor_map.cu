@@ -14,7 +14,7 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// From the driver, which is not linked with.
+// The function, found in the driver, which is not linked with.
 EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     constexpr unsigned kSince = 12000;
@@ -29,7 +29,8 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
-// Of an array of so many axes, the last first; pitches are those of all but the first, in elements.
+// Encodes a map of a bfloat16 array with kAxes axes, innermost first. Pitches are of all axes but the first, in
+// elements.
 template <size_t kAxes>
 CUtensorMap encode(const void* array, const std::array<int64_t, kAxes>& extents,
                    const std::array<int64_t, kAxes - 1>& pitches, const std::array<int64_t, kAxes>& box) {

@@ -11,7 +11,7 @@
 namespace arbalest {
 namespace {
 
-// `count` pixels of C channels, or of as many as are given where C is 0, the last first.
+// `count` pixels of C channels, or of as many as are given if C is 0, the last first.
 template <int C, typename T>
 void mirror_pixels(int64_t count, int64_t given, const uint8_t* x, const Wide<T>* a, const Wide<T>* b, T* y) {
   const int64_t channels = C > 0 ? C : given;
@@ -135,8 +135,8 @@ std::vector<Sample> samples() {
   };
 }
 
-// What is blended, recoloured or erased: coordinates in float are off by some 1e-5 of a pixel, and neighbours in these
-// samples differ by anything.
+// Samples that blend, recolour or erase pixels. Float coordinates are off by some 1e-5 of a pixel, and neighbouring
+// pixels differ by any amount, hence the tolerance.
 std::vector<Sample> pixel_samples() {
   using Ints = std::vector<int64_t>;
   using Floats = std::vector<double>;

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Pixels are blended, recoloured or erased. Block (chunk of a sample, ·, sample): its first thread draws for the
-// sample. A thread makes P neighbouring pixels, C channels at a time: all of them where P is more than 1.
+// sample. A thread makes P neighbouring pixels, C channels at a time: all of them if P is more than 1.
 template <int C, int P, typename T>
 __global__ void __launch_bounds__(kThreads, 3)
     pixel_kernel(const __grid_constant__ Augmentation a, const __grid_constant__ Scales scales,

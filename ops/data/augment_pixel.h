@@ -1,5 +1,5 @@
 #pragma once
-// How a pixel of arbalest.Augment's output is made where pixels are not only placed: bilinear between four of the
+// How a pixel of arbalest.Augment's output is made if pixels are not only placed: bilinear between four of the
 // image, then recoloured. One source for CPUs and GPUs; W is the type of the arithmetic.
 
 #include <cmath>
@@ -14,8 +14,8 @@ template <typename W>
 struct PixelView {
   int height, width, channels;                         // of the image
   bool warped, zeros_outside, coloured;                // zeros outside of the image, or its nearest pixel
-  int first_row, row_step, first_column, column_step;  // of what is not warped
-  W xx, xy, x, yx, yy, y;                              // of what is, see Warp
+  int first_row, row_step, first_column, column_step;  // if not warped
+  W xx, xy, x, yx, yy, y;                              // if warped, see Warp
   W matrix[9], shift;                                  // see Recolouring
   Box erased;
 

@@ -55,7 +55,7 @@ struct Extents {
   int64_t height, width;
 };
 
-// Of the padded image, scaled so that its shorter side is `resize`.
+// Extents of the padded image, scaled so that its shorter side is `resize`.
 Extents scaled_extents(const Node& node, int64_t height, int64_t width, const std::vector<int64_t>& crop) {
   int64_t shorter = int_attribute(node, "resize");
   if (shorter == 0) shorter = default_resize(height, width, crop);

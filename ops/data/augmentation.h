@@ -1,7 +1,7 @@
 #pragma once
-// What arbalest.Augment does to a sample, on CPUs and GPUs alike: its settings, and what is drawn of them. Draws are a
+// The work of arbalest.Augment on a sample, on CPUs and GPUs alike: its settings and its random draws. Draws are a
 // function of the seed, the node's name, the epoch and the sample's position. They are turned into sizes, angles and
-// factors in double, so that what is rounded to pixels comes out the same everywhere.
+// factors in double, so that values rounded to pixels are the same everywhere.
 
 #include <cmath>
 #include <vector>
@@ -17,15 +17,17 @@ namespace arbalest {
 class InferContext;
 
 void infer_augment(InferContext& context);
-// The middle of the image, scaled where a part of it is in training: states `resize`, which export reads.
+// Makes the node take the middle of the image, scaled if training scales parts of it; it then states `resize`, which
+// export reads.
 void augment_for_inference(Graph& graph, NodeId node);
 
-// 1 − amount to 1 + amount, but not below 0: what a factor of brightness, contrast or saturation is drawn from.
+// The range 1 − amount to 1 + amount, but not below 0, from which a factor of brightness, contrast or saturation is
+// drawn.
 ARBALEST_HOST_DEVICE inline Range around_one(double amount) {
   return {amount < 1 ? 1 - amount : 0, 1 + amount};
 }
 
-// Of one node. What `random` = 0 turns off is 0 here.
+// Settings of one node. Those that `random` = 0 turns off are 0 here.
 struct Augmentation {
   int64_t batch = 0;
   int channels = 0, height = 0, width = 0;  // of the images
@@ -33,7 +35,7 @@ struct Augmentation {
   int pad = 0;
   bool random = false, flip = false, vertical_flip = false;
   bool resizes = false;                         // a part of the image is scaled to the output's size
-  int64_t scaled_height = 0, scaled_width = 0;  // of the padded image, whose middle is taken where nothing is random
+  int64_t scaled_height = 0, scaled_width = 0;  // of the padded image, whose middle is taken if nothing is random
   Range area, log_ratio;                        // of that part: its share of the padded image; ln(width / height)
   double rotate = 0;                            // radians
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;  // hue in turns
@@ -83,7 +85,7 @@ class SampleDraws {
 };
 
 // How one sample's crop lies in its image: output (row, column) is image (row + top, column + left), columns counted
-// from the right where it is mirrored, rows from below where it is upside down.
+// from the right if it is mirrored, rows from below if it is upside down.
 struct Placement {
   int top = 0, left = 0;
   bool mirrored = false, upside_down = false;
@@ -136,10 +138,10 @@ struct Warp {
   }
 };
 
-// What becomes of a pixel's colour, 0 to 255 in each channel: value' = matrix · value + shift, then kept within 0 to
-// 255. Brightness b and contrast c multiply, contrast about mid-grey; then saturation s blends with the luma L and hue
-// turns about the grey axis of YIQ: b c (L + s (cos(h) (1 − L) + sin(h) K)), L and K being matrices. Of one channel the
-// first element is all there is.
+// Recolours a pixel, 0 to 255 in each channel: value' = matrix · value + shift, clamped to 0 to 255. The matrix is
+// b c (L + s (cos(h) (1 − L) + sin(h) K)) for brightness b, contrast c about mid-grey, saturation s and hue h.
+// Saturation blends with the luma L; hue turns about the grey axis of YIQ; L and K are matrices. For one channel only
+// the first element is used.
 struct Recolouring {
   double matrix[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};  // row-major
   double shift = 0;
@@ -168,7 +170,7 @@ struct Recolouring {
   }
 };
 
-// What is erased of the output.
+// Box of the output that is erased; empty if nothing is.
 ARBALEST_HOST_DEVICE inline Box erased_box(const Augmentation& a, const SampleDraws& draws) {
   if (!(uniform(draws(SampleDraws::kChances).word[1]) < a.erase)) return {};
   return random_box(draws, SampleDraws::kErase, a.erase_area, a.log_erase_ratio, a.crop_height, a.crop_width, 1);

@@ -11,12 +11,12 @@ using namespace cuda;
 
 namespace {
 
-// What the block's first thread has drawn for a sample, for all of its threads.
+// Shares the Mix of a sample, drawn by the block's first thread, with all threads of the block.
 class SharedMix {
  public:
   __device__ explicit SharedMix(unsigned char* memory) : mix_(reinterpret_cast<Mix*>(memory)) {}
   __device__ const Mix& draw(const Mixing& mixing, const StepScalars& scalars, int64_t sample) {
-    __syncthreads();  // all have read that of the sample before
+    __syncthreads();  // all threads have read the previous sample's
     if (threadIdx.x == 0) new (mix_) Mix(mixing, scalars, sample);
     __syncthreads();
     return *mix_;

@@ -1,8 +1,8 @@
 #pragma once
 // How arbalest.MixImages mixes a sample with the one before it in the batch, the same on CPUs and GPUs: Mixup (Zhang et
-// al., ICLR 2018) blends whole images, CutMix (Yun et al., ICCV 2019) replaces a rectangle. What is drawn follows from
-// the seed, the node's name, the epoch and the position of the sample, or of the batch's first, and is made in double
-// so that it is the same everywhere.
+// al., ICLR 2018) blends whole images, CutMix (Yun et al., ICCV 2019) replaces a rectangle. Draws depend on the seed,
+// the node's name, the epoch and the position of the sample, or of the batch's first sample. They are made in double so
+// that they are the same everywhere.
 
 #include <cmath>
 #include <string>
@@ -20,7 +20,7 @@ struct Mixing {
   int64_t batch = 0;
   int height = 0, width = 0;     // of the images
   double mixup = 0, cutmix = 0;  // α of the Beta distribution that λ is drawn from; 0: never
-  double to_cutmix = 0;          // probability of CutMix where both are on
+  double to_cutmix = 0;          // probability of CutMix if both are on
   double probability = 0;        // that a sample is mixed at all
   bool per_sample = false;       // whether each sample draws for itself, or the batch for all
   uint64_t name_hash = 0;
@@ -50,7 +50,7 @@ class MixDraws {
 };
 
 // The logarithm of a number from the gamma distribution of shape α, by Marsaglia and Tsang ("A simple method for
-// generating gamma variables", 2000). Each of eight tries succeeds with a probability above 0.95; where none does, it
+// generating gamma variables", 2000). Each of eight tries succeeds with a probability above 0.95; if none does, it
 // is near the mean. Below 1 it is that of α + 1 times a uniform number to the power of 1 / α.
 ARBALEST_HOST_DEVICE inline double log_gamma_number(const MixDraws& draws, int first_draw, double alpha) {
   constexpr int kTries = 8;
@@ -70,15 +70,15 @@ ARBALEST_HOST_DEVICE inline double log_gamma_number(const MixDraws& draws, int f
   return std::log(d) + power;
 }
 
-// From Beta(α, α): the share of one gamma number in the sum of two.
+// Draws from Beta(α, α): the share of one gamma number in the sum of two.
 ARBALEST_HOST_DEVICE inline double beta_number(const MixDraws& draws, double alpha) {
   const double first = log_gamma_number(draws, MixDraws::kFirstGamma, alpha);
   const double second = log_gamma_number(draws, MixDraws::kSecondGamma, alpha);
   return 1 / (1 + std::exp(second - first));
 }
 
-// What one sample becomes: λ of its label and 1 − λ of its partner's. Its image is λ times its own and 1 − λ times its
-// partner's, or its own with the partner's in the box.
+// The mix of one sample. Its label is λ of its own and 1 − λ of its partner's. Its image is λ times its own and 1 − λ
+// times its partner's, or its own with the partner's pixels in the box.
 struct Mix {
   double own = 1;  // λ
   bool cuts = false;

@@ -1,5 +1,5 @@
 #pragma once
-// What host nodes that turn image files into pixels share.
+// Helpers of host nodes that turn image files into pixels.
 
 #include "graph/preparation.h"
 #include "io/images/image.h"
@@ -20,8 +20,8 @@ std::vector<AttributeSpec> prepared_size_specs();
 // scaled to.
 void infer_prepared(InferContext& context);
 
-// Which part of an image, scaled so that its shorter side is `resize`, is what `height` × `width` cut out of it: at
-// `down` and `right` of the way (0 … 1; 0.5: the middle). Where the image is too small that way, it is scaled until it
+// Part of an image that is cut out as `height` × `width` after scaling the image's shorter side to `resize`. It lies at
+// `down` and `right` of the way (0 … 1; 0.5: the middle). If the scaled image is too small, it is scaled until it
 // covers them.
 Region crop_of_resized(const ImageInfo& image, int64_t resize, const PreparedSize& size, double down, double right);
 

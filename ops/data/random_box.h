@@ -43,7 +43,7 @@ ARBALEST_HOST_DEVICE Box random_box(const Draws& draws, int first_draw, const Ra
   return {};
 }
 
-// The greatest part in the middle of height × width whose ratio is in the range: where no try fits.
+// The greatest centred part of height × width whose ratio is in the range; used if no try fits.
 ARBALEST_HOST_DEVICE inline Box middle_box(const Range& log_ratio, int height, int width) {
   const double least = std::exp(log_ratio.least), most = std::exp(log_ratio.most), ratio = double(width) / height;
   Box box{0, 0, height, width};

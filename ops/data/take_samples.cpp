@@ -1,5 +1,5 @@
-// TakeSamples: makes a batch of samples that lie in the device's memory, by what a fill has put into the batch's pinned
-// slot: its StepScalars, and behind them the indices of its samples.
+// TakeSamples: makes a batch of samples that lie in the device's memory. The batch's pinned slot, which a fill has
+// written, holds its StepScalars and after them the indices of its samples.
 
 #include <fmt/format.h>
 

@@ -30,7 +30,7 @@ __device__ inline void copy_part(const std::byte* from, std::byte* to, int64_t b
   }
 }
 
-// grid: parts of a row, samples of the batch, fields. `scalars` is nullptr where another launch writes them.
+// grid: parts of a row, samples of the batch, fields. `scalars` is nullptr if another launch writes them.
 __global__ void __launch_bounds__(kThreads)
     take_kernel(Fields fields, int64_t batch, const int64_t* slot, int64_t* scalars) {
   __shared__ int64_t index;  // read once a block, since it comes from the host's memory

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// In a fixed order: a thread has an element of all slices to itself.
+// Adds in a fixed order: a thread has an element of all slices to itself.
 template <typename T, typename Index>
 __global__ void __launch_bounds__(kThreads)
     ordered_add_kernel(Gathering g, const T* dy, const Index* indices, float* dx) {

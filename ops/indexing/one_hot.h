@@ -16,7 +16,7 @@ struct OneHotExtents {
   ARBALEST_HOST_DEVICE int64_t index_of(int64_t element) const {
     return element / inner / depth * inner + element % inner;
   }
-  // Whether the index, which counts from the end where it is negative, names the element's place along the axis.
+  // Whether the index, which counts from the end if it is negative, names the element's place along the axis.
   ARBALEST_HOST_DEVICE bool is_on(int64_t element, int64_t index) const {
     return element / inner % depth == (index < 0 ? index + depth : index);
   }

@@ -1,8 +1,8 @@
-// CUDA kernels of GatherElements, GatherND, ScatterElements, ScatterND and their gradients. An index that is out of
-// range gives ones in every bit, a NaN, where it takes, and nothing where it puts.
+// CUDA kernels of GatherElements, GatherND, ScatterElements, ScatterND and their gradients. For an index that is out of
+// range, an element with all bits set, a NaN, is taken, and nothing is put.
 //
-// Updates of a group may meet in one place. Where their order matters a thread has a group to itself, which is slow
-// where groups are few and long; it does not where one of several is put, or where floats are added and need not give
+// Updates of a group may meet in one place. If their order matters, one thread handles a whole group, which is slow if
+// groups are few and long. The order does not matter if one of several is put, or if floats are added and need not give
 // the same bits each time.
 
 #include "ops/indexing/places.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Where the elements lie that GatherElements, GatherND, ScatterElements, ScatterND and their gradients take from a
+// Places of the elements that GatherElements, GatherND, ScatterElements, ScatterND and their gradients take from a
 // tensor or put into it, on every device.
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 
 namespace arbalest {
 
-// int32 or int64, in the memory of the device.
+// Indices, int32 or int64, in the memory of the device.
 struct Indices {
   const void* first;
   bool wide;  // int64
@@ -30,13 +30,13 @@ struct IndexedPlaces {
   bool tuples = false;
   int depth = 1;
   int64_t extent[kMaxRank] = {}, stride[kMaxRank] = {};  // of `data` along the axes that the indices name
-  // Along the axes that a group's number counts: how many there are, and how far apart they lie in `data`.
+  // Axes of `data` that a group's number runs over: how many there are, their extents and their strides.
   int rank = 0;
   int64_t group_extent[kMaxRank] = {}, group_stride[kMaxRank] = {};
-  // GatherND's batches: so many tuples for each, and how far apart they lie in `data`.
+  // GatherND's batches: the tuples in each, and the stride between batches in `data`.
   int64_t per_batch = 1, batch_stride = 0;
 
-  // `data` and `indices` as the operator's attributes `axis` or `batch_dims` relate them.
+  // Relates `data` and `indices` by the operator's attribute `axis` or `batch_dims`.
   IndexedPlaces(const Node& node, const Shape& data, const Shape& indices);
 
   ARBALEST_HOST_DEVICE int64_t groups() const { return outer * inner; }
@@ -44,13 +44,13 @@ struct IndexedPlaces {
   ARBALEST_HOST_DEVICE int64_t element(int64_t group, int64_t j) const {
     return (group / inner * length + j) * inner + group % inner;
   }
-  // Of an element: its group, and its place along `length`.
+  // The group of an element, and its position along `length`.
   ARBALEST_HOST_DEVICE int64_t group_of(int64_t element) const {
     return element / inner / length * inner + element % inner;
   }
   ARBALEST_HOST_DEVICE int64_t position_of(int64_t element) const { return element / inner % length; }
 
-  // Where in `data` element j of the group lies; −1 where an index is out of range.
+  // Offset in `data` of element j of the group; −1 if an index is out of range.
   ARBALEST_HOST_DEVICE int64_t place(int64_t group, int64_t j, const Indices& indices) const {
     int64_t at = j / per_batch * batch_stride, rest = group;
     for (int axis = rank - 1; axis >= 0; --axis) {
@@ -67,11 +67,11 @@ struct IndexedPlaces {
   }
 };
 
-// What an update does to the element that it meets.
+// How an update is combined with the element at its place.
 enum class Reduction : uint8_t { None, Add, Mul, Max, Min };  // in the order of the attribute's choices
 Reduction reduction_of(const Node& node);
 
-// Integers wrap around; a NaN stays.
+// Combines element a with update b. Integers wrap around; a NaN stays.
 template <typename W>
 ARBALEST_HOST_DEVICE inline W reduced(Reduction reduction, W a, W b) {
   using U = std::conditional_t<std::is_integral_v<W>, uint64_t, W>;
@@ -107,9 +107,10 @@ IndexedPlaces places_of(const KernelRequest& request, IndexedKind kind);
 void add_gather_elements(OpRegistry& registry);
 void add_scatter(OpRegistry& registry);
 
-// What both check: 'indices' are int32 or int64, of the rank of 'data', and within its extents beside `axis`.
+// Checks of GatherElements and ScatterElements: 'indices' are int32 or int64 and have the rank of 'data'. Along all
+// axes but `axis` they extend no further than 'data'.
 void check_element_indices(const InferContext& context);
-// The shape of what tuples of indices name: (places of the tuples, the axes of 'data' that they leave).
+// Shape of the elements that tuples of indices name: (places of the tuples, the axes of 'data' that they leave).
 Shape shape_by_tuples(const InferContext& context, int64_t batch_dims);
 
 }  // namespace arbalest

@@ -14,7 +14,7 @@ bool by_elements(const Node& node) {
   return node.op->attribute_spec("axis");
 }
 
-// What indices name: the shape of the updates.
+// Shape of the elements that indices name, which the updates must have.
 Shape named_shape(const InferContext& context) {
   if (!by_elements(context.node())) return shape_by_tuples(context, 0);
   check_element_indices(context);
@@ -35,7 +35,8 @@ void infer_gradient(InferContext& context) {
   context.set_output(0, context.input(0));
 }
 
-// What flows back reaches updates from where they were put, and data elsewhere; where they were added, both.
+// Updates get the gradient at the places they were put at, and data gets it everywhere else. If updates were added,
+// data gets all of it.
 void grad_scatter(GradContext& c) {
   const Node node = c.node();
   const Reduction reduction = reduction_of(node);

@@ -39,7 +39,7 @@ void infer_top_k(InferContext& context) {
   context.set_output(1, y);
 }
 
-// What flows back goes where the values came from.
+// The gradient goes to the elements that the values came from.
 void grad_top_k(GradContext& c) {
   if (!c.needs_gradient(0) || c.output_gradient(0) == kNone) return;
   const Node node = c.node();

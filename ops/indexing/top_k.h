@@ -1,5 +1,5 @@
 #pragma once
-// In which order TopK puts elements, on every device.
+// The order in which TopK puts elements, on every device.
 
 #include "graph/host_device.h"
 #include "graph/types.h"
@@ -9,7 +9,7 @@ namespace arbalest {
 struct TopKOrder {
   bool largest = true;
 
-  // Whether a at index i comes before b at index j. Of equal ones the first comes first; a NaN is greater than every
+  // True if a at index i comes before b at index j. Among equal ones the first comes first; a NaN is greater than every
   // number.
   template <typename W>
   ARBALEST_HOST_DEVICE bool before(W a, int64_t i, W b, int64_t j) const {

@@ -25,7 +25,7 @@ struct ConvLayer {
     for (int axis = 0; axis < 3; ++axis) window.pad_begin[axis] = window.pad_end[axis] = (window.span(axis) - 1) / 2;
   }
 
-  // Of the image's spatial axes.
+  // Values along the image's spatial axes, which are the last ones of `lifted`.
   std::vector<int64_t> extents(const Pixels& lifted) const {
     return {lifted.end() - int64_t(x.shape.size() - 2), lifted.end()};
   }
@@ -134,7 +134,7 @@ void expand_conv_bn_relu(ExpandContext& context) {
   context.replace_output(0, relu ? context.add("Relu", "", {normal}, 1)[0] : normal);
 }
 
-// Of the axes from `axis` on, which a Linear layer takes for features.
+// Number of features of a Linear layer: the elements along the axes from `axis` on.
 int64_t features_of(const TensorType& x, size_t axis) {
   return element_count({x.shape.begin() + int64_t(axis), x.shape.end()});
 }

@@ -22,7 +22,7 @@ Initializer uniform_initializer(double bound) {
   return {.kind = Initializer::Kind::Uniform, .a = bound};
 }
 
-// The number of "normal:STD", where `prefix` is "normal:".
+// The number after `prefix`: STD in "normal:STD".
 double number_after(const Node& node, const std::string& name, std::string_view prefix, std::string_view form) {
   double number = 0;
   const char *begin = name.data() + prefix.size(), *end = name.data() + name.size();

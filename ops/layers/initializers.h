@@ -1,11 +1,11 @@
 #pragma once
-// How the parameters of layers start, as their attribute `init` says.
+// Initial values of the parameters of layers, as their attribute `init` says.
 
 #include "graph/op.h"
 
 namespace arbalest {
 
-// Inputs and outputs that an element of the output, or of the input, depends on.
+// Numbers of inputs that an element of the output depends on, and of outputs that depend on an element of the input.
 struct Fans {
   double in, out;
 };
@@ -13,9 +13,9 @@ struct Fans {
 Initializer constant_initializer(double value);
 Initializer normal_initializer(double deviation);
 
-// Of the weight that the layer `node` owns. Throws GraphError for what `init` does not know.
+// Initializer of the weight that the layer `node` owns. Throws GraphError if `init` is unknown.
 Initializer weight_initializer(const Node& node, Fans fans);
-// Of the bias beside it.
+// Initializer of the bias of the same layer.
 Initializer bias_initializer(const Node& node, Fans fans);
 
 // The attribute `init`.

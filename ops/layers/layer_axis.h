@@ -5,7 +5,8 @@
 
 namespace arbalest {
 
-// Of the layer's input x: any axis but the batch's, counted from 0. Throws GraphError for another.
+// The attribute as an axis of the layer's input x, counted from 0. Throws GraphError if x has no such axis or it is the
+// batch's.
 size_t layer_axis(const Node& node, const TensorType& x);
 
 }  // namespace arbalest

@@ -1,4 +1,4 @@
-// BatchWeight: how much a batch counts where a mean is over several batches.
+// BatchWeight: how much a batch counts if a mean is over several batches.
 
 #include <cmath>
 #include <limits>

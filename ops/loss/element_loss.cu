@@ -29,7 +29,7 @@ struct LabelWeights {
   __device__ float operator()(int64_t i) const { return weights != nullptr ? weights[i / inner % labels] : 1.0f; }
 };
 
-// What is summed of element i: the loss and 1, or only the 1; nothing of one that takes no part.
+// Adds element i to the sums: its loss and 1, or only the 1 (ElementCount). Elements that take no part add nothing.
 template <typename Rule, typename T, typename Target>
 struct ElementLoss {
   const T* x;

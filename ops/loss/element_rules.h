@@ -35,7 +35,7 @@ struct SquareRule {
   ARBALEST_HOST_DEVICE static W gradient(W x, W t, W) { return 2 * (x - t); }
 };
 
-// |x − t|, whose gradient is 0 where they are equal.
+// |x − t|, whose gradient is 0 if they are equal.
 template <typename W>
 struct AbsoluteRule {
   ARBALEST_HOST_DEVICE static bool takes_part(W) { return true; }

@@ -1,5 +1,5 @@
 // SoftmaxCrossEntropy and its gradient, as in PyTorch. With smoothing s the target of class k is
-// t_k = (1 − s)·[k = label] + s / K, or (1 − s)·label_k + s / K where labels are rows of K numbers; a row's loss is
+// t_k = (1 − s)·[k = label] + s / K, or (1 − s)·label_k + s / K if labels are rows of K numbers; a row's loss is
 // −Σ w_k t_k log softmax(logits)_k with the class weights w. The mean weighs a row by w_label, one whose label is a row
 // by 1, and one whose label is ignored by 0.
 
@@ -85,7 +85,7 @@ void check_operands(InferContext& context, size_t logits) {
   check_weights(context, logits);
 }
 
-// What rows are compared with, and how much they count. `weights` may be null: all are 1.
+// Labels that are classes, with the weights of classes. `weights` may be null: all are 1.
 template <typename W>
 struct Classes {
   const int32_t* label;
@@ -104,7 +104,7 @@ struct Classes {
 
   bool takes_part(int64_t row) const { return !ignored.holds(label[row]); }
   bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
-  // Of a sound row; what is not sound makes the loss NaN, so it has to count.
+  // Weight of a row, 0 if its label is ignored. An invalid label counts with weight 1, because it makes the loss NaN.
   W weight(int64_t row) const {
     if (!takes_part(row)) return 0;
     return weights && is_sound(row) ? weights[label[row]] : W(1);
@@ -147,7 +147,7 @@ std::pair<Wide<T>, Wide<T>> log_sum(const T* row, int64_t classes) {
   return {greatest, std::log(sum)};
 }
 
-// A target of 0 adds nothing, also where the logit is −∞.
+// A target of 0 adds nothing, even if the logit is −∞.
 template <typename T, typename Of>
 double row_loss(const Of& of, const T* logits, int64_t row) {
   if (!of.takes_part(row)) return 0;
@@ -352,7 +352,7 @@ AttributeSpec smoothing_spec() {
   return float_spec("label_smoothing", 0.0, "the share of the target spread over all classes");
 }
 
-// Where every row weighs 1 there is nothing to know but their number, so the output is no number then.
+// If every row weighs 1, the sum of weights is just the number of rows. The output is a token then, without a value.
 void infer_loss(InferContext& context) {
   check_operands(context, 0);
   const bool soft = is_soft(context.input(kLabel)), ignores = ignored_label(context.node()).any;
@@ -368,7 +368,7 @@ void infer_loss(InferContext& context) {
   context.set_output(kAccuracyWeight, ignores ? scalar : none);
 }
 
-// What the gradient's node and the one that stands for an attribute have from the loss.
+// Attributes that the loss hands on to its gradient and to the node that replaces it in expand_weights().
 Attributes shared_attributes(const Node& node) {
   return {{"label_smoothing", float_attribute(node, "label_smoothing")},
           {"ignore_index", ints_attribute(node, "ignore_index")}};

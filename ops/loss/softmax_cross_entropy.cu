@@ -26,8 +26,8 @@ struct LogSum {
   }
 };
 
-// What rows are compared with (see softmax_cross_entropy.cpp): classes, int32 (N). `weights` (K) may be null: all
-// are 1.
+// Labels that are classes, int32 (N), with the weights of classes (see softmax_cross_entropy.cpp). `weights` (K) may be
+// null: all are 1.
 struct Classes {
   const int32_t* label;
   const float* weights;
@@ -37,7 +37,7 @@ struct Classes {
 
   __device__ bool takes_part(int64_t row) const { return !ignored.holds(label[row]); }
   __device__ bool is_sound(int64_t row) const { return label[row] >= 0 && label[row] < classes; }
-  // What is not sound makes the loss NaN, so it has to count.
+  // Weight of a row, 0 if its label is ignored. An invalid label counts with weight 1, because it makes the loss NaN.
   __device__ float weight(int64_t row) const {
     if (!takes_part(row)) return 0.0f;
     return weights != nullptr && is_sound(row) ? weights[label[row]] : 1.0f;
@@ -60,7 +60,7 @@ struct Classes {
   __device__ float loss(const T* x, const LogSum& sum, int64_t row, int lane) const {
     const int own = label[row];
     const float weight = weights != nullptr ? weights[own] : 1.0f;
-    const float share = kept * weight;  // of 0 the class counts for nothing, also where its logit is −∞
+    const float share = kept * weight;  // if it is 0 the class counts for nothing, even if its logit is −∞
     const float loss = share != 0 ? share * (sum.log_of_sum - (widen(x[own]) - sum.greatest)) : 0.0f;
     if (!(spread > 0)) return loss;
     float others = 0;
@@ -90,7 +90,7 @@ struct Targets {
     for (int k = lane; k < classes; k += 32) sum += target(row, k);
     return warp_sum(sum);
   }
-  // A target of 0 adds nothing, also where the logit is −∞.
+  // A target of 0 adds nothing, even if the logit is −∞.
   template <typename T>
   __device__ float loss(const T* x, const LogSum& sum, int64_t row, int lane) const {
     float loss = 0;
@@ -102,7 +102,7 @@ struct Targets {
   }
 };
 
-// 1 where the label's logit is the greatest of the row, the first of equals: what Accuracy counts for the top class.
+// 1 if the label's logit is the greatest of the row and the first of equals, as Accuracy counts the top class; else 0.
 template <typename T>
 __device__ float is_foremost(const T* x, int own, int classes, int lane) {
   const float value = widen(x[own]);
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(kThreads) softmax_gradient_kernel(int64_t rows
   }
 }
 
-// function(of_instance) with of_instance(context) the Classes or Targets of an instance; the label is input `label`,
-// the weights, where there are some, the one after it.
+// Calls function(of_instance), where of_instance(context) makes the Classes or Targets of an instance. The label is
+// input `label`; the weights, if there are any, are the input after it.
 template <typename Function>
 std::unique_ptr<Kernel> with_labels(const KernelRequest& request, size_t label, Function function) {
   const int classes = int(request.inputs[label - 1].shape[1]);

@@ -48,7 +48,7 @@ std::vector<Sample> samples() {
                 .attributes = {{"scale", 0.25}},
                 .tolerance = 1e-6,
                 .scalars = {.accumulated = accumulated}};
-    // What earlier batches left behind is not read.
+    // The first batch must not read the sum that earlier batches left, so here it is infinity.
     if (accumulated == 0) made.inputs[1].low = made.inputs[1].high = kInfinity;
     return made;
   };

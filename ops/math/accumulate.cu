@@ -18,7 +18,7 @@ __device__ void accumulate_pack(float scale, bool first, const float* gradients,
   store(new_sum, total);
 }
 
-// (P) each. new_sum may be the memory of sum, which is not read where nothing was accumulated.
+// (P) each. new_sum may be the memory of sum, which is not read if nothing was accumulated.
 template <int W>
 __global__ void __launch_bounds__(kThreads)
     accumulate_kernel(int64_t count, float scale, const StepScalars* scalars, const float* gradients, const float* sum,

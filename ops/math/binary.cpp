@@ -91,7 +91,7 @@ KernelFactory strided_kernel(std::index_sequence<I...>) {
   };
 }
 
-// All inputs have elements of one type, but those of B may differ where `mixed` says so.
+// All inputs have elements of one type, but those of B may differ if `mixed` says so.
 void infer_forward(InferContext& context, bool mixed = false) {
   parameters_of(context.node());
   const DataType dtype = number_input(context, 0).dtype;
@@ -115,7 +115,7 @@ void infer_gradient(InferContext& context) {
   context.set_output(0, dy);
 }
 
-// "arbalest.MulGradA": dY times the derivative by A, in dY's shape; A and B are inputs where the formula mentions them.
+// "arbalest.MulGradA": dY times the derivative by A, in dY's shape; A and B are inputs if the formula mentions them.
 template <typename Gradient>
 void add_gradient(OpRegistry& registry, const Line& line, const char* operand) {
   std::vector<OperandSpec> inputs = {{.name = "dY", .lowered = true}};

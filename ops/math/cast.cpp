@@ -51,7 +51,7 @@ std::unique_ptr<Kernel> cast_cpu(const KernelRequest& request) {
   });
 }
 
-// What flows back into a floating result of floating numbers; nothing does into others.
+// Casts the gradient back if both input and output are floating; other casts have none.
 void grad_cast(GradContext& context) {
   const DataType from = context.type(context.input(0)).dtype;
   if (!context.needs_gradient(0) || !is_floating(from) || !is_floating(context.type(context.output(0)).dtype)) return;
@@ -88,7 +88,7 @@ std::vector<Sample> samples() {
   return samples;
 }
 
-// Known where the input is, whatever holds the type. Empty: not known.
+// Known if the input is, whatever holds the type. Empty: not known.
 std::vector<std::byte> content_of_cast_like(const InferContext& context) {
   const auto content = content_of(context.graph(), context.node().inputs[0]);
   const TensorType from = context.input(0);
@@ -106,7 +106,7 @@ std::vector<std::byte> content_of_cast_like(const InferContext& context) {
   return results;
 }
 
-// Of a type that is known when the graph is read: Cast.
+// Becomes a Cast, because the type is known when the graph is read.
 void expand_cast_like(ExpandContext& context) {
   const int64_t to = onnx_number(context.type(context.input(1)).dtype);
   context.replace_output(0, context.add("Cast", "", {context.input(0)}, 1, {{"to", to}})[0]);
@@ -115,7 +115,7 @@ void expand_cast_like(ExpandContext& context) {
 }  // namespace
 
 void register_math_cast(OpRegistry& registry) {
-  // They say how numbers become 8-bit floating types, which there are none of here.
+  // Attributes for rounding to 8-bit floating types, which are not supported here.
   const std::vector<AttributeSpec> rounding = {int_spec("saturate", 1, "of 8-bit floating types only"),
                                                string_spec("round_mode", "up", "of 8-bit floating types only")};
   Op cast{.domain = "",

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(int64_t count, DataType 
   }
 }
 
-// Between float and bfloat16, by packs.
+// Casts between float and bfloat16, by packs.
 std::unique_ptr<Kernel> floating_cast(const KernelRequest& request) {
   const int64_t count = request.outputs[0].elements();
   const int multiprocessors = cuda_context(request).multiprocessors;

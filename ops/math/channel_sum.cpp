@@ -1,4 +1,4 @@
-// ChannelSum: the gradient of a bias, added to each channel (axis 1). ReluGradSums: the same where Relu follows the
+// ChannelSum: the gradient of a bias, added to each channel (axis 1). ReluGradSums: the same if Relu follows the
 // bias, together with Relu's own gradient.
 
 #include <fmt/format.h>

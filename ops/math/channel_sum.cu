@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kThreads)
   if (channel >= 0) partials[int64_t(blockIdx.y) * columns.channels + channel] = total[0];
 }
 
-// Of large tensors a whole number of chunks for each multiprocessor, as every row is written, too.
+// Layout of relu_grad_sums_kernel. Large tensors get a whole number of chunks for each multiprocessor, because every
+// row is written as well as read.
 Columns relu_grad_columns(int64_t rows, int64_t channels, int width, int64_t bytes, int multiprocessors) {
   if (bytes <= (int64_t{16} << 20)) return reduction_columns(rows, channels, width, bytes, multiprocessors);
   return make_columns(rows, channels, width,

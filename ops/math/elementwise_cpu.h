@@ -57,7 +57,7 @@ void map_run(int64_t count, const F& function, const std::array<int64_t, 3>& ste
   });
 }
 
-// Where element `index` of the walk lies in a tensor.
+// Offset in a tensor, in elements, of element `index` of the walk.
 inline int64_t offset_of(const Strided& walk, size_t tensor, int64_t index) {
   int64_t offset = 0;
   for (int axis = walk.rank - 1; axis > 0; --axis) {

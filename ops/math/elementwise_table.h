@@ -90,10 +90,10 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
 
 // ROW(name, documentation, attributes, low, high, value, gradient)
 //   name:       ONNX's; the gradient's operator is arbalest.<name>Grad
-//   attributes: of at most two (ops/math/elementwise.h), whose values are `alpha` and `beta` in the formulas
-//   low, high:  inputs of the samples are drawn from here
-//   value:      of x; a ternary takes a NaN to its last branch
-//   gradient:   of dy, x and y, the value. Only what it mentions is kept for backward.
+//   attributes: at most two (ops/math/elementwise.h), whose values are `alpha` and `beta` in the formulas
+//   low, high:  range that inputs of the samples are drawn from
+//   value:      formula in x; a ternary takes a NaN to its last branch
+//   gradient:   formula in dy, x and y (the value). Only those that it mentions are kept for backward.
 // clang-format off
 #define ARBALEST_UNARY_OPERATORS(ROW) \
   ROW(Abs, "|X|", none(), -1, 1, abs(x), x < 0 ? -dy : x > 0 ? dy : W(0)) \
@@ -137,11 +137,12 @@ ARBALEST_HOST_DEVICE inline W floored_remainder(W a, W b) {
   ROW(ThresholdedRelu, "X where X > alpha, else 0", one("alpha", 1.0), -3, 3, x > alpha ? x : W(0), x > alpha ? dy : W(0))
 
 // ROW(name, documentation, attributes, low, high, value, gradient of A, gradient of B)
-//   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, or none where a gradient is dy itself
+//   name:       ONNX's; the gradients' operators are arbalest.<name>GradA and …GradB, none if a gradient is dy itself
 //   attributes: as above
 //   low, high:  inputs of the samples are drawn from here
-//   value:      of a and b, which are broadcast
-//   gradients:  of dy, a and b. Only what they mention is kept for backward; sums over broadcast axes follow.
+//   value:      formula in a and b, which are broadcast
+//   gradients:  formulas in dy, a and b. Only those that they mention are kept for backward; sums over broadcast axes
+//               follow.
 #define ARBALEST_BINARY_OPERATORS(ROW) \
   ROW(Add, "A + B, broadcast", none(), -1, 1, a + b, dy, dy) \
   ROW(Div, "A / B, broadcast; of integers without the remainder, and 0 where B is 0", none(), 0.5, 2, a / b, dy / b, -dy * a / (b * b)) \

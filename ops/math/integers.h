@@ -1,5 +1,5 @@
 #pragma once
-// What elementwise operators give for integers, on the CPU: exporters compute shapes and indices with them. Sums,
+// Results of elementwise operators for integers, on the CPU: exporters compute shapes and indices with them. Sums,
 // differences and products wrap around.
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace arbalest::elementwise {
 
-// Without the remainder; 0 where b is 0. The most negative number divided by −1 wraps around as its negation does.
+// a / b rounded towards 0; 0 if b is 0. The most negative number divided by −1 wraps around as its negation does.
 template <typename W>
 W quotient(W a, W b) {
   if (b == 0) return 0;
@@ -20,7 +20,7 @@ W quotient(W a, W b) {
   return W(a / b);
 }
 
-// With the sign of a, or where `floored` of b; 0 where b is 0.
+// Remainder with the sign of a, or if `floored` with that of b; 0 if b is 0.
 template <typename W>
 W remainder(W a, W b, bool floored) {
   if (b == 0) return 0;
@@ -31,7 +31,7 @@ W remainder(W a, W b, bool floored) {
   return floored && rest != 0 && (rest < 0) != (b < 0) ? W(rest + b) : rest;
 }
 
-// By squaring. A negative power is 0 unless a is 1 or −1.
+// a to the power of b, by squaring. A negative power is 0 unless a is 1 or −1.
 template <typename W>
 W power(W a, W b) {
   if constexpr (std::is_signed_v<W>) {
@@ -44,7 +44,7 @@ W power(W a, W b) {
   return W(result);
 }
 
-// ROW(name, value): of x, or of a and b, and of the attributes' values alpha and beta. U is W without a sign.
+// ROW(name, value): a formula in x, or in a and b, and in the attributes' values alpha and beta. U is W without a sign.
 // clang-format off
 #define ARBALEST_INTEGER_UNARY(ROW) \
   ROW(Abs, x < 0 ? W(U(0) - U(x)) : x) \

@@ -1,5 +1,5 @@
 #pragma once
-// Operators that give truth values: what they compute, and the tables of them.
+// Operators with boolean results: their functions and the tables of them.
 
 #include <cstdint>
 #include <string_view>
@@ -26,7 +26,7 @@ ARBALEST_HOST_DEVICE inline bool holds(Relation relation, W a, W b) {
   return false;
 }
 
-// What is asked of one element.
+// Predicates of one element.
 enum class Question : uint8_t { Not, IsNaN, IsInf };
 
 // `negative`, `positive`: which infinities count.

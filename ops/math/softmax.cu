@@ -1,4 +1,4 @@
-// CUDA kernels of Softmax, LogSoftmax and their gradients: a warp a vector, or a block where vectors are long and few.
+// CUDA kernels of Softmax, LogSoftmax and their gradients: a warp a vector, or a block if vectors are long and few.
 
 #include "ops/cuda/group_sum.cuh"
 #include "ops/math/strided.h"

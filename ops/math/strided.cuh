@@ -1,5 +1,5 @@
 #pragma once
-// out[i] = function(in[i]...) where inputs are broadcast to the output's shape or lie in another order.
+// out[i] = function(in[i]...) for inputs that are broadcast to the output's shape or lie in another order.
 
 #include <utility>
 
@@ -8,8 +8,8 @@
 
 namespace arbalest::cuda {
 
-// Where element `index` of the walk lies in each of N tensors; tensor 0, which has no gaps, is left out. Divisions are
-// of 32 bits where the walk has fewer than 2³¹ elements.
+// Finds the offsets of element `index` of the walk in tensors 1 to N; tensor 0, which has no gaps, is left out.
+// `small`: the walk has fewer than 2³¹ elements, so divisions are of 32 bits.
 template <int N>
 __device__ inline void find_offsets(const Strided& walk, bool small, int64_t index, int64_t (&offset)[N]) {
 #pragma unroll
@@ -26,7 +26,7 @@ __device__ inline void find_offsets(const Strided& walk, bool small, int64_t ind
   for (int t = 0; t < N; ++t) offset[t] += index * walk.stride[t + 1][0];
 }
 
-// A thread takes W neighbours of the innermost axis: of a tensor they are a pack, or where its stride is 0 one element.
+// A thread takes W neighbours of the innermost axis: a pack of a tensor, or one element if its stride there is 0.
 template <int W, typename T, typename Function, typename... In>
 __global__ void __launch_bounds__(kThreads)
     strided_kernel(int64_t count, Strided walk, bool small, Function function, T* out, const In*... in) {
@@ -70,7 +70,7 @@ inline bool packs_fit(const Strided& walk, size_t tensors, int width) {
   return true;
 }
 
-// Tensor 0 of the walk is `out`; the inputs follow. Where all lie in one order, the elementwise kernel does it.
+// Tensor 0 of the walk is `out`; the inputs follow. If all lie in one order, the elementwise kernel runs instead.
 template <typename T, typename Function, typename... In>
 void launch_strided(const char* name, cudaStream_t stream, int multiprocessors, int64_t count, const Strided& walk,
                     Function function, T* out, const In*... in) {

@@ -11,16 +11,16 @@
 
 namespace arbalest {
 
-// For each axis of the tensor, how many elements further in memory its next index is.
+// Strides of the tensor's axes in memory, in elements.
 std::vector<int64_t> memory_strides(const TensorType& type);
 
-// Axes in the order in which the first tensor lies in memory, outermost first. Neighbouring axes are merged where one
+// Axes in the order in which the first tensor lies in memory, outermost first. Neighbouring axes are merged if one
 // stride of each tensor serves both, and extents of 1 are left out. Rank 0 becomes one axis of extent 1.
 struct Strided {
   static constexpr size_t kMaxRank = 8, kMaxTensors = 4;
   int rank = 1;
   int64_t extent[kMaxRank] = {1};
-  int64_t stride[kMaxTensors][kMaxRank] = {};  // in elements; 0 where the tensor is broadcast
+  int64_t stride[kMaxTensors][kMaxRank] = {};  // in elements; 0 if the tensor is broadcast
 
   // The first tensor has the shape that is walked through; those of the others broadcast to it.
   explicit Strided(const std::vector<TensorType>& tensors);
@@ -39,7 +39,7 @@ struct Strided {
   }
 };
 
-// The vectors of a tensor along one axis, in whatever layout; a negative axis counts from the end.
+// The vectors of a tensor along one axis, in any layout; a negative axis counts from the end.
 struct AxisVectors {
   int64_t count = 0;   // of vectors
   int64_t length = 0;  // of each
@@ -47,7 +47,7 @@ struct AxisVectors {
 
   AxisVectors(const TensorType& type, int64_t axis);
 
-  // Where vector i begins.
+  // Offset of the first element of vector i.
   ARBALEST_HOST_DEVICE int64_t first(int64_t i) const { return i / step * step * length + i % step; }
 };
 

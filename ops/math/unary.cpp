@@ -60,7 +60,7 @@ KernelFactory gradient_kernel() {
   });
 }
 
-// "arbalest.ReluGrad": dY first, then X and Y where the formula mentions them.
+// "arbalest.ReluGrad": dY first, then X and Y if the formula mentions them.
 template <typename Gradient>
 void add_gradient(OpRegistry& registry, const Line& line) {
   std::vector<OperandSpec> inputs = {{.name = "dY", .lowered = true}};

@@ -1,4 +1,4 @@
-// Where: elements of one tensor or another.
+// The operator Where: elements of one tensor or another, by a condition.
 
 #include <fmt/format.h>
 
@@ -70,7 +70,7 @@ void infer_where_grad(InferContext& context) {
   context.set_output(0, dy);
 }
 
-// What flows back reaches X where the condition is true and Y where it is not.
+// The gradient goes to X where the condition is true and to Y where it is false.
 void grad_where(GradContext& context) {
   for (size_t i = 1; i < 3; ++i) {
     if (!context.needs_gradient(i)) continue;

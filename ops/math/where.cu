@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// `x`, `y`: which inputs they are, −1 where left out. The walk goes through the output, the condition, X and Y.
+// `x`, `y`: numbers of these inputs, −1 if left out. The walk goes through the output, the condition, X and Y.
 template <typename T>
 std::unique_ptr<Kernel> make_where(const KernelRequest& request, const Strided& walk, int x, int y) {
   const int64_t count = request.outputs[0].elements();

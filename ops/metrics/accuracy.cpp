@@ -22,12 +22,12 @@ void infer_accuracy(InferContext& context) {
   }
   const TensorType scalar{master_type(logits.dtype), {}};
   context.set_output(0, scalar);
-  // Where all samples count, their number says it all.
+  // If all samples count, the sum of weights is just their number, and the output is a token without a value.
   context.set_output(1, ignored_label(context.node()).any ? scalar : TensorType{DataType::Token, {}});
 }
 
-// Fewer than k classes are ahead of the label, which is one: greater, or equal with a lower index. NaN is ahead of all,
-// and a label whose own logit is NaN is wrong.
+// True if fewer than k classes rank ahead of the label, which is a valid class. A class ranks ahead if its score is
+// greater, or equal with a lower index. NaN ranks ahead of all, and a label whose own logit is NaN is wrong.
 template <typename T>
 bool among_top(const T* row, int64_t classes, int64_t label, int64_t top_k) {
   if (std::isnan(widen(row[label]))) return false;

@@ -9,7 +9,7 @@ using namespace cuda;
 
 namespace {
 
-// 1 where fewer than top_k classes are ahead of the label: greater, or equal with a lower index. NaN is ahead of all,
+// 1 if fewer than top_k classes are ahead of the label: greater, or equal with a lower index. NaN is ahead of all,
 // and a label whose own logit is NaN is wrong; one that is out of range makes the mean NaN.
 template <typename T>
 struct RowHit {

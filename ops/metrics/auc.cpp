@@ -19,7 +19,7 @@ struct Scored {
 };
 
 // The chance that a positive sample scores higher than a negative one, where equal scores count one half: from the
-// ranks of the positives, equals sharing the mean of theirs. NaN where one of both is missing. No score is NaN.
+// ranks of the positives, equals sharing the mean of theirs. NaN if one of both is missing. No score is NaN.
 double area(std::vector<Scored>& samples) {
   std::sort(samples.begin(), samples.end(), [](const Scored& a, const Scored& b) { return a.score < b.score; });
   double positives = 0, ranks = 0;

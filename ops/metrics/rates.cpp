@@ -1,4 +1,4 @@
-// Precision, Recall and F1: of the predictions of all samples, per class or label and averaged as scikit-learn does
+// Precision, Recall and F1 over the predictions of all samples, per class or label and averaged as scikit-learn does
 // with zero_division=nan.
 
 #include <fmt/format.h>
@@ -14,14 +14,14 @@ namespace {
 
 const std::vector<std::string> kAverages = {"macro", "micro", "weighted"};
 
-// Of a class or a label.
+// Counts of one class or label.
 struct Counts {
   double right = 0, predicted = 0, positives = 0;  // right: predicted positives that are positives
 };
 
 using Rate = double (*)(const Counts&);
 
-// NaN where there is nothing to divide by.
+// part / whole; NaN if there is nothing to divide by.
 double fraction(double part, double whole) {
   return whole > 0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
 }
@@ -35,7 +35,7 @@ double f1(const Counts& c) {
   return fraction(2 * c.right, c.predicted + c.positives);
 }
 
-// The greatest score, the first of equals.
+// Class with the greatest score, the first among equals.
 int64_t foremost(const ScoredRows& rows, int64_t sample) {
   int64_t best = 0;
   for (int64_t c = 1; c < rows.columns().scores; ++c) {

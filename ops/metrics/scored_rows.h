@@ -1,5 +1,5 @@
 #pragma once
-// Metrics that need the scores and the labels of all samples: what they keep of a batch, a row of floats a sample.
+// Rows that metrics over the scores and labels of all samples keep of a batch: one row of floats per sample.
 
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace arbalest {
 
-// What a row holds: the scores, then the labels. Labels are classes where there are several scores and one label;
+// Columns of a row: the scores, then the labels. If there are several scores and one label, the label is a class;
 // otherwise there is a label of 0 or 1 for each score.
 struct ScoredColumns {
   int64_t scores = 1, labels = 1;
@@ -19,8 +19,8 @@ struct ScoredColumns {
   bool classes() const { return scores > 1 && labels == 1; }
 };
 
-// The rows of all samples. Labels of -1 and NaN, or 255 in uint8, are missing, as for SigmoidCrossEntropy; a class is
-// where `node` says that it is ignored.
+// The rows of all samples. Labels of -1 and NaN, or 255 in uint8, are missing, as for SigmoidCrossEntropy. A class is
+// missing if `node` says that it is ignored.
 class ScoredRows {
  public:
   ScoredRows(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& rows)
@@ -29,10 +29,10 @@ class ScoredRows {
   const ScoredColumns& columns() const { return columns_; }
   int64_t samples() const { return rows_.samples(); }
   float score(int64_t sample, int64_t column) const { return rows_.at(sample, column); }
-  int64_t label(int64_t sample) const { return int64_t(rows_.at(sample, columns_.scores)); }  // where it is a class
+  int64_t label(int64_t sample) const { return int64_t(rows_.at(sample, columns_.scores)); }  // if it is a class
   bool is_positive(int64_t sample, int64_t column) const;
   bool is_missing(int64_t sample, int64_t column) const;
-  // Whether scores are numbers and labels are 0 and 1 or missing, or classes that there are.
+  // True if scores are numbers, and labels are 0, 1 or missing, or existing classes.
   bool are_sound() const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 constexpr int kMetrics = 32, kThreadsOfTally = 128;  // a thread a sum
 
 struct Metrics {
-  const float *value[kMetrics], *weight[kMetrics];  // weight, which may be null: of the same place
+  const float *value[kMetrics], *weight[kMetrics];  // weight: of the value at the same place; may be null
   const float* weight_sum[kMetrics];                // the weights again, by the place of their sums
   int count, weights;
 };

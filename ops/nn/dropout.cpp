@@ -91,7 +91,7 @@ void grad_dropout(GradContext& context) {
       0, context.add("arbalest.DropoutGrad", "grad_input", {context.output_gradient(0)}, 1, attributes)[0]);
 }
 
-// Where nothing is dropped and nobody asks what was kept.
+// True if nothing is dropped and the mask is not an output.
 bool is_identity(const InferContext& context) {
   const bool mask = context.output_count() > 1 && context.node().outputs[1] != kNone;
   return !mask && !trains(context);

@@ -17,7 +17,7 @@ struct Dropping {
   float ratio, scale;  // of those that are dropped; what the others are multiplied by
   uint64_t stream;     // tells the graph's Dropout nodes apart
 
-  // `name`: of the node that drops.
+  // `name`: the name of the node that drops.
   Dropping(const Node& node, std::string_view name, int64_t elements)
       : count(elements),
         ratio(float(float_attribute(node, "ratio"))),

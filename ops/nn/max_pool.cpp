@@ -1,6 +1,6 @@
-// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. What training
-// makes of them (keep_maxima() in graph/passes/passes.h), MaxPoolTaps, which keeps where each is, and its gradient. And
-// GlobalMaxPool, which is a MaxPool of one window.
+// MaxPool and its gradient, which finds the maximum again: the first one in the window's row-major order. For training,
+// keep_maxima() in graph/passes/passes.h turns them into MaxPoolTaps, which keeps the place of each maximum, and its
+// gradient. GlobalMaxPool is a MaxPool of one window.
 
 #include <fmt/format.h>
 
@@ -65,7 +65,7 @@ void pool_block_taps(const Pool& pool, const T* x, const Pixels& at, int64_t cou
   W best[kBlock];
   int32_t places[kBlock];
   bool first = true;
-  std::fill(best, best + count, -std::numeric_limits<W>::infinity());  // of a dilated window beside the image
+  std::fill(best, best + count, -std::numeric_limits<W>::infinity());  // of a dilated window that misses the image
   std::fill(places, places + count, 0);
   pool.for_each_input(at, [&](int64_t tap, int64_t pixel) {
     const T* from = x + pixel * pool.channels;
@@ -80,7 +80,7 @@ void pool_block_taps(const Pool& pool, const T* x, const Pixels& at, int64_t cou
   for (int64_t c = 0; c < count; ++c) y[c] = narrow<T>(best[c]), taps[c] = uint8_t(places[c]);
 }
 
-// From pixels of an image to elements of the whole of X: row-major, or with the first spatial axis innermost.
+// Maps pixels of an image to elements of the whole of X: row-major, or with the first spatial axis innermost.
 struct IndexOrder {
   Pixels in;
   bool columns_first;
@@ -156,7 +156,7 @@ void grad_block(const Pool& pool, const T* dy, const T* x, const T* y, const Pix
   });
 }
 
-// The same where the maxima are known.
+// The same with the places of the maxima given by `taps`.
 template <typename T>
 void taps_grad_block(const Pool& pool, const T* dy, const uint8_t* taps, const Pixels& at, int64_t count, Wide<T>* dx) {
   using W = Wide<T>;
@@ -255,7 +255,7 @@ void infer_grad(InferContext& context) {
   context.set_output(0, x);
 }
 
-// Of MaxPoolTaps for an image of type `x`: numbers of taps are bytes.
+// Type of the taps of MaxPoolTaps for an image of type `x`. A tap's number is a byte.
 TensorType taps_type(const InferContext& context, const TensorType& x) {
   constexpr int64_t kMostTaps = 255;
   const int64_t taps = SlidingWindow{{}, {}, window_of(context.node(), x.shape)}.taps();

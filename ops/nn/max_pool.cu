@@ -12,7 +12,7 @@ SlidingWindow sliding_window(const Node& node, const TensorType& x, const Tensor
   return {pixels_of(x.shape), pixels_of(y.shape), window_of(node, x.shape)};
 }
 
-// Of a window with extents of 1 along depth.
+// Describes a window whose extents along depth are 1.
 Pool make_pool(const SlidingWindow& sliding, const TensorType& x) {
   const Window& window = sliding.window;
   return {.images = x.shape[0],
@@ -81,8 +81,8 @@ void with_packs(const Pool& pool, bool all_aligned, Function function) {
   function(std::integral_constant<int, 1>{});
 }
 
-// function(std::integral_constant K, std::integral_constant S) where max_pool_cells_gradient_kernel<K, S> is there for
-// the window; returns whether it is.
+// Calls function(std::integral_constant K, std::integral_constant S) if there is a max_pool_cells_gradient_kernel<K, S>
+// for the window. Returns whether there is.
 template <typename Function>
 bool with_cells(const Pool& pool, Function function) {
   const auto is = [&](int kernel, int stride) {

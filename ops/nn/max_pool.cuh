@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of MaxPool and its gradient, channels-last: a thread takes one position and one pack of channels, where there
-// are no more than two spatial axes. For three, and for indices of maxima, there are plain loops.
+// Kernels of MaxPool and its gradient, channels-last. With one or two spatial axes a thread takes one position and one
+// pack of channels. Plain loops handle three axes and indices of maxima.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/nn/window.cuh"
@@ -16,7 +16,7 @@ struct Pool {
   __device__ int span_width() const { return dilation_width * (kernel_width - 1) + 1; }
 };
 
-// The first position of a window that begins at `begin` (in the padding where negative) inside the image.
+// The first position of a window that begins at `begin` (in the padding if negative) inside the image.
 __device__ inline int first_inside(int begin, int dilation) {
   return begin >= 0 ? begin : begin + (-begin + dilation - 1) / dilation * dilation;
 }
@@ -111,7 +111,7 @@ template <int W, typename T>
 struct WindowGradient {
   Pack<T, W> gradient;
 
-  // Of a window that is not there: it has no tap.
+  // A window that does not exist: none of its taps matches.
   __device__ WindowGradient() { set_taps(Pack<uint8_t, W>{}, true); }
   __device__ WindowGradient(Pack<T, W> gradient, Pack<uint8_t, W> taps) : gradient(gradient) { set_taps(taps, false); }
 
@@ -155,8 +155,8 @@ struct WindowGradient {
   uint32_t taps_[kWords];
 };
 
-// Of the window that begins at (row, column). K × K taps without dilation are loaded before the first is looked at; K
-// = 0: any window.
+// Maxima of the window that begins at (row, column). For K × K taps without dilation all are loaded before the first
+// is compared; K = 0: any window.
 template <int K, int W, typename T>
 __device__ Maxima<W, T> find_maxima(const Pool& pool, const T* image, int row, int column) {
   const auto inside = [&](int h, int v) { return h >= 0 && h < pool.height && v >= 0 && v < pool.width; };
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) max_pool_kernel(Pool pool, const T* 
   }
 }
 
-// Whether element w of a pack is the maximum `best`; a NaN maximum is met by the first NaN.
+// True if x equals the maximum `best`, or if both are NaN.
 __device__ inline bool is_maximum(float x, float best) {
   return x == best || (x != x && best != best);
 }
@@ -220,12 +220,13 @@ struct WindowRange {
       : first(max(0, quotient(at + pad - span + stride, stride))), last(min(out - 1, quotient(at + pad, stride))) {}
 
  private:
-  // Of what is at least 1 − span + stride; below 0 rounded either way. Division takes as long as the rest together.
+  // a / by for a of at least 1 − span + stride; how a negative quotient rounds does not matter. A division takes as
+  // long as everything else together.
   __device__ static int quotient(int a, int by) { return by == 2 ? a >> 1 : by == 1 ? a : a / by; }
 };
 
-// dx gathers: of each window that holds the position, the gradient if the position is the window's first maximum. So no
-// two threads write to the same place, and sums have a fixed order.
+// dx gathers: a position sums the gradients of the windows in which it is the first maximum. So no two threads write to
+// the same place, and sums have a fixed order.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     max_pool_gradient_kernel(Pool pool, const T* dy, const T* x, const T* y, T* dx) {
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of an image, S × S positions from one window's begin to the next one's; padding is cut off.
+// Cells of an image: S × S positions from the start of one window to the start of the next; padding is cut off.
 struct PoolCells {
   int first_row, first_column, rows, columns;
 
@@ -321,8 +322,8 @@ struct PoolCells {
         columns((pool.pad_left + pool.width - 1) / stride - first_column + 1) {}
 };
 
-// The same of windows of K × K, S apart, where S <= K <= 2 S and K <= 11: a thread takes a cell, which only the window
-// that begins there and, where K > S, those before it hold. So each window is read by four threads at most.
+// The same for windows of K × K, S apart, with S <= K <= 2 S and K <= 11. A thread takes a cell, which is held only by
+// the window that begins there and, if K > S, by those before it. So each window is read by four threads at most.
 template <int K, int S, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     max_pool_cells_gradient_kernel(Pool pool, PoolCells cells, const T* dy, const uint8_t* taps, T* dx) {
@@ -369,10 +370,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What the indices of maxima count: elements of X, row-major but for the spatial axes, whose first may be innermost.
+// Order in which indices of maxima count the elements of X: row-major, or with the spatial axes reversed, so that the
+// first is innermost (columns_first).
 struct IndexOrder {
   bool columns_first;
-  int64_t* indices;  // null: not asked for
+  int64_t* indices;  // null if not wanted
 
   __device__ int64_t pixel(const DeviceWindow& window, int64_t at) const {
     if (!columns_first) return at;
@@ -400,7 +402,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// As max_pool_gradient_kernel.
+// The same as max_pool_gradient_kernel, in plain loops for any window.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     plain_max_pool_gradient_kernel(DeviceWindow window, int64_t count, int channels, const T* dy, const T* x,

@@ -1,5 +1,5 @@
 #pragma once
-// What pooling operators share: attributes, the shapes of global ones, cost, and cases of their samples.
+// Helpers that pooling operators share: attributes, the shapes of global ones, cost, and cases of their samples.
 
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ Cost pool_cost(const Graph& graph, const Node& node);
 
 // (N, C, 1, …): a pixel a channel, for an image (N, C, …).
 Shape global_pool_shape(const Shape& image);
-// The output is of that shape; fails where the image has no pixels.
+// The output is of that shape; fails if the image has no pixels.
 void infer_global_pool(InferContext& context);
 
 // A window that is the same along every spatial axis of an image (N, C, …).

@@ -8,11 +8,11 @@
 
 namespace arbalest {
 
-// Of the spatial axes of a tensor (N, C, …), always three: depth, height, width. Axes that a tensor of lower rank lacks
-// come first; its extents along them are 1, and so are its windows'.
+// Values of the spatial axes of a tensor (N, C, …), always three: depth, height, width. Axes that a tensor of lower
+// rank lacks come first; its extents along them are 1, and so are its windows'.
 using Pixels = std::array<int64_t, 3>;
 
-// Of a tensor or of filters of rank 3, 4 or 5.
+// Spatial extents of a tensor or of filters of rank 3, 4 or 5.
 Pixels pixels_of(const Shape& shape);
 // depth · height · width
 int64_t pixel_count(const Pixels& pixels);
@@ -23,19 +23,19 @@ struct Window {
   // Input pixels that a window spans.
   int64_t span(int axis) const { return dilation[axis] * (kernel[axis] - 1) + 1; }
   int64_t output_extent(int axis, int64_t input, bool ceil_mode = false) const;
-  // As many windows along each axis as strides fit into the image: ONNX's SAME_UPPER and, with `lower`, SAME_LOWER,
-  // which puts an odd pixel before the image.
+  // Pads so that there are as many windows along each axis as strides fit into the image: ONNX's SAME_UPPER and, with
+  // `lower`, SAME_LOWER, which puts an odd pixel before the image.
   void pad_to_same(const Pixels& image, bool lower);
 };
 
 // The attributes strides, pads, dilations and auto_pad of the node, for an image (N, C, …) with as many spatial axes as
-// `kernel_shape` has; fails where they are no window.
+// `kernel_shape` has; fails if they do not describe a window.
 Window window_of(const Node& node, const std::vector<int64_t>& kernel_shape, const Shape& image);
 // The same with the node's `kernel_shape`: extents of at least 1, one for each spatial axis of the image.
 Window window_of(const Node& node, const Shape& image);
-// Fails where the window does not fit the padded image.
+// Fails if the window does not fit the padded image.
 void check_fits(const Node& node, const Window& window, const TensorType& x);
-// (N, channels, …): what windows over an image of shape `x` make.
+// Shape (N, channels, …) of the result of windows over an image of shape `x`.
 Shape windowed_shape(const Window& window, const Shape& x, int64_t channels, bool ceil_mode = false);
 
 // Windows over images of `in` pixels that make images of `out` pixels; both with channels innermost.

@@ -63,7 +63,7 @@ void expand_onnx(ExpandContext& context) {
   context.carry(inputs[4], outputs[2]);
 }
 
-// Where the operator is exported, it has not been expanded.
+// Puts the operator into inference mode for export, where it has not been expanded.
 void onnx_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   node.attributes.set("training_mode", int64_t{0});
@@ -75,7 +75,7 @@ void check_residual(InferContext& context, const TensorType& x) {
   if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
 }
 
-// What a convolution leaves behind: see graph/passes/statistics_chunks.h.
+// Checks the partials that a convolution leaves, if there are any: see graph/passes/statistics_chunks.h.
 void check_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");
@@ -216,13 +216,13 @@ Sample with_partials(Sample sample, const Shape& image, int64_t chunk_pixels = 0
   sample.name += fmt::format(", partials of {} chunks", chunks);
   return sample;
 }
-// With one chunk, with many and a short last one, and where no pack of channels fits.
+// Images with one chunk, with many and a short last one, and with channels that no pack fits.
 const std::vector<Shape>& images_in_chunks() {
   static const std::vector<Shape> images = {{3, 16, 12, 11}, {129, 16, 16, 16}, {2, 13, 4, 5}};
   return images;
 }
 
-// Whose rows are more than all blocks of a GPU take at once, with some behind the last whole batch.
+// An image with more rows than all blocks of a GPU take at once, and with some after the last whole batch.
 Shape image_in_turns() {
   return {5, 512, 31, 29};
 }

@@ -134,7 +134,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
                                    input<float>(c, 3), mask == Mask::X ? input<float>(c, 6) : nullptr};
           T *dx = has[0] ? output<T>(c, 0) : nullptr, *kept = residual ? output<T>(c, 3) : nullptr;
           float *dscale = has[1] ? output<float>(c, 1) : nullptr, *dbias = has[2] ? output<float>(c, 2) : nullptr;
-          auto* partials = static_cast<Partial*>(c.workspace);  // where none are given
+          auto* partials = static_cast<Partial*>(c.workspace);  // if none are given
           const bool all_aligned = aligned(from.dy) && aligned(from.dy2) && aligned(from.x) && aligned(from.y) &&
                                    aligned(dx) && aligned(kept);
           with_width<T>(layouts, all_aligned, [&](auto width, const Columns& reduced, const Columns& columns) {

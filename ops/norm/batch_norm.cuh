@@ -47,17 +47,17 @@ __global__ void __launch_bounds__(kThreads) statistics_kernel(Columns columns, c
   }
 }
 
-// The gradient asks again whether this is above 0, and must find the same.
+// Normalised value. The gradient computes it again to ask whether it is above 0, and must get the same result.
 __device__ inline float normalized(float x, float mean, float gain, float bias) {
   return fmaf(x - mean, gain, bias);
 }
 
-// What the channels of a slice are normalised with: y = (x − mean) · gain + bias.
+// Numbers that normalise the channels of a slice: y = (x − mean) · gain + bias.
 struct SliceTerms {
   float mean[kSliceChannels], gain[kSliceChannels], bias[kSliceChannels];
 };
 
-// What a thread's W channels are normalised with, in registers.
+// The numbers for a thread's W channels, in registers.
 template <int W>
 struct OwnTerms {
   float mean[W], gain[W], bias[W];
@@ -111,7 +111,7 @@ struct Statistics {
   const float *scale, *bias, *running_mean, *running_var;
   float *new_mean, *new_var, *saved_mean, *saved_inv_std;
   float epsilon, momentum;
-  float correction;  // what the divisor of the running variance lacks of the rows: 0 or 1
+  float correction;  // rows minus the divisor of the running variance: 0 or 1
 };
 
 // All threads of the block call it; thread t < slice_channels leaves with the mean of channel t of the slice and the
@@ -133,7 +133,7 @@ __device__ Partial merge_partials(const Columns& reduced, const Place<W>& place,
   return make_float2(partials[channel].x + shift, fmaxf(sums[1] - sums[0] * shift, 0.0f));
 }
 
-// Of a channel. What threads read before they add up partials, so that nothing waits for it afterwards.
+// Scale and bias of a channel. Threads read them before they add up partials, so that nothing waits for them later.
 struct Affine {
   float scale = 0, bias = 0;
 
@@ -142,8 +142,8 @@ struct Affine {
   }
 };
 
-// What thread t normalises channel t of its slice with, `channel` of all; blocks of the first row of the grid
-// leave the statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
+// Thread t sets the terms of channel t of its slice, which is `channel` of all. Blocks of the first row of the grid
+// also store the statistics. `merged`: the mean and the sum of squared deviations of `rows` rows.
 __device__ inline void take_statistics(const Statistics& statistics, const Affine& affine, Partial merged, float rows,
                                        int channel, SliceTerms& terms) {
   const int t = int(threadIdx.x);
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
   normalize_rows<W, Relu, Residual>(columns, place, terms, x, residual, y);
 }
 
-// What thread t normalises channel t of its slice with, `channel` of all, by statistics that take_statistics() saved.
+// Thread t sets the terms of channel t of its slice, `channel` of all, from statistics that take_statistics() saved.
 __device__ inline void take_saved(const float* scale, const float* bias, const float* saved_mean,
                                   const float* saved_inv_std, int channel, SliceTerms& terms) {
   const int t = int(threadIdx.x);
@@ -189,7 +189,7 @@ __device__ inline void take_saved(const float* scale, const float* bias, const f
   terms.bias[t] = bias[channel];
 }
 
-// What normalize_kernel wrote, once more.
+// Computes normalize_kernel's result again, from saved statistics.
 template <int W, bool Relu, bool Residual, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_again_kernel(Columns columns, const T* x, const float* scale, const float* bias, const float* saved_mean,
@@ -255,7 +255,7 @@ __device__ void for_gradient_rows(const Columns& columns, const Place<W>& place,
     }
   }
   using Packs = Pack<T, W>;
-  // `more` is dY2, `result` Y; others where these are not read.
+  // `more` is dY2, `result` Y; others if these are not read.
   const auto pass = [&](int64_t at, const Packs& gradient, const Packs& more, const Packs& value, const Packs& result) {
     float g[W];
 #pragma unroll
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(kThreads)
   write_partials(columns, place, sums, partials);
 }
 
-// Totals of a slice's partials: thread t < slice_channels leaves with those of channel t.
+// Adds up a slice's partials: thread t < slice_channels returns with the totals of channel t.
 template <int W>
 __device__ void total_partials(const Columns& reduced, const Place<W>& place, const Partial* partials,
                                float (&total)[2]) {
@@ -326,13 +326,13 @@ __device__ void total_partials(const Columns& reduced, const Place<W>& place, co
   fold_groups(place.slice_channels, scratch, total);
 }
 
-// What a slice's gradient is made with: dX = gain · g + (x − mean) · slope + bias.
+// Numbers that make a slice's gradient: dX = gain · g + (x − mean) · slope + bias.
 struct GradientTerms {
   SliceTerms of;
   float slope[kSliceChannels];
 };
 
-// Of a channel. What threads read before they add up partials, so that nothing waits for it afterwards.
+// Numbers of a channel. Threads read them before they add up partials, so that nothing waits for them later.
 struct ChannelNumbers {
   float mean = 0, inv_std = 0, scale = 0;
 
@@ -341,9 +341,9 @@ struct ChannelNumbers {
   }
 };
 
-// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. `total`: Σ g and Σ g · (x − mean)
-// of channel `channel`, thread t's of its slice. Blocks of the first row of the grid leave dscale and dbias, which may
-// be null.
+// Sets the terms of dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)), x̂ = (x − mean) · inv_std. Thread t sets
+// those of channel t of its slice, `channel` of all, from `total`: Σ g and Σ g · (x − mean). Blocks of the first row of
+// the grid store dscale and dbias, which may be null.
 __device__ inline void take_gradient_terms(const ChannelNumbers& of, const float (&total)[2], float rows, int channel,
                                            float* dscale, float* dbias, GradientTerms& terms) {
   const int t = int(threadIdx.x);

@@ -47,11 +47,11 @@ void normalise(const Norm& norm, const T* x, const Wide<T>* mean, const Wide<T>*
   });
 }
 
-// Where Relu lets the gradient pass: everywhere, where Y > 0, or where what Y was made of, x and the channel's numbers,
-// is above 0.
+// Condition for Relu to pass the gradient. None: always. Y: if Y > 0. X: if the value that Y was made of, computed
+// again from x and the channel's numbers, is above 0.
 enum class Mask : uint8_t { None, Y, X };
 
-// What the gradient g of the normalised values is made of. `more` is added to dy where it is there.
+// Operands of the gradient g of the normalised values. `more` is added to dy unless it is null.
 template <typename T>
 struct GradientOf {
   const T *dy, *more, *x, *y;
@@ -114,7 +114,7 @@ void gradient_sums(const Norm& norm, const GradientOf<T>& gradient, Wide<T>* sum
   }
 }
 
-// dx = (g − a − (x − mean)·b) · factor, and g itself into d_residual where that is asked for.
+// dx = (g − a − (x − mean)·b) · factor; g itself goes to d_residual if that is asked for.
 template <Mask kMask, bool kMore, typename T>
 void input_gradient(const Norm& norm, const GradientOf<T>& gradient, const Wide<T>* a, const Wide<T>* b,
                     const Wide<T>* factor, T* dx, T* d_residual) {

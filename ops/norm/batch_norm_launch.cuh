@@ -1,5 +1,5 @@
 #pragma once
-// What launchers of batch norms share: which layouts their kernels run over.
+// Helpers that launchers of batch norms share: the layouts that their kernels run over.
 
 #include <algorithm>
 
@@ -29,7 +29,8 @@ struct NormLayouts {
   int64_t workspace_bytes() const { return partials() * int64_t(sizeof(Partial)); }
 };
 
-// Of partials of the images `x` that a convolution has left behind; `attribute` has the pixels of a chunk.
+// Layout of the partials that a convolution has left of the images `x`. `attribute` names the one that states the
+// pixels of a chunk.
 inline Columns chunks_of(const KernelRequest& request, const TensorType& x, const char* attribute = "chunk_pixels") {
   const PixelChunks chunks = pixel_chunks(x.shape, int_attribute(request.node, attribute));
   Columns columns;
@@ -40,7 +41,7 @@ inline Columns chunks_of(const KernelRequest& request, const TensorType& x, cons
   return columns;
 }
 
-// function(W, reduction layout, broadcast layout): wide where the channels and every pointer allow.
+// Calls function(W, reduction layout, broadcast layout), with wide packs if the channels and every pointer allow.
 template <typename T, typename Function>
 void with_width(const NormLayouts& layouts, bool all_aligned, Function function) {
   if (layouts.rows == 0 || layouts.channels == 0) return;

@@ -12,7 +12,7 @@
 namespace arbalest {
 namespace {
 
-// Both inputs X, of which `at` says where they are, and `parameters` (C) each behind them.
+// Checks both inputs X and the `parameters` inputs (C) after each; `at` gives their places. Returns the type of X.
 template <typename At>
 TensorType check_pair(InferContext& context, At at, size_t parameters) {
   const TensorType x = floating_input(context, at(0, 0), {4});
@@ -62,12 +62,12 @@ void infer_grad(InferContext& context) {
   }
 }
 
-// With less than a pack of channels, an odd number of them, and many chunks.
+// Images with less than a pack of channels, with an odd number of them, and with many chunks.
 const std::vector<Shape>& sample_shapes() {
   static const std::vector<Shape> shapes = {{2, 3, 5, 7}, {3, 16, 12, 11}, {2, 13, 4, 5}, {129, 16, 16, 16}};
   return shapes;
 }
-// Whose rows are more than all blocks of a GPU take at once, with some behind the last whole batch.
+// An image with more rows than all blocks of a GPU take at once, and with some after the last whole batch.
 Shape image_in_turns() {
   return {5, 512, 31, 29};
 }

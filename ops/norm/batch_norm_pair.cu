@@ -129,7 +129,7 @@ std::unique_ptr<Kernel> gradient(const KernelRequest& request) {
           launch_dependent(gradient_sums_kernel<W, Mask::None, false, false, T>, reduced.grid(), kThreads, 0,
                            stream_of(c), reduced, of, static_cast<T*>(nullptr), partials2);
         } else if (!given) {
-          g = second.dx;  // where g is until it becomes that
+          g = second.dx;  // holds g until the gradient replaces it
           const auto kernel = two ? pair_gradient_sums_kernel<W, true, T> : pair_gradient_sums_kernel<W, false, T>;
           launch_dependent(kernel, reduced.grid(), kThreads, 0, stream_of(c), reduced, from, second.dx, workspace,
                            partials2);

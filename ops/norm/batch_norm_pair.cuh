@@ -1,6 +1,6 @@
 #pragma once
-// Kernels of two batch norms whose sum goes through Relu: as those of one (batch_norm.cuh), with both tensors in every
-// pass.
+// Kernels of two batch norms whose sum goes through Relu. They work as those of one batch norm (batch_norm.cuh), with
+// both tensors in every pass.
 
 #include "ops/norm/batch_norm.cuh"
 
@@ -81,14 +81,14 @@ __global__ void __launch_bounds__(kThreads)
   normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
 }
 
-// One of the two by statistics that training has saved.
+// One of the two batch norms, with statistics that training has saved.
 template <typename T>
 struct SavedOf {
   const T* x;
   const float *scale, *bias, *mean, *inv_std;
 };
 
-// What normalize_pair_kernel wrote, once more.
+// Computes normalize_pair_kernel's result again, from saved statistics.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_pair_again_kernel(Columns columns, SavedOf<T> first, SavedOf<T> second, T* y) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   normalize_pair_rows<W>(columns, place, terms, first.x, second.x, y);
 }
 
-// Partials of Σ g and Σ g · (x − mean) with each of the two; g itself is `kept`, which may be dy.
+// Partials of Σ g and of Σ g · (x − mean) with each of the two. g itself is stored in `kept`, which may be dy.
 template <int W, bool kTwo, typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     pair_gradient_sums_kernel(Columns columns, PairGradientOf<T> from, T* kept, Partial* partials, Partial* partials2) {
@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   partials2[at] = make_float2(total[0], total[2]);
 }
 
-// One of the two in the backward pass: partials of g with it over `reduced`, and its gradients. dscale and dbias may be
-// null.
+// One of the two batch norms in the backward pass: partials of its gradient sums, in the layout `reduced`, and its
+// gradients. dscale and dbias may be null.
 template <typename T>
 struct PairGradient {
   const T* x;
@@ -160,7 +160,7 @@ struct PairGradient {
   float *dscale, *dbias;
 };
 
-// What a slice's gradients are made with: dX = gain · g + slope · x + bias.
+// Numbers that make a slice's gradients: dX = gain · g + slope · x + bias.
 struct PairSlopes {
   float gain[kSliceChannels], slope[kSliceChannels], bias[kSliceChannels];
 };
@@ -184,8 +184,8 @@ struct OwnSlopes {
   }
 };
 
-// g: what pair_gradient_sums_kernel has kept, or a convolution's gradient has left. Either dx may be g, and the first
-// the first x.
+// g: the tensor that pair_gradient_sums_kernel has kept, or that a convolution's gradient has left. Either dx may share
+// its memory with g, and the first dx with the first x.
 template <int W, typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     pair_gradient_kernel(Columns columns, const T* g, PairGradient<T> first, PairGradient<T> second) {

@@ -74,7 +74,7 @@ std::unique_ptr<Kernel> again(const KernelRequest& request) {
   return make_kernel(run, 2 * size.channels * int64_t(sizeof(W)));
 }
 
-// dy + dy2 where Relu has let y pass; all of dy where y is not given. dy2 may be null.
+// dy + dy2; 0 where Relu has cut y off, unless y is null. dy2 may be null.
 template <typename T>
 struct GradientOf {
   const T *dy, *dy2, *y;

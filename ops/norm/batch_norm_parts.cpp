@@ -1,6 +1,6 @@
-// Batch normalisation of tensors that lie beside each other along the channels: what follows Concat in a graph file.
-// The pass fuse_concats makes these of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes they
-// have; where operands are is in graph/passes/batch_norms.h.
+// Batch normalisation of tensors that are concatenated along the channels, by Concat in a graph file. The pass
+// fuse_concats makes these operators of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes
+// they have. The order of their operands is in graph/passes/batch_norms.h.
 
 #include "graph/passes/batch_norms.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 using Place = size_t (*)(size_t part);
 
-// The type of all parts beside each other; part i is input at(i).
+// The type of all parts together, concatenated along the channels; part i is input at(i).
 TensorType whole_type(const InferContext& context, size_t parts, Place at) {
   if (parts == 0 || parts > kMostParts) context.fail(fmt::format("{} parts; expected 1 to {}", parts, kMostParts));
   TensorType whole = floating_input(context, at(0), {2, 3, 4, 5});
@@ -94,7 +94,8 @@ void infer_inference(InferContext& context) {
   context.set_output(0, whole);
 }
 
-// Where statistics are frozen but layers before them are not, which is rare, the parts are copied together after all.
+// Copies the parts together after all. This is needed if statistics are frozen but layers before them are not, which is
+// rare.
 void grad_inference(GradContext& c) {
   using Ints = std::vector<int64_t>;
   ValueId dy = c.output_gradient(0);
@@ -135,7 +136,7 @@ void infer_grad(InferContext& context) {
   }
 }
 
-// `flops` for each element of the node's first input, or of the output where that is all of them.
+// Cost of `flops` for each element of the node's first input.
 std::function<Cost(const Graph&, const Node&)> cost_of_input(double flops) {
   return [flops](const Graph& graph, const Node& node) {
     return Cost{flops * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
@@ -146,7 +147,7 @@ std::function<Cost(const Graph&, const Node&)> cost_of_input(double flops) {
 // chunk and in several.
 struct SampleShapes {
   const char* name;
-  Shape shape;  // the channels are stated beside
+  Shape shape;  // without the channels, which follow
   std::vector<int64_t> channels;
 };
 const std::vector<SampleShapes>& sample_shapes() {
@@ -224,7 +225,7 @@ std::vector<Sample> training_samples() {
 std::vector<Sample> inference_samples() {
   std::vector<Sample> samples;
   for (const SampleShapes& s : sample_shapes()) {
-    // Of very many elements some are so near to Relu's kink that differences would cross it.
+    // Among very many elements some are so near to Relu's kink that finite differences would cross it.
     const bool few = element_count(whole_shape(s)) < 50'000;
     for (const bool relu : {false, true}) {
       Sample sample{.name = fmt::format("{}{}", s.name, relu ? ", relu" : ""),
@@ -283,7 +284,7 @@ OperandSpec plain(std::string name, OperandSpec::Arity arity = OperandSpec::Requ
   return {.name = std::move(name), .arity = arity};
 }
 
-// For parts from `from` on: X_i, and beside it what there is of each, if it is named.
+// Adds the operands of parts from `from` on: a tensor, and if `beside` is not null, an operand of that name after it.
 std::vector<OperandSpec> with_parts(std::vector<OperandSpec> operands, size_t from, const char* tensor_name,
                                     const char* beside = nullptr, bool beside_lowered = false) {
   for (size_t i = from; i < kMostParts; ++i) {
@@ -309,7 +310,7 @@ std::vector<AttributeSpec> training_attributes() {
   return specs;
 }
 
-// What flows back into a part besides is added in its own memory.
+// Lets a part's gradient be added in place to its addend, the gradient that reaches the part by other ways.
 std::vector<std::pair<int, int>> sums_in_place() {
   std::vector<std::pair<int, int>> aliases;
   for (size_t i = 0; i < kMostParts; ++i) aliases.emplace_back(int(part_gradient(i)), int(gradient_addend(i)));

@@ -1,4 +1,4 @@
-// CUDA side of batch normalisation over parts: which of the kernels in batch_norm_parts.cuh run, and over what slices.
+// CUDA side of batch normalisation over parts: chooses among the kernels in batch_norm_parts.cuh, and cuts slices.
 
 #include "ops/norm/batch_norm_parts.cuh"
 
@@ -11,7 +11,7 @@ namespace {
 using Place = size_t (*)(size_t part);
 using Limits = ColumnLimits (*)(int64_t bytes, int multiprocessors);
 
-// For packs of `width` channels, which divides those of each part. Part i is input at(i).
+// Makes a table for packs of `width` channels, which divides those of each part. Part i is input at(i).
 PartTable make_table(const KernelRequest& request, size_t parts, Place at, int width, Limits limits_of) {
   PartTable table{};
   int64_t bytes = 0;
@@ -63,7 +63,7 @@ void with_width_and_relu(int width, bool relu, Function function) {
   with_width<T>(width, [&](auto w) { relu ? function(w, std::true_type{}) : function(w, std::false_type{}); });
 }
 
-// Of one kernel: for the widest packs, and for single elements where tensors are not aligned.
+// Tables for one kernel: with the widest packs, and with single elements in case tensors are not aligned.
 struct Tables {
   int width;
   PartTable wide, narrow;
@@ -75,7 +75,7 @@ struct Tables {
   const PartTable& of_width(int w) const { return w == width ? wide : narrow; }
 };
 
-// Returns whether all are aligned to 16 bytes.
+// Fills `pointers`. Returns whether all are aligned to 16 bytes.
 template <typename T>
 bool take_inputs(const KernelContext& c, size_t parts, Place at, const T** pointers) {
   bool all_aligned = true;

@@ -1,7 +1,7 @@
 #pragma once
-// Kernels of batch normalisation over parts, which lie beside each other along the channels: of Y and dY a row has the
-// channels of all parts, of part i's tensors its own. A slice of channels lies in one part. Otherwise as in
-// batch_norm.cuh.
+// Kernels of batch normalisation over parts, which are concatenated along the channels. A row of Y and dY has the
+// channels of all parts, a row of part i's tensors only its own. A slice of channels lies in one part. Otherwise they
+// work as in batch_norm.cuh.
 
 #include "graph/passes/batch_norms.h"
 #include "ops/norm/batch_norm.cuh"
@@ -12,11 +12,11 @@ namespace arbalest::cuda {
 struct PartTable {
   Columns all;  // rows and channels of all parts, their slices, chunks; `lanes` of the part with the fewest
   int first_slice[kMostParts + 1];
-  int first_channel[kMostParts + 1];  // all channels in the end
+  int first_channel[kMostParts + 1];  // ends with the number of all channels
   int lanes[kMostParts];
 };
 
-// Where a block and its threads stand: in which part, with what columns and place there.
+// Position of a block and its threads: the part, and the columns and place within that part.
 template <int W>
 struct PartPlace {
   int part, first_channel;
@@ -29,7 +29,7 @@ struct PartPlace {
         columns(columns_of(table, part)),
         place(columns, int(blockIdx.x) - table.first_slice[part]) {}
 
-  // The last part whose first slice is not behind the block's. Behind all parts there are empty ones.
+  // The last part whose first slice is not after the block's. After all parts there are empty ones.
   __device__ static int part_of(const PartTable& table) {
     static_assert((kMostParts & (kMostParts - 1)) == 0);
     int part = 0;
@@ -72,7 +72,7 @@ __device__ inline void for_thread_rows(const Place<W>& place, Function f, Thread
   for (; row < place.end; row += place.depth) f(row, load<W>(tensor.at(row))...);
 }
 
-// Of a tensor of the part, and of one of all parts.
+// Rows, from the thread's first channel on, of a tensor of the part and of a tensor of all parts.
 template <int W, typename T>
 __device__ ThreadRows<T> rows_of_part(const PartPlace<W>& at, T* tensor) {
   return {tensor + at.place.channel, at.columns.channels};
@@ -82,7 +82,7 @@ __device__ ThreadRows<T> rows_of_all(const PartTable& table, const PartPlace<W>&
   return {tensor + at.first_channel + at.place.channel, table.all.channels};
 }
 
-// One block a slice: of each channel the mean and the sum of squared deviations from it, of those of all chunks.
+// Merges the partials of all chunks into each channel's mean and sum of squared deviations from it. One block a slice.
 template <int W>
 __global__ void __launch_bounds__(kThreads)
     merge_statistics_kernel(Columns reduced, const Partial* partials, Partial* statistics) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
   normalize_part<W, Relu>(parts, at, terms, y);
 }
 
-// What normalize_parts_kernel wrote, once more. `parts` needs no statistics.
+// Computes normalize_parts_kernel's result again, from saved statistics; those in `parts` are not needed.
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_parts_again_kernel(const __grid_constant__ NormalizedParts<T> parts, const float* scale,
@@ -171,13 +171,13 @@ __global__ void __launch_bounds__(kThreads)
   normalize_part<W, Relu>(parts, at, terms, y);
 }
 
-// What the gradient g of the normalised values is made of, and where gradients of the parts go.
+// Operands of the gradient g of the normalised values, and destinations of the parts' gradients.
 template <typename T>
 struct GradientOfParts {
   PartTable table;
   const T* dy;  // of all parts
   const T* x[kMostParts];
-  const T* addend[kMostParts];  // null where there is none; may be dx
+  const T* addend[kMostParts];  // null if there is none; may be dx
   T* dx[kMostParts];
   const float *mean, *inv_std, *scale, *bias;  // by channel of all; the last with Relu
 };
@@ -211,7 +211,7 @@ __device__ void for_part_gradient(const GradientOfParts<T>& from, const PartPlac
   for_thread_rows(at.place, pass, rows_of_all(from.table, at, from.dy), rows_of_part(at, from.x[at.part]), more...);
 }
 
-// A part's partials, (chunks, channels of the part), behind those of the parts before it.
+// Place of a part's partials, (chunks, channels of the part), which follow those of the parts before it.
 __device__ inline int64_t first_partial(const PartTable& table, int first_channel) {
   return int64_t(table.all.chunks) * first_channel;
 }
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(kThreads)
   write_partials(at.columns, at.place, sums, partials + first_partial(from.table, at.first_channel));
 }
 
-// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)) [+ addend], x̂ = (x − mean) · inv_std. `reduced`: of the kernel
-// that wrote the partials.
+// dX = scale · inv_std · (g − mean(g) − x̂ · mean(g x̂)) [+ addend], x̂ = (x − mean) · inv_std. reduced_chunks: the
+// chunks of the kernel that wrote the partials.
 template <int W, bool Relu, typename T>
 __global__ void __launch_bounds__(kThreads)
     part_gradient_kernel(const __grid_constant__ GradientOfParts<T> from, int reduced_chunks, const Partial* partials,

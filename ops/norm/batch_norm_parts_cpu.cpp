@@ -153,14 +153,15 @@ std::unique_ptr<Kernel> inference(const KernelRequest& request) {
   return make_kernel(run, parts.size.channels * int64_t(sizeof(W)));
 }
 
-// What the gradient g of the normalised values is made of: dY, where Relu lets it pass. Numbers are of all channels.
+// Operands of the gradient g of the normalised values: dY, or 0 where Relu cut the value off. mean, factor and bias are
+// of all channels.
 template <typename T>
 struct GradientOf {
   const T* dy;
   OfParts<const T*> x;
   const Wide<T>*mean, *factor, *bias;
 
-  // Of channel c in a row of part i, whose first elements are `dy` and `x`; `first` is the part's first channel.
+  // g of channel c in a row of part i. dy_row and x_row begin with the part's first channel, which is `first` of all.
   template <bool kRelu>
   Wide<T> at(const T* dy_row, const T* x_row, int64_t first, int64_t c) const {
     const Wide<T> gradient = widen(dy_row[c]);

@@ -1,5 +1,5 @@
 #pragma once
-// What batch norms on CPUs make of a batch before they normalise it, and of sums that a convolution has left behind.
+// Statistics of a batch for batch norms on CPUs, from the batch itself or from sums that a convolution has left.
 
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace arbalest {
 
-// Of one batch norm in training, each by channel.
+// Arrays by channel of one batch norm in training.
 template <typename W>
 struct StatisticsArrays {
   const W *scale, *old_mean, *old_variance;
@@ -21,7 +21,7 @@ class BatchStatistics {
  public:
   using W = Wide<T>;
 
-  // `given`: whether a convolution has left partials, in chunks of as many pixels as the attribute says.
+  // `given`: whether a convolution has left partials; the attribute named `chunk_pixels` states the pixels of a chunk.
   BatchStatistics(const KernelRequest& request, bool given, const char* chunk_pixels)
       : size_(rows_of(request.inputs[0])),
         epsilon_(float_attribute(request.node, "epsilon")),
@@ -36,7 +36,7 @@ class BatchStatistics {
   int64_t workspace() const { return (1 + (given_ ? 0 : 2 * row_chunks(size_))) * size_.channels; }  // elements
 
   // Writes what `arrays` names, and what x − mean is multiplied by into the first `channels` elements of `workspace`.
-  // `partials`: (chunks, channels, 2), read where they are given, x where they are not.
+  // `partials`: (chunks, channels, 2), read if they are given, x if they are not.
   void take(const T* x, const W* partials, const StatisticsArrays<W>& arrays, W* workspace) const {
     const int64_t channels = size_.channels;
     W *factor = workspace, *means = factor + channels, *squares = means + row_chunks(size_) * channels;
@@ -70,8 +70,7 @@ class BatchStatistics {
   PixelChunks chunks_;
 };
 
-// Totals of partial sums that a convolution has left behind, (chunks, channels, 2): all first ones, then all second
-// ones.
+// Totals of the partial sums that a convolution has left, (chunks, channels, 2): all first ones, then all second ones.
 template <typename W>
 void add_partials(int64_t chunks, int64_t channels, const W* partials, W* sums) {
   for (int64_t i = 0; i < 2 * channels; ++i) {

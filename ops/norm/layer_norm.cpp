@@ -22,7 +22,7 @@ struct RowExtents {
   }
 };
 
-// Where the normalised axes begin; fails where `axis` is none of X's.
+// First of the normalised axes; fails if `axis` is none of X's.
 size_t first_axis(const InferContext& context, const TensorType& x) {
   const int64_t rank = int64_t(x.shape.size()), axis = int_attribute(context.node(), "axis");
   if (axis < -rank || axis >= rank) {

@@ -9,7 +9,7 @@ using namespace cuda;
 
 namespace {
 
-// launch(std::integral_constant<int, P>) where a warp holds rows of packs of W; false: it does not.
+// launch(std::integral_constant<int, P>) if a warp holds rows of packs of W; false: it does not.
 template <int W, typename Launch>
 bool with_held(const Rows& rows, const Launch& launch) {
   if (rows.length % W != 0 || rows.length > 32 * W * kMostHeld) return false;

@@ -1,14 +1,14 @@
 #pragma once
-// Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows: a warp a row, which it
-// holds in registers; longer rows are read several times, from the nearest caches but for the first, and by a block
-// where they are few.
+// Kernels of LayerNormalization, arbalest.Normalize and their gradients over a matrix of rows. A warp takes a row and
+// holds it in registers. Longer rows are read several times, after the first time from the nearest caches; a block
+// takes such a row if there are few.
 
 #include "ops/cuda/columns.cuh"
 #include "ops/cuda/group_sum.cuh"
 
 namespace arbalest::cuda {
 
-// What is normalised: `length` elements each.
+// The rows that are normalised, of `length` elements each.
 struct Rows {
   int64_t rows = 1, length = 1;
   float epsilon;
@@ -27,8 +27,8 @@ __device__ inline void for_each_row(int64_t rows, Function f) {
   for (int64_t row = thread_index() / G; row < rows; row += thread_count() / G) f(row, int(threadIdx.x) % G);
 }
 
-// The mean of a row and 1 / √(variance + ε). Sums are of differences from the row's first element, which are small
-// where the mean is large.
+// The mean of a row and 1 / √(variance + ε). Sums are of differences from the row's first element, which are small even
+// if the mean is large.
 template <int G, int W, typename T>
 __device__ inline float2 statistics_of(const Rows& rows, const T* x, int lane) {
   const float origin = widen(x[0]), length = float(rows.length);
@@ -127,7 +127,7 @@ template <int P, int W, typename T>
 struct HeldRow {
   Pack<T, W> pack[P];
 
-  // Zeros behind the row's end.
+  // Loads a row, with zeros after its end.
   __device__ HeldRow(const T* from, int lane, int packs) {
 #pragma unroll
     for (int p = 0; p < P; ++p) {
@@ -151,7 +151,7 @@ __device__ inline void for_held(int lane, int packs, Function f) {
   }
 }
 
-// As statistics_of().
+// The same as statistics_of(), for a row in registers.
 template <int P, int W, typename T>
 __device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<P, W, T>& x, int lane, int packs) {
   const float origin = __shfl_sync(0xffffffffu, x(0, 0), 0), length = float(rows.length);
@@ -165,7 +165,7 @@ __device__ inline float2 statistics_of_held(const Rows& rows, const HeldRow<P, W
   return {mean, 1.0f / sqrtf(warp_sum(squares) / length + rows.epsilon)};
 }
 
-// As normalize_kernel.
+// The same as normalize_kernel, for rows in registers.
 template <int P, int W, typename T>
 __global__ void __launch_bounds__(kThreads)
     normalize_held_kernel(Rows rows, const T* x, const float* scale, const float* bias, T* y, float* mean,

@@ -13,7 +13,7 @@ namespace arbalest {
 template <typename W>
 struct ChannelWindows {
   int64_t channels = 0, step = 1;   // neighbouring channels lie `step` elements apart
-  int64_t before = 0, after = 0;    // of a window, beside its own channel
+  int64_t before = 0, after = 0;    // channels of a window before and after its own
   W scale = 0, beta = 0, bias = 0;  // scale: alpha / size
 
   ARBALEST_HOST_DEVICE int64_t channel_of(int64_t i) const { return i / step % channels; }
@@ -27,7 +27,7 @@ struct ChannelWindows {
     for (int64_t k = first; k <= last; ++k) total += f(i + k * step);
     return total;
   }
-  // What the power is taken of; x(j): element j of X.
+  // The base of the power: bias + scale · Σ X² over the window of element i. x(j): element j of X.
   template <typename F>
   ARBALEST_HOST_DEVICE W base(int64_t i, const F& x) const {
     return bias + scale * sum(i, before, after, [&](int64_t j) { return x(j) * x(j); });
@@ -36,12 +36,14 @@ struct ChannelWindows {
   ARBALEST_HOST_DEVICE W normalized(int64_t i, const F& x) const {
     return x(i) * std::pow(base(i, x), -beta);
   }
-  // What element i's window sends back to each of its elements, but for twice that element and −scale · beta.
+  // Gradient that element i's window sends to each of its elements, without the factors −2 · scale · beta and that
+  // element itself.
   template <typename D, typename F>
   ARBALEST_HOST_DEVICE W term(int64_t i, const D& dy, const F& x) const {
     return dy(i) * x(i) * std::pow(base(i, x), -beta - 1);
   }
-  // term(j): what term() gave for element j. A window that reaches `after` channels up is met from so many below.
+  // Gradient of element i. term(j): the result of term() for element j. A window that reaches `after` channels up
+  // holds element i if its own channel is up to `after` below.
   template <typename D, typename F, typename Term>
   ARBALEST_HOST_DEVICE W gradient(int64_t i, const D& dy, const F& x, const Term& term) const {
     return dy(i) * std::pow(base(i, x), -beta) - 2 * scale * beta * x(i) * sum(i, after, before, term);

@@ -31,7 +31,7 @@ void chunk_moments(const Rows& size, const T* x, Wide<T>* means, Wide<T>* square
       W *mean = means + chunk * channels, *square = squares + chunk * channels;
       std::fill(mean, mean + channels, W(0));
       std::fill(square, square + channels, W(0));
-      // Sums are of differences from the chunk's first row, which are small where the mean is large.
+      // Sums are of differences from the chunk's first row, which are small even if the mean is large.
       for (int64_t row = 1; row < rows; ++row) {
         const T* from = first + row * channels;
         for (int64_t c = 0; c < channels; ++c) mean[c] += widen(from[c]) - widen(first[c]);

@@ -157,7 +157,7 @@ OnednnKernel::Piece OnednnKernel::made_piece(dnnl::primitive primitive, const De
 
 void OnednnKernel::run(const KernelContext& context) const {
   if (!has_run_.load(std::memory_order_relaxed)) {
-    // Some code is made when it is first needed, and oneDNN crashes where there is no memory for it.
+    // Some code is made when it is first needed, and oneDNN crashes if there is no memory for it.
     const AddressSpace room(size_t{32} << 20);
     has_run_.store(true, std::memory_order_relaxed);
   }
@@ -197,7 +197,7 @@ void OnednnKernel::run(const Piece& piece, const KernelContext& context) const {
       case Operand::Place::Output: address = static_cast<std::byte*>(context.outputs[index]) + operand.offset; break;
       case Operand::Place::Workspace: address = static_cast<std::byte*>(context.workspace) + index; break;
     }
-    // Setting an address has a price (padding is cleared), so it is done only where it changes.
+    // Setting an address has a price (padding is cleared), so it is done only if it changes.
     if (binding.memory.get_data_handle() != address) binding.memory.set_data_handle(address);
   }
   const dnnl_status_t status =

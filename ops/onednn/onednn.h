@@ -2,7 +2,7 @@
 // oneDNN as kernels: primitives are made once with their memory in our layouts, run() sets addresses and executes.
 // Its C++ interface changed between versions 2 and 3; make_* below hide that. Only with ARBALEST_ONEDNN.
 // Primitives are made for the OpenMP thread count of the thread that makes them: run them on threads with the same one.
-// How oneDNN orders its sums depends on that count. Where the same bits are wanted whatever it is, work is divided into
+// How oneDNN orders its sums depends on that count. If the same bits are wanted for any count, work is divided into
 // pieces that the shapes alone decide on (divided(), add_pieces()), and each piece is made for and runs on one thread.
 
 #include <atomic>
@@ -23,35 +23,35 @@ dnnl::memory::data_type type_of(DataType type);
 
 // An image (N, C, H, W), channels-last.
 Desc image_desc(const Dims& shape, DataType type);
-// Filters (K, C/g, R, S), each K·R·S·C; with a group axis in front where group > 1.
+// Filters (K, C/g, R, S), each K·R·S·C; with a group axis in front if group > 1.
 Desc filter_desc(int64_t filters, int64_t group_channels, int64_t height, int64_t width, int64_t group, DataType type);
-// A matrix of rows × columns, whose memory is the transposed one where `transposed`.
+// A matrix of rows × columns. If `transposed`, its transpose lies in memory.
 Desc matrix_desc(int64_t rows, int64_t columns, bool transposed, DataType type);
 Desc vector_desc(int64_t count, DataType type);
-// The same extents and type, in the layout that oneDNN likes best.
+// The same extents and type, in the layout that oneDNN prefers.
 Desc any_layout(const Dims& dims, DataType type);
 
-// Where a primitive's argument is at run().
+// Location of a primitive's argument at run(): in an input, an output or the workspace.
 struct Operand {
   enum class Place : uint8_t { Input, Output, Workspace };
   Place place = Place::Input;
   int64_t index = 0;  // of the input or output; bytes into the workspace
   Desc desc;
-  int64_t offset = 0;  // bytes behind the beginning of the input or output
+  int64_t offset = 0;  // bytes after the start of the input or output
 
-  // Of `count` extents of an axis, from `first` on. All of an axis of extent 1, which is broadcast.
+  // The part of `count` extents of an axis, from `first` on. An axis of extent 1 is broadcast, so all of it.
   Operand part(size_t axis, int64_t first, int64_t count) const;
 };
 using Arguments = std::vector<std::pair<int, Operand>>;
 
-// Consecutive parts of an axis.
+// A range of an axis.
 struct Part {
   int64_t first = 0, count = 0;
 };
-// An axis in parts of whole blocks, but for the last, and at most so many of them.
+// Divides an axis into at most `most` parts of whole blocks; the last part may end within a block.
 std::vector<Part> divided(int64_t extent, int64_t block, int64_t most);
 
-// While it lives, what this thread makes and runs is for one thread.
+// While an instance lives, primitives that this thread makes and runs are for one thread.
 class OneThread {
  public:
   OneThread();
@@ -70,11 +70,11 @@ class OnednnKernel final : public Kernel {
   Operand output(int64_t index, const Desc& desc) const { return {Operand::Place::Output, index, desc}; }
   Operand reserve(const Desc& desc);  // in the workspace
 
-  // `from` in the layout `wanted`: itself, or a copy made before what is added next.
+  // `from` in the layout `wanted`: `from` itself, or a copy, whose step is appended.
   Operand arranged(const Operand& from, const Desc& wanted);
   // Appends the sum of operands of one description, added in their order.
   void sum(const std::vector<Operand>& from, const Operand& to);
-  // Where a primitive shall write `wanted` so that finish() can bring it to `to`.
+  // Destination in the layout `wanted` for a primitive: `to` itself, or workspace that finish() copies to `to`.
   Operand before(const Operand& to, const Desc& wanted);
   void finish(const Operand& from, const Operand& to);
 
@@ -130,7 +130,7 @@ struct ConvDescs {
   Dims strides, dilations, pad_begin, pad_end;  // dilations count from 0, as oneDNN has them
 };
 
-// They throw dnnl::error where oneDNN has no such primitive. An empty bias: none.
+// These functions throw dnnl::error if oneDNN has no such primitive. An empty bias: none.
 dnnl::convolution_forward::primitive_desc make_convolution(const ConvDescs& descs);
 dnnl::convolution_backward_data::primitive_desc make_convolution_backward_data(const ConvDescs& descs);
 // `forward_weights` are in the type that the forward convolution reads; descs.weights may be wider.

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// One block. `weight`: what gradients are to be divided by, which is 0 where they are zeros; it may be null.
+// Runs in one block. `weight`: the divisor of the gradients, 0 if they are zeros; it may be null.
 __global__ void __launch_bounds__(kThreads)
     factor_kernel(int blocks, double bound, bool skips, const float* weight, const StepScalars* scalars,
                   const double* sums, float* factor) {

@@ -10,7 +10,7 @@ using namespace cuda;
 
 namespace {
 
-// `scalars` is null where every instance has an update.
+// `scalars` is null if every instance has an update.
 __device__ bool idle(const StepScalars* scalars) {
   return scalars != nullptr && scalars->update == 0;
 }

@@ -1,7 +1,7 @@
 #pragma once
 // The exponential moving average e of the weights w, corrected for its start: with decay d per update,
 //   e_t = e_t−1 + (1 − d) / (1 − dᵗ) (w_t − e_t−1),
-// and where u updates make one step of it, e_t+u = e_t + (1 − dᵘ) / (1 − dᵗ⁺ᵘ) (w_t+u − e_t). After the first e = w.
+// If u updates make one step of it, e_t+u = e_t + (1 − dᵘ) / (1 − dᵗ⁺ᵘ) (w_t+u − e_t). After the first step e = w.
 
 #include <cmath>
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace arbalest {
 
-// What a moving average has behind it, in the memory of its device: int64[2].
+// Progress of a moving average, in the memory of its device: int64[2].
 struct MovingAverageProgress {
-  int64_t updates = 0;  // that it has seen: t
-  int64_t within = 0;   // of these, how many lie in the period of groups that is under way
+  int64_t updates = 0;  // that the average has seen: t
+  int64_t within = 0;   // of these, those in the current period
 };
 
-// The share of its distance from the weights by which an average of ln d = log_decay < 0 that has seen `seen` updates
-// moves when `updates` more have been made. 1 where it has seen none.
+// The share of its distance from the weights by which an average moves: it has seen `seen` updates, and `updates` more
+// have been made. 1 if it has seen none. log_decay: ln d < 0.
 ARBALEST_HOST_DEVICE inline double moving_average_share(double log_decay, int64_t seen, int64_t updates) {
   return std::expm1(log_decay * double(updates)) / std::expm1(log_decay * double(seen + updates));
 }
 
-// How a moving average goes on: `every` updates make a step, and every `period` updates a group of them is cut short.
+// Steps of a moving average: `every` updates make a step; the last step of each `period` updates is cut short.
 struct MovingAverageSteps {
   double log_decay;
   int64_t every, period;
@@ -31,7 +31,7 @@ struct MovingAverageSteps {
   static MovingAverageSteps of(const Node& node) {
     return {std::log(float_attribute(node, "decay")), int_attribute(node, "every"), int_attribute(node, "period")};
   }
-  // Of the next step.
+  // Number of updates in the next step.
   ARBALEST_HOST_DEVICE int64_t updates(const MovingAverageProgress& progress) const {
     const int64_t left = period - progress.within;
     return every < left ? every : left;

@@ -1,5 +1,5 @@
 #pragma once
-// What an optimiser writes itself: the update of one element, as a functor that compiles for the CPU and for CUDA.
+// The part that an optimiser writes itself: the update of one element, as a functor that compiles for CPU and CUDA.
 //
 //   template <typename T>                     // float; double on the CPU
 //   struct Rule {
@@ -28,8 +28,8 @@ concept PerTensor = requires(const Rule& rule) {
   rule.trust;
 };
 
-// By the sums of squares of a parameter's weights and of their direction. 1 where one of both is 0, as for weights that
-// start from zeros, or is not finite.
+// Factor of a parameter's rate, from the sums of squares of its weights and of their direction. 1 if one of both is 0,
+// as for weights that start from zeros, or is not finite.
 ARBALEST_HOST_DEVICE inline double trust_ratio(double trust, double weights, double directions) {
   const bool sound = weights > 0 && directions > 0 && std::isfinite(weights) && std::isfinite(directions);
   return sound ? trust * std::sqrt(weights / directions) : 1.0;

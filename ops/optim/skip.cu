@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads)
   if (scalars->accumulated == 0) copy(count, statistics, kept);
 }
 
-// (S) each, factor (1). `statistics` stay as they are but where the update is skipped.
+// (S) each, factor (1). Restores `statistics` if the update is skipped; else they stay as they are.
 __global__ void __launch_bounds__(kThreads) restore_kernel(int64_t count, const StepScalars* scalars, const float* kept,
                                                            const float* factor, float* statistics) {
   if (scalars->update != 0 && *factor < 0.0f) copy(count, kept, statistics);

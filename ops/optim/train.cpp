@@ -62,13 +62,13 @@ std::vector<const Op*> optimizers() {
   return all;
 }
 
-// Whether the node gives the attribute another value than the default.
+// True if the node gives the attribute another value than the default.
 bool is_given(const Node& node, const AttributeSpec& spec) {
   const Attribute* value = node.attributes.find(spec.name);
   return value && spec.fallback && convert(*value, spec.kind) != spec.fallback;
 }
 
-// What only other optimisers read has no effect.
+// Checks the optimizer's attributes. One that only other optimizers read fails, because it would have no effect.
 void check_rule(const Node& node) {
   std::vector<std::string> names;
   for (const Op* op : optimizers()) names.push_back(op->optimizer->name);

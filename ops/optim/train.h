@@ -8,8 +8,8 @@
 
 namespace arbalest {
 
-// The rate of an arbalest.Train node once `epochs_seen` (samples seen ÷ samples of an epoch) have been trained. Where
-// the attribute `epochs` is 0, schedules that end do so at `total_epochs`, the run's.
+// The rate of an arbalest.Train node once `epochs_seen` (samples seen ÷ samples of an epoch) have been trained. If the
+// attribute `epochs` is 0, schedules that end do so at `total_epochs`, the run's.
 class LearningRate {
  public:
   explicit LearningRate(const Node& train);

@@ -70,7 +70,7 @@ class Samples {
         rule_(std::move(rule)),
         attributes_(std::move(attributes)) {}
 
-  // With all inputs up to `inputs` and outputs up to `outputs`, exclusive.
+  // Adds a sample with all inputs up to `inputs` and outputs up to `outputs`, exclusive.
   Sample& add(const std::string& name, int64_t count, size_t inputs, size_t outputs, StepScalars scalars = {}) {
     Sample sample{.name = fmt::format("{}, {}", rule_, name),
                   .inputs = std::vector<Sample::Input>(inputs, {{DataType::Float32, {count}}}),
@@ -125,7 +125,7 @@ class Samples {
     }
     unread(add("groups", 1001, place_.inputs(), master, {.updates = 2}), place_.average(), place_.clip());
     add("groups, towards an average", 100003, place_.inputs(), lowered, {.correction = 0.5f});
-    // What stays as it was is defined in place only.
+    // An output that stays as it was is defined in place only.
     add("no restart now", 1001, restarting, restarted, {.correction = 0.25f}).in_place = true;
     Sample& idle = add("no update", 1001, restarting, master, {.restart = 1, .update = 0});
     unread(idle, 0, 1);

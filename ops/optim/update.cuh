@@ -1,7 +1,6 @@
 #pragma once
 // The CUDA kernel of every optimiser: its rule (rule.h) with averaging, restarts, clipping and parameter groups, in one
-// pass over the flat arenas of a replica; before it, where rates depend on norms of parameters, one that reads for
-// these.
+// pass over the flat arenas of a replica. If rates depend on norms of parameters, a kernel before it computes these.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/double_sum.cuh"
@@ -10,7 +9,7 @@
 
 namespace arbalest::cuda {
 
-// (P) each; null where left out. Outputs may be the memory of their inputs (Op::aliases).
+// (P) each; null if left out. Outputs may be the memory of their inputs (Op::aliases).
 template <int Slots>
 struct UpdateArrays {
   const float *gradients, *weights, *slots[Slots], *average, *averaged;
@@ -53,15 +52,15 @@ __device__ void store_weights(const UpdateArrays<Slots>& a, int64_t at, const Pa
   store(a.lowered + at, low);
 }
 
-// What an update has in common for all elements; `trust`, with a rule that has a rate by parameter, holds in its x what
-// the rate of each block of 64 elements is multiplied by.
+// Numbers that an update uses for all elements. For a rule with a rate by parameter, `trust` holds in its x the factor
+// of the rate of each block of 64 elements.
 struct UpdateNumbers {
   float rate, clip, correction;
   const double2* trust;
 };
 
-// Averaging: less correction · (w − average), of the w before; without a correction `average` is not read, since it may
-// be being written. W elements are of one group.
+// Updates W elements of one group. Averaging: subtracts correction · (w − average) for w before the update. Without a
+// correction `average` is not read, since it may be being written.
 template <int W, bool Averaging, typename Rule, typename Groups>
 __device__ void update_pack(const Rule& rule, const Groups& groups, const UpdateArrays<Rule::kSlots>& a,
                             const UpdateNumbers& by, int64_t at) {

@@ -1,5 +1,5 @@
 #pragma once
-// What update rules of optimisers share as operators. Kernels: update_cpu.h, update.cuh.
+// Helpers of the operators that are update rules of optimisers. Kernels: update_cpu.h, update.cuh.
 
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct GroupNumbers {
 };
 
 // The record of an internal operator "arbalest.NAME" (see graph/optimizer.h for its operands) with the attributes
-// `rule_attributes` beside those that all rules have. Kernels are the caller's.
+// `rule_attributes` after those that all rules have. The caller adds the kernels.
 Op update_op(std::string name, std::string doc, OptimizerSpec optimizer, std::vector<AttributeSpec> rule_attributes);
 
 // Every way in which an update can run, for each of the `rules` (named attributes of the rule). Slot k starts from

@@ -10,7 +10,8 @@
 
 namespace arbalest {
 
-// (P) each; null where left out. Outputs may be the memory of their inputs (Op::aliases).
+// Operands of an update, (P) if they are by element; null if left out. Outputs may be the memory of their inputs
+// (Op::aliases).
 template <typename T, int Slots>
 struct UpdateArrays {
   const T *gradients, *weights;
@@ -24,7 +25,7 @@ struct UpdateArrays {
   T* restarted;
 };
 
-// What elements of one parameter group have in common in one update.
+// Numbers that an update uses for all elements of one parameter group.
 template <typename T>
 struct UpdateNumbers {
   T rate, decay, clip, correction;
@@ -119,9 +120,9 @@ void for_each_run(int64_t begin, int64_t end, const Alike& alike, const F& updat
   }
 }
 
-// What the rate of each block of 64 elements is multiplied by, for a rule that has a rate by parameter: `sums`,
-// (blocks, 2), holds Σ w² and Σ direction² of each block first, then that factor and nothing. numbers_of(block): as
-// they are without it.
+// Finds the factor of the rate of each block of 64 elements, for a rule with a rate by parameter. `sums`, (blocks, 2),
+// first holds Σ w² and Σ direction² of each block, and in the end the factor and an unused number. numbers_of(block):
+// the update's numbers without that factor.
 template <typename T, template <typename> typename Rule, typename NumbersOf>
 void find_trust(const Rule<T>& rule, const UpdateArrays<T, Rule<T>::kSlots>& a, const NumbersOf& numbers_of,
                 int64_t count, int64_t parameters, double* sums) {

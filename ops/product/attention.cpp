@@ -1,6 +1,7 @@
-// arbalest.Attention, scaled dot-product attention: what the pass fuse_attention makes of two MatMuls with a Softmax
-// between them, or a sum with biases or a mask and a Softmax, so that the matrix of all scores is never stored. And
-// arbalest.PackedAttention, which reads Q, K and V where one product made them, and whose gradient is one tensor too.
+// arbalest.Attention: scaled dot-product attention, so that the matrix of all scores is never stored. The pass
+// fuse_attention makes it of two MatMuls with a Softmax between them, also if biases or a mask are added before the
+// Softmax. Another operator, arbalest.PackedAttention, reads Q, K and V where one product made them, and its gradient
+// is one tensor too.
 
 #include "ops/product/attention.h"
 
@@ -19,7 +20,7 @@ using Ints = std::vector<int64_t>;
 
 constexpr const char* kNames[] = {"Q", "K", "V"};
 
-// Of Q, K, V and Y.
+// Head axes of Q, K, V and Y.
 Ints head_axes_of(const Node& node) {
   const Ints axes = ints_attribute(node, "head_axes");
   const bool known = std::all_of(axes.begin(), axes.end(), [](int64_t axis) { return axis == 1 || axis == 2; });
@@ -140,7 +141,7 @@ AttentionProblem problem_of(const Graph& graph, const Node& node, bool gradient)
   return {node, types, gradient};
 }
 
-// With the element types checked of Q, K, V and what is added.
+// The problem, after a check of the element types of Q, K, V and the bias.
 AttentionProblem checked_problem(const InferContext& context, bool gradient) {
   const DataType type = floating_input(context, 0, {is_packed(context.node()) ? size_t{3} : 4}).dtype;
   const AttentionProblem problem = problem_of(context.graph(), context.node(), gradient);

@@ -1,5 +1,5 @@
-// Attention and its gradients on CUDA: cuDNN's fused engines where operands are bfloat16, and plain kernels, a warp a
-// row, for floats and for what no engine supports.
+// Attention and its gradients on CUDA: cuDNN's fused engines if operands are bfloat16, and plain kernels, a warp a row,
+// for floats and for problems that no engine supports.
 
 #include "ops/product/attention.h"
 
@@ -73,14 +73,14 @@ __device__ inline void for_each_row(const Extents& e, int64_t rows, Function f) 
   }
 }
 
-// What is added to the score of a key; nullptr: nothing is.
+// Bias of the score of a key; 0 if `bias` is null.
 template <typename T>
 __device__ inline float bias_of(const Extents& e, const T* bias, int64_t sample, int64_t head, int64_t row,
                                 int64_t key) {
   return bias != nullptr ? widen(bias[place(e.bias, sample, head, row) + key]) : 0.0f;
 }
 
-// y, and statistics (samples, heads, queries). Sums are rescaled when a larger score comes.
+// Writes y and statistics (samples, heads, queries). Sums are rescaled when a larger score comes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     attention_kernel(Extents e, const T* q, const T* k, const T* v, const T* bias, T* y, float* statistics) {

@@ -1,6 +1,6 @@
 #pragma once
 // Scaled dot-product attention over heads: extents, and where each sample, head and row begins in memory. Q, K and V
-// are operands of their own, or lie beside each other in one, packed: that of arbalest.PackedAttention.
+// are separate operands, or packed in one, that of arbalest.PackedAttention.
 
 #include "graph/op.h"
 
@@ -13,29 +13,29 @@ struct HeadSteps {
   int64_t first = 0;
 };
 
-// Which inputs of the operator or of its gradient hold what, and which outputs of the gradient. Q is input 0; the
-// gradients of Q, K and V are outputs of the same numbers as they.
+// Numbers of operands among the inputs of the operator or of its gradient. Q is input 0. The gradient's outputs for Q,
+// K and V have the same numbers as these inputs.
 struct AttentionPlaces {
   size_t k, v, bias;
-  size_t y, statistics, dy;  // of the gradient
-  size_t dbias;              // likewise, an output
+  size_t y, statistics, dy;  // inputs of the gradient
+  size_t dbias;              // output of the gradient
 };
 
 struct AttentionProblem {
   int64_t samples, heads, queries, keys, depth;
   HeadSteps q, k, v, y;
-  // Of the numbers that are added to scores, a row of keys for each query: steps of 0 where all samples, or all heads,
-  // have the same. Samples and heads that have some of their own; 0: nothing is added.
+  // Steps through the bias, which is added to scores: a row of keys for each query. Steps are 0 along samples, or
+  // heads, that all have the same. bias_samples, bias_heads: how many have one of their own; 0: there is no bias.
   HeadSteps bias = {0, 0, 0};
   int64_t bias_samples = 0, bias_heads = 0;
   double scale;
   AttentionPlaces at;
 
-  // Of an operator, or of its gradient, with inputs of these types, a token for one that is left out. They are Q
-  // (samples, heads, queries, depth), K and V (samples, heads, keys, depth), or with heads and rows changed over where
-  // the attribute 'head_axes' says 2; or packed (samples, rows, 3 · heads · depth), a row of Q, of K and of V after
-  // each other. A bias is (1 or samples, 1 or heads, queries, keys) without axes in front or with them. Throws
-  // GraphError at the node where they do not fit.
+  // Takes the types of the inputs of an operator or of its gradient, with a token for one that is left out. Inputs are
+  // Q (samples, heads, queries, depth), K and V (samples, heads, keys, depth), with heads and rows swapped if the
+  // attribute 'head_axes' says 2. Packed inputs are (samples, rows, 3 · heads · depth): a row of Q, of K and of V after
+  // each other. A bias is (1 or samples, 1 or heads, queries, keys) and may lack the axes in front. Throws GraphError
+  // at the node if they do not fit.
   AttentionProblem(const Node& node, const std::vector<TensorType>& inputs, bool gradient);
   AttentionProblem(const KernelRequest& request, bool gradient)
       : AttentionProblem(request.node, request.inputs, gradient) {}

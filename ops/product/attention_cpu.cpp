@@ -1,4 +1,4 @@
-// Attention on CPUs, in plain loops: the reference of the kernels for GPUs, which alone are fast.
+// Attention on CPUs, in plain loops: the reference for the kernels for GPUs, which are the fast ones.
 
 #include <cmath>
 #include <vector>
@@ -60,8 +60,8 @@ std::unique_ptr<Kernel> attention_of(const KernelRequest& request) {
       });
 }
 
-// Of what is added: its gradient is that of the scores, summed over the samples and heads that have it in common. Each
-// row is one thread's, so that sums are the same for any number of them.
+// Gradient of the bias: that of the scores, summed over the samples and heads that share the bias. One thread computes
+// a whole row, so that sums are the same for any number of threads.
 template <typename T>
 void grad_bias(const AttentionProblem& p, const KernelContext& context) {
   using W = Wide<T>;

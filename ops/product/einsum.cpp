@@ -80,7 +80,7 @@ class Equation {
     return axes(term, rank - named);
   }
 
-  // Where no result is stated it is all that stand once, in their order, behind those of "...".
+  // Axes of a result that is not stated: those of "...", then the letters that occur once, in alphabetical order.
   Axes implied() const {
     std::map<int, int> times;
     for (const Axes& each : operands) {
@@ -213,7 +213,7 @@ class Expansion {
     return add("Reshape", label, {x, add("Concat", "shape", std::move(extents), {{"axis", int64_t{0}}})}, {});
   }
 
-  // Matrices behind `batches` axes: the next `rows` axes as one, and the `columns` axes after them.
+  // Reshapes to matrices after `batches` axes: the next `rows` axes as one, and the `columns` axes after them as one.
   ValueId matrices(ValueId x, size_t batches, size_t rows, size_t columns) {
     if (rows == 1 && columns == 1) return x;
     const auto product = [&](size_t first, size_t count) {

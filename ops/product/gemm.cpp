@@ -1,4 +1,4 @@
-// Gemm, ONNX's: Y = alpha · op(A) op(B) + beta · C, with op the transposition where asked for.
+// Gemm, ONNX's: Y = alpha · op(A) op(B) + beta · C, with op the transposition if asked for.
 
 #include <fmt/format.h>
 
@@ -57,7 +57,7 @@ std::unique_ptr<Kernel> gemm_cpu(const KernelRequest& request, auto element) {
   });
 }
 
-// dB = alpha · op(A)ᵀ dY, transposed where B is. Inputs: A, dY.
+// dB = alpha · op(A)ᵀ dY, transposed if B is. Inputs: A, dY.
 std::unique_ptr<Kernel> grad_b_cpu(const KernelRequest& request, auto element) {
   using T = decltype(element);
   const TensorType &a = request.inputs[0], &dy = request.inputs[1];
@@ -140,7 +140,7 @@ void grad_gemm(GradContext& c) {
     }
   }
   if (!c.needs_gradient(0)) return;
-  // dA = dY op(B)ᵀ; where A is transposed, op(B) dYᵀ.
+  // dA = dY op(B)ᵀ; if A is transposed, op(B) dYᵀ.
   const auto grad_a =
       trans_a ? c.add("Gemm", "grad_a", {b, dy}, 1, {{"transA", trans_b}, {"transB", int64_t{1}}, {"alpha", alpha}})
               : c.add("Gemm", "grad_a", {dy, b}, 1, {{"transB", int64_t{1 - trans_b}}, {"alpha", alpha}});

@@ -28,7 +28,7 @@ std::unique_ptr<Kernel> gemm(const KernelRequest& request) {
   return std::make_unique<GemmKernel>(request, problem, 0, 1, has_c ? 2 : -1);
 }
 
-// With Y = alpha · op(A) · op(B): dB = alpha · op(A)ᵀ · dY, or its transpose where B enters transposed.
+// With Y = alpha · op(A) · op(B): dB = alpha · op(A)ᵀ · dY, or its transpose if B enters transposed.
 std::unique_ptr<Kernel> gemm_grad_b(const KernelRequest& request) {
   const Shape &db = request.outputs[0].shape, &dy = request.inputs[1].shape;
   const bool trans_a = int_attribute(request.node, "transA") != 0, trans_b = int_attribute(request.node, "transB") != 0;

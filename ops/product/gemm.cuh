@@ -1,7 +1,7 @@
 #pragma once
-// Matrix products through cuBLASLt, with the bias in its epilogue where the library takes it. cuBLAS is column-major,
-// so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. Of the algorithms that its
-// heuristics propose for a large product the fastest is taken, timed and kept as convolutions' engines are.
+// Matrix products through cuBLASLt, with the bias in its epilogue if the library takes it. cuBLAS is column-major,
+// so a row-major product Y = A·B is computed as Yᵀ = Bᵀ·Aᵀ with the operands swapped. For a large product, the fastest
+// of the algorithms that the heuristics propose is taken; it is timed and kept as convolutions' engines are.
 
 #include <vector>
 
@@ -28,8 +28,8 @@ inline cudaDataType_t cuda_type(const KernelRequest& request, DataType type) {
   }
 }
 
-// Of `batch` row-major (rows, columns) matrices, `step` elements apart, as the column-major transposes that cuBLAS
-// sees.
+// Layout of `batch` row-major (rows, columns) matrices, `step` elements apart, as the column-major transposes that
+// cuBLAS sees.
 inline MatrixLayout make_layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t batch, int64_t step) {
   cublasLtMatrixLayout_t layout = nullptr;
   CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, type, uint64_t(columns), uint64_t(rows), columns));
@@ -48,7 +48,7 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
   CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)));
 }
 
-// y(m, n) += beta · c, where c has these strides along rows and columns; 0: the same for all of them.
+// y(m, n) += beta · c. c has strides c_row and c_column; a stride of 0 broadcasts c along rows or columns.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     add_matrix_kernel(int64_t m, int64_t n, float beta, const float* c, int64_t c_row, int64_t c_column, T* y) {
@@ -72,12 +72,12 @@ struct Problem {
   Addend addend = Addend::None;
   int64_t batch = 1;  // products of one call, `steps` apart
   MatrixSteps steps = {};
-  std::vector<MatrixSteps> calls = {{}};  // where each call's first matrices are
+  std::vector<MatrixSteps> calls = {{}};  // offsets of each call's first matrices
 };
 
 class GemmKernel final : public Kernel {
  public:
-  // `a`, `b`, `c`: which inputs the operands are; c < 0 where there is none.
+  // `a`, `b`, `c`: which inputs the operands are; c < 0 if there is none.
   GemmKernel(const KernelRequest& request, const Problem& problem, int a, int b, int c)
       : problem_(problem), a_(a), b_(b), c_(c), context_(cuda_context(request)) {
     if (empty()) return;
@@ -95,7 +95,7 @@ class GemmKernel final : public Kernel {
     right_ = make_layout(in, a_rows, a_columns, problem.batch, problem.steps.a);
     result_ = make_layout(out, problem.m, problem.n, problem.batch, problem.steps.y);
 
-    // C joins the product where cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards. The bias of a
+    // C joins the product if cuBLASLt takes it; elsewhere a kernel of ours adds it afterwards. The bias of a
     // bfloat16 result has to be bfloat16 too.
     if (problem.addend == Addend::Row && problem.beta == 1) {
       set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
@@ -165,7 +165,7 @@ class GemmKernel final : public Kernel {
                                 stream));
   }
 
-  // Where the workspace has the bias as bfloat16, behind cuBLASLt's part.
+  // Offset in the workspace of the bias as bfloat16, after cuBLASLt's part.
   int64_t bias_offset() const { return (algorithm_.workspace_bytes + 15) / 16 * 16; }
   int64_t bias_bytes() const {
     return bias_in_epilogue_ && problem_.out == DataType::Bfloat16 ? problem_.n * int64_t(size_of(problem_.out)) : 0;
@@ -178,7 +178,7 @@ class GemmKernel final : public Kernel {
     return bias;
   }
 
-  // Of every matrix of an operand, whose bases are aligned to 16 bytes.
+  // Alignment in bytes, at most 16, that all matrices of an operand have. Operands themselves are aligned to 16.
   uint32_t alignment(int64_t MatrixSteps::*operand, DataType type) const {
     int64_t all = 16 | problem_.steps.*operand * int64_t(size_of(type));
     for (const MatrixSteps& call : problem_.calls) all |= call.*operand * int64_t(size_of(type));
@@ -196,7 +196,8 @@ class GemmKernel final : public Kernel {
 
   bool empty() const { return problem_.m * problem_.n * problem_.k * problem_.batch == 0 || problem_.calls.empty(); }
 
-  // Of the heuristics' algorithms for operands as they are aligned the first, or the fastest; false if there is none.
+  // Takes the heuristics' first algorithm for the operands' alignment, or the fastest one if timed_. Returns false if
+  // there is none.
   bool choose_algorithm(int64_t workspace_limit, bool tf32, bool bias) {
     cublasLtMatmulPreference_t preference = nullptr;
     CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));

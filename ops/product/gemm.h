@@ -1,5 +1,5 @@
 #pragma once
-// What Gemm's CPU and CUDA kernels share.
+// Declarations that Gemm's CPU and CUDA kernels share.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast. arbalest.BatchMatMul is
-// what its gradients are made of: the same with transposed operands, of rank 2 or more.
+// MatMul, ONNX's: products of matrices in the last two axes, with the other axes broadcast. Its gradients are made of
+// arbalest.BatchMatMul: the same with transposed operands, of rank 2 or more.
 
 #include "ops/product/matmul.h"
 
@@ -149,8 +149,8 @@ ValueId reshaped(GradContext& c, ValueId value, const Shape& shape, std::string_
   return c.add("Reshape", label, {value}, 1, {{"shape", shape}, {"allowzero", int64_t{1}}})[0];
 }
 
-// What flows back into an operand of shape `own` where `gradient` is over the broadcast batch; `matrices`: the
-// operand's shape with a row or a column for a vector.
+// Gradient of `operand`, from `gradient` over the broadcast batch: summed over broadcast axes and reshaped. `matrices`:
+// the operand's shape with a row or a column for a vector.
 ValueId gathered(GradContext& c, ValueId gradient, ValueId operand, const Shape& matrices, const std::string& label) {
   if (c.type(gradient).shape != matrices) {
     const ValueId like = reshaped(c, operand, matrices, label + "_like");

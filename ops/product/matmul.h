@@ -13,12 +13,12 @@ struct BatchedProduct {
   std::vector<int64_t> a_steps,
       b_steps;  // elements from one matrix to the next along each axis of `batch`; 0: broadcast
 
-  // Of operands of rank 1 or more; one of rank 1 is a row of A or a column of B. Throws GraphError at the node where
-  // they do not fit; attributes transA and transB are read where the operator has them.
+  // Takes operands of rank 1 or more; one of rank 1 is a row of A or a column of B. Throws GraphError at the node if
+  // they do not fit. The attributes transA and transB are read if the operator has them.
   BatchedProduct(const Node& node, const TensorType& a, const TensorType& b);
 
   Shape output_shape(const TensorType& a, const TensorType& b) const;
-  // Matrices of the output, A and B, in steps of elements.
+  // Walk over the matrices of the output, A and B, with steps in elements.
   Strided walk() const;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products on the CPU, as Gemm and MatMul have them: oneDNN where it has them, plain loops elsewhere.
+// Matrix products on the CPU, as Gemm and MatMul have them: oneDNN if it has them, plain loops elsewhere.
 
 #include "ops/cpu.h"
 #ifdef ARBALEST_ONEDNN
@@ -16,7 +16,7 @@ struct Multiplication {
   int64_t c_row = 0, c_column = 0;  // 0: the same for all rows or columns
 };
 
-// T: elements of a and b; Y: of the result. `c` may be null.
+// T: type of the elements of a and b; Y: that of the result. `c` may be null.
 template <typename T, typename Y>
 void multiply(const Multiplication& m, const T* a, const T* b, const Wide<T>* c, Y* y) {
   using W = Wide<T>;
@@ -42,7 +42,7 @@ void multiply(const Multiplication& m, const T* a, const T* b, const Wide<T>* c,
 }
 
 #ifdef ARBALEST_ONEDNN
-// y = a · b [+ bias along the rows, input 2]; nullptr where oneDNN has no kernel for it. `deterministic`: the same bits
+// y = a · b [+ bias along the rows, input 2]; nullptr if oneDNN has no kernel for it. `deterministic`: the same bits
 // with any number of threads.
 std::unique_ptr<Kernel> onednn_matmul(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& y,
                                       int64_t a_input, int64_t b_input, int64_t bias_columns, bool deterministic);

@@ -1,4 +1,4 @@
-// CUDA kernels of ArgMax and ArgMin: a warp an output, or a thread where neighbouring outputs read neighbours.
+// CUDA kernels of ArgMax and ArgMin: a warp an output, or a thread if neighbouring outputs read neighbours.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/reduce/reduce.h"

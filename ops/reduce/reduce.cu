@@ -1,7 +1,7 @@
 // CUDA kernels of reductions over axes, and of their gradients.
 //
-// What is reduced is cut into chunks where there are too few outputs to fill the device: a first kernel writes what
-// each chunk's terms combine to, a second combines the chunks. Always in the same order.
+// If there are too few outputs to fill the device, the reduced elements are cut into chunks. A first kernel combines
+// the terms of each chunk, a second combines the chunks, always in the same order.
 
 #include "ops/math/strided.cuh"
 #include "ops/reduce/reduce.h"
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What the chunks combine to: a warp an output.
+// Combines the results of the chunks; one warp makes an output.
 template <typename Reduction, typename T>
 __global__ void __launch_bounds__(kThreads)
     combine_chunks_kernel(Work work, Accumulator<T> empty, const Accumulator<T>* partial, const T* centre, T* y) {
@@ -161,7 +161,7 @@ struct Cut : Work {
   unsigned blocks;
   int multiprocessors;
 
-  // Of integers, which are shapes or masks, warps take whole outputs: fewer kernels.
+  // Outputs of integers, which are shapes or masks, are made whole by warps, so that fewer kernels are needed.
   Cut(const SumAxes& sums, int processors, bool integers)
       : Work{sums, sums.kept.count * sums.inner, 0, 1}, multiprocessors(processors) {
     const int64_t count = axes.reduced.count, enough = int64_t(multiprocessors) * 8;

@@ -16,7 +16,7 @@ struct ReducedAxes {
   ReducedAxes(const Node& node, size_t rank);
   ReducedAxes(std::vector<bool> axes, bool keepdims) : reduced(std::move(axes)), keep(keepdims) {}
 
-  // The result of reducing x. Where axes are kept it lies as x does, else row-major.
+  // The result of reducing x. If axes are kept it lies as x does, else row-major.
   TensorType result(const TensorType& x) const;
   // How far neighbours along the axes of the operand are in a result of type y; 0: the axis is reduced.
   std::vector<int64_t> strides(const TensorType& y) const;
@@ -27,7 +27,7 @@ struct ReducedAxes {
 // A walk through x and the result y.
 Strided reducing_walk(const ReducedAxes& axes, const TensorType& x, const TensorType& y);
 
-// A walk through dX, which is output 0, and the inputs of a gradient: dY, and X and Y where the operator has them.
+// A walk through dX, which is output 0, and the inputs of a gradient: dY, and X and Y if the operator has them.
 Strided reducing_gradient_walk(const KernelRequest& request);
 
 }  // namespace arbalest

@@ -22,7 +22,7 @@ T rounded(A value) {
   }
 }
 
-// Neighbouring outputs that one thread computes side by side, where the innermost axis is kept.
+// Neighbouring outputs that one thread computes side by side, if the innermost axis is kept.
 constexpr int64_t kColumns = 64;
 
 // `columns` neighbouring outputs from x + offset(kept axes); c: what each is centred on.
@@ -63,7 +63,7 @@ A reduce_vector(const SumAxes& axes, const T* x, A c) {
   return lane[0];
 }
 
-// y[kept axes] = the reduction of x over the reduced ones. `centre`: as y; read where the reduction is centred, and may
+// y[kept axes] = the reduction of x over the reduced ones. `centre`: as y; read if the reduction is centred, and may
 // be y itself.
 template <typename Reduction, typename T, typename Out>
 void reduce(const SumAxes& axes, const T* x, const Out* centre, Out* y) {

@@ -64,12 +64,11 @@ enum class Integers : uint8_t { None, Signed, All };  // Signed: int32 and int64
 
 // ROW(name, documentation, combination, integers, low, high, term, value, gradient)
 //   name:       ONNX's; the gradient's operator is arbalest.<name>Grad
-//   integers:   which of them it takes, beside all floating types
-//   low, high:  inputs of the samples are drawn from here
-//   term:       of x. `c`, where the term mentions it, is the greatest of the x, so that exp() does not overflow.
-//   value:      of a, what the terms combine to, of their number n, and of c
-//   gradient:   of dy, x, y, the value, and n; `none` where there is none. Max and Min bring dy divided by the number
-//   of
+//   integers:   the integer types that it takes, in addition to all floating types
+//   low, high:  range that inputs of the samples are drawn from
+//   term:       formula in x. If it mentions `c`, that is the greatest of the x, so that exp() does not overflow.
+//   value:      formula in a, the combination of the terms, in their number n and in c
+//   gradient:   formula in dy, x, y (the value) and n; `none` if there is none. Max and Min divide dy by the number of
 //               elements that are equal to y.
 // clang-format off
 #define ARBALEST_REDUCTIONS(ROW) \

@@ -1,5 +1,5 @@
 #pragma once
-// A walk through a tensor and its sums, taken apart: axes that are kept, axes that are summed over.
+// A walk through a tensor and its sums, split into axes that are kept and axes that are summed over.
 
 #include "graph/host_device.h"
 #include "ops/math/strided.h"
@@ -29,9 +29,9 @@ struct AxisList {
   }
 };
 
-// Of a walk through X and S, which is broadcast to it along the reduced axes.
+// Axes of a walk through X and S, which is broadcast along the reduced axes.
 struct SumAxes {
-  AxisList kept, reduced;    // but for the innermost axis, where it is kept
+  AxisList kept, reduced;    // without the innermost axis if it is kept
   int64_t inner = 1;         // outputs along the innermost axis; X's stride there is 1
   int64_t inner_stride = 1;  // of S there
 

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0), "NCCL aborts several communicators at once since 2.22");
 
-// "cuda:0, cuda:1"; "cuda" where there is none.
+// "cuda:0, cuda:1"; "cuda" if there is none.
 std::string names_of(const std::vector<int>& devices) {
   std::string names;
   for (const int device : devices) names += fmt::format("{}cuda:{}", names.empty() ? "" : ", ", device);
@@ -90,7 +90,7 @@ void CollectiveContext::check() const {
 
 void CollectiveContext::abort() noexcept {
   if (aborted_.exchange(true)) return;
-  // In one group: a communicator that is aborted alone may wait for the others.
+  // All are aborted in one group, because a communicator that is aborted alone may wait for the others.
   ncclGroupStart();
   for (const ncclComm_t communicator : communicators) ncclCommAbort(communicator);
   ncclGroupEnd();

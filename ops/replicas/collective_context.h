@@ -1,5 +1,5 @@
 #pragma once
-// What collectives share: a communicator and a stream for each device of the process.
+// Resources that collectives share: a communicator and a stream for each device of the process.
 
 #include <nccl.h>
 
@@ -22,7 +22,7 @@ struct CollectiveContext : DeviceContext {
   CollectiveContext(const CollectiveContext&) = delete;
   CollectiveContext& operator=(const CollectiveContext&) = delete;
 
-  // Throws RunError, naming the device, where a communicator met an error after its calls had returned.
+  // Throws RunError, naming the device, if a communicator met an error after its calls had returned.
   void check() const;
   // Ends collectives that are under way on the devices, also those that would never end, and whatever thread hangs in
   // issuing one. None can be issued afterwards.
@@ -39,7 +39,7 @@ struct CollectiveContext : DeviceContext {
   std::atomic<bool> aborted_{false};
 };
 
-// The request's context, which must have a device for each input; throws RunError where it does not.
+// The request's context, which must have a device for each input; throws RunError if it does not.
 CollectiveContext& collective_context(const KernelRequest& request);
 
 }  // namespace arbalest

@@ -1,5 +1,5 @@
 #pragma once
-// What operators over the arrays of several replicas share: Combine, AllReduce and MergeStatistics.
+// Helpers of operators over the arrays of several replicas: Combine, AllReduce and MergeStatistics.
 
 #include <string_view>
 #include <vector>
@@ -11,7 +11,7 @@ namespace arbalest {
 // Arrays of one kind that an operator takes at most: a CUDA kernel has their addresses in its parameters.
 inline constexpr size_t kMaxReplicaArrays = 256;
 
-// Fails where there are more than kMaxReplicaArrays; `what` names them: "inputs".
+// Fails if there are more than kMaxReplicaArrays; `what` names them: "inputs".
 void check_array_count(const InferContext& context, size_t count, std::string_view what);
 
 // Input 0, which must be float or double; fails unless all inputs are of its type.

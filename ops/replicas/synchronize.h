@@ -1,5 +1,5 @@
 #pragma once
-// How learners agree: what Synchronize asks for, as the planner and the executor read it.
+// Strategies of synchronisation, as Synchronize states them and the planner and the executor read them.
 
 #include <cstdint>
 #include <string>
@@ -20,20 +20,21 @@ struct Strategy {
   Kind kind = Kind::Sma;
   int64_t every = 1;                // τ: updates from one averaging to the next (Sma, Local)
   double alpha = 0.5, beta = 1;     // α and β (Sma)
-  double momentum = -1;             // μ; negative: 0.9 where Train is sgd without momentum, else 0
+  double momentum = -1;             // μ; negative: 0.9 if Train is sgd without momentum, else 0
   int64_t bucket_bytes = 32 << 20;  // Ssgd: gradients that travel together, at least
 
   bool operator==(const Strategy&) const = default;
 };
 
 std::string_view name_of(Strategy::Kind kind);  // "none", "ssgd", "sma", "local"
-// Throws GraphError, naming the nearest, where there is no such strategy.
+// Throws GraphError, naming the nearest strategy, if there is none of this name.
 Strategy::Kind parse_strategy(std::string_view name);
 
-// What an arbalest.Synchronize node says.
+// The strategy that an arbalest.Synchronize node states.
 Strategy strategy_of(const Node& synchronize);
 
-// μ as it is used with k learners of a Train node; without synchronisation (k = 1) the kind is None.
+// The strategy with the μ that is used with k learners of a Train node; without synchronisation (k = 1) its kind is
+// None.
 Strategy resolved(Strategy strategy, int64_t learners, const Node& train);
 
 }  // namespace arbalest

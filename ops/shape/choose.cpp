@@ -36,7 +36,7 @@ std::vector<std::byte> content_of_chosen(const InferContext& context) {
   return content ? *content : std::vector<std::byte>();
 }
 
-// Of what is left of the two once the condition is known.
+// The gradient goes to the one operand that is left once the condition is known.
 void grad_choose(GradContext& context) {
   const size_t chosen = context.input(kChoiceThen) != kNone ? kChoiceThen : kChoiceElse;
   if (context.needs_gradient(chosen)) context.set_input_gradient(chosen, context.output_gradient(0));

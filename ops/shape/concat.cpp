@@ -1,4 +1,4 @@
-// Concat and Split: tensors beside each other along an axis, and taken apart again.
+// Concat and Split: joining tensors along an axis, and splitting them again.
 
 #include <fmt/format.h>
 
@@ -122,7 +122,7 @@ void infer_split(InferContext& context) {
   }
 }
 
-// Where nothing flows back into an output, its part of the gradient is zeros.
+// An output that has no gradient contributes zeros.
 void grad_split(GradContext& c) {
   if (!c.needs_gradient(0)) return;
   const TensorType x = c.type(c.input(0));

@@ -10,7 +10,7 @@ using namespace cuda;
 
 namespace {
 
-// Divisions are of 32 bits where the box has fewer than 2³¹ words.
+// Divisions are of 32 bits if the box has fewer than 2³¹ words.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     copy_box_kernel(Strided walk, int64_t count, bool small, const Word* from, Word* to) {
@@ -42,7 +42,7 @@ void copy_box(const KernelContext& c, const BoxCopy& box, int64_t width, int mul
   check_launch("copy");
 }
 
-// The widest words that the box and its tensors allow; `bytes`: of an element.
+// Copies the box in the widest words that it and its tensors allow. `bytes`: the size of an element.
 void copy_box(const KernelContext& c, const BoxCopy& box, int64_t bytes, int multiprocessors, bool wide) {
   int64_t word = 16;
   while (word > bytes && !(wide && box.fits(word / bytes))) word /= 2;

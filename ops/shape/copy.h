@@ -13,7 +13,7 @@ namespace arbalest {
 // A box of elements with steps of its own in either tensor, in elements; a step of the source may be 0 or negative.
 struct BoxCopy {
   Strided walk;              // tensor 0: the destination; tensor 1: the source
-  int64_t to = 0, from = 0;  // where the first element is
+  int64_t to = 0, from = 0;  // offsets of the first element
   int64_t count = 0;
   size_t output = 0, input = 0;
 
@@ -23,7 +23,7 @@ struct BoxCopy {
         to(to_first),
         from(from_first),
         count(element_count(box)) {}
-  // The same in words of `width` elements; where that does not fit, as it is.
+  // The same in words of `width` elements; if that does not fit, as it is.
   bool fits(int64_t width) const;
   BoxCopy in_words(int64_t width) const;
 };
@@ -68,11 +68,11 @@ void add_pad(OpRegistry& registry);
 void add_expand_and_tile(OpRegistry& registry);
 void add_depth_to_space(OpRegistry& registry);
 
-// Fails where input 0 has too many axes to be walked through.
+// Fails if input 0 has too many axes to be walked through.
 void check_rank(const InferContext& context);
 // The axis that the attribute `axis` names, of a tensor of that rank; a negative one counts from the end.
 size_t axis_of(const Node& node, size_t rank);
-// The same, checked: of input 0.
+// The same for input 0, with a check.
 size_t axis_of(const InferContext& context);
 
 // The attributes of internal operators that say what their output is: `shape` and `layout`.

@@ -1,5 +1,5 @@
-// Flatten to a matrix in logical order. What is channels-last in memory is brought into row-major order: N·H·W·C
-// becomes N·C·H·W.
+// Flatten to a matrix in logical order. A tensor that is channels-last in memory is brought into row-major order:
+// N·H·W·C becomes N·C·H·W.
 
 #include <fmt/format.h>
 
@@ -72,7 +72,7 @@ std::vector<Sample> unflatten_samples() {
   return samples;
 }
 
-// Those whose elements stay where they are, of the tensor that input `image` is.
+// The samples in which the elements of the tensor that is input `image` stay at their places.
 std::vector<Sample> in_place(std::vector<Sample> samples, size_t image) {
   std::erase_if(samples, [&](const Sample& s) { return !s.inputs[image].type.lies_as(Layout::RowMajor); });
   return samples;

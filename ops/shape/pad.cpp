@@ -93,8 +93,8 @@ void infer_pad(InferContext& context) {
   context.set_output(0, y);
 }
 
-// Of gradient elements along one axis what a run repeats is added to what it repeats: as long as the input's axis,
-// zeros elsewhere.
+// Gradient that one run contributes along an axis: the gradients of its elements, at the elements that they repeat. It
+// is as long as the input's axis, with zeros elsewhere.
 ValueId gathered(GradContext& c, ValueId gradient, int64_t axis, int64_t extent, const Run& run) {
   const bool mirrored = run.step < 0;
   const int64_t first = mirrored ? run.to + run.count - 1 : run.to, end = mirrored ? run.to - 1 : run.to + run.count;
@@ -133,7 +133,7 @@ ValueId gradient_of_repeats(GradContext& c, const std::string& mode) {
   return gradient;
 }
 
-// What is padded around falls away again.
+// The gradient of padding with a constant is that of the output with the padding cut off, by negative pads.
 void grad_pad(GradContext& c) {
   if (!c.needs_gradient(0)) return;
   if (const std::string mode = string_attribute(c.node(), "mode"); mode != "constant") {

@@ -11,7 +11,7 @@
 namespace arbalest {
 namespace {
 
-// Of operand i, a scalar.
+// Value of operand i, a scalar.
 template <typename T>
 T scalar(const InferContext& context, size_t i) {
   constexpr AttributeKind kKind = std::is_integral_v<T> ? AttributeKind::Int : AttributeKind::Float;
@@ -19,7 +19,7 @@ T scalar(const InferContext& context, size_t i) {
   return T(std::get<std::conditional_t<std::is_integral_v<T>, int64_t, double>>(value));
 }
 
-// max(⌈(limit − start) / delta⌉, 0). Of integers without rounding, and without overflow.
+// Number of elements: max(⌈(limit − start) / delta⌉, 0). For integers without rounding and overflow.
 template <typename T>
 double count_of(const InferContext& context) {
   const T start = scalar<T>(context, 0), limit = scalar<T>(context, 1), delta = scalar<T>(context, 2);

@@ -1,5 +1,5 @@
 #pragma once
-// CUDA kernel between the memory layouts of one tensor: a transposition for each image, a copy where the orders agree.
+// CUDA kernel between the memory layouts of one tensor: a transposition for each image, a copy if the orders agree.
 
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/shape/reorder.h"

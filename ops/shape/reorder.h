@@ -1,5 +1,5 @@
 #pragma once
-// Between the memory layouts of one tensor: for each image the transposition of (channels, pixels).
+// Reordering between the memory layouts of one tensor: for each image the transposition of (channels, pixels).
 
 #include <algorithm>
 
@@ -7,11 +7,11 @@
 
 namespace arbalest {
 
-// y (batch, columns, rows) = x (batch, rows, columns), transposed; a plain copy where the two orders agree.
+// y (batch, columns, rows) = x (batch, rows, columns), transposed; a plain copy if the two orders agree.
 struct Reordering {
   int64_t batch = 1, rows = 1, columns = 1;
 
-  // From `type` as it lies to the same tensor in `layout`.
+  // From the layout of `type` to the same tensor in `layout`.
   Reordering(const TensorType& type, Layout layout) {
     if (type.lies_as(layout)) {
       columns = type.elements();

@@ -1,4 +1,4 @@
-// CUDA kernel of Identity, Reshape, Squeeze and Unsqueeze: nothing where the output is the input's memory, else a copy.
+// CUDA kernel of Identity, Reshape, Squeeze and Unsqueeze: nothing if the output is the input's memory, else a copy.
 
 #include "ops/cuda/cuda_math.cuh"
 

@@ -124,7 +124,7 @@ struct Terms {
   }
 };
 
-// Elements along the innermost axis share their terms where that axis stays as it is.
+// Elements along the innermost axis share their terms if that axis stays as it is.
 template <typename T>
 void resample(const Resampling& r, const T* x, T* y) {
   using W = Wide<T>;

@@ -26,7 +26,7 @@ std::string text(const Node& node, const char* name, const char* old) {
   return is_old(node) ? old : string_attribute(node, name);
 }
 
-// The factor exactly, or, where it is the float next to a whole number of elements over `length`, as exporters store
+// The factor exactly, or, if it is the float next to a whole number of elements over `length`, as exporters store
 // 18 / 14, that quotient.
 Quotient scale_of(double factor, int64_t length) {
   const int64_t whole = std::llround(double(length) * factor);
@@ -55,8 +55,8 @@ double cubic(double distance, double a) {
   return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-// Place i of `out` in a region that begins and ends at these parts of the axis. They are taken as multiples of a power
-// of two, as all floats of 2^-37 and more are.
+// Position of place i of `out` in a region that begins and ends at these fractions of the axis. Fractions are taken as
+// multiples of a power of two, as all floats of 2^-37 and more are.
 Quotient in_region(int64_t i, int64_t in, int64_t out, double begin, double end) {
   int exponent = 0;
   std::frexp(std::max(std::abs(begin), std::abs(end)), &exponent);
@@ -67,8 +67,8 @@ Quotient in_region(int64_t i, int64_t in, int64_t out, double begin, double end)
   return {(from * (out - 1) + i * (to - from)) * (in - 1), one * (out - 1)};
 }
 
-// Where place i of `out` lies among `in` elements. ONNX's vectors have align_corners measure by in · scale, of which
-// `out` is the whole part. All terms are below 2^117, since i · scale.under < in · scale.over.
+// Position of place i of `out` among `in` elements. In ONNX's test vectors align_corners measures by in · scale, whose
+// whole part is `out`. All terms are below 2^117, since i · scale.under < in · scale.over.
 Quotient position(const std::string& mode, int64_t i, int64_t in, int64_t out, const Quotient& scale) {
   const __int128 over = scale.over, under = scale.under, middle = 2 * __int128{i} + 1;
   if (mode == "asymmetric") return {i * under, over};

@@ -47,7 +47,8 @@ void infer_transpose(InferContext& context) {
   }
   TensorType y{x.dtype, {}};
   for (const int64_t axis : permutation) y.shape.push_back(x.shape[size_t(axis)]);
-  // What becomes an image lies as images do, for nothing; who wants it row-major pays for one copy either way.
+  // A result that is an image keeps the layout of images, at no cost; a reader that wants it row-major pays for one
+  // copy either way.
   const bool image = rank >= 4 && keeps_memory(permutation, x.layout, Layout::ChannelsLast);
   context.set_output(0, image ? y.in(Layout::ChannelsLast) : y);
 }
@@ -57,7 +58,7 @@ void grad_transpose(GradContext& c) {
   const std::vector<int64_t> permutation = permutation_of(c.node(), c.type(c.input(0)).shape.size());
   std::vector<int64_t> back(permutation.size());
   for (size_t axis = 0; axis < back.size(); ++axis) back[size_t(permutation[axis])] = int64_t(axis);
-  // Where the input lies otherwise than what stays in place, autodiff changes the layout: one copy, as here.
+  // If the input has another layout than `to`, autodiff changes the layout: one copy, as Transpose would need.
   const Layout from = c.type(c.output_gradient(0)).layout;
   const Layout to = from == Layout::ChannelsLast ? Layout::RowMajor : Layout::ChannelsLast;
   const char* op = keeps_memory(back, from, to) ? "arbalest.TransposeInPlace" : "Transpose";
@@ -160,7 +161,7 @@ void register_shape_transpose(OpRegistry& registry) {
                 .cost = elementwise_cost(0),
                 .samples = in_place_samples,
                 .aliases = {{0, 0}},
-                .cpu = registry.get("Reshape").cpu});  // nothing, or where memory is not shared a copy
+                .cpu = registry.get("Reshape").cpu});  // nothing, or if memory is not shared a copy
 }
 
 }  // namespace arbalest

@@ -6,7 +6,7 @@
 
 namespace arbalest {
 
-// Transpose's attribute `perm`, or where it is left out the axes of a tensor of that rank reversed.
+// Transpose's attribute `perm`, or if it is left out the axes of a tensor of that rank reversed.
 std::vector<int64_t> permutation_of(const Node& node, size_t rank);
 
 // A walk through Y and X, whose axes are permuted.

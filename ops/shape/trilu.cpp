@@ -42,7 +42,7 @@ std::unique_ptr<Kernel> trilu_cpu(const KernelRequest& request) {
     auto* y = output<std::byte>(c, 0);
     parallel_for(t.matrices * t.rows, t.columns, [=, &t](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        // What is kept of a row ends here, or begins.
+        // Column where the kept part of a row begins (upper) or ends.
         const int64_t split = std::clamp<int64_t>(i % t.rows + t.k + (t.upper ? 0 : 1), 0, t.columns);
         const auto* from = x + i * t.columns * bytes;
         auto* to = y + i * t.columns * bytes;

@@ -6,7 +6,8 @@
 
 namespace arbalest {
 
-// Of matrices, the last two axes of a row-major tensor: what is on and above (upper) or below the k-th diagonal.
+// Triangles of matrices, which are the last two axes of a row-major tensor. Kept are the elements on the k-th diagonal
+// and above it (upper) or below it.
 struct Triangle {
   int64_t matrices = 1, rows = 0, columns = 0;
   int64_t k = 0;  // between −rows and columns

@@ -19,7 +19,7 @@ std::vector<double> noise(int64_t count, unsigned seed) {
   return values;
 }
 
-// Hides a key by minus infinity or adds nothing: of each row all keys before its own number, and each third.
+// A mask of minus infinity, which hides a key, and 0. A row hides all keys before its own number, and each third key.
 std::vector<double> mask() {
   std::vector<double> values;
   for (int64_t row = 0; row < kRows; ++row) {

@@ -1,4 +1,4 @@
-// What arbalest.Augment draws and how pixels are made of it, against plain computations.
+// Draws and pixels of arbalest.Augment, against plain computations.
 
 #include <doctest/doctest.h>
 

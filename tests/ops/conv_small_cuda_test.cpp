@@ -16,7 +16,7 @@ namespace {
 
 using Kind = ConvolutionProblem::Kind;
 
-// Of square windows.
+// Extents of a convolution with square windows.
 struct Form {
   int64_t images, channels, height, width, filters, kernel, stride = 1, dilation = 1, pad_begin = 0, pad_end = 0;
 };

@@ -68,7 +68,7 @@ std::vector<float> statistics_of(const std::vector<float>& values, const Shape& 
   return partials;
 }
 
-// Those of all chunks as if they were one.
+// Statistics of all chunks merged as if they were one.
 std::vector<float> merged_statistics(const std::vector<float>& partials, const Shape& image, int64_t chunk_pixels) {
   const int64_t channels = image[1], pixels = element_count(image) / channels;
   std::vector<float> merged;
@@ -112,9 +112,9 @@ void check_statistics(const ConvolutionProblem& problem, const Operands& operand
                           pixels) < 1);
 }
 
-// The gradient g behind a batch norm's Relu, or as it was where the mask follows from X alone, with the sums of g and
-// of g · (x − mean) by chunk, of what the kernel has stored without Relu and second gradient. run(from, mask, two,
-// result, partials), twice for each form.
+// Checks the gradient g, and the sums of g and of g · (x − mean) by chunk. A batch norm's Relu has masked g; the result
+// stays unmasked if the mask follows from X alone. The expected values follow from the result that the kernel stores
+// without Relu and second gradient. Calls run(from, mask, two, result, partials) twice for each form.
 template <typename Run>
 void check_gradient_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels, Run run,
                          bool in_order = true) {
@@ -193,7 +193,7 @@ void check_gradient_sums(const ConvolutionProblem& problem, const Operands& oper
   }
 }
 
-// Of two batch norms: as of either alone.
+// Checks that the gradient sums for two batch norms are those for each of them alone.
 void check_pair_sums(const ConvolutionProblem& problem, const Operands& operands, int64_t chunk_pixels) {
   using T = __nv_bfloat16;
   const Shape image = problem.output_shape(), of_partials = {pixel_chunks(image, chunk_pixels).chunks, image[1], 2};

@@ -1,4 +1,4 @@
-// Engines that were found for convolutions: found once, kept, for later processes too, and found anew where they do not
+// Engines that were found for convolutions: found once, kept, for later processes too, and found anew if they do not
 // fit.
 
 #include "ops/cuda/convolution_choices.h"

@@ -1,5 +1,5 @@
-// What samples of elementwise operators cannot say: integers at their limits, NaN, casts out of range, expansions,
-// what Dropout drops.
+// Elementwise operators, beyond what samples express: integers at their limits, NaN, casts out of range, expansions,
+// the elements that Dropout drops.
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// What OpenMP's threads cost while they have nothing to do.
+// The processor time that OpenMP's threads take while they have nothing to do.
 
 #include <doctest/doctest.h>
 

@@ -144,7 +144,7 @@ TEST_CASE("SoftmaxCrossEntropy weighs classes as PyTorch does, in the mean as we
   // Rows of targets: each counts once.
   CHECK(loss("arbalest.SoftmaxCrossEntropy", {logits, floats({2, 2}, {1, 0, 0.5, 0.5})}, weights) ==
         about((std::log(4.0) + 0.5 * std::log(4.0) + 1.5 * std::log(4.0 / 3)) / 2));
-  // A class that is closed loses nothing where it is not asked for.
+  // A class that is closed loses nothing if it is not asked for.
   const double infinity = std::numeric_limits<double>::infinity();
   CHECK(loss("arbalest.SoftmaxCrossEntropy", {floats({1, 3}, {0, 0, -infinity}), floats({1, 3}, {0.5, 0.5, 0})}) ==
         about(kHalf));
@@ -197,7 +197,7 @@ TEST_CASE("a loss says what it is a mean over") {
   CHECK(softmax[3] == 3);
   CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, label}, 4, ignores, 2)[2] == 1);
   CHECK(outputs("arbalest.Accuracy", {logits, label}, 2, ignores, 4) == std::vector<double>{double(2.0f / 3), 3});
-  // Where every sample weighs 1 there is nothing to say.
+  // If every sample weighs 1, the output for the weight is a token.
   CHECK(outputs("arbalest.SoftmaxCrossEntropy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 4, {}, 4)[2] ==
         -1);
   CHECK(outputs("arbalest.Accuracy", {logits, whole(DataType::Int32, {4}, {0, 1, 1, 0})}, 2, {}, 4)[1] == -1);

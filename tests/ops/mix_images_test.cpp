@@ -1,4 +1,4 @@
-// What arbalest.MixImages draws, and that images and labels are mixed alike.
+// Draws of arbalest.MixImages; images and labels are mixed alike.
 
 #include <doctest/doctest.h>
 

@@ -18,7 +18,7 @@ class Part {
     REQUIRE(part_ < parts_);
   }
 
-  // Of the next check.
+  // True if this part has the next check.
   bool has_next() { return next_++ % parts_ == part_; }
 
  private:

@@ -1,4 +1,4 @@
-// Relu within convolutions: what their samples cannot say.
+// Relu within convolutions, beyond what their samples express.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ Sample::Input drawn(const Shape& shape) {
   return {{DataType::Float32, shape}};
 }
 
-// What a NaN that one bias of many is, or one element of the first operand, becomes. Elsewhere the result is at least
+// Checks that a NaN in one element of `operand` reaches the result, and that other elements of the result are at least
 // 0.
 void check_nan(TestDevice& device, const char* name, const Sample& sample, size_t operand) {
   const Op& op = builtin_ops().get(name);

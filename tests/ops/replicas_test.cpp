@@ -28,7 +28,7 @@ std::vector<TensorType> types_of(const std::vector<Tensor>& tensors) {
   return types;
 }
 
-// f(device) on the CPU, and on a GPU where there is one.
+// f(device) on the CPU, and on a GPU if there is one.
 template <typename F>
 void on_each_device(const F& f) {
   {

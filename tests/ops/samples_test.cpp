@@ -122,7 +122,7 @@ TEST_CASE("CUDA kernels agree with double on the CPU, also when recorded and rep
     return;
   }
   test::Part part;  // of the samples
-  // For compute-sanitizer too: those of one operator alone.
+  // Checks of one operator alone, for compute-sanitizer too.
   const char* only = std::getenv("ARBALEST_OPERATOR");
   if (only != nullptr) REQUIRE(builtin_ops().find(only) != nullptr);
   int collective = 0;

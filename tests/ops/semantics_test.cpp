@@ -1,4 +1,4 @@
-// What samples cannot say: semantics that users know from PyTorch and ONNX, and messages.
+// Semantics that users know from PyTorch and ONNX, and messages: tests that samples cannot express.
 
 #include <doctest/doctest.h>
 
@@ -371,7 +371,7 @@ TEST_CASE("elementwise operators agree with their definitions, at 0, far out and
 }
 
 TEST_CASE("the gradient of a power by its base is defined at 0") {
-  // Of 0⁰, 0¹, 0² and 0³: a constant, x, x² and x³.
+  // The powers 0⁰, 0¹, 0² and 0³: a constant, x, x² and x³ at 0.
   const Tensor base = floats({4}, {0, 0, 0, 0}), exponent = floats({4}, {0, 1, 2, 3}), back = floats({4}, {5, 5, 5, 5});
   check_values(run("arbalest.PowGradA", {back, base, exponent}, 1)[0], {0, 5, 0, 0});
   check_values(run("arbalest.PowGradB", {back, base, exponent}, 1)[0], {0, 0, 0, 0});

@@ -1,4 +1,4 @@
-// What --deterministic promises of kernels on the CPU: the same bits with any number of threads.
+// The promise of --deterministic for kernels on the CPU: the same bits with any number of threads.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -45,7 +45,8 @@ Sample::Input drawn(const Shape& shape) {
   return {{DataType::Float32, shape}};
 }
 
-// Beside the operators' own samples: large enough for oneDNN to divide sums among threads, in one way or another.
+// Adds convolutions to the operators' own samples: large enough for oneDNN to divide sums among threads, in one way or
+// another.
 void add_convolutions(std::vector<std::pair<std::string, Sample>>& samples) {
   struct Case {
     int64_t batch, channels, side, filters, kernel, stride, pad, group;

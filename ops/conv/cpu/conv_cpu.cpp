@@ -1,4 +1,4 @@
-// Plain loops for convolution: the oracle in double, and what runs where oneDNN is missing.
+// Plain loops for convolution: the oracle in double, and the kernels of builds without oneDNN.
 
 #include "ops/conv/cpu/conv_cpu.h"
 
@@ -112,7 +112,7 @@ std::unique_ptr<Kernel> plain_conv_grad_weight(const Convolution& conv) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t k = i / taps, first_channel = k / conv.group_filters() * depth;
         for (int64_t c = 0; c < depth; c += kBlock) {
-          // Of filter k at one tap, for some channels of its group.
+          // The gradient of filter k at one tap, for up to kBlock channels of its group.
           const int64_t count = std::min(kBlock, depth - c);
           Wide<T> sums[kBlock] = {};
           conv.for_each_pair(conv.batch, i % taps, [&](int64_t pixel, int64_t out_pixel) {

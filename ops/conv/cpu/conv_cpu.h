@@ -1,5 +1,5 @@
 #pragma once
-// CPU kernels of convolution: oneDNN where it has them, loops of ours for depthwise ones, plain loops elsewhere.
+// CPU kernels of convolution: oneDNN if it has them, loops of ours for depthwise ones, plain loops elsewhere.
 
 #include "graph/op.h"
 #include "ops/nn/window.h"
@@ -15,7 +15,7 @@ struct Convolution : SlidingWindow {
   Convolution(const Node& node, const TensorType& x, const TensorType& w, const TensorType& y);
   int64_t group_channels() const { return channels / group; }
   int64_t group_filters() const { return filters / group; }
-  // One channel a group, and one filter.
+  // True if each group has one channel and one filter.
   bool is_depthwise() const { return group == channels && group == filters; }
   double flops() const;
 };
@@ -24,13 +24,14 @@ std::unique_ptr<Kernel> conv_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> conv_grad_input_cpu(const KernelRequest& request);
 std::unique_ptr<Kernel> conv_grad_weight_cpu(const KernelRequest& request);
 
-// Of depthwise convolutions, vectorised over channels.
+// Kernels of depthwise convolutions, vectorised over channels.
 std::unique_ptr<Kernel> depthwise_conv(const Convolution& convolution, bool bias);
 std::unique_ptr<Kernel> depthwise_conv_grad_input(const Convolution& convolution);
 std::unique_ptr<Kernel> depthwise_conv_grad_weight(const Convolution& convolution);
 
 #ifdef ARBALEST_ONEDNN
-// nullptr where oneDNN has no kernel for it. `deterministic`: the same bits with any number of threads.
+// Return nullptr if oneDNN has no kernel for the convolution. `deterministic`: the same bits with any number of
+// threads.
 std::unique_ptr<Kernel> onednn_conv(const Convolution& convolution, bool bias, bool deterministic);
 std::unique_ptr<Kernel> onednn_conv_grad_input(const Convolution& convolution, bool deterministic);
 std::unique_ptr<Kernel> onednn_conv_grad_weight(const Convolution& convolution, bool deterministic);

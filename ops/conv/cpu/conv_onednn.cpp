@@ -31,7 +31,7 @@ onednn::ConvDescs descs_of(const Convolution& conv) {
     descs.strides.push_back(window.stride[axis]);
     descs.dilations.push_back(window.dilation[axis] - 1);
     descs.pad_begin.push_back(window.pad_begin[axis]);
-    // What the windows reach, which may be less than the padding asked for.
+    // The padding that windows reach, which may be less than the attribute asks for.
     descs.pad_end.push_back((conv.out[axis] - 1) * window.stride[axis] + window.span(axis) - conv.in[axis] -
                             window.pad_begin[axis]);
   }
@@ -58,7 +58,7 @@ std::vector<Part> parts_of(const Convolution& conv, bool deterministic, int64_t 
 }
 
 // One for each part: make(descriptions) of its samples, with filters in the layout that the first part likes best.
-// Throws dnnl::error where oneDNN has no such primitive.
+// Throws dnnl::error if oneDNN has no such primitive.
 template <typename Make, typename FiltersOf>
 auto primitives_for(const Convolution& conv, const std::vector<Part>& parts, bool deterministic,
                     const onednn::Desc& bias, const Make& make, const FiltersOf& filters_of) {

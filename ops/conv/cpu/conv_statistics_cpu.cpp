@@ -19,7 +19,7 @@ struct Chunks {
         rows(rows_of(request.outputs[0]).rows),
         channels(request.outputs[0].shape[1]) {}
 
-  // function(chunk, first row, row behind the last)
+  // Calls function(chunk, first row, row after the last).
   template <typename Function>
   void for_each(Function function) const {
     parallel_for(of.chunks, 4 * of.pixels * channels, [&](int64_t begin, int64_t end) {
@@ -49,15 +49,15 @@ void write_statistics(const Chunks& chunks, const T* y, Wide<T>* partials) {
   });
 }
 
-// The batch norm's operands, by channel and by element; null where they are left out.
+// The batch norm's operands, by channel and by element; null if they are left out.
 template <typename T>
 struct Norm {
   const T *x, *y, *dy2, *x2;
   const Wide<T>*scale, *mean, *inv_std, *bias, *mean2;
 };
 
-// `g`: the convolution's gradient before, g afterwards, but where Relu's mask follows from X and nothing is added: as
-// it was. `partials2`: of the second batch norm, where there is one.
+// `g`: on entry the convolution's gradient, on return g. If Relu's mask follows from X and nothing is added, it stays
+// as it was. `partials2`: those of the second batch norm, if there is one.
 template <typename T>
 void write_gradient_sums(const Chunks& chunks, const Norm<T>& norm, T* g, Wide<T>* partials, Wide<T>* partials2) {
   using W = Wide<T>;

@@ -1,6 +1,6 @@
 #pragma once
 // Kernels of conv_folded.h. A tile is a part of a row of the result, or a whole one. For each of its pixels the copy
-// engine fetches the 64 elements of a row of taps, for each row of taps in turn; where tiles are whole rows, what a
+// engine fetches the 64 elements of a row of taps, for each row of taps in turn; if tiles are whole rows, what a
 // tile has fetched but for the first row serves the next one as well.
 
 #include "ops/conv/hopper/conv_tile.cuh"
@@ -14,11 +14,11 @@ struct FoldedTiling {
   int image_height = 0, image_width = 0;  // of the folded image
   int tiles = 0, tiles_per_block = 0;
 
-  // Whether the tile shares no row of the folded image with the one before, or is the first of a block.
+  // True if the tile shares no row of the folded image with the tile before it, or is the first of a block.
   __device__ bool is_fresh(int tile) const {
     return tiles_per_row != 1 || tile % height == 0 || tile % tiles_per_block == 0;
   }
-  // Where in the folded image, in pixels, the tile's first row of taps begins.
+  // First pixel, in the folded images, of the tile's first row of taps.
   __device__ int place(int tile) const {
     const int row = tile / tiles_per_row, image = row / height;
     return (image * image_height + row - image * height) * image_width + (tile - row * tiles_per_row) * tile_pixels;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     commit_products();
     wait_for_products<0>();
     hold(sum);
-    // What the next tile does not need is free when all warps are done with it; it is filled again at once.
+    // Rows that the next tile does not need are free after all warps have used them, and are refilled at once.
     const int freed = tile + 1 == last_tile ? 0 : tiling.is_fresh(tile + 1) ? kFoldedTaps : 1;
     for (int i = 0; i < freed; ++i, first = first.after(1, kStages)) {
       if (lane == 0) arrive(empty + first.stage * 8);

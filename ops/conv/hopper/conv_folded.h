@@ -1,14 +1,14 @@
 #pragma once
-// The stem of a network, 7 × 7 with stride 2 from three channels, on Hopper GPUs: of the folded image (conv_fold.h) a
-// row of taps is 64 elements that follow each other in memory, so that the convolution is a product of matrices whose
-// rows overlap. A row of the image serves all rows of the result that read it while it is in shared memory.
+// The stem of a network, 7 × 7 with stride 2 from three channels, on Hopper GPUs. In the folded image (conv_fold.h) a
+// row of taps is 64 consecutive elements in memory, so that the convolution is a product of matrices whose rows
+// overlap. A row of the image serves all rows of the result that read it while it is in shared memory.
 
 #include "ops/cuda/cudnn_graph.h"
 
 namespace arbalest {
 
-// Whether, where has_hopper_kernels(), `problem`, a folded one in bfloat16, forward or the filter's gradient (in
-// Float32), is such a convolution. Rows of the result fill tiles by half at least.
+// True if `problem`, a folded one in bfloat16, forward or the filter's gradient (in Float32), is such a convolution,
+// for devices with has_hopper_kernels(). Rows of the result fill tiles by half at least.
 bool is_folded_row(const ConvolutionProblem& problem);
 
 // The result and its statistics: partials as of pixel_chunks(), in chunks of tiles of row_tile_pixels(). The same bits

@@ -1,8 +1,8 @@
 #pragma once
 // The kernel of conv_halo.h. A group of four warps makes a tile of the result, and two groups share a block and its
-// filter. The copy engine, told by a warp of its own, fetches 64 channels of a tile's pixels with their border once, as
-// a raster of rows of 128 bytes; the pixels under a tap are that raster from another row on, so that each tap is a
-// product of matrices of the same memory. Where the raster has no pixel, sums are made and left out.
+// filter. A separate warp has the copy engine fetch 64 channels of a tile's pixels with their border once, as a raster
+// of rows of 128 bytes. The pixels under a tap are that raster from another row on, so that each tap is a product of
+// matrices of the same memory. Places without a pixel get sums that are left out.
 
 #include "graph/passes/statistics_chunks.h"
 #include "ops/conv/hopper/conv_tile.cuh"
@@ -20,8 +20,8 @@ inline constexpr int kImageStages = 2, kMostFilterStages = 8;
 struct HaloTiling {
   int images = 0, height = 0, width = 0, channels = 0;                        // of the result
   int tile_images = 0, tile_rows = 0, tile_width = 0, pitch = 0, places = 0;  // HaloTile
-  int box_rows = 0;                                                           // of each image, that are fetched
-  int stage_bytes = 0;  // of a raster, with what is read behind it
+  int box_rows = 0;                                                           // rows of each image that are fetched
+  int stage_bytes = 0;  // of a raster, with the memory after it that is read
   int parts = 0, bands = 0, tiles = 0, tiles_per_chunk = 0;
   int steps = 0;  // of kHaloInner channels
   bool filter_stays = false;
@@ -53,8 +53,8 @@ HaloTiling halo_tiling(const Shape& image, int64_t inner, int64_t chunk_pixels) 
 }
 
 // block.x: kColumns channels of the result, block.y: a chunk of tiles. Transposed: the gradient of images, which sums
-// over the filter's rows. kHalves: of 64 places, in a tile. kParts: of 16 channels, of the kHaloInner that are fetched
-// at a time, that are summed over. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
+// over the filter's rows. kHalves: halves of 64 places in a tile. kParts: parts of 16 channels that are summed over, of
+// the kHaloInner that are fetched at a time. Images are (N,H,W,C) in bfloat16, filters (K, taps · C).
 template <int kColumns, int kHalves, bool kTransposed, int kParts, typename Epilogue>
 __global__ void __launch_bounds__(kHaloThreads, 1)
     halo_kernel(const __grid_constant__ CUtensorMap images, const __grid_constant__ CUtensorMap filters,
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kHaloThreads, 1)
     }
     fence_barriers();
   }
-  // What is read behind a raster is its last border, zeros, or leads to sums that are left out.
+  // Zeros the memory after each raster. It is read as the raster's last border, or for sums that are left out.
   const int box = tiling.box_bytes(), behind = (tiling.stage_bytes - box) / 16;
   for (int i = int(threadIdx.x); i < 2 * kImageStages * behind; i += kHaloThreads) {
     const int at = images_from + i / behind * tiling.stage_bytes + box + i % behind * 16;

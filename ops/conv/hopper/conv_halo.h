@@ -10,7 +10,7 @@
 
 namespace arbalest {
 
-// Whether the kernel solves the problem, where has_hopper_kernels().
+// True if the kernel solves the problem, on a device with has_hopper_kernels().
 bool is_halo(const ConvolutionProblem& problem);
 
 // Whether that is so, tiles are full and keep most of a device's processors busy: such ones were faster than cuDNN

@@ -18,8 +18,8 @@ struct PointwiseTiling {
   int pixels = 0, channels = 0;  // of the result
   int steps = 0;                 // stages of a tile
   int tiles_per_chunk = 0, chunks = 0;
-  // Chunks take turns at the tiles, so that all blocks go through the image together; the last chunk, which may have
-  // fewer, in so many rounds. 0: tiles of a chunk follow each other.
+  // If chunks take turns at the tiles, so that all blocks go through the image together: the tiles of the last chunk,
+  // which may have fewer than the others. 0: the tiles of a chunk are consecutive.
   int rounds = 0;
   bool filter_stays = false;  // in shared memory, whole; else it is fetched with each tile of pixels
   int stages = 0;
@@ -30,7 +30,7 @@ struct PointwiseTiling {
   }
 };
 
-// Of blocks that make kColumns channels of the result.
+// Tiling for blocks that make kColumns channels of the result.
 template <int kColumns>
 PointwiseTiling pointwise_tiling(int64_t pixels, int64_t channels, int64_t inner, int64_t chunk_pixels) {
   constexpr int kMostFilter = 32 << 10;  // bytes of a filter that stays

@@ -1,6 +1,6 @@
 #pragma once
-// What becomes of a tile of a convolution's result on Hopper: the matrix units' sums pass through shared memory, so
-// that each thread sees eight neighbouring channels of a pixel at once, are stored, and leave a batch norm its
+// Epilogue of a tile of a convolution's result on Hopper. The matrix units' sums pass through shared memory, so that
+// each thread sees eight neighbouring channels of a pixel at once. They are stored, and leave a batch norm its
 // partials.
 
 #include "ops/cuda/hopper.cuh"
@@ -70,14 +70,14 @@ struct TileStatistics {
       sums[1][c] += deviation * deviation;
     }
   }
-  // `at`: of a chunk and channel in the partials.
+  // `at`: the place of a chunk and channel in the partials.
   __device__ void leave(int64_t at, const float (&total)[2], float shift, int pixels) const {
     const float mean = total[0] / float(pixels);
     partials[at] = make_float2(shift + mean, fmaxf(total[1] - total[0] * mean, 0.0f));
   }
 };
 
-// The result alone, with Relu, which lets NaN through. With a bias (channels), if there is one, sums begin.
+// Stores the result alone, with Relu, which lets NaN through. If there is a bias (channels), sums begin with it.
 template <bool kRelu>
 struct TileResult {
   const float* bias;
@@ -101,9 +101,9 @@ struct TileResult {
   }
 };
 
-// The product is the gradient of what a batch norm made, or one of two: stored is the gradient g behind its Relu, and
-// the partials of Σ g and Σ g · (x − mean), as by gradient_sums_kernel(). from.dy is not read. Where kStays the product
-// itself is stored: whoever reads it has x, too.
+// For a product that is the gradient of a batch norm's result, or one of two whose sum is (kTwo). Stores the gradient
+// g, masked by the batch norm's Relu, and the partials of Σ g and Σ g · (x − mean), as gradient_sums_kernel() does.
+// from.dy is not read. If kStays, the product itself is stored, because every reader of it has x, too.
 template <Mask kMask, bool kTwo>
 struct TileGradientSums {
   static constexpr bool kStays = kMask == Mask::X && !kTwo;
@@ -201,13 +201,13 @@ struct TilePairGradientSums {
   }
 };
 
-// The pixels of a group's rows where they follow each other: `end` is behind the tile's last.
+// The pixels of a group's rows if they are consecutive, −1 after the tile's last. `end`: one past the tile's last.
 struct PixelRows {
   int first, end;
   __device__ int operator()(int row) const { return first + row < end ? first + row : -1; }
 };
 
-// Of one block: kColumns channels, one chunk.
+// Writes the tiles of one block: kColumns channels of one chunk.
 template <int kColumns, typename Epilogue>
 class TileWriter {
  public:
@@ -223,15 +223,15 @@ class TileWriter {
         channels_(channels),
         first_channel_(first_channel) {}
 
-  // `sum`: as the matrix units leave it, of the group's 64 rows of the tile; pixel(row) is that of the result, or −1
-  // for none. `first`: these are the chunk's first.
+  // `sum`: the group's 64 rows of the tile as the matrix units leave them. pixel(row): the pixel of a row in the
+  // result, or −1 for none. `first`: true for the chunk's first tile.
   template <typename Pixels>
   __device__ void write(const float (&sum)[kColumns / 2], const Pixels& pixel, bool first) {
     const int lane = t() % 32, warp = t() / 32, pack = t() % kPacks, row = t() / kPacks;
-    hopper::meet<128>(1 + group());  // what was staged before has been read
+    hopper::meet<128>(1 + group());  // earlier staged values have been read
     uint32_t place =
         hopper::shared_address(staging_) + (warp * 16 + lane % 16) * (kColumns * 2) + (lane % 8 ^ lane / 16) * 16;
-    asm volatile("" : "+r"(place));  // what follows is not to be kept in registers from tile to tile
+    asm volatile("" : "+r"(place));  // keeps addresses made of it out of registers from tile to tile
 #pragma unroll
     for (int j = 0; j < kPacks; j += 2) {
       hopper::store_matrices((place ^ (j % 8 * 16)) + j / 8 * 128, &sum[j * 4]);

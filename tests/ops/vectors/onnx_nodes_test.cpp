@@ -1,7 +1,7 @@
 // ONNX's own test vectors: for each operator models of one node, with inputs and the outputs that the standard asks
 // for. tools/setup fetches them; ARBALEST_ONNX_NODES names another folder of them.
 //
-// A vector is "refused" where the graph reader or type inference says that we do not support it, and otherwise has to
+// A vector is "refused" if the graph reader or type inference says that we do not support it, and otherwise has to
 // give the right numbers. onnx_nodes.txt states how many vectors of each operator pass, so that none is refused that
 // passed before. After adding operators: ARBALEST_UPDATE_GOLDEN=1 build/tests/test_ops -tc='*node vectors*'. With
 // ARBALEST_LIST_REFUSED=1 every refused vector is listed with its reason.
@@ -65,7 +65,7 @@ bool is_float16(const fs::path& path) {
   return parse(path, proto) && proto.data_type() == onnx::TensorProto::FLOAT16;
 }
 
-// A tensor of the data set, in float where it is stored in float16; nothing where we have no such type.
+// A tensor of the data set, in float if it is stored in float16; nothing if we have no such type.
 std::optional<Logical> read_tensor(const fs::path& path) {
   onnx::TensorProto proto;
   if (!parse(path, proto)) return std::nullopt;  // a sequence or an optional value

@@ -56,7 +56,7 @@ Attributes attributes_of(const Json& json) {
 }
 
 // Appends the gradients of the graph, which one operator has become and where no value is read twice, for the value
-// "output_gradient" that flows back into `output`. Returns the gradients of `inputs`; kNone where none is asked for.
+// "output_gradient" that flows back into `output`. Returns the gradients of `inputs`; kNone if none is asked for.
 std::vector<ValueId> add_gradients(Graph& graph, ValueId output, const std::vector<ValueId>& inputs,
                                    const std::set<size_t>& wanted) {
   const size_t forward = graph.nodes.size();

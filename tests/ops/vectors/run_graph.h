@@ -20,7 +20,7 @@ struct Logical {
 void make_runnable(Graph& graph);
 
 // The values of a runnable graph from those of its inputs, by name; constants and parameters have their initial values.
-// Throws RunError where a kernel is missing or touches what it must not.
+// Throws RunError if a kernel is missing or touches what it must not.
 std::map<std::string, Logical> run_graph(TestDevice& device, const Graph& graph,
                                          const std::map<std::string, Logical>& inputs, const StepScalars& scalars = {});
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the classifiers for ImageNet have in common: images and labels at the beginning, measures and training at the
+// The parts that all classifiers for ImageNet share: images and labels at the beginning, measures and training at the
 // end.
 
 #include <cmath>

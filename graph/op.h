@@ -1,5 +1,5 @@
 #pragma once
-// What an operator is: its signature, type inference, gradient, cost, samples and kernels, in one record.
+// The record of an operator: its signature, type inference, gradient, cost, samples and kernels, in one record.
 
 #include <deque>
 #include <functional>

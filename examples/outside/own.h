@@ -1,5 +1,5 @@
 #pragma once
-// What this program adds to the library.
+// The operator, source, metric and observer that this program adds to the library.
 
 void register_square();      // the operator "own.Square" and its gradient: square.cpp
 void register_rings();       // the source "rings:", points on two rings around the origin: rings.cpp

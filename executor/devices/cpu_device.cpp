@@ -302,7 +302,8 @@ std::shared_ptr<DeviceCache> make_device_cache() {
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, CallWatch&,
                                          const std::shared_ptr<DeviceCache>&) {
   throw RunError(fmt::format(
-      "cuda:{}: this build has no CUDA; expected cpu:0, or a build with -Dcuda=enabled, which needs what docs/building.md lists",
+      "cuda:{}: this build has no CUDA; expected cpu:0, or a build with -Dcuda=enabled, which needs what "
+      "docs/building.md lists",
       index));
 }
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, CallWatch&,

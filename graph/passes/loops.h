@@ -9,8 +9,8 @@
 
 namespace arbalest {
 
-// Facts of a program that passes need besides its loops. Ids are those of the training graph, and of the slices cut from it,
-// until remove_dead.
+// Facts of a program that passes need besides its loops. Ids are those of the training graph, and of the slices cut
+// from it, until remove_dead.
 struct ProgramNotes {
   std::optional<Node> validate;   // none: the graph is not validated
   int64_t recalibrate = 0;        // batches over all devices, as Validate says

@@ -1,5 +1,5 @@
 #pragma once
-// What a graph asks for, as the loops that a plan repeats: one training step, one validation batch.
+// The program that a graph asks for, as the loops that a plan repeats: one training step, one validation batch.
 
 #include <cstdint>
 #include <functional>

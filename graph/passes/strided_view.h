@@ -1,5 +1,5 @@
 #pragma once
-// Where the elements of a value lie in another one that nodes only took parts of, turned or gave another shape.
+// A value as a strided view of another, if the nodes between them only take parts, transpose or reshape.
 
 #include <optional>
 

@@ -1,5 +1,5 @@
-// Precompiled for the libraries: headers of others that most of their files include. A file includes what it uses all the
-// same: builds with -Db_pch=false, and the headers that are installed, have nothing else.
+// Precompiled for the libraries: headers of others that most of their files include. A file still includes what it
+// uses: builds with -Db_pch=false and users of the installed headers have nothing else.
 
 #include <fmt/format.h>
 

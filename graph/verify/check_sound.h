@@ -5,9 +5,9 @@
 
 namespace arbalest {
 
-// Checks a graph whose types have been inferred, as every pass has to leave it: all that verify() checks; that types are
-// those that operators infer; producers and ids; views, which lie apart within what they are parts of; memory that
-// outputs share with inputs; and carries. Throws one GraphError that tells all faults.
+// Checks a graph whose types have been inferred, as every pass has to leave it: all that verify() checks, producers,
+// ids and carries. Types are those that operators infer. Views lie apart within their bases, and outputs share memory
+// with inputs only as their operators say. Throws one GraphError with all faults.
 void check_sound(const Graph& graph);
 
 }  // namespace arbalest

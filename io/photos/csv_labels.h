@@ -1,5 +1,5 @@
 #pragma once
-// What the samples of a table are labelled with. Internal to io.
+// The labels of the samples of a table. Internal to io.
 
 #include <cstddef>
 #include <cstdint>

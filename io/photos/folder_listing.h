@@ -1,5 +1,5 @@
 #pragma once
-// What is in folders of photos, by one pass over their entries that looks at no file. Internal to io.
+// The content of folders of photos, by one pass over their entries that looks at no file. Internal to io.
 
 #include <cstdint>
 #include <functional>

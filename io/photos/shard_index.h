@@ -1,5 +1,5 @@
 #pragma once
-// Where the samples of a shard are: a tar archive as WebDataset writes them. Internal to io.
+// The index of a shard: where its samples are in a tar archive as WebDataset writes them. Internal to io.
 
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
 #pragma once
-// What is known of the examples' models from elsewhere, and the graphs of their files.
+// Published figures of the examples' models, and the graphs of their files.
 
 #include <doctest/doctest.h>
 

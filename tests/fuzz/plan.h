@@ -1,5 +1,5 @@
 #pragma once
-// What fuzz targets of graphs share: a graph taken as far as `arbalest plan` takes it.
+// Helper of fuzz targets of graphs: a graph taken as far as `arbalest plan` takes it.
 
 #include <memory>
 #include <string>

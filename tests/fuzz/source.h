@@ -1,5 +1,5 @@
 #pragma once
-// What fuzz targets of sources share: a source read whole.
+// Helper of fuzz targets of sources: a source read whole.
 
 #include <string>
 

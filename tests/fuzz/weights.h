@@ -1,5 +1,5 @@
 #pragma once
-// What fuzz targets of weights share: a file read for values of a graph.
+// Helper of fuzz targets of weights: a file read for values of a graph.
 
 #include "executor/weights/weights_file.h"
 #include "tests/fuzz/target.h"

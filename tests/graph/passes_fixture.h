@@ -1,5 +1,5 @@
 #pragma once
-// What tests of passes share: looking into a graph, its soundness, and small nets.
+// Helpers of tests of passes: looking into a graph, its soundness, and small nets.
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What images should be once they are scaled, in doubles.
+// Reference for scaled images, computed in doubles.
 
 #include <cstdint>
 #include <span>

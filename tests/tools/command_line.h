@@ -1,5 +1,5 @@
 #pragma once
-// What command lines parse to.
+// Parses command lines for tests.
 
 #include <doctest/doctest.h>
 

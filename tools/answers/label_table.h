@@ -1,5 +1,5 @@
 #pragma once
-// What `arbalest evaluate` says of several labels a sample.
+// The table that `arbalest evaluate` prints for several labels a sample.
 
 #include <nlohmann/json.hpp>
 #include <string>

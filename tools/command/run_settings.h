@@ -1,5 +1,5 @@
 #pragma once
-// What a run was asked for, told by its command line and its graph.
+// The settings of a run, from its command line and its graph.
 
 #include "graph/graph.h"
 #include "tools/command/options.h"

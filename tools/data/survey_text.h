@@ -1,5 +1,5 @@
 #pragma once
-// What a survey found, for people and for programs.
+// The findings of a survey, for people and for programs.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What a trace costs in throughput: what `arbalest bench tracing` measures and prints.
+// The cost of a trace in throughput, as `arbalest bench tracing` measures and prints it.
 
 #include <array>
 #include <string>

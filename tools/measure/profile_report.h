@@ -1,5 +1,5 @@
 #pragma once
-// What `arbalest profile` prints.
+// The text that `arbalest profile` prints.
 
 #include <nlohmann/json.hpp>
 #include <string>

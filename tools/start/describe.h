@@ -1,5 +1,5 @@
 #pragma once
-// What the command says of operators and sources.
+// Descriptions of operators and sources, as the command prints them.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a trace says, as JSON: for `arbalest trace --json`, and as the head of what the viewer shows.
+// A trace as JSON: for `arbalest trace --json`, and as the head of what the viewer shows.
 
 #include <nlohmann/json.hpp>
 

@@ -9,7 +9,7 @@
 //   gap       signed: start − end of the instance before in the row, in t; of the first, start − begin_ns
 //   duration  in t
 //   ready     0: unknown; otherwise 1 + signed (start − ready), in t
-//   issued    0: unknown; otherwise 1 + signed (issued − ready), or where `ready` is unknown 1 + signed (start − issued)
+//   issued    0: unknown; otherwise 1 + signed (issued − ready), or if `ready` is unknown 1 + signed (start − issued)
 // and those of nodes, which are in the order of the instances that they are part of,
 //   parent    position of the instance − that of the node before
 //   launch    index into the head's `launches`

@@ -1,5 +1,5 @@
 #pragma once
-// What a run was asked for and where it runs, as its log and TensorBoard show it.
+// The settings of a run and where it runs, as its log and TensorBoard show them.
 
 #include <string>
 #include <utility>

@@ -55,8 +55,8 @@ function rankOf(name) {
   return name.includes("/") ? 30 : 1;
 }
 
-// [{ name, title, part, series: [{ run, kind, epochs, iteration, seconds, value }] }], loss first. `run` is the run's index;
-// kinds are "training", "epoch", "validation" and "steps"; a part is what a metric is the mean of ("auc/edema").
+// [{ name, title, part, series: [{ run, kind, epochs, iteration, seconds, value }] }], loss first. `run` is the run's
+// index; kinds are "training", "epoch", "validation" and "steps"; a part is what a metric is the mean of ("auc/edema").
 export function plotsOf(runs) {
   const plots = new Map();
   const add = (name, series) => {
@@ -79,8 +79,8 @@ export function valueAt(points, name, position = points.iteration.length - 1) {
   return at < 0 ? null : column.value[at];
 }
 
-// The position of the validation whose model the run has kept as its best, which is what --save-best leaves, and otherwise
-// of the one that its end names, or whose metric is the best so far; −1: the log tells of none.
+// The position of the validation whose model the run has kept as its best, which is what --save-best leaves, and
+// otherwise of the one that its end names, or whose metric is the best so far; −1: the log tells of none.
 export function bestValidation(run) {
   const { validations } = run, file = run.start?.options?.["save-best"];
   const saved = typeof file === "string" ? run.checkpoints.findLast((one) => one.path === file) : undefined;

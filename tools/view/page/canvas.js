@@ -64,7 +64,8 @@ export class Strips {
   }
 }
 
-// Goes through what a row shows between two times. `scale`: pixels a ns. Returns wide instances as [position, x, width].
+// Goes through what a row shows between two times. `scale`: pixels a ns. Returns wide instances as [position, x,
+// width].
 export function paintRow(rows, number, view, strips, colours) {
   const { from, to, scale } = view;
   const { start, end, task } = rows.instances;

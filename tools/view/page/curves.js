@@ -40,8 +40,9 @@ export class Curve {
   }
 }
 
-// A chart for each thing that was sampled, with a line a device: [{ name, unit, most, planned, plannedAs, lines: [{ name, curve }] }].
-// A sample tells of the time since the one before. `planned`: bytes, of the device that needs most; `plannedAs`: what they are called.
+// A chart for each thing that was sampled, with a line a device: [{ name, unit, most, planned, plannedAs, lines: [{
+// name, curve }] }]. A sample tells of the time since the one before. `planned`: bytes, of the device that needs most;
+// `plannedAs`: what they are called.
 export function sampledCharts({ head, samples }) {
   const charts = new Map();
   const { at } = samples;

@@ -54,8 +54,9 @@ function snapped(timeline, x, y) {
   return nearest;
 }
 
-// `act`: { select(position), hover(position, layer, at), follow(forward), neighbour(step), otherTrack(step), critical(),
-// measuring(on), changed() }. Returns { key(name), pointed() }: the latter tells anew what is under the pointer.
+// `act`: { select(position), hover(position, layer, at), follow(forward), neighbour(step), otherTrack(step),
+// critical(), measuring(on), changed() }. Returns { key(name), pointed() }: the latter tells anew what is under the
+// pointer.
 export function listen(timeline, act) {
   const { canvas } = timeline;
   const away = { x: undefined, y: undefined };

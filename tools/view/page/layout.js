@@ -1,5 +1,5 @@
-// The plan as a picture: a node per task, or per kind of task over learners and devices; a column per step of the data's
-// way through an iteration, a band per kind of lane.
+// The plan as a picture: a node per task, or per kind of task over learners and devices; a column per step of the
+// data's way through an iteration, a band per kind of lane.
 
 export const kBands = ["host", "copy in", "compute", "averaging", "collectives", "copy out", "validation"];
 
@@ -47,8 +47,8 @@ export function planGraph(head, each) {
   return { nodes, links: [...links.values()] };
 }
 
-// Each node's column: one more than the last of those that it builds on within the iteration. Links that lead back (kinds
-// of tasks, taken together, may be on a cycle that the tasks are not on) do not count.
+// Each node's column: one more than the last of those that it builds on within the iteration. Links that lead back
+// (kinds of tasks, taken together, may be on a cycle that the tasks are not on) do not count.
 export function ranksOf({ nodes, links }) {
   const out = nodes.map(() => []);
   for (const link of links) if (link.distance === 0 && link.from !== link.to) out[link.from].push(link.to);

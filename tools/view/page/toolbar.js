@@ -2,8 +2,8 @@
 
 import { el } from "../../page/dom.js";
 
-// `act`: { zoom(factor), move(share), steady(), whole(), measuring(on), critical(), charts() }. [buttons]; those that stay
-// pressed have a name in `shown()`.
+// `act`: { zoom(factor), move(share), steady(), whole(), measuring(on), critical(), charts() }. [buttons]; those that
+// stay pressed have a name in `shown()`.
 export function toolbar(act) {
   const button = (text, title, action, pressed) => el("button", { type: "button", title, id: pressed && `tool-${pressed}`, "aria-label": title, onclick: action }, text);
   const group = (...buttons) => el("span", { class: "group" }, ...buttons);

@@ -6,8 +6,8 @@ import { takesTurns } from "./layout.js";
 const kOrder = ["host", "copy in", "compute", "averaging", "copy out", "validation", "collectives"];
 const kFoldFrom = 5;  // so many rows of a kind are folded at first
 
-// [{ name, rows, kind, key, isOpen, turns, inner }]: a track with several rows has a key; if it is open, its rows follow it
-// as tracks of their own (inner).
+// [{ name, rows, kind, key, isOpen, turns, inner }]: a track with several rows has a key; if it is open, its rows
+// follow it as tracks of their own (inner).
 export function tracksOf(head, open) {
   const groups = new Map();
   const seen = new Map();  // rows of each lane so far

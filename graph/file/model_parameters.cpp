@@ -9,10 +9,11 @@
 #include <unordered_set>
 
 #include "graph/op.h"
-#include "graph/passes/batch_norms.h"
 
 namespace arbalest {
 namespace {
+
+constexpr size_t kMeanInput = 3, kVarianceInput = 4;  // of BatchNormalization
 
 bool is_stored(const Value& value) {
   return (value.role == Role::Parameter || value.role == Role::Constant) &&
@@ -315,16 +316,16 @@ void follow_training(Graph& graph, const GraphSource& source, bool training) {
     if (name == "Dropout") {
       if (node.inputs.size() > 2) node.inputs.resize(2);  // the operand would count
       node.attributes.set("training_mode", int64_t{training}, node.where);
-    } else if (name == "BatchNormalization" && node.inputs.size() > norm_operand::kVariance) {
+    } else if (name == "BatchNormalization" && node.inputs.size() > kVarianceInput) {
       const auto stored = [&](size_t i) {
         return node.inputs[i] != kNone && graph.values[size_t(node.inputs[i])].role == Role::Parameter;
       };
-      if (!stored(norm_operand::kMean) || !stored(norm_operand::kVariance)) continue;
+      if (!stored(kMeanInput) || !stored(kVarianceInput)) continue;
       node.attributes.set("training_mode", int64_t{training}, node.where);
       keep_first_output(graph, node, read);
       if (!training) continue;
       if (source.producer == "pytorch") node.attributes.set("correction", int64_t{1}, node.where);
-      for (const size_t i : {norm_operand::kMean, norm_operand::kVariance}) {
+      for (const size_t i : {kMeanInput, kVarianceInput}) {
         const ValueId shared = graph.nodes[n].inputs[i];
         if (statistics.insert(shared).second) continue;
         graph.nodes[n].inputs[i] = copy_of(graph, shared, graph.values[size_t(shared)].name);

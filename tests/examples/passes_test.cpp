@@ -53,8 +53,13 @@ std::vector<double> losses_of(const Graph& graph, const SessionOptions& options)
   return losses;
 }
 
-// Rounding grows from step to step, in deep networks the more: the first ones are compared more closely.
-void check_alike(const Small& model, SessionOptions options, double rounding) {
+// How far losses may be apart, relative to 1 + the loss.
+struct Rounding {
+  double first, later;     // of the first two steps; of the others: it grows from step to step
+  bool validation = true;  // whether validation's loss is compared as well, with `later`
+};
+
+void check_alike(const Small& model, SessionOptions options, const Rounding& rounding) {
   INFO(model.name);
   constexpr size_t kFirst = 2;
   const Graph graph = small_graph(model, known(model.name).classes);
@@ -69,8 +74,9 @@ void check_alike(const Small& model, SessionOptions options, double rounding) {
     INFO(fmt::format("without {}: {:.6f}, with it {:.6f}", fmt::join(without, ", "), fmt::join(losses, " "),
                      fmt::join(expected, " ")));
     REQUIRE(losses.size() == expected.size());
-    for (size_t i = 0; i < losses.size(); ++i) {
-      CHECK(std::abs(losses[i] - expected[i]) <= (i < kFirst ? 1 : 20) * rounding * (1 + std::abs(expected[i])));
+    for (size_t i = 0; i + (rounding.validation ? 0 : 1) < losses.size(); ++i) {
+      const double most = i < kFirst ? rounding.first : rounding.later;
+      CHECK(std::abs(losses[i] - expected[i]) <= most * (1 + std::abs(expected[i])));
     }
   }
 }
@@ -95,7 +101,7 @@ TEST_CASE("small examples train alike in double without each optional pass, thos
 }
 
 TEST_CASE("small examples train alike without each optional pass") {
-  for (const Small& model : small_models()) check_alike(model, on_cpus(), 1e-4);
+  for (const Small& model : small_models()) check_alike(model, on_cpus(), {1e-4, 2e-3});
 }
 
 TEST_CASE("small examples train alike without each optional pass on GPUs") {
@@ -108,9 +114,11 @@ TEST_CASE("small examples train alike without each optional pass on GPUs") {
   options.numerics.deterministic = true;
   for (const Small& model : small_models()) {
     options.numerics.precision = Precision::Fp32;
-    check_alike(model, options, 1e-3);
-    options.numerics.precision = Precision::Bf16;  // which has passes of its own
-    check_alike(model, options, 5e-2);
+    check_alike(model, options, {1e-3, 2e-2});
+    // bf16 has passes of its own. After four steps running statistics are far from the batch's, so that activations of
+    // deep networks explode in validation, and rounding with them. Of training's losses 0.102 was the most on an H100.
+    options.numerics.precision = Precision::Bf16;
+    check_alike(model, options, {0.1, 0.15, false});
   }
 }
 

@@ -16,7 +16,7 @@ namespace arbalest {
 namespace {
 
 void put_little(FileBytes& file, uint64_t value, int count) {
-  for (int k = 0; k < count; ++k) file.push_back(uint8_t(value >> 8 * k));
+  for (int k = 0; k < count; ++k) file.push_back(uint8_t(k < 8 ? value >> 8 * k : 0));
 }
 
 std::vector<uint8_t> colour_of(int index, bool grey) {

@@ -2,7 +2,6 @@
 // OpenMP's thread teams belong to the thread that calls them; the kernels run on the team.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -301,10 +300,10 @@ std::shared_ptr<DeviceCache> make_device_cache() {
 }
 std::unique_ptr<Device> make_cuda_device(int index, std::shared_ptr<CudaEvents>, CallWatch&,
                                          const std::shared_ptr<DeviceCache>&) {
-  throw RunError(fmt::format(
-      "cuda:{}: this build has no CUDA; expected cpu:0, or a build with -Dcuda=enabled, which needs what "
-      "docs/building.md lists",
-      index));
+  throw RunError(
+      fmt::format("cuda:{}: this build has no CUDA; expected cpu:0, or a build with -Dcuda=enabled, which needs what "
+                  "docs/building.md lists",
+                  index));
 }
 std::unique_ptr<Queues> make_cuda_collectives(const std::vector<PlanDevice>&, std::shared_ptr<CudaEvents>, CallWatch&,
                                               const std::shared_ptr<DeviceCache>&) {
@@ -342,11 +341,6 @@ bool cpu_has_bfloat16() {
 #else
   return true;
 #endif
-}
-
-int64_t host_memory() {
-  const int64_t pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-  return pages > 0 && bytes > 0 ? pages * bytes : -1;
 }
 
 std::string cpu_model() {

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "base/host_memory.h"
 #include "executor/devices/device.h"
 #include "executor/devices/threads.h"
 #include "graph/error.h"
@@ -47,7 +48,7 @@ std::optional<double> resident_bytes() {
 
 std::vector<Gauge> process_gauges() {
   return {{"CPU in use", "cores", double(std::thread::hardware_concurrency()), CoresInUse()},
-          {"process memory", "B", double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)), resident_bytes}};
+          {"process memory", "B", double(host_memory()), resident_bytes}};
 }
 
 Sampler::Sampler(const std::vector<PlanDevice>& devices, std::chrono::milliseconds interval, TraceRecorder& trace)

@@ -31,9 +31,9 @@ const Node& require_only(const Graph& graph, std::string_view op) {
 
 template <typename Predicate>
 void erase_nodes_if(Graph& graph, Predicate erased) {
-  std::vector<int64_t> key(graph.nodes.size());
-  for (size_t n = 0; n < key.size(); ++n) key[n] = erased(graph.nodes[n]) ? -1 : int64_t(n);
-  reorder_nodes(graph, key);
+  std::vector<bool> gone;
+  for (const Node& node : graph.nodes) gone.push_back(erased(node));
+  erase_nodes(graph, gone);
 }
 
 void read_prefetch(Loop& loop) {

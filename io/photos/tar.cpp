@@ -1,7 +1,6 @@
 // tar: photos in archives of many, as WebDataset writes them.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/host_memory.h"
 #include "base/plain_message.h"
 #include "graph/error.h"
 #include "io/formats/file.h"
@@ -175,8 +175,7 @@ int64_t count_classes(const SourceSpec& spec, const Names& names, const std::vec
 bool fits_memory(const Names& paths) {
   uint64_t bytes = 0;
   for (const std::string& path : paths) bytes += fs::file_size(path);
-  const uint64_t memory = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  return bytes < memory / 2;
+  return bytes < uint64_t(host_memory()) / 2;
 }
 
 // Samples by a rule of ours, which others that read the shards may not have.

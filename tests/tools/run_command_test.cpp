@@ -40,6 +40,20 @@ constexpr const char* kSmallGraph =
     "  trained = arbalest.Train <lr = 0.01> (loss)\n"
     "}\n";
 
+// Writes a graph whose `layers` make h of the images x; returns its path.
+std::string write_net(const TestFolder& folder, const std::string& layers) {
+  const std::string text = R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
+g () => () {
+  image, label = arbalest.Prefetch <source = "synthetic:?shape=1x16x16&classes=10&size=100&test=40", batch = 20> ()
+  x = arbalest.Augment (image)
+  )" + layers + R"(
+  logits = arbalest.Linear <units = 10> (h)
+  loss = arbalest.SoftmaxCrossEntropy (logits, label)
+  trained = arbalest.Train <lr = 0.02> (loss)
+})";
+  return folder.write("g.onnxtxt", text).string();
+}
+
 }  // namespace
 
 TEST_CASE("a log that cannot be written is in the exit status; training goes on and saves") {
@@ -93,20 +107,9 @@ TEST_CASE("plan begins with a summary that fits on a screen") {
 
 TEST_CASE("check and plan say what a memory limit costs, and plan lists what is computed again") {
   const TestFolder folder;
-  const std::string graph =
-      folder
-          .write("g.onnxtxt", std::string(R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
-g () => () {
-  image, label = arbalest.Prefetch <source = "synthetic:?shape=1x16x16&classes=10&size=100&test=40", batch = 20> ()
-  x = arbalest.Augment (image)
-  a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)
+  const std::string graph = write_net(folder, R"(a = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (x)
   b = arbalest.ConvBnRelu <filters = 16, kernel_shape = [3, 3]> (a)
-  h = GlobalAveragePool (b)
-  logits = arbalest.Linear <units = 10> (h)
-  loss = arbalest.SoftmaxCrossEntropy (logits, label)
-  trained = arbalest.Train <lr = 0.02> (loss)
-})"))
-          .string();
+  h = GlobalAveragePool (b))");
   const auto lines_of = [&](std::vector<const char*> words) {
     words.insert(words.end(), {graph.c_str(), "--devices", "cpu:0"});
     const Command command = test::parse(words);
@@ -139,19 +142,8 @@ g () => () {
 
 TEST_CASE("plan shows the graph without passes that are left out") {
   const TestFolder folder;
-  const std::string graph =
-      folder
-          .write("g.onnxtxt", std::string(R"(<ir_version: 8, opset_import: ["" : 17, "arbalest" : 1]>
-g () => () {
-  image, label = arbalest.Prefetch <source = "synthetic:?shape=1x16x16&classes=10&size=100&test=40", batch = 20> ()
-  x = arbalest.Augment (image)
-  a = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)
-  h = Relu (a)
-  logits = arbalest.Linear <units = 10> (h)
-  loss = arbalest.SoftmaxCrossEntropy (logits, label)
-  trained = arbalest.Train <lr = 0.02> (loss)
-})"))
-          .string();
+  const std::string graph = write_net(folder, R"(a = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)
+  h = Relu (a))");
   const auto listing = [&](const char* pass, std::vector<const char*> more) {
     std::vector<const char*> words = {"plan", graph.c_str(), "--devices", "cpu:0", "--after", pass};
     words.insert(words.end(), more.begin(), more.end());
@@ -172,9 +164,9 @@ TEST_CASE("the log and TensorBoard's folder of a run say what it was asked for")
   const TestFolder folder;
   const std::string graph = folder.write("g.onnxtxt", std::string(kSmallGraph)).string();
   const std::string log = (folder / "log").string(), events = (folder / "runs/a").string();
-  const Command command =
-      test::parse({"run", graph.c_str(), "--devices", "cpu:0", "--seed", "7", "--deterministic", "--set",
-                   "train.lr=0.02", "--without", "fuse_relu,keep_maxima", "--log", log.c_str(), "--tensorboard", events.c_str()});
+  const Command command = test::parse({"run", graph.c_str(), "--devices", "cpu:0", "--seed", "7", "--deterministic",
+                                       "--set", "train.lr=0.02", "--without", "fuse_relu,keep_maxima", "--log",
+                                       log.c_str(), "--tensorboard", events.c_str()});
   REQUIRE(std::holds_alternative<RunOptions>(command));
   CHECK(command_run(std::get<RunOptions>(command)) == kDone);
   std::string line;

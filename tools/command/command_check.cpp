@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/host_memory.h"
 #include "base/shell_word.h"
 #include "executor/devices/device_memory.h"
 #include "executor/session/reading.h"

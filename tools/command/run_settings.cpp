@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/host_memory.h"
 #include "executor/devices/device.h"
 #include "executor/training/utc_time.h"
 #include "graph/attributes.h"
@@ -106,12 +107,11 @@ Json host_json() {
   gethostname(name, sizeof name - 1);
   utsname system = {};
   uname(&system);
-  const int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
   return {{"name", name},
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
           {"cpu", cpu_model()},
           {"cores", std::thread::hardware_concurrency()},
-          {"memory_bytes", pages * page}};
+          {"memory_bytes", host_memory()}};
 }
 
 }  // namespace

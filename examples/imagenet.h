@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "graph/dsl/dsl.h"
+#include "dsl/dsl.h"
 
 namespace arbalest {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "graph/dsl/dsl.h"
+#include "dsl/dsl.h"
 
 namespace arbalest {
 

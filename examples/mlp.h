@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "graph/dsl/dsl.h"
+#include "dsl/dsl.h"
 
 namespace arbalest {
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "base/error.h"
 #include "examples/imagenet.h"
 #include "examples/resnet_cifar.h"
-#include "graph/error.h"
 
 namespace arbalest {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "graph/dsl/dsl.h"
-#include "graph/error.h"
+#include "base/error.h"
+#include "dsl/dsl.h"
 
 namespace arbalest {
 

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 

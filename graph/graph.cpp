@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/op.h"
 
 namespace arbalest {
@@ -175,6 +175,11 @@ std::vector<std::string> strings_attribute(const Node& node, std::string_view na
 
 void fail(const Node& node, const std::string& message) {
   throw GraphError(node.where, fmt::format("node '{}' ({}): {}", node.name, node.op->qualified_name(), message));
+}
+
+const Op& Graph::op(std::string_view qualified_name) const {
+  if (!registry) throw std::logic_error(fmt::format("graph '{}' has no operators: Graph::registry is not set", name));
+  return registry->get(qualified_name);
 }
 
 std::string_view name_of(Stage stage) {

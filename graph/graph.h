@@ -10,13 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/error.h"
 #include "graph/attributes.h"
-#include "graph/error.h"
 #include "graph/types.h"
 
 namespace arbalest {
 
 struct Op;
+class OpRegistry;
 
 using NodeId = int32_t;
 using ValueId = int32_t;
@@ -81,6 +82,8 @@ struct Carry {
 };
 
 struct Graph {
+  // The operators that nodes may be of. Whoever makes a graph says which; they outlive it.
+  const OpRegistry* registry = nullptr;
   std::string name;
   std::vector<std::pair<std::string, int64_t>> opsets;  // domain, version; as in the file
   std::vector<Node> nodes;                              // in topological order
@@ -93,6 +96,8 @@ struct Graph {
   ValueId add_value(Value value);  // as it is; its name is the caller's to make unique
   void rename(ValueId value, std::string name);
   void set_values(std::vector<Value> all);  // in place of those there are
+  // The registered operator: "Relu", "arbalest.Linear". Throws std::logic_error if there is none.
+  const Op& op(std::string_view qualified_name) const;
   // Appends a node with `output_count` fresh outputs named `name`, `name`:1, …; the caller runs infer().
   NodeId add_node(const Op& op, std::string name, std::vector<ValueId> inputs, int output_count,
                   Attributes attributes = {});

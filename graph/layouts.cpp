@@ -14,7 +14,7 @@ ValueId in_layout(Graph& graph, ValueId value, Layout layout, const Node& reader
   const Stage stage = reader.stage;
   const Position where = reader.where;  // `reader` may move
   const NodeId change =
-      graph.add_node(builtin_ops().get("arbalest.ChangeLayout"),
+      graph.add_node(graph.op("arbalest.ChangeLayout"),
                      fmt::format("{}.{}", graph.values[size_t(value)].name, to), {value}, 1, {{"to", to}});
   graph.nodes[size_t(change)].stage = stage;
   graph.nodes[size_t(change)].where = where;

@@ -1,6 +1,5 @@
 #pragma once
-// Facts about losses and metrics beyond their operators' records: what they compare, and which direction is better, as
-// users write it.
+// Questions about losses and metrics that their operators' records answer, and directions as users write them.
 
 #include <cstdint>
 #include <optional>
@@ -11,31 +10,13 @@
 
 namespace arbalest {
 
-// A loss or a metric that compares scores (input 0) with their targets (input 1), one row per sample.
-struct Comparison {
-  // The content of input 1. Classes: a class number per sample, or a row of floats with a target for each class.
-  // Labels: for each score a value from 0 to 1, or missing. Either: classes if there is a row of scores and one number
-  // for it, labels otherwise. Numbers: any.
-  enum class Target : uint8_t { Classes, Labels, Either, Numbers };
-
-  std::string_view op;  // the qualified name
-  Target target = Target::Numbers;
-  std::string_view activation;  // that a loss itself applies to its scores: "Softmax", "Sigmoid"; "": none
-
-  bool of_classes() const { return activation == "Softmax"; }  // a loss over one class of several
-  bool of_labels() const { return activation == "Sigmoid"; }   // a loss over labels that are decided each by itself
-};
-
-// The comparison that an operator of the library makes; nullptr if it compares nothing.
-const Comparison* comparison_of(const Op& op);
-// Whether the operator is such a loss; false if it is none.
+// Whether the operator is a loss over one class of several, and whether it is one over labels that are decided each by
+// itself.
 inline bool is_loss_of_classes(const Op& op) {
-  const Comparison* comparison = comparison_of(op);
-  return comparison && comparison->of_classes();
+  return op.compares && op.compares->activation == "Softmax";
 }
 inline bool is_loss_of_labels(const Op& op) {
-  const Comparison* comparison = comparison_of(op);
-  return comparison && comparison->of_labels();
+  return op.compares && op.compares->activation == "Sigmoid";
 }
 
 struct MetricDirection {

@@ -1,6 +1,6 @@
 #pragma once
-// The record that makes an operator a metric: what a loop keeps of its output, how that becomes numbers, and which
-// direction is better.
+// The records that make an operator a metric or a loss: what a loop keeps of its output, how that becomes numbers,
+// which direction is better, and what it compares.
 
 #include <cstdint>
 #include <functional>
@@ -45,6 +45,17 @@ struct MetricSpec {
   std::function<std::vector<std::string>(const Node& node, const std::vector<TensorType>& inputs)> parts = nullptr;
   std::function<std::vector<double>(const Node& node, const std::vector<TensorType>& inputs, const MetricRows& rows)>
       finish = nullptr;
+};
+
+// Scores (input 0) and targets (input 1) that a loss or a metric compares, one row per sample.
+struct Comparison {
+  // The content of input 1. Classes: a class number per sample, or a row of floats with a target for each class.
+  // Labels: for each score a value from 0 to 1, or missing. Either: classes if there is a row of scores and one number
+  // for it, labels otherwise. Numbers: any.
+  enum class Target : uint8_t { Classes, Labels, Either, Numbers };
+
+  Target target = Target::Numbers;
+  std::string activation = {};  // that a loss itself applies to its scores: "Softmax", "Sigmoid"; "": none
 };
 
 }  // namespace arbalest

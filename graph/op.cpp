@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "graph/checked.h"
+#include "base/checked.h"
 #include "graph/constants.h"
 #include "graph/layouts.h"
 
@@ -36,7 +36,7 @@ void check_size(const Node& node, std::string_view what, const TensorType& type)
 // the layout that the operator wants; backward is built when that has been done.
 std::vector<ValueId> append(Graph& graph, std::string_view op, std::string name, std::vector<ValueId> inputs,
                             int output_count, Attributes attributes, Node origin, Stage stage) {
-  const Op& kind = builtin_ops().get(op);
+  const Op& kind = graph.op(op);
   origin.stage = stage;
   for (ValueId& input : inputs) {
     if (input != kNone && kind.layout && stage == Stage::Backward)

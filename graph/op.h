@@ -138,6 +138,15 @@ struct Cost {
   double bytes = 0;  // least device-memory traffic: each operand once
 };
 
+// The computation of outputs of a node once more, to the same bits, from its inputs and from outputs that are kept.
+struct Repetition {
+  const Op* op = nullptr;  // nullptr: the node cannot be computed again
+  std::vector<ValueId> inputs;
+  Attributes attributes;
+  std::vector<ValueId> outputs;  // the node's outputs that are made again, in the order of the repetition's own
+  bool view = false;             // its output lies in its input's memory
+};
+
 // One test case of the harness: shapes, attributes and how inputs are drawn.
 struct Sample {
   struct Input {
@@ -180,10 +189,14 @@ struct Op {
   std::function<void(ExpandContext&)> expand;           // layers; such an op has no kernels, unless `expands` is there
   std::function<bool(const InferContext&)> expands;     // whether this node is expanded; the others have kernels
   std::function<void(Graph&, NodeId)> for_inference;    // rewrites the node in place for validation; none: as it is
+  // How outputs of a node are computed once more. None: as they were, unless the operator draws random numbers or
+  // changes what outlives the iteration; such operators are not repeated.
+  std::function<Repetition(const Graph&, const Node&)> again;
   std::function<Cost(const Graph&, const Node&)> cost;  // none: no flops, operands once
   std::function<std::vector<Sample>()> samples;
 
   std::optional<MetricSpec> metric;        // of output 0, if Validate may list it
+  std::optional<Comparison> compares;      // what a loss or a metric compares; none: it is neither
   std::optional<OptimizerSpec> optimizer;  // the operator is the update rule of an optimiser
 
   // Outputs that reuse an input's memory, as (output, input): views, in-place updates of state.
@@ -227,15 +240,7 @@ class OpRegistry {
   std::deque<Op> ops_;  // a deque: addresses stay
 };
 
-// The operators of this build (defined in ops/index.cpp) and those that programs have added with register_operator().
-const OpRegistry& builtin_ops();
-
 // Throws GraphError if the record lacks something that every operator needs, or contradicts itself.
 void check_record(const Op& op);
-
-// Adds an operator of the program's own: graph files, the DSL, passes and plans know it from then on. Call it before a
-// graph that uses it is read; from any thread. Throws GraphError if the name is taken or as check_record() does.
-// check_operator() in ops/check/check_operator.h takes the operator through its samples.
-void register_operator(Op op);
 
 }  // namespace arbalest

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/op.h"
 
 // Before a loop whose arrays either are the same or do not overlap: it may be vectorised without a check.

@@ -1,5 +1,5 @@
 #pragma once
-// Helpers of operators that end in Relu, which the pass graph/passes/fuse/relu.cpp makes.
+// Helpers of operators that end in Relu, which the pass passes/fuse/relu.cpp makes.
 
 #include <memory>
 

@@ -2,6 +2,9 @@
 // Everything that a program of one's own needs: models in C++ and graph files, sessions that train them, and what may be
 // added to both (operators, sources, observers).
 
+#include "base/error.h"
+#include "base/random.h"
+#include "dsl/dsl.h"
 #include "executor/console/console_observer.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/export_model.h"
@@ -10,13 +13,11 @@
 #include "executor/plan/device_list.h"
 #include "executor/session/observer.h"
 #include "executor/session/session.h"
-#include "graph/dsl/dsl.h"
-#include "graph/error.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
-#include "graph/random.h"
 #include "io/formats/safetensors.h"
 #include "io/sources/memory_source.h"
 #include "io/sources/source.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"

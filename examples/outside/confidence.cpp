@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/builtin_ops.h"
 #include "own.h"
 
 using namespace arbalest;

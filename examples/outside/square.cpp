@@ -2,6 +2,7 @@
 
 #include <arbalest/arbalest.h>
 
+#include "ops/builtin_ops.h"
 #include "own.h"
 
 using namespace arbalest;

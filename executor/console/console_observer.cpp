@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/console/progress_text.h"
 #include "executor/console/terminal.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

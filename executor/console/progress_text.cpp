@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/console/terminal.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

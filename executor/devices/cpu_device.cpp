@@ -16,11 +16,11 @@
 #include <omp.h>
 #endif
 
+#include "base/address_space.h"
 #include "executor/devices/device.h"
 #include "executor/devices/device_memory.h"
 #include "executor/devices/threads.h"
 #include "executor/trace/trace_recorder.h"
-#include "ops/address_space.h"
 #include "ops/idle_threads.h"
 #include "ops/versions.h"
 

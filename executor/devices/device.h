@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/plan/plan.h"
-#include "graph/error.h"
 #include "graph/kernel.h"
 
 namespace arbalest {

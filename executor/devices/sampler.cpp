@@ -6,10 +6,10 @@
 #include <ctime>
 #include <fstream>
 
+#include "base/error.h"
 #include "base/host_memory.h"
 #include "executor/devices/device.h"
 #include "executor/devices/threads.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "graph/error.h"
-#include "ops/address_space.h"
+#include "base/address_space.h"
+#include "base/error.h"
 
 namespace arbalest {
 

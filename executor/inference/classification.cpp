@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/measures.h"
 #include "graph/op.h"
 

@@ -8,16 +8,16 @@
 #include <cstring>
 #include <optional>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/fields_without_data.h"
 #include "executor/session/state.h"
 #include "graph/constants.h"
-#include "graph/error.h"
 #include "graph/op.h"
-#include "graph/passes/name_patterns.h"
-#include "graph/passes/passes.h"
-#include "graph/passes/samples_apart.h"
+#include "passes/name_patterns.h"
+#include "passes/passes.h"
+#include "passes/samples_apart.h"
 
 namespace arbalest {
 namespace {
@@ -42,7 +42,7 @@ ValueId add_constant(Graph& graph, const std::string& name, DataType dtype, Shap
 // Appends a node and returns its output; nodes are put in order at the end.
 ValueId append(Graph& graph, const char* op, const std::string& name, std::vector<ValueId> inputs,
                Attributes attributes = {}) {
-  const NodeId node = graph.add_node(builtin_ops().get(op), name, std::move(inputs), 1, std::move(attributes));
+  const NodeId node = graph.add_node(graph.op(op), name, std::move(inputs), 1, std::move(attributes));
   infer(graph, node);
   return graph.nodes[size_t(node)].outputs[0];
 }
@@ -274,7 +274,7 @@ class Exporter {
     for (Node& node : graph_.nodes) {
       if (node.op->qualified_name() != "arbalest.BatchNormInference") continue;
       const double epsilon = float_attribute(node, "epsilon");
-      node.op = &builtin_ops().get("BatchNormalization");
+      node.op = &graph_.op("BatchNormalization");
       node.attributes = {{"epsilon", epsilon}};
     }
   }

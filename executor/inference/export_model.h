@@ -22,7 +22,7 @@ struct ExportOptions {
 // Returns the part of a training graph that computes the output, as it runs in validation. The weights are those of
 // options.files.weights; without that file, and if options.files.fresh allows it, those of the graph's initialisers.
 // Inputs and output accept any batch size, unless a called model mixes samples in all but its own
-// (graph/passes/samples_apart.h): then they keep that model's batch. Everything that ONNX's operators cannot express is
+// (passes/samples_apart.h): then they keep that model's batch. Everything that ONNX's operators cannot express is
 // reported at once, and so are weights that are missing. Throws GraphError and RunError.
 Graph export_model(Graph graph, const SessionOptions& options, const ExportOptions& exported);
 

@@ -8,9 +8,9 @@
 #include <limits>
 #include <queue>
 
+#include "base/error.h"
 #include "executor/plan/clocks.h"
 #include "executor/plan/plan.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "executor/plan/phases.h"
 #include "executor/plan/recomputation_search.h"
-#include "graph/passes/pipeline.h"
+#include "passes/pipeline.h"
 
 namespace arbalest {
 namespace {

@@ -27,7 +27,7 @@ class LimitTooLow : public GraphError {
   int64_t least;      // bytes of the device that needs most
 };
 
-// Computes nodes of the program's training step again (graph/passes/recompute.h) such that the plan that the request
+// Computes nodes of the program's training step again (passes/recompute.h) such that the plan that the request
 // asks for needs no more than the limit on any device: those that save most for their work first, and no more of them
 // than it takes. A program that fits is left as it is. Throws LimitTooLow, which says what the least is, and what takes
 // it.

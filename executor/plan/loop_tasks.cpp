@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "executor/plan/phases.h"
-#include "graph/checked.h"
 
 namespace arbalest {
 namespace {

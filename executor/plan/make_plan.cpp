@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/checked.h"
 #include "executor/plan/phases.h"
-#include "graph/checked.h"
 #include "io/sources/data_order.h"
 
 namespace arbalest {

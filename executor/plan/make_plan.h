@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "executor/plan/plan.h"
-#include "graph/passes/program.h"
 #include "ops/replicas/synchronize.h"
+#include "passes/program.h"
 
 namespace arbalest {
 

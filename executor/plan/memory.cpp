@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "executor/plan/make_plan.h"
 #include "executor/plan/phases.h"
-#include "graph/checked.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -11,8 +11,8 @@
 #include <bit>
 #include <numeric>
 
+#include "base/checked.h"
 #include "executor/plan/make_plan.h"
-#include "graph/checked.h"
 
 namespace arbalest {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "graph/graph.h"
 #include "graph/kernel.h"
-#include "graph/passes/program.h"
+#include "passes/program.h"
 
 namespace arbalest {
 

@@ -77,7 +77,9 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
                            const std::vector<Term>& outputs, Attributes attributes, Stage stage) {
   if (own_graph_ == kNone) {
     own_graph_ = int32_t(plan.graphs.size());
+    const OpRegistry* registry = plan.graphs.front().registry;
     plan.graphs.emplace_back().name = "synchronisation";
+    plan.graphs.back().registry = registry;
   }
   Graph& graph = plan.graphs[size_t(own_graph_)];
   const auto buffer_name = [&](const Term& term) { return plan.buffers[size_t(term.operand.buffer)].name; };
@@ -90,7 +92,7 @@ void PlanBuilder::add_node(TaskId id, std::string_view op, std::string name, con
   }
   for (const Term& output : outputs) plan.operands.push_back(output.operand);
   launch.node =
-      graph.add_node(builtin_ops().get(op), name, std::move(values), int(outputs.size()), std::move(attributes));
+      graph.add_node(graph.op(op), name, std::move(values), int(outputs.size()), std::move(attributes));
   graph.nodes[size_t(launch.node)].name = std::move(name);  // the same for all learners, whose tasks tell them apart
   graph.nodes[size_t(launch.node)].stage = stage;
   infer(graph, launch.node);

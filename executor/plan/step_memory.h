@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "executor/plan/make_plan.h"
-#include "graph/passes/program.h"
-#include "graph/passes/recompute.h"
+#include "passes/program.h"
+#include "passes/recompute.h"
 
 namespace arbalest {
 

@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <deque>
 
+#include "base/error.h"
 #include "executor/plan/clocks.h"
 #include "executor/plan/plan.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

@@ -59,7 +59,7 @@ std::optional<LabelRule> rule_of(const Graph& graph, const Node& node) {
   if (op == "arbalest.MixLabels") {
     return LabelRule{&node, node.inputs[0], int_attribute(node, "classes"), {}};
   }
-  const Comparison* comparison = comparison_of(*node.op);
+  const std::optional<Comparison>& comparison = node.op->compares;
   if (!comparison || comparison->target == Target::Numbers) return std::nullopt;
   if (comparison->target == Target::Labels) return LabelRule{&node, node.inputs[1], 0, {}};
   const Shape scores = type(0).shape, label = type(1).shape;

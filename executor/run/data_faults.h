@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "graph/passes/program.h"
 #include "io/sources/source.h"
+#include "passes/program.h"
 
 namespace arbalest {
 

@@ -51,7 +51,7 @@ class TallyReader {
  public:
   // The sums of all replicas of the loop; `sums` is their number in its tally.
   TallyReader(const Binding& binding, const LoopPlan& loop, size_t sums);
-  // The sums (add_tally() in graph/passes/passes.h) over all replicas, at a tick of the clock that reads them back.
+  // The sums (add_tally() in passes/passes.h) over all replicas, at a tick of the clock that reads them back.
   std::vector<double> advance(int64_t tick);
   // The same once the run has ended, from the sums as the devices hold them.
   std::vector<double> advance_to_end();

@@ -10,10 +10,10 @@
 #include <mutex>
 #include <thread>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/devices/threads.h"
 #include "executor/run/task_error.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

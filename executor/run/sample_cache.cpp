@@ -9,8 +9,8 @@
 #include <fstream>
 #include <string>
 
-#include "graph/checked.h"
-#include "graph/error.h"
+#include "base/checked.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

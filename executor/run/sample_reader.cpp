@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/run/task_error.h"
-#include "graph/error.h"
 #include "graph/op.h"
 
 namespace arbalest {

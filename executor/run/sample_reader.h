@@ -10,10 +10,10 @@
 #include "executor/run/read_watch.h"
 #include "executor/run/sample_cache.h"
 #include "executor/trace/trace_file.h"
-#include "graph/passes/program.h"
 #include "graph/preparation.h"
 #include "io/sources/bad_samples.h"
 #include "io/sources/source.h"
+#include "passes/program.h"
 
 namespace arbalest {
 

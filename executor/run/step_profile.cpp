@@ -4,8 +4,8 @@
 #include <cstring>
 #include <map>
 
+#include "base/random.h"
 #include "executor/trace/layer_times.h"
-#include "graph/random.h"
 
 namespace arbalest {
 namespace {
@@ -13,9 +13,9 @@ namespace {
 // One operator, bound to operands of noise on a lane of a device.
 class Alone {
  public:
-  Alone(Device& device, LaneId lane, const BindOptions& options, const char* op, int inputs, const TensorType& type)
+  Alone(Device& device, LaneId lane, const BindOptions& options, const Op& op, int inputs, const TensorType& type)
       : device_(device), lane_(lane) {
-    node_.op = &builtin_ops().get(op);
+    node_.op = &op;
     node_.name = "limit";
     KernelRequest request{node_, std::vector<TensorType>(size_t(inputs), type), {type}};
     request.math = options.math;
@@ -69,14 +69,15 @@ bool is_view(const BoundLaunch& launch, const Cost& cost) {
 }
 
 // A limit stays 0 where the device has no memory left for finding it.
-DeviceLimits find_limits(Device& device, LaneId lane, const BindOptions& options, DataType precision) {
+DeviceLimits find_limits(Device& device, LaneId lane, const Graph& graph, const BindOptions& options,
+                         DataType precision) {
   const bool cpu = device.context() == nullptr;
   const int64_t side = cpu ? 1024 : 8192, elements = int64_t{1} << (cpu ? 24 : 27);
   DeviceLimits limits;
   try {
-    const Alone copy(device, lane, options, "Relu", 1, {precision, {elements}});
+    const Alone copy(device, lane, options, graph.op("Relu"), 1, {precision, {elements}});
     limits.bytes_per_second = 2 * double(elements) * double(size_of(precision)) / copy.seconds();
-    const Alone product(device, lane, options, "MatMul", 2, {precision, {side, side}});
+    const Alone product(device, lane, options, graph.op("MatMul"), 2, {precision, {side, side}});
     limits.flops_per_second = 2 * double(side) * double(side) * double(side) / product.seconds();
   } catch (const RunError&) {
   }
@@ -136,7 +137,7 @@ StepProfile profile_step(const Binding& binding, const BindOptions& options, Dat
     const int64_t alone = device.time_alone(task);
     profile.seconds += double(alone > 0 ? alone : sum) * 1e-9;
   }
-  profile.limits = find_limits(device, learner.lane, options, precision);
+  profile.limits = find_limits(device, learner.lane, plan.graphs.front(), options, precision);
   return profile;
 }
 

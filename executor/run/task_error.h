@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 

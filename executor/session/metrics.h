@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "executor/session/observer.h"
-#include "graph/passes/program.h"
+#include "passes/program.h"
 
 namespace arbalest {
 

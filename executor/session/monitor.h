@@ -12,7 +12,7 @@
 #include "executor/session/metrics.h"
 #include "executor/session/observer.h"
 #include "executor/session/target.h"
-#include "graph/passes/program.h"
+#include "passes/program.h"
 
 namespace arbalest {
 
@@ -93,7 +93,7 @@ class Monitor {
   // Throws GraphError where nothing states which way the metric is better, which `option` needs.
   void require_better(const std::string& option) const;
   // Σ valid, Σ metric · weight of training's metrics, the loss first, and the weights (add_tally() in
-  // graph/passes/passes.h), over all learners since the report before.
+  // passes/passes.h), over all learners since the report before.
   // `updates`: where they may be skipped; the sums are then of batches whose loss was finite. Throws Diverged where the
   // loss is not finite, which names `diverged`, the learners of which that is so; "": the only one; or where the last
   // kMostSkipped updates of each learner, by whole reports, have been skipped. `validates`: the epoch has ended, and

@@ -9,10 +9,10 @@
 #include <span>
 #include <system_error>
 
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
-#include "io/formats/file_kind.h"
-#include "io/formats/random_access_file.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file_kind.h"
+#include "base/files/random_access_file.h"
 #include "io/formats/safetensors.h"
 
 namespace arbalest {

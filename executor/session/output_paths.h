@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/formats/output_lock.h"
+#include "base/files/output_lock.h"
 
 namespace arbalest {
 

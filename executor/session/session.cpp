@@ -14,10 +14,10 @@
 #include "graph/measures.h"
 #include "graph/op.h"
 #include "graph/verify/lints.h"
-#include "graph/passes/samples_apart.h"
 #include "io/sources/data_order.h"
 #include "io/sources/passed_over.h"
 #include "ops/optim/train.h"
+#include "passes/samples_apart.h"
 
 namespace arbalest {
 namespace {
@@ -228,7 +228,7 @@ Node& validate_of(Graph& graph) {
   if (Node* validate = graph.find_op("arbalest.Validate")) return *validate;
   const Node train = *require_op(graph, "arbalest.Train");
   const NodeId id =
-      graph.add_node(builtin_ops().get("arbalest.Validate"), "evaluate", {train.outputs.at(0), train.inputs.at(0)}, 1);
+      graph.add_node(graph.op("arbalest.Validate"), "evaluate", {train.outputs.at(0), train.inputs.at(0)}, 1);
   return graph.nodes[size_t(id)];
 }
 
@@ -243,7 +243,7 @@ std::vector<std::string> hand_out(Graph& graph, const std::vector<std::string>& 
       for (const Value& each : graph.values) known.push_back(each.name);
       throw GraphError(fmt::format("graph '{}' has no value '{}'{}", graph.name, name, did_you_mean(name, known)));
     }
-    const NodeId node = graph.add_node(builtin_ops().get("Identity"), "output of " + name, {value}, 1);
+    const NodeId node = graph.add_node(graph.op("Identity"), "output of " + name, {value}, 1);
     names.push_back(graph.values[size_t(graph.nodes[size_t(node)].outputs[0])].name);
   }
   return names;

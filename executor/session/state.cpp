@@ -9,7 +9,7 @@
 
 #include "base/in_threads.h"
 #include "base/plain_message.h"
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "executor/weights/weights_file.h"
-#include "graph/passes/program.h"
 #include "io/formats/safetensors.h"
+#include "passes/program.h"
 
 namespace arbalest {
 

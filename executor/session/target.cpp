@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

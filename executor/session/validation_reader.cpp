@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 ValidationReader::ValidationReader(const Binding& binding, const Loop& loop, const LoopPlan& planned, int64_t samples,

@@ -7,7 +7,7 @@
 namespace arbalest {
 
 LayerNode layer_of(const std::string& node) {
-  constexpr std::string_view kAgain = " again";  // graph/passes/recompute.h
+  constexpr std::string_view kAgain = " again";  // passes/recompute.h
   if (node.ends_with(kAgain) && node.size() > kAgain.size()) return {node.substr(0, node.size() - kAgain.size()), true};
   const size_t at = node.rfind(".grad");
   if (at == node.npos || at == 0) return {node, false};

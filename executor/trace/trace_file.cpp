@@ -6,8 +6,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/error.h"
 #include "executor/trace/trace_plan.h"
-#include "graph/error.h"
 #include "io/formats/json_error.h"
 #include "io/formats/trace_events.h"
 

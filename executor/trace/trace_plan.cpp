@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {

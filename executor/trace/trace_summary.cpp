@@ -9,10 +9,10 @@
 #include <regex>
 #include <utility>
 
+#include "base/error.h"
 #include "executor/trace/idle_causes.h"
 #include "executor/trace/steady_state.h"
 #include "executor/trace/trace_intervals.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

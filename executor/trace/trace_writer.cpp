@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "executor/trace/trace_file.h"
 #include "executor/trace/trace_plan.h"
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
 
 namespace arbalest {
 namespace {

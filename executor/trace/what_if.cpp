@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

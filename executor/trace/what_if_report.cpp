@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/trace/amounts.h"
 #include "executor/trace/simulate.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/what_if.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

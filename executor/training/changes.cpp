@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "executor/training/checkpoint.h"
-#include "graph/error.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
 

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/weights/class_names.h"
-#include "graph/error.h"
 #include "io/formats/json_error.h"
 #include "io/formats/layout.h"
 

@@ -11,9 +11,9 @@
 #include <optional>
 #include <system_error>
 
+#include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
 
 namespace arbalest {
 

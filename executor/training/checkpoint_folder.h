@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/files/output_lock.h"
 #include "executor/training/checkpoint.h"
-#include "io/formats/output_lock.h"
 
 namespace arbalest {
 

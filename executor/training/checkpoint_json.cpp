@@ -6,8 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "executor/training/checkpoint.h"
-#include "graph/error.h"
 #include "graph/measures.h"
 
 namespace arbalest {

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <future>
 
+#include "base/checked.h"
 #include "base/plain_message.h"
 #include "executor/devices/sampler.h"
 #include "executor/run/task_error.h"
@@ -17,7 +18,6 @@
 #include "executor/trace/trace_recorder.h"
 #include "executor/training/utc_time.h"
 #include "executor/weights/class_names.h"
-#include "graph/checked.h"
 #include "graph/measures.h"
 #include "io/formats/safetensors.h"
 

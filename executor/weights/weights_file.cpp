@@ -9,9 +9,9 @@
 #include <optional>
 #include <set>
 
+#include "base/files/file.h"
 #include "executor/weights/class_names.h"
-#include "graph/passes/name_patterns.h"
-#include "io/formats/file.h"
+#include "passes/name_patterns.h"
 
 namespace arbalest {
 namespace {

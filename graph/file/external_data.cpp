@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 
 namespace arbalest {
 

@@ -17,6 +17,7 @@ constexpr size_t kMostCandidates = 4096;  // that a name is compared with for a 
 }  // namespace
 
 Graph GraphBuilder::build() {
+  graph_.registry = &registry_;
   graph_.name = source_.name;
   graph_.opsets = source_.opsets;
   check_opsets();

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
 #include "graph/file/model_call.h"

@@ -10,12 +10,12 @@
 #include <set>
 #include <sstream>
 
+#include "base/files/file.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/graph_source.h"
 #include "graph/file/literals.h"
 #include "graph/file/model_parameters.h"
 #include "graph/file/onnx_file.h"
-#include "io/formats/file.h"
 
 namespace arbalest {
 namespace {

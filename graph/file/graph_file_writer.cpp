@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/files/atomic_file.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/lexer.h"
 #include "graph/op.h"
-#include "io/formats/atomic_file.h"
 
 namespace arbalest {
 namespace {

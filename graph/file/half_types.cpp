@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "io/formats/half.h"
+#include "base/half.h"
 
 namespace arbalest {
 namespace {

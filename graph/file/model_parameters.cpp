@@ -278,7 +278,7 @@ bool is_before(const Graph& graph, int64_t opset) {
 // Appends a node at the place of another.
 ValueId append(Graph& graph, const Node& at, const char* op, std::string_view label, std::vector<ValueId> inputs,
                Attributes attributes = {}) {
-  const NodeId id = graph.add_node(builtin_ops().get(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1,
+  const NodeId id = graph.add_node(graph.op(op), fmt::format("{}.{}", at.name, label), std::move(inputs), 1,
                                    std::move(attributes));
   graph.nodes[size_t(id)].where = at.where;
   return graph.nodes[size_t(id)].outputs[0];
@@ -354,7 +354,7 @@ void spell_out_old_softmax(Graph& graph) {
     const ValueId y = append(graph, node, op.c_str(), "of_rows", {rows}, {{"axis", int64_t{-1}}});
     const ValueId shape = append(graph, node, "Shape", "shape", {x});
     Node& reshape = graph.nodes.emplace_back(node);
-    reshape.op = &builtin_ops().get("Reshape");
+    reshape.op = &graph.op("Reshape");
     reshape.inputs = {y, shape};
     reshape.attributes = {};
   }

@@ -30,11 +30,11 @@ Graph read_onnx(const std::string& path, const OpRegistry&, int64_t) {
 #include <limits>
 #include <unordered_set>
 
-#include "graph/error.h"
+#include "base/error.h"
+#include "base/files/file_kind.h"
 #include "graph/file/external_data.h"
 #include "graph/file/half_types.h"
 #include "graph/file/model_parameters.h"
-#include "io/formats/file_kind.h"
 
 namespace arbalest {
 namespace {

@@ -29,8 +29,8 @@ void write_onnx(const Graph&, const std::string& path, const OnnxFileOptions&) {
 #include <limits>
 #include <optional>
 
+#include "base/files/atomic_file.h"
 #include "graph/op.h"
-#include "io/formats/atomic_file.h"
 
 namespace arbalest {
 namespace {

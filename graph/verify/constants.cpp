@@ -200,7 +200,7 @@ void settle_choices(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (!is_choice(node)) continue;
     node.inputs = {node.inputs[chosen_operand(graph, node)]};
-    node.op = &builtin_ops().get("Identity");
+    node.op = &graph.op("Identity");
   }
 }
 

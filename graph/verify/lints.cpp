@@ -109,7 +109,7 @@ bool passes_on(const Node& node) {
 Notes doubled_activations(const Graph& graph) {
   Notes notes;
   for (const Node& loss : graph.nodes) {
-    const Comparison* comparison = comparison_of(*loss.op);
+    const std::optional<Comparison>& comparison = loss.op->compares;
     if (!comparison || comparison->activation.empty()) continue;
     const std::string_view activation = comparison->activation;
     const Node* node = maker(graph, loss.inputs[0]);

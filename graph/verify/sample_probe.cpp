@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/random.h"
 #include "graph/constants.h"
-#include "graph/verify/host_node.h"
 #include "graph/op.h"
-#include "graph/random.h"
+#include "graph/verify/host_node.h"
 
 namespace arbalest {
 namespace {

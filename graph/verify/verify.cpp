@@ -7,10 +7,10 @@
 #include <map>
 #include <unordered_set>
 
-#include "graph/verify/check_sound.h"
+#include "base/error.h"
 #include "graph/constants.h"
-#include "graph/error.h"
 #include "graph/op.h"
+#include "graph/verify/check_sound.h"
 
 namespace arbalest {
 namespace {

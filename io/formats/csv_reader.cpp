@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 
 namespace arbalest {
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
-#include "graph/error.h"
-#include "io/formats/half.h"
-#include "io/formats/random_access_file.h"
+#include "base/error.h"
+#include "base/files/random_access_file.h"
+#include "base/half.h"
 
 namespace arbalest {
 namespace {

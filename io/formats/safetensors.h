@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/files/random_access_file.h"
 #include "graph/types.h"
-#include "io/formats/random_access_file.h"
 
 namespace arbalest {
 

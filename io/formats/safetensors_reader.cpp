@@ -6,11 +6,11 @@
 #include <cstring>
 #include <set>
 
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/files/file_kind.h"
+#include "base/half.h"
 #include "base/shell_word.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
-#include "io/formats/file_kind.h"
-#include "io/formats/half.h"
 #include "io/formats/json_error.h"
 #include "io/formats/json_watch.h"
 #include "io/formats/safetensors.h"

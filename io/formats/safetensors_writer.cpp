@@ -4,7 +4,7 @@
 #include <numeric>
 #include <unordered_set>
 
-#include "io/formats/atomic_file.h"
+#include "base/files/atomic_file.h"
 #include "io/formats/json_error.h"
 #include "io/formats/safetensors.h"
 #include "io/formats/safetensors_format.h"

@@ -4,8 +4,8 @@
 
 #include <charconv>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 
 namespace arbalest {
 namespace {

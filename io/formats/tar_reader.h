@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/formats/random_access_file.h"
+#include "base/files/random_access_file.h"
 
 namespace arbalest {
 

@@ -12,10 +12,10 @@
 #include <streambuf>
 #include <string_view>
 
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/files/file_kind.h"
 #include "base/shell_word.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
-#include "io/formats/file_kind.h"
 #include "io/formats/json_error.h"
 
 namespace arbalest {

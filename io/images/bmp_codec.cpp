@@ -6,7 +6,7 @@
 #include <array>
 #include <bit>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/images/codec.h"
 
 namespace arbalest {

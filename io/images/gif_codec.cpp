@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/images/codec.h"
 
 namespace arbalest {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "graph/error.h"
-#include "io/formats/file_kind.h"
+#include "base/error.h"
+#include "base/files/file_kind.h"
 #include "io/images/codec.h"
 #include "io/images/orientation.h"
 #include "io/images/resample.h"

@@ -7,7 +7,7 @@
 #include <csetjmp>
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/images/codec.h"
 #include "io/images/orientation.h"
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/images/codec.h"
 
 namespace arbalest {

@@ -12,9 +12,9 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/formats/csv_reader.h"
 #include "io/photos/csv_columns.h"
 #include "io/photos/csv_labels.h"

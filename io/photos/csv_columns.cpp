@@ -9,7 +9,7 @@
 #include <charconv>
 #include <string_view>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {

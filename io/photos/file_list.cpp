@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/photos/photo_files.h"
 
 namespace arbalest {

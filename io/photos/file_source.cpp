@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error.h"
+#include "base/files/file.h"
 #include "base/in_threads.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
 
 namespace arbalest {
 

@@ -11,9 +11,9 @@
 #include <initializer_list>
 #include <set>
 
+#include "base/error.h"
+#include "base/files/file.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
 #include "io/images/image_format.h"
 #include "io/photos/empty_classes.h"
 #include "io/photos/file_source.h"

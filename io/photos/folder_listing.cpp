@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "io/formats/file.h"
+#include "base/files/file.h"
 #include "io/images/image_format.h"
 #include "io/sources/passed_over.h"
 

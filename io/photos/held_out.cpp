@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
-#include "graph/checked.h"
-#include "graph/random.h"
+#include "base/checked.h"
+#include "base/random.h"
 
 namespace arbalest {
 

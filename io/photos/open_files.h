@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "io/formats/random_access_file.h"
+#include "base/files/random_access_file.h"
 
 namespace arbalest {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "graph/error.h"
-#include "io/formats/random_access_file.h"
+#include "base/error.h"
+#include "base/files/random_access_file.h"
 
 namespace arbalest {
 

@@ -11,9 +11,9 @@
 #include <map>
 #include <string_view>
 
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
 #include "io/formats/tar_reader.h"
 #include "io/images/image_format.h"
 #include "io/sources/passed_over.h"

@@ -8,7 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

@@ -9,10 +9,10 @@
 #include <set>
 #include <string_view>
 
+#include "base/error.h"
+#include "base/files/file.h"
 #include "base/in_threads.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
 #include "io/formats/shard_list.h"
 #include "io/images/image_format.h"
 #include "io/photos/shard_names.h"

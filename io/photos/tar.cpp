@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <set>
 
+#include "base/error.h"
+#include "base/files/file.h"
 #include "base/host_memory.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
 #include "io/formats/tar_reader.h"
 #include "io/photos/empty_classes.h"
 #include "io/photos/open_files.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/source.h"
 
 namespace arbalest {

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 #include "io/formats/layout.h"
 #include "io/sources/memory_source.h"
 #include "io/sources/schemes.h"

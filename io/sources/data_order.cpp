@@ -6,9 +6,9 @@
 #include <bit>
 #include <cassert>
 
-#include "graph/checked.h"
-#include "graph/error.h"
-#include "graph/random.h"
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/random.h"
 
 namespace arbalest {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <thread>
 
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/sources/glyph_strokes.h"
 #include "io/sources/schemes.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "io/formats/file.h"
+#include "base/files/file.h"
 #include "io/sources/memory_source.h"
 #include "io/sources/schemes.h"
 

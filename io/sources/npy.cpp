@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 #include "io/formats/npy.h"
 #include "io/sources/sample_array.h"
 #include "io/sources/schemes.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/layout.h"
 
 namespace arbalest {

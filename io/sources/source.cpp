@@ -12,8 +12,8 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 #include "io/sources/limited.h"
 #include "io/sources/schemes.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/field.h"
 
 namespace arbalest {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/sources/schemes.h"
 
 namespace arbalest {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "io/formats/file.h"
+#include "base/files/file.h"
 #include "io/formats/safetensors.h"
 #include "io/sources/sample_array.h"
 #include "io/sources/schemes.h"

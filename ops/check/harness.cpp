@@ -9,6 +9,7 @@
 #include <random>
 
 #include "graph/layouts.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/compare.h"
 #include "ops/idle_threads.h"
 
@@ -222,6 +223,7 @@ Tensor converted(const Tensor& tensor, DataType type) {
 
 Case::Case(const Op& op, const std::vector<TensorType>& inputs, int output_count, const Attributes& attributes,
            const std::string& name) {
+  graph.registry = &builtin_ops();
   std::vector<ValueId> ids;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].dtype == DataType::Token) {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_colours.h"
 #include "ops/conv/conv_small.h"
 #include "ops/conv/conv_thin.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/cuda/tensor_map.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {

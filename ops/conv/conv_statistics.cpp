@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "graph/passes/batch_norms.h"
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_type.h"
 #include "ops/conv/cpu/conv_statistics_cpu.h"
+#include "ops/norm/batch_norms.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -37,12 +37,12 @@ void infer_gradient_sums(InferContext& context) {
   for (const size_t i : {size_t{4}, size_t{5}, size_t{6}, size_t{7}}) {
     if (context.has_input(i)) expect_input(context, i, channels, "a number a channel of 'X'");
   }
-  const bool pair = context.has_input(kSumsX2);
+  const bool pair = context.has_input(ConvSumsInput::X2);
   if (pair) {
-    if (!context.has_input(kSumsY) || !context.has_input(kSumsSecond))
+    if (!context.has_input(ConvSumsInput::Y) || !context.has_input(ConvSumsInput::Second))
       context.fail("'X2' is there without 'Y' or 'dY2'");
-    expect_input(context, kSumsX2, x, "the type of 'X'");
-    expect_input(context, kSumsMean2, channels, "a number a channel of 'X'");
+    expect_input(context, ConvSumsInput::X2, x, "the type of 'X'");
+    expect_input(context, ConvSumsInput::SavedMean2, channels, "a number a channel of 'X'");
   }
   if (context.has_input(3) && context.has_input(7)) context.fail("inputs 'Y' and 'bias' are both there; expected one");
   context.set_output(0, x);

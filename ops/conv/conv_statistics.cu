@@ -1,7 +1,6 @@
 // Convolutions with partial statistics: in one kernel for few channels, for the stem, or if the convolution is
 // pointwise or of 3 × 3 and that is faster; else the convolution and a pass over its result.
 
-#include "graph/passes/batch_norms.h"
 #include "ops/conv/conv_fold.h"
 #include "ops/conv/conv_kernel.h"
 #include "ops/conv/conv_solution.h"
@@ -13,6 +12,7 @@
 #include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/tensor_map.h"
 #include "ops/norm/batch_norm_pair.cuh"
+#include "ops/norm/batch_norms.h"
 
 namespace arbalest {
 
@@ -182,9 +182,9 @@ PairGradientOf<T> pair_gradient_of(const KernelContext& c) {
           input<T>(c, 8),
           input<T>(c, 3),
           input<T>(c, 2),
-          input<T>(c, kSumsX2),
+          input<T>(c, ConvSumsInput::X2),
           input<float>(c, 5),
-          input<float>(c, kSumsMean2)};
+          input<float>(c, ConvSumsInput::SavedMean2)};
 }
 
 // Makes a convolution's input gradient with the sums for two batch norms. If the convolution is pointwise and a kernel
@@ -225,7 +225,7 @@ std::unique_ptr<Kernel> gradient_sums(const KernelRequest& request) {
   const int64_t chunk_pixels = int_attribute(request.node, "chunk_pixels"), bytes = request.outputs[0].bytes();
   const ConvolutionProblem problem =
       convolution_problem(request, Kind::GradInput, image, request.inputs[1].shape, request.inputs[0].shape);
-  if (request.has_input(kSumsX2)) return pair_gradient_sums(request, problem, chunk_pixels);
+  if (request.has_input(ConvSumsInput::X2)) return pair_gradient_sums(request, problem, chunk_pixels);
   const bool two = request.has_input(8);
   const Mask mask = request.has_input(3) ? Mask::Y : request.has_input(7) ? Mask::X : Mask::None;
   if (chunk_pixels == 0 && is_thin(problem) && can_run_thin(cuda_context(request))) {

@@ -3,9 +3,9 @@
 // there, tap by tap: 16 neighbouring pixels are the rows of one operand, channels the columns of the other. Images are
 // bfloat16 (N,H,W,C), filters (K,3,3,C).
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/cuda/cuda_math.cuh"
 #include "ops/cuda/matrix_unit.cuh"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest::cuda {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/kernel.h"
 #include "ops/cuda/plan_cache.h"
 

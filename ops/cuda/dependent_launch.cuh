@@ -9,13 +9,9 @@
 
 namespace arbalest::cuda {
 
-// True if all code of this build knows the instructions below. If some does not, launches are ordinary ones.
-#ifdef __CUDA_ARCH_LIST__
-inline constexpr int kBuiltFor[] = {__CUDA_ARCH_LIST__};  // 100 times each compute capability, ascending
-inline constexpr bool kDependentLaunches = kBuiltFor[0] >= 900;
-#else
-inline constexpr bool kDependentLaunches = false;
-#endif
+// Whether the code that the device in use runs knows the instructions below: a build may hold code for several
+// architectures (-Dgpu_arch), some older. If it does not, launches are ordinary ones.
+bool knows_dependent_launches();
 
 // Waits until the kernels ahead in the stream have ended and their writes can be read. In a kernel that is launched by
 // launch_dependent(), every thread calls it before it touches global memory. Without effect in a kernel that is
@@ -54,7 +50,7 @@ void launch_dependent(void (*kernel)(Parameters...), const Launch& launch, Argum
   config.dynamicSmemBytes = launch.shared;
   config.stream = launch.stream;
   config.attrs = &early;
-  config.numAttrs = kDependentLaunches && launch.early ? 1 : 0;
+  config.numAttrs = launch.early && knows_dependent_launches() ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);  // check_launch() has its error
 }
 template <typename... Parameters, typename... Arguments>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "graph/checked.h"
+#include "base/checked.h"
 #include "ops/definition.h"
 
 namespace arbalest {

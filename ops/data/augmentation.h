@@ -6,10 +6,10 @@
 #include <cmath>
 #include <vector>
 
+#include "base/host_device.h"
+#include "base/random.h"
 #include "graph/graph.h"
-#include "graph/host_device.h"
 #include "graph/kernel.h"
-#include "graph/random.h"
 #include "ops/data/random_box.h"
 
 namespace arbalest {

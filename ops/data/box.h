@@ -1,7 +1,7 @@
 #pragma once
 // A rectangle of pixels, on CPUs and GPUs.
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 
 namespace arbalest {
 

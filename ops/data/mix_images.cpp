@@ -96,7 +96,7 @@ void expand_mix_images(ExpandContext& context) {
 }
 
 void pixels_for_inference(Graph& graph, NodeId id) {
-  graph.nodes[size_t(id)].op = &builtin_ops().get("Identity");
+  graph.nodes[size_t(id)].op = &graph.op("Identity");
   graph.nodes[size_t(id)].attributes = {};
 }
 

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <string>
 
+#include "base/host_device.h"
+#include "base/random.h"
 #include "graph/graph.h"
-#include "graph/host_device.h"
 #include "graph/kernel.h"
-#include "graph/random.h"
 #include "ops/data/box.h"
 
 namespace arbalest {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <string_view>
 
-#include "graph/checked.h"
+#include "base/checked.h"
+#include "base/host_device.h"
+#include "base/random.h"
 #include "graph/graph.h"
-#include "graph/host_device.h"
-#include "graph/random.h"
 #include "ops/data/box.h"
 
 namespace arbalest {

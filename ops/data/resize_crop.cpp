@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "graph/checked.h"
-#include "graph/random.h"
+#include "base/checked.h"
+#include "base/random.h"
 #include "ops/data/prepare_image.h"
 
 namespace arbalest {

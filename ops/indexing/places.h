@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "graph/kernel.h"
 #include "graph/op.h"
 

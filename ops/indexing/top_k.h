@@ -1,7 +1,7 @@
 #pragma once
 // The order in which TopK puts elements, on every device.
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "graph/types.h"
 
 namespace arbalest {

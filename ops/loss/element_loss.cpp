@@ -290,7 +290,8 @@ Op loss_op(std::string name, std::string doc, std::vector<OperandSpec> operands)
               [](const Graph& graph, const Node& node) {
                 return Cost{4 * double(input_type(graph, node, 0).elements()), operand_bytes(graph, node)};
               },
-          .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0}};
+          .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0},
+          .compares = Comparison{Comparison::Target::Numbers}};
 }
 
 Op gradient_op(const Op& loss, std::string doc) {
@@ -329,6 +330,7 @@ void register_loss_element_loss(OpRegistry& registry) {
   sigmoid.expand = expand_weights;
   sigmoid.expands = [](const InferContext& c) { return !floats_attribute(c.node(), "pos_weight").empty(); };
   sigmoid.samples = [] { return sigmoid_samples(false); };
+  sigmoid.compares = Comparison{Comparison::Target::Labels, "Sigmoid"};
   sigmoid.cpu = loss_cpu<SigmoidRule>;
   sigmoid_grad.samples = [] { return sigmoid_samples(true); };
   sigmoid_grad.cpu = gradient_cpu<SigmoidRule>;

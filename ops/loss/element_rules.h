@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 
 namespace arbalest {
 

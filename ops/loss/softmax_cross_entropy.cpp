@@ -423,6 +423,7 @@ void register_loss_softmax_cross_entropy(OpRegistry& registry) {
            },
        .samples = [] { return samples(false); },
        .metric = MetricSpec{.better = MetricSpec::Better::Lower, .least = 0},
+       .compares = Comparison{Comparison::Target::Classes, "Softmax"},
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return loss_cpu(r, t); })});
   std::vector<OperandSpec> inputs = operands();
   inputs.insert(inputs.begin(), {.name = "dloss"});

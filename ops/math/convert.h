@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 
 namespace arbalest {
 

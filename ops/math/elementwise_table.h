@@ -7,7 +7,7 @@
 #include <limits>
 #include <string_view>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 
 namespace arbalest::elementwise {
 

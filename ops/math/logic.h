@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 
 namespace arbalest {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "graph/types.h"
 
 namespace arbalest {

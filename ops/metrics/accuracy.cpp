@@ -107,6 +107,7 @@ void register_metrics_accuracy(OpRegistry& registry) {
                     },
                 .samples = samples,
                 .metric = MetricSpec{.better = MetricSpec::Better::Higher, .least = 0, .most = 1},
+                .compares = Comparison{Comparison::Target::Classes},
                 .cpu = floating_kernel([](const KernelRequest& r, auto t) { return accuracy_cpu(r, t); })});
 }
 

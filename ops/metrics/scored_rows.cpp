@@ -123,6 +123,7 @@ Op scored_metric(std::string name, std::string doc) {
                                .most = 1,
                                .keeps = MetricSpec::Keeps::Rows,
                                .parts = parts_of},
+          .compares = Comparison{Comparison::Target::Either},
           .cpu = floating_kernel([](const KernelRequest& r, auto t) { return scored_cpu<decltype(t)>(r); })};
 }
 

@@ -118,10 +118,19 @@ void infer_as_identity(Graph& graph, NodeId id) {
     node.attributes.set("training_mode", int64_t{0});
     return;
   }
-  node.op = &builtin_ops().get("Identity");
+  node.op = &graph.op("Identity");
   node.attributes = {};
   node.inputs.resize(1);
   node.outputs.resize(1);
+}
+
+// The gradient's operator drops the same elements of X as of dY.
+Repetition dropped_again(const Graph& graph, const Node& node) {
+  if (int_attribute(node, "training_mode") == 0) return {};
+  return {&graph.op("arbalest.DropoutGrad"),
+          {node.inputs[0]},
+          {{"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}},
+          {node.outputs[0]}};
 }
 
 std::vector<Sample> samples(const Attributes& others, int outputs) {
@@ -175,6 +184,7 @@ void register_nn_dropout(OpRegistry& registry) {
       .expand = [](ExpandContext& c) { c.replace_output(0, c.add("Identity", "", {c.input(0)}, 1)[0]); },
       .expands = is_identity,
       .for_inference = infer_as_identity,
+      .again = dropped_again,
       .cost = elementwise_cost(1),
       .samples = forward_samples,
       .cpu = floating_kernel([](const KernelRequest& r, auto t) { return dropout_cpu(r, t); })};

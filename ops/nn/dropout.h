@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
+#include "base/random.h"
 #include "graph/graph.h"
-#include "graph/host_device.h"
 #include "graph/kernel.h"
-#include "graph/random.h"
 
 namespace arbalest {
 

@@ -45,8 +45,16 @@ void grad_stochastic_depth(GradContext& context) {
       0, context.add("arbalest.StochasticDepthGrad", "grad_input", {context.output_gradient(0)}, 1, attributes)[0]);
 }
 
+// The gradient's operator drops the same samples of X as of dY.
+Repetition dropped_again(const Graph& graph, const Node& node) {
+  return {&graph.op("arbalest.StochasticDepthGrad"),
+          {node.inputs[0]},
+          {{"ratio", float_attribute(node, "ratio")}, {"seed", int_attribute(node, "seed")}, {"node", node.name}},
+          {node.outputs[0]}};
+}
+
 void infer_as_identity(Graph& graph, NodeId id) {
-  graph.nodes[size_t(id)].op = &builtin_ops().get("Identity");
+  graph.nodes[size_t(id)].op = &graph.op("Identity");
   graph.nodes[size_t(id)].attributes = {};
 }
 
@@ -85,6 +93,7 @@ void register_nn_stochastic_depth(OpRegistry& registry) {
        .infer = infer_stochastic_depth,
        .grad = grad_stochastic_depth,
        .for_inference = infer_as_identity,
+       .again = dropped_again,
        .cost = elementwise_cost(1),
        .samples = [] { return samples({}); },
        .cpu = floating_kernel([](const KernelRequest& r, auto t) { return stochastic_depth_cpu(r, r.node.name, t); })});

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "graph/op.h"
 
 namespace arbalest {

@@ -4,9 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_cpu.h"
+#include "ops/norm/batch_norms.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -75,7 +76,7 @@ void check_residual(InferContext& context, const TensorType& x) {
   if (context.has_input(5)) expect_input(context, 5, x, "the type of 'X'");
 }
 
-// Checks the partials that a convolution leaves, if there are any: see graph/passes/statistics_chunks.h.
+// Checks the partials that a convolution leaves, if there are any: see ops/norm/statistics_chunks.h.
 void check_partials(InferContext& context, size_t index, const TensorType& x) {
   if (!context.has_input(index)) return;
   if (x.shape.size() != 4) context.fail("input 'partials' is for images (N,C,H,W)");
@@ -109,11 +110,23 @@ void grad_training(GradContext& c) {
   if (residual) c.set_input_gradient(5, gradients[3]);
 }
 
+Repetition normalised_again(const Graph& graph, const Node& node) {
+  const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
+  if (mean == kNone || inv_std == kNone) return {};
+  Repetition again{&graph.op("arbalest.BatchNormAgain"),
+                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+                   {{"relu", int_attribute(node, "relu")}},
+                   {node.outputs[0]}};
+  const size_t residual = BatchNormInput::Residual;
+  if (node.inputs.size() > residual && node.inputs[residual] != kNone) again.inputs.push_back(node.inputs[residual]);
+  return again;
+}
+
 // Inference form of BatchNormTraining: the same inputs, running statistics instead of the batch's, one output.
 void training_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
-  node.op = &builtin_ops().get("arbalest.BatchNormInference");
+  node.op = &graph.op("arbalest.BatchNormInference");
   node.attributes = std::move(attributes);
   node.outputs.resize(1);
 }
@@ -400,6 +413,7 @@ void register_norm_batch_norm(OpRegistry& registry) {
        .infer = infer_training,
        .grad = grad_training,
        .for_inference = training_for_inference,
+       .again = normalised_again,
        .cost = elementwise_cost(8),
        .samples = training_samples,
        .aliases = {{1, 3}, {2, 4}},

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/norm/batch_norm.cuh"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest::cuda {
 

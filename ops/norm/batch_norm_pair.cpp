@@ -1,13 +1,15 @@
 // Two batch norms whose sum goes through Relu, as one node. The pass fuse_batch_norm_pairs makes these of
-// BatchNormTraining and BatchNormGrad (batch_norm.cpp); what they read and write is in graph/passes/batch_norms.h.
+// BatchNormTraining and BatchNormGrad (batch_norm.cpp); what they read and write is in ops/norm/batch_norms.h.
 
-#include "graph/passes/batch_norms.h"
+#include "ops/norm/batch_norms.h"
 
 #include <fmt/format.h>
 
-#include "graph/passes/statistics_chunks.h"
+#include <algorithm>
+
 #include "ops/definition.h"
 #include "ops/norm/batch_norm_pair_cpu.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -40,6 +42,19 @@ void infer_training(InferContext& context) {
   for (size_t of : {0, 1}) check_partials(context, pair_training_partials(of), kPairChunkPixels[of], x);
   context.set_output(0, x);
   for (size_t i = 1; i < context.output_count(); ++i) context.set_output(i, {master_type(x.dtype), {x.shape[1]}});
+}
+
+Repetition normalised_again(const Graph& graph, const Node& node) {
+  Repetition again{&graph.op("arbalest.BatchNormPairAgain"), {}, {}, {node.outputs[0]}};
+  for (const size_t of : {size_t{0}, size_t{1}}) {
+    for (const size_t i : {size_t{0}, size_t{1}, size_t{2}}) {
+      again.inputs.push_back(node.inputs[pair_training_input(of, i)]);
+    }
+    for (const size_t i : {size_t{2}, size_t{3}}) {
+      again.inputs.push_back(node.outputs[pair_training_statistics(of, i)]);
+    }
+  }
+  return std::count(again.inputs.begin(), again.inputs.end(), kNone) > 0 ? Repetition{} : again;
 }
 
 void infer_again(InferContext& context) {
@@ -192,6 +207,7 @@ void register_norm_batch_norm_pair(OpRegistry& registry) {
        .internal = true,
        .layout = Layout::ChannelsLast,
        .infer = infer_training,
+       .again = normalised_again,
        .cost = elementwise_cost(16),
        .samples = training_samples,
        .aliases = {{1, 3}, {2, 4}, {5, 8}, {6, 9}},

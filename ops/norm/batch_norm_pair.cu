@@ -1,8 +1,8 @@
 // CUDA side of two batch norms whose sum goes through Relu: which of the kernels in batch_norm_pair.cuh run.
 
-#include "graph/passes/batch_norms.h"
 #include "ops/norm/batch_norm_launch.cuh"
 #include "ops/norm/batch_norm_pair.cuh"
+#include "ops/norm/batch_norms.h"
 
 namespace arbalest {
 

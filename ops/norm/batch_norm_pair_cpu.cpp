@@ -2,9 +2,9 @@
 
 #include "ops/norm/batch_norm_pair_cpu.h"
 
-#include "graph/passes/batch_norms.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/norm/batch_norms.h"
 #include "ops/norm/batch_statistics_cpu.h"
 
 namespace arbalest {

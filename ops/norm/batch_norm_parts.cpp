@@ -1,8 +1,8 @@
 // Batch normalisation of tensors that are concatenated along the channels, by Concat in a graph file. The pass
 // fuse_concats makes these operators of BatchNormTraining and BatchNormInference (batch_norm.cpp), whose attributes
-// they have. The order of their operands is in graph/passes/batch_norms.h.
+// they have. The order of their operands is in ops/norm/batch_norms.h.
 
-#include "graph/passes/batch_norms.h"
+#include "ops/norm/batch_norms.h"
 
 #include <fmt/format.h>
 
@@ -76,13 +76,24 @@ void grad_training(GradContext& c) {
   }
 }
 
+Repetition normalised_again(const Graph& graph, const Node& node) {
+  const ValueId mean = node.outputs[BatchNormOutput::SavedMean], inv_std = node.outputs[BatchNormOutput::SavedInvStd];
+  if (mean == kNone || inv_std == kNone) return {};
+  Repetition again{&graph.op("arbalest.BatchNormPartsAgain"),
+                   {node.inputs[0], node.inputs[BatchNormInput::Scale], node.inputs[BatchNormInput::Bias], mean, inv_std},
+                   {{"relu", int_attribute(node, "relu")}},
+                   {node.outputs[0]}};
+  for (size_t i = 1; i < training_parts(node.inputs.size()); ++i) again.inputs.push_back(node.inputs[training_part(i)]);
+  return again;
+}
+
 // Running statistics instead of the batch's, and one output.
 void training_for_inference(Graph& graph, NodeId id) {
   Node& node = graph.nodes[size_t(id)];
   Attributes attributes{{"epsilon", float_attribute(node, "epsilon")}, {"relu", int_attribute(node, "relu")}};
   std::vector<ValueId> inputs(node.inputs.begin(), node.inputs.begin() + 5);
   for (size_t i = 1; i < training_parts(node.inputs.size()); ++i) inputs.push_back(node.inputs[training_part(i)]);
-  node.op = &builtin_ops().get("arbalest.BatchNormPartsInference");
+  node.op = &graph.op("arbalest.BatchNormPartsInference");
   node.attributes = std::move(attributes);
   node.inputs = std::move(inputs);
   node.outputs.resize(1);
@@ -345,6 +356,7 @@ void register_norm_batch_norm_parts(OpRegistry& registry) {
        .infer = infer_training,
        .grad = grad_training,
        .for_inference = training_for_inference,
+       .again = normalised_again,
        .cost = elementwise_cost(3),
        .samples = training_samples,
        .aliases = {{1, 3}, {2, 4}},

@@ -3,8 +3,8 @@
 // channels of all parts, a row of part i's tensors only its own. A slice of channels lies in one part. Otherwise they
 // work as in batch_norm.cuh.
 
-#include "graph/passes/batch_norms.h"
 #include "ops/norm/batch_norm.cuh"
+#include "ops/norm/batch_norms.h"
 
 namespace arbalest::cuda {
 

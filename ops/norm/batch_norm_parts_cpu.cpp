@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "graph/passes/batch_norms.h"
+#include "ops/norm/batch_norms.h"
 #include "ops/norm/moments_cpu.h"
 
 namespace arbalest {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/norm/moments_cpu.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 

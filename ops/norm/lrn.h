@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "graph/kernel.h"
 
 namespace arbalest {

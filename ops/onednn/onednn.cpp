@@ -10,8 +10,8 @@
 #include <omp.h>
 #endif
 
-#include "graph/error.h"
-#include "ops/address_space.h"
+#include "base/address_space.h"
+#include "base/error.h"
 
 namespace arbalest::onednn {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "graph/graph.h"
-#include "graph/host_device.h"
 
 namespace arbalest {
 

@@ -19,7 +19,7 @@
 
 #include <cmath>
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 
 namespace arbalest {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "graph/checked.h"
+#include "base/checked.h"
 #include "ops/definition.h"
 
 namespace arbalest {
@@ -54,9 +54,9 @@ void check_above_0(const Node& node, std::string_view attribute) {
        fmt::format("attribute '{}' is {}; expected more than 0, and no more than a float holds", attribute, value));
 }
 
-std::vector<const Op*> optimizers() {
+std::vector<const Op*> optimizers(const OpRegistry& registry) {
   std::vector<const Op*> all;
-  for (const Op& op : builtin_ops().all()) {
+  for (const Op& op : registry.all()) {
     if (op.optimizer) all.push_back(&op);
   }
   return all;
@@ -69,16 +69,16 @@ bool is_given(const Node& node, const AttributeSpec& spec) {
 }
 
 // Checks the optimizer's attributes. One that only other optimizers read fails, because it would have no effect.
-void check_rule(const Node& node) {
+void check_rule(const Node& node, const OpRegistry& registry) {
   std::vector<std::string> names;
-  for (const Op* op : optimizers()) names.push_back(op->optimizer->name);
+  for (const Op* op : optimizers(registry)) names.push_back(op->optimizer->name);
   check_choice(node, "optimizer", names);
   const std::string chosen = string_attribute(node, "optimizer");
-  const Op& rule = *builtin_ops().find_optimizer(chosen);
+  const Op& rule = *registry.find_optimizer(chosen);
   for (const AttributeSpec& spec : node.op->attributes) {
     if (rule.attribute_spec(spec.name) || !is_given(node, spec)) continue;
     std::vector<std::string> readers;
-    for (const Op* other : optimizers()) {
+    for (const Op* other : optimizers(registry)) {
       if (other->attribute_spec(spec.name)) readers.push_back(other->optimizer->name);
     }
     if (readers.empty()) continue;
@@ -185,7 +185,7 @@ void infer_train(InferContext& context) {
     check_at_least(node, name, 0);
   }
   check_below(node, "ema", 1);
-  check_rule(node);
+  check_rule(node, *context.graph().registry);
   check_groups(node);
   check_schedule(node);
   constexpr int64_t kMost = 1'000'000;

@@ -1,7 +1,7 @@
 #pragma once
 // A walk through a tensor and its sums, split into axes that are kept and axes that are summed over.
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "ops/math/strided.h"
 
 namespace arbalest {

@@ -224,7 +224,7 @@ std::vector<Case> cases(bool resize) {
   return cases;
 }
 
-std::vector<Sample> samples(std::string name, bool backward) {
+std::vector<Sample> samples(const OpRegistry& registry, const std::string& name, bool backward) {
   std::vector<Sample> samples;
   for (const Case& c : cases(name == "Resize")) {
     for (const Layout layout : {Layout::RowMajor, Layout::ChannelsLast}) {
@@ -235,7 +235,7 @@ std::vector<Sample> samples(std::string name, bool backward) {
                     .attributes = c.attributes,
                     .tolerance = 1e-5};
       if (backward) {
-        const Node node{.op = &builtin_ops().get(name), .name = {}, .attributes = c.attributes};
+        const Node node{.op = &registry.get(name), .name = {}, .attributes = c.attributes};
         sample.inputs[0].type.shape = Resizing(node, c.x).shape;
         set_type(sample.attributes, x);
       }
@@ -257,7 +257,7 @@ void add(OpRegistry& registry, const std::string& name, std::vector<AttributeSpe
         .infer = infer_resize,
         .grad = grad_resize,
         .cost = elementwise_cost(8),
-        .samples = [name] { return samples(name, false); },
+        .samples = [name, &registry] { return samples(registry, name, false); },
         .cpu = kernel(false)};
   for (const char* constant : constants) {
     op.inputs.push_back({.name = constant, .arity = OperandSpec::Optional, .constant = true});
@@ -274,7 +274,7 @@ void add(OpRegistry& registry, const std::string& name, std::vector<AttributeSpe
                 .layout = std::nullopt,
                 .infer = infer_gradient,
                 .cost = elementwise_cost(8),
-                .samples = [name] { return samples(name, true); },
+                .samples = [name, &registry] { return samples(registry, name, true); },
                 .cpu = kernel(true)});
 }
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "graph/checked.h"
+#include "base/checked.h"
 #include "graph/kernel.h"
 #include "ops/math/strided.h"
 

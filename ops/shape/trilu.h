@@ -1,7 +1,7 @@
 #pragma once
 // Which elements Trilu keeps, on every device.
 
-#include "graph/host_device.h"
+#include "base/host_device.h"
 #include "graph/kernel.h"
 
 namespace arbalest {

@@ -7,8 +7,8 @@
 #include <set>
 #include <sstream>
 
-#include "examples/photos/chexnet.h"
 #include "examples/models.h"
+#include "examples/photos/chexnet.h"
 #include "examples/photos/photos.h"
 #include "executor/plan/make_plan.h"
 #include "executor/session/state.h"
@@ -16,7 +16,8 @@
 #include "graph/file/onnx_file.h"
 #include "graph/file/overrides.h"
 #include "graph/verify/lints.h"
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
+#include "passes/passes.h"
 #include "tests/examples/published.h"
 #include "tests/executor/fixture.h"
 #include "tests/graph/file_fixture.h"

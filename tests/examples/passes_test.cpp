@@ -9,11 +9,11 @@
 
 #include "executor/devices/device.h"
 #include "executor/plan/make_plan.h"
-#include "graph/passes/program.h"
+#include "passes/program.h"
 #include "tests/examples/published.h"
 #include "tests/examples/small_models.h"
 #include "tests/executor/fixture.h"
-#include "tests/graph/in_double.h"
+#include "tests/passes/in_double.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

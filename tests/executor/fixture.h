@@ -11,6 +11,7 @@
 #include "executor/session/session.h"
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 
 namespace arbalest::test {
 

@@ -1,6 +1,6 @@
 // Names of folders and files: a path a line.
 
-#include "io/formats/file.h"
+#include "base/files/file.h"
 #include "tests/fuzz/source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,6 +1,7 @@
 // Graph files: read, written so that they read back as the same, and planned.
 
 #include "graph/file/graph_file.h"
+#include "ops/builtin_ops.h"
 #include "tests/fuzz/plan.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,6 +1,7 @@
 // Binary models: as graphs, and as models that a graph calls.
 
 #include "graph/file/graph_file.h"
+#include "ops/builtin_ops.h"
 #include "tests/fuzz/plan.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

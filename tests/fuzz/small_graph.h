@@ -3,6 +3,7 @@
 
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 
 namespace arbalest::fuzz {
 

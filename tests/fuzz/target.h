@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest::fuzz {
 

@@ -5,8 +5,9 @@
 #include "graph/constants.h"
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
+#include "ops/builtin_ops.h"
 #include "tests/graph/file_fixture.h"
-#include "tests/graph/passes_fixture.h"
+#include "tests/passes/passes_fixture.h"
 
 #ifdef ARBALEST_ONNX
 #include <onnx/defs/parser.h>

@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-#include "graph/dsl/dsl.h"
+#include "dsl/dsl.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;

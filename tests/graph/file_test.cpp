@@ -11,6 +11,7 @@
 #include <random>
 
 #include "graph/field.h"
+#include "ops/builtin_ops.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;

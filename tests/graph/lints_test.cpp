@@ -6,8 +6,9 @@
 
 #include <fstream>
 
-#include "tests/graph/passes_fixture.h"
+#include "ops/builtin_ops.h"
 #include "tests/io/test_folder.h"
+#include "tests/passes/passes_fixture.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

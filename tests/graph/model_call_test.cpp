@@ -9,7 +9,8 @@
 
 #include "graph/file/graph_file.h"
 #include "graph/op.h"
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
+#include "passes/passes.h"
 #include "tests/graph/file_fixture.h"
 
 using namespace arbalest;

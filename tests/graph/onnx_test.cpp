@@ -5,7 +5,8 @@
 #include "graph/file/graph_file.h"
 #include "graph/file/onnx_file.h"
 #include "graph/op.h"
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
+#include "passes/passes.h"
 #include "tests/graph/file_fixture.h"
 
 #ifdef ARBALEST_ONNX

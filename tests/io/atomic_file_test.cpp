@@ -6,9 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
 #include "tests/io/test_folder.h"
 
 using namespace arbalest;

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/csv_reader.h"
 #include "tests/io/test_folder.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"

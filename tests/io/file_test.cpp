@@ -6,8 +6,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 #include "io/formats/layout.h"
 #include "tests/io/test_folder.h"
 

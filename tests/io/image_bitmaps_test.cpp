@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/images/image.h"
 #include "tests/io/image_files.h"
 #include "tests/io/image_reference.h"

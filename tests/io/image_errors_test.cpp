@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "graph/error.h"
-#include "graph/random.h"
+#include "base/error.h"
+#include "base/random.h"
 #include "io/images/image.h"
 #include "tests/io/image_files.h"
 #include "tests/io/image_reference.h"

@@ -11,7 +11,7 @@
 //
 #include <jpeglib.h>
 
-#include "graph/random.h"
+#include "base/random.h"
 
 namespace arbalest {
 

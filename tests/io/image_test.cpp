@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/images/image.h"
 #include "tests/io/image_files.h"
 #include "tests/io/image_reference.h"

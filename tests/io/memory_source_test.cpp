@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/memory_source.h"
 #include "tests/io/test_folder.h"
 

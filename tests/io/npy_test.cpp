@@ -9,7 +9,7 @@
 #include <limits>
 #include <span>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/npy.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/data_order.h"
 #include "tests/io/test_folder.h"
 

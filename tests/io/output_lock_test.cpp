@@ -1,6 +1,6 @@
 // Outputs that one process writes at a time.
 
-#include "io/formats/output_lock.h"
+#include "base/files/output_lock.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 #include <optional>
 
-#include "io/formats/atomic_file.h"
-#include "io/formats/file.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
 #include "tests/io/test_folder.h"
 
 using namespace arbalest;

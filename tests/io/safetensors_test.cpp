@@ -8,7 +8,7 @@
 #include <ctime>
 #include <fstream>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 

@@ -8,8 +8,8 @@
 #include <functional>
 #include <sstream>
 
-#include "graph/error.h"
-#include "graph/random.h"
+#include "base/error.h"
+#include "base/random.h"
 #include "io/sources/source.h"
 #include "tests/io/read_everything.h"
 #include "tests/io/tar_writer.h"

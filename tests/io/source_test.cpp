@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/source.h"
 #include "tests/io/batch.h"
 #include "tests/io/test_folder.h"

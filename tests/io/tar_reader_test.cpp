@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/tar_reader.h"
 #include "tests/io/tar_writer.h"
 #include "tests/io/test_folder.h"

@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/data_order.h"
 #include "io/sources/source.h"
 #include "tests/io/tar_writer.h"

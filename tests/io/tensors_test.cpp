@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/formats/safetensors.h"
 #include "io/sources/source.h"
 #include "tests/io/test_folder.h"

@@ -1,12 +1,12 @@
 // Address space that is asked for before libraries take it.
 
-#include "ops/address_space.h"
+#include "base/address_space.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 using namespace arbalest;
 

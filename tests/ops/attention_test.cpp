@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 using namespace arbalest;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 
 using namespace arbalest;
 

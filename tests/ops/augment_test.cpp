@@ -7,6 +7,7 @@
 #include <functional>
 #include <random>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 #include "ops/data/augmentation.h"
 

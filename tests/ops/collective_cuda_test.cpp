@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 #include "ops/replicas/collective_context.h"
 

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/conv_fold.h"
 #include "tests/ops/lowered_tensor.h"

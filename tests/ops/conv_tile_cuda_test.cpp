@@ -2,12 +2,12 @@
 
 #include <doctest/doctest.h>
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/conv_direct.h"
 #include "ops/conv/hopper/conv_folded.h"
 #include "ops/conv/hopper/conv_halo.h"
 #include "ops/conv/hopper/conv_pointwise.h"
 #include "ops/cuda/tensor_map.h"
+#include "ops/norm/statistics_chunks.h"
 #include "tests/ops/lowered_tensor.h"
 
 using namespace arbalest;

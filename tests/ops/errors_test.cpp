@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/file/graph_file.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 using namespace arbalest;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 using namespace arbalest;

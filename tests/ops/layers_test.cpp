@@ -4,8 +4,9 @@
 
 #include <cmath>
 
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
+#include "passes/passes.h"
 
 using namespace arbalest;
 using namespace arbalest::test;

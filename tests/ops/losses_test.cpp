@@ -5,7 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
+#include "passes/passes.h"
 #include "tests/ops/vectors/run_graph.h"
 
 using namespace arbalest;

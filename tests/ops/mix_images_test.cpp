@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 #include "ops/data/mixing.h"
 

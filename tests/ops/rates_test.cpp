@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 using namespace arbalest;

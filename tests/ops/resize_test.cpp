@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "graph/file/graph_file.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 using namespace arbalest;

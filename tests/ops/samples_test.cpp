@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/check_operator.h"
 #include "ops/check/harness.h"
 #include "tests/ops/part.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 #include "ops/optim/train.h"
 

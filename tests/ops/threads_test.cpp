@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 #ifdef _OPENMP

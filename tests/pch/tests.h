@@ -1,4 +1,4 @@
-// Precompiled for the test programs: see graph/pch/library.h.
+// Precompiled for the test programs: see base/pch/library.h.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

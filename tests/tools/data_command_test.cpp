@@ -9,8 +9,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "graph/error.h"
-#include "io/formats/output_lock.h"
+#include "base/error.h"
+#include "base/files/output_lock.h"
 #include "io/formats/safetensors.h"
 #include "io/images/image.h"
 #include "tests/io/image_files.h"

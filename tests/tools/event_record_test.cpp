@@ -11,7 +11,7 @@
 #include <map>
 #include <sstream>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"
 #include "tools/watch/event_record.h"

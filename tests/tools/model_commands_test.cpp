@@ -10,6 +10,7 @@
 
 #include "graph/file/onnx_file.h"
 #include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/image_files.h"
 #include "tests/io/test_folder.h"

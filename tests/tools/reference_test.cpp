@@ -17,6 +17,7 @@
 
 #include "graph/op.h"
 #include "io/sources/source_doc.h"
+#include "ops/builtin_ops.h"
 #include "tests/tools/command_line.h"
 #include "tools/start/describe.h"
 

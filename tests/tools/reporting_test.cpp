@@ -18,6 +18,7 @@
 #include <regex>
 #include <sstream>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/console/console_observer.h"
 #include "executor/console/progress_text.h"
@@ -25,7 +26,6 @@
 #include "executor/plan/make_plan.h"
 #include "executor/trace/trace_summary.h"
 #include "executor/trace/what_if.h"
-#include "graph/error.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "base/files/file.h"
 #include "executor/training/checkpoint_folder.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"

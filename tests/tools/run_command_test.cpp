@@ -17,8 +17,8 @@
 #include <string>
 #include <thread>
 
+#include "base/error.h"
 #include "executor/devices/device.h"
-#include "graph/error.h"
 #include "io/formats/safetensors.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/command_line.h"

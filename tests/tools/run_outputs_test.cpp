@@ -14,10 +14,10 @@
 #include <string>
 #include <thread>
 
+#include "base/error.h"
+#include "base/files/output_lock.h"
 #include "executor/training/checkpoint_folder.h"
 #include "executor/training/utc_time.h"
-#include "graph/error.h"
-#include "io/formats/output_lock.h"
 #include "tests/io/test_folder.h"
 #include "tools/command/commands.h"
 #include "tools/watch/log.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "executor/inference/classification.h"
 #include "executor/inference/label_counts.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

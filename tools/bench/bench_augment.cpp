@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/builtin_ops.h"
 #include "ops/check/harness.h"
 
 #ifdef _OPENMP

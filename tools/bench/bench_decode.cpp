@@ -22,9 +22,9 @@
 //
 #include <jpeglib.h>
 
-#include "graph/error.h"
-#include "graph/random.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/random.h"
 #include "io/images/image.h"
 
 namespace arbalest {

@@ -8,14 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/error.h"
 #include "base/host_memory.h"
 #include "base/shell_word.h"
 #include "executor/devices/device_memory.h"
 #include "executor/session/reading.h"
 #include "executor/session/state.h"
-#include "graph/error.h"
 #include "graph/op.h"
-#include "graph/passes/samples_apart.h"
+#include "passes/samples_apart.h"
 #include "tools/command/commands.h"
 #include "tools/command/plan_summary.h"
 #include "tools/command/session_setup.h"

@@ -8,12 +8,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/console/progress_text.h"
 #include "executor/console/terminal.h"
 #include "executor/session/output_paths.h"
 #include "executor/session/session.h"
-#include "graph/error.h"
 #include "io/sources/passed_over.h"
 #include "io/sources/source.h"
 #include "tools/command/commands.h"

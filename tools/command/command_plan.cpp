@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/error.h"
 #include "executor/trace/trace_plan.h"
-#include "graph/error.h"
 #include "graph/op.h"
 #include "tools/command/commands.h"
 #include "tools/command/graph_listing.h"

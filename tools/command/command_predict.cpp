@@ -13,8 +13,8 @@
 #include "executor/inference/fields_without_data.h"
 #include "executor/inference/inference.h"
 #include "graph/op.h"
-#include "graph/passes/passes.h"
 #include "io/photos/file_list.h"
+#include "passes/passes.h"
 #include "tools/answers/class_names.h"
 #include "tools/answers/prediction_lines.h"
 #include "tools/command/commands.h"
@@ -72,7 +72,7 @@ void prepare_files(Graph& graph, std::vector<Field>& fields) {
     order.back() = prefetch - graph.nodes.begin();  // after it
     prefetch->attributes.set("cache", "none");
     const NodeId node =
-        graph.add_node(builtin_ops().get("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
+        graph.add_node(graph.op("arbalest.ResizeCrop"), name + ".pixels", {files}, 1,
                        {{"size", std::vector<int64_t>{field.shape[1], field.shape[2]}}, {"channels", field.shape[0]}});
     const ValueId made = graph.nodes[size_t(node)].outputs[0];
     graph.replace_uses(files, made);

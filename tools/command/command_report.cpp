@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/plain_message.h"
 #include "executor/session/output_paths.h"
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"
 #include "tools/report/report_page.h"

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
+#include "base/error.h"
 #include "base/shell_word.h"
-#include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/start/describe.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/session/output_paths.h"
 #include "executor/trace/trace_summary.h"
-#include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/page/page_file.h"
 #include "tools/view/trace_json.h"

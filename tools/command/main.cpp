@@ -7,8 +7,8 @@
 #include <cstring>
 #include <exception>
 
+#include "base/error.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
 #include "tools/command/commands.h"
 
 namespace {

@@ -7,9 +7,9 @@
 #include <charconv>
 #include <climits>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "base/shell_word.h"
-#include "graph/error.h"
 #include "tools/command/commands.h"
 #include "tools/command/session_binding.h"
 #include "tools/start/unknown_option.h"

@@ -9,9 +9,9 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/plan/make_plan.h"
 #include "executor/trace/trace_summary.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

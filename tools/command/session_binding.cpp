@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/devices/nvtx.h"
-#include "graph/error.h"
-#include "graph/passes/program.h"
+#include "passes/program.h"
 #include "tools/command/duration.h"
 
 namespace arbalest {

@@ -11,7 +11,8 @@
 #include "graph/file/graph_file.h"
 #include "graph/file/overrides.h"
 #include "graph/op.h"
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
+#include "passes/passes.h"
 
 namespace arbalest {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "tools/data/sheet_forms.h"
 
 namespace arbalest {

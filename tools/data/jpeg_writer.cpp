@@ -11,7 +11,7 @@
 //
 #include <jpeglib.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

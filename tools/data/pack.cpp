@@ -10,12 +10,12 @@
 #include <numeric>
 #include <optional>
 
-#include "graph/checked.h"
-#include "graph/error.h"
-#include "graph/random.h"
-#include "io/formats/atomic_file.h"
-#include "io/formats/file.h"
-#include "io/formats/output_lock.h"
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/file.h"
+#include "base/files/output_lock.h"
+#include "base/random.h"
 #include "io/images/image.h"
 #include "io/sources/bad_samples.h"
 #include "tools/data/jpeg_writer.h"

@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "tools/data/tar_writer.h"
 
 namespace arbalest {

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/in_threads.h"
-#include "graph/error.h"
 #include "tools/data/jpeg_writer.h"
 #include "tools/data/page_parts.h"
 #include "tools/data/sheet_forms.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tools/data/jpeg_writer.h"
 #include "tools/data/sheet_forms.h"
 #include "tools/data/thumbnails.h"

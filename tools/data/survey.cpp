@@ -11,8 +11,8 @@
 #include <mutex>
 #include <numeric>
 
-#include "graph/checked.h"
-#include "graph/error.h"
+#include "base/checked.h"
+#include "base/error.h"
 #include "io/images/image.h"
 #include "io/sources/bad_samples.h"
 

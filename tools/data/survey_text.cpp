@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "io/sources/passed_over.h"
 
 namespace arbalest {

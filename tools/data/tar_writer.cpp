@@ -9,8 +9,8 @@
 #include <fstream>
 #include <vector>
 
-#include "graph/error.h"
-#include "io/formats/file.h"
+#include "base/error.h"
+#include "base/files/file.h"
 
 namespace arbalest {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/formats/atomic_file.h"
+#include "base/files/atomic_file.h"
 
 namespace arbalest {
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "base/error.h"
 #include "executor/session/observer.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

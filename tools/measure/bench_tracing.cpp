@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "graph/error.h"
-#include "io/formats/atomic_file.h"
+#include "base/error.h"
+#include "base/files/atomic_file.h"
 
 namespace arbalest {
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "graph/error.h"
+#include "base/error.h"
 
 namespace arbalest {
 namespace {

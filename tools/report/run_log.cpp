@@ -8,10 +8,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/files/file_kind.h"
 #include "base/shell_word.h"
-#include "graph/error.h"
-#include "io/formats/file.h"
-#include "io/formats/file_kind.h"
 #include "io/formats/json_error.h"
 #include "io/formats/json_watch.h"
 

@@ -5,9 +5,10 @@
 #include <cctype>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/other_names.h"
-#include "graph/error.h"
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 #include "tools/start/describe.h"
 
 namespace arbalest {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "executor/console/terminal.h"
-#include "graph/error.h"
 #include "io/sources/source_doc.h"
 #include "tools/start/describe.h"
 

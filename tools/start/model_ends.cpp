@@ -6,7 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "graph/file/graph_source.h"
 
 namespace arbalest {

@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/error.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
 #include "graph/graph.h"
 #include "io/sources/field_values.h"
 #include "io/sources/source.h"

@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "base/other_names.h"
 #include "base/shell_word.h"
-#include "graph/error.h"
 #include "graph/op.h"
+#include "ops/builtin_ops.h"
 
 namespace arbalest {
 namespace {

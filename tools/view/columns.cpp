@@ -2,7 +2,7 @@
 
 #include <zlib.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tools/page/html_page.h"
 
 namespace arbalest {

@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
+#include "base/files/output_lock.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
-#include "io/formats/output_lock.h"
 
 namespace arbalest {
 namespace {

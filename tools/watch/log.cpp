@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error.h"
 #include "base/plain_message.h"
-#include "graph/error.h"
 
 namespace arbalest {
 namespace {

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/error.h"
 #include "base/plain_message.h"
 #include "executor/session/output_paths.h"
-#include "graph/error.h"
 #include "tools/watch/event_record.h"
 
 namespace arbalest {

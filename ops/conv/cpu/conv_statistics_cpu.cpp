@@ -1,10 +1,10 @@
 #include "ops/conv/cpu/conv_statistics_cpu.h"
 
-#include "graph/passes/batch_norms.h"
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/cpu/conv_cpu.h"
 #include "ops/cpu.h"
 #include "ops/definition.h"
+#include "ops/norm/batch_norms.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 namespace {
@@ -110,7 +110,7 @@ std::unique_ptr<Kernel> conv_grad_input_sums_cpu(const KernelRequest& request) {
   const std::shared_ptr<Kernel> conv = conv_grad_input_cpu(plain);
   const Chunks chunks(request);
   const bool by_y = request.has_input(3), by_x = request.has_input(7), two = request.has_input(8);
-  const bool pair = request.has_input(kSumsX2);
+  const bool pair = request.has_input(ConvSumsInput::X2);
   return dispatch_floating(request.outputs[0].dtype, [&](auto element) {
     using T = decltype(element);
     using W = Wide<T>;
@@ -119,12 +119,12 @@ std::unique_ptr<Kernel> conv_grad_input_sums_cpu(const KernelRequest& request) {
       const Norm<T> norm{input<T>(c, 2),
                          by_y ? input<T>(c, 3) : nullptr,
                          two ? input<T>(c, 8) : nullptr,
-                         pair ? input<T>(c, kSumsX2) : nullptr,
+                         pair ? input<T>(c, ConvSumsInput::X2) : nullptr,
                          input<W>(c, 4),
                          input<W>(c, 5),
                          input<W>(c, 6),
                          by_x ? input<W>(c, 7) : nullptr,
-                         pair ? input<W>(c, kSumsMean2) : nullptr};
+                         pair ? input<W>(c, ConvSumsInput::SavedMean2) : nullptr};
       write_gradient_sums(chunks, norm, output<T>(c, 0), output<W>(c, 1), pair ? output<W>(c, 2) : nullptr);
     };
     return make_kernel(run, conv->workspace_bytes());

@@ -1,10 +1,10 @@
 #include "ops/conv/hopper/conv_folded.h"
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/hopper/conv_folded.cuh"
 #include "ops/cuda/convolution_timer.h"
 #include "ops/cuda/partial_sums.cuh"
 #include "ops/cuda/tensor_map.h"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest {
 

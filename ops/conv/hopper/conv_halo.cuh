@@ -4,8 +4,8 @@
 // of rows of 128 bytes. The pixels under a tap are that raster from another row on, so that each tap is a product of
 // matrices of the same memory. Places without a pixel get sums that are left out.
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/hopper/conv_tile.cuh"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest::cuda {
 

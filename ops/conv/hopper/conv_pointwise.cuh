@@ -4,8 +4,8 @@
 // them straight from shared memory; tiles of the result go through a TileWriter. Images are bfloat16 (pixels,
 // channels); the filter is (K, C).
 
-#include "graph/passes/statistics_chunks.h"
 #include "ops/conv/hopper/conv_tile.cuh"
+#include "ops/norm/statistics_chunks.h"
 
 namespace arbalest::cuda {
 

@@ -10,6 +10,7 @@
 
 #include "executor/inference/inference.h"
 #include "graph/file/onnx_file.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 #include "tests/ops/vectors/run_graph.h"

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "executor/inference/classification.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "executor/inference/inference.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

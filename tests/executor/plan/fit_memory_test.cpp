@@ -11,6 +11,7 @@
 
 #include "executor/plan/phases.h"
 #include "executor/plan/step_memory.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;

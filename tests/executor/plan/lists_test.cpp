@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "executor/plan/device_list.h"
 #include "executor/session/target.h"
-#include "graph/error.h"
 
 using namespace arbalest;
 

@@ -13,6 +13,7 @@
 #include "executor/plan/make_plan.h"
 #include "graph/file/overrides.h"
 #include "io/sources/data_order.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/plan/races.h"
 

@@ -10,6 +10,7 @@
 #include "executor/plan/make_plan.h"
 #include "executor/run/binding.h"
 #include "executor/run/workspaces.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;

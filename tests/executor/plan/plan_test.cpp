@@ -6,8 +6,8 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "executor/plan/plan.h"
-#include "graph/error.h"
 #include "tests/executor/plan/random_plan.h"
 
 namespace arbalest {

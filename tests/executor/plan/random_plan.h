@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "executor/plan/plan.h"
-#include "graph/error.h"
 
 namespace arbalest::test {
 

@@ -7,7 +7,8 @@
 #include "executor/plan/phases.h"
 #include "graph/op.h"
 #include "graph/optimizer.h"
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
+#include "passes/passes.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/plan/races.h"
 

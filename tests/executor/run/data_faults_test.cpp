@@ -9,6 +9,7 @@
 #include "executor/inference/inference.h"
 #include "executor/run/data_faults.h"
 #include "io/sources/memory_source.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/session/divergence_fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "graph/random.h"
-#include "io/formats/file.h"
+#include "base/files/file.h"
+#include "base/random.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

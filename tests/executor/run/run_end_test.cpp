@@ -12,6 +12,7 @@
 #include "executor/devices/device.h"
 #include "executor/trace/trace_file.h"
 #include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -4,10 +4,11 @@
 
 #include <cmath>
 
+#include "dsl/dsl.h"
 #include "executor/devices/device.h"
 #include "executor/trace/trace_file.h"
-#include "graph/dsl/dsl.h"
 #include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

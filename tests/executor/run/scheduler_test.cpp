@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "ops/builtin_ops.h"
 #include "tests/executor/run/scheduler_harness.h"
 
 using namespace arbalest;

@@ -7,9 +7,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/files/file.h"
+#include "base/random.h"
 #include "executor/training/checkpoint_folder.h"
-#include "graph/random.h"
-#include "io/formats/file.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/files/file.h"
 #include "executor/training/checkpoint_folder.h"
-#include "io/formats/file.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"

@@ -8,14 +8,14 @@
 #include <filesystem>
 #include <set>
 
+#include "base/files/file.h"
+#include "base/random.h"
 #include "executor/devices/device.h"
 #include "executor/inference/inference.h"
 #include "executor/session/reading.h"
 #include "executor/session/segment.h"
 #include "executor/trace/trace_file.h"
 #include "executor/training/checkpoint_folder.h"
-#include "graph/random.h"
-#include "io/formats/file.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 
 namespace arbalest::test {

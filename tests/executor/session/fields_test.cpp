@@ -4,10 +4,11 @@
 
 #include <cmath>
 
-#include "graph/dsl/dsl.h"
-#include "graph/random.h"
-#include "io/formats/file.h"
+#include "base/files/file.h"
+#include "base/random.h"
+#include "dsl/dsl.h"
 #include "io/sources/memory_source.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

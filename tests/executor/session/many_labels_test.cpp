@@ -7,8 +7,9 @@
 #include <filesystem>
 #include <limits>
 
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/sources/memory_source.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "base/files/file.h"
 #include "executor/devices/device.h"
 #include "executor/session/session.h"
 #include "executor/training/checkpoint_folder.h"
-#include "io/formats/file.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -10,6 +10,7 @@
 
 #include "executor/session/monitor.h"
 #include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "ops/cpu.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"

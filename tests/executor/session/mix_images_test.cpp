@@ -7,6 +7,7 @@
 #include "executor/inference/classification.h"
 #include "executor/inference/export_model.h"
 #include "executor/inference/inference.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;

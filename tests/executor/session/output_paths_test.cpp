@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/io/test_folder.h"
 
 using namespace arbalest;

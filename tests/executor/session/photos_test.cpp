@@ -11,6 +11,7 @@
 #include "executor/inference/predictor.h"
 #include "executor/session/reading.h"
 #include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/image_files.h"
 #include "tests/io/test_folder.h"

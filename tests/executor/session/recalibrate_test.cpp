@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "graph/random.h"
+#include "base/random.h"
 #include "io/formats/safetensors.h"
 #include "io/sources/data_order.h"
 #include "tests/executor/fixture.h"

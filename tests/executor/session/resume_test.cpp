@@ -6,6 +6,7 @@
 #include <map>
 
 #include "executor/session/segment.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 

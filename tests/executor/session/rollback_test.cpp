@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "executor/training/checkpoint_folder.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/session/divergence_fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -10,6 +10,7 @@
 #include "executor/devices/device.h"
 #include "executor/training/checkpoint_folder.h"
 #include "io/formats/safetensors.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/session/divergence_fixture.h"
 #include "tests/io/test_folder.h"
 

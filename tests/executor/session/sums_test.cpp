@@ -7,9 +7,10 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/files/file.h"
 #include "executor/training/checkpoint_folder.h"
-#include "io/formats/file.h"
 #include "io/sources/memory_source.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/executor/session/slow_source.h"
 #include "tests/io/test_folder.h"

@@ -6,10 +6,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "executor/trace/steady_state.h"
 #include "executor/trace/trace_plan.h"
 #include "executor/trace/trace_summary.h"
-#include "graph/error.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -10,9 +10,9 @@
 #include <set>
 #include <thread>
 
+#include "base/error.h"
 #include "executor/trace/trace_plan.h"
 #include "executor/trace/trace_recorder.h"
-#include "graph/error.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "executor/weights/weights_map.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 
 using namespace arbalest;

@@ -7,6 +7,7 @@
 
 #include "executor/weights/class_names.h"
 #include "executor/weights/weights_file.h"
+#include "ops/builtin_ops.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

@@ -26,6 +26,7 @@
 #include "graph/file/graph_source.h"
 #include "graph/file/half_types.h"
 #include "graph/file/onnx_file.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/compare.h"
 #include "tests/io/test_folder.h"
 #include "tests/ops/vectors/run_graph.h"

@@ -11,8 +11,9 @@
 #include <sstream>
 
 #include "graph/file/graph_file.h"
-#include "graph/passes/passes.h"
+#include "ops/builtin_ops.h"
 #include "ops/check/compare.h"
+#include "passes/passes.h"
 #include "tests/ops/vectors/run_graph.h"
 
 using namespace arbalest;

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "graph/passes/passes.h"
 #include "io/formats/layout.h"
+#include "passes/passes.h"
 
 namespace arbalest::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <sstream>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/io/test_folder.h"
 #include "tools/report/report_page.h"
 #include "tools/report/run_log.h"

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/executor/fixture.h"
 #include "tests/io/test_folder.h"
 

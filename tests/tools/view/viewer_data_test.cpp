@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "graph/error.h"
+#include "base/error.h"
 #include "tests/executor/trace/trace_fixture.h"
 #include "tests/io/test_folder.h"
 #include "tests/tools/redirected.h"

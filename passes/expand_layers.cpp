@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+#include <utility>
+
+#include "graph/op.h"
+#include "passes/passes.h"
+
+namespace arbalest {
+
+void reorder_nodes(Graph& graph, const std::vector<int64_t>& key) {
+  std::vector<size_t> order(graph.nodes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key[a] < key[b]; });
+  std::vector<Node> nodes;
+  for (const size_t n : order) {
+    if (key[n] >= 0) nodes.push_back(std::move(graph.nodes[n]));
+  }
+  graph.nodes = std::move(nodes);
+  for (Value& value : graph.values) value.producer = kNone;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (const ValueId output : graph.nodes[n].outputs) {
+      if (output != kNone) graph.values[size_t(output)].producer = NodeId(n);
+    }
+  }
+}
+
+namespace {
+
+// Layers' outputs and what stands for them. A node's inputs are looked up when its turn comes, as readers come after
+// what they read: to search the graph for readers at every layer would take time quadratic in the number of layers.
+class Replacements {
+ public:
+  explicit Replacements(const Graph& graph) : by_value_(graph.values.size(), kNone) {}
+  std::vector<ValueId>& by_value() { return by_value_; }
+  void apply(std::vector<ValueId>& readers) const {
+    for (ValueId& value : readers) value = of(value);
+  }
+  ValueId of(ValueId value) const {
+    const bool known = value != kNone && size_t(value) < by_value_.size() && by_value_[size_t(value)] != kNone;
+    return known ? by_value_[size_t(value)] : value;
+  }
+
+ private:
+  std::vector<ValueId> by_value_;  // kNone: the value itself. Values from before any expansion
+};
+
+// Values that are asked for by their names: the graph's outputs, the loss, and metrics.
+std::unordered_set<ValueId> named_values(const Graph& graph) {
+  std::unordered_set<ValueId> named(graph.outputs.begin(), graph.outputs.end());
+  for (const Node& node : graph.nodes) {
+    const bool reports =
+        node.op->qualified_name() == "arbalest.Train" || node.op->qualified_name() == "arbalest.Validate";
+    if (reports) named.insert(node.inputs.begin(), node.inputs.end());
+  }
+  return named;
+}
+
+// Keeps the name of a layer's output that is asked for by its name, if the layer is gone and its input stands for the
+// output. The input takes that name if it is an activation; a parameter keeps its own. Returns false if the input is
+// asked for as well and the operator, with a kernel and no other output, can stay: one of two names would be lost.
+bool keep_name(Graph& graph, const Node& node, const Replacements& replaced, std::unordered_set<ValueId>& named) {
+  for (const ValueId output : node.outputs) {
+    const ValueId value = replaced.of(output);
+    if (value == output || !named.contains(output)) continue;
+    const bool input = std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+    if (input && graph.values[size_t(value)].role == Role::Activation) {
+      if (named.contains(value) && node.op->cpu && node.outputs.size() == 1) return false;
+      std::string name = graph.values[size_t(output)].name;
+      graph.rename(output, graph.values[size_t(value)].name);
+      graph.rename(value, std::move(name));
+    }
+    named.insert(value);
+  }
+  return true;
+}
+
+}  // namespace
+
+void expand_layers(Graph& graph, bool standard) {
+  constexpr int kDepth = 8;  // a layer may expand into layers; none does so deeper
+  for (int depth = 0; depth < kDepth; ++depth) {
+    const size_t count = graph.nodes.size();
+    std::vector<int64_t> key(count);
+    std::iota(key.begin(), key.end(), int64_t{0});
+    bool expanded = false;
+    Replacements replaced(graph);
+    std::unordered_set<ValueId> named = named_values(graph);
+    for (size_t n = 0; n < count; ++n) {
+      const Op& op = *graph.nodes[n].op;
+      replaced.apply(graph.nodes[n].inputs);
+      if (!op.expand || (op.domain.empty() && !standard) || (op.expands && !op.expands(InferContext(graph, NodeId(n)))))
+        continue;
+      ExpandContext context(graph, graph.nodes[n], replaced.by_value());
+      graph.nodes[n].name += " (layer)";  // the operator that stands for it takes the name
+      context.node().op->expand(context);
+      if (!keep_name(graph, context.node(), replaced, named)) {
+        graph.nodes[n].name = context.node().name;
+        replaced.by_value()[size_t(graph.nodes[n].outputs[0])] = kNone;
+        continue;
+      }
+      key[n] = -1;
+      key.resize(graph.nodes.size(), int64_t(n));
+      expanded = true;
+    }
+    replaced.apply(graph.outputs);
+    for (Carry& carry : graph.carries) carry.next = replaced.of(carry.next);
+    reorder_nodes(graph, key);
+    if (!expanded) return;
+  }
+  throw std::logic_error("layers expand without end");
+}
+
+}  // namespace arbalest

@@ -1,0 +1,88 @@
+#include <algorithm>
+
+#include "graph/op.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+namespace arbalest {
+namespace {
+
+// Whether arbalest.MaxPoolTaps can stand for the MaxPool: of images, with taps that a byte can number, and without
+// indices of its own.
+bool can_keep(const Graph& graph, const Node& pool) {
+  constexpr size_t kAxes = 4;  // of an image, at most
+  constexpr int64_t kTaps = 255;
+  if (pool.op->qualified_name() != "MaxPool" || (pool.outputs.size() > 1 && pool.outputs[1] != kNone)) return false;
+  if (graph.values[size_t(pool.inputs[0])].type.shape.size() > kAxes) return false;
+  int64_t taps = 1;
+  for (const int64_t extent : ints_attribute(pool, "kernel_shape")) {
+    if (extent > kTaps) return false;
+    taps *= extent;  // at most two of them
+    if (taps > kTaps) return false;
+  }
+  return true;
+}
+
+class Keeping {
+ public:
+  explicit Keeping(Graph& graph) : graph_(graph), rewriter_(graph) {}
+
+  void run() {
+    for (NodeId n = 0; n < rewriter_.count(); ++n) {
+      if (!rewriter_.is(n, "arbalest.MaxPoolGrad")) continue;
+      const ValueId x = rewriter_.input(n, 1), y = rewriter_.input(n, 2);
+      const NodeId pool = rewriter_.producer(y, "MaxPool");
+      if (pool == kNone || !can_keep(graph_, rewriter_.node(pool))) continue;
+      keep(pool, n);
+      take_from_windows(n, x, y);
+    }
+    rewriter_.finish();
+  }
+
+ private:
+  void keep(NodeId pool, NodeId gradient) {
+    const Shape x = rewriter_.shape(rewriter_.input(gradient, 1));
+    rewriter_.set_op(pool, "arbalest.MaxPoolTaps");
+    rewriter_.set_outputs(pool, {rewriter_.node(pool).outputs[0]});
+    const ValueId taps = rewriter_.add_output(pool, rewriter_.value(rewriter_.node(pool).outputs[0]).name + ".taps");
+    rewriter_.set_op(gradient, "arbalest.MaxPoolTapsGrad");
+    rewriter_.set_inputs(gradient, {rewriter_.input(gradient, 0), taps});
+    rewriter_.attributes(gradient).set("image", Shape(x.begin() + 2, x.end()));
+  }
+
+  // All of a window's gradient goes to one element of X, which is Y. So the sums for a bias are those over windows, and
+  // the gradient of the Relu that made X may come first, by Y: both of images that are smaller by the stride's square,
+  // and X is needed no more. Dilated windows may miss the image altogether: no sum has what flows back into these.
+  void take_from_windows(NodeId pool, ValueId x, ValueId y) {
+    const ValueId dy = rewriter_.input(pool, 0), dx = rewriter_.node(pool).outputs[0];
+    const std::vector<int64_t> dilations = ints_attribute(rewriter_.node(pool), "dilations");
+    const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t by) { return by != 1; });
+    for (const NodeId reader : std::vector(rewriter_.readers(dx))) {
+      if (rewriter_.is(reader, "arbalest.ChannelSum") && !dilated) rewriter_.set_input(reader, 0, dy);
+    }
+    const NodeId relu = rewriter_.only_reader(dx);
+    const bool masks = (rewriter_.is(relu, "arbalest.ReluGrad") || rewriter_.is(relu, "arbalest.ReluGradSums")) &&
+                       rewriter_.input(relu, 0) == dx && rewriter_.input(relu, 1) == x;
+    if (!masks) return;
+    std::vector<ValueId> outputs = rewriter_.node(relu).outputs;
+    const ValueId masked = outputs[0];
+    outputs[0] = rewriter_.add_value(rewriter_.value(masked).name + ".windows", rewriter_.value(dy).type);
+    const ValueId windows = outputs[0];
+    rewriter_.set_inputs(relu, {dy, y});
+    rewriter_.set_outputs(relu, std::move(outputs));
+    rewriter_.set_input(pool, 0, windows);
+    rewriter_.set_outputs(pool, {masked});
+    rewriter_.move_before(relu, pool);
+  }
+
+  const Graph& graph_;
+  Rewriter rewriter_;
+};
+
+}  // namespace
+
+void keep_maxima(Graph& graph) {
+  Keeping(graph).run();
+}
+
+}  // namespace arbalest

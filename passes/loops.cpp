@@ -1,0 +1,273 @@
+#include "passes/loops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/exported_batch.h"
+#include "graph/constants.h"
+#include "graph/field.h"
+#include "graph/measures.h"
+#include "graph/op.h"
+
+namespace arbalest {
+namespace {
+
+const Node* find_only(const Graph& graph, std::string_view op) {
+  const Node* found = graph.find_op(op);
+  for (const Node& node : graph.nodes) {
+    const bool second = found && &node != found && node.op == found->op;
+    if (second) fail(node, fmt::format("the graph has a second {}; expected one", op));
+  }
+  return found;
+}
+
+const Node& require_only(const Graph& graph, std::string_view op) {
+  const Node* found = find_only(graph, op);
+  if (!found) throw GraphError(fmt::format("graph '{}' has no {} node; training needs one", graph.name, op));
+  return *found;
+}
+
+template <typename Predicate>
+void erase_nodes_if(Graph& graph, Predicate erased) {
+  std::vector<bool> gone;
+  for (const Node& node : graph.nodes) gone.push_back(erased(node));
+  erase_nodes(graph, gone);
+}
+
+void read_prefetch(Loop& loop) {
+  const Node& prefetch = require_only(loop.graph, "arbalest.Prefetch");
+  loop.batch = int_attribute(prefetch, "batch");
+  loop.depth = int_attribute(prefetch, "depth");
+  constexpr int64_t kDeepest = 1024;
+  if (loop.depth >= 1 && loop.depth <= kDeepest) return;
+  fail(prefetch, fmt::format("attribute 'depth' is {}, expected 1 to {}", loop.depth, kDeepest));
+}
+
+// Losses and metrics count the rows of the samples that are valid (StepScalars::valid): one row a sample. Samples of
+// several rows, flattened, would be counted in part, without a word.
+void check_rows(const Graph& graph) {
+  const int64_t batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  for (const Node& node : graph.nodes) {
+    if (!node.op->compares) continue;
+    const TensorType& type = graph.values[size_t(node.inputs[0])].type;
+    if (!type.shape.empty() && type.shape[0] == batch) continue;
+    fail(node, fmt::format("input '{}' is {}; expected one row for each of the {} samples of a batch",
+                           node.op->inputs[0].name, to_string(type), batch));
+  }
+}
+
+// Values that one mean and one deviation are of: each channel's of a batch, or those of the axes from `axis` on. None
+// where the node is no norm of its own batch.
+std::optional<int64_t> values_normalised(const Graph& graph, const Node& node) {
+  const std::string name = node.op->qualified_name();
+  const bool of_batch = keeps_running_statistics(node);
+  if (!of_batch && name != "arbalest.Normalize" && name != "LayerNormalization") return std::nullopt;
+  const Shape& x = graph.values[size_t(node.inputs[0])].type.shape;
+  const int64_t axis = of_batch ? 0 : int_attribute(node, "axis");
+  int64_t values = 1;
+  for (size_t i = size_t(axis < 0 ? axis + int64_t(x.size()) : axis); i < x.size(); ++i) {
+    values *= of_batch && i == 1 ? 1 : x[i];
+  }
+  return values;
+}
+
+// A value that is normalised by itself is 0: a norm over one value has its bias for a result, whatever it reads, and
+// the running variance of a batch norm says nothing of the data.
+void check_norms(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (values_normalised(graph, node) != 1) continue;
+    const bool of_batch = keeps_running_statistics(node);
+    fail(node,
+         fmt::format("input '{}' is {}: {} is normalised by itself, which makes 0 of every value; expected 2 values "
+                     "or more{}",
+                     node.op->inputs[0].name, to_string(graph.values[size_t(node.inputs[0])].type),
+                     of_batch ? "the one value of a channel" : "one value",
+                     of_batch ? ", as of a batch of 2, or a batch norm that is frozen" : ""));
+  }
+}
+
+// The graph as it is before anything is lowered: finish() is told of the types that the kernel's rows are made of.
+LoopMetric metric_from(const Graph& graph, ValueId value, ValueId loss) {
+  LoopMetric metric;
+  metric.name = graph.values[size_t(value)].name;
+  metric.spec = metric_of(graph, value);
+  metric.better = better_of(graph, value, loss);
+  if (metric.spec.keeps == MetricSpec::Keeps::Mean) return metric;
+  metric.node = graph.nodes[size_t(graph.values[size_t(value)].producer)];
+  for (const ValueId input : metric.node.inputs) {
+    metric.inputs.push_back(input == kNone ? TensorType{DataType::Token, {}} : graph.values[size_t(input)].type);
+  }
+  return metric;
+}
+
+// Sums the means, and keeps rows where a metric is made of these.
+void measure(Loop& loop, const std::vector<ValueId>& values, ValueId loss, const ProgramOptions& options) {
+  std::vector<TalliedMean> means;
+  for (const ValueId value : values) {
+    LoopMetric& metric = loop.metrics.emplace_back(metric_from(loop.graph, value, loss));
+    if (metric.spec.keeps == MetricSpec::Keeps::Mean) {
+      means.push_back({value, weight_of(loop.graph, value)});
+      continue;
+    }
+    const int64_t batches = std::max<int64_t>(1, (options.validation_samples + loop.batch - 1) / loop.batch);
+    const int64_t of_device = (batches + options.validators - 1) / options.validators;
+    metric.rows = add_rows(loop.graph, value, of_device, options.validators);
+  }
+  size_t mean = 0, weight = means.size();
+  for (LoopMetric& metric : loop.metrics) {
+    if (metric.spec.keeps != MetricSpec::Keeps::Mean) continue;
+    metric.weight = means[mean].weight == kNone ? 0 : ++weight;
+    metric.sum = ++mean;
+  }
+  loop.sums = 1 + weight;
+  loop.arenas.tally = add_tally(loop.graph, means, loop.arenas.factor);
+}
+
+// Applies the directions that Validate states for metrics whose operators state nothing.
+void state_directions(Loop& loop, const Node& validate) {
+  for (const std::string& text : strings_attribute(validate, "directions")) {
+    const MetricDirection stated = parse_direction(text);
+    for (LoopMetric& metric : loop.metrics) {
+      if (metric.name != stated.metric) continue;
+      if (metric.better && metric.better != stated.better) {
+        fail(validate, fmt::format("attribute 'directions' has '{}', and '{}' is better when {}", text, metric.name,
+                                   name_of(*metric.better)));
+      }
+      metric.better = stated.better;
+    }
+  }
+}
+
+// A batch that is larger than the split would be padding for the most part. A graph whose shapes state the number of
+// samples of a batch keeps that, and so does one with a model that was exported for a batch.
+Graph slice_for_split(const Graph& graph, const std::vector<ValueId>& wanted, const Node& validate,
+                      const ProgramOptions& options) {
+  int64_t batch = int_attribute(validate, "batch");
+  if (batch == 0) batch = int_attribute(require_only(graph, "arbalest.Prefetch"), "batch");
+  const std::string split = string_attribute(validate, "split");
+  const int64_t samples = options.validation_samples;
+  const bool fixed = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                 [](const Node& node) { return exported_batch(node.where.file) > 0; });
+  if (!fixed && options.measures && samples > 0 && samples < batch) {
+    try {
+      return slice_validation(graph, wanted, split, samples);
+    } catch (const GraphError&) {
+    }
+  }
+  return slice_validation(graph, wanted, split, batch);
+}
+
+// The loss is measured as well where all metrics that are asked for keep rows.
+Loop validation_loop(const Graph& graph, const Node& validate, const ProgramOptions& options, ProgramNotes& notes) {
+  const bool means = std::any_of(notes.listed.begin(), notes.listed.end(), [&](ValueId value) {
+    return metric_of(graph, value).keeps == MetricSpec::Keeps::Mean;
+  });
+  if (options.measures && !means) notes.measured.push_back(notes.loss);
+  if (options.measures) notes.measured.insert(notes.measured.end(), notes.listed.begin(), notes.listed.end());
+  Loop loop;
+  loop.role = LoopRole::Validate;
+  for (const std::string& name : options.outputs) loop.outputs.push_back(graph.find_value(name));
+  std::vector<ValueId> wanted = notes.measured;
+  wanted.insert(wanted.end(), loop.outputs.begin(), loop.outputs.end());
+  loop.graph = slice_for_split(graph, wanted, validate, options);
+  read_prefetch(loop);
+  return loop;
+}
+
+}  // namespace
+
+Program read_rules(Graph graph, ProgramNotes& notes) {
+  require_only(graph, "arbalest.Prefetch");
+  check_rows(graph);
+  find_only(graph, "arbalest.Synchronize");  // not two
+  Program program;
+  program.train = require_only(graph, "arbalest.Train");
+  program.accumulate = int_attribute(program.train, "accumulate");
+  program.ema = float_attribute(program.train, "ema");
+  if (const Node* validate = find_only(graph, "arbalest.Validate")) {
+    notes.validate = *validate;
+    program.validate_every = int_attribute(*validate, "every_epochs");
+    notes.recalibrate = int_attribute(*validate, "recalibrate");
+  }
+  program.loops.emplace_back().graph = std::move(graph);
+  return program;
+}
+
+void cut_validation(Program& program, const ProgramOptions& options, ProgramNotes& notes) {
+  Graph& graph = program.training().graph;
+  if (options.trains) check_norms(graph);
+  // Expansion has renamed the values that layers computed.
+  notes.loss = require_only(graph, "arbalest.Train").inputs[0];
+  read_prefetch(program.training());
+  if (const Node* validate = find_only(graph, "arbalest.Validate")) {
+    if (notes.recalibrate > 0 && std::none_of(graph.nodes.begin(), graph.nodes.end(), keeps_running_statistics)) {
+      fail(*validate, fmt::format("attribute 'recalibrate' is {}, and the graph has no batch norm", notes.recalibrate));
+    }
+    notes.listed.assign(validate->inputs.begin() + 1, validate->inputs.end());
+    Loop validation = validation_loop(graph, *validate, options, notes);
+    program.loops.push_back(std::move(validation));
+  }
+  erase_nodes_if(program.training().graph, [](const Node& node) {
+    const std::string op = node.op->qualified_name();
+    return op == "arbalest.Train" || op == "arbalest.Synchronize" || op == "arbalest.Validate";
+  });
+}
+
+void add_recalibration(Program& program, const ProgramOptions& options, const ProgramNotes& notes) {
+  if (notes.recalibrate == 0) return;
+  Loop recalibration = program.training();
+  recalibration.role = LoopRole::Recalibrate;
+  recalibration.batches = (notes.recalibrate + options.validators - 1) / options.validators;
+  average_statistics(recalibration.graph, recalibration.arenas, recalibration.batches);
+  program.loops.push_back(std::move(recalibration));
+}
+
+void add_tallies(Loop& loop, const ProgramOptions& options, const ProgramNotes& notes) {
+  if (loop.role == LoopRole::Train) measure(loop, notes.reported, notes.loss, options);
+  if (loop.role != LoopRole::Validate) return;
+  if (options.measures) measure(loop, notes.measured, notes.loss, options);
+  state_directions(loop, *notes.validate);
+}
+
+void take_inputs(Loop& loop) {
+  const Node prefetch = require_only(loop.graph, "arbalest.Prefetch");
+  const std::vector<Field> fields = fields_of(prefetch);
+  const std::vector<int> chosen = fields_of_outputs(loop.graph, prefetch, fields);
+  const auto take = [&](ValueId& field, ValueId input) {
+    field = input;
+    loop.graph.values[size_t(input)].role = Role::Input;
+    loop.graph.inputs.push_back(input);
+  };
+  loop.fields.assign(fields.size(), kNone);
+  for (size_t output = 0; output < chosen.size(); ++output) {
+    const ValueId input = prefetch.outputs[output];
+    if (input == kNone || loop.graph.values[size_t(input)].type.dtype == DataType::String) continue;
+    take(loop.fields[size_t(chosen[output])], input);
+  }
+  for (const Node& node : loop.graph.nodes) {
+    if (!node.op->prepare) continue;
+    const auto output = std::find(prefetch.outputs.begin(), prefetch.outputs.end(), node.inputs[0]);
+    const int field = chosen[size_t(output - prefetch.outputs.begin())];
+    const Value& made = loop.graph.values[size_t(node.outputs[0])];
+    loop.preparations.push_back({node, field, made.name, made.type});
+    take(loop.fields.emplace_back(kNone), node.outputs[0]);
+  }
+  erase_nodes_if(loop.graph, [&](const Node& node) { return node.op->prepare || node.op == prefetch.op; });
+}
+
+// Ids survive by name.
+void keep_needed(Loop& loop) {
+  std::vector<ValueId*> ids;
+  for (ValueId& field : loop.fields) ids.push_back(&field);
+  for (LoopMetric& metric : loop.metrics) ids.push_back(&metric.rows);
+  for (ValueId& output : loop.outputs) ids.push_back(&output);
+  std::vector<std::string> names;
+  for (const ValueId* id : ids) names.push_back(*id == kNone ? std::string() : loop.graph.values[size_t(*id)].name);
+  loop.graph.outputs = loop.outputs;
+  remove_dead(loop.graph, loop.arenas);
+  for (size_t i = 0; i < ids.size(); ++i) *ids[i] = names[i].empty() ? kNone : loop.graph.find_value(names[i]);
+}
+
+}  // namespace arbalest

@@ -1,0 +1,185 @@
+#pragma once
+// The passes from a verified graph, as a file or the DSL gives it, to the graphs that a plan is made of. One file a
+// pass, those that fuse nodes in passes/fuse; the table in passes/pipeline.cpp has their order.
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/metric.h"
+
+namespace arbalest {
+
+// Layers that own parameters become operators with explicit parameters, until none is left; so do, unless `standard` is
+// false, operators of ONNX's that stand for simpler ones.
+void expand_layers(Graph& graph, bool standard = true);
+
+// Whether the node is a batch norm by the batch's statistics: inputs 1 to 4 are scale, bias, running mean and running
+// variance, and outputs 1 and 2 the new running ones.
+bool keeps_running_statistics(const Node& node);
+
+// A batch norm followed by Relu, or by Add and Relu, becomes one node with them.
+void fuse_batch_norm(Graph& graph);
+
+// A Conv followed by Relu becomes one node with it, whose gradient masks the incoming gradient and sums it for the bias
+// in one pass.
+void fuse_relu(Graph& graph);
+
+// softmax(scale · Q Kᵀ) V, made of two MatMuls, a Softmax between them and constant factors, becomes one
+// arbalest.Attention. It reads and writes heads where they lie, without the Transposes around it. If Q, K and V are
+// parts of the rows of one tensor that nothing else reads, arbalest.PackedAttention reads that tensor instead.
+void fuse_attention(Graph& graph);
+
+// If `loss` comes from a SoftmaxCrossEntropy and the graph has the top-class Accuracy of the same logits, the loss's
+// kernel computes that accuracy too, without a kernel of its own. Returns the accuracy; kNone if none of `among` is
+// one, or if a node reads it.
+ValueId fuse_accuracy(Graph& graph, ValueId loss, const std::vector<ValueId>& among);
+
+// Lets batch norms read the inputs of a Concat along the channels directly, with statistics of each part that are
+// computed once for all batch norms over it. Removes a Concat if only such batch norms or Concats read it.
+void fuse_concats(Graph& graph);
+
+// Removes Adds of gradients. If only a BatchNormGrad reads the sum, it adds the two as it reads them. If one of the two
+// is a BatchNormPartsGrad's gradient of a part, that node adds it to the other gradient, in the other's memory.
+void fuse_gradient_sums(Graph& graph);
+
+// A MaxPool of images with a gradient keeps the positions of its windows' maxima, one byte each. The gradient reads
+// these instead of the images before and after the pool. The gradient of a Relu before the pool is applied first,
+// window by window, so that the image before the pool can be freed.
+void keep_maxima(Graph& graph);
+
+// Fuses statistics of batch norms into convolutions of few channels, pointwise convolutions and the stem. If a batch
+// norm reads the convolution, the convolution also makes its partial statistics. If the convolution reads a batch norm,
+// the convolution's gradient also makes partial sums for the batch norm's gradient. Each saves a pass over images.
+void fuse_statistics(Graph& graph);
+
+// Two batch norms whose sum goes through Relu, as in a block that projects its input, become one node, and so do their
+// gradients. Each saves passes over images.
+void fuse_batch_norm_pairs(Graph& graph);
+
+// Parameters and statistics that `train` (a Train node) says are frozen get Role::Frozen, and so do the statistics of
+// batch norms that run by them. A batch norm whose scale and bias are frozen, or whose statistics are, runs by its
+// running statistics from now on.
+void freeze(Graph& graph, const Node& train);
+
+// Every value gets the memory layout that the operators around it want (Op::layout). Parameters, states and constants
+// are laid out as their first reader wants them. If a value is wanted in two layouts, or made in another than wanted,
+// an arbalest.ChangeLayout node is inserted.
+void place_layouts(Graph& graph);
+
+// Values that are known before the graph runs become constants, and the content of constant operands
+// (OperandSpec::constant) goes to the attributes of the same names. Runs after the validation slice has been taken,
+// whose batch may be another.
+void fold_constants(Graph& graph);
+
+// The slice that computes `metrics` with the given split and batch: data without randomness, batch norm on running
+// statistics. `prefetch` is the node that reads the data.
+Graph slice_validation(const Graph& graph, const std::vector<ValueId>& metrics, const std::string& split,
+                       int64_t batch);
+
+// The divisor of the mean `value` of a batch, a scalar of the graph, if that is not the number of its valid samples;
+// otherwise kNone. The divisor is an output of the same node, which the operator declares under the same name with
+// "_weight" appended; the node is made to compute it. A sum or a multiple of means has their weight if all have the
+// same one, apart from terms that depend on no sample.
+ValueId weight_of(Graph& graph, ValueId value);
+
+// A scalar that a tally sums. `weight`, as weight_of() returns it; kNone: the valid samples.
+struct TalliedMean {
+  ValueId value = kNone, weight = kNone;
+};
+
+// Sums `metrics` times their weights into a State named "tally": double[1 + metrics + weights]. First comes Σ valid,
+// then the sums of the metrics, then those of the weights that they have of their own, both in the metrics' order. With
+// a `factor` (ArenaValues::factor) batches whose first metric is not finite are left out, and two more sums follow:
+// updates that were due, and those that were skipped. Returns that state.
+ValueId add_tally(Graph& graph, const std::vector<TalliedMean>& metrics, ValueId factor = kNone);
+
+// Keeps `rows`, float[batch, columns], of up to `batches` batches in a State named "NAME.rows". A device has every
+// `devices`-th batch of an epoch. Returns that state.
+ValueId add_rows(Graph& graph, ValueId rows, int64_t batches, int64_t devices);
+
+// The metric that a value of the graph is: as the operator that makes it declares, otherwise a mean.
+MetricSpec metric_of(const Graph& graph, ValueId value);
+
+// The direction in which a metric is better: lower for `loss`, which Train minimises; for others as the operator that
+// makes it declares. An operator that passes on or adds up metrics has their direction, if they agree. None: nothing
+// states it.
+std::optional<MetricSpec::Better> better_of(const Graph& graph, ValueId value, ValueId loss);
+
+// The flat values that parameters, gradients and optimiser state live in; kNone if there is none.
+struct ArenaValues {
+  struct Slot {
+    std::string name;  // as OptimizerSpec::slots has it
+    ValueId value = kNone;
+  };
+  ValueId weights = kNone;          // float[P]
+  ValueId gradients = kNone;        // float[P], or with the batch's weight after them (UpdateOptions::sums)
+  std::vector<Slot> slots;          // float[P] each: the optimiser's, in its order
+  ValueId statistics = kNone;       // float[S]: running means, then the variances in the same order
+  ValueId weights_lowered = kNone;  // bfloat16[P]: the weights that bf16 kernels read
+  ValueId frozen = kNone;           // float[F]: values that never change, the same for all replicas of a device
+  ValueId frozen_lowered = kNone;   // bfloat16[F]
+  // float[P]: the model of all learners before its last averaging, and after, which only restarts read.
+  ValueId average = kNone, averaged = kNone;
+  ValueId tally = kNone;   // double[1 + metrics + weights], or 2 more (add_tally)
+  ValueId factor = kNone;  // float[1]: of gradients, below 0 for no update; only if updates may be skipped
+
+  std::vector<ValueId*> all() {
+    std::vector<ValueId*> all = {&weights,        &gradients, &statistics, &weights_lowered, &frozen,
+                                 &frozen_lowered, &average,   &averaged,   &tally,           &factor};
+    for (Slot& slot : slots) all.push_back(&slot.value);
+    return all;
+  }
+};
+
+// Parameters, running statistics and what is frozen become views of flat arenas; there is no backward and no update.
+ArenaValues add_weight_arenas(Graph& graph);
+
+struct UpdateOptions {
+  bool averaging = false;  // the update corrects towards an average that others compute
+  bool restarts = false;   // and may start again from it
+  int64_t accumulate = 1;  // batches whose gradients make one update
+  bool sums = false;       // gradients of several learners are averaged before an update
+  bool skips = false;      // an update whose loss or gradients are not finite leaves everything as it is
+};
+
+// Appends backward and the update of every parameter from `loss` as `train` (a Train node) says. Parameters and
+// gradients become views of flat arenas, in the order in which backward finishes. If an update is made of several
+// batches that need not weigh the same (weight_of()), gradients are multiplied by their batch's weight. The weight
+// follows them in the arena, so that it is summed with them; the update divides by the sum.
+ArenaValues add_update(Graph& graph, ValueId loss, const Node& train, const UpdateOptions& options);
+
+// If updates may be skipped: restores the running statistics from before the batches of an update that is skipped.
+void keep_statistics(Graph& step, const ArenaValues& arenas);
+
+// Turns a step with its update into one that leaves the weights as they are: `arenas.statistics` becomes the mean, over
+// `batches` batches, of each batch's mean and variance, as its batch norm takes that. StepScalars::accumulated counts
+// the batches.
+void average_statistics(Graph& step, ArenaValues& arenas, int64_t batches);
+
+// Puts the parameters and statistics of a graph without updates into flat arenas with the offsets they have in
+// `training`.
+ArenaValues adopt_arenas(Graph& graph, const Graph& training, const ArenaValues& arenas);
+
+// bf16 compute: activations and the weights that matrix units read become bfloat16; statistics, losses, parameter
+// gradients and master weights stay float.
+void lower_precision(Graph& graph, ArenaValues& arenas);
+
+// Whether the node, which updates the parameters, works element by element: parts of the arenas can then be updated as
+// soon as their gradients are there. Norms of all gradients, rates by norms, sums of several batches and averages need
+// all of them.
+bool updates_in_parts(const Node& update, const ArenaValues& arenas);
+
+// Moves nodes that make large parameter gradients to later positions in the backward pass, at which activations have
+// left room for them. Otherwise 400 MB of VGG-16's gradients would be made when most activations are alive. Leaves the
+// graph as it is if its update is not made in parts.
+void delay_gradients(Graph& graph, const ArenaValues& arenas);
+inline constexpr int64_t kLargeGradient = 32 << 20;  // bytes
+
+// Drops nodes that nothing asked for needs, and values nobody uses. Renumbers both; `keep` is updated along.
+void remove_dead(Graph& graph, ArenaValues& keep);
+
+// Puts nodes in the order of `key` (stable), drops those with a negative key, and mends producers.
+void reorder_nodes(Graph& graph, const std::vector<int64_t>& key);
+
+}  // namespace arbalest

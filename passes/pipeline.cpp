@@ -1,0 +1,173 @@
+#include "passes/pipeline.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "graph/constants.h"
+#include "graph/verify/check_sound.h"
+#include "passes/recompute.h"
+
+namespace arbalest {
+namespace {
+
+using On = Pass::On;
+constexpr bool kRequired = false, kOptional = true;
+
+bool always(const ProgramOptions&) {
+  return true;
+}
+bool fused_kernels(const ProgramOptions& options) {
+  return options.fused_kernels;
+}
+
+// A pass that needs nothing but the loop's graph.
+template <void (*rewrite)(Graph&)>
+void on_graph(const Passage&, Loop& loop) {
+  rewrite(loop.graph);
+}
+
+void update_or_weights(const Passage& in, Loop& loop) {
+  const UpdateOptions update{.averaging = in.options.averaging,
+                             .restarts = in.options.restarts,
+                             .accumulate = in.program.accumulate,
+                             .sums = in.options.sums,
+                             .skips = in.options.skips};
+  loop.arenas = in.options.trains ? add_update(loop.graph, in.notes.loss, in.program.train, update)
+                                  : add_weight_arenas(loop.graph);
+}
+
+void share_arenas(const Passage& in, Loop& validation) {
+  const Loop& training = in.program.training();
+  const ValueId tally = validation.arenas.tally;
+  validation.arenas = adopt_arenas(validation.graph, training.graph, training.arenas);
+  validation.arenas.tally = tally;
+}
+
+void report(const Passage& in, Loop& loop) {
+  in.notes.reported = {in.notes.loss};
+  const ValueId accuracy = fuse_accuracy(loop.graph, in.notes.loss, in.notes.listed);
+  if (accuracy != kNone) in.notes.reported.push_back(accuracy);
+}
+
+// clang-format off
+const std::vector<Pass> kPasses = {
+    {"expand_layers", On::Graph, kRequired, always,
+     [](const Passage&, Loop& loop) { expand_layers(loop.graph); },
+     "first: all others know operators only, with their parameters as inputs"},
+    {"fuse_batch_norm", On::Graph, kOptional, always, on_graph<fuse_batch_norm>,
+     "before gradients, and before fuse_concats, which leaves alone what adds something to a batch norm"},
+    {"fuse_relu", On::Graph, kOptional, always, on_graph<fuse_relu>,
+     "before gradients: that of the fused operator masks what flows back and sums it for the bias at once"},
+    {"fuse_attention", On::Graph, kOptional, fused_kernels, on_graph<fuse_attention>,
+     "before place_layouts and fold_constants: it looks for transpositions and constants as exporters write them"},
+    {"freeze", On::Graph, kRequired, always,
+     [](const Passage& in, Loop& loop) { freeze(loop.graph, in.program.train); },
+     "before fuse_concats and loops part: for all of them it is settled what is frozen, and which batch norms train"},
+    {"place_layouts", On::Graph, kRequired, always, on_graph<place_layouts>,
+     "before loops part, so that they have parameters in the same layout, and before gradients, which follow it"},
+    {"fuse_concats", On::Graph, kOptional, always, on_graph<fuse_concats>,
+     "behind freeze, since a batch norm in training reads statistics of parts, too, and before loops part"},
+    {"cut_validation", On::Program, kRequired, always,
+     [](const Passage& in, Loop&) { cut_validation(in.program, in.options, in.notes); },
+     "before constants are folded, since validation's batch may be another, and before gradients"},
+    {"fold_constants", On::Loops, kRequired, always,
+     [](const Passage&, Loop& loop) { settle_choices(loop.graph); fold_constants(loop.graph); },
+     "before gradients and kernels, which read attributes where a graph may have constant operands"},
+    {"fuse_accuracy", On::Training, kRequired, always, report,
+     "before gradients; training reports the accuracy where it costs nothing"},
+    {"add_update", On::Training, kRequired, always, update_or_weights,
+     "behind all that changes the forward pass"},
+    {"add_recalibration", On::Program, kRequired, always,
+     [](const Passage& in, Loop&) { add_recalibration(in.program, in.options, in.notes); },
+     "right behind add_update: it takes training's forward pass, with its arenas and without what follows"},
+    {"keep_statistics", On::Training, kRequired, [](const ProgramOptions& options) { return options.skips; },
+     [](const Passage&, Loop& loop) { keep_statistics(loop.graph, loop.arenas); },
+     "behind add_update, which makes the arena of statistics and the factor"},
+    {"add_tallies", On::Loops, kRequired, always,
+     [](const Passage& in, Loop& loop) { add_tallies(loop, in.options, in.notes); },
+     "behind add_update, whose factor says which batches count; before types are lowered, which metrics are told of"},
+    {"adopt_arenas", On::Validation, kRequired, always, share_arenas,
+     "behind add_update: weights lie as in training"},
+    {"fuse_gradient_sums", On::Training, kOptional, always, on_graph<fuse_gradient_sums>,
+     "behind add_update, which adds gradients up"},
+    {"keep_maxima", On::Training, kOptional, always, on_graph<keep_maxima>,
+     "behind add_update, which makes the gradients of pools, and before casts come between these and Relu's"},
+    {"take_inputs", On::Loops, kRequired, always, [](const Passage&, Loop& loop) { take_inputs(loop); },
+     "behind all that reads Prefetch's attributes, and before lower_precision, which takes inputs as they are"},
+    {"lower_precision", On::Loops, kRequired, [](const ProgramOptions& options) { return options.bf16; },
+     [](const Passage&, Loop& loop) { lower_precision(loop.graph, loop.arenas); },
+     "behind the gradients, so that casts have none, and behind the arenas, of which it makes lowered ones"},
+    {"fuse_statistics", On::Training, kOptional, fused_kernels, on_graph<fuse_statistics>,
+     "behind lower_precision: convolutions and batch norms meet without a cast between them"},
+    {"fuse_batch_norm_pairs", On::Training, kOptional, fused_kernels, on_graph<fuse_batch_norm_pairs>,
+     "behind fuse_statistics, whose partial statistics and sums it takes over"},
+    {"delay_gradients", On::Training, kOptional, [](const ProgramOptions& options) { return options.alone; },
+     [](const Passage&, Loop& loop) { delay_gradients(loop.graph, loop.arenas); },
+     "behind all that moves nodes or changes the bytes of their values"},
+    {"remove_dead", On::Loops, kRequired, always, [](const Passage&, Loop& loop) { keep_needed(loop); },
+     "last of make_program(): the passes before it leave behind what they made needless"},
+    {"recompute", On::Plan, kRequired, always,
+     [](const Passage& in, Loop& loop) { recompute(loop.graph, in.options.again); },
+     "behind everything: what pays to compute again is found by planning the program"},
+};
+// clang-format on
+
+bool runs_on(On on, LoopRole role) {
+  return on == On::Loops || role == (on == On::Validation ? LoopRole::Validate : LoopRole::Train);
+}
+
+void check_after(const Pass& pass, const Program& program) {
+  for (const Loop& loop : program.loops) {
+    try {
+      check_sound(loop.graph);
+    } catch (const GraphError& error) {
+      throw std::logic_error(
+          fmt::format("the pass {} left graph '{}' unsound: {}", pass.name, loop.graph.name, error.what()));
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<Pass>& passes() {
+  return kPasses;
+}
+
+void run_pass(const Pass& pass, const Passage& passage) {
+  if (!pass.applies(passage.options) || passage.options.without.contains(std::string(pass.name))) return;
+  std::vector<Loop>& loops = passage.program.loops;
+  for (size_t l = 0, count = loops.size(); l < count; ++l) {  // the pass may add one
+    if (runs_on(pass.on, loops[l].role)) pass.run(passage, loops[l]);
+  }
+  if (passage.options.check) check_after(pass, passage.program);
+}
+
+void run_pass(std::string_view name, Program& program, const ProgramOptions& options) {
+  const auto found = std::find_if(kPasses.begin(), kPasses.end(), [&](const Pass& pass) { return pass.name == name; });
+  if (found == kPasses.end()) throw std::logic_error(fmt::format("there is no pass {}", name));
+  ProgramNotes notes;
+  run_pass(*found, {program, options, notes});
+}
+
+std::vector<std::string> pass_names(bool optional_only) {
+  std::vector<std::string> names;
+  for (const Pass& pass : kPasses) {
+    if (pass.optional || !optional_only) names.emplace_back(pass.name);
+  }
+  return names;
+}
+
+void check_optional(std::string_view name) {
+  const std::vector<std::string> all = pass_names(), optional = pass_names(true);
+  if (std::find(optional.begin(), optional.end(), name) != optional.end()) return;
+  const bool known = std::find(all.begin(), all.end(), name) != all.end();
+  throw GraphError(
+      fmt::format("{}; those that may be left out are {}{}",
+                  known ? fmt::format("the pass '{}' is needed", name) : fmt::format("there is no pass '{}'", name),
+                  fmt::join(optional, ", "), known ? "" : did_you_mean(name, optional)));
+}
+
+}  // namespace arbalest

@@ -1,0 +1,122 @@
+#include "passes/rewriter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+constexpr int64_t kApart = 4;  // keys of neighbours: nodes are added before and after each
+
+}  // namespace
+
+Rewriter::Rewriter(Graph& graph)
+    : graph_(graph), count_(NodeId(graph.nodes.size())), readers_(graph.consumers()), key_(graph.nodes.size()) {
+  for (size_t n = 0; n < key_.size(); ++n) key_[n] = kApart * (int64_t(n) + 1);
+  for (const ValueId output : graph.outputs) readers_[size_t(output)].push_back(kNone);
+  for (const Carry& carry : graph.carries) readers_[size_t(carry.next)].push_back(kNone);
+}
+
+NodeId Rewriter::producer(ValueId value, std::string_view op) const {
+  const NodeId id = value == kNone ? kNone : this->value(value).producer;
+  return is(id, op) ? id : kNone;
+}
+
+NodeId Rewriter::only_reader(ValueId value) const {
+  return readers(value).size() == 1 ? readers(value)[0] : kNone;
+}
+
+NodeId Rewriter::only_reader(ValueId value, std::string_view op) const {
+  const NodeId id = only_reader(value);
+  return is(id, op) ? id : kNone;
+}
+
+void Rewriter::grow() {
+  readers_.resize(graph_.values.size());
+}
+
+void Rewriter::set_inputs(NodeId id, std::vector<ValueId> inputs) {
+  grow();
+  Node& node = graph_.nodes[size_t(id)];
+  for (const ValueId before : node.inputs) {
+    if (before == kNone) continue;
+    std::vector<NodeId>& readers = readers_[size_t(before)];
+    readers.erase(std::find(readers.begin(), readers.end(), id));
+  }
+  node.inputs = std::move(inputs);
+  for (const ValueId now : node.inputs) {
+    if (now == kNone) continue;
+    std::vector<NodeId>& readers = readers_[size_t(now)];
+    readers.insert(std::upper_bound(readers.begin(), readers.end(), id), id);
+  }
+}
+
+void Rewriter::set_input(NodeId id, size_t i, ValueId value) {
+  std::vector<ValueId> inputs = node(id).inputs;
+  if (inputs.size() <= i) inputs.resize(i + 1, kNone);
+  inputs[i] = value;
+  set_inputs(id, std::move(inputs));
+}
+
+void Rewriter::replace_uses(ValueId from, ValueId to) {
+  graph_.replace_uses(from, to);
+  grow();
+  std::vector<NodeId>& readers = readers_[size_t(to)];
+  readers.insert(readers.end(), readers_[size_t(from)].begin(), readers_[size_t(from)].end());
+  std::sort(readers.begin(), readers.end());
+  readers_[size_t(from)].clear();
+}
+
+void Rewriter::set_outputs(NodeId id, std::vector<ValueId> outputs) {
+  Node& node = graph_.nodes[size_t(id)];
+  for (const ValueId before : node.outputs) {
+    if (before != kNone && value(before).producer == id) graph_.values[size_t(before)].producer = kNone;
+  }
+  node.outputs = std::move(outputs);
+  for (const ValueId now : node.outputs) {
+    if (now != kNone) graph_.values[size_t(now)].producer = id;
+  }
+}
+
+void Rewriter::become(NodeId id, std::string_view op, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+                      Attributes attributes) {
+  set_op(id, op);
+  set_inputs(id, std::move(inputs));
+  set_outputs(id, std::move(outputs));
+  graph_.nodes[size_t(id)].attributes = std::move(attributes);
+  infer(id);
+}
+
+ValueId Rewriter::add_output(NodeId id, const std::string& name) {
+  const ValueId output = graph_.add_value(name, {DataType::Token, {}});
+  graph_.values[size_t(output)].producer = id;
+  graph_.nodes[size_t(id)].outputs.push_back(output);
+  grow();
+  infer(id);
+  return output;
+}
+
+ValueId Rewriter::add(NodeId at, int64_t behind, std::string_view op, std::string name, std::vector<ValueId> inputs,
+                      Attributes attributes) {
+  const NodeId id = graph_.add_node(graph_.op(op), std::move(name), {}, 1, std::move(attributes));
+  graph_.nodes[size_t(id)].stage = node(at).stage;
+  graph_.nodes[size_t(id)].where = node(at).where;
+  key_.push_back(key_[size_t(at)] + behind);
+  set_inputs(id, std::move(inputs));
+  infer(id);
+  return node(id).outputs[0];
+}
+
+void Rewriter::remove(NodeId id) {
+  set_inputs(id, {});
+  set_outputs(id, {});
+  key_[size_t(id)] = -1;
+}
+
+void Rewriter::finish() {
+  reorder_nodes(graph_, key_);
+}
+
+}  // namespace arbalest

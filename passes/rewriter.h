@@ -1,0 +1,82 @@
+#pragma once
+// Changes a graph node by node, and knows at any time what reads each value. Nodes are removed and put in order at the
+// end, so that ids of nodes hold until then.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace arbalest {
+
+class Rewriter {
+ public:
+  // Others may add values to the graph before finish(), but no nodes.
+  explicit Rewriter(Graph& graph);
+
+  // The nodes that there were at the start.
+  NodeId count() const { return count_; }
+  const Node& node(NodeId id) const { return graph_.nodes[size_t(id)]; }
+  const Value& value(ValueId id) const { return graph_.values[size_t(id)]; }
+  const Shape& shape(ValueId id) const { return value(id).type.shape; }
+  bool is(NodeId id, std::string_view op) const { return id != kNone && node(id).op->qualified_name() == op; }
+  // kNone: it is left out.
+  ValueId input(NodeId id, size_t i) const { return i < node(id).inputs.size() ? node(id).inputs[i] : kNone; }
+  // The node of this operator that makes the value; kNone if there is none.
+  NodeId producer(ValueId value, std::string_view op) const;
+  // The nodes that read the value, once for each of their inputs; kNone stands for the graph itself, which reads its
+  // outputs and what it carries to the next iteration.
+  const std::vector<NodeId>& readers(ValueId value) const { return readers_[size_t(value)]; }
+  // The node that alone reads the value, and reads it once; kNone: there is none.
+  NodeId only_reader(ValueId value) const;
+  // The same if it is of this operator.
+  NodeId only_reader(ValueId value, std::string_view op) const;
+
+  // Types are not inferred again unless infer() is called.
+  void set_op(NodeId id, std::string_view op) { graph_.nodes[size_t(id)].op = &graph_.op(op); }
+  void set_inputs(NodeId id, std::vector<ValueId> inputs);
+  void set_input(NodeId id, size_t i, ValueId value);  // earlier ones that are not there yet are left out
+  // All that read `from` read `to` instead, the graph too.
+  void replace_uses(ValueId from, ValueId to);
+  // Values that the node made before and does not make any more have no producer then.
+  void set_outputs(NodeId id, std::vector<ValueId> outputs);
+  // The node is of another operator from now on, with all that this one takes and makes. Types are inferred.
+  void become(NodeId id, std::string_view op, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
+              Attributes attributes);
+  // One more output, as the operator infers it.
+  ValueId add_output(NodeId id, const std::string& name);
+  Attributes& attributes(NodeId id) { return graph_.nodes[size_t(id)].attributes; }
+  void infer(NodeId id) { arbalest::infer(graph_, id); }
+
+  // A value that no node makes yet.
+  ValueId add_value(std::string name, TensorType type) { return graph_.add_value(std::move(name), std::move(type)); }
+  // The result, with its type inferred, of a new node right before another one (after those that were added there), or
+  // right after it. The new node has the other one's stage and place in the file.
+  ValueId add_before(NodeId at, std::string_view op, std::string name, std::vector<ValueId> inputs,
+                     Attributes attributes = {}) {
+    return add(at, -1, op, std::move(name), std::move(inputs), std::move(attributes));
+  }
+  ValueId add_after(NodeId at, std::string_view op, std::string name, std::vector<ValueId> inputs,
+                    Attributes attributes = {}) {
+    return add(at, 1, op, std::move(name), std::move(inputs), std::move(attributes));
+  }
+  void remove(NodeId id);
+  void move_before(NodeId id, NodeId at) { key_[size_t(id)] = key_[size_t(at)] - 1; }
+
+  // Puts the nodes in their order and drops those that were removed; nothing else may be called after it.
+  void finish();
+
+ private:
+  ValueId add(NodeId at, int64_t behind, std::string_view op, std::string name, std::vector<ValueId> inputs,
+              Attributes attributes);
+  void grow();
+
+  Graph& graph_;
+  const NodeId count_;
+  std::vector<std::vector<NodeId>> readers_;  // by value
+  std::vector<int64_t> key_;                  // by node: its place in the order to come; negative: removed
+};
+
+}  // namespace arbalest

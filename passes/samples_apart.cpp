@@ -1,0 +1,172 @@
+#include "passes/samples_apart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/exported_batch.h"
+#include "graph/op.h"
+#include "graph/verify/sample_probe.h"
+#include "passes/passes.h"
+
+namespace arbalest {
+namespace {
+
+// The nodes of the models of one file, in the graph that calls them.
+struct Exported {
+  int64_t batch = 0;              // that it was exported for
+  std::vector<NodeId> nodes;      // in order
+  std::vector<ValueId> operands;  // that depend on the data
+  std::vector<bool> made;         // by value
+};
+
+// By value: whether it depends on the samples of a batch.
+std::vector<bool> data_values(const Graph& graph) {
+  std::vector<bool> data(graph.values.size(), false);
+  for (const ValueId input : graph.inputs) data[size_t(input)] = true;
+  for (const Node& node : graph.nodes) {
+    const bool depends = node.op->qualified_name() == "arbalest.Prefetch" ||
+                         std::any_of(node.inputs.begin(), node.inputs.end(),
+                                     [&](ValueId input) { return input != kNone && data[size_t(input)]; });
+    for (const ValueId output : node.outputs) {
+      if (output != kNone) data[size_t(output)] = depends && !graph.values[size_t(output)].content;
+    }
+  }
+  return data;
+}
+
+// By file.
+std::map<std::string, Exported> exported_models(const Graph& graph, ModelBatch which) {
+  std::map<std::string, Exported> models;
+  const std::vector<bool> data = data_values(graph);
+  const Node* train = graph.find_op("arbalest.Train");
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    const int64_t batch = exported_batch(node.where.file);
+    const bool own = !train || node.where.file.empty() || node.where.file == train->where.file;
+    if (which == ModelBatch::Fixed ? batch == 0 : batch > 0 || own) continue;
+    Exported& model = models[node.where.file];
+    model.batch = batch;
+    model.nodes.push_back(NodeId(n));
+    model.made.resize(graph.values.size());
+    for (const ValueId input : node.inputs) {
+      if (input == kNone || model.made[size_t(input)] || !data[size_t(input)]) continue;
+      if (graph.values[size_t(input)].type.shape.empty()) continue;
+      const bool known = std::find(model.operands.begin(), model.operands.end(), input) != model.operands.end();
+      if (!known) model.operands.push_back(input);
+    }
+    for (const ValueId output : node.outputs) {
+      if (output != kNone) model.made[size_t(output)] = true;
+    }
+  }
+  return models;
+}
+
+// The samples that the model is called with where Prefetch reads so many of `all`; none where that is the batch it was
+// exported for.
+std::optional<int64_t> other_batch(const Graph& graph, const Exported& model, int64_t read, int64_t all) {
+  for (const ValueId operand : model.operands) {
+    const int64_t rows = graph.values[size_t(operand)].type.shape[0] * read / all;
+    if (rows != model.batch) return rows;
+  }
+  return std::nullopt;
+}
+
+// The node that mixes samples which the model then gives, in batches twice as large as those it was exported for. A
+// single number may be made of all samples: it is a loss.
+NodeId mixing_node(Graph& graph, const std::string& file, const Exported& model) {
+  const int64_t samples = 2 * std::max<int64_t>(1, model.batch);
+  const int64_t called = model.operands.empty() ? 0 : graph.values[size_t(model.operands[0])].type.shape[0];
+  for (const ValueId operand : model.operands) {
+    int64_t& rows = graph.values[size_t(operand)].type.shape[0];
+    rows = called > 0 && rows % called == 0 ? rows / called * samples : samples;
+  }
+  for (const NodeId node : model.nodes) {
+    try {
+      infer(graph, node);
+    } catch (const GraphError&) {  // it takes no other batch
+      return model.batch > 0 ? node : kNone;
+    }
+  }
+  std::vector<SampleOrder> orders(graph.values.size());
+  for (const ValueId operand : model.operands) {
+    const int64_t each = graph.values[size_t(operand)].type.elements() / samples;
+    if (each > 0) orders[size_t(operand)] = {SampleOrder::Kind::Apart, each, kNone};
+  }
+  SampleProbe probe(graph, samples);
+  for (const NodeId node : model.nodes) {
+    const std::vector<SampleOrder> outputs = probe.outputs(node, orders);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const ValueId output = graph.nodes[size_t(node)].outputs[i];
+      if (output != kNone) orders[size_t(output)] = outputs[i];
+    }
+  }
+  std::vector<ValueId> given = graph.outputs;
+  for (const Node& node : graph.nodes) {
+    if (node.where.file != file) given.insert(given.end(), node.inputs.begin(), node.inputs.end());
+  }
+  for (const ValueId value : given) {
+    if (value == kNone || orders[size_t(value)].kind != SampleOrder::Kind::Mixed) continue;
+    if (graph.values[size_t(value)].type.elements() > 1) return orders[size_t(value)].origin;
+  }
+  return kNone;
+}
+
+// The graph with its layers as operators, as inference runs them.
+Graph as_inferred(Graph graph) {
+  expand_layers(graph);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.op->for_inference) node.op->for_inference(graph, NodeId(n));
+  }
+  return graph;
+}
+
+// The node of the verified graph that has been expanded into this one, which has its name, or that and a label.
+Node stated(const Graph& verified, const Node& expanded) {
+  std::string name = expanded.name;
+  while (true) {
+    if (const NodeId node = verified.find_node(name); node != kNone) return verified.nodes[size_t(node)];
+    const size_t dot = name.rfind('.');
+    if (dot == name.npos) return expanded;
+    name.resize(dot);
+  }
+}
+
+}  // namespace
+
+std::optional<MixingNode> find_mixing(const Graph& verified, ModelBatch which) {
+  if (exported_models(verified, which).empty()) return std::nullopt;
+  Graph graph = as_inferred(verified);
+  for (const auto& [file, model] : exported_models(graph, which)) {
+    const NodeId mixes = mixing_node(graph, file, model);
+    if (mixes != kNone) return MixingNode{stated(verified, graph.nodes[size_t(mixes)]), model.batch};
+  }
+  return std::nullopt;
+}
+
+void check_samples_apart(const Graph& graph, const std::vector<int64_t>& batches) {
+  const Node* prefetch = graph.find_op("arbalest.Prefetch");
+  if (!prefetch) return;
+  const int64_t all = int_attribute(*prefetch, "batch");
+  std::optional<int64_t> samples;
+  for (const auto& [file, model] : exported_models(graph, ModelBatch::Fixed)) {
+    for (const int64_t read : batches) {
+      if (!samples) samples = other_batch(graph, model, read, all);
+    }
+  }
+  if (!samples) return;
+  if (const std::optional<MixingNode> mixing = find_mixing(graph)) {
+    fail(mixing->node,
+         fmt::format(
+             "in a batch of {} samples do not stay apart here, so that what the model gives for one depends on the "
+             "others; "
+             "expected batches of {}, or a file whose batch may vary ('dynamic_axes' or 'dynamic_shapes' of "
+             "torch.onnx.export, and no reshape to a batch that is a number)",
+             *samples, mixing->batch));
+  }
+}
+
+}  // namespace arbalest

@@ -1,0 +1,100 @@
+// Memory layouts: what lies channels-last, and where a conversion stands.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "tests/passes/net.h"
+#include "tests/passes/passes_fixture.h"
+
+using namespace arbalest;
+using namespace arbalest::test;
+
+TEST_CASE("images and filters are channels-last, and the examples need no change of layout") {
+  for (const char* name : {"lenet", "mlp", "resnet20", "resnet32", "resnet50"}) {
+    INFO(std::string(name));
+    const Graph graph = example(name);
+    for (const bool bf16 : {false, true}) {
+      const Program program = make_program(graph, {.bf16 = bf16});
+      for (const Loop& loop : program.loops) {
+        CHECK(count_ops(loop.graph, "arbalest.ChangeLayout") == 0);
+        for (const Value& v : loop.graph.values) {
+          if (v.type.shape.size() == 4) CHECK_MESSAGE(v.type.layout == Layout::ChannelsLast, v.name);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a tensor of rank 4 that is no image is row-major, and changes where an operator wants images") {
+  const Program program = program_of_net(
+      "heads = Transpose <perm = [0, 2, 1, 3]> (x)\n"  // (4, 6, 2, 6)
+      "scaled = Mul (heads, w)\n"
+      "c = Conv (scaled, filters)\n"
+      "h = Flatten (c)\n" +
+      kHead + "#initial float[6, 1, 1] w = {1, 2, 3, 4, 5, 6}, float[1, 6, 2, 1] filters = {" + numbers(12) + "}");
+  const Graph& step = program.training().graph;
+  CHECK(value(step, "x").type.layout == Layout::ChannelsLast);
+  CHECK(value(step, "heads").type.layout == Layout::RowMajor);
+  CHECK(value(step, "scaled").type.layout == Layout::RowMajor);
+  CHECK(value(step, "scaled.channels_last").type.layout == Layout::ChannelsLast);
+  CHECK(value(step, "filters").type.layout == Layout::ChannelsLast);
+  CHECK(value(step, "filters.gradient").type.layout == Layout::ChannelsLast);
+  CHECK(count_ops(step, "arbalest.ChangeLayout") == 2);  // forward, and its gradient back
+  const Node& conv = only(step, "Conv");
+  CHECK(step.values[size_t(conv.inputs[0])].name == "scaled.channels_last");
+  for (const Node& node : step.nodes) {
+    if (node.op->name != "MulGradB") continue;
+    CHECK(step.values[size_t(node.inputs[0])].type.layout == Layout::RowMajor);
+  }
+}
+
+TEST_CASE("a value that is wanted channels-last by several changes once") {
+  const Program program = program_of_net(
+      "t = Transpose <perm = [0, 1, 3, 2]> (x)\n"
+      "a = Conv (t, v)\nb = Conv (t, w)\nh = Add (a, b)\n" +
+      kHead + "#initial float[2, 2, 3, 3] v = {" + numbers(36) + "}, float[2, 2, 3, 3] w = {" + numbers(36) + "}");
+  const Graph& validation = program.find(LoopRole::Validate)->graph;
+  CHECK(count_ops(validation, "arbalest.ChangeLayout") == 1);
+}
+
+TEST_CASE("filters that another operator wants row-major are laid out for the first") {
+  Graph graph = expanded("c = Conv (x, w)\nt = Transpose (w)\nh = Conv (c, w)\n" + kHead +
+                         "#initial float[2, 2, 3, 3] w = {" + numbers(36) + "}");
+  place_layouts(graph);
+  check_sound(graph);
+  CHECK(value(graph, "w").type.layout == Layout::ChannelsLast);
+  CHECK(count_ops(graph, "arbalest.ChangeLayout") == 0);  // Transpose takes what there is
+}
+
+TEST_CASE("Flatten of one pixel shares its input's memory, and of several moves elements") {
+  const auto step_of = [](const std::string& pool) {
+    return program_of_net("c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\n" + pool + "h = Flatten (p)\n" +
+                          kHead)
+        .training()
+        .graph;
+  };
+  const Graph one = step_of("p = GlobalAveragePool (c)\n");
+  CHECK(count_ops(one, "arbalest.FlattenInPlace") == 1);
+  CHECK(count_ops(one, "arbalest.UnflattenInPlace") == 1);
+  CHECK(count_ops(one, "Flatten") == 0);
+  const Graph several = step_of("p = MaxPool <kernel_shape = [2, 2]> (c)\n");
+  CHECK(count_ops(several, "arbalest.FlattenInPlace") == 0);
+  CHECK(count_ops(several, "Flatten") == 1);
+}
+
+TEST_CASE("an image that is transposed to have its channels last, and back, stays where it is") {
+  const Program program = program_of_net(
+      "c = arbalest.Conv <filters = 4, kernel_shape = [3, 3]> (x)\n"
+      "pixels = Transpose <perm = [0, 2, 3, 1]> (c)\n"
+      "norm = arbalest.LayerNorm (pixels)\n"
+      "back = Transpose <perm = [0, 3, 1, 2]> (norm)\n"
+      "d = arbalest.Conv <filters = 2, kernel_shape = [1, 1]> (back)\n"
+      "swapped = Transpose <perm = [0, 1, 3, 2]> (d)\n"
+      "h = Flatten (swapped)\n" +
+      kHead);
+  const Graph& step = program.training().graph;
+  CHECK(count_ops(step, "arbalest.TransposeInPlace") == 4);  // two forward, two backward
+  CHECK(count_ops(step, "Transpose") == 2);                  // what moves elements, and its gradient
+  CHECK(value(step, "pixels").type.layout == Layout::RowMajor);
+  CHECK(value(step, "back").type.layout == Layout::ChannelsLast);
+}

@@ -20,11 +20,11 @@ bool is_of_module(const GraphSource& source, const std::string& name);
 // bounds are computed of, and the ones and zeros of norms that have neither scale nor bias become constant.
 // Initialisers that are equal by chance, which exporters store once, become as many parameters as there were: those
 // that an Identity copies, and those with one number throughout that several nodes read, unless these are known to
-// share them. Where the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of
-// the weight beside it, or else of the node that reads it.
+// share them. If the original name is lost, or counted up by the exporter ("const_fold_opt__4859"), it is made of
+// the node's weight, or else of the node that reads it.
 void own_parameters(Graph& graph, const GraphSource& source);
 
-// Batch norms and Dropout in training: as in training, or, where `training` is false, as in validation. A batch norm
+// Batch norms and Dropout in training: as in training, or, if `training` is false, as in validation. A batch norm
 // that trains has statistics of its own; those of PyTorch's files keep the unbiased variance, as PyTorch does.
 void follow_training(Graph& graph, const GraphSource& source, bool training);
 

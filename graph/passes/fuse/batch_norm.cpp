@@ -39,7 +39,7 @@ void fuse_batch_norm(Graph& graph) {
       norm = std::max(left, right);  // the later of two: the other's output is there by then
       if (norm == kNone) continue;
       graph.nodes[size_t(norm)].inputs.push_back(operands[norm == left ? 1 : 0]);
-      key[size_t(norm)] = key[size_t(add)];  // where both operands are known
+      key[size_t(norm)] = key[size_t(add)];  // if both operands are known
       key[size_t(add)] = -1;
     }
     if (norm == kNone) continue;

@@ -25,7 +25,7 @@ bool is_folded_by_stride(const Node& node, const Shape& filter) {
   return filter[0] % 8 == 0 && row.channels * row.taps == kFoldedRowElements;
 }
 
-// The pixels of a chunk, as PixelChunks has them, where the convolution that makes `image`, or that image's gradient,
+// The pixels of a chunk, as PixelChunks has them, if the convolution that makes `image`, or that image's gradient,
 // is one of those that kernels of ours fuse.
 std::optional<int64_t> fusible_chunks(const Graph& graph, const Node& node, const TensorType& image) {
   if (image.shape.size() != 4 || image.elements() == 0) return std::nullopt;
@@ -76,7 +76,7 @@ class StatisticsFusion {
     int64_t chunk_pixels = 0;
   };
 
-  // The convolution, of the operator `op`, that makes `value`; of no node where it is none that can be fused.
+  // The convolution, of the operator `op`, that makes `value`; of no node if it is none that can be fused.
   Producer fusible_producer(ValueId value, const char* op) const {
     const NodeId producer = graph_.values[size_t(value)].producer;
     if (producer == kNone) return {};
@@ -129,7 +129,7 @@ class StatisticsFusion {
     Node& fused = graph_.nodes[size_t(conv)];
     fused.op = &builtin_ops().get("arbalest.ConvGradInputSums");
     fused.inputs = {fused.inputs[0], fused.inputs[1], x, y, scale, mean, inv_std, bias, second};
-    key_[size_t(conv)] = key_[n] - 1;  // where all of these are known
+    key_[size_t(conv)] = key_[n] - 1;  // if all of these are known
     norm.inputs = {gradient, x, kNone, scale, mean, inv_std, bias, kNone, add_partials(conv, chunk_pixels, norm)};
     norm.attributes.set("relu", int64_t{bias != kNone});
     norm.attributes.set("residual", int64_t{0});

@@ -39,7 +39,7 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-// The file that writing to `path` replaces or makes: what its symbolic links lead to. Throws RunError where they go
+// The file that writing to `path` replaces or makes: what its symbolic links lead to. Throws RunError if they go
 // round in a circle.
 std::filesystem::path output_target(const std::filesystem::path& path);
 

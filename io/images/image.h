@@ -8,8 +8,8 @@
 //
 // Limits: 65 535 pixels a side, 2^28 in all, 500 scans of a progressive JPEG, 16 channels of a TIFF. A file that is too
 // short for the pixels that it states is refused before memory is taken for them, but for WebP. Decoding takes up to 4
-// bytes for each pixel of the region (of a PNG: its rows, and where it is interlaced the image; of a TIFF: its strip or
-// tile as well), and another 6 for each pixel of the image where a JPEG is progressive (CMYK: 8). libwebp takes memory
+// bytes for each pixel of the region (of a PNG: its rows, and if it is interlaced the image; of a TIFF: its strip or
+// tile as well), and another 6 for each pixel of the image if a JPEG is progressive (CMYK: 8). libwebp takes memory
 // of its own, up to 5 bytes for each pixel of the image.
 
 #include <cstddef>

@@ -131,7 +131,7 @@ class TarSource final : public Source {
   bool keep_;  // the shards stay in the system's memory, however much was read
   std::string label_;
   int64_t block_ = 1;
-  // Threads read ahead of each other, so that a block may be told of when others are reading it, or have: it is left
+  // Threads read ahead of each other, so that a block may be announced when others are reading it, or have: it is left
   // alone then. Otherwise it would be asked for again, or its count begin anew, and nothing would let go of it.
   struct BlockState {
     std::atomic<int64_t> read = 0;             // samples; a whole block's each time it was read

@@ -49,7 +49,7 @@ void read_batch(const CifarLayout& layout, const std::filesystem::path& path, st
   }
 }
 
-// None where the file of names is not there.
+// None if the file of names is not there.
 std::vector<std::string> read_names(const CifarLayout& layout, const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return {};
